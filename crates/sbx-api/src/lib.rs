@@ -1,0 +1,223 @@
+//! The wire contract of `sandboxd`: what the command line (and any other local program of the same user)
+//! sends and receives as JSON over the Unix socket. Types only; no I/O.
+//!
+//! Every request carries [`VERSION_HEADER`]; a daemon of another version answers 409 and says so.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Name of the request header that carries the client's version.
+pub const VERSION_HEADER: &str = "sbx-version";
+/// The version of client and daemon; they must be equal.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The versions of Docker's own `sbx` whose command line this one answers like.
+pub const CONTRACT: &str = "0.31.3 0.39";
+
+/// Every answer that is not 2xx.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// What is wrong, for people.
+    pub message: String,
+    /// A stable word for programs.
+    pub code: ErrorCode,
+    /// The next command to type, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// 400: the request is not understood or not allowed.
+    BadRequest,
+    /// 404: no such sandbox or route.
+    NotFound,
+    /// 409: the name is taken, a session is open, the sandbox is changing.
+    Conflict,
+    /// 409: client and daemon are of different versions.
+    VersionMismatch,
+    /// 413: the body is larger than what is accepted.
+    TooLarge,
+    /// 501: comes with a later version.
+    NotYet,
+    /// 500: the engine failed.
+    Engine,
+}
+
+/// `GET /v1/version`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DaemonInfo {
+    pub version: String,
+    pub pid: u32,
+    #[schema(value_type = String)]
+    pub started_at: Timestamp,
+    pub socket: String,
+    pub log: String,
+}
+
+/// `POST /v1/sandboxes`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateRequest {
+    /// `<agent>-<directory>` when absent.
+    #[serde(default)]
+    pub name: Option<String>,
+    pub agent: String,
+    /// Absolute paths; the first is the primary one and must be writable.
+    pub workspaces: Vec<WorkspaceRequest>,
+    /// Stored in the sandbox, for every command.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// What the caller's own environment says about tools and identity.
+    pub caller: Caller,
+    /// `linux/amd64` style; must be this machine's.
+    #[serde(default)]
+    pub platform: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkspaceRequest {
+    pub path: String,
+    #[serde(default)]
+    pub readonly: bool,
+}
+
+/// The few things of the caller's environment that a sandbox carries in. Nothing else of it is sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Caller {
+    pub home: String,
+    /// The caller's PATH: the tool chains on it are made visible.
+    #[serde(default)]
+    pub path: String,
+    /// Variables that tell where tool chains are (`RUSTUP_HOME`, `PYENV_ROOT`, ...), locale, time zone.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub git_name: Option<String>,
+    #[serde(default)]
+    pub git_email: Option<String>,
+}
+
+/// `GET /v1/sandboxes`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxList {
+    pub sandboxes: Vec<Sandbox>,
+}
+
+/// A sandbox as every reading call shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Sandbox {
+    pub name: String,
+    pub id: String,
+    pub agent: String,
+    pub status: Status,
+    pub template: String,
+    pub backend: Backend,
+    /// The privilege mode: `root`, `subordinate` or `single`.
+    pub mode: String,
+    pub workspaces: Vec<Workspace>,
+    /// Names only: values may be secret.
+    pub env: Vec<String>,
+    #[schema(value_type = String)]
+    pub created_at: Timestamp,
+    #[schema(value_type = Option<String>)]
+    pub started_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>)]
+    pub stopped_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>)]
+    pub last_used_at: Option<Timestamp>,
+    /// Why it is not running: `user`, `idle`, `daemon stop`, `crashed`, ...
+    pub stop_reason: Option<String>,
+    /// When it will stop by itself.
+    #[schema(value_type = Option<String>)]
+    pub stop_at: Option<Timestamp>,
+    /// Stays up without a command (`run -d`).
+    pub keep_alive: bool,
+    /// Commands that run now.
+    pub sessions: u32,
+    pub mounts: Vec<Mount>,
+    /// What this backend and mode give and do not give, in words.
+    pub isolation: Vec<String>,
+    /// Anything the user should know: host changed since create, limits not enforced.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Creating,
+    Running,
+    Stopped,
+    Removing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    Namespace,
+    Microvm,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Workspace {
+    pub path: String,
+    pub readonly: bool,
+    /// The directory is not there any more.
+    pub missing: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Mount {
+    pub target: String,
+    pub source: String,
+    pub readonly: bool,
+    pub kind: MountKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MountKind {
+    Workspace,
+    Template,
+    Toolchain,
+    Cache,
+}
+
+/// `POST /v1/sandboxes/{name}/start`: starts it if it is not running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Started {
+    /// Where its init listens, relative to the state directory.
+    pub exec_socket: String,
+    /// False when it was running already.
+    pub started: bool,
+    pub warnings: Vec<String>,
+}
+
+/// `POST /v1/sandboxes/{name}/keep`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeepRequest {
+    pub keep_alive: bool,
+}
+
+/// `POST /v1/daemon/shutdown`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShutdownRequest {
+    /// `daemon restart` leaves them running, `daemon stop` does not.
+    pub stop_sandboxes: bool,
+}
+
+/// `GET` and `PUT /v1/daemon/log-level`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LogLevels {
+    /// `error`, `warn`, `info`, `debug` or `trace`.
+    pub general: String,
+    pub proxy: String,
+}

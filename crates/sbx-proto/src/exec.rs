@@ -1,0 +1,112 @@
+//! What a client or the daemon says to a running init, and what init answers.
+//!
+//! The bytes of a command's stdin, stdout and stderr never travel here: the client hands over pipe ends
+//! with the [`Request::Exec`] message (or receives a pty master with [`Reply::Started`]), so init is in the
+//! control path only.
+
+use serde::{Deserialize, Serialize};
+
+use crate::OsBytes;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Request {
+    /// First message of every connection.
+    Hello { protocol: u32, role: Role },
+    /// Start a command. With [`Stdio::Pipes`] the message carries exactly three descriptors.
+    Exec(Box<Exec>),
+    /// Send a signal to the process group of this connection's command.
+    Signal { signal: i32 },
+    /// The terminal of this connection's command has a new size.
+    Resize { rows: u16, cols: u16 },
+    /// Daemon only: end every process (SIGTERM, after `grace_ms` SIGKILL), hand files over, exit.
+    Shutdown { grace_ms: u64 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Runs one command.
+    Client,
+    /// Is told how many commands run; may shut the sandbox down.
+    Daemon,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exec {
+    pub argv: Vec<OsBytes>,
+    /// Added to (and stronger than) the sandbox's own environment.
+    pub env: Vec<(OsBytes, OsBytes)>,
+    /// `name|uid[:group|gid]` as docker takes it; the agent user when absent.
+    pub user: Option<String>,
+    /// The primary workspace when absent.
+    pub workdir: Option<OsBytes>,
+    pub stdio: Stdio,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Stdio {
+    /// Three pipe ends come with the message: stdin, stdout, stderr.
+    Pipes,
+    /// Init makes a pty in the sandbox and sends its master with [`Reply::Started`].
+    Tty { rows: u16, cols: u16 },
+    /// Detached: stdin is empty, output goes to the sandbox's log. The command outlives the connection.
+    Log,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Reply {
+    Hello { protocol: u32, sandbox: String },
+    /// The command runs. `id` names it in the log.
+    Started { id: u64 },
+    /// The command ended; last message of a client's connection.
+    Exited { status: ExitStatus },
+    /// The command could not be started; last message of a client's connection.
+    Failed { kind: FailKind, message: String },
+    /// Daemon only: sent after the hello and whenever the number changes.
+    Commands { running: u32 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum ExitStatus {
+    Code(i32),
+    Signal(i32),
+}
+
+impl ExitStatus {
+    /// The shell's convention: 128 + the signal's number.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Code(code) => u8::try_from(code & 0xff).unwrap_or(255),
+            Self::Signal(signal) => u8::try_from((128 + signal) & 0xff).unwrap_or(255),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailKind {
+    /// The program was not found: exit code 127.
+    NotFound,
+    /// The program is there but cannot be executed: exit code 126.
+    NotExecutable,
+    /// The request itself is wrong (unknown user, missing working directory): exit code 125.
+    BadRequest,
+    /// The engine failed: exit code 125.
+    Engine,
+}
+
+impl FailKind {
+    /// docker's exit codes.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::NotFound => 127,
+            Self::NotExecutable => 126,
+            Self::BadRequest | Self::Engine => 125,
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The contract between the host side (daemon, client) and the inside of a sandbox (setup helper, init).
+//!
+//! Everything here is plain data and a codec that does no I/O: [`plan`] is what the daemon hands to the
+//! setup helper, [`exec`] is what a client and the daemon say to a running init, [`frame`] is how both travel.
+
+pub mod exec;
+pub mod frame;
+pub mod osbytes;
+pub mod plan;
+
+pub use osbytes::OsBytes;
+
+/// Version of everything in this crate. A sandbox keeps the init it was started with, so a newer
+/// client can meet an older init: both sides say their version first and refuse another one.
+pub const PROTOCOL: u32 = 1;

@@ -1,0 +1,169 @@
+//! What the daemon hands to the single-threaded setup helper: every decision already made, as data.
+//!
+//! The helper is the same executable, started from a sealed copy with an empty environment and a Unix
+//! socket as its stdin. It receives one [`Plan`] (with the descriptors that [`Boot`] names), applies it
+//! without deciding anything, and answers with [`Outcome`] messages.
+
+use serde::{Deserialize, Serialize};
+
+use crate::OsBytes;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    pub protocol: u32,
+    pub ids: Ids,
+    pub job: Job,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Job {
+    /// Make the sandbox and stay in it as its init.
+    Boot(Box<Boot>),
+    /// Do something with files that belong to the sandbox's ids, as root of its user namespace, and end.
+    Task(Task),
+}
+
+/// Work for [`Job::Task`]. What a task does is known to the engine, not to this crate's users inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Task {
+    /// Remove everything below `path` and `path` itself; a missing path is no error.
+    RemoveTree { path: OsBytes },
+    /// Build the host template's layers in `path`; `spec` is the engine's own JSON.
+    BuildTemplate { path: OsBytes, spec: String },
+}
+
+/// How ids inside relate to ids outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ids {
+    pub mode: Mode,
+    pub uid: Vec<IdRange>,
+    pub gid: Vec<IdRange>,
+}
+
+/// The privilege mode of a sandbox: what the machine lets this caller do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The caller is root: a range of ids of the sandbox's own, never host uid 0.
+    Root,
+    /// An ordinary user with subordinate ids, mapped by `newuidmap` and `newgidmap`.
+    Subordinate,
+    /// An ordinary user with nothing but the own id, which is the agent inside.
+    Single,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdRange {
+    pub inside: u32,
+    pub outside: u32,
+    pub count: u32,
+}
+
+/// Descriptors that come with a boot plan, in this order: the exec listener, the two output logs.
+pub const BOOT_DESCRIPTORS: usize = 3;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Boot {
+    /// The sandbox's uuid; init says it to whoever connects.
+    pub id: String,
+    pub hostname: String,
+    pub sources: Vec<Source>,
+    /// Applied in order, below the new root.
+    pub steps: Vec<Step>,
+    /// Environment of every command; a request adds to it.
+    pub env: Vec<(OsBytes, OsBytes)>,
+    /// Working directory of commands that name none.
+    pub workdir: OsBytes,
+    /// Writable workspaces, by their path inside. No setuid bit may appear below them, and files of other
+    /// ids than the agent's are handed over to it.
+    pub workspaces: Vec<OsBytes>,
+}
+
+/// Something of the host that becomes part of the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    pub path: OsBytes,
+    pub ids: SourceIds,
+    pub access: Access,
+    /// Include what is mounted below the path.
+    pub recursive: bool,
+}
+
+/// How the ids of a source's files look inside. Anything but `Plain` needs root's idmapped mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum SourceIds {
+    /// As the sandbox's user namespace shows them.
+    Plain,
+    /// Shifted by the sandbox's map: what root owns outside, root owns inside.
+    Shifted,
+    /// The owner's files are the agent's inside; ids of the sandbox's range stay what they are.
+    Owner { uid: u32, gid: u32 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+    /// A device node: read-write and without `nodev`.
+    Device,
+    /// A layer of the root file system: setuid programs work.
+    Layer,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Step {
+    /// Overlay of `lowers` (indices into the sources, uppermost first) below `upper/dir/{upper,work}`, where
+    /// `upper` is the index of a source as well.
+    Overlay {
+        target: OsBytes,
+        lowers: Vec<usize>,
+        upper: usize,
+        dir: String,
+    },
+    /// A source at `target`, which is made if it is missing.
+    Bind { target: OsBytes, source: usize },
+    Tmpfs { target: OsBytes, mode: u32 },
+    Proc { target: OsBytes },
+    /// The sandbox's own view of sysfs, read-only.
+    Sysfs { target: OsBytes },
+    Devpts { target: OsBytes },
+    Dir { target: OsBytes, mode: u32, owner: Owner },
+    Symlink { target: OsBytes, to: OsBytes },
+    /// Nothing at `target` can be read; skipped where it does not exist.
+    Mask { target: OsBytes },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
+    Root,
+    Agent,
+}
+
+/// What the helper tells the daemon. One message, then the helper ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Outcome {
+    /// The init runs and serves. Its pid in the daemon's pid namespace; a pidfd comes with the message.
+    Booted { pid: i32 },
+    /// The task is done.
+    Done,
+    /// Nothing is left of the attempt.
+    Failed {
+        /// What was being done, in words.
+        step: String,
+        /// The error number, when the kernel gave one.
+        errno: Option<i32>,
+        message: String,
+    },
+}
