@@ -1,1 +1,27 @@
+//! The single-threaded helper that makes a sandbox, and the init that stays in it.
+//!
+//! [`helper_main`] is a mode of the one executable. The daemon starts it from a sealed copy with an empty
+//! environment; it receives a [`Plan`](sbx_proto::plan::Plan) on its stdin and applies it ([`setup`]). For a
+//! boot, the forked child is pid 1 of the sandbox and serves commands until it is shut down ([`init`]).
+//! Nothing here decides what a sandbox looks like.
 
+mod accounts;
+mod error;
+mod filter;
+mod guard;
+mod handover;
+mod init;
+mod mountinfo;
+mod profile;
+mod setup;
+mod spawn;
+
+use std::process::ExitCode;
+
+use sbx_proto::plan::Task;
+
+/// Does what the daemon asks for over stdin. `run_task` is the engine's own work for
+/// [`Job::Task`](sbx_proto::plan::Job::Task).
+pub fn helper_main(run_task: fn(&Task) -> Result<(), String>) -> ExitCode {
+    setup::main(run_task)
+}

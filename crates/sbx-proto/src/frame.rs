@@ -52,7 +52,7 @@ impl Decoder {
 
     /// The next whole message, `None` when more bytes are needed. After an error the stream cannot be
     /// trusted any more and must be closed.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some((head, rest)) = self.buffer.split_first_chunk::<4>() else {
             return Ok(None);
         };
@@ -96,7 +96,7 @@ mod tests {
                 let (now, later) = rest.split_at(step);
                 decoder.push(now);
                 rest = later;
-                while let Some(text) = decoder.next::<String>().unwrap() {
+                while let Some(text) = decoder.take::<String>().unwrap() {
                     seen.push(text);
                 }
             }
@@ -108,7 +108,7 @@ mod tests {
             let mut decoder = Decoder::new(1024);
             decoder.push(&bytes);
             // The property is that this returns: no panic, no allocation by a hostile length.
-            let _ = decoder.next::<Request>();
+            let _ = decoder.take::<Request>();
             prop_assert!(decoder.buffer.len() <= bytes.len());
         }
     }
@@ -118,7 +118,7 @@ mod tests {
         let mut decoder = Decoder::new(MAX_REPLY);
         decoder.push(&u32::MAX.to_le_bytes());
         assert_eq!(
-            decoder.next::<String>(),
+            decoder.take::<String>(),
             Err(FrameError::TooLarge {
                 size: u32::MAX as usize,
                 max: MAX_REPLY

@@ -64,8 +64,9 @@ pub struct IdRange {
     pub count: u32,
 }
 
-/// Descriptors that come with a boot plan, in this order: the exec listener, the two output logs.
-pub const BOOT_DESCRIPTORS: usize = 3;
+/// Descriptors that come with a boot plan, in this order: the exec listener, the two output logs, the program
+/// that [`Step::Install`] puts into the sandbox.
+pub const BOOT_DESCRIPTORS: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -129,6 +130,8 @@ pub enum Step {
         lowers: Vec<usize>,
         upper: usize,
         dir: String,
+        /// Who owns the top directory of a new upper layer.
+        owner: Owner,
     },
     /// A source at `target`, which is made if it is missing.
     Bind { target: OsBytes, source: usize },
@@ -139,6 +142,8 @@ pub enum Step {
     Devpts { target: OsBytes },
     Dir { target: OsBytes, mode: u32, owner: Owner },
     Symlink { target: OsBytes, to: OsBytes },
+    /// The program that came with the plan as a setuid root file, in place of what is there.
+    Install { target: OsBytes },
     /// Nothing at `target` can be read; skipped where it does not exist.
     Mask { target: OsBytes },
 }

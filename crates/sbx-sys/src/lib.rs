@@ -1,1 +1,24 @@
+//! The only crate with unsafe code: system calls that `rustix` and `std` do not offer, behind safe functions.
+//!
+//! Nothing here decides anything. Each function is one kernel operation with owned descriptors in and out.
 
+pub mod credentials;
+pub mod fdpass;
+pub mod loopback;
+pub mod memfd;
+pub mod mounts;
+pub mod process;
+pub mod seccomp;
+pub mod signals;
+pub mod terminal;
+
+use std::io;
+
+/// Turns the usual `-1 and errno` into a result.
+fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}

@@ -1,0 +1,261 @@
+//! The daemon's connection to one init. What runs on the other side is treated as hostile: messages have a
+//! size cap, answers a deadline, and anything that the protocol does not allow ends the conversation.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use sbx_proto::PROTOCOL;
+use sbx_proto::exec::{Reply, Request, Role};
+use sbx_proto::frame::{self, Decoder, FrameError, MAX_REPLY};
+use thiserror::Error;
+
+use crate::socket::connect_unix;
+use crate::statedir::EXEC_SOCKET;
+
+const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+const WRITE_DEADLINE: Duration = Duration::from_secs(2);
+/// More messages in a second than commands can start and end.
+const MAX_PER_SECOND: u32 = 20_000;
+
+#[derive(Debug, Error)]
+pub enum ControlError {
+    #[error("cannot talk to the sandbox's init")]
+    Io(#[source] io::Error),
+    #[error("the sandbox's init did not answer in time")]
+    TimedOut,
+    #[error("the sandbox's init ended")]
+    Ended,
+    #[error("the sandbox's init answered garbage: {0}")]
+    Garbage(String),
+    #[error("the sandbox's init speaks protocol {0}, this daemon {PROTOCOL}")]
+    Protocol(u32),
+}
+
+impl From<FrameError> for ControlError {
+    fn from(error: FrameError) -> Self {
+        Self::Garbage(error.to_string())
+    }
+}
+
+/// What [`Link::next`] saw.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    Commands { running: u32 },
+    /// Nothing came within the time-out.
+    Quiet,
+    /// The other side is closed.
+    Gone,
+}
+
+#[derive(Debug)]
+pub struct Link {
+    stream: UnixStream,
+    decoder: Decoder,
+    window: Instant,
+    count: u32,
+}
+
+impl Link {
+    /// Connects to the init of the sandbox in `dir` and makes sure that it is the one with this id.
+    pub fn connect(dir: &Path, id: &str, role: Role) -> Result<Self, ControlError> {
+        let stream = connect_unix(dir, EXEC_SOCKET).map_err(ControlError::Io)?;
+        Self::greet(stream, id, role)
+    }
+
+    fn greet(mut stream: UnixStream, id: &str, role: Role) -> Result<Self, ControlError> {
+        stream
+            .set_write_timeout(Some(WRITE_DEADLINE))
+            .map_err(ControlError::Io)?;
+        let hello = frame::encode(&Request::Hello {
+            protocol: PROTOCOL,
+            role,
+        })?;
+        stream.write_all(&hello).map_err(ControlError::Io)?;
+        let mut link = Self {
+            stream,
+            decoder: Decoder::new(MAX_REPLY),
+            window: Instant::now(),
+            count: 0,
+        };
+        match link.message(Some(HELLO_DEADLINE))? {
+            Incoming::Reply(Reply::Hello { protocol, .. }) if protocol != PROTOCOL => {
+                Err(ControlError::Protocol(protocol))
+            }
+            Incoming::Reply(Reply::Hello { sandbox, .. }) if sandbox == id => Ok(link),
+            Incoming::Reply(other) => Err(unexpected(&other)),
+            Incoming::Quiet => Err(ControlError::TimedOut),
+            Incoming::Gone => Err(ControlError::Ended),
+        }
+    }
+
+    /// A second handle, to send from another thread.
+    pub fn sender(&self) -> io::Result<Sender> {
+        Ok(Sender {
+            stream: self.stream.try_clone()?,
+        })
+    }
+
+    /// Waits for the next event, for ever without a time-out.
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Event, ControlError> {
+        match self.message(timeout)? {
+            Incoming::Reply(Reply::Commands { running }) => {
+                self.limit_rate()?;
+                Ok(Event::Commands { running })
+            }
+            Incoming::Reply(other) => Err(unexpected(&other)),
+            Incoming::Quiet => Ok(Event::Quiet),
+            Incoming::Gone => Ok(Event::Gone),
+        }
+    }
+
+    fn limit_rate(&mut self) -> Result<(), ControlError> {
+        if self.window.elapsed() > Duration::from_secs(1) {
+            self.window = Instant::now();
+            self.count = 0;
+        }
+        self.count += 1;
+        if self.count > MAX_PER_SECOND {
+            return Err(ControlError::Garbage("too many messages".into()));
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, timeout: Option<Duration>) -> Result<Incoming, ControlError> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut buffer = [0; 4096];
+        loop {
+            if let Some(reply) = self.decoder.take()? {
+                return Ok(Incoming::Reply(reply));
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(Incoming::Quiet);
+            }
+            self.stream
+                .set_read_timeout(left)
+                .map_err(ControlError::Io)?;
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Ok(Incoming::Gone),
+                Ok(count) => self.decoder.push(buffer.get(..count).unwrap_or_default()),
+                Err(e) => match e.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(Incoming::Quiet),
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::ConnectionReset => return Ok(Incoming::Gone),
+                    _ => return Err(ControlError::Io(e)),
+                },
+            }
+        }
+    }
+}
+
+/// Sends to an init while another thread listens to it.
+#[derive(Debug)]
+pub struct Sender {
+    stream: UnixStream,
+}
+
+impl Sender {
+    pub fn shutdown(&mut self, grace: Duration) -> Result<(), ControlError> {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let message = frame::encode(&Request::Shutdown { grace_ms })?;
+        self.stream.write_all(&message).map_err(ControlError::Io)
+    }
+
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            stream: self.stream.try_clone()?,
+        })
+    }
+}
+
+enum Incoming {
+    Reply(Reply),
+    Quiet,
+    Gone,
+}
+
+fn unexpected(reply: &Reply) -> ControlError {
+    let kind = match reply {
+        Reply::Hello { .. } => "a greeting of another sandbox",
+        Reply::Started { .. } | Reply::Exited { .. } | Reply::Failed { .. } => {
+            "the answer to a command that nobody gave"
+        }
+        Reply::Commands { .. } => "a number of commands before the greeting",
+    };
+    ControlError::Garbage(kind.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Greets an init that sends `bytes` whatever it is told.
+    fn greet(bytes: Vec<u8>) -> Result<Link, ControlError> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&bytes).unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        let link = Link::greet(ours, "id-1", Role::Daemon);
+        drop(theirs);
+        link
+    }
+
+    fn hello(sandbox: &str) -> Vec<u8> {
+        frame::encode(&Reply::Hello {
+            protocol: PROTOCOL,
+            sandbox: sandbox.into(),
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn an_honest_init() {
+        let mut bytes = hello("id-1");
+        for running in [0, 2] {
+            bytes.extend(frame::encode(&Reply::Commands { running }).unwrap());
+        }
+        let mut link = greet(bytes).unwrap();
+        assert_eq!(link.next(None).unwrap(), Event::Commands { running: 0 });
+        assert_eq!(link.next(None).unwrap(), Event::Commands { running: 2 });
+        assert_eq!(link.next(None).unwrap(), Event::Gone);
+    }
+
+    #[test]
+    fn hostile_inits() {
+        assert!(matches!(greet(Vec::new()), Err(ControlError::Ended)));
+        assert!(matches!(
+            greet(hello("id-2")),
+            Err(ControlError::Garbage(_))
+        ));
+        assert!(matches!(
+            greet(vec![0xff; 64]),
+            Err(ControlError::Garbage(_))
+        ));
+        let mut bytes = hello("id-1");
+        bytes.extend(frame::encode(&Reply::Started { id: 1 }).unwrap());
+        let mut link = greet(bytes).unwrap();
+        assert!(matches!(link.next(None), Err(ControlError::Garbage(_))));
+    }
+
+    #[test]
+    fn a_flood_of_messages_is_garbage() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let flood = std::thread::spawn(move || {
+            let message = frame::encode(&Reply::Commands { running: 1 }).unwrap();
+            theirs.write_all(&hello("id-1")).unwrap();
+            while theirs.write_all(&message).is_ok() {}
+        });
+        let mut link = Link::greet(ours, "id-1", Role::Daemon).unwrap();
+        let error = loop {
+            match link.next(Some(Duration::from_secs(5))) {
+                Ok(Event::Commands { running: 1 }) => {}
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, ControlError::Garbage(_)));
+        drop(link);
+        flood.join().unwrap();
+    }
+}

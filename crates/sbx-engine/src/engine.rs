@@ -1,0 +1,411 @@
+//! The engine as the daemon sees it: every operation on sandboxes, callable from any thread.
+//!
+//! Operations on one sandbox wait for each other; on different ones they do not, and reading never waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use jiff::Timestamp;
+use sbx_api::{CreateRequest, Sandbox, Started, Status};
+use sbx_proto::plan::{Ids, Mode, Task};
+
+use crate::autostop::{Alarm, deadline};
+use crate::entry::{Entry, lock};
+use crate::error::{EngineError, chain};
+use crate::ids::{self, Facts};
+use crate::name::SandboxName;
+use crate::record::{Record, RecordError, TemplateRecord, VERSION};
+use crate::settings::Settings;
+use crate::setup::Helper;
+use crate::statedir::{EXEC_SOCKET, StateDir};
+use crate::template::{self, HostLayout};
+use crate::{view, workspace, workspace_hints};
+
+/// The only agent that needs nothing but a shell.
+const AGENT: &str = "shell";
+
+#[derive(Debug)]
+pub struct Config {
+    /// Claimed, and locked by this process.
+    pub state: StateDir,
+    pub settings: Settings,
+    pub facts: Facts,
+    pub helper: Helper,
+}
+
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) mode: Mode,
+    pub(crate) registry: Mutex<Registry>,
+    pub(crate) alarm: Alarm,
+    /// One template is looked for or built at a time.
+    template: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    pub(crate) entries: BTreeMap<SandboxName, Arc<Entry>>,
+    /// Directories whose record cannot be read.
+    pub(crate) damaged: BTreeMap<SandboxName, RecordError>,
+}
+
+/// Whether running commands protect a sandbox from removal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    WhenIdle,
+    Forced,
+}
+
+impl Engine {
+    pub fn new(config: Config) -> Self {
+        let mode = ids::pick_mode(&config.facts, config.settings.mode);
+        Self {
+            shared: Arc::new(Shared {
+                config,
+                mode,
+                registry: Mutex::default(),
+                alarm: Alarm::default(),
+                template: Mutex::default(),
+            }),
+        }
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.shared.mode
+    }
+
+    /// Makes a sandbox and starts it. When anything fails, nothing is left, the name included.
+    pub fn create(&self, request: CreateRequest) -> Result<Sandbox, EngineError> {
+        let shared = &self.shared;
+        let record = shared.draft(request)?;
+        let name = record.name.clone();
+        let mut registry = lock(&shared.registry);
+        if registry.entries.contains_key(&name) || registry.damaged.contains_key(&name) {
+            return Err(EngineError::Exists(name));
+        }
+        let ids = shared.free_ids(&registry)?;
+        let dir = shared.config.state.sandbox(&name);
+        let entry = Arc::new(Entry::new(Record { ids, ..record }, dir));
+        let _operation = entry.operate();
+        registry.entries.insert(name.clone(), Arc::clone(&entry));
+        drop(registry);
+
+        if let Err(error) = shared.make_dir(&entry) {
+            shared.forget(&entry);
+            return Err(error);
+        }
+        match shared.write_and_boot(&entry) {
+            Ok(_) => Ok(shown(&entry)),
+            Err(error) => {
+                if let Err(left) = shared.delete(&entry) {
+                    tracing::error!(sandbox = %name, error = chain(&left), "cannot clean up after a failed create");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts it if it is not running.
+    pub fn start(&self, name: &str) -> Result<Started, EngineError> {
+        let entry = self.shared.entry(name)?;
+        let grace = self.shared.config.settings.auto_stop;
+        let running = |started, warnings| Started {
+            exec_socket: format!("vm/{}/{EXEC_SOCKET}", entry.name),
+            started,
+            warnings,
+        };
+        if entry.use_now(grace) {
+            return Ok(running(false, Vec::new()));
+        }
+        let _operation = entry.operate();
+        self.shared.still_there(&entry)?;
+        if entry.use_now(grace) {
+            return Ok(running(false, Vec::new()));
+        }
+        let warnings = self.shared.boot(&entry)?;
+        Ok(running(true, warnings))
+    }
+
+    pub fn stop(&self, name: &str) -> Result<Sandbox, EngineError> {
+        let entry = self.shared.entry(name)?;
+        let _operation = entry.operate();
+        self.shared.still_there(&entry)?;
+        self.shared.halt(&entry, "user")?;
+        Ok(shown(&entry))
+    }
+
+    /// Stops all of them at once, because the daemon stops.
+    pub fn stop_all(&self) {
+        let entries: Vec<_> = lock(&self.shared.registry).entries.values().cloned().collect();
+        std::thread::scope(|scope| {
+            for entry in &entries {
+                scope.spawn(|| {
+                    let _operation = entry.operate();
+                    if let Err(error) = self.shared.halt(entry, "daemon stop") {
+                        tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot stop");
+                    }
+                });
+            }
+        });
+    }
+
+    pub fn remove(&self, name: &str, removal: Removal) -> Result<(), EngineError> {
+        let entry = match self.shared.entry(name) {
+            Err(EngineError::Damaged { name, .. }) => return self.shared.remove_damaged(&name),
+            other => other?,
+        };
+        self.shared.check_idle(&entry, removal)?;
+        let _operation = entry.operate();
+        if entry.state().removed {
+            return Err(EngineError::NotFound(name.to_owned()));
+        }
+        self.shared.check_idle(&entry, removal)?;
+        self.shared.halt(&entry, "removed")?;
+        self.shared.delete(&entry)
+    }
+
+    /// Whether it stays up without a command.
+    pub fn keep(&self, name: &str, keep_alive: bool) -> Result<Sandbox, EngineError> {
+        let entry = self.shared.entry(name)?;
+        let grace = self.shared.config.settings.auto_stop;
+        entry.update(|state| {
+            state.record.keep_alive = keep_alive;
+            if state.live.is_some() {
+                let now = Timestamp::now();
+                state.record.stop_at = deadline(now, grace, state.sessions, keep_alive);
+            }
+        })?;
+        self.shared.alarm.ring();
+        Ok(shown(&entry))
+    }
+
+    pub fn list(&self) -> Vec<Sandbox> {
+        let registry = lock(&self.shared.registry);
+        let entries: Vec<_> = registry.entries.values().cloned().collect();
+        let damaged = registry.damaged.iter();
+        let mut sandboxes: Vec<_> = damaged
+            .map(|(name, error)| view::damaged(name.clone(), error))
+            .collect();
+        drop(registry);
+        sandboxes.extend(entries.iter().map(|entry| shown(entry)));
+        sandboxes.sort_by(|a, b| a.name.cmp(&b.name));
+        sandboxes
+    }
+
+    pub fn inspect(&self, name: &str) -> Result<Sandbox, EngineError> {
+        let shared = &self.shared;
+        match shared.entry(name) {
+            Ok(entry) => Ok(shown(&entry)),
+            Err(EngineError::Damaged { name, source }) => Ok(view::damaged(name, &source)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn entry(&self, name: &str) -> Result<Arc<Entry>, EngineError> {
+        let not_found = || EngineError::NotFound(name.to_owned());
+        // What cannot be a name cannot be a sandbox.
+        let name = SandboxName::parse(name).map_err(|_| not_found())?;
+        let registry = lock(&self.registry);
+        if registry.damaged.contains_key(&name) {
+            let dir = self.config.state.sandbox(&name);
+            return match Record::read(&dir) {
+                Err(source) => Err(EngineError::Damaged { name, source }),
+                // Repaired by hand; the next daemon takes it up.
+                Ok(_) => Err(not_found()),
+            };
+        }
+        registry.entries.get(&name).cloned().ok_or_else(not_found)
+    }
+
+    fn still_there(&self, entry: &Entry) -> Result<(), EngineError> {
+        let state = entry.state();
+        if state.removed {
+            return Err(EngineError::NotFound(entry.name.to_string()));
+        }
+        match state.record.status {
+            Status::Removing => Err(EngineError::Removing(entry.name.clone())),
+            Status::Creating | Status::Running | Status::Stopped => Ok(()),
+        }
+    }
+
+    fn check_idle(&self, entry: &Entry, removal: Removal) -> Result<(), EngineError> {
+        let sessions = entry.state().sessions;
+        match removal {
+            Removal::WhenIdle if sessions > 0 => Err(EngineError::Busy {
+                name: entry.name.clone(),
+                sessions,
+            }),
+            Removal::WhenIdle | Removal::Forced => Ok(()),
+        }
+    }
+
+    /// Everything about a new sandbox but its ids, checked.
+    fn draft(&self, request: CreateRequest) -> Result<Record, EngineError> {
+        if request.agent != AGENT {
+            return Err(EngineError::Agent(request.agent));
+        }
+        check_platform(request.platform.as_deref())?;
+        check_env(&request.env)?;
+        let name = request.name.as_deref().map(SandboxName::parse).transpose()?;
+        let workspaces = workspace::resolve(&request.workspaces, self.config.state.root())?;
+        let name = match (name, workspaces.first()) {
+            (Some(name), _) => name,
+            (None, Some(primary)) => SandboxName::derive(&request.agent, primary.path.as_path())?,
+            (None, None) => return Err(workspace::WorkspaceError::None.into()),
+        };
+        Ok(Record {
+            version: VERSION,
+            name,
+            id: uuid::Uuid::new_v4().to_string(),
+            agent: request.agent,
+            status: Status::Creating,
+            warnings: workspace_hints::warnings(&workspaces, self.mode, &self.config.facts),
+            workspaces,
+            env: request.env,
+            caller: request.caller,
+            ids: Ids {
+                mode: self.mode,
+                uid: Vec::new(),
+                gid: Vec::new(),
+            },
+            template: TemplateRecord {
+                name: "host".into(),
+                fingerprint: None,
+                started_with: None,
+            },
+            init: None,
+            created_at: Timestamp::now(),
+            started_at: None,
+            stopped_at: None,
+            last_used_at: None,
+            stop_reason: None,
+            keep_alive: false,
+            stop_at: None,
+            mounts: Vec::new(),
+        })
+    }
+
+    fn free_ids(&self, registry: &Registry) -> Result<Ids, EngineError> {
+        let used: Vec<_> = registry
+            .entries
+            .values()
+            .filter_map(|entry| ids::base(&entry.state().record.ids))
+            .collect();
+        Ok(ids::maps(&self.config.facts, self.mode, &used)?)
+    }
+
+    fn make_dir(&self, entry: &Entry) -> Result<(), EngineError> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = entry.dir.path();
+        match std::fs::DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                Err(EngineError::Exists(entry.name.clone()))
+            }
+            Err(source) => Err(EngineError::Prepare {
+                path: path.display().to_string(),
+                source,
+            }),
+        }
+    }
+
+    fn write_and_boot(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Vec<String>, EngineError> {
+        entry.update(|_| {})?;
+        self.boot(entry)
+    }
+
+    /// The template for a start. What the sandbox is started with is noted before another one may be pruned.
+    pub(crate) fn layout(&self, entry: &Entry) -> Result<HostLayout, EngineError> {
+        let _template = lock(&self.template);
+        let record = entry.record();
+        let store = self.config.state.templates();
+        let remove = |path: &std::path::Path| self.perform(&record.ids, Task::RemoveTree { path: path.into() });
+        let build = |path: &std::path::Path, spec: &str| {
+            let spec = spec.to_owned();
+            self.perform(&record.ids, Task::BuildTemplate { path: path.into(), spec })
+        };
+        let progress = |text: &str| tracing::info!(sandbox = %entry.name, "{text}");
+        let layout = template::ensure(
+            &store,
+            &record.caller,
+            record.ids.mode,
+            &build,
+            &remove,
+            &progress,
+        )?;
+        entry.state().record.template.started_with = Some(layout.fingerprint.clone());
+        if let Err(error) = template::prune(&store, &self.fingerprints(), &remove) {
+            tracing::warn!(error = chain(&error), "cannot remove old templates");
+        }
+        Ok(layout)
+    }
+
+    fn fingerprints(&self) -> BTreeSet<String> {
+        let entries: Vec<_> = lock(&self.registry).entries.values().cloned().collect();
+        entries
+            .iter()
+            .flat_map(|entry| {
+                let template = entry.record().template;
+                [template.fingerprint, template.started_with]
+            })
+            .flatten()
+            .collect()
+    }
+
+    fn perform(&self, ids: &Ids, task: Task) -> Result<(), String> {
+        let helper = &self.config.helper;
+        helper.perform(ids, task).map_err(|e| chain(&e))
+    }
+
+    /// Nothing is left of it.
+    pub(crate) fn forget(&self, entry: &Entry) {
+        entry.state().removed = true;
+        lock(&self.registry).entries.remove(&entry.name);
+    }
+}
+
+fn shown(entry: &Entry) -> Sandbox {
+    let (record, sessions) = {
+        let state = entry.state();
+        (state.record.clone(), state.sessions)
+    };
+    view::sandbox(record, sessions)
+}
+
+/// Until images can run another one, the platform is this machine's.
+fn check_platform(wanted: Option<&str>) -> Result<(), EngineError> {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let host = format!("linux/{architecture}");
+    match wanted {
+        Some(wanted) if wanted != host => Err(EngineError::Platform {
+            wanted: wanted.to_owned(),
+            host,
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_env(env: &BTreeMap<String, String>) -> Result<(), EngineError> {
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(EngineError::EnvName(name.clone()));
+        }
+        if value.contains('\0') {
+            return Err(EngineError::EnvValue(name.clone()));
+        }
+    }
+    Ok(())
+}

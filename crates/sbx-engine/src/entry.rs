@@ -1,0 +1,224 @@
+//! One sandbox in the daemon's memory: its record, its live connection, and the locks around both.
+//!
+//! Three locks, always taken in this order and the last one only for moments: `operation` (create, start,
+//! stop and remove, one at a time and possibly slow), `disk` (writes of the record in their order), `state`.
+//! Readers take `state` alone, so they never wait for anything slow.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use sbx_api::Status;
+
+use crate::autostop::deadline;
+use crate::control::Sender;
+use crate::name::SandboxName;
+use crate::record::{Record, RecordError};
+use crate::statedir::SandboxDir;
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: SandboxName,
+    pub(crate) dir: SandboxDir,
+    operation: Mutex<()>,
+    disk: Mutex<()>,
+    state: Mutex<State>,
+    /// `live` has gone.
+    gone: Condvar,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) record: Record,
+    /// Commands that run now.
+    pub(crate) sessions: u32,
+    pub(crate) live: Option<Live>,
+    /// Why it is being stopped.
+    pub(crate) stopping: Option<String>,
+    /// Nothing is left of it; who waited for the operation lock finds out here.
+    pub(crate) removed: bool,
+}
+
+/// The way to a running init.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) sender: Sender,
+    pub(crate) pidfd: Arc<OwnedFd>,
+}
+
+impl Entry {
+    pub(crate) fn new(record: Record, dir: SandboxDir) -> Self {
+        Self {
+            name: record.name.clone(),
+            dir,
+            operation: Mutex::default(),
+            disk: Mutex::default(),
+            state: Mutex::new(State {
+                record,
+                sessions: 0,
+                live: None,
+                stopping: None,
+                removed: false,
+            }),
+            gone: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn operate(&self) -> MutexGuard<'_, ()> {
+        lock(&self.operation)
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        self.state().record.clone()
+    }
+
+    /// Changes the state and writes the record.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut State)) -> Result<(), RecordError> {
+        let _disk = lock(&self.disk);
+        let record = {
+            let mut state = self.state();
+            change(&mut state);
+            state.record.clone()
+        };
+        record.write(&self.dir)
+    }
+
+    /// True when it runs and stays: the deadline moves away, so that a command can be started in peace.
+    pub(crate) fn use_now(&self, grace: Option<Duration>) -> bool {
+        let mut state = self.state();
+        let usable = state.live.is_some() && state.stopping.is_none();
+        if usable {
+            state.touch(Timestamp::now(), grace);
+        }
+        usable
+    }
+
+    /// Waits until nothing is live; false when that takes too long.
+    pub(crate) fn wait_gone(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut state = self.state();
+        while state.live.is_some() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self
+                .gone
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        true
+    }
+
+    /// The init has ended. `reason` counts when nobody asked for it.
+    pub(crate) fn set_gone(&self, reason: &str) -> Result<(), RecordError> {
+        let written = self.update(|state| {
+            let reason = state.stopping.clone().unwrap_or_else(|| reason.to_owned());
+            state.record.set_stopped(reason, Timestamp::now());
+        });
+        // Only now: whoever waits for it goes on to change the record.
+        let mut state = self.state();
+        state.stopping = None;
+        state.sessions = 0;
+        state.live = None;
+        drop(state);
+        self.gone.notify_all();
+        written
+    }
+}
+
+impl State {
+    /// The number of commands changed.
+    pub(crate) fn set_sessions(&mut self, sessions: u32, now: Timestamp, grace: Option<Duration>) {
+        let waiting = self.record.stop_at.is_some();
+        if self.sessions == sessions && waiting == (sessions == 0) {
+            return;
+        }
+        self.sessions = sessions;
+        self.touch(now, grace);
+    }
+
+    pub(crate) fn touch(&mut self, now: Timestamp, grace: Option<Duration>) {
+        self.record.last_used_at = Some(now);
+        self.record.stop_at = deadline(now, grace, self.sessions, self.record.keep_alive);
+    }
+
+    /// When it is to be stopped by itself.
+    pub(crate) fn due_at(&self) -> Option<Timestamp> {
+        let idle = self.record.status == Status::Running
+            && self.live.is_some()
+            && self.stopping.is_none()
+            && self.sessions == 0;
+        self.record.stop_at.filter(|_| idle)
+    }
+}
+
+/// A thread that panicked leaves plain values behind, which are as good as any.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use sbx_proto::plan::Mode;
+
+    use super::*;
+    use crate::record::tests::example;
+    use crate::statedir::StateDir;
+
+    fn second(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn state() -> State {
+        State {
+            record: example("ab", Mode::Root),
+            sessions: 0,
+            live: None,
+            stopping: None,
+            removed: false,
+        }
+    }
+
+    #[test]
+    fn the_deadline_follows_the_commands() {
+        let grace = Some(Duration::from_secs(30));
+        let mut state = state();
+        state.set_sessions(0, second(0), grace);
+        assert_eq!(state.record.stop_at, Some(second(30)));
+        state.set_sessions(0, second(10), grace);
+        assert_eq!(state.record.stop_at, Some(second(30)), "nothing happened");
+        state.set_sessions(1, second(20), grace);
+        assert_eq!(state.record.stop_at, None);
+        state.set_sessions(0, second(40), grace);
+        assert_eq!(state.record.stop_at, Some(second(70)));
+        assert_eq!(state.record.last_used_at, Some(second(40)));
+        state.record.keep_alive = true;
+        state.touch(second(50), grace);
+        assert_eq!(state.record.stop_at, None);
+    }
+
+    #[test]
+    fn who_asked_for_the_stop_is_the_reason() {
+        let temp = tempfile::tempdir().unwrap();
+        let dirs = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+        let record = example("ab", Mode::Root);
+        let dir = dirs.sandbox(&record.name);
+        std::fs::create_dir_all(dir.path()).unwrap();
+        let entry = Entry::new(record, dir);
+        entry.set_gone("crashed").unwrap();
+        assert_eq!(entry.record().stop_reason.as_deref(), Some("crashed"));
+        entry.state().stopping = Some("idle".into());
+        entry.set_gone("crashed").unwrap();
+        let record = Record::read(&entry.dir).unwrap();
+        assert_eq!(record.stop_reason.as_deref(), Some("idle"));
+        assert_eq!(record.status, Status::Stopped);
+        assert_eq!(entry.state().stopping, None);
+    }
+}

@@ -1,0 +1,129 @@
+//! Why the engine could not do what it was asked, with the code and the hint that a client shows.
+
+use sbx_api::ErrorCode;
+use thiserror::Error;
+
+use crate::control::ControlError;
+use crate::ids::IdsError;
+use crate::name::{NameError, SandboxName};
+use crate::record::RecordError;
+use crate::remove::RemoveError;
+use crate::setup::SetupError;
+use crate::statedir::StateError;
+use crate::template::TemplateError;
+use crate::workspace::WorkspaceError;
+
+#[derive(Debug, Error)]
+pub enum EngineError {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Ids(#[from] IdsError),
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
+    #[error("no sandbox `{0}`")]
+    NotFound(String),
+    #[error("sandbox `{0}` exists already")]
+    Exists(SandboxName),
+    #[error("sandbox `{name}` has {sessions} running command(s)")]
+    Busy { name: SandboxName, sessions: u32 },
+    #[error("sandbox `{0}` is being removed")]
+    Removing(SandboxName),
+    #[error("sandbox `{0}` does not stop: its processes could not be ended")]
+    Unstoppable(SandboxName),
+    #[error("agent `{0}` comes with a later version; this one has `shell`")]
+    Agent(String),
+    #[error("platform `{wanted}` cannot run here: this machine is `{host}`")]
+    Platform { wanted: String, host: String },
+    #[error("environment variable {0:?} has no valid name")]
+    EnvName(String),
+    #[error("the value of environment variable `{0}` contains a NUL byte")]
+    EnvValue(String),
+    #[error("cannot prepare `{path}`")]
+    Prepare {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("sandbox `{name}` cannot be read, so it can only be removed")]
+    Damaged {
+        name: SandboxName,
+        #[source]
+        source: RecordError,
+    },
+}
+
+impl EngineError {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Name(_)
+            | Self::Workspace(_)
+            | Self::Platform { .. }
+            | Self::EnvName(_)
+            | Self::EnvValue(_) => ErrorCode::BadRequest,
+            Self::NotFound(_) => ErrorCode::NotFound,
+            Self::Exists(_) | Self::Busy { .. } | Self::Removing(_) => ErrorCode::Conflict,
+            Self::Agent(_) => ErrorCode::NotYet,
+            Self::State(_)
+            | Self::Record(_)
+            | Self::Ids(_)
+            | Self::Template(_)
+            | Self::Setup(_)
+            | Self::Control(_)
+            | Self::Remove(_)
+            | Self::Unstoppable(_)
+            | Self::Prepare { .. }
+            | Self::Damaged { .. } => ErrorCode::Engine,
+        }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Workspace(e) => e.hint(),
+            Self::State(e) => e.hint().map(str::to_owned),
+            Self::Setup(e) => e.hint().map(str::to_owned),
+            Self::NotFound(_) => Some("sbx ls".into()),
+            Self::Exists(name) => Some(format!("sbx run --name {name}, or sbx rm {name}")),
+            Self::Busy { name, .. } => Some(format!("sbx rm --force {name}")),
+            Self::Damaged { name, .. } => Some(format!("sbx rm --force {name}")),
+            Self::Ids(_) | Self::Template(_) | Self::Unstoppable(_) => Some("sbx diagnose".into()),
+            Self::Name(_)
+            | Self::Record(_)
+            | Self::Control(_)
+            | Self::Remove(_)
+            | Self::Removing(_)
+            | Self::Agent(_)
+            | Self::Platform { .. }
+            | Self::EnvName(_)
+            | Self::EnvValue(_)
+            | Self::Prepare { .. } => None,
+        }
+    }
+}
+
+/// The error and its causes in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,293 @@
+//! Which privilege mode the machine offers this caller, and how ids inside relate to ids outside.
+//!
+//! Pure functions over [`Facts`]; [`Facts::read`] is the only part that looks at the machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sbx_proto::plan::{IdRange, Ids, Mode};
+use thiserror::Error;
+
+use crate::settings::ModeOverride;
+
+/// Ids that a sandbox has inside.
+pub const RANGE: u32 = 65_536;
+/// The agent's uid and gid inside.
+pub const AGENT: u32 = 1000;
+/// Above what systems hand out to users and to `/etc/subuid`.
+const FIRST_BASE: u32 = 0x2000_0000;
+const LAST_BASE: u32 = 0x7000_0000;
+/// What the subordinate map takes of each file: all ids inside but the agent's.
+const SUBORDINATE_NEEDED: u32 = RANGE - 1;
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum IdsError {
+    #[error("no free range of {RANGE} ids is left for a sandbox")]
+    Exhausted,
+    #[error("no subordinate ids in /etc/subuid and /etc/subgid")]
+    NoSubordinateIds,
+}
+
+/// A run of ids of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub first: u32,
+    pub count: u32,
+}
+
+/// What the machine says about the caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    pub uid: u32,
+    pub gid: u32,
+    /// The caller's subordinate ids, in the order of the files.
+    pub subuid: Vec<Span>,
+    pub subgid: Vec<Span>,
+    /// Every subordinate range of the machine, whoever owns it.
+    pub reserved: Vec<Span>,
+    /// `newuidmap` and `newgidmap` are installed.
+    pub map_tools: bool,
+}
+
+impl Facts {
+    /// `path_dirs` are the directories of PATH, looked at after `/usr/bin`.
+    pub fn read(path_dirs: &[PathBuf]) -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let (subuid, subgid) = (text("/etc/subuid"), text("/etc/subgid"));
+        let user = user_name(&text("/etc/passwd"), uid);
+        let mut reserved = spans(&subuid, |_| true);
+        reserved.extend(spans(&subgid, |_| true));
+        let mine = |owner: &str| owner == uid.to_string() || Some(owner) == user.as_deref();
+        let found = |tool: &str| {
+            let usual = [Path::new("/usr/bin")].into_iter();
+            usual
+                .chain(path_dirs.iter().map(PathBuf::as_path))
+                .filter(|dir| dir.is_absolute())
+                .any(|dir| dir.join(tool).is_file())
+        };
+        Self {
+            uid,
+            gid,
+            subuid: spans(&subuid, mine),
+            subgid: spans(&subgid, mine),
+            reserved,
+            map_tools: found("newuidmap") && found("newgidmap"),
+        }
+    }
+
+    fn subordinate(&self) -> Option<(Span, Span)> {
+        let enough = |spans: &[Span]| spans.iter().copied().find(|s| s.count >= SUBORDINATE_NEEDED);
+        self.map_tools
+            .then(|| enough(&self.subuid).zip(enough(&self.subgid)))
+            .flatten()
+    }
+}
+
+/// The strongest mode, unless the settings ask for a weaker one. Root stays root: in the other modes the
+/// caller's own id is in the map, and host uid 0 never may be.
+pub fn pick_mode(facts: &Facts, wanted: Option<ModeOverride>) -> Mode {
+    match (facts.uid, facts.subordinate(), wanted) {
+        (0, _, _) => Mode::Root,
+        (_, Some(_), None | Some(ModeOverride::Subordinate)) => Mode::Subordinate,
+        (_, Some(_), Some(ModeOverride::Single)) | (_, None, _) => Mode::Single,
+    }
+}
+
+/// The maps of a new sandbox. `used` are the bases that other sandboxes have.
+pub fn maps(facts: &Facts, mode: Mode, used: &[u32]) -> Result<Ids, IdsError> {
+    let range = |inside, outside, count| IdRange {
+        inside,
+        outside,
+        count,
+    };
+    let (uid, gid) = match mode {
+        Mode::Root => {
+            let base = free_base(used, &facts.reserved)?;
+            (vec![range(0, base, RANGE)], vec![range(0, base, RANGE)])
+        }
+        Mode::Subordinate => {
+            let (uids, gids) = facts.subordinate().ok_or(IdsError::NoSubordinateIds)?;
+            (
+                around_agent(uids, facts.uid),
+                around_agent(gids, facts.gid),
+            )
+        }
+        Mode::Single => (
+            vec![range(AGENT, facts.uid, 1)],
+            vec![range(AGENT, facts.gid, 1)],
+        ),
+    };
+    Ok(Ids { mode, uid, gid })
+}
+
+/// The host id of root inside, in root mode.
+pub fn base(ids: &Ids) -> Option<u32> {
+    match ids.mode {
+        Mode::Root => ids.uid.first().map(|range| range.outside),
+        Mode::Subordinate | Mode::Single => None,
+    }
+}
+
+fn around_agent(span: Span, caller: u32) -> Vec<IdRange> {
+    let range = |inside, outside, count| IdRange {
+        inside,
+        outside,
+        count,
+    };
+    let below = span.first.saturating_add(1);
+    let above = span.first.saturating_add(AGENT);
+    vec![
+        range(0, span.first, 1),
+        range(1, below, AGENT - 1),
+        range(AGENT, caller, 1),
+        range(AGENT + 1, above, RANGE - AGENT - 1),
+    ]
+}
+
+fn free_base(used: &[u32], reserved: &[Span]) -> Result<u32, IdsError> {
+    (FIRST_BASE..LAST_BASE)
+        .step_by(RANGE as usize)
+        .find(|base| {
+            !used.contains(base)
+                && !reserved.iter().any(|span| {
+                    *base < span.first.saturating_add(span.count) && span.first < base + RANGE
+                })
+        })
+        .ok_or(IdsError::Exhausted)
+}
+
+fn spans(text: &str, mine: impl Fn(&str) -> bool) -> Vec<Span> {
+    text.lines()
+        .filter_map(|line| {
+            let mut fields = line.trim().split(':');
+            let owner = fields.next()?;
+            let first = fields.next()?.parse().ok()?;
+            let count = fields.next()?.parse().ok()?;
+            mine(owner).then_some(Span { first, count })
+        })
+        .collect()
+}
+
+fn user_name(passwd: &str, uid: u32) -> Option<String> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        let id: u32 = fields.nth(1)?.parse().ok()?;
+        (id == uid).then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(inside: u32, outside: u32, count: u32) -> IdRange {
+        IdRange {
+            inside,
+            outside,
+            count,
+        }
+    }
+
+    fn user(count: u32) -> Facts {
+        let span = Span {
+            first: 100_000,
+            count,
+        };
+        Facts {
+            uid: 1001,
+            gid: 1002,
+            subuid: vec![span],
+            subgid: vec![span],
+            reserved: vec![span],
+            map_tools: true,
+        }
+    }
+
+    #[test]
+    fn the_strongest_mode_is_picked_and_can_only_be_weakened() {
+        let root = Facts::default();
+        assert_eq!(pick_mode(&root, None), Mode::Root);
+        assert_eq!(pick_mode(&root, Some(ModeOverride::Single)), Mode::Root);
+        let full = user(65_536);
+        assert_eq!(pick_mode(&full, None), Mode::Subordinate);
+        assert_eq!(pick_mode(&full, Some(ModeOverride::Single)), Mode::Single);
+        assert_eq!(pick_mode(&user(65_535), None), Mode::Subordinate);
+        assert_eq!(pick_mode(&user(65_534), None), Mode::Single);
+        assert_eq!(
+            pick_mode(&user(1), Some(ModeOverride::Subordinate)),
+            Mode::Single
+        );
+        let no_tools = Facts {
+            map_tools: false,
+            ..user(65_536)
+        };
+        assert_eq!(pick_mode(&no_tools, None), Mode::Single);
+    }
+
+    #[test]
+    fn maps_of_each_mode() {
+        let facts = user(65_536);
+        assert_eq!(
+            maps(&facts, Mode::Subordinate, &[]).unwrap(),
+            Ids {
+                mode: Mode::Subordinate,
+                uid: vec![
+                    range(0, 100_000, 1),
+                    range(1, 100_001, 999),
+                    range(1000, 1001, 1),
+                    range(1001, 101_000, 64_535),
+                ],
+                gid: vec![
+                    range(0, 100_000, 1),
+                    range(1, 100_001, 999),
+                    range(1000, 1002, 1),
+                    range(1001, 101_000, 64_535),
+                ],
+            }
+        );
+        assert_eq!(
+            maps(&facts, Mode::Single, &[]).unwrap(),
+            Ids {
+                mode: Mode::Single,
+                uid: vec![range(1000, 1001, 1)],
+                gid: vec![range(1000, 1002, 1)],
+            }
+        );
+        let root = maps(&Facts::default(), Mode::Root, &[FIRST_BASE]).unwrap();
+        assert_eq!(root.uid, vec![range(0, FIRST_BASE + RANGE, RANGE)]);
+        assert_eq!(root.gid, root.uid);
+        assert_eq!(base(&root), Some(FIRST_BASE + RANGE));
+    }
+
+    #[test]
+    fn bases_keep_out_of_subordinate_ranges() {
+        let reserved = [Span {
+            first: FIRST_BASE + RANGE - 1,
+            count: 2,
+        }];
+        assert_eq!(free_base(&[], &reserved), Ok(FIRST_BASE + 2 * RANGE));
+        let everything = [Span {
+            first: 0,
+            count: u32::MAX,
+        }];
+        assert_eq!(free_base(&[], &everything), Err(IdsError::Exhausted));
+    }
+
+    #[test]
+    fn sub_id_files() {
+        let text = "ann:100000:65536\n# note\n1001:200000:10\nbob:x:1\nann:300000:5\n";
+        let span = |first, count| Span { first, count };
+        assert_eq!(
+            spans(text, |owner| owner == "ann"),
+            vec![span(100_000, 65_536), span(300_000, 5)]
+        );
+        assert_eq!(spans(text, |_| true).len(), 3);
+        assert_eq!(
+            user_name("root:x:0:0::/root:/bin/sh\nann:x:1001:1001::/:", 1001).as_deref(),
+            Some("ann")
+        );
+    }
+}

@@ -1,0 +1,393 @@
+//! How a sandbox is started, watched, stopped and deleted. Whoever calls holds its operation lock.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Signal;
+use sbx_api::Status;
+use sbx_proto::exec::Role;
+use sbx_proto::plan::Task;
+use sbx_sys::process::{pidfd_kill, start_time, wait_pidfd};
+
+use crate::control::{ControlError, Event, Link};
+use crate::engine::Shared;
+use crate::entry::{Entry, Live, lock};
+use crate::error::{EngineError, chain};
+use crate::ids;
+use crate::name::SandboxName;
+use crate::plan::{Place, boot_plan, mounts};
+use crate::record::{InitProcess, Record};
+use crate::remove::remove_tree;
+use crate::setup::{BootFiles, Booted};
+use crate::socket::bind_unix;
+use crate::statedir::{EXEC_SOCKET, RECORD, SandboxDir, make_private_dirs, private};
+use crate::{template, workspace};
+
+/// How long processes inside have between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long init has beyond that before it is killed itself.
+const BEYOND_GRACE: Duration = Duration::from_secs(2);
+/// The kernel ends what was killed; a process in an unresponsive file system may take longer.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
+/// Records are written when nothing has happened for that long: a command per millisecond must not cost a
+/// write per millisecond.
+const QUIET: Duration = Duration::from_millis(250);
+const WATCH_STACK: usize = 256 << 10;
+const GARBAGE: &str = "init answered garbage";
+const CHANGED: &str = "the host's files changed since this sandbox was made; hint: recreate it";
+
+impl Shared {
+    /// Starts the init of a sandbox that has none. Returns what the user should know.
+    pub(crate) fn boot(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Vec<String>, EngineError> {
+        let record = entry.record();
+        let workspaces =
+            workspace::resolve_again(&record.workspaces, self.config.state.root())?;
+        let layout = self.layout(entry)?;
+        let mut warnings = layout.warnings.clone();
+        let made_with = record.template.fingerprint.as_ref();
+        if made_with.is_some_and(|made_with| *made_with != layout.fingerprint) {
+            warnings.push(CHANGED.into());
+        }
+        let record = {
+            let record = &mut entry.state().record;
+            record.workspaces = workspaces;
+            record.mounts = mounts(record, &layout);
+            record.template.fingerprint.get_or_insert(layout.fingerprint.clone());
+            for warning in &warnings {
+                if !record.warnings.contains(warning) {
+                    record.warnings.push(warning.clone());
+                }
+            }
+            record.clone()
+        };
+        let place = prepare(&entry.dir, &record)?;
+        let files = boot_files(&entry.dir).map_err(|e| prepare_error(entry.dir.path(), e))?;
+        let plan = boot_plan(&record, &layout, &place);
+        let booted = self
+            .config
+            .helper
+            .boot(&plan, &files)
+            .inspect_err(|_| remove_socket(&entry.dir))?;
+        // The init has its own copies; with ours a connect would never be refused.
+        drop(files);
+        self.take_up(entry, booted)?;
+        Ok(warnings)
+    }
+
+    fn take_up(self: &Arc<Self>, entry: &Arc<Entry>, booted: Booted) -> Result<(), EngineError> {
+        let id = entry.record().id;
+        let taken = identify(booted.pid)
+            .map_err(ControlError::Io)
+            .and_then(|init| Ok((init, Link::connect(entry.dir.path(), &id, Role::Daemon)?)));
+        let (init, link) = match taken {
+            Ok(taken) => taken,
+            Err(error) => {
+                end(&booted.pidfd);
+                remove_socket(&entry.dir);
+                return Err(error.into());
+            }
+        };
+        let now = Timestamp::now();
+        let grace = self.config.settings.auto_stop;
+        self.watch(entry, link, booted.pidfd)?;
+        let written = entry.update(|state| {
+            state.record.set_running(init, now);
+            state.touch(now, grace);
+        });
+        self.alarm.ring();
+        if let Err(error) = written {
+            self.halt(entry, "its record could not be written")?;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Makes the sandbox live: from here on a thread follows what its init says.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        link: Link,
+        pidfd: OwnedFd,
+    ) -> Result<(), EngineError> {
+        let pidfd = Arc::new(pidfd);
+        let failed = |source| {
+            end(&pidfd);
+            remove_socket(&entry.dir);
+            prepare_error(entry.dir.path(), source)
+        };
+        let sender = link.sender().map_err(failed)?;
+        let (shared, watched, process) =
+            (Arc::clone(self), Arc::clone(entry), Arc::clone(&pidfd));
+        let mut state = entry.state();
+        state.sessions = 0;
+        state.stopping = None;
+        state.live = Some(Live {
+            sender,
+            pidfd: Arc::clone(&pidfd),
+        });
+        drop(state);
+        let spawned = std::thread::Builder::new()
+            .name("watch".into())
+            .stack_size(WATCH_STACK)
+            .spawn(move || shared.follow(&watched, link, &process));
+        if let Err(source) = spawned {
+            entry.state().live = None;
+            return Err(failed(source));
+        }
+        Ok(())
+    }
+
+    fn follow(&self, entry: &Entry, mut link: Link, pidfd: &OwnedFd) {
+        let reason = self.listen(entry, &mut link);
+        if !wait_briefly(pidfd, BEYOND_GRACE)
+            && let Err(error) = pidfd_kill(pidfd, Signal::KILL)
+        {
+            tracing::error!(sandbox = %entry.name, %error, "cannot kill the init");
+        }
+        if let Err(error) = wait_pidfd(pidfd) {
+            tracing::error!(sandbox = %entry.name, %error, "cannot wait for the init");
+        }
+        remove_socket(&entry.dir);
+        if let Err(error) = entry.set_gone(reason) {
+            tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
+        }
+        tracing::info!(sandbox = %entry.name, reason = entry.record().stop_reason, "stopped");
+    }
+
+    /// Until the init ends or misbehaves; says which.
+    fn listen(&self, entry: &Entry, link: &mut Link) -> &'static str {
+        let grace = self.config.settings.auto_stop;
+        let mut unwritten = false;
+        loop {
+            match link.next(unwritten.then_some(QUIET)) {
+                Ok(Event::Commands { running }) => {
+                    entry
+                        .state()
+                        .set_sessions(running, Timestamp::now(), grace);
+                    self.alarm.ring();
+                    unwritten = true;
+                }
+                Ok(Event::Quiet) => {
+                    if let Err(error) = entry.update(|_| {}) {
+                        tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
+                    }
+                    unwritten = false;
+                }
+                Ok(Event::Gone) => return "crashed",
+                Err(error) => {
+                    tracing::error!(sandbox = %entry.name, error = chain(&error), "the init misbehaves");
+                    return GARBAGE;
+                }
+            }
+        }
+    }
+
+    /// Stops it if it runs. `reason` is what `inspect` says afterwards.
+    pub(crate) fn halt(&self, entry: &Entry, reason: &str) -> Result<(), EngineError> {
+        let (sender, pidfd) = {
+            let mut state = entry.state();
+            let Some(live) = &state.live else {
+                return Ok(());
+            };
+            let live = (live.sender.try_clone(), Arc::clone(&live.pidfd));
+            state.stopping.get_or_insert_with(|| reason.to_owned());
+            live
+        };
+        let asked = sender
+            .map_err(ControlError::Io)
+            .and_then(|mut sender| sender.shutdown(GRACE));
+        if let Err(error) = asked {
+            tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot ask the init to stop");
+        }
+        if entry.wait_gone(GRACE + BEYOND_GRACE) {
+            return Ok(());
+        }
+        tracing::warn!(sandbox = %entry.name, "the init does not stop; killing it");
+        if let Err(error) = pidfd_kill(&pidfd, Signal::KILL) {
+            tracing::error!(sandbox = %entry.name, %error, "cannot kill the init");
+        }
+        if entry.wait_gone(KILL_LIMIT) {
+            return Ok(());
+        }
+        entry.state().stopping = None;
+        Err(EngineError::Unstoppable(entry.name.clone()))
+    }
+
+    /// Removes everything of a sandbox that does not run; the record goes last, so that a crash leaves
+    /// something that says what has to be removed.
+    pub(crate) fn delete(&self, entry: &Entry) -> Result<(), EngineError> {
+        entry.update(|state| state.record.status = Status::Removing)?;
+        self.delete_files(&entry.dir, &entry.record().ids)?;
+        self.forget(entry);
+        Ok(())
+    }
+
+    pub(crate) fn remove_damaged(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let ids = ids::maps(&self.config.facts, self.mode, &[])?;
+        self.delete_files(&self.config.state.sandbox(name), &ids)?;
+        lock(&self.registry).damaged.remove(name);
+        Ok(())
+    }
+
+    fn delete_files(
+        &self,
+        dir: &SandboxDir,
+        ids: &sbx_proto::plan::Ids,
+    ) -> Result<(), EngineError> {
+        let path = dir.layers().into();
+        self.config.helper.perform(ids, Task::RemoveTree { path })?;
+        let failed = |e| prepare_error(dir.path(), e);
+        for file in fs::read_dir(dir.path()).map_err(failed)? {
+            let file = file.map_err(failed)?;
+            if file.file_name() != RECORD {
+                remove_tree(&file.path())?;
+            }
+        }
+        Ok(remove_tree(dir.path())?)
+    }
+
+    /// Stops what has been idle for long enough, for ever.
+    pub(crate) fn run_timer(self: &Arc<Self>) {
+        loop {
+            let now = Timestamp::now();
+            let mut next: Option<Timestamp> = None;
+            let entries: Vec<_> = lock(&self.registry).entries.values().cloned().collect();
+            for entry in entries {
+                let mut state = entry.state();
+                match state.due_at() {
+                    Some(at) if at <= now => {
+                        state.stopping = Some("idle".into());
+                        drop(state);
+                        self.stop_idle(&entry);
+                    }
+                    Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                    None => {}
+                }
+            }
+            self.alarm
+                .sleep(next.map(|next| crate::autostop::until(now, next)));
+        }
+    }
+
+    fn stop_idle(self: &Arc<Self>, entry: &Arc<Entry>) {
+        let (shared, stopped) = (Arc::clone(self), Arc::clone(entry));
+        let spawned = std::thread::Builder::new()
+            .name("auto-stop".into())
+            .spawn(move || {
+                let _operation = stopped.operate();
+                if let Err(error) = shared.halt(&stopped, "idle") {
+                    tracing::error!(sandbox = %stopped.name, error = chain(&error), "cannot stop");
+                    shared.put_off(&stopped);
+                }
+            });
+        if let Err(error) = spawned {
+            tracing::error!(sandbox = %entry.name, %error, "cannot stop");
+            self.put_off(entry);
+        }
+    }
+
+    fn put_off(&self, entry: &Entry) {
+        let mut state = entry.state();
+        state.stopping = None;
+        state.touch(Timestamp::now(), self.config.settings.auto_stop);
+    }
+}
+
+/// Which process this pid is, now.
+pub(crate) fn identify(pid: i32) -> io::Result<InitProcess> {
+    Ok(InitProcess {
+        pid,
+        start_time: start_time(pid)?,
+        boot_id: boot_id()?,
+    })
+}
+
+pub(crate) fn boot_id() -> io::Result<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(text.trim().to_owned())
+}
+
+/// Kills and waits.
+pub(crate) fn end(pidfd: &OwnedFd) {
+    if let Err(error) = pidfd_kill(pidfd, Signal::KILL).and_then(|()| wait_pidfd(pidfd)) {
+        tracing::error!(%error, "cannot end an init");
+    }
+}
+
+pub(crate) fn remove_socket(dir: &SandboxDir) {
+    match fs::remove_file(dir.path().join(EXEC_SOCKET)) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!(%error, dir = %dir.path().display(), "cannot remove a socket"),
+    }
+}
+
+/// True when the process has ended within the limit.
+fn wait_briefly(pidfd: &OwnedFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).ok();
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    matches!(rustix::event::poll(&mut fds, limit.as_ref()), Ok(1))
+}
+
+/// The directories and files that a plan refers to.
+fn prepare(dir: &SandboxDir, record: &Record) -> Result<Place, EngineError> {
+    let layers = dir.layers();
+    let made = || {
+        make_private_dirs(&layers)?;
+        // Root of the user namespace makes the layers in it.
+        let base = ids::base(&record.ids);
+        chown(&layers, base, base)?;
+        let mut files = Vec::new();
+        for (target, content) in template::etc_files(record.name.as_str()) {
+            let source = dir.path().join(target);
+            write_shown(&source, content.as_bytes())?;
+            files.push((source, Path::new("/").join(target)));
+        }
+        Ok(Place {
+            layers: layers.clone(),
+            files,
+        })
+    };
+    made().map_err(|e| prepare_error(dir.path(), e))
+}
+
+/// A file that everybody inside may read.
+fn write_shown(path: &PathBuf, content: &[u8]) -> io::Result<()> {
+    use std::io::Write;
+    if let Some(parent) = path.parent() {
+        make_private_dirs(parent)?;
+    }
+    let mut file = private().create(true).truncate(true).open(path)?;
+    file.write_all(content)?;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
+
+fn boot_files(dir: &SandboxDir) -> io::Result<BootFiles> {
+    let open = |path: &PathBuf| {
+        fs::OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+    };
+    let [first, second] = dir.outputs();
+    Ok(BootFiles {
+        outputs: [open(&first)?, open(&second)?],
+        listener: bind_unix(dir.path(), EXEC_SOCKET)?,
+    })
+}
+
+fn prepare_error(path: &Path, source: io::Error) -> EngineError {
+    EngineError::Prepare {
+        path: path.display().to_string(),
+        source,
+    }
+}

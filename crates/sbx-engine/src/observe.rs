@@ -1,0 +1,95 @@
+//! Looking at sandboxes without a daemon. Nothing is created, changed or started.
+
+use sbx_api::{Sandbox, Status};
+use sbx_proto::exec::Role;
+
+use crate::control::Link;
+use crate::error::EngineError;
+use crate::name::SandboxName;
+use crate::record::{Record, RecordError};
+use crate::statedir::{SandboxDir, StateDir};
+use crate::view;
+
+/// All sandboxes by name; a damaged one is in the list with a warning.
+pub fn list(state: &StateDir) -> Result<Vec<Sandbox>, EngineError> {
+    if !state.is_claimed() {
+        return Ok(Vec::new());
+    }
+    let mut sandboxes = Vec::new();
+    for name in state.names()? {
+        let dir = state.sandbox(&name);
+        match Record::read(&dir) {
+            Ok(record) => sandboxes.push(observed(record, &dir)),
+            // Being created or removed at this very moment.
+            Err(RecordError::Missing { .. }) => {}
+            Err(error) => sandboxes.push(view::damaged(name, &error)),
+        }
+    }
+    Ok(sandboxes)
+}
+
+pub fn inspect(state: &StateDir, name: &SandboxName) -> Result<Sandbox, EngineError> {
+    let not_found = || EngineError::NotFound(name.to_string());
+    if !state.is_claimed() {
+        return Err(not_found());
+    }
+    let dir = state.sandbox(name);
+    match Record::read(&dir) {
+        Ok(record) => Ok(observed(record, &dir)),
+        Err(RecordError::Missing { .. }) => Err(not_found()),
+        Err(error) => Ok(view::damaged(name.clone(), &error)),
+    }
+}
+
+/// The record says what a daemon knew last; only an init that answers is running.
+fn observed(mut record: Record, dir: &SandboxDir) -> Sandbox {
+    if record.status == Status::Running
+        && Link::connect(dir.path(), &record.id, Role::Client).is_err()
+    {
+        record.status = Status::Stopped;
+        record.stop_reason = Some("crashed".into());
+        record.stop_at = None;
+    }
+    view::sandbox(record, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use sbx_proto::plan::Mode;
+
+    use super::*;
+    use crate::record::tests::example;
+    use crate::statedir::{RECORD, write_atomic};
+
+    #[test]
+    fn one_damaged_record_does_not_hide_the_others() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+        assert_eq!(list(&state).unwrap(), vec![]);
+        state.claim().unwrap();
+        for name in ["aa", "bb", "cc"] {
+            let dir = state.sandbox(&SandboxName::parse(name).unwrap());
+            std::fs::create_dir(dir.path()).unwrap();
+            let mut record = example(name, Mode::Root);
+            record.status = Status::Running;
+            record.write(&dir).unwrap();
+        }
+        write_atomic(&state.sandboxes().join("bb"), RECORD, b"{").unwrap();
+        let shown: Vec<_> = list(&state)
+            .unwrap()
+            .into_iter()
+            .map(|s| (s.name, s.status, s.stop_reason.unwrap(), s.warnings.len()))
+            .collect();
+        let row = |name: &str, reason: &str, warnings| {
+            (name.to_owned(), Status::Stopped, reason.to_owned(), warnings)
+        };
+        assert_eq!(
+            shown,
+            [
+                row("aa", "crashed", 0),
+                row("bb", "damaged", 1),
+                row("cc", "crashed", 0),
+            ]
+        );
+    }
+}

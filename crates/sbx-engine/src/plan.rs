@@ -1,0 +1,558 @@
+//! The boot plan of a sandbox: pure code from the record and the template's layout to the data that the setup
+//! helper applies without deciding anything.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use sbx_api::{Mount, MountKind};
+use sbx_proto::plan::{
+    Access, Boot, Job, Mode, Owner, Plan, Source, SourceIds, Step, Task,
+};
+use sbx_proto::{OsBytes, PROTOCOL};
+
+use crate::record::{Record, WorkspaceRecord};
+use crate::template::{HostLayout, OverlayDir};
+use crate::workspace::in_mount_order;
+
+/// The variables of the caller that are carried in as they are.
+const CARRIED: &[&str] = &["LANG", "LANGUAGE", "TZ"];
+/// Ours, since the host may have none and its own would not know our users.
+const SUDO: &str = "/usr/bin/sudo";
+const DEVICES: &[&str] = &["full", "null", "random", "tty", "urandom", "zero"];
+/// An unmasked proc and sysfs lie here, where nobody can look: the kernel refuses both to nested user
+/// namespaces unless a whole instance is mounted somewhere.
+const HIDDEN: &str = "/run/.visible";
+/// For tidiness; what protects is that no id inside is the host's root.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/sys/kernel/debug",
+    "/sys/kernel/security",
+    "/sys/kernel/tracing",
+];
+
+/// Where the sandbox's own files lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Holds the upper and work directories of every overlay.
+    pub layers: PathBuf,
+    /// Files of the sandbox's own that are shown read-only: source and target.
+    pub files: Vec<(PathBuf, PathBuf)>,
+}
+
+pub fn boot_plan(record: &Record, layout: &HostLayout, place: &Place) -> Plan {
+    let mut steps = Builder::new(record.ids.mode);
+    steps.root(layout, place);
+    steps.system();
+    steps.workspaces(&record.workspaces);
+    let writable = record.workspaces.iter().filter(|w| !w.readonly);
+    Plan {
+        protocol: PROTOCOL,
+        ids: record.ids.clone(),
+        job: Job::Boot(Box::new(Boot {
+            id: record.id.clone(),
+            hostname: record.name.to_string(),
+            sources: steps.sources,
+            steps: steps.steps,
+            env: environment(record, layout),
+            workdir: record
+                .workspaces
+                .first()
+                .map(|primary| primary.path.clone())
+                .unwrap_or_else(|| "/".into()),
+            workspaces: writable.map(|w| w.path.clone()).collect(),
+        })),
+    }
+}
+
+pub fn task_plan(record_ids: &sbx_proto::plan::Ids, task: Task) -> Plan {
+    Plan {
+        protocol: PROTOCOL,
+        ids: record_ids.clone(),
+        job: Job::Task(task),
+    }
+}
+
+/// What of the host is visible, for `inspect`.
+pub fn mounts(record: &Record, layout: &HostLayout) -> Vec<Mount> {
+    let mount = |target: &Path, source: &Path, readonly, kind| Mount {
+        target: target.to_string_lossy().into_owned(),
+        source: source.to_string_lossy().into_owned(),
+        readonly,
+        kind,
+    };
+    let overlay = |dir: &OverlayDir, kind| {
+        let lowest = dir.lowers.last().unwrap_or(&dir.target);
+        mount(&dir.target, lowest, false, kind)
+    };
+    let workspaces = record.workspaces.iter().map(|workspace| {
+        let path = workspace.path.as_path();
+        mount(path, path, workspace.readonly, MountKind::Workspace)
+    });
+    let root = mount(
+        Path::new("/"),
+        &layout.root_lower,
+        false,
+        MountKind::Template,
+    );
+    let overlays = layout.overlays.iter().map(|d| overlay(d, MountKind::Template));
+    let binds = layout.binds.iter().map(|b| mount(&b.target, &b.source, true, b.kind));
+    let caches = layout.caches.iter().map(|d| overlay(d, MountKind::Cache));
+    workspaces
+        .chain([root])
+        .chain(overlays)
+        .chain(binds)
+        .chain(caches)
+        .collect()
+}
+
+fn environment(record: &Record, layout: &HostLayout) -> Vec<(OsBytes, OsBytes)> {
+    let mut env = BTreeMap::new();
+    for (name, value) in &record.caller.env {
+        if CARRIED.contains(&name.as_str()) || name.starts_with("LC_") {
+            env.insert(name.as_str(), value.as_str());
+        }
+    }
+    env.extend(layout.env.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+    env.extend([
+        ("HOME", "/home/agent"),
+        ("LOGNAME", "agent"),
+        ("SBX_SANDBOX", record.name.as_str()),
+        ("SHELL", "/bin/bash"),
+        ("USER", "agent"),
+    ]);
+    env.extend(record.env.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+    env.into_iter().map(|(k, v)| (k.into(), v.into())).collect()
+}
+
+struct Builder {
+    mode: Mode,
+    sources: Vec<Source>,
+    steps: Vec<Step>,
+}
+
+impl Builder {
+    fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            sources: Vec::new(),
+            steps: Vec::new(),
+        }
+    }
+
+    /// The root file system, the host's directories in it, and the caller's tools.
+    fn root(&mut self, layout: &HostLayout, place: &Place) {
+        let upper = self.layer(&place.layers, SourceIds::Plain);
+        self.overlay(
+            &OverlayDir {
+                target: "/".into(),
+                lowers: vec![layout.root_lower.clone()],
+                dir: "root".into(),
+                as_owner: None,
+            },
+            upper,
+        );
+        for dir in &layout.overlays {
+            self.overlay(dir, upper);
+        }
+        for bind in &layout.binds {
+            self.bind(
+                &bind.target,
+                Source {
+                    path: bind.source.as_path().into(),
+                    ids: SourceIds::Plain,
+                    access: Access::ReadOnly,
+                    recursive: true,
+                },
+            );
+        }
+        for target in &layout.masks {
+            self.steps.push(Step::Mask {
+                target: target.as_path().into(),
+            });
+        }
+        for dir in &layout.caches {
+            self.overlay(dir, upper);
+        }
+        for (source, target) in &place.files {
+            self.bind(
+                target,
+                Source {
+                    path: source.as_path().into(),
+                    ids: SourceIds::Plain,
+                    access: Access::ReadOnly,
+                    recursive: false,
+                },
+            );
+        }
+        self.dir("/tmp", 0o1777);
+        match self.mode {
+            Mode::Root | Mode::Subordinate => self.steps.push(Step::Install {
+                target: SUDO.into(),
+            }),
+            // There is no other id that a setuid program could change to.
+            Mode::Single => {}
+        }
+    }
+
+    /// What every Linux system has beside its files.
+    fn system(&mut self) {
+        self.tmpfs("/run", 0o755);
+        self.proc_and_sys("");
+        self.tmpfs("/dev", 0o755);
+        for name in DEVICES {
+            let path = PathBuf::from(format!("/dev/{name}"));
+            self.bind(
+                &path,
+                Source {
+                    path: path.as_path().into(),
+                    ids: SourceIds::Plain,
+                    access: Access::Device,
+                    recursive: false,
+                },
+            );
+        }
+        self.steps.push(Step::Devpts {
+            target: "/dev/pts".into(),
+        });
+        self.tmpfs("/dev/shm", 0o1777);
+        self.dir("/dev/mqueue", 0o755);
+        for (target, to) in [
+            ("/dev/ptmx", "pts/ptmx"),
+            ("/dev/fd", "/proc/self/fd"),
+            ("/dev/stdin", "/proc/self/fd/0"),
+            ("/dev/stdout", "/proc/self/fd/1"),
+            ("/dev/stderr", "/proc/self/fd/2"),
+        ] {
+            self.steps.push(Step::Symlink {
+                target: target.into(),
+                to: to.into(),
+            });
+        }
+        self.proc_and_sys(HIDDEN);
+        // Closed only after the mounts below it are there.
+        self.dir(HIDDEN, 0);
+        for target in MASKED {
+            self.steps.push(Step::Mask {
+                target: (*target).into(),
+            });
+        }
+    }
+
+    fn workspaces(&mut self, workspaces: &[WorkspaceRecord]) {
+        for workspace in in_mount_order(workspaces) {
+            let ids = match self.mode {
+                Mode::Root => SourceIds::Owner {
+                    uid: workspace.uid,
+                    gid: workspace.gid,
+                },
+                Mode::Subordinate | Mode::Single => SourceIds::Plain,
+            };
+            self.bind(
+                workspace.path.as_path(),
+                Source {
+                    path: workspace.path.clone(),
+                    ids,
+                    access: if workspace.readonly {
+                        Access::ReadOnly
+                    } else {
+                        Access::ReadWrite
+                    },
+                    recursive: true,
+                },
+            );
+        }
+    }
+
+    fn overlay(&mut self, dir: &OverlayDir, upper: usize) {
+        let ids = match (self.mode, dir.as_owner) {
+            (Mode::Root, Some((uid, gid))) => SourceIds::Owner { uid, gid },
+            (Mode::Root, None) => SourceIds::Shifted,
+            (Mode::Subordinate | Mode::Single, _) => SourceIds::Plain,
+        };
+        let lowers = dir
+            .lowers
+            .iter()
+            .map(|lower| self.layer(lower, ids))
+            .collect();
+        self.steps.push(Step::Overlay {
+            target: dir.target.as_path().into(),
+            lowers,
+            upper,
+            dir: dir.dir.clone(),
+            owner: match dir.as_owner {
+                Some(_) => Owner::Agent,
+                None => Owner::Root,
+            },
+        });
+    }
+
+    fn proc_and_sys(&mut self, below: &str) {
+        self.steps.push(Step::Proc {
+            target: format!("{below}/proc").into(),
+        });
+        self.steps.push(Step::Sysfs {
+            target: format!("{below}/sys").into(),
+        });
+    }
+
+    fn tmpfs(&mut self, target: &str, mode: u32) {
+        self.steps.push(Step::Tmpfs {
+            target: target.into(),
+            mode,
+        });
+    }
+
+    fn dir(&mut self, target: &str, mode: u32) {
+        self.steps.push(Step::Dir {
+            target: target.into(),
+            mode,
+            owner: Owner::Root,
+        });
+    }
+
+    /// Every bind has a source of its own: a mount can be put in one place only.
+    fn bind(&mut self, target: &Path, source: Source) {
+        self.sources.push(source);
+        self.steps.push(Step::Bind {
+            target: target.into(),
+            source: self.sources.len() - 1,
+        });
+    }
+
+    /// A layer can be part of several overlays.
+    fn layer(&mut self, path: &Path, ids: SourceIds) -> usize {
+        let source = Source {
+            path: path.into(),
+            ids,
+            access: Access::Layer,
+            recursive: false,
+        };
+        if let Some(index) = self.sources.iter().position(|other| *other == source) {
+            return index;
+        }
+        self.sources.push(source);
+        self.sources.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::WorkspaceKind;
+    use crate::record::tests::example;
+    use crate::template::HostBind;
+
+    fn layout() -> HostLayout {
+        let overlay = |target: &str, lowers: &[&str], dir: &str, as_owner| OverlayDir {
+            target: target.into(),
+            lowers: lowers.iter().map(PathBuf::from).collect(),
+            dir: dir.into(),
+            as_owner,
+        };
+        HostLayout {
+            fingerprint: "f1".into(),
+            root_lower: "/s/templates/t/root".into(),
+            overlays: vec![overlay("/usr", &["/s/templates/t/usr", "/usr"], "usr", None)],
+            binds: vec![HostBind {
+                source: "/home/u/.rustup".into(),
+                target: "/home/u/.rustup".into(),
+                kind: MountKind::Toolchain,
+            }],
+            masks: vec!["/home/u/.rustup/credentials".into()],
+            caches: vec![overlay(
+                "/home/agent/.cargo/registry",
+                &["/home/u/.cargo/registry"],
+                "cargo",
+                Some((501, 502)),
+            )],
+            env: BTreeMap::from([("PATH".into(), "/usr/bin".into())]),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn boot(mode: Mode) -> Boot {
+        let mut record = example("ab", mode);
+        record.caller.env.insert("LC_ALL".into(), "C".into());
+        record.caller.env.insert("AWS_SECRET".into(), "x".into());
+        record.workspaces.push(WorkspaceRecord {
+            path: "/w".into(),
+            readonly: true,
+            kind: WorkspaceKind::Directory,
+            uid: 0,
+            gid: 0,
+        });
+        let place = Place {
+            layers: "/s/vm/ab/layers".into(),
+            files: vec![("/s/vm/ab/etc/hostname".into(), "/etc/hostname".into())],
+        };
+        let plan = boot_plan(&record, &layout(), &place);
+        assert_eq!((plan.protocol, plan.ids), (PROTOCOL, record.ids));
+        match plan.job {
+            Job::Boot(boot) => *boot,
+            Job::Task(task) => panic!("not a boot: {task:?}"),
+        }
+    }
+
+    fn source(path: &str, ids: SourceIds, access: Access, recursive: bool) -> Source {
+        Source {
+            path: path.into(),
+            ids,
+            access,
+            recursive,
+        }
+    }
+
+    #[test]
+    fn sources_of_root_mode() {
+        use Access::*;
+        use SourceIds::*;
+        let boot = boot(Mode::Root);
+        let owner = Owner { uid: 501, gid: 502 };
+        let device = |name: &str| source(&format!("/dev/{name}"), Plain, Device, false);
+        assert_eq!(
+            boot.sources,
+            vec![
+                source("/s/vm/ab/layers", Plain, Layer, false),
+                source("/s/templates/t/root", Shifted, Layer, false),
+                source("/s/templates/t/usr", Shifted, Layer, false),
+                source("/usr", Shifted, Layer, false),
+                source("/home/u/.rustup", Plain, ReadOnly, true),
+                source("/home/u/.cargo/registry", owner, Layer, false),
+                source("/s/vm/ab/etc/hostname", Plain, ReadOnly, false),
+                device("full"),
+                device("null"),
+                device("random"),
+                device("tty"),
+                device("urandom"),
+                device("zero"),
+                source("/w", Owner { uid: 0, gid: 0 }, ReadOnly, true),
+                source("/w/project", owner, ReadWrite, true),
+            ]
+        );
+    }
+
+    #[test]
+    fn other_modes_shift_nothing() {
+        for mode in [Mode::Subordinate, Mode::Single] {
+            let boot = boot(mode);
+            assert!(boot.sources.iter().all(|s| s.ids == SourceIds::Plain));
+        }
+    }
+
+    #[test]
+    fn steps_in_order() {
+        let boot = boot(Mode::Root);
+        let shown: Vec<_> = boot.steps.iter().map(brief).collect();
+        let masks = MASKED.iter().map(|path| format!("mask {path}"));
+        let expected: Vec<_> = [
+            "overlay / [1] 0/root Root",
+            "overlay /usr [2, 3] 0/usr Root",
+            "bind /home/u/.rustup 4",
+            "mask /home/u/.rustup/credentials",
+            "overlay /home/agent/.cargo/registry [5] 0/cargo Agent",
+            "bind /etc/hostname 6",
+            "dir /tmp 1777",
+            "install /usr/bin/sudo",
+            "tmpfs /run 755",
+            "proc /proc",
+            "sysfs /sys",
+            "tmpfs /dev 755",
+            "bind /dev/full 7",
+            "bind /dev/null 8",
+            "bind /dev/random 9",
+            "bind /dev/tty 10",
+            "bind /dev/urandom 11",
+            "bind /dev/zero 12",
+            "devpts /dev/pts",
+            "tmpfs /dev/shm 1777",
+            "dir /dev/mqueue 755",
+            "symlink /dev/ptmx pts/ptmx",
+            "symlink /dev/fd /proc/self/fd",
+            "symlink /dev/stdin /proc/self/fd/0",
+            "symlink /dev/stdout /proc/self/fd/1",
+            "symlink /dev/stderr /proc/self/fd/2",
+            "proc /run/.visible/proc",
+            "sysfs /run/.visible/sys",
+            "dir /run/.visible 0",
+        ]
+        .into_iter()
+        .map(str::to_owned)
+        .chain(masks)
+        .chain(["bind /w 13".into(), "bind /w/project 14".into()])
+        .collect();
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn the_rest_of_a_boot() {
+        let boot = boot(Mode::Root);
+        let env: Vec<(OsBytes, OsBytes)> = [
+            ("HOME", "/home/agent"),
+            ("LC_ALL", "C"),
+            ("LOGNAME", "agent"),
+            ("PATH", "/usr/bin"),
+            ("SBX_SANDBOX", "ab"),
+            ("SHELL", "/bin/bash"),
+            ("TOKEN", "secret"),
+            ("USER", "agent"),
+        ]
+        .map(|(k, v)| (k.into(), v.into()))
+        .to_vec();
+        assert_eq!(boot.env, env);
+        assert_eq!(boot.hostname, "ab");
+        assert_eq!(boot.workdir, "/w/project".into());
+        assert_eq!(boot.workspaces, vec!["/w/project".into()]);
+    }
+
+    #[test]
+    fn mounts_for_inspect() {
+        let shown: Vec<_> = mounts(&example("ab", Mode::Root), &layout())
+            .into_iter()
+            .map(|m| format!("{} <- {} {} {:?}", m.target, m.source, m.readonly, m.kind))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "/w/project <- /w/project false Workspace",
+                "/ <- /s/templates/t/root false Template",
+                "/usr <- /usr false Template",
+                "/home/u/.rustup <- /home/u/.rustup true Toolchain",
+                "/home/agent/.cargo/registry <- /home/u/.cargo/registry false Cache",
+            ]
+        );
+    }
+
+    /// One line per step.
+    fn brief(step: &Step) -> String {
+        let text = |path: &OsBytes| path.as_path().display().to_string();
+        match step {
+            Step::Overlay {
+                target,
+                lowers,
+                upper,
+                dir,
+                owner,
+            } => format!("overlay {} {lowers:?} {upper}/{dir} {owner:?}", text(target)),
+            Step::Install { target } => format!("install {}", text(target)),
+            Step::Bind { target, source } => format!("bind {} {source}", text(target)),
+            Step::Tmpfs { target, mode } => format!("tmpfs {} {mode:o}", text(target)),
+            Step::Proc { target } => format!("proc {}", text(target)),
+            Step::Sysfs { target } => format!("sysfs {}", text(target)),
+            Step::Devpts { target } => format!("devpts {}", text(target)),
+            Step::Dir { target, mode, .. } => format!("dir {} {mode:o}", text(target)),
+            Step::Symlink { target, to } => format!("symlink {} {}", text(target), text(to)),
+            Step::Mask { target } => format!("mask {}", text(target)),
+        }
+    }
+}

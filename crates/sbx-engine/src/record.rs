@@ -1,0 +1,288 @@
+//! What is known about a sandbox across restarts: one JSON file, written before anything that it describes
+//! exists and removed after everything is gone.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use sbx_api::{Caller, Mount, Status};
+use sbx_proto::OsBytes;
+use sbx_proto::plan::Ids;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::name::SandboxName;
+use crate::statedir::{RECORD, SandboxDir, write_atomic};
+
+pub const VERSION: u32 = 1;
+/// A record is a few kilobytes; anything else was not written by us.
+const MAX_SIZE: u64 = 16 << 20;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    pub version: u32,
+    pub name: SandboxName,
+    pub id: String,
+    pub agent: String,
+    pub status: Status,
+    /// The first is the primary one.
+    pub workspaces: Vec<WorkspaceRecord>,
+    pub env: BTreeMap<String, String>,
+    /// Needed again at every start: the template follows the caller's tool chains.
+    pub caller: Caller,
+    pub ids: Ids,
+    pub template: TemplateRecord,
+    /// Present while an init may run.
+    pub init: Option<InitProcess>,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub stopped_at: Option<Timestamp>,
+    pub last_used_at: Option<Timestamp>,
+    pub stop_reason: Option<String>,
+    pub keep_alive: bool,
+    /// When it stops by itself, unless a command starts before.
+    pub stop_at: Option<Timestamp>,
+    /// As of the last start.
+    pub mounts: Vec<Mount>,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkspaceRecord {
+    pub path: OsBytes,
+    pub readonly: bool,
+    pub kind: WorkspaceKind,
+    /// The owner on the host, whose files are the agent's inside.
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkspaceKind {
+    Directory,
+    File,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TemplateRecord {
+    pub name: String,
+    /// Of the host's files when the sandbox was made; absent until then.
+    pub fingerprint: Option<String>,
+    /// At the last start: what the mounts of a running sandbox refer to.
+    pub started_with: Option<String>,
+}
+
+/// Names one process for ever, also after its pid was used again or the machine restarted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InitProcess {
+    pub pid: i32,
+    /// Clock ticks since boot.
+    pub start_time: u64,
+    pub boot_id: String,
+}
+
+#[derive(Debug, Error)]
+pub enum RecordError {
+    #[error("no record `{path}`")]
+    Missing { path: PathBuf },
+    #[error("cannot read or write `{path}`")]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("record `{path}` is damaged")]
+    Damaged {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("record `{path}` has format {version}; this program knows format {VERSION}")]
+    Version { path: PathBuf, version: u32 },
+    #[error("record `{path}` is of another sandbox: `{name}`")]
+    WrongName { path: PathBuf, name: SandboxName },
+}
+
+impl Record {
+    pub fn read(dir: &SandboxDir) -> Result<Self, RecordError> {
+        let path = dir.record();
+        let bytes = read_small(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => RecordError::Missing { path: path.clone() },
+            _ => RecordError::Io {
+                path: path.clone(),
+                source,
+            },
+        })?;
+        let damaged = |source| RecordError::Damaged {
+            path: path.clone(),
+            source,
+        };
+        let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(damaged)?;
+        // Looked at first: a record of a later format has fields that this one refuses.
+        let version = value.get("version").and_then(serde_json::Value::as_u64);
+        if let Some(version) = version
+            && version != u64::from(VERSION)
+        {
+            let version = u32::try_from(version).unwrap_or(u32::MAX);
+            return Err(RecordError::Version { path, version });
+        }
+        let record: Self = serde_json::from_value(value).map_err(damaged)?;
+        if dir.path().file_name() != Some(record.name.as_str().as_ref()) {
+            return Err(RecordError::WrongName {
+                path,
+                name: record.name,
+            });
+        }
+        Ok(record)
+    }
+
+    pub fn write(&self, dir: &SandboxDir) -> Result<(), RecordError> {
+        let path = dir.record();
+        let bytes = serde_json::to_vec_pretty(self).map_err(|source| RecordError::Damaged {
+            path: path.clone(),
+            source,
+        })?;
+        write_atomic(dir.path(), RECORD, &bytes).map_err(|source| RecordError::Io { path, source })
+    }
+
+    /// Nothing of it runs any more.
+    pub fn set_stopped(&mut self, reason: String, now: Timestamp) {
+        self.status = Status::Stopped;
+        self.init = None;
+        self.stop_at = None;
+        self.keep_alive = false;
+        self.stopped_at = Some(now);
+        self.stop_reason = Some(reason);
+    }
+
+    pub fn set_running(&mut self, init: InitProcess, now: Timestamp) {
+        self.status = Status::Running;
+        self.init = Some(init);
+        self.started_at = Some(now);
+        self.stopped_at = None;
+        self.stop_reason = None;
+    }
+}
+
+fn read_small(path: &PathBuf) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?
+        .take(MAX_SIZE)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::Path;
+
+    use sbx_proto::plan::{IdRange, Mode};
+
+    use super::*;
+    use crate::statedir::StateDir;
+
+    /// A record with nothing special about it, for tests of other modules too.
+    pub(crate) fn example(name: &str, mode: Mode) -> Record {
+        let whole = vec![IdRange {
+            inside: 0,
+            outside: 0x2000_0000,
+            count: 65_536,
+        }];
+        Record {
+            version: VERSION,
+            name: SandboxName::parse(name).unwrap(),
+            id: "00000000-0000-4000-8000-000000000001".into(),
+            agent: "shell".into(),
+            status: Status::Stopped,
+            workspaces: vec![WorkspaceRecord {
+                path: "/w/project".into(),
+                readonly: false,
+                kind: WorkspaceKind::Directory,
+                uid: 501,
+                gid: 502,
+            }],
+            env: BTreeMap::from([("TOKEN".into(), "secret".into())]),
+            caller: Caller {
+                home: "/home/u".into(),
+                ..Caller::default()
+            },
+            ids: Ids {
+                mode,
+                uid: whole.clone(),
+                gid: whole,
+            },
+            template: TemplateRecord {
+                name: "host".into(),
+                fingerprint: Some("f1".into()),
+                started_with: Some("f1".into()),
+            },
+            init: None,
+            created_at: Timestamp::UNIX_EPOCH,
+            started_at: None,
+            stopped_at: None,
+            last_used_at: None,
+            stop_reason: None,
+            keep_alive: false,
+            stop_at: None,
+            mounts: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn dir(root: &Path, name: &str) -> SandboxDir {
+        let state = StateDir::locate(root, Some(root)).unwrap();
+        let dir = state.sandbox(&SandboxName::parse(name).unwrap());
+        std::fs::create_dir_all(dir.path()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_record_survives_the_disk() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = dir(temp.path(), "ab");
+        assert!(matches!(
+            Record::read(&dir),
+            Err(RecordError::Missing { .. })
+        ));
+        let mut record = example("ab", Mode::Root);
+        record.set_running(
+            InitProcess {
+                pid: 7,
+                start_time: 8,
+                boot_id: "b".into(),
+            },
+            Timestamp::UNIX_EPOCH,
+        );
+        record.write(&dir).unwrap();
+        assert_eq!(Record::read(&dir).unwrap(), record);
+    }
+
+    #[test]
+    fn what_is_not_ours_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = dir(temp.path(), "ab");
+        let write = |text: &str| write_atomic(dir.path(), RECORD, text.as_bytes()).unwrap();
+        write("{\"version\":1,");
+        assert!(matches!(
+            Record::read(&dir),
+            Err(RecordError::Damaged { .. })
+        ));
+        write("{\"version\":2,\"novel\":true}");
+        assert!(matches!(
+            Record::read(&dir),
+            Err(RecordError::Version { version: 2, .. })
+        ));
+        example("other", Mode::Root).write(&dir).unwrap();
+        assert!(matches!(
+            Record::read(&dir),
+            Err(RecordError::WrongName { .. })
+        ));
+    }
+}

@@ -1,0 +1,162 @@
+//! What a daemon does first: it finds the sandboxes of the one before it, takes the running ones over and
+//! finishes what was interrupted.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sbx_api::Status;
+use sbx_proto::exec::Role;
+use sbx_sys::process::pidfd_open;
+
+use crate::control::{ControlError, Event, Link};
+use crate::engine::{Engine, Registry, Shared};
+use crate::entry::{Entry, lock};
+use crate::error::{EngineError, chain};
+use crate::lifecycle::{boot_id, end, identify, remove_socket};
+use crate::record::{InitProcess, Record, RecordError};
+use crate::statedir::{EXEC_SOCKET, SandboxDir, is_temporary};
+
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+impl Engine {
+    /// Reads all records and reconciles them with what runs. Removals that were interrupted go on in the
+    /// background; then deadlines are watched.
+    pub fn recover(&self) -> Result<(), EngineError> {
+        let shared = &self.shared;
+        let mut found = Registry::default();
+        for name in shared.config.state.names()? {
+            let dir = shared.config.state.sandbox(&name);
+            match Record::read(&dir) {
+                Ok(record) => {
+                    found.entries.insert(name, Arc::new(Entry::new(record, dir)));
+                }
+                Err(RecordError::Missing { .. }) => sweep_unborn(&dir),
+                Err(error) => {
+                    tracing::error!(sandbox = %name, error = chain(&error), "unreadable record");
+                    found.damaged.insert(name, error);
+                }
+            }
+        }
+        let entries: Vec<_> = found.entries.values().cloned().collect();
+        *lock(&shared.registry) = found;
+        std::thread::scope(|scope| {
+            for entry in &entries {
+                scope.spawn(|| shared.reconcile(entry));
+            }
+        });
+        let timer = Arc::clone(shared);
+        spawn("auto-stop", move || timer.run_timer());
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn reconcile(self: &Arc<Self>, entry: &Arc<Entry>) {
+        let record = entry.record();
+        match record.status {
+            Status::Running => self.reconcile_running(entry, &record),
+            Status::Stopped => silence(&entry.dir, &record),
+            Status::Creating | Status::Removing => {
+                entry.state().record.status = Status::Removing;
+                let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
+                spawn("sweep", move || {
+                    let _operation = entry.operate();
+                    silence(&entry.dir, &entry.record());
+                    if let Err(error) = shared.delete(&entry) {
+                        tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot remove");
+                    }
+                });
+            }
+        }
+    }
+
+    fn reconcile_running(self: &Arc<Self>, entry: &Arc<Entry>, record: &Record) {
+        let error = match self.adopt(entry, record) {
+            Ok(()) => return,
+            Err(error) => error,
+        };
+        silence(&entry.dir, record);
+        let rebooted = record
+            .init
+            .as_ref()
+            .zip(boot_id().ok())
+            .is_some_and(|(init, boot_id)| init.boot_id != boot_id);
+        let reason = if rebooted { "host restarted" } else { "crashed" };
+        tracing::warn!(sandbox = %entry.name, error = chain(&error), reason, "is not running any more");
+        if let Err(error) = entry.update(|state| {
+            state.record.set_stopped(reason.into(), Timestamp::now());
+        }) {
+            tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
+        }
+    }
+
+    /// Takes a running init over from the daemon before.
+    fn adopt(self: &Arc<Self>, entry: &Arc<Entry>, record: &Record) -> Result<(), EngineError> {
+        let mut link = Link::connect(entry.dir.path(), &record.id, Role::Daemon)?;
+        // Known before the deadline is looked at: it counts only when no command runs.
+        let running = match link.next(Some(ANSWER_LIMIT))? {
+            Event::Commands { running } => running,
+            Event::Quiet => return Err(ControlError::TimedOut.into()),
+            Event::Gone => return Err(ControlError::Ended.into()),
+        };
+        let pidfd = record
+            .init
+            .as_ref()
+            .and_then(open_process)
+            .ok_or(ControlError::Ended)?;
+        self.watch(entry, link, pidfd)?;
+        let grace = self.config.settings.auto_stop;
+        entry.state().set_sessions(running, Timestamp::now(), grace);
+        tracing::info!(sandbox = %entry.name, running, "taken over");
+        Ok(())
+    }
+}
+
+/// The recorded process, if it is still that one.
+fn open_process(init: &InitProcess) -> Option<OwnedFd> {
+    let pidfd = pidfd_open(init.pid).ok()?;
+    // Compared after the descriptor is open: from now on the pid cannot become another process.
+    (identify(init.pid).ok()? == *init).then_some(pidfd)
+}
+
+/// Ends an init that nobody has use for, if there is one.
+fn silence(dir: &SandboxDir, record: &Record) {
+    if let Some(pidfd) = record.init.as_ref().and_then(open_process) {
+        end(&pidfd);
+    }
+    if !dir.path().join(EXEC_SOCKET).exists() {
+        return;
+    }
+    // One that was started by a daemon that died before it wrote the pid down.
+    if let Ok(mut link) = Link::connect(dir.path(), &record.id, Role::Daemon)
+        && let Ok(mut sender) = link.sender()
+        && sender.shutdown(Duration::ZERO).is_ok()
+    {
+        while matches!(link.next(Some(ANSWER_LIMIT)), Ok(Event::Commands { .. })) {}
+    }
+    remove_socket(dir);
+}
+
+/// A directory without a record holds nothing but an interrupted first write, or nothing at all.
+fn sweep_unborn(dir: &SandboxDir) {
+    let Ok(files) = fs::read_dir(dir.path()) else {
+        return;
+    };
+    for file in files.flatten() {
+        if is_temporary(&file.file_name().to_string_lossy()) {
+            drop(fs::remove_file(file.path()));
+        }
+    }
+    if let Err(error) = fs::remove_dir(dir.path()) {
+        tracing::warn!(%error, dir = %dir.path().display(), "a directory without a record is left alone");
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(work) {
+        tracing::error!(%error, name, "cannot start a thread");
+    }
+}

@@ -1,0 +1,239 @@
+//! The daemon's side of the setup helper: starts it, hands it one plan, takes one answer.
+//!
+//! The daemon has threads and must not fork; the helper is the same executable, started from a sealed copy
+//! with an empty environment. What it answers is read with a size cap and a deadline.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sbx_proto::frame::{self, Decoder, FrameError, MAX_REPLY};
+use sbx_proto::plan::{BOOT_DESCRIPTORS, Ids, Mode, Outcome, Plan, Task};
+use thiserror::Error;
+
+use crate::error::chain;
+use crate::plan::task_plan;
+use crate::remove::remove_tree;
+
+const BOOT_DEADLINE: Duration = Duration::from_secs(60);
+/// A template or a big tree can take a while on a slow disk.
+const TASK_DEADLINE: Duration = Duration::from_secs(30 * 60);
+
+#[derive(Debug, Error)]
+pub enum SetupError {
+    #[error("cannot start the setup helper")]
+    Spawn(#[source] io::Error),
+    #[error("cannot talk to the setup helper")]
+    Talk(#[source] io::Error),
+    #[error("the setup helper ended without an answer; the daemon's log may say why")]
+    Silent,
+    #[error("the setup helper did not answer within {0:?}")]
+    TimedOut(Duration),
+    #[error("the setup helper's answer is not understood")]
+    Frame(#[from] FrameError),
+    #[error("the setup helper answered something else than it was asked: {0:?}")]
+    Unexpected(Outcome),
+    #[error("failed to {step}: {message}")]
+    Failed {
+        step: String,
+        errno: Option<i32>,
+        message: String,
+    },
+    #[error("{0}")]
+    Task(String),
+}
+
+impl SetupError {
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Failed { .. } | Self::Silent | Self::TimedOut(_) | Self::Spawn(_) => {
+                Some("sbx diagnose")
+            }
+            Self::Talk(_) | Self::Frame(_) | Self::Unexpected(_) | Self::Task(_) => None,
+        }
+    }
+}
+
+/// An init that runs and serves.
+#[derive(Debug)]
+pub struct Booted {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+}
+
+/// What of the sandbox's directory is handed to its init, open.
+#[derive(Debug)]
+pub struct BootFiles {
+    pub listener: UnixListener,
+    pub outputs: [File; 2],
+}
+
+/// Starts setup helpers; one per daemon.
+#[derive(Debug)]
+pub struct Helper {
+    program: OwnedFd,
+    /// Where a helper's own complaints go.
+    log: Option<File>,
+}
+
+impl Helper {
+    pub fn new(log: Option<File>) -> io::Result<Self> {
+        Ok(Self {
+            program: sbx_sys::memfd::sealed_copy_of_self()?,
+            log,
+        })
+    }
+
+    pub fn boot(&self, plan: &Plan, files: &BootFiles) -> Result<Booted, SetupError> {
+        // Opened anew: a descriptor that is only copied shares its read position with every other boot.
+        let program = File::open(self.program_path()).map_err(SetupError::Spawn)?;
+        let [first, second] = &files.outputs;
+        let fds: [_; BOOT_DESCRIPTORS] = [
+            files.listener.as_fd(),
+            first.as_fd(),
+            second.as_fd(),
+            program.as_fd(),
+        ];
+        let (outcome, received) = self.run(plan, &fds, BOOT_DEADLINE)?;
+        match outcome {
+            Outcome::Booted { pid } => {
+                let pidfd = match received.into_iter().next() {
+                    Some(pidfd) => pidfd,
+                    None => sbx_sys::process::pidfd_open(pid).map_err(SetupError::Talk)?,
+                };
+                Ok(Booted { pid, pidfd })
+            }
+            Outcome::Failed {
+                step,
+                errno,
+                message,
+            } => Err(SetupError::Failed {
+                step,
+                errno,
+                message,
+            }),
+            Outcome::Done => Err(SetupError::Unexpected(outcome)),
+        }
+    }
+
+    /// Runs a task with the power over the files it is about: in the subordinate mode they belong to ids that
+    /// only a helper in the user namespace has, else they are the caller's own.
+    pub fn perform(&self, ids: &Ids, task: Task) -> Result<(), SetupError> {
+        match ids.mode {
+            Mode::Root | Mode::Single => run_task(&task).map_err(SetupError::Task),
+            Mode::Subordinate => {
+                let (outcome, _) = self.run(&task_plan(ids, task), &[], TASK_DEADLINE)?;
+                match outcome {
+                    Outcome::Done => Ok(()),
+                    Outcome::Failed {
+                        step,
+                        errno,
+                        message,
+                    } => Err(SetupError::Failed {
+                        step,
+                        errno,
+                        message,
+                    }),
+                    Outcome::Booted { .. } => Err(SetupError::Unexpected(outcome)),
+                }
+            }
+        }
+    }
+
+    fn run(
+        &self,
+        plan: &Plan,
+        fds: &[BorrowedFd<'_>],
+        deadline: Duration,
+    ) -> Result<(Outcome, Vec<OwnedFd>), SetupError> {
+        let (ours, theirs) = UnixStream::pair().map_err(SetupError::Talk)?;
+        let bytes = frame::encode(plan)?;
+        let mut child = self.spawn(theirs)?;
+        let answer = exchange(&ours, &bytes, fds, deadline);
+        finish(&mut child, answer.is_ok());
+        answer
+    }
+
+    fn spawn(&self, stdin: UnixStream) -> Result<Child, SetupError> {
+        let stderr = match &self.log {
+            Some(log) => log.try_clone().map_err(SetupError::Spawn)?.into(),
+            None => Stdio::null(),
+        };
+        Command::new(self.program_path())
+            .arg0("sbx-init")
+            .env_clear()
+            .current_dir("/")
+            .stdin(OwnedFd::from(stdin))
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .map_err(SetupError::Spawn)
+    }
+
+    fn program_path(&self) -> String {
+        format!("/proc/self/fd/{}", self.program.as_raw_fd())
+    }
+}
+
+/// What a [`Task`] means; called here, or by the helper once it is root of the user namespace.
+pub fn run_task(task: &Task) -> Result<(), String> {
+    match task {
+        Task::RemoveTree { path } => remove_tree(path.as_path()).map_err(|e| chain(&e)),
+        Task::BuildTemplate { path, spec } => {
+            crate::template::build(path.as_path(), spec).map_err(|e| chain(&e))
+        }
+    }
+}
+
+fn exchange(
+    socket: &UnixStream,
+    plan: &[u8],
+    fds: &[BorrowedFd<'_>],
+    deadline: Duration,
+) -> Result<(Outcome, Vec<OwnedFd>), SetupError> {
+    socket
+        .set_write_timeout(Some(deadline))
+        .map_err(SetupError::Talk)?;
+    // A helper that dies while it is told the plan has more to say by its answer than by EPIPE.
+    let sent = sbx_sys::fdpass::send_with_fds(socket, plan, fds);
+    let until = Instant::now() + deadline;
+    let mut decoder = Decoder::new(MAX_REPLY);
+    let mut received = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        if let Some(outcome) = decoder.take::<Outcome>()? {
+            return Ok((outcome, received));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(SetupError::TimedOut(deadline));
+        }
+        socket
+            .set_read_timeout(Some(left))
+            .map_err(SetupError::Talk)?;
+        match sbx_sys::fdpass::recv_with_fds(socket, &mut buffer, &mut received) {
+            Ok(0) => {
+                sent.map_err(SetupError::Talk)?;
+                return Err(SetupError::Silent);
+            }
+            Ok(count) => decoder.push(buffer.get(..count).unwrap_or_default()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                return Err(SetupError::TimedOut(deadline));
+            }
+            Err(e) => return Err(SetupError::Talk(e)),
+        }
+    }
+}
+
+fn finish(child: &mut Child, answered: bool) {
+    if !answered && let Err(error) = child.kill() {
+        tracing::warn!(%error, "cannot kill a setup helper");
+    }
+    if let Err(error) = child.wait() {
+        tracing::warn!(%error, "cannot wait for a setup helper");
+    }
+}

@@ -1,0 +1,66 @@
+//! Unix sockets in directories of any length: the kernel's limit of 108 bytes is for the path that is given,
+//! so the directory is opened first and named through `/proc/self/fd`.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+/// A listener at `dir/name` that only the owner can reach. One that lies there already is replaced: the
+/// caller knows (by a lock) that nobody serves it.
+pub fn bind_unix(dir: &Path, name: &str) -> io::Result<UnixListener> {
+    let dir = open_dir(dir)?;
+    // Bound under another name, so that at its own name the socket never has a wider mode.
+    let fresh = format!(".{name}.new");
+    match rustix::fs::unlinkat(&dir, &fresh, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let listener = UnixListener::bind(short_path(&dir, &fresh))?;
+    rustix::fs::chmodat(&dir, &fresh, Mode::from_raw_mode(0o600), AtFlags::empty())?;
+    rustix::fs::renameat(&dir, &fresh, &dir, name)?;
+    Ok(listener)
+}
+
+pub fn connect_unix(dir: &Path, name: &str) -> io::Result<UnixStream> {
+    let dir = open_dir(dir)?;
+    UnixStream::connect(short_path(&dir, name))
+}
+
+fn open_dir(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(dir, flags, Mode::empty())?)
+}
+
+fn short_path(dir: &OwnedFd, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_in_a_very_long_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("x".repeat(200)).join("y".repeat(200));
+        std::fs::create_dir_all(&dir).unwrap();
+        for _ in 0..2 {
+            let listener = bind_unix(&dir, "exec.sock").unwrap();
+            let mode = dir.join("exec.sock").metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+            let mut client = connect_unix(&dir, "exec.sock").unwrap();
+            let (mut served, _) = listener.accept().unwrap();
+            client.write_all(b"hello").unwrap();
+            drop(client);
+            let mut text = String::new();
+            served.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "hello");
+        }
+    }
+}

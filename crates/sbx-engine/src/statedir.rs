@@ -1,0 +1,355 @@
+//! The state directory: where everything of the engine lies, whose it is, and how files in it are written.
+//!
+//! Reading never creates anything. A directory that is not empty and does not carry our marker belongs to
+//! another product and is left alone.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::FlockOperation;
+use thiserror::Error;
+
+use crate::name::SandboxName;
+use crate::settings::Settings;
+
+pub const SOCKET: &str = "sandboxd.sock";
+pub const EXEC_SOCKET: &str = "exec.sock";
+pub const RECORD: &str = "sandbox.json";
+const MARKER: &str = ".sbx-owner";
+const MARKER_TEXT: &[u8] = b"state directory of sbx, format 1\n";
+const TEMP_SUFFIX: &str = ".tmp";
+
+#[derive(Debug, Error)]
+pub enum StateError {
+    #[error("`{path}` has files in it that this program did not make")]
+    Foreign { path: PathBuf },
+    #[error("`{path}` belongs to user {owner}, not to user {user}")]
+    OtherUser {
+        path: PathBuf,
+        owner: u32,
+        user: u32,
+    },
+    #[error("`{path}` is not an absolute path")]
+    Relative { path: PathBuf },
+    #[error("another daemon serves `{path}`")]
+    Locked { path: PathBuf },
+    #[error("cannot use `{path}`")]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("settings in `{path}` are not valid")]
+    Settings {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl StateError {
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Foreign { .. } | Self::OtherUser { .. } | Self::Relative { .. } => {
+                Some("set SBX_HOME to an absolute path of a directory for sbx alone")
+            }
+            Self::Locked { .. } => Some("sbx daemon status"),
+            Self::Io { .. } | Self::Settings { .. } => None,
+        }
+    }
+}
+
+/// Paths below the root; nothing is known about what exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateDir {
+    root: PathBuf,
+}
+
+/// Held by the one daemon of a state directory.
+#[derive(Debug)]
+pub struct DaemonLock {
+    _file: File,
+}
+
+impl StateDir {
+    /// `SBX_HOME` when it is set, else `~/.docker/sandboxes`.
+    pub fn locate(home: &Path, sbx_home: Option<&Path>) -> Result<Self, StateError> {
+        let root = match sbx_home {
+            Some(path) => path.to_path_buf(),
+            None => home.join(".docker").join("sandboxes"),
+        };
+        if !root.is_absolute() {
+            return Err(StateError::Relative { path: root });
+        }
+        Ok(Self { root })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.root.join(SOCKET)
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.root.join("sandboxd.log")
+    }
+
+    pub fn templates(&self) -> PathBuf {
+        self.root.join("templates")
+    }
+
+    pub fn sandboxes(&self) -> PathBuf {
+        self.root.join("vm")
+    }
+
+    pub fn sandbox(&self, name: &SandboxName) -> SandboxDir {
+        SandboxDir {
+            path: self.sandboxes().join(name.as_str()),
+        }
+    }
+
+    /// Makes the directory ours, or proves that it is.
+    pub fn claim(&self) -> Result<(), StateError> {
+        let root = &self.root;
+        let failed = |source| io_error(root, source);
+        make_private_dirs(root).map_err(failed)?;
+        let meta = fs::metadata(root).map_err(failed)?;
+        let user = rustix::process::geteuid().as_raw();
+        if meta.uid() != user {
+            return Err(StateError::OtherUser {
+                path: root.clone(),
+                owner: meta.uid(),
+                user,
+            });
+        }
+        if !root.join(MARKER).exists() {
+            if fs::read_dir(root).map_err(failed)?.next().is_some() {
+                return Err(StateError::Foreign { path: root.clone() });
+            }
+            // Written in place: a temporary file left by a crash would look like another product's.
+            let marker = private().create_new(true).open(root.join(MARKER));
+            match marker.and_then(|mut file| file.write_all(MARKER_TEXT)) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+        for dir in [self.sandboxes(), self.templates()] {
+            make_private_dirs(&dir).map_err(|source| io_error(&dir, source))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the directory exists and is ours; reading commands look no further when it is not.
+    pub fn is_claimed(&self) -> bool {
+        self.root.join(MARKER).exists()
+    }
+
+    pub fn lock_daemon(&self) -> Result<DaemonLock, StateError> {
+        let path = self.root.join("sandboxd.lock");
+        let file = private()
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|source| io_error(&path, source))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(DaemonLock { _file: file }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(StateError::Locked {
+                path: self.root.clone(),
+            }),
+            Err(e) => Err(io_error(&path, e.into())),
+        }
+    }
+
+    /// `daemon.json`: who serves, for people and for `daemon status`.
+    pub fn write_daemon_info(&self, json: &[u8]) -> Result<(), StateError> {
+        let path = self.root.join("daemon.json");
+        write_atomic(&self.root, "daemon.json", json).map_err(|source| io_error(&path, source))
+    }
+
+    pub fn settings(&self) -> Result<Settings, StateError> {
+        let path = self.root.join("settings.json");
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|source| StateError::Settings { path, source }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Settings::default()),
+            Err(source) => Err(io_error(&path, source)),
+        }
+    }
+
+    /// Names that have a directory, whatever is in it. Entries that cannot be names are somebody else's.
+    pub fn names(&self) -> Result<Vec<SandboxName>, StateError> {
+        let dir = self.sandboxes();
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(io_error(&dir, source)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|source| io_error(&dir, source))?;
+            if let Some(name) = entry.file_name().to_str()
+                && let Ok(name) = SandboxName::parse(name)
+            {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Paths of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxDir {
+    path: PathBuf,
+}
+
+impl SandboxDir {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn record(&self) -> PathBuf {
+        self.path.join(RECORD)
+    }
+
+    pub fn layers(&self) -> PathBuf {
+        self.path.join("layers")
+    }
+
+    /// The two halves of the log, of which the inside writes one at a time.
+    pub fn outputs(&self) -> [PathBuf; 2] {
+        [self.path.join("output.0.log"), self.path.join("output.1.log")]
+    }
+}
+
+/// Writes `dir/name` so that a reader sees the old bytes or the new ones, also after a crash.
+pub fn write_atomic(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let temp = dir.join(format!(".{name}.{}.{number}{TEMP_SUFFIX}", std::process::id()));
+    let written = private()
+        .create_new(true)
+        .open(&temp)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(&temp, dir.join(name)));
+    if let Err(e) = written {
+        // The error that matters is the first one.
+        drop(fs::remove_file(&temp));
+        return Err(e);
+    }
+    File::open(dir)?.sync_all()
+}
+
+/// Whether a file name is one that [`write_atomic`] leaves behind when it is interrupted.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(TEMP_SUFFIX)
+}
+
+/// Makes the directory and its parents, all 0700.
+pub fn make_private_dirs(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Options for a file that is the user's alone.
+pub fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+fn io_error(path: &Path, source: io::Error) -> StateError {
+    StateError::Io {
+        path: path.to_path_buf(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    fn state(path: &Path) -> StateDir {
+        StateDir::locate(Path::new("/nowhere"), Some(path)).unwrap()
+    }
+
+    #[test]
+    fn sbx_home_is_stronger_than_home() {
+        let home = Path::new("/home/u");
+        let plain = StateDir::locate(home, None).unwrap();
+        assert_eq!(plain.root(), Path::new("/home/u/.docker/sandboxes"));
+        assert_eq!(
+            plain.sandbox(&SandboxName::parse("ab").unwrap()).record(),
+            Path::new("/home/u/.docker/sandboxes/vm/ab/sandbox.json")
+        );
+        assert_eq!(state(Path::new("/s")).socket(), Path::new("/s/sandboxd.sock"));
+        assert!(matches!(
+            StateDir::locate(home, Some(Path::new("relative"))),
+            Err(StateError::Relative { .. })
+        ));
+    }
+
+    #[test]
+    fn claiming_makes_private_directories() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = state(&temp.path().join("a/b"));
+        assert!(!state.is_claimed());
+        assert_eq!(state.names().unwrap(), vec![]);
+        assert!(!temp.path().join("a").exists(), "reading created something");
+        state.claim().unwrap();
+        state.claim().unwrap();
+        assert!(state.is_claimed());
+        assert_eq!(mode(state.root()), 0o700);
+        assert_eq!(mode(&state.sandboxes()), 0o700);
+        assert_eq!(mode(&state.root().join(MARKER)), 0o600);
+    }
+
+    #[test]
+    fn the_directory_of_another_product_is_left_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let theirs = temp.path().join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        File::create(theirs.join("state.db")).unwrap();
+        fs::set_permissions(&theirs, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = state(&theirs).claim().unwrap_err();
+        assert!(matches!(error, StateError::Foreign { .. }));
+        assert!(error.hint().unwrap().contains("SBX_HOME"));
+        assert_eq!(mode(&theirs), 0o755);
+        assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_second_daemon_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = state(temp.path());
+        state.claim().unwrap();
+        let lock = state.lock_daemon().unwrap();
+        assert!(matches!(state.lock_daemon(), Err(StateError::Locked { .. })));
+        drop(lock);
+        state.lock_daemon().unwrap();
+    }
+
+    #[test]
+    fn atomic_writes_replace_and_leave_nothing_behind() {
+        let temp = tempfile::tempdir().unwrap();
+        write_atomic(temp.path(), "f", b"one").unwrap();
+        write_atomic(temp.path(), "f", b"two").unwrap();
+        assert_eq!(fs::read(temp.path().join("f")).unwrap(), b"two");
+        assert_eq!(mode(&temp.path().join("f")), 0o600);
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,65 @@
+//! Package caches of the caller that are a lower layer below `/home/agent`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::layout::OverlayDir;
+use super::spec::layer_name;
+
+/// A directory of the host, and its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CacheDir {
+    pub(super) path: PathBuf,
+    pub(super) owner: (u32, u32),
+}
+
+struct Cache {
+    /// Where the caller has it: variables with what follows their value, then a path below the home.
+    variables: &'static [(&'static str, &'static str)],
+    home: &'static str,
+    /// Below `/home/agent`.
+    target: &'static str,
+}
+
+const CACHES: &[Cache] = &[
+    Cache { variables: &[("CARGO_HOME", "registry")], home: ".cargo/registry", target: ".cargo/registry" },
+    Cache { variables: &[("CARGO_HOME", "git")], home: ".cargo/git", target: ".cargo/git" },
+    Cache { variables: &[("npm_config_cache", "_cacache")], home: ".npm/_cacache", target: ".npm/_cacache" },
+    Cache { variables: &[("PIP_CACHE_DIR", "")], home: ".cache/pip", target: ".cache/pip" },
+    Cache { variables: &[("GOMODCACHE", ""), ("GOPATH", "pkg/mod")], home: "go/pkg/mod", target: "go/pkg/mod" },
+];
+
+/// Their places below `/home/agent`.
+pub(super) fn targets() -> impl Iterator<Item = &'static str> {
+    CACHES.iter().map(|cache| cache.target)
+}
+
+/// The caches that exist. `probe` gives the canonical path and owner of a directory that the caller may read
+/// and that can be a layer.
+pub(super) fn caches(
+    home: &Path,
+    env: &BTreeMap<String, String>,
+    probe: &dyn Fn(&Path) -> Option<CacheDir>,
+) -> Vec<OverlayDir> {
+    CACHES
+        .iter()
+        .filter_map(|cache| {
+            let place = cache
+                .variables
+                .iter()
+                .find_map(|(name, rest)| {
+                    let value = env.get(*name).map(Path::new).filter(|value| value.is_absolute())?;
+                    Some(value.join(rest))
+                })
+                .unwrap_or_else(|| home.join(cache.home));
+            let found = probe(&place)?;
+            let target = Path::new("/home/agent").join(cache.target);
+            Some(OverlayDir {
+                dir: layer_name(&target),
+                target,
+                lowers: vec![found.path],
+                as_owner: Some(found.owner),
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,274 @@
+//! Finds the template of this host version, or has it built; then lays out a sandbox on it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, FlockOperation, access, flock, syncfs};
+use sbx_api::{Caller, MountKind};
+use sbx_proto::plan::Mode;
+
+use super::build::{LAYERS, ROOT};
+use super::caches::{CacheDir, caches};
+use super::copy::{make_dir, may_enter, present, write_file};
+use super::env::env;
+use super::error::At as _;
+use super::fingerprint::{fingerprint, mode_name};
+use super::layout::{HostBind, HostLayout, OverlayDir};
+use super::spec::{Spec, TopKind, layer_name, mounts_below};
+use super::toolchain::{Probe, tool_chains};
+use super::TemplateError;
+
+const COMPLETE: &str = ".complete";
+const LOCK: &str = ".lock";
+const UNFINISHED: &str = ".building-";
+/// How often a build is repeated because the host changed meanwhile.
+const ATTEMPTS: u32 = 3;
+
+/// The layout of a sandbox for `caller` on this host.
+///
+/// `store` is `<state>/templates`. `build` runs [`super::build`] on a directory and a specification: as root
+/// of the user namespace in subordinate mode, as the caller otherwise. `remove` deletes a tree with the same
+/// ids. `progress` is told before something slow.
+pub fn ensure(
+    store: &Path,
+    caller: &Caller,
+    mode: Mode,
+    build: &dyn Fn(&Path, &str) -> Result<(), String>,
+    remove: &dyn Fn(&Path) -> Result<(), String>,
+    progress: &dyn Fn(&str),
+) -> Result<HostLayout, TemplateError> {
+    let maker = Maker { store, build, remove, progress };
+    let (spec, fingerprint) = maker.template(Path::new("/"), mode)?;
+    let info = Path::new("/proc/self/mountinfo");
+    let mounts = fs::read(info).at("read", info)?;
+    let template = store.join(directory(mode, &fingerprint));
+    Ok(lay_out(&template, fingerprint, &spec, &mounts, caller, store))
+}
+
+/// Removes the templates whose fingerprint is not in `used`. The caller knows which ones sandboxes use.
+pub fn prune(
+    store: &Path,
+    used: &BTreeSet<String>,
+    remove: &dyn Fn(&Path) -> Result<(), String>,
+) -> Result<(), TemplateError> {
+    let Some(entries) = present(fs::read_dir(store)).at("list", store)? else {
+        return Ok(());
+    };
+    let _lock = lock(store)?;
+    for entry in entries {
+        let entry = entry.at("list", store)?;
+        let name = entry.file_name();
+        let print = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("host-"))
+            .and_then(|name| name.rsplit_once('-'));
+        if print.is_some_and(|(_, print)| !used.contains(print)) {
+            remove_tree(&entry.path(), remove)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) struct Maker<'a> {
+    pub(super) store: &'a Path,
+    pub(super) build: &'a dyn Fn(&Path, &str) -> Result<(), String>,
+    pub(super) remove: &'a dyn Fn(&Path) -> Result<(), String>,
+    pub(super) progress: &'a dyn Fn(&str),
+}
+
+impl Maker<'_> {
+    /// The template of the host as it is now: what it shows, and its fingerprint.
+    pub(super) fn template(&self, host: &Path, mode: Mode) -> Result<(Spec, String), TemplateError> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let spec = Spec::of(host, mode);
+            if !spec.dirs().any(|top| top == "usr") {
+                return Err(TemplateError::NoSystem { path: host.join("usr") });
+            }
+            let print = fingerprint(&spec);
+            if self.store.join(directory(mode, &print)).join(COMPLETE).exists() {
+                return Ok((spec, print));
+            }
+            self.make(&spec, &print)?;
+            // A package may have been installed while we copied its database: then it is half of each.
+            if attempt == ATTEMPTS || fingerprint(&Spec::of(host, mode)) == print {
+                return Ok((spec, print));
+            }
+        }
+    }
+
+    fn make(&self, spec: &Spec, print: &str) -> Result<(), TemplateError> {
+        make_dir(self.store, 0o700)?;
+        let _lock = lock(self.store)?;
+        let dir = self.store.join(directory(spec.mode, print));
+        if dir.join(COMPLETE).exists() {
+            return Ok(());
+        }
+        self.sweep()?;
+        (self.progress)("preparing the host template (once per version of this machine's system)");
+        let unfinished = self.store.join(format!("{UNFINISHED}{print}"));
+        make_dir(&unfinished, 0o700)?;
+        let json = serde_json::to_string(spec).map_err(TemplateError::Spec)?;
+        if let Err(message) = (self.build)(&unfinished, &json) {
+            // The failure is the news; what cannot be removed now is swept by the next build.
+            drop((self.remove)(&unfinished));
+            return Err(TemplateError::Build { path: unfinished, message });
+        }
+        // The marker must not reach the disk before what it vouches for.
+        let handle = File::open(&unfinished).at("open", &unfinished)?;
+        syncfs(&handle).at("write out", &unfinished)?;
+        write_file(&unfinished.join(COMPLETE), "", 0o600)?;
+        fs::rename(&unfinished, &dir).at("put in place", &dir)
+    }
+
+    /// Removes what a crash left. Under the lock, so nothing of it is being built.
+    fn sweep(&self) -> Result<(), TemplateError> {
+        for entry in fs::read_dir(self.store).at("list", self.store)? {
+            let entry = entry.at("list", self.store)?;
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(UNFINISHED)) {
+                remove_tree(&entry.path(), self.remove)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn directory(mode: Mode, print: &str) -> String {
+    format!("host-{}-{print}", mode_name(mode))
+}
+
+fn lock(store: &Path) -> Result<File, TemplateError> {
+    let path = store.join(LOCK);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .at("open", &path)?;
+    flock(&file, FlockOperation::LockExclusive).at("lock", &path)?;
+    Ok(file)
+}
+
+fn remove_tree(path: &Path, remove: &dyn Fn(&Path) -> Result<(), String>) -> Result<(), TemplateError> {
+    remove(path).map_err(|message| TemplateError::Remove { path: path.to_owned(), message })
+}
+
+pub(super) fn lay_out(
+    template: &Path,
+    fingerprint: String,
+    spec: &Spec,
+    mountinfo: &[u8],
+    caller: &Caller,
+    store: &Path,
+) -> HostLayout {
+    let mut warnings = Vec::new();
+    let (overlays, mut binds) = system_dirs(template, spec, mountinfo, &mut warnings);
+    let state = store.parent().unwrap_or(store);
+    let state = fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
+    let probe = Probe {
+        canonical: &|path| fs::canonicalize(path).ok(),
+        dir: &|path| visible_dir(path, spec.mode),
+        names: &|path| {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+        },
+    };
+    let tools = tool_chains(caller, &state, &probe);
+    let env = env(caller, spec.mode, &tools.path, &|path| path.is_dir() && tools.shows(path));
+    binds.extend(tools.binds);
+    let home = Path::new(&caller.home);
+    let caches = if home.is_absolute() {
+        caches(home, &caller.env, &|path| cache_dir(path, mountinfo, &state))
+    } else {
+        Vec::new()
+    };
+    HostLayout {
+        fingerprint,
+        root_lower: template.join(ROOT),
+        overlays,
+        binds,
+        masks: tools.masks,
+        caches,
+        env,
+        warnings,
+    }
+}
+
+fn system_dirs(
+    template: &Path,
+    spec: &Spec,
+    mountinfo: &[u8],
+    warnings: &mut Vec<String>,
+) -> (Vec<OverlayDir>, Vec<HostBind>) {
+    let mut overlays = Vec::new();
+    let mut binds = Vec::new();
+    let bind = |path: &Path| HostBind {
+        source: path.to_owned(),
+        target: path.to_owned(),
+        kind: MountKind::Template,
+    };
+    for top in &spec.tops {
+        let target = Path::new("/").join(&top.name);
+        let shown = target.display();
+        match top.kind {
+            TopKind::Link(_) => continue,
+            TopKind::Closed => {
+                warnings.push(format!("`{shown}` is empty inside: on the host it is not for everyone"));
+                continue;
+            }
+            TopKind::Dir => {}
+        }
+        let below = mounts_below(mountinfo, &target);
+        if !below.is_empty() && !matches!(spec.mode, Mode::Root) {
+            warnings.push(format!(
+                "`{shown}` is read-only inside: other file systems are mounted below it on the host"
+            ));
+            binds.push(bind(&target));
+            continue;
+        }
+        binds.extend(below.iter().filter(|point| open_to_others(point)).map(|point| bind(point)));
+        let layer = template.join(LAYERS).join(&top.name);
+        let host = spec.host.join(&top.name);
+        overlays.push(OverlayDir {
+            lowers: if layer.is_dir() { vec![layer, host] } else { vec![host] },
+            dir: layer_name(&target),
+            target,
+            as_owner: None,
+        });
+    }
+    (overlays, binds)
+}
+
+/// A directory that can be shown as it is. In root mode the sandbox has no id of the host, so that only
+/// what others may read is of any use.
+fn visible_dir(path: &Path, mode: Mode) -> Option<PathBuf> {
+    let canonical = fs::canonicalize(path).ok()?;
+    let meta = fs::metadata(&canonical).ok()?;
+    let readable = match mode {
+        Mode::Root => may_enter(meta.mode()),
+        Mode::Subordinate | Mode::Single => access(&canonical, Access::READ_OK | Access::EXEC_OK).is_ok(),
+    };
+    (meta.is_dir() && readable).then_some(canonical)
+}
+
+/// Whether others may go to a path: all directories above it let them.
+fn open_to_others(path: &Path) -> bool {
+    path.ancestors()
+        .skip(1)
+        .all(|above| fs::symlink_metadata(above).is_ok_and(|meta| may_enter(meta.mode())))
+}
+
+fn cache_dir(path: &Path, mountinfo: &[u8], state: &Path) -> Option<CacheDir> {
+    let canonical = fs::canonicalize(path).ok()?;
+    let meta = fs::metadata(&canonical).ok()?;
+    let usable = meta.is_dir()
+        && access(&canonical, Access::READ_OK | Access::EXEC_OK).is_ok()
+        && mounts_below(mountinfo, &canonical).is_empty()
+        && !state.starts_with(&canonical)
+        && !canonical.starts_with(state);
+    usable.then(|| CacheDir { path: canonical, owner: (meta.uid(), meta.gid()) })
+}

@@ -1,0 +1,171 @@
+//! `/etc` of the template: an allow-list of what programs need, and our own files.
+
+use std::fs;
+use std::path::Path;
+
+use sbx_proto::plan::Mode;
+
+use super::copy::{Take, copy_tree, make_dir, may_enter, present, write_file};
+use super::error::At as _;
+use super::{TemplateError, accounts, sanitize, scripts};
+
+/// Relative to `/etc`; a last component may end in `*`. A directory is copied whole, but for [`NEVER`].
+const WANTED: &[&str] = &[
+    "ImageMagick-*", "OpenCL", "R", "X11", "adduser.conf", "almalinux-release", "alpine-release", "alsa",
+    "alternatives", "apk", "apt/apt.conf", "apt/apt.conf.d", "apt/keyrings", "apt/mirrors", "apt/preferences",
+    "apt/preferences.d", "apt/sources.list", "apt/sources.list.d", "apt/trusted.gpg", "apt/trusted.gpg.d",
+    "arch-release", "bash.bashrc", "bash_completion", "bash_completion.d", "bashrc", "bindresvport.blacklist",
+    "ca-certificates*", "centos-release", "crypto-policies", "csh.cshrc", "csh.login", "curlrc", "dbus-1",
+    "debconf.conf", "debian_version", "debuginfod", "default", "deluser.conf", "dictionaries-common", "dnf",
+    "dotnet", "dpkg", "drirc", "emacs", "ethertypes", "fedora-release", "fish", "fonts", "gai.conf", "gdb",
+    "ghostscript", "gitattributes", "gitconfig", "glvnd", "gprofng.rc", "groff", "gss", "gtk-*", "host.conf",
+    "init.d", "inputrc", "issue", "issue.net", "java*", "ld-musl-*", "ld.so.cache",
+    "ld.so.conf", "ld.so.conf.d", "libaudit.conf", "locale.alias", "locale.conf", "locale.gen", "localtime",
+    "login.defs", "logrotate.d", "lsb-release", "lynx", "magic*", "mailcap", "mailcap.order", "makepkg.conf",
+    "manpath.config", "maven", "mime.types", "mke2fs.conf", "mtab", "nanorc", "netconfig", "networks", "npmrc",
+    "nsswitch.conf", "openal", "opensc", "os-release", "pacman.conf", "pacman.d", "pam.conf", "pam.d",
+    "papersize", "perl", "php", "pip.conf", "pki/ca-trust", "pki/rpm-gpg", "pki/tls/cert.pem", "pki/tls/certs",
+    "pki/tls/openssl.cnf", "profile", "profile.d", "protocols", "pulse/client.conf", "python*", "rc?.d",
+    "redhat-release", "rocky-release", "rpc", "rpm", "ruby", "security", "services", "sgml", "shells", "skel",
+    "ssl/cert.pem", "ssl/certs", "ssl/ct_log_list.cnf", "ssl/openssl.cnf",
+    "system-release*", "terminfo", "texmf", "timezone", "ucf.conf", "vdpau_wrapper.cfg", "vim", "vulkan",
+    "wgetrc", "xattr.conf", "xdg", "xml", "yum", "yum.conf", "yum.repos.d", "zsh", "zshenv", "zypp/repos.d",
+    "zypp/zypp.conf",
+];
+
+/// Names that are left out wherever they appear, readable or not.
+const NEVER: &[&str] = &[
+    "auth.conf", "auth.conf.d", "credentials", "credentials.d", "gshadow", "gshadow-", "krb5.keytab",
+    "opasswd", "private", "shadow", "shadow-", "ssh", "sudoers", "sudoers.d", ".netrc", "netrc",
+];
+const NEVER_ENDS: &[&str] = &[".key", ".p12", ".pfx", ".keytab", ".kdbx"];
+
+const HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+const RESOLV: &str = "# names are resolved by the sandbox engine\n";
+/// Directory services of the host are out of reach inside.
+const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\ngshadow: files\nhosts: files dns\n\
+    networks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\nnetgroup: files\n";
+
+/// Files of `/etc` that differ per sandbox: path relative to the root, and content. Mode 644, root's.
+#[must_use]
+pub fn etc_files(name: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("etc/hostname", format!("{name}\n")),
+        ("etc/hosts", format!("{HOSTS}127.0.1.1\t{name}\n")),
+    ]
+}
+
+/// Fills `to` from the host's `/etc`.
+pub(super) fn fill(host: &Path, to: &Path, mode: Mode) -> Result<(), TemplateError> {
+    make_dir(to, 0o755)?;
+    let from = host.join("etc");
+    for pattern in WANTED {
+        for rel in expand(&from, pattern)? {
+            let rel = Path::new(&rel);
+            if let Some(parent) = rel.parent().filter(|parent| *parent != Path::new("")) {
+                if !open_above(&from, parent) {
+                    continue;
+                }
+                make_dir(&to.join(parent), 0o755)?;
+            }
+            copy_tree(&from.join(rel), &to.join(rel), rel, &rule)?;
+        }
+    }
+    own_files(to, mode)?;
+    accounts::write(&from, to)
+}
+
+fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
+    for dir in ["cron.d", "cron.daily", "cron.hourly", "cron.weekly", "opt", "profile.d", "skel", "systemd/system"] {
+        make_dir(&to.join(dir), 0o755)?;
+    }
+    let files = [
+        ("hostname", "sandbox\n"),
+        ("hosts", HOSTS),
+        ("resolv.conf", RESOLV),
+        ("nsswitch.conf", NSSWITCH),
+        ("fstab", ""),
+        ("machine-id", ""),
+        ("environment", ""),
+        ("sandbox-persistent.sh", ""),
+        ("profile.d/zz-sbx-path.sh", scripts::PROFILE),
+    ];
+    for (name, content) in files {
+        write_file(&to.join(name), content, 0o644)?;
+    }
+    if !to.join("profile").exists() {
+        write_file(&to.join("profile"), scripts::PROFILE_D, 0o644)?;
+    }
+    if matches!(mode, Mode::Subordinate) && to.join("apt").is_dir() {
+        make_dir(&to.join("apt/apt.conf.d"), 0o755)?;
+        write_file(&to.join("apt/apt.conf.d/99sbx"), scripts::APT_CONF, 0o644)?;
+    }
+    Ok(())
+}
+
+fn rule(rel: &Path) -> Take {
+    let Some(name) = rel.file_name().and_then(|name| name.to_str()) else {
+        return Take::Leave;
+    };
+    if NEVER.contains(&name) || NEVER_ENDS.iter().any(|end| name.ends_with(end)) {
+        return Take::Leave;
+    }
+    let top = rel.iter().next().and_then(|top| top.to_str()).unwrap_or_default();
+    match top {
+        "gitconfig" => Take::Edited(sanitize::git),
+        "maven" if name.ends_with(".xml") => Take::Edited(sanitize::xml),
+        "npmrc" | "pip.conf" | "wgetrc" | "curlrc" | "dnf" | "yum" | "yum.conf" | "yum.repos.d" | "zypp"
+        | "pacman.conf" | "apk" | "profile" | "profile.d" | "bash.bashrc" | "bashrc" | "default" | "zsh" | "zshenv"
+        | "fish" => edited_text(rel, sanitize::settings),
+        "apt" | "pacman.d" | "xdg" => edited_text(rel, sanitize::urls),
+        "ssl" | "pki" | "ca-certificates" if [".pem", ".crt", ".cer"].iter().any(|end| name.ends_with(end)) => {
+            Take::Edited(sanitize::certificates)
+        }
+        _ => Take::AsIs,
+    }
+}
+
+/// Key rings are binary.
+fn edited_text(rel: &Path, edit: fn(&str) -> Option<String>) -> Take {
+    let binary = ["gpg", "pgp", "kbx", "pub", "asc", "rsa.pub"];
+    match rel.extension().and_then(|end| end.to_str()) {
+        Some(end) if binary.contains(&end) => Take::AsIs,
+        Some(_) | None => Take::Edited(edit),
+    }
+}
+
+/// The paths that a pattern stands for.
+fn expand(etc: &Path, pattern: &str) -> Result<Vec<String>, TemplateError> {
+    if !pattern.contains(['*', '?']) {
+        return Ok(vec![pattern.to_owned()]);
+    }
+    let Some(entries) = present(fs::read_dir(etc)).at("list", etc)? else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        if let Ok(name) = entry.at("list", etc)?.file_name().into_string()
+            && matches(pattern, &name)
+        {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+/// `*` at the end stands for anything, `?` for one character.
+fn matches(pattern: &str, name: &str) -> bool {
+    if let Some(start) = pattern.strip_suffix('*') {
+        return name.starts_with(start);
+    }
+    pattern.len() == name.len()
+        && pattern.bytes().zip(name.bytes()).all(|(want, has)| want == b'?' || want == has)
+}
+
+fn open_above(etc: &Path, parent: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    parent
+        .ancestors()
+        .filter(|above| *above != Path::new(""))
+        .all(|above| fs::symlink_metadata(etc.join(above)).is_ok_and(|meta| meta.is_dir() && may_enter(meta.mode())))
+}

@@ -1,0 +1,109 @@
+//! The host's version, from what a package manager or an administrator changes. A few hundred `stat` calls:
+//! it is taken at every create and start, so it cannot look at every file.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use sbx_proto::plan::Mode;
+
+use super::spec::{FORMAT, Spec};
+
+/// Changed by every installation, or the source of what `/etc` of a template holds.
+const FILES: &[&str] = &[
+    "usr/lib/os-release",
+    "etc/os-release",
+    "etc/passwd",
+    "etc/group",
+    "etc/ld.so.cache",
+    "etc/localtime",
+    "etc/alternatives",
+    "etc/ssl/certs",
+    "etc/apt/sources.list",
+    "etc/apt/sources.list.d",
+    "etc/apt/apt.conf.d",
+    "etc/yum.repos.d",
+    "var/lib/dpkg/status",
+    "var/lib/apt/lists",
+    "var/lib/rpm/rpmdb.sqlite",
+    "var/lib/rpm/Packages",
+    "usr/lib/sysimage/rpm/rpmdb.sqlite",
+    "usr/lib/sysimage/rpm/Packages.db",
+    "var/lib/pacman/local",
+    "lib/apk/db/installed",
+];
+/// Directories of many plain files: listing them would cost more than all the rest.
+const FLAT: &[&str] = &["usr/bin", "usr/sbin", "usr/include", "usr/share"];
+/// Directories whose first-level directories count as well.
+const NESTED: &[&str] = &["usr", "usr/lib", "usr/local", "usr/local/lib", "usr/local/share", "opt"];
+
+/// Sixteen hexadecimal digits.
+pub(super) fn fingerprint(spec: &Spec) -> String {
+    let mut hash = Fnv::new();
+    hash.add(&FORMAT.to_le_bytes());
+    hash.add(mode_name(spec.mode).as_bytes());
+    for top in &spec.tops {
+        hash.add(format!("{top:?}").as_bytes());
+        hash.stat(&spec.host.join(&top.name));
+    }
+    for path in FILES.iter().chain(FLAT) {
+        hash.stat(&spec.host.join(path));
+    }
+    for path in NESTED {
+        hash.children(&spec.host.join(path));
+    }
+    format!("{:016x}", hash.0)
+}
+
+/// The mode's name in directory names.
+pub(super) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Root => "root",
+        Mode::Subordinate => "subordinate",
+        Mode::Single => "single",
+    }
+}
+
+/// FNV-1a: equal in every build of this program, unlike the standard library's hasher.
+struct Fnv(u64);
+
+impl Fnv {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.0 = (self.0 ^ 0xff).wrapping_mul(0x0100_0000_01b3);
+    }
+
+    fn stat(&mut self, path: &Path) {
+        let Ok(meta) = fs::symlink_metadata(path) else {
+            return self.add(b"-");
+        };
+        self.add(&meta.mtime().to_le_bytes());
+        self.add(&meta.mtime_nsec().to_le_bytes());
+        self.add(&meta.size().to_le_bytes());
+        self.add(&meta.mode().to_le_bytes());
+    }
+
+    fn children(&mut self, dir: &Path) {
+        self.stat(dir);
+        let Ok(entries) = fs::read_dir(dir) else {
+            return;
+        };
+        let mut names: Vec<_> = entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| entry.file_name())
+            .collect();
+        names.sort();
+        for name in names {
+            self.add(name.as_bytes());
+            self.stat(&dir.join(&name));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The layers between a directory of the host and the sandbox's own one.
+//!
+//! *Hide* (root mode): the host's ids are shifted so that root outside is root inside, who would read
+//! everything; so what others may not read is whited out. *Skeleton* (subordinate ids): the host's files are
+//! nobody's inside; so every directory is there again under root's name, to make packages installable, and
+//! so is every setuid program, which would be powerless as nobody's. Neither layer follows symlinks or leaves
+//! the file system of its directory (what is mounted below is not part of an overlay).
+
+use std::fs::{self, Metadata, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, CWD, FileType, Mode, access, makedev, mknodat};
+use rustix::process::geteuid;
+
+use super::TemplateError;
+use super::copy::{make_dir, may_enter, may_read, present};
+use super::error::At as _;
+
+const SETID: u32 = 0o6000;
+const NOBODY: u32 = 65534;
+
+/// Whites out in `layer` what others may not read below `host`.
+pub(super) fn hide(host: &Path, layer: &Path) -> Result<(), TemplateError> {
+    let device = mirror(host, layer)?.dev();
+    let mut todo = vec![PathBuf::new()];
+    while let Some(rel) = todo.pop() {
+        let dir = host.join(&rel);
+        for entry in fs::read_dir(&dir).at("list", &dir)? {
+            let entry = entry.at("list", &dir)?;
+            let Some(meta) = present(entry.metadata()).at("look at", &entry.path())? else {
+                continue;
+            };
+            let kind = meta.file_type();
+            if kind.is_symlink() || meta.dev() != device {
+                continue;
+            }
+            let name = rel.join(entry.file_name());
+            if kind.is_dir() && may_enter(meta.mode()) {
+                todo.push(name);
+            } else if !(kind.is_file() && may_read(meta.mode())) {
+                mirror_all(host, layer, &rel)?;
+                white_out(&layer.join(&name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes every directory below `host` that can be listed again in `layer`, and its setuid programs.
+pub(super) fn skeleton(host: &Path, layer: &Path) -> Result<(), TemplateError> {
+    let device = mirror(host, layer)?.dev();
+    let mut todo = vec![PathBuf::new()];
+    while let Some(rel) = todo.pop() {
+        let dir = host.join(&rel);
+        let Some(entries) = present(fs::read_dir(&dir)).at("list", &dir)? else {
+            continue;
+        };
+        for entry in entries {
+            let entry = entry.at("list", &dir)?;
+            let kind = entry.file_type().at("look at", &dir)?;
+            if !(kind.is_dir() || kind.is_file()) {
+                continue;
+            }
+            let Some(meta) = present(entry.metadata()).at("look at", &entry.path())? else {
+                continue;
+            };
+            if meta.dev() != device {
+                continue;
+            }
+            let name = rel.join(entry.file_name());
+            if kind.is_dir() {
+                // One that cannot be listed stays as the host has it.
+                if access(entry.path(), Access::READ_OK | Access::EXEC_OK).is_ok() {
+                    imitate(&layer.join(&name), &meta)?;
+                    todo.push(name);
+                }
+            } else if kind.is_file() && meta.mode() & SETID != 0 && may_read(meta.mode()) {
+                copy_program(&entry.path(), &layer.join(&name), &meta)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the directory `rel` and those above it in `layer`, each like the host's.
+pub(super) fn mirror_all(host: &Path, layer: &Path, rel: &Path) -> Result<(), TemplateError> {
+    if layer.join(rel).is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = rel.parent() {
+        mirror_all(host, layer, parent)?;
+    }
+    let (from, to) = (host.join(rel), layer.join(rel));
+    match fs::symlink_metadata(&from) {
+        Ok(meta) if meta.is_dir() => imitate(&to, &meta),
+        Ok(_) | Err(_) => make_dir(&to, 0o755),
+    }
+}
+
+fn mirror(host: &Path, layer: &Path) -> Result<Metadata, TemplateError> {
+    let meta = fs::symlink_metadata(host).at("look at", host)?;
+    imitate(layer, &meta)?;
+    Ok(meta)
+}
+
+/// The mode of the host's directory, always with everything for the owner, and its owner where root builds
+/// and the id exists: one that does not looks like nobody's, and becomes root's.
+fn imitate(path: &Path, host: &Metadata) -> Result<(), TemplateError> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error).at("make", path),
+        Ok(()) | Err(_) => {}
+    }
+    let known = |id: u32| if id == NOBODY { 0 } else { id };
+    let owner = (known(host.uid()), known(host.gid()));
+    if owner != (0, 0) && geteuid().is_root() {
+        chown(path, Some(owner.0), Some(owner.1)).at("set the owner of", path)?;
+    }
+    let mode = host.mode() & 0o1777 | 0o700;
+    fs::set_permissions(path, Permissions::from_mode(mode)).at("set the mode of", path)
+}
+
+fn white_out(path: &Path) -> Result<(), TemplateError> {
+    mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), makedev(0, 0)).at("white out", path)
+}
+
+fn copy_program(from: &Path, to: &Path, meta: &Metadata) -> Result<(), TemplateError> {
+    if present(fs::copy(from, to)).at("copy", from)?.is_none() {
+        return Ok(());
+    }
+    fs::set_permissions(to, Permissions::from_mode(meta.mode() & 0o5777)).at("set the mode of", to)
+}

@@ -1,0 +1,46 @@
+//! What a sandbox on the host template consists of. Data only; the engine turns it into mounts.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use sbx_api::MountKind;
+
+/// A directory that is copy-on-write inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverlayDir {
+    pub target: PathBuf,
+    /// Uppermost first.
+    pub lowers: Vec<PathBuf>,
+    /// Name of its directory in the sandbox's own layer: unique in a layout, `[a-z0-9-]` only.
+    pub dir: String,
+    /// The host's owner of the lowers, whose files are the agent's inside (root mode maps them as
+    /// `SourceIds::Owner`; shifted, root would own the agent's caches). `None`: system directories.
+    pub as_owner: Option<(u32, u32)>,
+}
+
+/// A file or directory of the host, read-only inside. Its ids are plain in every mode: in root mode root
+/// inside then reads what others may read, and nothing else. Mount it with what is mounted below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostBind {
+    pub source: PathBuf,
+    pub target: PathBuf,
+    pub kind: MountKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostLayout {
+    /// The host's version; a sandbox records it and warns when it has changed.
+    pub fingerprint: String,
+    /// Lowest layer of `/`: `/etc`, `/var`, `/home/agent`, mount points.
+    pub root_lower: PathBuf,
+    /// System directories, to be mounted in this order.
+    pub overlays: Vec<OverlayDir>,
+    /// To be mounted in this order, after `overlays`.
+    pub binds: Vec<HostBind>,
+    /// Paths inside that must show nothing, files or directories, after `binds`.
+    pub masks: Vec<PathBuf>,
+    /// Package caches below `/home/agent`.
+    pub caches: Vec<OverlayDir>,
+    pub env: BTreeMap<String, String>,
+    pub warnings: Vec<String>,
+}

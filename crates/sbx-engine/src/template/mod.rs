@@ -1,0 +1,31 @@
+//! The `host` template: this machine's own operating system as the lowest layers of a sandbox.
+//!
+//! What is shown is an allow-list. System directories are used live and read-only; `/etc`, the package
+//! database, our own accounts and the layers between are built once per host version by [`build`].
+//! [`ensure`] decides and caches; mounting, and who runs [`build`], is left to the engine.
+
+mod accounts;
+mod build;
+mod caches;
+mod copy;
+mod ensure;
+mod env;
+mod error;
+mod etc;
+mod fingerprint;
+mod layers;
+mod layout;
+mod sanitize;
+mod scripts;
+mod spec;
+mod toolchain;
+mod var;
+
+#[cfg(test)]
+mod tests;
+
+pub use build::build;
+pub use ensure::{ensure, prune};
+pub use error::TemplateError;
+pub use etc::etc_files;
+pub use layout::{HostBind, HostLayout, OverlayDir};

@@ -1,0 +1,246 @@
+//! The tool chains on the caller's PATH that live outside the system directories: shown read-only at their
+//! own paths, without their credential files. Decides on what a [`Probe`] tells; touches nothing.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use sbx_api::{Caller, MountKind};
+
+use super::layout::HostBind;
+use super::spec::is_system;
+
+/// What the decision needs to know of the host.
+pub(super) struct Probe<'a> {
+    /// The path without symlinks, if it exists.
+    pub(super) canonical: &'a dyn Fn(&Path) -> Option<PathBuf>,
+    /// The canonical path of a directory that can be shown; `None` for anything else.
+    pub(super) dir: &'a dyn Fn(&Path) -> Option<PathBuf>,
+    /// The names in a directory.
+    pub(super) names: &'a dyn Fn(&Path) -> Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ToolChains {
+    pub(super) binds: Vec<HostBind>,
+    pub(super) masks: Vec<PathBuf>,
+    /// The entries of the caller's PATH that exist inside, in order.
+    pub(super) path: Vec<PathBuf>,
+}
+
+impl ToolChains {
+    /// Whether a path exists inside because of a tool chain or the system directories.
+    pub(super) fn shows(&self, path: &Path) -> bool {
+        is_system(path) || self.binds.iter().any(|bind| path.starts_with(&bind.target))
+    }
+}
+
+/// Below the home: a PATH entry anywhere in it needs the whole directory.
+const WHOLE: &[&str] = &[
+    ".asdf", ".bun", ".deno", ".dotnet", ".elan", ".ghcup", ".goenv", ".jenv", ".juliaup",
+    ".local/share/mise", ".local/share/pnpm", ".nodenv", ".opam", ".pyenv", ".rbenv", ".rvm", ".sdkman",
+    ".volta", "anaconda3", "mambaforge", "miniconda3", "miniforge3",
+];
+/// Beside `~/.local/bin`: where the programs linked there live.
+const LOCAL_SHARE: &[&str] = &[".local/share/uv", ".local/share/pipx", ".local/share/mise"];
+const LINUXBREW: &str = "/home/linuxbrew/.linuxbrew";
+/// First components outside the home that hold no tool chains, or must never be seen.
+const REFUSED: &[&str] = &[
+    "boot", "dev", "etc", "media", "mnt", "nix", "proc", "run", "snap", "srv", "sys", "var",
+];
+const AGENT_HOME: &str = "/home/agent";
+
+const SECRET_NAMES: &[&str] = &[
+    ".condarc", ".env", ".git", ".git-credentials", ".netrc", ".npmrc", ".pypirc", ".yarnrc.yml", "_netrc",
+    "auth.json", "auth.toml", "config.json", "credentials", "credentials.db", "credentials.json",
+    "credentials.toml", "hosts.yml", "token", "token.json", "tokens",
+];
+const SECRET_STARTS: &[&str] = &["id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"];
+const SECRET_ENDS: &[&str] = &[".pem", ".key", ".p12", ".pfx", ".keytab"];
+
+/// `state` is the engine's state directory, canonical.
+pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> ToolChains {
+    let Some(home) = clean(&caller.home) else {
+        return ToolChains::default();
+    };
+    let finder = Finder { caller, home_canonical: (probe.canonical)(&home), home, state, probe };
+    let mut found = ToolChains::default();
+    let mut seen = BTreeSet::new();
+    for entry in caller.path.split(':').filter_map(clean) {
+        if !seen.insert(entry.clone()) {
+            continue;
+        }
+        let mut shown = false;
+        for root in finder.roots(&entry) {
+            shown |= finder.show(&root, &mut found.binds);
+        }
+        if shown || (is_system(&entry) && (probe.dir)(&entry).is_some()) {
+            found.path.push(entry);
+        }
+    }
+    for name in ["GOROOT", "JAVA_HOME"] {
+        if let Some(place) = caller.env.get(name).and_then(|value| clean(value)) {
+            finder.show(&place, &mut found.binds);
+        }
+    }
+    found.binds = without_nested(found.binds);
+    found.masks = masks(&found.binds, probe);
+    let kept = ToolChains { path: Vec::new(), masks: Vec::new(), binds: found.binds.clone() };
+    found.path.retain(|entry| kept.shows(entry));
+    found
+}
+
+/// An absolute path without `.`, `..` and doubled slashes; not `/`.
+fn clean(text: &str) -> Option<PathBuf> {
+    let path = Path::new(text);
+    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
+        return None;
+    }
+    let path: PathBuf = path.components().collect();
+    path.parent().is_some().then_some(path)
+}
+
+struct Finder<'a> {
+    caller: &'a Caller,
+    home: PathBuf,
+    home_canonical: Option<PathBuf>,
+    state: &'a Path,
+    probe: &'a Probe<'a>,
+}
+
+impl Finder<'_> {
+    /// What has to be shown so that the programs in `entry` work.
+    fn roots(&self, entry: &Path) -> Vec<PathBuf> {
+        let cargo = self.place("CARGO_HOME", ".cargo").join("bin");
+        if entry == cargo {
+            return vec![cargo, self.place("RUSTUP_HOME", ".rustup")];
+        }
+        let pyenv = self.place("PYENV_ROOT", ".pyenv");
+        if entry.starts_with(&pyenv) {
+            return vec![pyenv];
+        }
+        let nvm = self.place("NVM_DIR", ".nvm").join("versions/node");
+        if let Ok(rest) = entry.strip_prefix(&nvm)
+            && let Some(version) = rest.iter().next()
+        {
+            return vec![nvm.join(version)];
+        }
+        if entry.starts_with(LINUXBREW) {
+            return vec![LINUXBREW.into()];
+        }
+        let Ok(below) = entry.strip_prefix(&self.home) else {
+            return self.roots_elsewhere(entry);
+        };
+        if below.starts_with(".nix-profile") {
+            return Vec::new();
+        }
+        if let Some(root) = WHOLE.iter().find(|root| below.starts_with(root)) {
+            return vec![self.home.join(root)];
+        }
+        let mut roots = self.unknown(entry);
+        if below == Path::new(".local/bin") {
+            roots.extend(LOCAL_SHARE.iter().map(|share| self.home.join(share)));
+        }
+        roots
+    }
+
+    fn roots_elsewhere(&self, entry: &Path) -> Vec<PathBuf> {
+        if is_system(entry) {
+            // A link that leaves the system directories has to lead somewhere.
+            return (self.probe.dir)(entry)
+                .filter(|canonical| !is_system(canonical))
+                .map(|canonical| self.unknown(&canonical))
+                .unwrap_or_default();
+        }
+        self.unknown(entry)
+    }
+
+    /// Only the directory itself; of a Go distribution all.
+    fn unknown(&self, entry: &Path) -> Vec<PathBuf> {
+        let parent = entry.parent().filter(|parent| {
+            entry.ends_with("bin") && ["pkg/tool", "src/runtime"].iter().all(|part| (self.probe.dir)(&parent.join(part)).is_some())
+        });
+        vec![parent.unwrap_or(entry).to_owned()]
+    }
+
+    /// Adds the binds of `root`, if it may be shown at all.
+    fn show(&self, root: &Path, binds: &mut Vec<HostBind>) -> bool {
+        let Some(canonical) = (self.probe.dir)(root) else {
+            return false;
+        };
+        if is_system(root) && is_system(&canonical) {
+            return true;
+        }
+        if self.refused(root) || self.refused(&canonical) {
+            return false;
+        }
+        // Programs know their place by either spelling.
+        for target in [root, canonical.as_path()] {
+            if !is_system(target) && !binds.iter().any(|bind| bind.target == target) {
+                binds.push(HostBind {
+                    source: canonical.clone(),
+                    target: target.to_owned(),
+                    kind: MountKind::Toolchain,
+                });
+            }
+        }
+        true
+    }
+
+    fn refused(&self, path: &Path) -> bool {
+        let homes = [Some(self.home.as_path()), self.home_canonical.as_deref()];
+        let in_home = homes.iter().flatten().any(|home| path.starts_with(home));
+        let holds_home = homes.iter().flatten().any(|home| home.starts_with(path));
+        let first = path.components().nth(1).and_then(|part| part.as_os_str().to_str());
+        holds_home
+            || self.state.starts_with(path)
+            || path.starts_with(self.state)
+            || (!in_home && first.is_none_or(|first| REFUSED.contains(&first)))
+            // The agent's own home: read-only there would take it from the agent.
+            || Path::new(AGENT_HOME).starts_with(path)
+            || path.starts_with(Path::new(AGENT_HOME).join(".local"))
+    }
+
+    fn place(&self, variable: &str, usual: &str) -> PathBuf {
+        self.caller
+            .env
+            .get(variable)
+            .and_then(|value| clean(value))
+            .unwrap_or_else(|| self.home.join(usual))
+    }
+}
+
+/// Parents first, and none that another one shows already.
+fn without_nested(mut binds: Vec<HostBind>) -> Vec<HostBind> {
+    binds.sort_by(|a, b| a.target.cmp(&b.target));
+    let mut kept: Vec<HostBind> = Vec::new();
+    for bind in binds {
+        let shown = kept.iter().any(|above| {
+            bind.target
+                .strip_prefix(&above.target)
+                .is_ok_and(|rest| above.source.join(rest) == bind.source || rest == Path::new(""))
+        });
+        if !shown {
+            kept.push(bind);
+        }
+    }
+    kept
+}
+
+fn masks(binds: &[HostBind], probe: &Probe<'_>) -> Vec<PathBuf> {
+    binds
+        .iter()
+        .flat_map(|bind| {
+            let mut names = (probe.names)(&bind.source);
+            names.retain(|name| is_secret(name));
+            names.sort();
+            names.into_iter().map(|name| bind.target.join(name))
+        })
+        .collect()
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_NAMES.contains(&name.as_str())
+        || SECRET_STARTS.iter().any(|start| name.starts_with(start))
+        || SECRET_ENDS.iter().any(|end| name.ends_with(end))
+}

@@ -1,0 +1,118 @@
+//! A record as the API shows it.
+
+use sbx_api::{Backend, Sandbox, Status, Workspace};
+use sbx_proto::plan::Mode;
+
+use crate::error::chain;
+use crate::name::SandboxName;
+use crate::record::{Record, RecordError};
+
+/// `sessions` are the commands that run now.
+pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
+    let workspaces = record
+        .workspaces
+        .iter()
+        .map(|workspace| Workspace {
+            path: workspace.path.as_os_str().to_string_lossy().into_owned(),
+            readonly: workspace.readonly,
+            missing: workspace.path.as_path().symlink_metadata().is_err(),
+        })
+        .collect();
+    Sandbox {
+        name: record.name.into(),
+        id: record.id,
+        agent: record.agent,
+        status: record.status,
+        template: record.template.name,
+        backend: Backend::Namespace,
+        mode: mode_name(record.ids.mode).into(),
+        workspaces,
+        env: record.env.into_keys().collect(),
+        created_at: record.created_at,
+        started_at: record.started_at,
+        stopped_at: record.stopped_at,
+        last_used_at: record.last_used_at,
+        stop_reason: record.stop_reason,
+        stop_at: record.stop_at,
+        keep_alive: record.keep_alive,
+        sessions,
+        mounts: record.mounts,
+        isolation: isolation(record.ids.mode),
+        warnings: record.warnings,
+    }
+}
+
+/// A sandbox whose record cannot be read is still shown: it can be removed, and it takes its name.
+pub fn damaged(name: SandboxName, error: &RecordError) -> Sandbox {
+    Sandbox {
+        name: name.into(),
+        id: String::new(),
+        agent: String::new(),
+        status: Status::Stopped,
+        template: String::new(),
+        backend: Backend::Namespace,
+        mode: String::new(),
+        workspaces: Vec::new(),
+        env: Vec::new(),
+        created_at: jiff::Timestamp::UNIX_EPOCH,
+        started_at: None,
+        stopped_at: None,
+        last_used_at: None,
+        stop_reason: Some("damaged".into()),
+        stop_at: None,
+        keep_alive: false,
+        sessions: 0,
+        mounts: Vec::new(),
+        isolation: Vec::new(),
+        warnings: vec![chain(error)],
+    }
+}
+
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Root => "root",
+        Mode::Subordinate => "subordinate",
+        Mode::Single => "single",
+    }
+}
+
+/// What the namespace backend gives in a mode, and what it does not.
+pub fn isolation(mode: Mode) -> Vec<String> {
+    let ids = match mode {
+        Mode::Root => {
+            "ids: a range of 65,536 ids of its own; no id inside is the host's root or any host user"
+        }
+        Mode::Subordinate => {
+            "ids: subordinate ids of the caller; the agent inside is the caller, root inside is not the host's root"
+        }
+        Mode::Single => {
+            "ids: the caller's one id, which is the agent inside; root inside is root by name only, packages cannot be installed"
+        }
+    };
+    [
+        "backend namespace: shares the host's kernel; a flaw in the kernel can break the isolation, a microVM is stronger",
+        "own user, mount, pid, network, ipc, uts and cgroup namespaces; system calls are filtered",
+        ids,
+        "files: the workspaces, and the host's programs read-only; nothing else of the host",
+        "network: no way out",
+        "limits: memory, cpu and process limits are not enforced yet",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::example;
+
+    #[test]
+    fn values_of_the_environment_are_not_shown() {
+        let shown = sandbox(example("ab", Mode::Root), 2);
+        assert_eq!(shown.env, ["TOKEN"]);
+        assert_eq!(shown.sessions, 2);
+        assert!(shown.workspaces[0].missing);
+        let json = serde_json::to_string(&shown).unwrap();
+        assert!(!json.contains("secret"), "{json}");
+    }
+}

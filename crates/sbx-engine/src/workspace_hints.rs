@@ -1,0 +1,168 @@
+//! What a user should know about a workspace although it is allowed.
+
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use sbx_proto::plan::Mode;
+
+use crate::ids::Facts;
+use crate::record::{WorkspaceKind, WorkspaceRecord};
+
+const NETWORK: &[&str] = &[
+    "9p", "afs", "ceph", "cifs", "fuse.rclone", "fuse.sshfs", "nfs", "nfs4", "smb3", "smbfs",
+];
+/// Beginnings of directory names that sync programs use.
+const SYNCED: &[&str] = &[
+    "Dropbox", "Google Drive", "GoogleDrive", "Mobile Documents", "Nextcloud", "OneDrive",
+    "iCloud",
+];
+const SCAN_DEPTH: usize = 2;
+const SCAN_ENTRIES: usize = 2000;
+
+/// Warnings for `create`, in the order of the workspaces.
+pub fn warnings(workspaces: &[WorkspaceRecord], mode: Mode, facts: &Facts) -> Vec<String> {
+    let mountinfo = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut warnings = Vec::new();
+    for workspace in workspaces {
+        let path = workspace.path.as_path();
+        let shown = path.display();
+        if let Some(kind) = file_system(&mountinfo, path).filter(|k| NETWORK.contains(&k.as_str()))
+        {
+            warnings.push(format!(
+                "`{shown}` is on a network file system ({kind}): slow, and locks may not work"
+            ));
+        }
+        if let Some(folder) = synced(path) {
+            warnings.push(format!(
+                "`{shown}` is in a synchronised folder ({folder}): what the sandbox writes is uploaded"
+            ));
+        }
+        if mode != Mode::Root && workspace.uid != facts.uid {
+            warnings.push(format!(
+                "`{shown}` belongs to user {}: inside, its files look like nobody's",
+                workspace.uid
+            ));
+        }
+        if workspace.kind == WorkspaceKind::Directory
+            && let Some(socket) = find_socket(path)
+        {
+            warnings.push(format!(
+                "`{}` is a Unix socket: sockets inside a workspace can be reached from inside the sandbox",
+                socket.display()
+            ));
+        }
+    }
+    warnings
+}
+
+fn synced(path: &Path) -> Option<&'static str> {
+    path.components().find_map(|component| {
+        let name = component.as_os_str().as_bytes();
+        SYNCED
+            .iter()
+            .copied()
+            .find(|folder| name.starts_with(folder.as_bytes()))
+    })
+}
+
+/// The type of the file system that `path` lies on, from the text of a mountinfo file.
+fn file_system(mountinfo: &[u8], path: &Path) -> Option<String> {
+    let mut best: Option<(usize, String)> = None;
+    for line in mountinfo.split(|byte| *byte == b'\n') {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let Some(point) = fields.nth(4).map(unescape) else {
+            continue;
+        };
+        let Some(kind) = fields.skip_while(|f| *f != b"-").nth(1) else {
+            continue;
+        };
+        let depth = point.components().count();
+        // A later line at the same place lies on top of the earlier one.
+        if path.starts_with(&point) && best.as_ref().is_none_or(|(least, _)| depth >= *least) {
+            best = Some((depth, String::from_utf8_lossy(kind).into_owned()));
+        }
+    }
+    best.map(|(_, kind)| kind)
+}
+
+/// Mountinfo writes space, tab, newline and backslash as `\` and three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        if *first == b'\\'
+            && let Some((digits, after)) = tail.split_first_chunk::<3>()
+            && let Ok(digits) = std::str::from_utf8(digits)
+            && let Ok(byte) = u8::from_str_radix(digits, 8)
+        {
+            bytes.push(byte);
+            rest = after;
+        } else {
+            bytes.push(*first);
+            rest = tail;
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+/// A socket near the top; a bounded look, not a promise.
+fn find_socket(root: &Path) -> Option<PathBuf> {
+    let mut left = SCAN_ENTRIES;
+    let mut queue = vec![(root.to_path_buf(), 1)];
+    while let Some((dir, depth)) = queue.pop() {
+        let Ok(entries) = fs::read_dir(&dir) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            left = left.checked_sub(1)?;
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
+            if kind.is_socket() {
+                return Some(entry.path());
+            }
+            if kind.is_dir() && depth < SCAN_DEPTH {
+                queue.push((entry.path(), depth + 1));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn the_innermost_mount_decides_the_file_system() {
+        let text = b"22 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n\
+            30 22 0:40 / /mnt/a\\040b rw - nfs4 server:/x rw\n\
+            31 30 0:41 / /mnt/a\\040b/in rw master:1 - tmpfs t rw\n";
+        let kind = |path: &str| file_system(text, Path::new(path)).unwrap();
+        assert_eq!(kind("/mnt"), "ext4");
+        assert_eq!(kind("/mnt/a b/p"), "nfs4");
+        assert_eq!(kind("/mnt/a b/in/p"), "tmpfs");
+        assert_eq!(kind("/mnt/a bc"), "ext4");
+    }
+
+    #[test]
+    fn sync_folders_by_component() {
+        assert_eq!(synced(Path::new("/home/u/OneDrive - Firm/p")), Some("OneDrive"));
+        assert_eq!(synced(Path::new("/home/u/Dropbox")), Some("Dropbox"));
+        assert_eq!(synced(Path::new("/home/u/my-Dropbox/p")), None);
+    }
+
+    #[test]
+    fn sockets_on_the_first_two_levels_are_seen() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir_all(temp.path().join("a/b")).unwrap();
+        let _deep = UnixListener::bind(temp.path().join("a/b/s")).unwrap();
+        assert_eq!(find_socket(temp.path()), None);
+        let _near = UnixListener::bind(temp.path().join("a/s")).unwrap();
+        assert_eq!(find_socket(temp.path()), Some(temp.path().join("a/s")));
+    }
+}

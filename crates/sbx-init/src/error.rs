@@ -1,0 +1,74 @@
+//! What went wrong, and while doing what.
+
+use std::fmt;
+use std::io;
+
+use sbx_proto::plan::Outcome;
+
+#[derive(Debug)]
+pub(crate) struct SetupError {
+    step: String,
+    errno: Option<i32>,
+    message: String,
+}
+
+impl SetupError {
+    pub(crate) fn new(step: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            step: step.into(),
+            errno: None,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn into_outcome(self) -> Outcome {
+        Outcome::Failed {
+            step: self.step,
+            errno: self.errno,
+            message: self.message,
+        }
+    }
+
+    pub(crate) fn from_outcome(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Failed {
+                step,
+                errno,
+                message,
+            } => Self {
+                step,
+                errno,
+                message,
+            },
+            Outcome::Booted { .. } | Outcome::Done => {
+                Self::new("talk to the new process", "it answered out of order")
+            }
+        }
+    }
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "failed to {}: {}", self.step, self.message)
+    }
+}
+
+pub(crate) type SetupResult<T> = Result<T, SetupError>;
+
+/// Says what was being done when an I/O error came.
+pub(crate) trait While<T> {
+    fn doing(self, step: impl FnOnce() -> String) -> SetupResult<T>;
+}
+
+impl<T, E: Into<io::Error>> While<T> for Result<T, E> {
+    fn doing(self, step: impl FnOnce() -> String) -> SetupResult<T> {
+        self.map_err(|error| {
+            let error = error.into();
+            SetupError {
+                step: step(),
+                errno: error.raw_os_error(),
+                message: error.to_string(),
+            }
+        })
+    }
+}

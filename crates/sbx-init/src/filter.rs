@@ -1,0 +1,231 @@
+//! Compiles the profile into a BPF program. Pure.
+
+use sbx_sys::seccomp::Instruction;
+
+use crate::profile::{Action, LAST_KNOWN, RULES, Rule, When};
+
+// Offsets in `struct seccomp_data`.
+const OFFSET_CALL: u32 = 0;
+const OFFSET_ARCH: u32 = 4;
+const OFFSET_ARGS: u32 = 16;
+
+const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+const JUMP_GREATER: u16 = 0x25; // BPF_JMP | BPF_JGT | BPF_K
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCH: u32 = 0xc000_00b7;
+
+/// The filter that every command runs under.
+pub(crate) fn program() -> Vec<Instruction> {
+    compile(RULES)
+}
+
+fn compile(rules: &[Rule]) -> Vec<Instruction> {
+    let not_here = fail(libc::ENOSYS);
+    let mut program = vec![
+        // Another architecture's numbers mean other calls. There are none inside.
+        instruction(LOAD, 0, 0, OFFSET_ARCH),
+        instruction(JUMP_EQUAL, 1, 0, ARCH),
+        instruction(RETURN, 0, 0, not_here),
+        instruction(LOAD, 0, 0, OFFSET_CALL),
+        // Newer than the list; the x32 calls (bit 30) are above it as well.
+        instruction(JUMP_GREATER, 0, 1, LAST_KNOWN),
+        instruction(RETURN, 0, 0, not_here),
+    ];
+    for rule in rules {
+        program.extend(block(rule));
+    }
+    program.push(instruction(RETURN, 0, 0, ALLOW));
+    program
+}
+
+/// The call's number is loaded before and after each block.
+fn block(rule: &Rule) -> Vec<Instruction> {
+    let mut tests: Vec<Instruction> = Vec::new();
+    // Where a failed test goes is known only when the block is complete.
+    let mut failures = Vec::new();
+    for condition in rule.when {
+        match *condition {
+            When::AnyBit { arg, mask } => {
+                tests.push(load_argument(arg));
+                tests.push(instruction(AND, 0, 0, mask));
+                failures.push((tests.len(), true));
+                tests.push(instruction(JUMP_EQUAL, 0, 0, 0));
+            }
+            When::NoBit { arg, mask } => {
+                tests.push(load_argument(arg));
+                tests.push(instruction(AND, 0, 0, mask));
+                failures.push((tests.len(), false));
+                tests.push(instruction(JUMP_EQUAL, 0, 0, 0));
+            }
+            When::Equals { arg, value } => {
+                tests.push(load_argument(arg));
+                failures.push((tests.len(), false));
+                tests.push(instruction(JUMP_EQUAL, 0, 0, value));
+            }
+            When::NotIn { arg, values } => {
+                tests.push(load_argument(arg));
+                for &value in values {
+                    failures.push((tests.len(), true));
+                    tests.push(instruction(JUMP_EQUAL, 0, 0, value));
+                }
+            }
+        }
+    }
+    let returns = tests.len();
+    tests.push(instruction(RETURN, 0, 0, action(rule.action)));
+    let reload = tests.len();
+    if !rule.when.is_empty() {
+        tests.push(instruction(LOAD, 0, 0, OFFSET_CALL));
+    }
+    for (index, when_equal) in failures {
+        let distance = u8::try_from(reload - index - 1).unwrap_or(u8::MAX);
+        if let Some(jump) = tests.get_mut(index) {
+            if when_equal {
+                jump.jump_true = distance;
+            } else {
+                jump.jump_false = distance;
+            }
+        }
+    }
+    debug_assert!(returns < 255);
+    let size = u8::try_from(tests.len()).unwrap_or(u8::MAX);
+    let call = u32::try_from(rule.call).unwrap_or(u32::MAX);
+    let mut block = vec![instruction(JUMP_EQUAL, 0, size, call)];
+    block.extend(tests);
+    block
+}
+
+/// The low half of an argument: modes, flags and families are 32 bits wide.
+fn load_argument(arg: u8) -> Instruction {
+    let low = if cfg!(target_endian = "big") { 4 } else { 0 };
+    instruction(LOAD, 0, 0, OFFSET_ARGS + 8 * u32::from(arg) + low)
+}
+
+fn action(action: Action) -> u32 {
+    match action {
+        Action::Fail(errno) => fail(errno),
+        Action::Ask => libc::SECCOMP_RET_USER_NOTIF,
+    }
+}
+
+fn fail(errno: i32) -> u32 {
+    libc::SECCOMP_RET_ERRNO | (errno.cast_unsigned() & libc::SECCOMP_RET_DATA)
+}
+
+fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> Instruction {
+    Instruction {
+        code,
+        jump_true,
+        jump_false,
+        operand,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the program returns for a call: a small interpreter of the instructions used above.
+    fn run(program: &[Instruction], arch: u32, call: u32, args: [u64; 6]) -> u32 {
+        let mut data = Vec::new();
+        data.extend(call.to_ne_bytes());
+        data.extend(arch.to_ne_bytes());
+        data.extend(0_u64.to_ne_bytes());
+        for arg in args {
+            data.extend(arg.to_ne_bytes());
+        }
+        let mut accumulator = 0_u32;
+        let mut at = 0;
+        loop {
+            let step = program[at];
+            at += 1;
+            let jump = |yes: bool| usize::from(if yes { step.jump_true } else { step.jump_false });
+            match step.code {
+                LOAD => {
+                    let offset = step.operand as usize;
+                    accumulator = u32::from_ne_bytes(data[offset..offset + 4].try_into().unwrap());
+                }
+                AND => accumulator &= step.operand,
+                JUMP_EQUAL => at += jump(accumulator == step.operand),
+                JUMP_GREATER => at += jump(accumulator > step.operand),
+                RETURN => return step.operand,
+                other => panic!("unknown instruction {other:#x}"),
+            }
+        }
+    }
+
+    fn verdict(call: libc::c_long, args: &[u64]) -> u32 {
+        let mut all = [0; 6];
+        all[..args.len()].copy_from_slice(args);
+        run(&program(), ARCH, u32::try_from(call).unwrap(), all)
+    }
+
+    const ASK: u32 = libc::SECCOMP_RET_USER_NOTIF;
+
+    #[test]
+    fn modes_with_set_id_bits_are_asked_about_and_others_are_not() {
+        assert_eq!(verdict(libc::SYS_fchmod, &[3, 0o4755]), ASK);
+        assert_eq!(verdict(libc::SYS_fchmod, &[3, 0o2755]), ASK);
+        assert_eq!(verdict(libc::SYS_fchmod, &[3, 0o1777]), ALLOW);
+        assert_eq!(verdict(libc::SYS_fchmodat, &[3, 0, 0o6755]), ASK);
+        let create = libc::O_CREAT as u64;
+        let unnamed = libc::O_TMPFILE as u64;
+        assert_eq!(verdict(libc::SYS_openat, &[3, 0, create, 0o4755]), ASK);
+        assert_eq!(verdict(libc::SYS_openat, &[3, 0, unnamed, 0o4755]), ASK);
+        assert_eq!(verdict(libc::SYS_openat, &[3, 0, create, 0o755]), ALLOW);
+        // Without O_CREAT the fourth argument is whatever the register held.
+        assert_eq!(verdict(libc::SYS_openat, &[3, 0, libc::O_DIRECTORY as u64, 0o4755]), ALLOW);
+    }
+
+    #[test]
+    fn only_new_file_systems_are_asked_about() {
+        assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, 0]), ASK);
+        assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_NOSUID]), ASK);
+        assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_BIND | libc::MS_REC]), ALLOW);
+        assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_MGC_VAL]), ASK, "the magic number looks like propagation flags");
+    }
+
+    #[test]
+    fn families_outside_the_namespace_do_not_exist() {
+        let missing = fail(libc::EAFNOSUPPORT);
+        assert_eq!(verdict(libc::SYS_socket, &[libc::AF_VSOCK as u64]), missing);
+        assert_eq!(verdict(libc::SYS_socket, &[libc::AF_ALG as u64]), missing);
+        assert_eq!(verdict(libc::SYS_socket, &[libc::AF_UNIX as u64]), ALLOW);
+        assert_eq!(verdict(libc::SYS_socket, &[libc::AF_INET6 as u64]), ALLOW);
+    }
+
+    #[test]
+    fn typing_into_terminals_fails_whatever_the_upper_half_says() {
+        assert_eq!(verdict(libc::SYS_ioctl, &[0, libc::TIOCSTI]), fail(libc::EPERM));
+        assert_eq!(verdict(libc::SYS_ioctl, &[0, libc::TIOCSTI | 1 << 40]), fail(libc::EPERM));
+        assert_eq!(verdict(libc::SYS_ioctl, &[0, libc::TIOCGWINSZ]), ALLOW);
+    }
+
+    #[test]
+    fn other_architectures_and_unknown_calls_do_not_exist() {
+        let filter = program();
+        let missing = fail(libc::ENOSYS);
+        assert_eq!(run(&filter, 0x4000_0003, 1, [0; 6]), missing);
+        assert_eq!(run(&filter, ARCH, LAST_KNOWN + 1, [0; 6]), missing);
+        assert_eq!(run(&filter, ARCH, 0x4000_0000, [0; 6]), missing);
+        assert_eq!(verdict(libc::SYS_read, &[]), ALLOW);
+    }
+
+    #[test]
+    fn every_rule_decides_its_own_call() {
+        for rule in RULES {
+            assert!(!rule.reason.is_empty());
+            if rule.when.is_empty() {
+                assert_eq!(verdict(rule.call, &[]), action(rule.action), "{}", rule.reason);
+            }
+        }
+    }
+}

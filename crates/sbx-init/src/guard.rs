@@ -1,0 +1,299 @@
+//! Answers the calls that the filter asks about, by doing them in the caller's place.
+//!
+//! Letting a call go on after a look at its arguments would be unsound: another thread can change the memory
+//! behind a pointer, or the file behind a descriptor, in between. So a child of init copies the arguments,
+//! takes on the caller's namespaces, root, directory, ids and capabilities, opens the object itself, decides
+//! on that descriptor and acts on that descriptor. It can do nothing that the caller could not do.
+
+mod caller;
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, XattrFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsOpenFlags, MountFlags, MountPropagationFlags};
+use sbx_proto::OsBytes;
+use sbx_sys::seccomp::{self, Notification};
+
+use crate::mountinfo::Entry;
+use caller::Caller;
+
+/// File systems that may be mounted inside. None of them can show or change a file of the host. Not here:
+/// overlay (its upper layer could be a workspace, and copy-up writes setuid files there), cgroup and cgroup2
+/// (an ordinary user's delegated group holds more than the sandbox), fuse.
+const MOUNTABLE: &[&str] = &["tmpfs", "ramfs", "proc", "sysfs", "devpts", "mqueue"];
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+/// `MS_MGC_VAL`: the kernel ignores this upper half if it is exactly this.
+const OLD_MAGIC: u64 = 0xc0ed_0000;
+const MAX_XATTR: usize = 64 << 10;
+
+/// What is known about the sandbox's file systems.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    proc: OwnedFd,
+    /// Superblocks of the sandbox's own layers and memory file systems.
+    own: BTreeSet<String>,
+    /// Superblocks of workspaces: a tmpfs among them is not the sandbox's own.
+    shared: BTreeSet<String>,
+}
+
+impl Guard {
+    /// `mounts` is init's own view, right after the tree was built.
+    pub(crate) fn new(proc: OwnedFd, mounts: &[Entry], workspaces: &[OsBytes]) -> Self {
+        let shared: BTreeSet<String> = mounts
+            .iter()
+            .filter(|mount| workspaces.iter().any(|path| mount.is_below(path.as_path())))
+            .map(|mount| mount.device.clone())
+            .collect();
+        let own = mounts
+            .iter()
+            .filter(|mount| matches!(mount.kind.as_str(), "overlay" | "tmpfs" | "devpts"))
+            .map(|mount| mount.device.clone())
+            .filter(|device| !shared.contains(device))
+            .collect();
+        Self { proc, own, shared }
+    }
+
+    /// May the object behind `fd` carry setuid bits and file capabilities? Only what cannot be seen from the
+    /// host: the sandbox's own layers, and memory file systems.
+    fn is_own(&self, fd: BorrowedFd<'_>, mounts: &[Entry]) -> bool {
+        let Some(id) = caller::mount_id(&self.proc, fd) else {
+            return false;
+        };
+        // A mount that is attached nowhere is not listed, and so not the sandbox's own.
+        mounts.iter().find(|mount| mount.id == id).is_some_and(|mount| {
+            self.own.contains(&mount.device)
+                || (matches!(mount.kind.as_str(), "tmpfs" | "ramfs") && !self.shared.contains(&mount.device))
+        })
+    }
+}
+
+/// Answers one call. Runs in a child of init, which ends afterwards.
+pub(crate) fn answer(guard: &Guard, listener: BorrowedFd<'_>, call: &Notification) {
+    let result = Caller::find(&guard.proc, call.pid)
+        .and_then(|caller| perform(guard, listener, call, caller));
+    let _ = match result {
+        Ok(Answer::Value(value)) => seccomp::answer(listener, call.id, Ok(value)),
+        Ok(Answer::Descriptor { fd, close_on_exec }) => {
+            seccomp::answer_with_fd(listener, call.id, fd.as_fd(), close_on_exec)
+        }
+        Err(error) => seccomp::answer(listener, call.id, Err(error.raw_os_error())),
+    };
+}
+
+enum Answer {
+    Value(i64),
+    Descriptor { fd: OwnedFd, close_on_exec: bool },
+}
+
+const DONE: Answer = Answer::Value(0);
+
+/// The arguments as numbers of the width that the kernel gives them.
+fn low(value: u64) -> u32 {
+    (value & 0xffff_ffff) as u32
+}
+
+fn perform(
+    guard: &Guard,
+    listener: BorrowedFd<'_>,
+    call: &Notification,
+    caller: Caller,
+) -> Result<Answer, Errno> {
+    let [a, b, c, d, e, _] = call.args;
+    let here = libc::AT_FDCWD as u32 as u64;
+    let work = match libc::c_long::from(call.syscall) {
+        libc::SYS_fchmod => Work::ChangeMode(caller.descriptor(low(a))?, low(b)),
+        libc::SYS_fchmodat => caller.change_mode(a, b, low(c), 0)?,
+        libc::SYS_fchmodat2 => caller.change_mode(a, b, low(c), low(d))?,
+        libc::SYS_openat => caller.create(a, b, low(c), low(d))?,
+        libc::SYS_mknodat => caller.make_node(a, b, low(c), d)?,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_chmod => caller.change_mode(here, a, low(b), 0)?,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open => caller.create(here, a, low(b), low(c))?,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_creat => {
+            let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+            caller.create(here, a, flags.cast_unsigned(), low(b))?
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_mknod => caller.make_node(here, a, low(b), c)?,
+        libc::SYS_setxattr => Work::SetXattr(caller.place(here, a, 0)?, caller.xattr(b, c, d, e)?),
+        libc::SYS_lsetxattr => {
+            let flags = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned();
+            Work::SetXattr(caller.place(here, a, flags)?, caller.xattr(b, c, d, e)?)
+        }
+        libc::SYS_fsetxattr => {
+            Work::SetXattr(Place::Open(caller.descriptor(low(a))?), caller.xattr(b, c, d, e)?)
+        }
+        libc::SYS_mount => Work::Mount(Box::new(caller.mount(call.args)?)),
+        libc::SYS_fsopen => Work::OpenFileSystem(caller.string(a, 64)?, low(b)),
+        _ => return Err(Errno::NOSYS),
+    };
+    let mounts = caller.mounts()?;
+    // Only now is everything above known to be about the process that asked.
+    if !seccomp::still_waiting(listener, call.id) {
+        return Err(Errno::SRCH);
+    }
+    caller.take_on()?;
+    work.run(guard, &mounts)
+}
+
+/// A call with its arguments copied.
+enum Work {
+    ChangeMode(OwnedFd, u32),
+    ChangeModeAt(Place, u32),
+    Create { place: Place, flags: OFlags, mode: u32 },
+    MakeNode { place: Place, mode: u32, device: u64 },
+    SetXattr(Place, Xattr),
+    Mount(Box<Mount>),
+    OpenFileSystem(CString, u32),
+}
+
+/// A file, as the caller names it.
+enum Place {
+    Open(OwnedFd),
+    Path { base: Option<OwnedFd>, path: CString, follow: bool },
+}
+
+struct Xattr {
+    name: CString,
+    value: Vec<u8>,
+    flags: u32,
+}
+
+struct Mount {
+    source: CString,
+    target: CString,
+    kind: CString,
+    flags: u64,
+    data: CString,
+}
+
+impl Place {
+    /// The object itself. Runs as the caller: the kernel checks every directory on the way.
+    fn open(self) -> Result<OwnedFd, Errno> {
+        match self {
+            Self::Open(fd) => Ok(fd),
+            Self::Path { base, path, follow } => {
+                let mut flags = OFlags::PATH | OFlags::CLOEXEC;
+                flags.set(OFlags::NOFOLLOW, !follow);
+                rustix::fs::openat(base_of(base.as_ref()), path, flags, FileMode::empty())
+            }
+        }
+    }
+}
+
+fn base_of(base: Option<&OwnedFd>) -> BorrowedFd<'_> {
+    base.map_or(rustix::fs::CWD, AsFd::as_fd)
+}
+
+impl Work {
+    fn run(self, guard: &Guard, mounts: &[Entry]) -> Result<Answer, Errno> {
+        match self {
+            Self::ChangeMode(fd, mode) => {
+                allow_set_id(guard, fd.as_fd(), mounts)?;
+                rustix::fs::fchmod(&fd, FileMode::from_bits_truncate(mode))?;
+                Ok(DONE)
+            }
+            Self::ChangeModeAt(place, mode) => {
+                let fd = place.open()?;
+                let kind = rustix::fs::fstat(&fd)?.st_mode;
+                if FileType::from_raw_mode(kind) == FileType::Symlink {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                allow_set_id(guard, fd.as_fd(), mounts)?;
+                let path = caller::self_path(fd.as_fd());
+                rustix::fs::chmodat(&guard.proc, path, FileMode::from_bits_truncate(mode), AtFlags::empty())?;
+                Ok(DONE)
+            }
+            Self::Create { place, flags, mode } => create(place, flags, mode),
+            Self::MakeNode { place, mode, device } => make_node(place, mode, device),
+            Self::SetXattr(place, xattr) => set_xattr(guard, mounts, place, &xattr),
+            Self::Mount(mount) => mount.perform(),
+            Self::OpenFileSystem(kind, flags) => {
+                allow_kind(&kind)?;
+                let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+                Ok(Answer::Descriptor {
+                    fd: context,
+                    close_on_exec: flags & 1 != 0,
+                })
+            }
+        }
+    }
+}
+
+fn allow_set_id(guard: &Guard, fd: BorrowedFd<'_>, mounts: &[Entry]) -> Result<(), Errno> {
+    if guard.is_own(fd, mounts) { Ok(()) } else { Err(Errno::PERM) }
+}
+
+fn allow_kind(kind: &CStr) -> Result<(), Errno> {
+    if kind.to_str().is_ok_and(|kind| MOUNTABLE.contains(&kind)) { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// A new file begins without the bits; a program that wants them changes the mode afterwards and is asked
+/// about that.
+fn create(place: Place, flags: OFlags, mode: u32) -> Result<Answer, Errno> {
+    let Place::Path { base, path, .. } = place else {
+        return Err(Errno::BADF);
+    };
+    let close_on_exec = flags.contains(OFlags::CLOEXEC);
+    let mode = FileMode::from_bits_truncate(mode & !SET_ID);
+    let fd = rustix::fs::openat(base_of(base.as_ref()), path, flags | OFlags::CLOEXEC | OFlags::NOCTTY, mode)?;
+    Ok(Answer::Descriptor { fd, close_on_exec })
+}
+
+fn make_node(place: Place, mode: u32, device: u64) -> Result<Answer, Errno> {
+    let Place::Path { base, path, .. } = place else {
+        return Err(Errno::BADF);
+    };
+    let kind = FileType::from_raw_mode(mode);
+    let mode = FileMode::from_bits_truncate(mode & !SET_ID);
+    rustix::fs::mknodat(base_of(base.as_ref()), path, kind, mode, device)?;
+    Ok(DONE)
+}
+
+fn set_xattr(guard: &Guard, mounts: &[Entry], place: Place, xattr: &Xattr) -> Result<Answer, Errno> {
+    let opened = matches!(place, Place::Open(_));
+    let fd = place.open()?;
+    if xattr.name.as_bytes().starts_with(b"security.") {
+        allow_set_id(guard, fd.as_fd(), mounts)?;
+    }
+    let flags = XattrFlags::from_bits_retain(xattr.flags);
+    if opened {
+        rustix::fs::fsetxattr(&fd, &xattr.name, &xattr.value, flags)?;
+        return Ok(DONE);
+    }
+    // There is no such call for a descriptor that names a place only; its link in proc leads to the object.
+    rustix::process::fchdir(&guard.proc)?;
+    rustix::fs::setxattr(caller::self_path(fd.as_fd()), &xattr.name, &xattr.value, flags)?;
+    Ok(DONE)
+}
+
+impl Mount {
+    fn perform(&self) -> Result<Answer, Errno> {
+        let flags = match self.flags & 0xffff_0000 {
+            OLD_MAGIC => low(self.flags) & 0xffff,
+            _ => low(self.flags),
+        };
+        let propagation = MountPropagationFlags::SHARED
+            | MountPropagationFlags::PRIVATE
+            | MountPropagationFlags::DOWNSTREAM
+            | MountPropagationFlags::UNBINDABLE;
+        if flags & propagation.bits() != 0 {
+            rustix::mount::mount_change(&self.target, MountPropagationFlags::from_bits_retain(flags))?;
+            return Ok(DONE);
+        }
+        allow_kind(&self.kind)?;
+        rustix::mount::mount(
+            &self.source,
+            &self.target,
+            &self.kind,
+            MountFlags::from_bits_retain(flags),
+            Some(self.data.as_c_str()),
+        )?;
+        Ok(DONE)
+    }
+}

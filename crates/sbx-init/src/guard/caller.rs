@@ -1,0 +1,259 @@
+//! The process that waits for an answer: its memory, its descriptors, and becoming like it.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags};
+use sbx_sys::credentials::{self, Credentials};
+use sbx_sys::process;
+
+use super::{MAX_XATTR, Mount, Place, Work, Xattr};
+use crate::mountinfo::{self, Entry};
+
+/// What the call is done with, as init's own user namespace names it.
+#[derive(Debug, PartialEq, Eq)]
+struct Status {
+    credentials: Credentials,
+    capabilities: u64,
+    umask: u32,
+    group_leader: i32,
+}
+
+#[derive(Debug)]
+pub(super) struct Caller {
+    status: Status,
+    pidfd: OwnedFd,
+    memory: File,
+    mounts: File,
+    root: OwnedFd,
+    cwd: OwnedFd,
+    user: OwnedFd,
+    mount: OwnedFd,
+}
+
+fn io(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+impl Caller {
+    /// Opens everything about the thread `tid` of init's pid namespace.
+    pub(super) fn find(proc: &OwnedFd, tid: u32) -> Result<Self, Errno> {
+        let open = |name: &str, flags: OFlags| {
+            rustix::fs::openat(proc, format!("{tid}/{name}"), flags | OFlags::CLOEXEC, FileMode::empty())
+        };
+        let mut text = String::new();
+        File::from(open("status", OFlags::RDONLY)?)
+            .read_to_string(&mut text)
+            .map_err(io)?;
+        let status = parse_status(&text).ok_or(Errno::SRCH)?;
+        // The descriptor table belongs to the process; a pidfd is of its first thread.
+        let leader = rustix::process::Pid::from_raw(status.group_leader).ok_or(Errno::SRCH)?;
+        Ok(Self {
+            pidfd: rustix::process::pidfd_open(leader, PidfdFlags::empty())?,
+            memory: open("mem", OFlags::RDONLY)?.into(),
+            mounts: open("mountinfo", OFlags::RDONLY)?.into(),
+            root: open("root", OFlags::PATH)?,
+            cwd: open("cwd", OFlags::PATH)?,
+            user: open("ns/user", OFlags::RDONLY)?,
+            mount: open("ns/mnt", OFlags::RDONLY)?,
+            status,
+        })
+    }
+
+    pub(super) fn mounts(&self) -> Result<Vec<Entry>, Errno> {
+        let mut text = String::new();
+        (&self.mounts).take(4 << 20).read_to_string(&mut text).map_err(io)?;
+        Ok(mountinfo::parse(&text))
+    }
+
+    /// A copy of the caller's descriptor: the same open file, whatever the number means later.
+    pub(super) fn descriptor(&self, number: u32) -> Result<OwnedFd, Errno> {
+        let number = i32::try_from(number).map_err(|_| Errno::BADF)?;
+        rustix::process::pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty())
+    }
+
+    pub(super) fn bytes(&self, address: u64, size: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0; size];
+        self.memory
+            .read_exact_at(&mut bytes, address)
+            .map_err(|_| Errno::FAULT)?;
+        Ok(bytes)
+    }
+
+    /// A NUL-terminated string of at most `max` bytes, NUL included.
+    pub(super) fn string(&self, address: u64, max: usize) -> Result<CString, Errno> {
+        const PAGE: u64 = 4096;
+        let mut text = Vec::new();
+        let mut at = address;
+        while text.len() < max {
+            // Never across a page: the next one need not be there.
+            let step = usize::try_from(PAGE - at % PAGE).unwrap_or(1).min(max - text.len());
+            let chunk = self.bytes(at, step)?;
+            if let Some(end) = chunk.iter().position(|byte| *byte == 0) {
+                text.extend_from_slice(chunk.get(..end).unwrap_or_default());
+                return CString::new(text).map_err(|_| Errno::INVAL);
+            }
+            text.extend_from_slice(&chunk);
+            at = at.wrapping_add(step as u64);
+        }
+        Err(Errno::NAMETOOLONG)
+    }
+
+    fn path(&self, address: u64) -> Result<CString, Errno> {
+        self.string(address, libc::PATH_MAX as usize)
+    }
+
+    fn optional_string(&self, address: u64, max: usize) -> Result<CString, Errno> {
+        if address == 0 { Ok(CString::default()) } else { self.string(address, max) }
+    }
+
+    /// The object that `dirfd` and the path at `address` name.
+    pub(super) fn place(&self, dirfd: u64, address: u64, flags: u32) -> Result<Place, Errno> {
+        let flags = flags.cast_signed();
+        let dirfd = super::low(dirfd);
+        let base = if dirfd.cast_signed() == libc::AT_FDCWD { None } else { Some(self.descriptor(dirfd)) };
+        let path = self.path(address)?;
+        if path.is_empty() {
+            return match base {
+                Some(fd) if flags & libc::AT_EMPTY_PATH != 0 => Ok(Place::Open(fd?)),
+                _ => Err(Errno::NOENT),
+            };
+        }
+        // An absolute path does not need the descriptor, which may then be anything.
+        let base = if path.as_bytes().starts_with(b"/") { None } else { base.transpose()? };
+        Ok(Place::Path {
+            base,
+            path,
+            follow: flags & libc::AT_SYMLINK_NOFOLLOW == 0,
+        })
+    }
+
+    pub(super) fn change_mode(&self, dirfd: u64, address: u64, mode: u32, flags: u32) -> Result<Work, Errno> {
+        Ok(Work::ChangeModeAt(self.place(dirfd, address, flags)?, mode))
+    }
+
+    pub(super) fn create(&self, dirfd: u64, address: u64, flags: u32, mode: u32) -> Result<Work, Errno> {
+        Ok(Work::Create {
+            place: self.place(dirfd, address, 0)?,
+            flags: OFlags::from_bits_retain(flags),
+            mode,
+        })
+    }
+
+    pub(super) fn make_node(&self, dirfd: u64, address: u64, mode: u32, device: u64) -> Result<Work, Errno> {
+        Ok(Work::MakeNode {
+            place: self.place(dirfd, address, 0)?,
+            mode,
+            device,
+        })
+    }
+
+    pub(super) fn xattr(&self, name: u64, value: u64, size: u64, flags: u64) -> Result<Xattr, Errno> {
+        let size = usize::try_from(size).map_err(|_| Errno::TOOBIG)?;
+        if size > MAX_XATTR {
+            return Err(Errno::TOOBIG);
+        }
+        Ok(Xattr {
+            name: self.string(name, 256).map_err(|_| Errno::RANGE)?,
+            value: self.bytes(value, size)?,
+            flags: super::low(flags),
+        })
+    }
+
+    pub(super) fn mount(&self, args: [u64; 6]) -> Result<Mount, Errno> {
+        let [source, target, kind, flags, data, _] = args;
+        Ok(Mount {
+            source: self.optional_string(source, 4096)?,
+            target: self.path(target)?,
+            kind: self.optional_string(kind, 64)?,
+            flags,
+            data: self.optional_string(data, 4096)?,
+        })
+    }
+
+    /// From here on this process is to the kernel what the caller is. The mounts come before the user
+    /// namespace: they may belong to one above it.
+    pub(super) fn take_on(self) -> Result<(), Errno> {
+        process::setns(self.mount.as_fd(), process::NEW_MOUNT).map_err(io)?;
+        rustix::process::fchdir(&self.root)?;
+        rustix::process::chroot(".")?;
+        rustix::process::fchdir(&self.cwd)?;
+        rustix::process::umask(FileMode::from_bits_truncate(self.status.umask));
+        credentials::keep_capabilities().map_err(io)?;
+        // Where the user namespace forbids groups there are none to take on.
+        let with_groups = credentials::become_user(&self.status.credentials, true);
+        with_groups
+            .or_else(|_| credentials::become_user(&self.status.credentials, false))
+            .map_err(io)?;
+        credentials::raise_capabilities().map_err(io)?;
+        process::setns(self.user.as_fd(), process::NEW_USER).map_err(io)?;
+        credentials::set_capabilities(self.status.capabilities).map_err(io)
+    }
+}
+
+/// Which mount a descriptor of this process is on.
+pub(super) fn mount_id(proc: &OwnedFd, fd: BorrowedFd<'_>) -> Option<u64> {
+    let path = format!("self/fdinfo/{}", fd.as_raw_fd());
+    let file = rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, FileMode::empty()).ok()?;
+    let mut text = String::new();
+    File::from(file).read_to_string(&mut text).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+    line.trim().parse().ok()
+}
+
+/// A descriptor's link, relative to a mount of proc.
+pub(super) fn self_path(fd: BorrowedFd<'_>) -> String {
+    format!("self/fd/{}", fd.as_raw_fd())
+}
+
+fn parse_status(text: &str) -> Option<Status> {
+    let field = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    };
+    // Real, effective, saved, file system: the last is what the kernel checks files with.
+    let last = |name: &str| field(name)?.split_whitespace().nth(3)?.parse().ok();
+    Some(Status {
+        credentials: Credentials {
+            uid: last("Uid")?,
+            gid: last("Gid")?,
+            groups: field("Groups")?
+                .split_whitespace()
+                .filter_map(|group| group.parse().ok())
+                .collect(),
+        },
+        capabilities: u64::from_str_radix(field("CapEff")?, 16).ok()?,
+        umask: u32::from_str_radix(field("Umask")?, 8).ok()?,
+        group_leader: field("Tgid")?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_says_what_the_kernel_checks_files_with() {
+        let text = "Name:\ta: b\nUmask:\t0027\nTgid:\t12\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000000001ff\n";
+        assert_eq!(
+            parse_status(text),
+            Some(Status {
+                credentials: Credentials {
+                    uid: 4,
+                    gid: 8,
+                    groups: vec![9, 10]
+                },
+                capabilities: 0x1ff,
+                umask: 0o027,
+                group_leader: 12,
+            })
+        );
+        assert_eq!(parse_status("Uid:\t0\n"), None);
+    }
+}

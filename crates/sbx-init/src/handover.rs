@@ -1,0 +1,89 @@
+//! Files that root (or another id) made in a workspace are given to the agent, who is the caller outside.
+//!
+//! Runs in init's own mount namespace, where nothing from inside can be mounted over a workspace, and with
+//! the outer user namespace's power only: ids of the sandbox's range can be changed, no others.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use sbx_proto::OsBytes;
+
+const AGENT: u32 = 1000;
+
+/// Walks every workspace. What cannot be changed (a file of some other host user) is left alone.
+pub(crate) fn hand_over(workspaces: &[OsBytes]) {
+    for workspace in workspaces {
+        if let Ok(root) = rustix::fs::open(workspace.as_path(), DIRECTORY, FileMode::empty()) {
+            // A directory that is moved under way ends the walk of that workspace; the next one goes on.
+            let _ = walk(root);
+        }
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// A directory above the current one: who it was, and what is still to be visited in it.
+struct Level {
+    identity: (u64, u64),
+    subdirectories: Vec<CString>,
+}
+
+/// Depth first with one open descriptor, whatever the depth. Going up is by `..`, checked against the
+/// directory that was left: a hostile rename must not lead the walk out.
+fn walk(root: OwnedFd) -> Result<(), Errno> {
+    let mut current = root;
+    let mut levels = vec![enter(current.as_fd())?];
+    while let Some(level) = levels.last_mut() {
+        if let Some(name) = level.subdirectories.pop() {
+            let Ok(below) = rustix::fs::openat(&current, &name, DIRECTORY, FileMode::empty()) else {
+                continue;
+            };
+            current = below;
+            levels.push(enter(current.as_fd())?);
+            continue;
+        }
+        levels.pop();
+        if let Some(above) = levels.last() {
+            current = rustix::fs::openat(&current, c"..", DIRECTORY, FileMode::empty())?;
+            if identity(&rustix::fs::fstat(&current)?) != above.identity {
+                return Err(Errno::STALE);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Changes the owner of everything in one directory.
+fn enter(dir: BorrowedFd<'_>) -> Result<Level, Errno> {
+    let mut subdirectories = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let name = CString::from(entry?.file_name());
+        if name.as_c_str() == c"." || name.as_c_str() == c".." {
+            continue;
+        }
+        let Ok(stat) = rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+            continue;
+        };
+        if stat.st_uid != AGENT || stat.st_gid != AGENT {
+            let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
+            let _ = rustix::fs::chownat(dir, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
+        }
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            subdirectories.push(name);
+        }
+    }
+    Ok(Level {
+        identity: identity(&rustix::fs::fstat(dir)?),
+        subdirectories,
+    })
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}

@@ -1,0 +1,658 @@
+//! Pid 1 of a sandbox: serves exec requests, reaps, answers the filter's questions, hands files over.
+//!
+//! One thread, one `poll` loop, no long-lived children of its own. Bytes of commands do not pass through it,
+//! except what detached commands write to the log.
+
+mod log;
+mod peer;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::process::{Gid, Pid, Signal, Uid, WaitOptions};
+use rustix::termios::Winsize;
+use sbx_proto::exec::{Exec, ExitStatus, FailKind, Reply, Request, Role, Stdio as WantedStdio};
+use sbx_proto::plan::{Boot, Mode};
+use sbx_sys::process::{self, Fork, SingleThreaded};
+use sbx_sys::signals::SignalFd;
+use sbx_sys::{fdpass, seccomp};
+
+use crate::guard::{self, Guard};
+use crate::handover;
+use crate::setup::Namespaces;
+use crate::spawn::{self, Failure, Stdio, Surroundings};
+use crate::{filter, mountinfo};
+use log::Log;
+use peer::Peer;
+
+/// Touched by our `sudo`: root may have made files in a workspace.
+const ROOT_WAS_USED: &str = "/run/.sbx-root-was-used";
+/// Answers to the filter that are worked on at the same time.
+const MAX_ANSWERS: usize = 16;
+
+/// What setup leaves to init.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) listener: OwnedFd,
+    pub(crate) logs: [OwnedFd; 2],
+    pub(crate) proc: OwnedFd,
+    pub(crate) ptys: OwnedFd,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) mode: Mode,
+}
+
+/// Serves until it is told to stop. The process's exit code.
+pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
+    let listener = UnixListener::from(parts.listener);
+    let (Ok(()), Ok(signals)) = (
+        listener.set_nonblocking(true),
+        SignalFd::new(&[libc::SIGCHLD]),
+    ) else {
+        return 1;
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let guard = Guard::new(parts.proc, &mountinfo::parse(&mounts), &boot.workspaces);
+    let mut init = Init {
+        proof,
+        id: boot.id,
+        listener,
+        signals,
+        ptys: parts.ptys,
+        log: Log::new(parts.logs),
+        guard,
+        // With one id there is nothing to hand over.
+        workspaces: if parts.mode == Mode::Single { vec![] } else { boot.workspaces },
+        surroundings: Surroundings {
+            mode: parts.mode,
+            namespaces: parts.namespaces,
+            filter: filter::program(),
+            env: boot.env,
+            workdir: boot.workdir,
+        },
+        peers: BTreeMap::new(),
+        commands: BTreeMap::new(),
+        outputs: Vec::new(),
+        filters: Vec::new(),
+        answers: Vec::new(),
+        handovers: BTreeMap::new(),
+        next: 1,
+        stopping: None,
+    };
+    init.run();
+    0
+}
+
+struct Init<'a> {
+    proof: &'a SingleThreaded,
+    id: String,
+    listener: UnixListener,
+    signals: SignalFd,
+    ptys: OwnedFd,
+    log: Log,
+    guard: Guard,
+    workspaces: Vec<sbx_proto::OsBytes>,
+    surroundings: Surroundings,
+    peers: BTreeMap<u64, Peer>,
+    /// By pid.
+    commands: BTreeMap<i32, Command>,
+    outputs: Vec<Output>,
+    /// Listeners of the commands' filters; each ends with its last process.
+    filters: Vec<OwnedFd>,
+    /// Pids of children that answer a filter.
+    answers: Vec<i32>,
+    /// Children that hand files over, and the exit that waits for them.
+    handovers: BTreeMap<i32, Option<Ended>>,
+    next: u64,
+    stopping: Option<Stopping>,
+}
+
+struct Command {
+    id: u64,
+    /// Who asked for it, while connected.
+    peer: Option<u64>,
+    /// Not yet executed: where it says how that goes.
+    starting: Option<Starting>,
+    /// The program was executed; only then is an exit the program's own.
+    failed: Option<Failure>,
+    master: Option<OwnedFd>,
+    root: bool,
+    detached: bool,
+}
+
+struct Starting {
+    status: UnixStream,
+    said: Vec<u8>,
+}
+
+struct Ended {
+    id: u64,
+    peer: Option<u64>,
+    status: ExitStatus,
+    detached: bool,
+}
+
+/// A pipe of a detached command.
+struct Output {
+    id: u64,
+    kind: &'static str,
+    pipe: OwnedFd,
+}
+
+struct Stopping {
+    kill_at: Instant,
+    killed: bool,
+}
+
+/// Which of the polled descriptors is which.
+#[derive(Clone, Copy)]
+enum Source {
+    Listener,
+    Signals,
+    Peer(u64),
+    Starting(i32),
+    Output(usize),
+    Filter(usize),
+}
+
+impl Init<'_> {
+    fn run(&mut self) {
+        loop {
+            if self.finished() {
+                return;
+            }
+            let ready = self.wait();
+            // Listeners and pipes are removed by position: the last ones first.
+            for (source, flags) in ready.into_iter().rev() {
+                self.handle(source, flags);
+            }
+        }
+    }
+
+    fn wait(&self) -> Vec<(Source, PollFlags)> {
+        let (sources, mut fds): (Vec<Source>, Vec<PollFd<'_>>) = self.interests().into_iter().unzip();
+        let timeout = self.stopping.as_ref().filter(|s| !s.killed).map(|stopping| {
+            let left = stopping.kill_at.saturating_duration_since(Instant::now());
+            Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(0) | Err(_) => vec![],
+            Ok(_) => sources
+                .into_iter()
+                .zip(&fds)
+                .map(|(source, fd)| (source, fd.revents()))
+                .filter(|(_, flags)| !flags.is_empty())
+                .collect(),
+        }
+    }
+
+    fn interests(&self) -> Vec<(Source, PollFd<'_>)> {
+        let mut all = vec![(Source::Signals, PollFd::new(&self.signals, PollFlags::IN))];
+        if self.stopping.is_none() {
+            all.push((Source::Listener, PollFd::new(&self.listener, PollFlags::IN)));
+        }
+        for (key, peer) in &self.peers {
+            all.push((Source::Peer(*key), PollFd::new(peer, peer.interest())));
+        }
+        for (pid, command) in &self.commands {
+            if let Some(starting) = &command.starting {
+                all.push((Source::Starting(*pid), PollFd::new(&starting.status, PollFlags::IN)));
+            }
+        }
+        for (index, output) in self.outputs.iter().enumerate() {
+            all.push((Source::Output(index), PollFd::new(&output.pipe, PollFlags::IN)));
+        }
+        // While enough answers are under way a filter's callers wait, but its end is still seen.
+        let questions = if self.answers.len() < MAX_ANSWERS { PollFlags::IN } else { PollFlags::empty() };
+        for (index, filter) in self.filters.iter().enumerate() {
+            all.push((Source::Filter(index), PollFd::new(filter, questions)));
+        }
+        all
+    }
+
+    fn handle(&mut self, source: Source, flags: PollFlags) {
+        match source {
+            Source::Signals => {
+                while let Ok(Some(_)) = self.signals.read() {}
+                self.reap();
+            }
+            Source::Listener => self.accept(),
+            Source::Peer(key) => self.peer_ready(key, flags),
+            Source::Starting(pid) => self.hear_start(pid),
+            Source::Output(index) => self.copy_output(index),
+            Source::Filter(index) => self.filter_ready(index, flags),
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            if stream.set_nonblocking(true).is_ok() {
+                let key = self.next_number();
+                self.peers.insert(key, Peer::new(stream));
+            }
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    fn peer_ready(&mut self, key: u64, flags: PollFlags) {
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
+        if flags.contains(PollFlags::OUT) {
+            peer.flush();
+        }
+        let alive = peer.receive();
+        loop {
+            let Some(peer) = self.peers.get_mut(&key) else {
+                return;
+            };
+            match peer.next_request() {
+                Ok(Some(request)) => self.request(key, request),
+                Ok(None) => break,
+                Err(message) => {
+                    self.reply(key, &Reply::Failed { kind: FailKind::BadRequest, message });
+                    self.forget_peer(key);
+                    return;
+                }
+            }
+        }
+        if !alive {
+            self.forget_peer(key);
+        }
+    }
+
+    /// A client that is gone leaves its command running, as docker does; one with a terminal hangs up.
+    fn forget_peer(&mut self, key: u64) {
+        self.peers.remove(&key);
+        for command in self.commands.values_mut() {
+            if command.peer == Some(key) {
+                command.peer = None;
+                command.master = None;
+            }
+        }
+    }
+
+    fn reply(&mut self, key: u64, reply: &Reply) {
+        self.reply_with(key, reply, None);
+    }
+
+    fn reply_with(&mut self, key: u64, reply: &Reply, fd: Option<OwnedFd>) {
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.send(reply, fd);
+        }
+    }
+
+    fn request(&mut self, key: u64, request: Request) {
+        match request {
+            Request::Hello { protocol, role } => self.hello(key, protocol, role),
+            Request::Exec(exec) => {
+                if let Err(failure) = self.exec(key, &exec) {
+                    let Failure { kind, message } = failure;
+                    self.reply(key, &Reply::Failed { kind, message });
+                }
+            }
+            Request::Signal { signal } => self.signal(key, signal),
+            Request::Resize { rows, cols } => self.resize(key, rows, cols),
+            Request::Shutdown { grace_ms } => {
+                if self.peers.get(&key).is_some_and(|peer| peer.role() == Some(Role::Daemon)) {
+                    self.shut_down(Duration::from_millis(grace_ms));
+                }
+            }
+        }
+    }
+
+    fn hello(&mut self, key: u64, protocol: u32, role: Role) {
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.set_role(role);
+        }
+        let reply = Reply::Hello {
+            protocol: sbx_proto::PROTOCOL,
+            sandbox: self.id.clone(),
+        };
+        self.reply(key, &reply);
+        if protocol != sbx_proto::PROTOCOL {
+            self.forget_peer(key);
+            return;
+        }
+        if role == Role::Daemon {
+            let running = self.running();
+            self.reply(key, &Reply::Commands { running });
+        }
+    }
+
+    fn exec(&mut self, key: u64, exec: &Exec) -> Result<(), Failure> {
+        let bad = |message: &str| Failure {
+            kind: FailKind::BadRequest,
+            message: message.into(),
+        };
+        let peer = self.peers.get_mut(&key).ok_or_else(|| bad("the client is gone"))?;
+        if peer.role() != Some(Role::Client) || peer.command.is_some() {
+            return Err(bad("a connection runs one command, after its hello"));
+        }
+        let fds = peer.take_fds();
+        if self.stopping.is_some() {
+            return Err(bad("the sandbox is stopping"));
+        }
+        let id = self.next_number();
+        let (stdio, master) = self.stdio(id, &exec.stdio, fds)?;
+        let spawned = spawn::spawn(self.proof, &self.surroundings, exec, stdio)?;
+        let detached = exec.stdio == WantedStdio::Log;
+        if detached {
+            let argv: Vec<_> = exec.argv.iter().map(|arg| String::from_utf8_lossy(&arg.0)).collect();
+            self.log.write(id, "start", argv.join(" ").as_bytes());
+        }
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.command = Some(spawned.pid);
+        }
+        let agent = matches!(exec.user.as_deref(), None | Some("agent" | "1000"));
+        self.commands.insert(
+            spawned.pid,
+            Command {
+                id,
+                peer: Some(key),
+                starting: Some(Starting {
+                    status: spawned.status,
+                    said: Vec::new(),
+                }),
+                failed: None,
+                master,
+                root: !agent,
+                detached,
+            },
+        );
+        self.tell_daemon();
+        Ok(())
+    }
+
+    /// The three descriptors for a command, and the terminal's master.
+    fn stdio(
+        &mut self,
+        id: u64,
+        wanted: &WantedStdio,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(Stdio, Option<OwnedFd>), Failure> {
+        match wanted {
+            WantedStdio::Pipes => {
+                let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| Failure {
+                    kind: FailKind::BadRequest,
+                    message: "three descriptors must come with the request".into(),
+                })?;
+                let stdio = Stdio { fds, terminal: false };
+                Ok((stdio, None))
+            }
+            WantedStdio::Tty { rows, cols } => {
+                let (master, slave) =
+                    self.terminal(*rows, *cols).map_err(|e| Failure::engine("make a terminal", e))?;
+                let twice = |fd: &OwnedFd| fd.try_clone().map_err(|e| Failure::engine("make a terminal", e));
+                let fds = [twice(&slave)?, twice(&slave)?, slave];
+                Ok((Stdio { fds, terminal: true }, Some(master)))
+            }
+            WantedStdio::Log => {
+                let pipe = || {
+                    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+                        .map_err(|e| Failure::engine("make a pipe", e))
+                };
+                let (input, _) = pipe()?;
+                let (out, out_end) = pipe()?;
+                let (err, err_end) = pipe()?;
+                self.outputs.push(Output { id, kind: "out", pipe: out });
+                self.outputs.push(Output { id, kind: "err", pipe: err });
+                let fds = [input, out_end, err_end];
+                Ok((Stdio { fds, terminal: false }, None))
+            }
+        }
+    }
+
+    /// Made in init's own view of `/dev/pts`: what is mounted there inside does not matter.
+    fn terminal(&self, rows: u16, cols: u16) -> Result<(OwnedFd, OwnedFd), rustix::io::Errno> {
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let master = rustix::fs::openat(&self.ptys, "ptmx", flags, FileMode::empty())?;
+        rustix::pty::unlockpt(&master)?;
+        let open = rustix::pty::OpenptFlags::RDWR
+            | rustix::pty::OpenptFlags::NOCTTY
+            | rustix::pty::OpenptFlags::CLOEXEC;
+        let slave = rustix::pty::ioctl_tiocgptpeer(&master, open)?;
+        if self.surroundings.mode != Mode::Single {
+            rustix::fs::fchown(&slave, Some(Uid::from_raw(1000)), Some(Gid::from_raw(5)))?;
+        }
+        rustix::termios::tcsetwinsize(&master, winsize(rows, cols))?;
+        Ok((master, slave))
+    }
+
+    /// What a starting command says: the filter's listener, then why it failed, or nothing.
+    fn hear_start(&mut self, pid: i32) {
+        let Some(command) = self.commands.get_mut(&pid) else {
+            return;
+        };
+        let Some(starting) = &mut command.starting else {
+            return;
+        };
+        let mut buffer = [0; 4096];
+        let mut fds = Vec::new();
+        let count = match fdpass::recv_with_fds(&starting.status, &mut buffer, &mut fds) {
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Err(_) => 0,
+        };
+        self.filters.append(&mut fds);
+        if count > 0 {
+            starting.said.extend_from_slice(buffer.get(..count).unwrap_or_default());
+            return;
+        }
+        let said = std::mem::take(&mut starting.said);
+        command.starting = None;
+        let (id, peer) = (command.id, command.peer);
+        // The first byte came with the listener; without it the child did not get that far.
+        let words = said.strip_prefix(b"l").unwrap_or(&said);
+        if words.is_empty() && !said.is_empty() {
+            let master = command.master.as_ref().and_then(|master| master.try_clone().ok());
+            if let Some(peer) = peer {
+                self.reply_with(peer, &Reply::Started { id }, master);
+            }
+            return;
+        }
+        let mut decoder = sbx_proto::frame::Decoder::new(sbx_proto::frame::MAX_REPLY);
+        decoder.push(words);
+        let failure = decoder.take::<Failure>().ok().flatten();
+        command.failed = Some(failure.unwrap_or(Failure {
+            kind: FailKind::Engine,
+            message: "the command's process died before it was executed".into(),
+        }));
+    }
+
+    fn copy_output(&mut self, index: usize) {
+        let Some(output) = self.outputs.get(index) else {
+            return;
+        };
+        let mut buffer = [0; 32 << 10];
+        match rustix::io::read(&output.pipe, &mut buffer) {
+            Ok(0) | Err(_) => {
+                self.outputs.remove(index);
+            }
+            Ok(count) => {
+                let (id, kind) = (output.id, output.kind);
+                self.log.write(id, kind, buffer.get(..count).unwrap_or_default());
+            }
+        }
+    }
+
+    /// A call that the filter wants to know about, or the end of the last process under that filter.
+    fn filter_ready(&mut self, index: usize, flags: PollFlags) {
+        let Some(filter) = self.filters.get(index) else {
+            return;
+        };
+        if !flags.contains(PollFlags::IN) {
+            self.filters.remove(index);
+            return;
+        }
+        let Ok(Some(call)) = seccomp::receive(filter.as_fd()) else {
+            return;
+        };
+        match process::fork(self.proof, 0) {
+            Ok(Fork::Child) => {
+                guard::answer(&self.guard, filter.as_fd(), &call);
+                process::exit_now(0)
+            }
+            Ok(Fork::Parent { pid, .. }) => self.answers.push(pid),
+            Err(_) => {
+                let _ = seccomp::answer(filter.as_fd(), call.id, Err(libc::EAGAIN));
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let pid = pid.as_raw_nonzero().get();
+            if let Some(position) = self.answers.iter().position(|known| *known == pid) {
+                self.answers.swap_remove(position);
+            } else if let Some(ended) = self.handovers.remove(&pid) {
+                if let Some(ended) = ended {
+                    self.report(ended);
+                }
+            } else if self.commands.contains_key(&pid) {
+                let status = match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => ExitStatus::Code(code),
+                    (None, Some(signal)) => ExitStatus::Signal(signal),
+                    (None, None) => continue, // stopped or continued, not ended
+                };
+                self.command_ended(pid, status);
+            }
+        }
+    }
+
+    fn command_ended(&mut self, pid: i32, status: ExitStatus) {
+        // What it said last may still be unread.
+        while self.commands.get(&pid).is_some_and(|command| command.starting.is_some()) {
+            self.hear_start(pid);
+        }
+        let Some(command) = self.commands.remove(&pid) else {
+            return;
+        };
+        if let Some(Failure { kind, message }) = command.failed {
+            if command.detached {
+                self.log.write(command.id, "err", message.as_bytes());
+            }
+            if let Some(peer) = command.peer {
+                self.reply(peer, &Reply::Failed { kind, message });
+            }
+            self.tell_daemon();
+            return;
+        }
+        let ended = Ended {
+            id: command.id,
+            peer: command.peer,
+            status,
+            detached: command.detached,
+        };
+        let root_was_used = rustix::fs::unlink(ROOT_WAS_USED).is_ok();
+        if (command.root || root_was_used) && !self.workspaces.is_empty() {
+            match process::fork(self.proof, 0) {
+                Ok(Fork::Child) => {
+                    handover::hand_over(&self.workspaces);
+                    process::exit_now(0)
+                }
+                Ok(Fork::Parent { pid, .. }) => {
+                    self.handovers.insert(pid, Some(ended));
+                    return;
+                }
+                Err(_) => {} // the next command or the stop does it
+            }
+        }
+        self.report(ended);
+    }
+
+    fn report(&mut self, ended: Ended) {
+        if ended.detached {
+            let text = format!("{}", ended.status.code());
+            self.log.write(ended.id, "exit", text.as_bytes());
+        }
+        if let Some(peer) = ended.peer {
+            self.reply(peer, &Reply::Exited { status: ended.status });
+        }
+        self.tell_daemon();
+    }
+
+    fn running(&self) -> u32 {
+        let waiting = self.handovers.values().filter(|ended| ended.is_some()).count();
+        u32::try_from(self.commands.len() + waiting).unwrap_or(u32::MAX)
+    }
+
+    fn tell_daemon(&mut self) {
+        let reply = Reply::Commands {
+            running: self.running(),
+        };
+        for peer in self.peers.values_mut() {
+            if peer.role() == Some(Role::Daemon) {
+                peer.send(&reply, None);
+            }
+        }
+    }
+
+    fn signal(&self, key: u64, signal: i32) {
+        let pid = self.peers.get(&key).and_then(|peer| peer.command);
+        let Some(pid) = pid.filter(|pid| self.commands.contains_key(pid)).and_then(Pid::from_raw) else {
+            return;
+        };
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            // The command leads a session and group of its own.
+            let _ = rustix::process::kill_process_group(pid, signal);
+        }
+    }
+
+    fn resize(&self, key: u64, rows: u16, cols: u16) {
+        let command = self
+            .peers
+            .get(&key)
+            .and_then(|peer| self.commands.get(&peer.command?));
+        if let Some(master) = command.and_then(|command| command.master.as_ref()) {
+            let _ = rustix::termios::tcsetwinsize(master, winsize(rows, cols));
+        }
+    }
+
+    fn shut_down(&mut self, grace: Duration) {
+        if self.stopping.is_none() {
+            let _ = process::kill_all(Signal::TERM);
+            self.stopping = Some(Stopping {
+                kill_at: Instant::now() + grace,
+                killed: false,
+            });
+        }
+    }
+
+    /// All processes are gone, files are handed over: init may end.
+    fn finished(&mut self) -> bool {
+        let Some(stopping) = &mut self.stopping else {
+            return false;
+        };
+        if !stopping.killed && Instant::now() >= stopping.kill_at {
+            stopping.killed = true;
+            let _ = process::kill_all(Signal::KILL);
+        }
+        self.reap();
+        if process::has_children() {
+            return false;
+        }
+        handover::hand_over(&self.workspaces);
+        true
+    }
+}
+
+fn winsize(rows: u16, cols: u16) -> Winsize {
+    Winsize {
+        ws_row: rows,
+        ws_col: cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}

@@ -1,0 +1,189 @@
+//! The system-call profile of a command, as data: what is refused, what init answers itself, and why.
+//!
+//! Everything else that the kernel of this list's time knew is allowed; a call that is newer than the list
+//! does not exist inside ([`LAST_KNOWN`]). What keeps the host safe is that no id inside is host root and that
+//! every namespace is the sandbox's own; the profile takes away the calls that go around those two.
+
+use libc as nr;
+
+/// The newest call this list was checked against (`file_setattr`, Linux 6.17).
+pub(crate) const LAST_KNOWN: u32 = 469;
+
+/// What happens to a call whose conditions hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// The call fails with this error number.
+    Fail(i32),
+    /// Init looks at the call and does it, or not, in the caller's place.
+    Ask,
+}
+
+/// A condition on an argument: some of the mask's bits are set, or the value is none of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    AnyBit { arg: u8, mask: u32 },
+    NoBit { arg: u8, mask: u32 },
+    Equals { arg: u8, value: u32 },
+    NotIn { arg: u8, values: &'static [u32] },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rule {
+    pub(crate) call: libc::c_long,
+    pub(crate) action: Action,
+    /// All must hold; none means always.
+    pub(crate) when: &'static [When],
+    pub(crate) reason: &'static str,
+}
+
+const EPERM: Action = Action::Fail(libc::EPERM);
+const ENOSYS: Action = Action::Fail(libc::ENOSYS);
+
+const fn refuse(call: libc::c_long, action: Action, reason: &'static str) -> Rule {
+    Rule {
+        call,
+        action,
+        when: &[],
+        reason,
+    }
+}
+
+const fn ask(call: libc::c_long, when: &'static [When], reason: &'static str) -> Rule {
+    Rule {
+        call,
+        action: Action::Ask,
+        when,
+        reason,
+    }
+}
+
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+/// `O_CREAT` and the bit of `O_TMPFILE` that is its own: only then has an open a mode.
+const CREATES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
+/// With one of these mount(2) makes no new file system. The propagation flags would not either, but they lie
+/// in the half of the word that the kernel clears when it holds the old magic number (`MS_MGC_VAL`): a call
+/// that looks like one of them here may be a new mount there.
+const NOT_A_NEW_MOUNT: u32 = (libc::MS_BIND | libc::MS_REMOUNT | libc::MS_MOVE) as u32;
+/// The address families that a network namespace contains.
+const NAMESPACED_FAMILIES: &[u32] = &[
+    libc::AF_UNIX as u32,
+    libc::AF_INET as u32,
+    libc::AF_INET6 as u32,
+    libc::AF_NETLINK as u32,
+    libc::AF_PACKET as u32,
+];
+
+const SET_ID_REASON: &str =
+    "no file of a workspace may gain setuid or setgid: on the host it would run as its owner";
+const FAMILY_REASON: &str =
+    "vsock and other families reach past the network namespace, or are kernel surface that nothing here needs";
+
+pub(crate) const RULES: &[Rule] = &[
+    // Modes with setuid or setgid.
+    ask(nr::SYS_fchmod, &[When::AnyBit { arg: 1, mask: SET_ID }], SET_ID_REASON),
+    ask(nr::SYS_fchmodat, &[When::AnyBit { arg: 2, mask: SET_ID }], SET_ID_REASON),
+    ask(nr::SYS_fchmodat2, &[When::AnyBit { arg: 2, mask: SET_ID }], SET_ID_REASON),
+    ask(
+        nr::SYS_openat,
+        &[When::AnyBit { arg: 2, mask: CREATES }, When::AnyBit { arg: 3, mask: SET_ID }],
+        SET_ID_REASON,
+    ),
+    ask(nr::SYS_mknodat, &[When::AnyBit { arg: 2, mask: SET_ID }], SET_ID_REASON),
+    #[cfg(target_arch = "x86_64")]
+    ask(nr::SYS_chmod, &[When::AnyBit { arg: 1, mask: SET_ID }], SET_ID_REASON),
+    #[cfg(target_arch = "x86_64")]
+    ask(
+        nr::SYS_open,
+        &[When::AnyBit { arg: 1, mask: CREATES }, When::AnyBit { arg: 2, mask: SET_ID }],
+        SET_ID_REASON,
+    ),
+    #[cfg(target_arch = "x86_64")]
+    ask(nr::SYS_creat, &[When::AnyBit { arg: 1, mask: SET_ID }], SET_ID_REASON),
+    #[cfg(target_arch = "x86_64")]
+    ask(nr::SYS_mknod, &[When::AnyBit { arg: 1, mask: SET_ID }], SET_ID_REASON),
+    refuse(nr::SYS_openat2, ENOSYS, "its mode is behind a pointer, out of a filter's sight; programs fall back to openat"),
+    refuse(nr::SYS_io_uring_setup, ENOSYS, "a ring does every call below out of the filter's sight"),
+    refuse(nr::SYS_io_uring_enter, ENOSYS, "as io_uring_setup"),
+    refuse(nr::SYS_io_uring_register, ENOSYS, "as io_uring_setup"),
+    // File capabilities are setuid by another name.
+    ask(nr::SYS_setxattr, &[], "file capabilities in a workspace whose owner is root would hold on the host"),
+    ask(nr::SYS_lsetxattr, &[], "as setxattr"),
+    ask(nr::SYS_fsetxattr, &[], "as setxattr"),
+    refuse(SYS_SETXATTRAT, ENOSYS, "as setxattr, with its arguments behind a pointer; programs fall back to setxattr"),
+    // New file systems: an overlay whose upper layer is a workspace copies setuid files into it.
+    ask(
+        nr::SYS_mount,
+        &[When::NoBit { arg: 3, mask: NOT_A_NEW_MOUNT }],
+        "overlayfs and cgroupfs inside reach host files; a short list of file systems is mountable",
+    ),
+    ask(nr::SYS_fsopen, &[], "as mount"),
+    refuse(nr::SYS_open_by_handle_at, EPERM, "opens files by number, past every directory"),
+    // The terminal.
+    Rule {
+        call: nr::SYS_ioctl,
+        action: EPERM,
+        when: &[When::Equals { arg: 1, value: libc::TIOCSTI as u32 }],
+        reason: "types into a terminal that somebody else reads",
+    },
+    Rule {
+        call: nr::SYS_ioctl,
+        action: EPERM,
+        when: &[When::Equals { arg: 1, value: TIOCLINUX }],
+        reason: "pastes into the console",
+    },
+    // Sockets outside the network namespace.
+    Rule {
+        call: nr::SYS_socket,
+        action: Action::Fail(libc::EAFNOSUPPORT),
+        when: &[When::NotIn { arg: 0, values: NAMESPACED_FAMILIES }],
+        reason: FAMILY_REASON,
+    },
+    Rule {
+        call: nr::SYS_socketpair,
+        action: Action::Fail(libc::EAFNOSUPPORT),
+        when: &[When::NotIn { arg: 0, values: NAMESPACED_FAMILIES }],
+        reason: FAMILY_REASON,
+    },
+    // Keys are kept per user, not per sandbox.
+    refuse(nr::SYS_keyctl, EPERM, "the caller's keyrings"),
+    refuse(nr::SYS_add_key, EPERM, "the caller's keyrings"),
+    refuse(nr::SYS_request_key, EPERM, "the caller's keyrings; also runs a host program"),
+    // The machine.
+    refuse(nr::SYS_init_module, EPERM, "loads kernel code"),
+    refuse(nr::SYS_finit_module, EPERM, "loads kernel code"),
+    refuse(nr::SYS_delete_module, EPERM, "unloads kernel code"),
+    refuse(nr::SYS_kexec_load, EPERM, "replaces the kernel"),
+    refuse(nr::SYS_kexec_file_load, EPERM, "replaces the kernel"),
+    refuse(nr::SYS_reboot, EPERM, "the machine's power"),
+    refuse(nr::SYS_swapon, EPERM, "the machine's memory"),
+    refuse(nr::SYS_swapoff, EPERM, "the machine's memory"),
+    refuse(nr::SYS_acct, EPERM, "writes process accounting of the whole machine"),
+    refuse(nr::SYS_quotactl, EPERM, "the machine's disks"),
+    refuse(nr::SYS_quotactl_fd, EPERM, "the machine's disks"),
+    refuse(nr::SYS_settimeofday, EPERM, "the machine's clock"),
+    refuse(nr::SYS_clock_settime, EPERM, "the machine's clock"),
+    refuse(nr::SYS_clock_adjtime, EPERM, "the machine's clock; reading goes by adjtimex"),
+    refuse(nr::SYS_syslog, EPERM, "the kernel's log tells addresses and host events"),
+    refuse(nr::SYS_nfsservctl, ENOSYS, "gone from the kernel"),
+    refuse(nr::SYS_vhangup, EPERM, "hangs up a terminal"),
+    #[cfg(target_arch = "x86_64")]
+    refuse(nr::SYS_iopl, EPERM, "I/O ports"),
+    #[cfg(target_arch = "x86_64")]
+    refuse(nr::SYS_ioperm, EPERM, "I/O ports"),
+    #[cfg(target_arch = "x86_64")]
+    refuse(nr::SYS_uselib, ENOSYS, "obsolete loader surface"),
+    #[cfg(target_arch = "x86_64")]
+    refuse(nr::SYS_sysfs, ENOSYS, "obsolete"),
+    #[cfg(target_arch = "x86_64")]
+    refuse(nr::SYS__sysctl, ENOSYS, "obsolete"),
+    #[cfg(target_arch = "x86_64")]
+    refuse(nr::SYS_ustat, ENOSYS, "obsolete"),
+    // Kernel surface that exploits start from and that containers elsewhere do without.
+    refuse(nr::SYS_bpf, EPERM, "programs in the kernel"),
+    refuse(nr::SYS_perf_event_open, EPERM, "observes the whole processor"),
+    refuse(nr::SYS_userfaultfd, EPERM, "holds the kernel in a page fault: the usual tool to win a race"),
+    refuse(nr::SYS_lookup_dcookie, EPERM, "profiling of the whole machine"),
+];
+
+const TIOCLINUX: u32 = 0x541c;
+const SYS_SETXATTRAT: libc::c_long = 463;

@@ -1,0 +1,61 @@
+//! Writing the id maps of a new user namespace.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::Command;
+
+use sbx_proto::plan::{IdRange, Ids, Mode};
+
+use crate::error::{SetupError, SetupResult, While};
+
+/// Gives the user namespace of `pid` (a child of this process) its maps.
+pub(super) fn write(pid: i32, ids: &Ids) -> SetupResult<()> {
+    match ids.mode {
+        Mode::Root => {
+            write_file(pid, "uid_map", &lines(&ids.uid))?;
+            write_file(pid, "gid_map", &lines(&ids.gid))
+        }
+        Mode::Subordinate => {
+            run_mapper("newuidmap", pid, &ids.uid)?;
+            run_mapper("newgidmap", pid, &ids.gid)
+        }
+        Mode::Single => {
+            // An ordinary user may map the own group only when nobody inside can drop groups.
+            write_file(pid, "setgroups", "deny")?;
+            write_file(pid, "uid_map", &lines(&ids.uid))?;
+            write_file(pid, "gid_map", &lines(&ids.gid))
+        }
+    }
+}
+
+pub(super) fn lines(ranges: &[IdRange]) -> String {
+    ranges
+        .iter()
+        .map(|r| format!("{} {} {}\n", r.inside, r.outside, r.count))
+        .collect()
+}
+
+fn write_file(pid: i32, name: &str, text: &str) -> SetupResult<()> {
+    let path = format!("/proc/{pid}/{name}");
+    OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .doing(|| format!("write `{path}`"))
+}
+
+/// The setuid programs of the `uidmap` package check `/etc/subuid` and write the map.
+fn run_mapper(program: &str, pid: i32, ranges: &[IdRange]) -> SetupResult<()> {
+    let mut command = Command::new(program);
+    command.arg(pid.to_string());
+    for range in ranges {
+        command.args([range.inside, range.outside, range.count].map(|n| n.to_string()));
+    }
+    let output = command.output().doing(|| format!("run `{program}`"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(SetupError::new(format!("map ids with `{program}`"), message))
+    }
+}

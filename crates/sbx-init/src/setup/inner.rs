@@ -1,0 +1,290 @@
+//! The inner user namespace and what it owns: network, ipc, host name, cgroup view and, last, mounts.
+//!
+//! They are made by a child that ends once init holds their descriptors. The mount namespace comes last, as
+//! a copy of the finished tree made by a less privileged user namespace: that is what locks every mount in
+//! it, so that root inside can neither remount, move nor unmount one.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::mount::MountFlags;
+use sbx_proto::plan::{IdRange, Ids, Mode};
+use sbx_sys::process::{self, Fork, SingleThreaded};
+use sbx_sys::{fdpass, loopback};
+
+use super::idmaps;
+use crate::error::{SetupError, SetupResult, While};
+
+/// What every command joins.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    pub(crate) user: OwnedFd,
+    pub(crate) net: OwnedFd,
+    pub(crate) ipc: OwnedFd,
+    pub(crate) uts: OwnedFd,
+    pub(crate) cgroup: OwnedFd,
+    pub(crate) mount: OwnedFd,
+    /// With one id only: a user namespace below the inner one in which that id is called root. It has no
+    /// power over the sandbox's other namespaces.
+    pub(crate) named_root: Option<OwnedFd>,
+}
+
+/// All but the mount namespace, which must wait for the tree.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) namespaces: WithoutMounts,
+    child: UnixStream,
+    pidfd: OwnedFd,
+    mode: Mode,
+}
+
+#[derive(Debug)]
+pub(super) struct WithoutMounts {
+    user: OwnedFd,
+    pub(super) net: OwnedFd,
+    ipc: OwnedFd,
+    uts: OwnedFd,
+    cgroup: OwnedFd,
+}
+
+/// `proc` is a mount of proc for the sandbox's pid namespace.
+pub(super) fn start(
+    proof: &SingleThreaded,
+    ids: &Ids,
+    hostname: &str,
+    proc: BorrowedFd<'_>,
+) -> SetupResult<Inner> {
+    let (ours, theirs) = UnixStream::pair().doing(|| "make a socket pair".into())?;
+    match process::fork(proof, 0).doing(|| "fork".into())? {
+        Fork::Child => {
+            drop(ours);
+            let result = child(proof, ids.mode, hostname, proc, &theirs);
+            process::exit_now(i32::from(result.is_err()))
+        }
+        Fork::Parent { pid, pidfd } => {
+            drop(theirs);
+            expect(&ours, b'u', "make the inner user namespace")?;
+            write_maps(proc, pid, ids)?;
+            say(&ours, b'm')?;
+            let fds = receive_fds(&ours, 5, "make the inner namespaces")?;
+            let [user, net, ipc, uts, cgroup] = <[OwnedFd; 5]>::try_from(fds)
+                .map_err(|_| SetupError::new("make the inner namespaces", "descriptors are missing"))?;
+            Ok(Inner {
+                namespaces: WithoutMounts {
+                    user,
+                    net,
+                    ipc,
+                    uts,
+                    cgroup,
+                },
+                child: ours,
+                pidfd,
+                mode: ids.mode,
+            })
+        }
+    }
+}
+
+impl Inner {
+    /// The tree is finished: take a locked copy of it as the mount namespace of every command.
+    pub(super) fn finish(self) -> SetupResult<Namespaces> {
+        say(&self.child, b't')?;
+        let one = |step| -> SetupResult<OwnedFd> {
+            receive_fds(&self.child, 1, step)?
+                .pop()
+                .ok_or_else(|| SetupError::new(step, "it is missing"))
+        };
+        let mount = one("make the inner mount namespace")?;
+        let named_root = match self.mode {
+            Mode::Single => Some(one("make a namespace for root by name")?),
+            Mode::Root | Mode::Subordinate => None,
+        };
+        process::wait_pidfd(&self.pidfd).doing(|| "wait for a child".into())?;
+        let WithoutMounts {
+            user,
+            net,
+            ipc,
+            uts,
+            cgroup,
+        } = self.namespaces;
+        Ok(Namespaces {
+            user,
+            net,
+            ipc,
+            uts,
+            cgroup,
+            mount,
+            named_root,
+        })
+    }
+}
+
+fn child(
+    proof: &SingleThreaded,
+    mode: Mode,
+    hostname: &str,
+    proc: BorrowedFd<'_>,
+    mut parent: &UnixStream,
+) -> SetupResult<()> {
+    let result = make(proof, hostname, proc, parent).and_then(|()| match mode {
+        Mode::Single => make_named_root(proof, proc, parent),
+        Mode::Root | Mode::Subordinate => Ok(()),
+    });
+    if let Err(error) = &result {
+        // A capital letter says that words follow instead of what was expected.
+        let _ = parent.write_all(format!("E{error}").as_bytes());
+    }
+    result
+}
+
+fn make(
+    proof: &SingleThreaded,
+    hostname: &str,
+    proc: BorrowedFd<'_>,
+    parent: &UnixStream,
+) -> SetupResult<()> {
+    process::unshare(proof, process::NEW_USER).doing(|| "make the inner user namespace".into())?;
+    // Changing ids made this process closed to others, and so its maps not writable for its parent.
+    process::set_dumpable().doing(|| "open this process to its parent".into())?;
+    say(parent, b'u')?;
+    expect(parent, b'm', "wait for the id maps")?;
+    process::unshare(
+        proof,
+        process::NEW_NET | process::NEW_IPC | process::NEW_UTS | process::NEW_CGROUP,
+    )
+    .doing(|| "make the inner namespaces".into())?;
+    rustix::system::sethostname(hostname.as_bytes()).doing(|| "set the host name".into())?;
+    loopback::bring_up().doing(|| "bring the loopback device up".into())?;
+    let names = ["user", "net", "ipc", "uts", "cgroup"];
+    let fds = names
+        .iter()
+        .map(|name| namespace(proc, name))
+        .collect::<SetupResult<Vec<_>>>()?;
+    let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    fdpass::send_with_fds(parent, b"n", &borrowed).doing(|| "hand the namespaces over".into())?;
+    expect(parent, b't', "wait for the tree")?;
+    process::unshare(proof, process::NEW_MOUNT)
+        .doing(|| "make the inner mount namespace".into())?;
+    rustix::mount::mount(
+        c"mqueue",
+        c"/dev/mqueue",
+        c"mqueue",
+        MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+        None,
+    )
+    .doing(|| "mount `/dev/mqueue`".into())?;
+    let mount = namespace(proc, "mnt")?;
+    fdpass::send_with_fds(parent, b"n", &[mount.as_fd()])
+        .doing(|| "hand the mount namespace over".into())
+}
+
+fn make_named_root(
+    proof: &SingleThreaded,
+    proc: BorrowedFd<'_>,
+    parent: &UnixStream,
+) -> SetupResult<()> {
+    process::unshare(proof, process::NEW_USER)
+        .doing(|| "make a namespace for root by name".into())?;
+    process::set_dumpable().doing(|| "open this process to itself".into())?;
+    write(proc, "self/uid_map", "0 1000 1\n")?;
+    write(proc, "self/gid_map", "0 1000 1\n")?;
+    let user = namespace(proc, "user")?;
+    fdpass::send_with_fds(parent, b"n", &[user.as_fd()])
+        .doing(|| "hand a user namespace over".into())
+}
+
+fn write(proc: BorrowedFd<'_>, path: &str, text: &str) -> SetupResult<()> {
+    rustix::fs::openat(proc, path, OFlags::WRONLY | OFlags::CLOEXEC, FileMode::empty())
+        .and_then(|file| rustix::io::write(&file, text.as_bytes()))
+        .doing(|| format!("write `{path}`"))?;
+    Ok(())
+}
+
+fn namespace(proc: BorrowedFd<'_>, name: &str) -> SetupResult<OwnedFd> {
+    rustix::fs::openat(
+        proc,
+        format!("self/ns/{name}"),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        FileMode::empty(),
+    )
+    .doing(|| format!("open the {name} namespace"))
+}
+
+/// Inside the inner namespace ids are what they are in the outer one.
+fn write_maps(proc: BorrowedFd<'_>, pid: i32, ids: &Ids) -> SetupResult<()> {
+    if ids.mode == Mode::Single {
+        write(proc, &format!("{pid}/setgroups"), "deny")?;
+    }
+    write(proc, &format!("{pid}/uid_map"), &idmaps::lines(&identity(&ids.uid)))?;
+    write(proc, &format!("{pid}/gid_map"), &idmaps::lines(&identity(&ids.gid)))
+}
+
+/// The same ids on both sides; neighbours become one range.
+fn identity(ranges: &[IdRange]) -> Vec<IdRange> {
+    let mut inside: Vec<(u32, u32)> = ranges.iter().map(|r| (r.inside, r.count)).collect();
+    inside.sort_unstable();
+    let mut merged: Vec<IdRange> = Vec::new();
+    for (first, count) in inside {
+        match merged.last_mut() {
+            Some(last) if last.inside + last.count == first => last.count += count,
+            _ => merged.push(IdRange {
+                inside: first,
+                outside: first,
+                count,
+            }),
+        }
+    }
+    merged
+}
+
+fn say(mut socket: &UnixStream, byte: u8) -> SetupResult<()> {
+    socket
+        .write_all(&[byte])
+        .doing(|| "talk to the other process".into())
+}
+
+fn expect(mut socket: &UnixStream, byte: u8, step: &str) -> SetupResult<()> {
+    let mut seen = [0];
+    socket.read_exact(&mut seen).doing(|| step.into())?;
+    if seen == [byte] {
+        return Ok(());
+    }
+    let mut words = String::new();
+    let _ = socket.take(1000).read_to_string(&mut words);
+    Err(SetupError::new(step, words))
+}
+
+fn receive_fds(socket: &UnixStream, count: usize, step: &str) -> SetupResult<Vec<OwnedFd>> {
+    let mut fds = Vec::new();
+    let mut buffer = [0; 1000];
+    let bytes = fdpass::recv_with_fds(socket, &mut buffer, &mut fds).doing(|| step.into())?;
+    if fds.len() == count {
+        return Ok(fds);
+    }
+    let words = buffer.get(1..bytes).unwrap_or_default();
+    Err(SetupError::new(step, String::from_utf8_lossy(words)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_ranges_become_one() {
+        let range = |inside, outside, count| IdRange {
+            inside,
+            outside,
+            count,
+        };
+        let subordinate = [
+            range(0, 100_000, 1),
+            range(1000, 1001, 1),
+            range(1, 100_001, 999),
+            range(1001, 101_000, 64_535),
+        ];
+        assert_eq!(identity(&subordinate), [range(0, 0, 65_536)]);
+        assert_eq!(identity(&[range(1000, 501, 1)]), [range(1000, 1000, 1)]);
+    }
+}

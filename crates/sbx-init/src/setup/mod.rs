@@ -1,0 +1,330 @@
+//! From a plan to a running init. Three processes, one after the other:
+//!
+//! 1. the *helper* (this process, in the host's namespaces) forks the next one into new user, mount and pid
+//!    namespaces, writes its id maps, and hands it what only the helper may open;
+//! 2. pid 1 of the sandbox (in the *outer* user namespace) builds the root file system, and stays as init;
+//! 3. a short-lived child ([`inner`]) makes the inner user namespace and what it owns, sends the namespaces'
+//!    descriptors to init, and ends.
+
+mod idmaps;
+mod inner;
+
+mod sources;
+mod tree;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use rustix::process::Signal;
+use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
+use sbx_proto::plan::{BOOT_DESCRIPTORS, Boot, Ids, Job, Mode, Outcome, Plan, Task};
+use sbx_sys::process::{self, Fork, SingleThreaded};
+use sbx_sys::{credentials, fdpass};
+
+use crate::error::{SetupError, SetupResult, While};
+use crate::init::{self, Parts};
+
+pub(crate) use inner::Namespaces;
+
+pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> ExitCode {
+    let Ok(daemon) = rustix::io::dup(rustix::stdio::stdin()) else {
+        return ExitCode::FAILURE;
+    };
+    let daemon = UnixStream::from(daemon);
+    let (outcome, pidfd) = match run(&daemon, run_task) {
+        Ok(Finished::Booted { pid, pidfd }) => (Outcome::Booted { pid }, Some(pidfd)),
+        Ok(Finished::Done) => (Outcome::Done, None),
+        Err(error) => (error.into_outcome(), None),
+    };
+    let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
+    let sent = frame::encode(&outcome)
+        .map_err(io::Error::other)
+        .and_then(|bytes| fdpass::send_with_fds(&daemon, &bytes, &fds));
+    match (sent, pidfd) {
+        (Ok(()), _) => ExitCode::SUCCESS,
+        (Err(_), Some(pidfd)) => {
+            // Nobody knows of this sandbox: it must not stay.
+            let _ = process::pidfd_kill(&pidfd, Signal::KILL);
+            ExitCode::FAILURE
+        }
+        (Err(_), None) => ExitCode::FAILURE,
+    }
+}
+
+enum Finished {
+    Booted { pid: i32, pidfd: OwnedFd },
+    Done,
+}
+
+fn run(daemon: &UnixStream, run_task: fn(&Task) -> Result<(), String>) -> SetupResult<Finished> {
+    let proof = SingleThreaded::check().doing(|| "count this process's threads".into())?;
+    let (plan, fds) = receive_plan(daemon)?;
+    if plan.protocol != sbx_proto::PROTOCOL {
+        return Err(SetupError::new("read the plan", "it is of another version"));
+    }
+    // A kernel without keyrings has none to inherit.
+    let _ = process::new_session_keyring();
+    match plan.job {
+        Job::Boot(boot) => {
+            let parts = Descriptors::from(fds)?;
+            boot_sandbox(&proof, &plan.ids, *boot, parts)
+        }
+        Job::Task(task) => {
+            let work = move || run_task(&task).map_err(|e| SetupError::new("do a task", e));
+            in_user_namespace(&proof, &plan.ids, work)?;
+            Ok(Finished::Done)
+        }
+    }
+}
+
+/// What a boot plan comes with.
+struct Descriptors {
+    listener: OwnedFd,
+    logs: [OwnedFd; 2],
+    program: OwnedFd,
+}
+
+impl Descriptors {
+    fn from(fds: Vec<OwnedFd>) -> SetupResult<Self> {
+        let fds: [OwnedFd; BOOT_DESCRIPTORS] = fds
+            .try_into()
+            .map_err(|_| SetupError::new("read the plan", "its descriptors are not what it says"))?;
+        let [listener, first, second, program] = fds;
+        Ok(Self {
+            listener,
+            logs: [first, second],
+            program,
+        })
+    }
+}
+
+fn receive_plan(daemon: &UnixStream) -> SetupResult<(Plan, Vec<OwnedFd>)> {
+    let mut decoder = Decoder::new(MAX_REQUEST);
+    let mut fds = Vec::new();
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let count = fdpass::recv_with_fds(daemon, &mut buffer, &mut fds)
+            .doing(|| "read the plan".into())?;
+        if count == 0 {
+            return Err(SetupError::new("read the plan", "the daemon went away"));
+        }
+        decoder.push(buffer.get(..count).unwrap_or_default());
+        match decoder.take() {
+            Ok(Some(plan)) => return Ok((plan, fds)),
+            Ok(None) => {}
+            Err(error) => return Err(SetupError::new("read the plan", error.to_string())),
+        }
+    }
+}
+
+fn boot_sandbox(
+    proof: &SingleThreaded,
+    ids: &Ids,
+    boot: Boot,
+    descriptors: Descriptors,
+) -> SetupResult<Finished> {
+    let (ours, theirs) = UnixStream::pair().doing(|| "make a socket pair".into())?;
+    let namespaces = process::NEW_USER | process::NEW_MOUNT | process::NEW_PID;
+    match process::fork(proof, namespaces).doing(|| "make user, mount and pid namespaces".into())? {
+        Fork::Child => {
+            drop(ours);
+            let code = become_init(proof, ids, boot, descriptors, theirs);
+            process::exit_now(code)
+        }
+        Fork::Parent { pid, pidfd } => {
+            drop(theirs);
+            let booted = help(proof, pid, ids, &boot, &ours);
+            if booted.is_err() {
+                let _ = process::pidfd_kill(&pidfd, Signal::KILL);
+                let _ = process::wait_pidfd(&pidfd);
+            }
+            booted.map(|()| Finished::Booted { pid, pidfd })
+        }
+    }
+}
+
+/// The helper's part: what needs the host's own view.
+fn help(
+    proof: &SingleThreaded,
+    pid: i32,
+    ids: &Ids,
+    boot: &Boot,
+    child: &UnixStream,
+) -> SetupResult<()> {
+    idmaps::write(pid, ids)?;
+    fdpass::send_with_fds(child, b"m", &[]).doing(|| "wake the new process".into())?;
+    if ids.mode == Mode::Root {
+        let user = File::open(format!("/proc/{pid}/ns/user"))
+            .doing(|| "open the new user namespace".into())?;
+        for source in &boot.sources {
+            let tree = sources::open_as_root(proof, source, ids, user.as_fd())?;
+            fdpass::send_with_fds(child, b"s", &[tree.as_fd()])
+                .doing(|| "hand a mount over".into())?;
+        }
+    }
+    match receive_outcome(child)? {
+        Outcome::Done => Ok(()),
+        other @ (Outcome::Failed { .. } | Outcome::Booted { .. }) => {
+            Err(SetupError::from_outcome(other))
+        }
+    }
+}
+
+fn receive_outcome(mut child: &UnixStream) -> SetupResult<Outcome> {
+    let mut decoder = Decoder::new(MAX_REPLY);
+    let mut buffer = [0; 4096];
+    loop {
+        let count = child
+            .read(&mut buffer)
+            .doing(|| "wait for the new process".into())?;
+        if count == 0 {
+            return Err(SetupError::new("wait for the new process", "it died"));
+        }
+        decoder.push(buffer.get(..count).unwrap_or_default());
+        if let Some(outcome) = decoder
+            .take()
+            .map_err(|e| SetupError::new("wait for the new process", e.to_string()))?
+        {
+            return Ok(outcome);
+        }
+    }
+}
+
+/// Pid 1: builds the sandbox, says how it went, and serves.
+fn become_init(
+    proof: &SingleThreaded,
+    ids: &Ids,
+    boot: Boot,
+    descriptors: Descriptors,
+    mut helper: UnixStream,
+) -> i32 {
+    let (outcome, parts) = match build(proof, ids, &boot, descriptors, &helper) {
+        Ok(parts) => (Outcome::Done, Some(parts)),
+        Err(error) => (error.into_outcome(), None),
+    };
+    let sent = frame::encode(&outcome)
+        .map_err(io::Error::other)
+        .and_then(|bytes| helper.write_all(&bytes));
+    drop(helper);
+    match (sent, parts) {
+        (Ok(()), Some(parts)) => init::serve(proof, boot, parts),
+        _ => 1,
+    }
+}
+
+fn build(
+    proof: &SingleThreaded,
+    ids: &Ids,
+    boot: &Boot,
+    descriptors: Descriptors,
+    helper: &UnixStream,
+) -> SetupResult<Parts> {
+    await_byte(helper, b'm')?;
+    become_root(ids.mode)?;
+    let trees = match ids.mode {
+        Mode::Root => sources::receive(helper, boot.sources.len())?,
+        Mode::Subordinate | Mode::Single => boot
+            .sources
+            .iter()
+            .map(sources::open)
+            .collect::<SetupResult<Vec<_>>>()?,
+    };
+    let proc = tree::proc_mount()?;
+    let inner = inner::start(proof, ids, &boot.hostname, proc.as_fd())?;
+    // From here on init lives in the sandbox's network namespace: sysfs shows the namespace of whoever
+    // mounts it.
+    process::setns(inner.namespaces.net.as_fd(), process::NEW_NET)
+        .doing(|| "join the new network namespace".into())?;
+    let built = tree::build(boot, trees, &descriptors.program, ids.mode)?;
+    let namespaces = inner.finish()?;
+    detach_stdio()?;
+    process::set_not_dumpable().doing(|| "close this process to others".into())?;
+    Ok(Parts {
+        listener: descriptors.listener,
+        logs: descriptors.logs,
+        proc,
+        ptys: built.ptys,
+        namespaces,
+        mode: ids.mode,
+    })
+}
+
+/// In the first two modes root inside is an id of its own; with one id everything is that id.
+fn become_root(mode: Mode) -> SetupResult<()> {
+    match mode {
+        Mode::Root | Mode::Subordinate => {
+            let root = credentials::Credentials {
+                uid: 0,
+                gid: 0,
+                groups: vec![],
+            };
+            credentials::become_user(&root, true).doing(|| "become root of the user namespace".into())
+        }
+        Mode::Single => Ok(()),
+    }
+}
+
+/// The daemon's log is the helper's stderr; nothing of the host stays open in init.
+fn detach_stdio() -> SetupResult<()> {
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .doing(|| "open `/dev/null` inside".into())?;
+    rustix::stdio::dup2_stdin(&null).doing(|| "detach stdin".into())?;
+    rustix::stdio::dup2_stdout(&null).doing(|| "detach stdout".into())?;
+    rustix::stdio::dup2_stderr(&null).doing(|| "detach stderr".into())
+}
+
+fn await_byte(mut socket: &UnixStream, expected: u8) -> SetupResult<()> {
+    let mut byte = [0];
+    socket
+        .read_exact(&mut byte)
+        .doing(|| "wait for the other process".into())?;
+    if byte == [expected] {
+        Ok(())
+    } else {
+        Err(SetupError::new("wait for the other process", "it said something else"))
+    }
+}
+
+/// Runs `work` as root of a user namespace with the sandbox's id maps, in a process of its own.
+fn in_user_namespace(
+    proof: &SingleThreaded,
+    ids: &Ids,
+    work: impl FnOnce() -> SetupResult<()>,
+) -> SetupResult<()> {
+    let (ours, theirs) = UnixStream::pair().doing(|| "make a socket pair".into())?;
+    match process::fork(proof, process::NEW_USER).doing(|| "make a user namespace".into())? {
+        Fork::Child => {
+            drop(ours);
+            let result = await_byte(&theirs, b'm')
+                .and_then(|()| become_root(ids.mode))
+                .and_then(|()| work());
+            let outcome = result.map_or_else(SetupError::into_outcome, |()| Outcome::Done);
+            let sent = frame::encode(&outcome)
+                .map_err(io::Error::other)
+                .and_then(|bytes| (&theirs).write_all(&bytes));
+            process::exit_now(i32::from(sent.is_err()))
+        }
+        Fork::Parent { pid, pidfd } => {
+            drop(theirs);
+            let done = idmaps::write(pid, ids)
+                .and_then(|()| fdpass::send_with_fds(&ours, b"m", &[]).doing(|| "wake the new process".into()))
+                .and_then(|()| receive_outcome(&ours));
+            if done.is_err() {
+                let _ = process::pidfd_kill(&pidfd, Signal::KILL);
+            }
+            process::wait_pidfd(&pidfd).doing(|| "wait for the new process".into())?;
+            match done? {
+                Outcome::Done => Ok(()),
+                other @ (Outcome::Failed { .. } | Outcome::Booted { .. }) => {
+                    Err(SetupError::from_outcome(other))
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Opening what the host gives to a sandbox, as detached mounts.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::fs::{Mode as FileMode, OFlags, ResolveFlags};
+use rustix::mount::OpenTreeFlags;
+use rustix::process::Signal;
+use sbx_proto::plan::{Access, IdRange, Ids, Mode, Source, SourceIds};
+use sbx_sys::process::{self, Fork, SingleThreaded};
+use sbx_sys::{fdpass, mounts};
+
+use super::idmaps;
+use crate::error::{SetupError, SetupResult, While};
+
+/// The source as a mount of its own, with the attributes that its access asks for.
+pub(super) fn open(source: &Source) -> SetupResult<OwnedFd> {
+    let tree = open_tree(source)?;
+    set_attributes(source, tree.as_fd(), None)?;
+    Ok(tree)
+}
+
+/// The same for root, who may also say how ids look: `user` is the sandbox's user namespace.
+pub(super) fn open_as_root(
+    proof: &SingleThreaded,
+    source: &Source,
+    ids: &Ids,
+    user: BorrowedFd<'_>,
+) -> SetupResult<OwnedFd> {
+    let tree = open_tree(source)?;
+    match source.ids {
+        SourceIds::Plain => set_attributes(source, tree.as_fd(), None)?,
+        SourceIds::Shifted => set_attributes(source, tree.as_fd(), Some(user))?,
+        SourceIds::Owner { uid, gid } => {
+            let map = owner_namespace(proof, ids, uid, gid)?;
+            set_attributes(source, tree.as_fd(), Some(map.as_fd()))?;
+        }
+    }
+    Ok(tree)
+}
+
+/// The mounts that the helper sends, in the plan's order.
+pub(super) fn receive(helper: &UnixStream, count: usize) -> SetupResult<Vec<OwnedFd>> {
+    let mut trees = Vec::with_capacity(count);
+    while trees.len() < count {
+        let before = trees.len();
+        let mut byte = [0];
+        fdpass::recv_with_fds(helper, &mut byte, &mut trees)
+            .doing(|| "receive a mount".into())?;
+        if trees.len() == before {
+            return Err(SetupError::new("receive a mount", "the helper gave up"));
+        }
+    }
+    Ok(trees)
+}
+
+/// No symbolic link is followed anywhere in the path: a nested workspace could have been replaced by one
+/// from inside, and the daemon names canonical paths only.
+fn open_tree(source: &Source) -> SetupResult<OwnedFd> {
+    let path = source.path.as_path();
+    let place = rustix::fs::openat2(
+        rustix::fs::CWD,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        FileMode::empty(),
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+    )
+    .doing(|| format!("open `{}`", path.display()))?;
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    if source.recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    rustix::mount::open_tree(&place, c"", flags)
+        .doing(|| format!("take a mount of `{}`", path.display()))
+}
+
+fn set_attributes(
+    source: &Source,
+    tree: BorrowedFd<'_>,
+    idmap: Option<BorrowedFd<'_>>,
+) -> SetupResult<()> {
+    let attributes = match source.access {
+        Access::ReadOnly => mounts::RDONLY | mounts::NOSUID | mounts::NODEV,
+        Access::ReadWrite => mounts::NOSUID | mounts::NODEV,
+        Access::Device => mounts::NOSUID | mounts::NOEXEC,
+        Access::Layer => mounts::NODEV,
+    };
+    mounts::set_attributes(tree, source.recursive, attributes, idmap).doing(|| {
+        let what = if idmap.is_some() { "map the ids of" } else { "set the attributes of" };
+        format!("{what} `{}`", source.path.as_path().display())
+    })
+}
+
+/// A user namespace that is only a map: the workspace's owner is the agent inside, every other id of the
+/// sandbox's range is itself. A map of the one id alone would give EOVERFLOW to root inside.
+fn owner_namespace(
+    proof: &SingleThreaded,
+    ids: &Ids,
+    uid: u32,
+    gid: u32,
+) -> SetupResult<OwnedFd> {
+    let ids = Ids {
+        mode: Mode::Root,
+        uid: owner_map(&ids.uid, uid),
+        gid: owner_map(&ids.gid, gid),
+    };
+    match process::fork(proof, process::NEW_USER).doing(|| "make a user namespace".into())? {
+        Fork::Child => loop {
+            // Killed as soon as the namespace is held by a descriptor.
+            rustix::thread::nanosleep(&rustix::thread::Timespec {
+                tv_sec: 60,
+                tv_nsec: 0,
+            });
+        },
+        Fork::Parent { pid, pidfd } => {
+            let namespace = idmaps::write(pid, &ids).and_then(|()| {
+                File::open(format!("/proc/{pid}/ns/user"))
+                    .doing(|| "open a user namespace".into())
+            });
+            let _ = process::pidfd_kill(&pidfd, Signal::KILL);
+            process::wait_pidfd(&pidfd).doing(|| "wait for a child".into())?;
+            Ok(namespace?.into())
+        }
+    }
+}
+
+/// In a mount's map "inside" is what is on disk and "outside" what the kernel sees through the mount.
+fn owner_map(sandbox: &[IdRange], owner: u32) -> Vec<IdRange> {
+    const AGENT: u32 = 1000;
+    let mut map = BTreeMap::new();
+    for range in sandbox {
+        let identity = |first: u32, count: u32| IdRange {
+            inside: first,
+            outside: first,
+            count,
+        };
+        let end = range.inside + range.count;
+        if !(range.inside..end).contains(&AGENT) {
+            map.insert(range.outside, identity(range.outside, range.count));
+            continue;
+        }
+        let below = AGENT - range.inside;
+        let agent = range.outside + below;
+        if below > 0 {
+            map.insert(range.outside, identity(range.outside, below));
+        }
+        map.insert(
+            owner,
+            IdRange {
+                inside: owner,
+                outside: agent,
+                count: 1,
+            },
+        );
+        if AGENT + 1 < end {
+            map.insert(agent + 1, identity(agent + 1, end - AGENT - 1));
+        }
+    }
+    map.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_the_agent_and_everybody_else_is_themselves() {
+        let sandbox = [IdRange {
+            inside: 0,
+            outside: 500_000,
+            count: 65_536,
+        }];
+        let range = |inside, outside, count| IdRange {
+            inside,
+            outside,
+            count,
+        };
+        assert_eq!(
+            owner_map(&sandbox, 0),
+            [
+                range(0, 501_000, 1),
+                range(500_000, 500_000, 1000),
+                range(501_001, 501_001, 64_535),
+            ]
+        );
+    }
+}

@@ -1,0 +1,433 @@
+//! Building the root file system step by step, then making it the root.
+//!
+//! The sandbox's own layer is written by whoever was root inside before. Every path below the new root is
+//! therefore resolved by the kernel as if that root were `/` already: a symbolic link that a hostile program
+//! left behind leads to a place inside, never to one on the host.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags,
+};
+use rustix::process::{Gid, Uid};
+use sbx_proto::plan::{Boot, Mode, Owner, Step};
+use sbx_sys::mounts;
+
+use crate::error::{SetupError, SetupResult, While};
+
+/// An existing directory on every machine, hidden by our scratch file system after all sources are open.
+const SCRATCH: &str = "/tmp";
+const AGENT: u32 = 1000;
+/// The group `tty`, to which Debian's and Red Hat's programs expect terminals to belong.
+const TTY_GROUP: u32 = 5;
+
+pub(super) struct Built {
+    /// The directory of the sandbox's terminals, as init sees it.
+    pub(super) ptys: OwnedFd,
+}
+
+pub(super) fn build(
+    boot: &Boot,
+    trees: Vec<OwnedFd>,
+    program: &OwnedFd,
+    mode: Mode,
+) -> SetupResult<Built> {
+    let null = host_null()?;
+    make_private()?;
+    mount_at(SCRATCH, "tmpfs", c"mode=0700")?;
+    let mut builder = Builder {
+        trees: trees.into_iter().map(Some).collect(),
+        root: None,
+        program,
+        null,
+        mode,
+    };
+    rustix::process::umask(FileMode::empty());
+    for step in &boot.steps {
+        builder.apply(step)?;
+    }
+    rustix::process::umask(FileMode::from_bits_truncate(0o022));
+    let root = builder
+        .root
+        .take()
+        .ok_or_else(|| SetupError::new("build the root", "the plan has none"))?;
+    pivot(root.as_fd())?;
+    let ptys = rustix::fs::open(
+        "/dev/pts",
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        FileMode::empty(),
+    )
+    .doing(|| "open `/dev/pts` inside".into())?;
+    Ok(Built { ptys })
+}
+
+/// A detached mount of proc for the current pid namespace: init's own view, which nothing inside can cover.
+pub(super) fn proc_mount() -> SetupResult<OwnedFd> {
+    new_file_system("proc", &[], MountAttrFlags::MOUNT_ATTR_NOEXEC)
+}
+
+struct Builder<'a> {
+    /// Taken as they are used.
+    trees: Vec<Option<OwnedFd>>,
+    root: Option<OwnedFd>,
+    program: &'a OwnedFd,
+    null: PathBuf,
+    mode: Mode,
+}
+
+impl Builder<'_> {
+    fn apply(&mut self, step: &Step) -> SetupResult<()> {
+        match step {
+            Step::Overlay {
+                target,
+                lowers,
+                upper,
+                dir,
+                owner,
+            } => self.overlay(target.as_path(), lowers, *upper, dir, *owner),
+            Step::Bind { target, source } => self.bind(target.as_path(), *source),
+            Step::Tmpfs { target, mode } => {
+                let options = [("mode", format!("{mode:o}"))];
+                let mount = new_file_system("tmpfs", &options, MountAttrFlags::empty())?;
+                self.attach(mount, target.as_path())
+            }
+            Step::Proc { target } => self.attach(proc_mount()?, target.as_path()),
+            Step::Sysfs { target } => {
+                let flags = MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
+                self.attach(new_file_system("sysfs", &[], flags)?, target.as_path())
+            }
+            Step::Devpts { target } => self.devpts(target.as_path()),
+            Step::Dir {
+                target,
+                mode,
+                owner,
+            } => self.directory(target.as_path(), *mode, *owner),
+            Step::Symlink { target, to } => self.symlink(target.as_path(), to.as_path()),
+            Step::Install { target } => self.install(target.as_path()),
+            Step::Mask { target } => self.mask(target.as_path()),
+        }
+    }
+
+    fn overlay(
+        &mut self,
+        target: &Path,
+        lowers: &[usize],
+        upper: usize,
+        dir: &str,
+        owner: Owner,
+    ) -> SetupResult<()> {
+        let doing = || format!("mount the layers of `{}`", target.display());
+        for &index in lowers.iter().chain([&upper]) {
+            self.attach_layer(index)?;
+        }
+        let upper = format!("{SCRATCH}/{upper}/{dir}");
+        make_upper(Path::new(&upper), owner, self.mode)?;
+        let lowers: Vec<String> = lowers.iter().map(|i| format!("{SCRATCH}/{i}")).collect();
+        let options = [
+            ("lowerdir", lowers.join(":")),
+            ("upperdir", format!("{upper}/upper")),
+            ("workdir", format!("{upper}/work")),
+        ];
+        let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).doing(doing)?;
+        for (key, value) in &options {
+            rustix::mount::fsconfig_set_string(context.as_fd(), *key, value.as_str()).doing(doing)?;
+        }
+        // Without it `rm -r` and renames of directories fail in a user namespace.
+        rustix::mount::fsconfig_set_flag(context.as_fd(), "userxattr").doing(doing)?;
+        rustix::mount::fsconfig_create(context.as_fd()).doing(doing)?;
+        let mount = rustix::mount::fsmount(
+            context.as_fd(),
+            FsMountFlags::FSMOUNT_CLOEXEC,
+            MountAttrFlags::MOUNT_ATTR_NODEV,
+        )
+        .doing(doing)?;
+        if target == Path::new("/") {
+            self.root = Some(mount_root(&mount)?);
+            return Ok(());
+        }
+        self.attach(mount, target)
+    }
+
+    /// Overlay takes paths: a layer is mounted below the scratch directory under its number.
+    fn attach_layer(&mut self, index: usize) -> SetupResult<()> {
+        let Some(tree) = self.trees.get_mut(index).and_then(Option::take) else {
+            return Ok(()); // there already
+        };
+        let place = format!("{SCRATCH}/{index}");
+        rustix::fs::mkdir(&place, FileMode::from_bits_truncate(0o700))
+            .doing(|| format!("make `{place}`"))?;
+        let place_fd = open_path(Path::new(&place))?;
+        move_to(tree.as_fd(), place_fd.as_fd()).doing(|| format!("mount a layer at `{place}`"))
+    }
+
+    fn bind(&mut self, target: &Path, source: usize) -> SetupResult<()> {
+        let doing = || format!("mount `{}`", target.display());
+        let tree = self
+            .trees
+            .get_mut(source)
+            .and_then(Option::take)
+            .ok_or_else(|| SetupError::new(doing(), "its source was used before"))?;
+        let kind = rustix::fs::fstat(&tree).doing(doing)?.st_mode;
+        let place = if FileType::from_raw_mode(kind) == FileType::Directory {
+            self.make_directory(target)?
+        } else {
+            self.make_file(target)?
+        };
+        move_to(tree.as_fd(), place.as_fd()).doing(doing)
+    }
+
+    fn devpts(&self, target: &Path) -> SetupResult<()> {
+        let mut options = vec![("ptmxmode", "0666".into()), ("mode", "0620".into())];
+        if self.mode != Mode::Single {
+            options.push(("gid", TTY_GROUP.to_string()));
+        }
+        let mount = new_file_system("devpts", &options, MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+        self.attach(mount, target)
+    }
+
+    fn directory(&self, target: &Path, mode: u32, owner: Owner) -> SetupResult<()> {
+        let doing = || format!("make `{}`", target.display());
+        let place = self.make_directory(target)?;
+        let real = rustix::fs::openat(
+            &place,
+            ".",
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            FileMode::empty(),
+        )
+        .doing(doing)?;
+        give_to(real.as_fd(), owner, self.mode).doing(doing)?;
+        rustix::fs::fchmod(&real, FileMode::from_bits_truncate(mode)).doing(doing)
+    }
+
+    fn symlink(&self, target: &Path, to: &Path) -> SetupResult<()> {
+        let (parent, name) = self.parent(target)?;
+        match rustix::fs::symlinkat(to, &parent, name) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(error).doing(|| format!("make the link `{}`", target.display())),
+        }
+    }
+
+    fn install(&self, target: &Path) -> SetupResult<()> {
+        let doing = || format!("install `{}`", target.display());
+        let (parent, name) = self.parent(target)?;
+        match rustix::fs::unlinkat(&parent, &name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error).doing(doing),
+        }
+        let file = rustix::fs::openat(
+            &parent,
+            &name,
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC,
+            FileMode::from_bits_truncate(0o755),
+        )
+        .doing(doing)?;
+        let mut file = File::from(file);
+        let mut program = File::from(self.program.try_clone().doing(doing)?);
+        io::copy(&mut program, &mut file).doing(doing)?;
+        rustix::fs::fchmod(&file, FileMode::from_bits_truncate(0o4755)).doing(doing)
+    }
+
+    fn mask(&self, target: &Path) -> SetupResult<()> {
+        let doing = || format!("mask `{}`", target.display());
+        let root = self.root()?;
+        let place = match resolve(root, target) {
+            Ok(place) => place,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(error).doing(doing),
+        };
+        let kind = rustix::fs::fstat(&place).doing(doing)?.st_mode;
+        let cover = if FileType::from_raw_mode(kind) == FileType::Directory {
+            let options = [("mode", "0555".into()), ("size", "4k".into())];
+            new_file_system("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_RDONLY)?
+        } else {
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+            let null = rustix::mount::open_tree(rustix::fs::CWD, &self.null, flags).doing(doing)?;
+            let attributes = mounts::NOSUID | mounts::NOEXEC;
+            mounts::set_attributes(null.as_fd(), false, attributes, None).doing(doing)?;
+            null
+        };
+        move_to(cover.as_fd(), place.as_fd()).doing(doing)
+    }
+
+    fn attach(&self, mount: OwnedFd, target: &Path) -> SetupResult<()> {
+        let place = self.make_directory(target)?;
+        move_to(mount.as_fd(), place.as_fd()).doing(|| format!("mount `{}`", target.display()))
+    }
+
+    fn root(&self) -> SetupResult<BorrowedFd<'_>> {
+        self.root
+            .as_ref()
+            .map(AsFd::as_fd)
+            .ok_or_else(|| SetupError::new("build the root", "the plan does not begin with `/`"))
+    }
+
+    /// The directory `target`, made with its parents if it is missing.
+    fn make_directory(&self, target: &Path) -> SetupResult<OwnedFd> {
+        let root = self.root()?;
+        let doing = || format!("make the directory `{}`", target.display());
+        match resolve(root, target) {
+            Ok(place) => return Ok(place),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error).doing(doing),
+        }
+        let mut path = PathBuf::from("/");
+        let mut place = resolve(root, &path).doing(doing)?;
+        for component in target.components() {
+            let Component::Normal(name) = component else {
+                continue;
+            };
+            path.push(name);
+            place = match resolve(root, &path) {
+                Ok(next) => next,
+                Err(Errno::NOENT) => {
+                    rustix::fs::mkdirat(&place, name, FileMode::from_bits_truncate(0o755))
+                        .doing(doing)?;
+                    resolve(root, &path).doing(doing)?
+                }
+                Err(error) => return Err(error).doing(doing),
+            };
+        }
+        Ok(place)
+    }
+
+    fn make_file(&self, target: &Path) -> SetupResult<OwnedFd> {
+        let (parent, name) = self.parent(target)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(&parent, &name, flags, FileMode::from_bits_truncate(0o644)) {
+            // What is there may be a link or a device: the mount covers it, whatever it is.
+            Ok(_) | Err(_) => {}
+        }
+        resolve(self.root()?, target).doing(|| format!("make the file `{}`", target.display()))
+    }
+
+    fn parent(&self, target: &Path) -> SetupResult<(OwnedFd, PathBuf)> {
+        let name = target
+            .file_name()
+            .ok_or_else(|| SetupError::new("build the root", "a target has no name"))?;
+        let parent = self.make_directory(target.parent().unwrap_or(Path::new("/")))?;
+        Ok((parent, PathBuf::from(name)))
+    }
+}
+
+/// `path` as a process whose root is `root` would find it.
+fn resolve(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat2(
+        root,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        FileMode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+    )
+}
+
+/// The layers' own directories, made at the first start.
+fn make_upper(dir: &Path, owner: Owner, mode: Mode) -> SetupResult<()> {
+    for (path, owner) in [
+        (dir.to_path_buf(), Owner::Root),
+        (dir.join("upper"), owner),
+        (dir.join("work"), Owner::Root),
+    ] {
+        let doing = || format!("make the layer `{}`", path.display());
+        match rustix::fs::mkdir(&path, FileMode::from_bits_truncate(0o755)) {
+            Ok(()) => {
+                let made = rustix::fs::open(
+                    &path,
+                    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                    FileMode::empty(),
+                )
+                .doing(doing)?;
+                give_to(made.as_fd(), owner, mode).doing(doing)?;
+            }
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error).doing(doing),
+        }
+    }
+    Ok(())
+}
+
+fn give_to(fd: BorrowedFd<'_>, owner: Owner, mode: Mode) -> Result<(), Errno> {
+    let id = match (owner, mode) {
+        (_, Mode::Single) => return Ok(()), // there is one id
+        (Owner::Root, Mode::Root | Mode::Subordinate) => 0,
+        (Owner::Agent, Mode::Root | Mode::Subordinate) => AGENT,
+    };
+    rustix::fs::fchown(fd, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)))
+}
+
+fn new_file_system(
+    kind: &str,
+    options: &[(&str, String)],
+    flags: MountAttrFlags,
+) -> SetupResult<OwnedFd> {
+    let doing = || format!("make a {kind} file system");
+    let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).doing(doing)?;
+    for (key, value) in options {
+        rustix::mount::fsconfig_set_string(context.as_fd(), *key, value.as_str()).doing(doing)?;
+    }
+    rustix::mount::fsconfig_create(context.as_fd()).doing(doing)?;
+    let flags = flags | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).doing(doing)
+}
+
+fn move_to(mount: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::mount::move_mount(
+        mount,
+        c"",
+        place,
+        c"",
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
+    )
+}
+
+fn mount_root(mount: &OwnedFd) -> SetupResult<OwnedFd> {
+    let place = format!("{SCRATCH}/root");
+    rustix::fs::mkdir(&place, FileMode::from_bits_truncate(0o755))
+        .doing(|| "make a place for the root".into())?;
+    let place_fd = open_path(Path::new(&place))?;
+    move_to(mount.as_fd(), place_fd.as_fd()).doing(|| "mount the root".into())?;
+    open_path(Path::new(&place))
+}
+
+fn open_path(path: &Path) -> SetupResult<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, FileMode::empty())
+        .doing(|| format!("open `{}`", path.display()))
+}
+
+fn host_null() -> SetupResult<PathBuf> {
+    let path = PathBuf::from("/dev/null");
+    open_path(&path)?;
+    Ok(path)
+}
+
+/// Nothing that is mounted here may reach the host, and the other way round.
+fn make_private() -> SetupResult<()> {
+    rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .doing(|| "make the mounts private".into())
+}
+
+fn mount_at(place: &str, kind: &str, options: &std::ffi::CStr) -> SetupResult<()> {
+    let kind = CString::new(kind).map_err(|e| SetupError::new("mount", e.to_string()))?;
+    rustix::mount::mount(
+        kind.as_c_str(),
+        place,
+        kind.as_c_str(),
+        MountFlags::NOSUID | MountFlags::NODEV,
+        Some(options),
+    )
+    .doing(|| format!("mount `{place}`"))
+}
+
+/// The finished tree becomes the root; the host's goes away with everything below it.
+fn pivot(root: BorrowedFd<'_>) -> SetupResult<()> {
+    rustix::process::fchdir(root).doing(|| "enter the root".into())?;
+    rustix::process::pivot_root(".", ".").doing(|| "change the root".into())?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).doing(|| "let go of the host's root".into())?;
+    rustix::process::chdir("/").doing(|| "enter the root".into())
+}

@@ -1,0 +1,307 @@
+//! From init into a command: join the namespaces, install the filter, become the user, execute.
+//!
+//! Until `execve` the child has init's memory. It is closed to root inside, because init is not dumpable and
+//! was executed outside of the inner user namespace; every descriptor is close-on-exec.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::fs::{Mode as FileMode, OFlags};
+use sbx_proto::exec::{Exec, FailKind};
+use sbx_proto::plan::Mode;
+use sbx_proto::{OsBytes, frame};
+use sbx_sys::process::{self, Fork, SingleThreaded};
+use sbx_sys::{credentials, fdpass, seccomp, signals, terminal};
+use serde::{Deserialize, Serialize};
+
+use crate::accounts::{self, Account};
+use crate::setup::Namespaces;
+
+/// What every command of a sandbox has in common.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) mode: Mode,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) filter: Vec<seccomp::Instruction>,
+    pub(crate) env: Vec<(OsBytes, OsBytes)>,
+    pub(crate) workdir: OsBytes,
+}
+
+/// The three descriptors that a command begins with.
+#[derive(Debug)]
+pub(crate) struct Stdio {
+    pub(crate) fds: [OwnedFd; 3],
+    /// They are a terminal, to be the command's controlling one.
+    pub(crate) terminal: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Spawned {
+    pub(crate) pid: i32,
+    /// Says the filter's listener, then either why it failed or, by ending, that the program runs.
+    pub(crate) status: UnixStream,
+}
+
+/// Why a command did not start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) kind: FailKind,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    fn bad_request(message: String) -> Self {
+        Self {
+            kind: FailKind::BadRequest,
+            message,
+        }
+    }
+
+    pub(crate) fn engine(step: &str, error: impl Into<io::Error>) -> Self {
+        Self {
+            kind: FailKind::Engine,
+            message: format!("failed to {step}: {}", error.into()),
+        }
+    }
+}
+
+pub(crate) fn spawn(
+    proof: &SingleThreaded,
+    surroundings: &Surroundings,
+    exec: &Exec,
+    stdio: Stdio,
+) -> Result<Spawned, Failure> {
+    let (ours, theirs) = UnixStream::pair().map_err(|e| Failure::engine("make a socket pair", e))?;
+    ours.set_nonblocking(true)
+        .map_err(|e| Failure::engine("make a socket pair", e))?;
+    match process::fork(proof, 0).map_err(|e| Failure::engine("fork", e))? {
+        Fork::Child => {
+            drop(ours);
+            let failure = enter(surroundings, exec, stdio, &theirs);
+            if let Ok(bytes) = frame::encode(&failure) {
+                let _ = fdpass::send_with_fds(&theirs, &bytes, &[]);
+            }
+            process::exit_now(1)
+        }
+        Fork::Parent { pid, .. } => Ok(Spawned { pid, status: ours }),
+    }
+}
+
+fn enter(surroundings: &Surroundings, exec: &Exec, stdio: Stdio, status: &UnixStream) -> Failure {
+    match prepare(surroundings, exec, stdio, status) {
+        Ok(prepared) => execute(&prepared),
+        Err(failure) => failure,
+    }
+}
+
+struct Prepared {
+    argv: Vec<CString>,
+    env: Vec<CString>,
+    path: Vec<u8>,
+}
+
+fn prepare(
+    surroundings: &Surroundings,
+    exec: &Exec,
+    stdio: Stdio,
+    status: &UnixStream,
+) -> Result<Prepared, Failure> {
+    let engine = |step: &'static str| move |error: io::Error| Failure::engine(step, error);
+    rustix::process::setsid().map_err(|e| Failure::engine("make a session", e))?;
+    signals::reset().map_err(engine("reset signals"))?;
+    take_stdio(stdio).map_err(engine("set up stdin, stdout and stderr"))?;
+    join(&surroundings.namespaces).map_err(engine("join the sandbox"))?;
+    let listener = seccomp::install(&surroundings.filter).map_err(engine("install the filter"))?;
+    fdpass::send_with_fds(status, b"l", &[listener.as_fd()]).map_err(engine("hand the filter over"))?;
+    drop(listener);
+    let account = accounts::find(
+        exec.user.as_deref(),
+        surroundings.mode,
+        &read_small("/etc/passwd"),
+        &read_small("/etc/group"),
+    )
+    .map_err(Failure::bad_request)?;
+    become_account(surroundings, &account).map_err(engine("become the user"))?;
+    enter_directory(exec.workdir.as_ref().unwrap_or(&surroundings.workdir).as_path())?;
+    let env = environment(&surroundings.env, &account, &exec.env);
+    let path = env
+        .iter()
+        .find(|(key, _)| key.as_bytes() == b"PATH")
+        .map_or_else(|| b"/usr/bin:/bin".to_vec(), |(_, value)| value.0.clone());
+    let env = env
+        .iter()
+        .map(|(key, value)| c_string([key.as_bytes(), b"=", value.as_bytes()].concat()))
+        .collect::<Result<_, _>>()?;
+    let argv = exec
+        .argv
+        .iter()
+        .map(|arg| c_string(arg.0.clone()))
+        .collect::<Result<_, _>>()?;
+    Ok(Prepared { argv, env, path })
+}
+
+fn c_string(bytes: Vec<u8>) -> Result<CString, Failure> {
+    CString::new(bytes).map_err(|_| {
+        Failure::bad_request("an argument or variable contains a NUL byte".into())
+    })
+}
+
+fn take_stdio(stdio: Stdio) -> io::Result<()> {
+    let [input, output, errors] = &stdio.fds;
+    if stdio.terminal {
+        terminal::make_controlling(input.as_fd())?;
+    }
+    rustix::stdio::dup2_stdin(input)?;
+    rustix::stdio::dup2_stdout(output)?;
+    rustix::stdio::dup2_stderr(errors)?;
+    process::close_on_exec_from(3)
+}
+
+/// The user namespace first: it is what gives the power to join the others.
+fn join(namespaces: &Namespaces) -> io::Result<()> {
+    process::setns(namespaces.user.as_fd(), process::NEW_USER)?;
+    process::setns(namespaces.ipc.as_fd(), process::NEW_IPC)?;
+    process::setns(namespaces.uts.as_fd(), process::NEW_UTS)?;
+    process::setns(namespaces.net.as_fd(), process::NEW_NET)?;
+    process::setns(namespaces.cgroup.as_fd(), process::NEW_CGROUP)?;
+    process::setns(namespaces.mount.as_fd(), process::NEW_MOUNT)
+}
+
+fn become_account(surroundings: &Surroundings, account: &Account) -> io::Result<()> {
+    match (surroundings.mode, &surroundings.namespaces.named_root) {
+        (Mode::Root | Mode::Subordinate, _) => credentials::become_user(&account.credentials, true),
+        (Mode::Single, Some(named_root)) if account.credentials.uid == 0 => {
+            process::setns(named_root.as_fd(), process::NEW_USER)?;
+            credentials::become_user(&account.credentials, false)
+        }
+        (Mode::Single, _) => {
+            credentials::become_user(&account.credentials, false)?;
+            credentials::set_capabilities(0)
+        }
+    }
+}
+
+/// The directory must be a place below the root: a link to a descriptor leads elsewhere.
+fn enter_directory(path: &Path) -> Result<(), Failure> {
+    let refused = |reason: String| {
+        Failure::bad_request(format!("cannot use the working directory `{}`: {reason}", path.display()))
+    };
+    rustix::process::chdir(path).map_err(|e| refused(io::Error::from(e).to_string()))?;
+    match rustix::process::getcwd(Vec::new()) {
+        Ok(cwd) if cwd.as_bytes().starts_with(b"/") => Ok(()),
+        _ => Err(refused("it is not below the sandbox's root".into())),
+    }
+}
+
+/// The sandbox's environment, then what belongs to the user, then what the request says.
+fn environment(
+    base: &[(OsBytes, OsBytes)],
+    account: &Account,
+    request: &[(OsBytes, OsBytes)],
+) -> Vec<(OsBytes, OsBytes)> {
+    let mut env: Vec<(OsBytes, OsBytes)> = Vec::new();
+    let own = [
+        ("HOME", account.home.as_str()),
+        ("USER", account.name.as_str()),
+        ("LOGNAME", account.name.as_str()),
+        ("SHELL", account.shell.as_str()),
+    ];
+    let own = own.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+    for (key, value) in base.iter().cloned().chain(own).chain(request.iter().cloned()) {
+        match env.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, old)) => *old = value,
+            None => env.push((key, value)),
+        }
+    }
+    env
+}
+
+fn execute(prepared: &Prepared) -> Failure {
+    let Some(program) = prepared.argv.first() else {
+        return Failure::bad_request("no command was given".into());
+    };
+    let name = String::from_utf8_lossy(program.as_bytes()).into_owned();
+    if program.as_bytes().is_empty() {
+        return failure(&name, io::Error::from_raw_os_error(libc::ENOENT));
+    }
+    if program.as_bytes().contains(&b'/') {
+        let error = process::execve(program, &prepared.argv, &prepared.env);
+        return failure(&name, error);
+    }
+    let mut worst = io::Error::from_raw_os_error(libc::ENOENT);
+    for dir in prepared.path.split(|byte| *byte == b':') {
+        // An empty entry of PATH means the working directory.
+        let dir = if dir.is_empty() { b"." } else { dir };
+        let Ok(candidate) = CString::new([dir, b"/", program.as_bytes()].concat()) else {
+            continue;
+        };
+        let error = process::execve(&candidate, &prepared.argv, &prepared.env);
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => {}
+            Some(libc::EACCES) => worst = error,
+            _ => return failure(&name, error),
+        }
+    }
+    failure(&name, worst)
+}
+
+fn failure(name: &str, error: io::Error) -> Failure {
+    let kind = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => FailKind::NotFound,
+        _ => FailKind::NotExecutable,
+    };
+    let message = match kind {
+        FailKind::NotFound => format!("`{name}` was not found in the sandbox"),
+        FailKind::NotExecutable | FailKind::BadRequest | FailKind::Engine => {
+            format!("`{name}` cannot be executed: {error}")
+        }
+    };
+    Failure { kind, message }
+}
+
+/// A file of the sandbox that may be anything by now: no waiting for a FIFO, no more than 1 MiB.
+fn read_small(path: &str) -> String {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mut text = Vec::new();
+    if let Ok(file) = rustix::fs::open(path, flags, FileMode::empty()) {
+        let _ = File::from(file).take(1 << 20).read_to_end(&mut text);
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use sbx_sys::credentials::Credentials;
+
+    use super::*;
+
+    #[test]
+    fn a_request_is_stronger_than_the_user_and_the_user_than_the_sandbox() {
+        let pair = |key: &str, value: &str| (OsBytes::from(key), OsBytes::from(value));
+        let account = Account {
+            name: "root".into(),
+            home: "/root".into(),
+            shell: "/bin/bash".into(),
+            credentials: Credentials {
+                uid: 0,
+                gid: 0,
+                groups: vec![],
+            },
+        };
+        let base = [pair("HOME", "/home/agent"), pair("A", "1")];
+        assert_eq!(
+            environment(&base, &account, &[pair("USER", "me"), pair("A", "2")]),
+            [
+                pair("HOME", "/root"),
+                pair("A", "2"),
+                pair("USER", "me"),
+                pair("LOGNAME", "root"),
+                pair("SHELL", "/bin/bash"),
+            ]
+        );
+    }
+}

@@ -1,0 +1,436 @@
+//! One command in a sandbox, from its start to its exit code: the poll loop between the caller's streams and
+//! signals on one side and the sandbox's init on the other.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use sbx_proto::exec::{Exec, FailKind, Request, Stdio};
+use sbx_sys::signals::SignalFd;
+
+use crate::client::{Client, nobody_listens};
+use crate::context::Context;
+use crate::detach_keys::DetachKeys;
+use crate::failure::{Failure, Kind, engine};
+use crate::init::{Event, Init, Terminal, harmless};
+use crate::plumbing::{Plumbing, Stdin, set_nonblocking};
+use crate::relay::{Input, Output, Wait};
+use crate::terminal::{self, RawMode};
+
+/// How long a terminal may be silent after the command's end before nothing more is expected.
+const SILENCE: Duration = Duration::from_millis(100);
+/// How long a terminal is read after the command's end at most.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How the command's streams are connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Streams {
+    Pipes(Stdin),
+    Terminal {
+        stdin: Stdin,
+        detach_keys: Option<DetachKeys>,
+    },
+    /// Output goes to the sandbox's log, and nobody waits.
+    Log,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// By the command's own exit code.
+    Exited(u8),
+    /// It was left running.
+    Detached,
+    /// By a signal to this client.
+    Interrupted(u8),
+}
+
+impl Outcome {
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Exited(code) | Self::Interrupted(code) => code,
+            Self::Detached => 0,
+        }
+    }
+}
+
+/// Runs a command in the sandbox, which is started when it is not running.
+pub fn run(
+    context: &Context,
+    client: &Client<'_>,
+    name: &str,
+    exec: Exec,
+    streams: &Streams,
+) -> Result<Outcome, Failure> {
+    let started = client.start(name)?;
+    if started.started {
+        for warning in &started.warnings {
+            context.ui.warning(warning);
+        }
+    }
+    let request = Request::Exec(Box::new(exec));
+    match attempt(client, &started.exec_socket, &request, streams) {
+        Err(Broken::BeforeStart) => {}
+        Err(Broken::Failed(failure)) => return Err(failure),
+        Ok(outcome) => return Ok(outcome),
+    }
+    // It stopped between the daemon's answer and our connection.
+    context
+        .ui
+        .debug(|| "the sandbox's init is gone; starting it again".to_owned());
+    let started = client.start(name)?;
+    attempt(client, &started.exec_socket, &request, streams).map_err(|broken| match broken {
+        Broken::Failed(failure) => failure,
+        Broken::BeforeStart => {
+            Failure::new(Kind::Engine, format!("sandbox `{name}` does not stay up"))
+                .hint(format!("sbx inspect {name}"))
+        }
+    })
+}
+
+/// The wire form of [`Streams`].
+pub fn stdio(streams: &Streams) -> Stdio {
+    match streams {
+        Streams::Pipes(_) => Stdio::Pipes,
+        Streams::Log => Stdio::Log,
+        Streams::Terminal { .. } => {
+            let (rows, cols) = terminal::size();
+            Stdio::Tty { rows, cols }
+        }
+    }
+}
+
+enum Broken {
+    /// Init went away before the command ran: nothing of the input is lost, so one may try again.
+    BeforeStart,
+    Failed(Failure),
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+fn attempt(
+    client: &Client<'_>,
+    socket: &str,
+    request: &Request,
+    streams: &Streams,
+) -> Result<Outcome, Broken> {
+    let wanted = match streams {
+        Streams::Terminal { .. } => Terminal::Wanted,
+        Streams::Pipes(_) | Streams::Log => Terminal::None,
+    };
+    let init = match Init::connect(client.state(), socket, wanted) {
+        Ok(init) => init,
+        Err(error) if nobody_listens(&error) => return Err(Broken::BeforeStart),
+        Err(error) => return Err(engine("cannot reach the sandbox's init")(error).into()),
+    };
+    let plumbing = match streams {
+        Streams::Pipes(stdin) => {
+            Some(Plumbing::lay(*stdin).map_err(|e| engine("cannot make pipes")(e.into()))?)
+        }
+        Streams::Terminal { .. } | Streams::Log => None,
+    };
+    let sent = match &plumbing {
+        Some(plumbing) => init.open(request, &plumbing.remote()),
+        None => init.open(request, &[]),
+    };
+    match sent {
+        Ok(()) => {}
+        Err(error) if gone(&error) => return Err(Broken::BeforeStart),
+        Err(error) => return Err(engine("cannot ask the sandbox's init")(error).into()),
+    }
+    Session::new(init, plumbing, streams.clone())?.run()
+}
+
+fn gone(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset
+    )
+}
+
+/// What the poll loop has found ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    Init,
+    Signal,
+    Source,
+    Destination,
+    Output(usize),
+}
+
+#[derive(Debug)]
+struct Session {
+    init: Init,
+    signals: SignalFd,
+    streams: Streams,
+    /// Until the command has started.
+    plumbing: Option<Plumbing>,
+    input: Option<Input>,
+    outputs: Vec<Output>,
+    /// Restores the terminal when the session ends, however it ends.
+    raw: Option<RawMode>,
+    ended: Option<Ended>,
+}
+
+/// The command has ended; only its output is still being delivered.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    code: u8,
+    at: Instant,
+    last_read: Instant,
+}
+
+impl Session {
+    fn new(init: Init, plumbing: Option<Plumbing>, streams: Streams) -> Result<Self, Failure> {
+        let mut wanted = vec![
+            Signal::INT,
+            Signal::TERM,
+            Signal::HUP,
+            Signal::QUIT,
+            Signal::USR1,
+            Signal::USR2,
+        ];
+        if matches!(streams, Streams::Terminal { .. }) {
+            wanted.push(Signal::WINCH);
+        }
+        let wanted: Vec<i32> = wanted.into_iter().map(Signal::as_raw).collect();
+        let signals = SignalFd::new(&wanted).map_err(engine("cannot watch signals"))?;
+        Ok(Self {
+            init,
+            signals,
+            streams,
+            plumbing,
+            input: None,
+            outputs: Vec::new(),
+            raw: None,
+            ended: None,
+        })
+    }
+
+    fn run(mut self) -> Result<Outcome, Broken> {
+        loop {
+            if self.ended.is_some() && self.delivered() {
+                return self.finish().map_err(Broken::Failed);
+            }
+            let ready = self.poll()?;
+            for what in ready {
+                if let Some(outcome) = self.handle(what)? {
+                    return Ok(outcome);
+                }
+            }
+            if self.input.as_ref().is_some_and(|input| input.detached) {
+                return Ok(Outcome::Detached);
+            }
+        }
+    }
+
+    fn poll(&self) -> Result<Vec<Ready>, Failure> {
+        let (input, output, nothing) = (PollFlags::IN, PollFlags::OUT, PollFlags::empty());
+        let mut fds = vec![PollFd::new(&self.signals, input)];
+        let mut meanings = vec![Ready::Signal];
+        if self.ended.is_none() {
+            fds.push(PollFd::new(&self.init, input));
+            meanings.push(Ready::Init);
+            if let Some(relay) = &self.input {
+                if let Some(source) = relay.source() {
+                    fds.push(PollFd::from_borrowed_fd(source, input));
+                    meanings.push(Ready::Source);
+                }
+                if let Some((to, wait)) = relay.destination() {
+                    let flags = if wait == Wait::Writable { output } else { nothing };
+                    fds.push(PollFd::from_borrowed_fd(to, flags));
+                    meanings.push(Ready::Destination);
+                }
+            }
+        }
+        for (index, relay) in self.outputs.iter().enumerate() {
+            if let Some(fd) = relay.polled() {
+                let flags = match relay.wait() {
+                    Wait::Readable => input,
+                    Wait::Writable => output,
+                    Wait::Done => nothing,
+                };
+                fds.push(PollFd::from_borrowed_fd(fd, flags));
+                meanings.push(Ready::Output(index));
+            }
+        }
+        match rustix::event::poll(&mut fds, self.timeout().as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(engine("cannot wait for the sandbox")(error.into())),
+        }
+        Ok(fds
+            .iter()
+            .zip(meanings)
+            .filter(|(fd, _)| !fd.revents().is_empty())
+            .map(|(fd, what)| (fd.revents(), what))
+            .filter(|(events, what)| {
+                // Anything else is no news about the command's end of the input.
+                *what != Ready::Destination || events
+                        .intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP)
+            })
+            .map(|(_, what)| what)
+            .collect())
+    }
+
+    /// Only the last words of a terminal are waited for with a limit.
+    fn timeout(&self) -> Option<Timespec> {
+        match (&self.streams, self.ended) {
+            (Streams::Terminal { .. }, Some(_)) => Timespec::try_from(SILENCE).ok(),
+            _ => None,
+        }
+    }
+
+    fn handle(&mut self, what: Ready) -> Result<Option<Outcome>, Broken> {
+        match what {
+            Ready::Init => return self.init_speaks(),
+            Ready::Signal => return Ok(self.signal()?),
+            Ready::Source => {
+                if let Some(input) = &mut self.input {
+                    input.source_ready();
+                }
+            }
+            Ready::Destination => {
+                if let Some(input) = &mut self.input {
+                    match input.destination() {
+                        Some((_, Wait::Writable)) => input.destination_ready(),
+                        _ => input.destination_closed(),
+                    }
+                }
+            }
+            Ready::Output(index) => {
+                if let Some(output) = self.outputs.get_mut(index)
+                    && output.advance()
+                    && let Some(ended) = &mut self.ended
+                {
+                    ended.last_read = Instant::now();
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn init_speaks(&mut self) -> Result<Option<Outcome>, Broken> {
+        let open = self.init.receive()?;
+        while let Some(event) = self.init.next()? {
+            match event {
+                Event::Started { terminal } => {
+                    if self.streams == Streams::Log {
+                        return Ok(Some(Outcome::Detached));
+                    }
+                    self.started(terminal)?;
+                }
+                Event::Exited(status) => {
+                    let now = Instant::now();
+                    self.ended = Some(Ended {
+                        code: status.code(),
+                        at: now,
+                        last_read: now,
+                    });
+                    if matches!(self.streams, Streams::Pipes(_)) {
+                        self.outputs.iter_mut().for_each(Output::command_ended);
+                    }
+                    return Ok(None);
+                }
+                Event::Failed { kind, message } => return Err(refused(kind, &message).into()),
+            }
+        }
+        if open {
+            Ok(None)
+        } else if self.init.has_started() {
+            Err(Failure::new(
+                Kind::Engine,
+                "the sandbox stopped while the command was running",
+            )
+            .into())
+        } else {
+            Err(Broken::BeforeStart)
+        }
+    }
+
+    fn started(&mut self, master: Option<OwnedFd>) -> Result<(), Failure> {
+        if let Some(plumbing) = self.plumbing.take() {
+            (self.input, self.outputs) = plumbing.sent();
+        }
+        let (Some(master), Streams::Terminal { stdin, detach_keys }) = (master, &self.streams)
+        else {
+            return Ok(());
+        };
+        let failed = |error: Errno| engine("cannot use the sandbox's terminal")(error.into());
+        set_nonblocking(&master).map_err(failed)?;
+        if *stdin == Stdin::Attached {
+            let copy = rustix::io::fcntl_dupfd_cloexec(&master, 3).map_err(failed)?;
+            let input = Input::new(rustix::stdio::stdin(), copy);
+            self.input = Some(input.with_detach_keys(detach_keys.clone()));
+            self.raw = Some(
+                RawMode::enter(rustix::stdio::stdin())
+                    .map_err(|e| engine("cannot use the terminal")(e.into()))?,
+            );
+        }
+        self.outputs = vec![Output::from_pipe(master, rustix::stdio::stdout())];
+        Ok(())
+    }
+
+    fn signal(&mut self) -> Result<Option<Outcome>, Failure> {
+        while let Some(number) = self
+            .signals
+            .read()
+            .map_err(engine("cannot read signals"))?
+        {
+            let request = if number == Signal::WINCH.as_raw() {
+                let (rows, cols) = terminal::size();
+                Request::Resize { rows, cols }
+            } else if self.raw.is_some() || self.ended.is_some() {
+                // With a raw terminal, signals for the command are typed; this one is for us.
+                let code = u8::try_from((128 + number) & 0xff).unwrap_or(255);
+                return Ok(Some(Outcome::Interrupted(code)));
+            } else {
+                Request::Signal { signal: number }
+            };
+            // A connection that is full or closed shows itself elsewhere.
+            drop(self.init.send(&request, &[]));
+        }
+        Ok(None)
+    }
+
+    /// Everything that the command wrote has reached the caller.
+    fn delivered(&self) -> bool {
+        let finished = |output: &Output| output.wait() == Wait::Done;
+        match (&self.streams, self.ended) {
+            (Streams::Terminal { .. }, Some(ended)) => self.outputs.iter().all(|output| {
+                let silent = output.wait() == Wait::Readable
+                    && (ended.last_read.elapsed() >= SILENCE || ended.at.elapsed() >= LAST_WORDS);
+                silent || finished(output)
+            }),
+            _ => self.outputs.iter().all(finished),
+        }
+    }
+
+    fn finish(self) -> Result<Outcome, Failure> {
+        let code = self.ended.map_or(0, |ended| ended.code);
+        let broken = self.outputs.iter().find_map(|output| output.broken);
+        match broken {
+            // The reader has gone: no news to anybody. Anything else means that output is lost.
+            None | Some(Errno::PIPE | Errno::CONNRESET | Errno::IO) => Ok(Outcome::Exited(code)),
+            Some(error) => Err(Failure::new(
+                Kind::Engine,
+                format!("cannot write the command's output: {error}"),
+            )),
+        }
+    }
+}
+
+fn refused(kind: FailKind, message: &str) -> Failure {
+    let kind = match kind {
+        FailKind::NotFound => Kind::CommandNotFound,
+        FailKind::NotExecutable => Kind::NotExecutable,
+        FailKind::BadRequest => Kind::BadRequest,
+        FailKind::Engine => Kind::Engine,
+    };
+    Failure::new(kind, harmless(message))
+}

@@ -1,0 +1,250 @@
+//! `sudo` inside a sandbox: the agent may always become root there, so it asks nothing.
+//!
+//! The engine installs this program setuid root in the sandbox's own layer. It understands the options that
+//! scripts use and refuses the others by name.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use sbx_sys::credentials::{self, Credentials};
+
+/// Init looks for it when a command ends, and then hands root's files in workspaces to the agent.
+const ROOT_WAS_USED: &str = "/run/.sbx-root-was-used";
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Invocation {
+    user: Option<String>,
+    login: bool,
+    shell: bool,
+    keep_env: bool,
+    set_home: bool,
+    /// `-v`, `-k`, `-K`, `-l`: about passwords, of which there are none.
+    nothing: bool,
+    assignments: Vec<(OsString, OsString)>,
+    command: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    match parse(std::env::args_os().skip(1)).and_then(|invocation| run(&invocation)) {
+        Ok(code) => code,
+        Err(message) => {
+            complain(&message);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn complain(message: &str) {
+    use std::io::Write;
+    // Nothing can be said when stderr is gone.
+    let _ = writeln!(std::io::stderr(), "sudo: {message}");
+}
+
+fn parse(args: impl Iterator<Item = OsString>) -> Result<Invocation, String> {
+    let mut invocation = Invocation::default();
+    let mut args = args.peekable();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--") => {
+                invocation.command = args.collect();
+                break;
+            }
+            Some("-u" | "--user") => invocation.user = Some(value(args.next(), "-u")?),
+            Some("-g" | "--group" | "-p" | "--prompt" | "-C" | "-h" | "--host") => {
+                return Err(format!("`{}` is not offered in a sandbox", arg.display()));
+            }
+            Some(text) if text.starts_with("--user=") => {
+                invocation.user = text.split_once('=').map(|(_, user)| user.to_owned());
+            }
+            Some(text) if text.starts_with("--preserve-env") => invocation.keep_env = true,
+            Some(text) if text.starts_with('-') && text.len() > 1 => option(&mut invocation, text)?,
+            _ => match split_assignment(&arg) {
+                Some(pair) => invocation.assignments.push(pair),
+                None => {
+                    invocation.command.push(arg);
+                    invocation.command.extend(args);
+                    break;
+                }
+            },
+        }
+    }
+    Ok(invocation)
+}
+
+fn value(arg: Option<OsString>, option: &str) -> Result<String, String> {
+    arg.and_then(|arg| arg.into_string().ok())
+        .ok_or_else(|| format!("`{option}` needs a value"))
+}
+
+fn option(invocation: &mut Invocation, text: &str) -> Result<(), String> {
+    let letters = match text {
+        "--non-interactive" => "n",
+        "--login" => "i",
+        "--shell" => "s",
+        "--set-home" => "H",
+        "--validate" | "--reset-timestamp" | "--remove-timestamp" | "--list" => "v",
+        long if long.starts_with("--") => return Err(format!("unknown option `{long}`")),
+        short => short.get(1..).unwrap_or_default(),
+    };
+    for letter in letters.chars() {
+        match letter {
+            'n' | 'S' | 'A' | 'b' | 'P' => {}
+            'E' => invocation.keep_env = true,
+            'H' => invocation.set_home = true,
+            'i' => invocation.login = true,
+            's' => invocation.shell = true,
+            'k' | 'K' | 'v' | 'l' => invocation.nothing = true,
+            other => return Err(format!("unknown option `-{other}`")),
+        }
+    }
+    Ok(())
+}
+
+/// `NAME=value` before the command.
+fn split_assignment(arg: &OsStr) -> Option<(OsString, OsString)> {
+    let bytes = arg.as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=')?;
+    let (name, value) = bytes.split_at(at);
+    let is_name = !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    is_name.then(|| {
+        let value = value.get(1..).unwrap_or_default();
+        (OsStr::from_bytes(name).to_owned(), OsStr::from_bytes(value).to_owned())
+    })
+}
+
+fn run(invocation: &Invocation) -> Result<ExitCode, String> {
+    let root = Credentials {
+        uid: 0,
+        gid: 0,
+        groups: vec![0],
+    };
+    credentials::become_user(&root, true)
+        .map_err(|error| format!("this sandbox runs with one id; root has no power in it ({error})"))?;
+    // Without it the files are handed over when the sandbox stops.
+    let _ = std::fs::File::create(ROOT_WAS_USED);
+    let target = account(invocation.user.as_deref().unwrap_or("root"))?;
+    let shell = invocation.login || invocation.shell;
+    if invocation.command.is_empty() && !shell {
+        if invocation.nothing {
+            return Ok(ExitCode::SUCCESS);
+        }
+        return Err("no command given\nusage: sudo [-u user] [-nEHis] [NAME=value ...] command".into());
+    }
+    let mut command = if shell {
+        let mut command = Command::new(&target.shell);
+        if invocation.login {
+            command.arg("-l").current_dir(&target.home);
+        }
+        if !invocation.command.is_empty() {
+            let words: Vec<_> = invocation.command.iter().map(|word| quote(word)).collect();
+            command.arg("-c").arg(words.join(OsStr::new(" ")));
+        }
+        command
+    } else {
+        let mut words = invocation.command.iter();
+        let mut command = Command::new(words.next().ok_or("no command given")?);
+        command.args(words);
+        command
+    };
+    environment(&mut command, invocation, &target);
+    credentials::become_user(&target.credentials, true).map_err(|error| format!("cannot become the user: {error}"))?;
+    let error = command.exec();
+    complain(&format!("{}: {error}", command.get_program().display()));
+    let missing = error.kind() == std::io::ErrorKind::NotFound;
+    Ok(ExitCode::from(if missing { 127 } else { 126 }))
+}
+
+/// The sandbox's own variables (tool chains, proxies) are kept: there is no secret root here to protect from
+/// the agent's environment. Only what names the user changes.
+fn environment(command: &mut Command, invocation: &Invocation, target: &Account) {
+    if !invocation.keep_env || invocation.set_home || invocation.login {
+        command.env("HOME", &target.home);
+    }
+    command.env("USER", &target.name).env("LOGNAME", &target.name).env("SHELL", &target.shell);
+    command.env("SUDO_USER", "agent").env("SUDO_UID", "1000").env("SUDO_GID", "1000");
+    if std::env::var_os("PATH").is_none() {
+        command.env("PATH", PATH);
+    }
+    command.envs(invocation.assignments.iter().map(|(name, value)| (name, value)));
+}
+
+fn quote(word: &OsStr) -> OsString {
+    let mut quoted = OsString::from("'");
+    for (index, part) in word.as_bytes().split(|byte| *byte == b'\'').enumerate() {
+        if index > 0 {
+            quoted.push("'\\''");
+        }
+        quoted.push(OsStr::from_bytes(part));
+    }
+    quoted.push("'");
+    quoted
+}
+
+struct Account {
+    name: String,
+    home: String,
+    shell: String,
+    credentials: Credentials,
+}
+
+fn account(user: &str) -> Result<Account, String> {
+    let wanted = user.strip_prefix('#').unwrap_or(user);
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let found = passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, uid, gid, _, home, shell] = fields.as_slice() else {
+            return None;
+        };
+        if *name != wanted && *uid != wanted {
+            return None;
+        }
+        let gid = gid.parse().ok()?;
+        Some(Account {
+            name: (*name).to_owned(),
+            home: (*home).to_owned(),
+            shell: if shell.is_empty() { "/bin/sh".to_owned() } else { (*shell).to_owned() },
+            credentials: Credentials {
+                uid: uid.parse().ok()?,
+                gid,
+                groups: vec![gid],
+            },
+        })
+    });
+    found.ok_or_else(|| format!("unknown user `{user}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Invocation, String> {
+        parse(args.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn the_options_that_scripts_use() {
+        let invocation = parsed(&["-nE", "-u", "www", "A=b=c", "env", "-i", "X=1"]).unwrap();
+        assert_eq!(
+            invocation,
+            Invocation {
+                user: Some("www".into()),
+                keep_env: true,
+                assignments: vec![("A".into(), "b=c".into())],
+                command: ["env", "-i", "X=1"].map(OsString::from).to_vec(),
+                ..Invocation::default()
+            }
+        );
+        assert!(parsed(&["-i"]).unwrap().login);
+        assert_eq!(parsed(&["--", "-x"]).unwrap().command, ["-x"]);
+        assert!(parsed(&["-Z", "true"]).is_err());
+        assert!(parsed(&["-u"]).is_err());
+    }
+
+    #[test]
+    fn words_survive_the_shell() {
+        assert_eq!(quote(OsStr::new("it's")), "'it'\\''s'");
+    }
+}

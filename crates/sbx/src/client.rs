@@ -1,0 +1,228 @@
+//! Calls to `sandboxd`. Commands that change something start it when it is not there; reading commands do not.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use sbx_api::{
+    CreateRequest, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Sandbox, SandboxList,
+    ShutdownRequest, Started,
+};
+use sbx_engine::StateDir;
+use sbx_engine::socket::connect_unix;
+use sbx_engine::statedir::SOCKET;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::autostart;
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::http::{self, Response};
+use crate::names;
+
+/// Calls that answer from memory.
+const QUICK: Duration = Duration::from_secs(30);
+/// Calls that build, boot or remove something.
+const SLOW: Duration = Duration::from_secs(600);
+
+/// What to do when no daemon runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    Start,
+    Report,
+}
+
+#[derive(Debug)]
+pub struct Client<'a> {
+    context: &'a Context,
+    state: StateDir,
+    absent: Absent,
+}
+
+impl<'a> Client<'a> {
+    pub fn new(context: &'a Context, absent: Absent) -> Result<Self, Failure> {
+        Ok(Self {
+            context,
+            state: context.state()?,
+            absent,
+        })
+    }
+
+    pub fn state(&self) -> &StateDir {
+        &self.state
+    }
+
+    pub fn version(&self) -> Result<DaemonInfo, Failure> {
+        self.call("GET", "/v1/version", &NOTHING, QUICK)
+    }
+
+    pub fn list(&self) -> Result<Vec<Sandbox>, Failure> {
+        let list: SandboxList = self.call("GET", "/v1/sandboxes", &NOTHING, QUICK)?;
+        Ok(list.sandboxes)
+    }
+
+    pub fn create(&self, request: &CreateRequest) -> Result<Sandbox, Failure> {
+        self.call("POST", "/v1/sandboxes", &Some(request), SLOW)
+    }
+
+    pub fn get(&self, name: &str) -> Result<Sandbox, Failure> {
+        self.named(name, |client| {
+            client.call("GET", &route(name, ""), &NOTHING, QUICK)
+        })
+    }
+
+    pub fn start(&self, name: &str) -> Result<Started, Failure> {
+        self.named(name, |client| {
+            client.call("POST", &route(name, "/start"), &NOTHING, SLOW)
+        })
+    }
+
+    pub fn stop(&self, name: &str) -> Result<(), Failure> {
+        self.named(name, |client| {
+            client
+                .send("POST", &route(name, "/stop"), &NOTHING, SLOW)
+                .map(drop)
+        })
+    }
+
+    pub fn remove(&self, name: &str, force: bool) -> Result<(), Failure> {
+        let path = route(name, if force { "?force=true" } else { "" });
+        self.named(name, |client| {
+            client.send("DELETE", &path, &NOTHING, SLOW).map(drop)
+        })
+    }
+
+    pub fn keep(&self, name: &str, keep_alive: bool) -> Result<(), Failure> {
+        let request = KeepRequest { keep_alive };
+        self.named(name, |client| {
+            client
+                .send("POST", &route(name, "/keep"), &Some(request.clone()), QUICK)
+                .map(drop)
+        })
+    }
+
+    pub fn shutdown(&self, stop_sandboxes: bool) -> Result<(), Failure> {
+        let request = ShutdownRequest { stop_sandboxes };
+        self.send("POST", "/v1/daemon/shutdown", &Some(request), SLOW)
+            .map(drop)
+    }
+
+    pub fn log_levels(&self) -> Result<LogLevels, Failure> {
+        self.call("GET", "/v1/daemon/log-level", &NOTHING, QUICK)
+    }
+
+    pub fn set_log_levels(&self, levels: &LogLevels) -> Result<(), Failure> {
+        self.send("PUT", "/v1/daemon/log-level", &Some(levels), QUICK)
+            .map(drop)
+    }
+
+    /// A connection to the daemon; starts it when that is wanted and needed.
+    pub fn connect(&self) -> Result<UnixStream, Failure> {
+        let socket = self.state.socket();
+        match connect_unix(self.state.root(), SOCKET) {
+            Ok(stream) => Ok(stream),
+            Err(error) if nobody_listens(&error) => match self.absent {
+                Absent::Start => autostart::start(self.context, &self.state),
+                Absent::Report => Err(Failure::new(Kind::NoDaemon, "no sandboxd daemon is running")
+                    .hint("sbx daemon start -d")),
+            },
+            Err(error) => Err(Failure::new(
+                Kind::Engine,
+                format!("cannot reach the daemon at `{}`: {error}", socket.display()),
+            )),
+        }
+    }
+
+    /// An unknown name is reported with the names that it may be a slip of.
+    fn named<T>(
+        &self,
+        name: &str,
+        call: impl FnOnce(&Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        call(self).map_err(|failure| match failure.kind {
+            Kind::NotFound => unknown(name, &self.list().unwrap_or_default()),
+            _ => failure,
+        })
+    }
+
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: &Option<impl Serialize>,
+        timeout: Duration,
+    ) -> Result<T, Failure> {
+        let response = self.send(method, path, body, timeout)?;
+        serde_json::from_slice(&response.body).map_err(|error| {
+            Failure::new(
+                Kind::Engine,
+                format!("the daemon's answer is not understood: {error}"),
+            )
+            .hint("sbx daemon restart")
+        })
+    }
+
+    fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: &Option<impl Serialize>,
+        timeout: Duration,
+    ) -> Result<Response, Failure> {
+        let body = match body {
+            Some(body) => serde_json::to_vec(body)
+                .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?,
+            None => Vec::new(),
+        };
+        let stream = self.connect()?;
+        let response = http::exchange(&stream, method, path, &body, timeout).map_err(|error| {
+            let log = self.state.log();
+            Failure::new(
+                Kind::Engine,
+                format!("the daemon did not answer `{method} {path}`: {error}"),
+            )
+            .hint(format!("its log is `{}`", log.display()))
+        })?;
+        self.context
+            .ui
+            .debug(|| format!("{method} {path}: {}", response.status));
+        match response.status {
+            200..=299 => Ok(response),
+            status => Err(refusal(status, &response.body)),
+        }
+    }
+}
+
+const NOTHING: Option<()> = None;
+
+/// The daemon is not there, as opposed to being there and out of reach.
+pub fn nobody_listens(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}
+
+/// No sandbox has that name.
+pub fn unknown(name: &str, known: &[Sandbox]) -> Failure {
+    let close = names::close_to(name, known.iter().map(|sandbox| sandbox.name.as_str()));
+    let mut message = format!("no sandbox is called `{}`", name.escape_debug());
+    if !close.is_empty() {
+        message.push_str(&format!("; did you mean `{}`?", close.join("` or `")));
+    }
+    Failure::new(Kind::NotFound, message).hint("sbx ls")
+}
+
+fn refusal(status: u16, body: &[u8]) -> Failure {
+    match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(body) => body.into(),
+        Err(_) => Failure::new(
+            Kind::Engine,
+            format!("the daemon answered with status {status}"),
+        ),
+    }
+}
+
+fn route(name: &str, rest: &str) -> String {
+    format!("/v1/sandboxes/{}{rest}", http::segment(name))
+}

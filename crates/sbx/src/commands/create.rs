@@ -1,0 +1,198 @@
+//! `sbx create`
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use sbx_api::{Backend, Caller, CreateRequest, Sandbox, WorkspaceRequest};
+use sbx_engine::SandboxName;
+
+use crate::agents::Agent;
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::envfile::EnvArgs;
+use crate::failure::{Failure, Kind};
+use crate::later::LaterFlags;
+use crate::workspace;
+
+/// Create a sandbox without attaching to it
+///
+/// The first PATH is the primary workspace: commands start in it. All of them appear inside at the same
+/// absolute path. The sandbox is left running and stops by itself after a while without commands.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "sbx create [OPTIONS] AGENT PATH [PATH...]")]
+pub struct Args {
+    /// The agent to make it for (`shell`)
+    #[arg(value_name = "AGENT", required = true)]
+    agent: Option<String>,
+    /// Directories to share; `:ro` at the end makes one read-only
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+    #[command(flatten)]
+    pub flags: CreateFlags,
+    /// Print nothing but the name
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+/// What `create` and `run` have in common.
+#[derive(Debug, Default, Clone, clap::Args)]
+pub struct CreateFlags {
+    /// Name of the sandbox [default: AGENT-DIRECTORY]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub env: EnvArgs,
+    /// Refuse when this machine is not of that platform, such as linux/amd64
+    #[arg(long, value_name = "OS/ARCH")]
+    pub platform: Option<String>,
+    #[command(flatten)]
+    pub later: LaterFlags,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    args.flags.later.check()?;
+    let agent = Agent::parse(args.agent.as_deref().unwrap_or_default())?;
+    let workspaces = workspace::parse_all(&args.paths)?;
+    let name = name(agent, args.flags.name.as_deref(), &workspaces)?;
+    let client = Client::new(context, Absent::Start)?;
+    let sandbox = create(context, &client, agent, &name, workspaces, &args.flags)?;
+    if !args.quiet {
+        summary(context, &sandbox);
+    }
+    context.ui.data(format!("{}\n", sandbox.name))
+}
+
+/// The name that was asked for, or the one that follows from agent and primary workspace.
+pub fn name(
+    agent: Agent,
+    asked: Option<&str>,
+    workspaces: &[WorkspaceRequest],
+) -> Result<SandboxName, Failure> {
+    if let Some(asked) = asked {
+        return Ok(SandboxName::parse(asked)?);
+    }
+    let primary = workspaces
+        .first()
+        .ok_or_else(|| Failure::usage("a workspace PATH is needed"))?;
+    Ok(SandboxName::derive(agent.name(), Path::new(&primary.path))?)
+}
+
+pub fn create(
+    context: &Context,
+    client: &Client<'_>,
+    agent: Agent,
+    name: &SandboxName,
+    workspaces: Vec<WorkspaceRequest>,
+    flags: &CreateFlags,
+) -> Result<Sandbox, Failure> {
+    let caller = caller(context, workspaces.first())?;
+    let sandbox = client.create(&CreateRequest {
+        name: Some(name.as_str().to_owned()),
+        agent: agent.name().to_owned(),
+        workspaces,
+        env: flags.env.resolve_text(&context.env)?,
+        caller,
+        platform: flags.platform.clone(),
+    })?;
+    for warning in &sandbox.warnings {
+        context.ui.warning(warning);
+    }
+    Ok(sandbox)
+}
+
+/// What was made, for a person who watches.
+pub fn summary(context: &Context, sandbox: &Sandbox) {
+    let ui = &context.ui;
+    if !ui.watched() {
+        return;
+    }
+    ui.note(format!("sandbox    {}", sandbox.name));
+    ui.note(format!("agent      {}", sandbox.agent));
+    for workspace in &sandbox.workspaces {
+        let access = if workspace.readonly { "ro" } else { "rw" };
+        ui.note(format!("workspace  {} ({access})", workspace.path));
+    }
+    ui.note(format!("template   {}", sandbox.template));
+    ui.note(format!(
+        "backend    {} ({})",
+        backend(sandbox.backend),
+        sandbox.mode
+    ));
+    ui.note(format!("✓ Created sandbox {}", sandbox.name));
+    ui.note(format!("  to connect: sbx run --name {}", sandbox.name));
+}
+
+pub fn backend(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Namespace => "namespace",
+        Backend::Microvm => "microvm",
+    }
+}
+
+/// The few things of the caller that a sandbox carries in.
+fn caller(context: &Context, primary: Option<&WorkspaceRequest>) -> Result<Caller, Failure> {
+    let env = &context.env;
+    let text = |key: &str| match env.get(key) {
+        None => Ok(String::new()),
+        Some(value) => value.to_str().map(str::to_owned).ok_or_else(|| {
+            Failure::new(Kind::BadRequest, format!("variable {key} is not UTF-8"))
+        }),
+    };
+    let (git_name, git_email) = primary
+        .map(|workspace| git_identity(Path::new(&workspace.path)))
+        .unwrap_or_default();
+    Ok(Caller {
+        home: text("HOME")?,
+        path: text("PATH")?,
+        env: env.for_sandbox(),
+        git_name,
+        git_email,
+    })
+}
+
+/// Name and address as `git` sees them in the workspace; nothing without git.
+fn git_identity(workspace: &Path) -> (Option<String>, Option<String>) {
+    let output = Command::new("git")
+        .args(["config", "-z", "--get-regexp", r"^user\.(name|email)$"])
+        .current_dir(workspace)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    output
+        .map(|output| parse_identity(&output.stdout))
+        .unwrap_or_default()
+}
+
+fn parse_identity(entries: &[u8]) -> (Option<String>, Option<String>) {
+    let (mut name, mut email) = (None, None);
+    for entry in entries.split(|byte| *byte == 0) {
+        let Some((key, value)) = std::str::from_utf8(entry)
+            .ok()
+            .and_then(|entry| entry.split_once('\n'))
+        else {
+            continue;
+        };
+        match key {
+            "user.name" => name = Some(value.to_owned()),
+            "user.email" => email = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+    (name, email)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_identity_wins() {
+        let entries = b"user.name\nGlobal\0user.email\na@b.test\0user.name\nRepo\0";
+        assert_eq!(
+            parse_identity(entries),
+            (Some("Repo".to_owned()), Some("a@b.test".to_owned()))
+        );
+        assert_eq!(parse_identity(b""), (None, None));
+    }
+}

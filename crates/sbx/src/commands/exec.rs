@@ -1,0 +1,170 @@
+//! `sbx exec`
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use sbx_proto::OsBytes;
+use sbx_proto::exec::Exec;
+
+use crate::attach::{self, Outcome, Streams};
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::detach_keys::DetachKeys;
+use crate::envfile::{EnvArgs, Variables};
+use crate::failure::{Failure, Kind};
+use crate::plumbing::Stdin;
+use crate::statusfile::{By, StatusFile};
+
+/// Run a command in a sandbox
+///
+/// Starts the sandbox when it is stopped. The exit code is the command's own; 125 means that the engine failed,
+/// 126 that the command cannot be executed, 127 that it was not found.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "sbx exec [OPTIONS] SANDBOX COMMAND [ARG...]")]
+pub struct Args {
+    /// Run in the background; `sbx logs` shows the output
+    #[arg(short = 'd', long)]
+    detach: bool,
+    /// Keys that leave a terminal session, such as ctrl-p,ctrl-q
+    #[arg(long, value_name = "KEYS")]
+    detach_keys: Option<String>,
+    #[command(flatten)]
+    env: EnvArgs,
+    /// Pass stdin on to the command
+    #[arg(short = 'i', long)]
+    interactive: bool,
+    #[arg(long, hide = true)]
+    privileged: bool,
+    /// Give the command a terminal
+    #[arg(short = 't', long)]
+    tty: bool,
+    /// User to run as [default: agent]
+    #[arg(short = 'u', long, value_name = "NAME|UID[:GROUP|GID]")]
+    user: Option<String>,
+    /// Working directory [default: the primary workspace]
+    #[arg(short = 'w', long, value_name = "DIR")]
+    workdir: Option<OsString>,
+    /// Write who ended the command, and its code, to a file
+    #[arg(long, value_name = "FILE")]
+    status_file: Option<PathBuf>,
+    /// The sandbox, then the command with its arguments
+    #[arg(
+        value_name = "SANDBOX COMMAND [ARG]",
+        required = true,
+        trailing_var_arg = true
+    )]
+    words: Vec<OsString>,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
+    let status = match &args.status_file {
+        Some(path) => Some(StatusFile::prepare(path)?),
+        None => None,
+    };
+    let result = session(context, args);
+    if let Some(status) = status {
+        let (by, code) = match &result {
+            Ok(Outcome::Exited(code)) => (By::Command, *code),
+            Ok(Outcome::Detached) => (By::Command, 0),
+            Ok(Outcome::Interrupted(code)) => (By::Engine, *code),
+            Err(failure) => (By::Engine, failure.kind.session_exit_code()),
+        };
+        status.write(by, code)?;
+    }
+    result.map(Outcome::code)
+}
+
+fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {
+    let (name, command) = split(&args.words)?;
+    if args.privileged {
+        return Err(Failure::new(
+            Kind::BadRequest,
+            "`--privileged` is not offered: a sandbox gives no power over the host",
+        )
+        .hint("use `-u root` to be root inside"));
+    }
+    let streams = streams(args)?;
+    let mut variables = args.env.resolve(&context.env)?;
+    if matches!(streams, Streams::Terminal { .. }) {
+        add_term(context, &mut variables);
+    }
+    let client = Client::new(context, Absent::Start)?;
+    let exec = Exec {
+        argv: command
+            .iter()
+            .map(|arg| OsBytes::from(arg.as_os_str()))
+            .collect(),
+        env: variables.into_iter().collect(),
+        user: args.user.clone(),
+        workdir: args.workdir.clone().map(OsBytes::from),
+        stdio: attach::stdio(&streams),
+    };
+    attach::run(context, &client, name, exec, &streams)
+}
+
+/// Programs with a terminal need to know its kind.
+pub fn add_term(context: &Context, variables: &mut Variables) {
+    let term = context.env.text("TERM").unwrap_or("xterm-256color");
+    variables
+        .entry("TERM".into())
+        .or_insert_with(|| term.into());
+}
+
+/// Everything after the sandbox is the command, hyphens and all.
+fn split(words: &[OsString]) -> Result<(&str, &[OsString]), Failure> {
+    let (name, command) = words
+        .split_first()
+        .ok_or_else(|| Failure::usage("a SANDBOX is needed"))?;
+    let name = name
+        .to_str()
+        .ok_or_else(|| Failure::new(Kind::NotFound, "no sandbox has a name that is not UTF-8"))?;
+    let command = match command.split_first() {
+        Some((dashes, rest)) if dashes == "--" => rest,
+        _ => command,
+    };
+    if command.is_empty() {
+        return Err(Failure::usage(format!("no COMMAND to run in `{name}`"))
+            .hint(format!("sbx exec -it {name} bash")));
+    }
+    Ok((name, command))
+}
+
+fn streams(args: &Args) -> Result<Streams, Failure> {
+    let detach_keys = match &args.detach_keys {
+        Some(keys) => Some(DetachKeys::parse(keys)?),
+        None => None,
+    };
+    if args.detach {
+        return Ok(Streams::Log);
+    }
+    let stdin = if args.interactive {
+        Stdin::Attached
+    } else {
+        Stdin::Empty
+    };
+    if !args.tty {
+        return Ok(Streams::Pipes(stdin));
+    }
+    if stdin == Stdin::Attached && !rustix::termios::isatty(rustix::stdio::stdin()) {
+        return Err(
+            Failure::new(Kind::BadRequest, "the input device is not a TTY")
+                .hint("leave out `-t`"),
+        );
+    }
+    Ok(Streams::Terminal { stdin, detach_keys })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_after_the_sandbox_are_the_command() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let all = words("box ls -la --json");
+        assert_eq!(split(&all).unwrap(), ("box", &words("ls -la --json")[..]));
+        let dashes = words("box -- ls --");
+        assert_eq!(split(&dashes).unwrap().1, &words("ls --")[..]);
+        assert_eq!(split(&words("box")).unwrap_err().kind, Kind::Usage);
+    }
+}

@@ -1,0 +1,281 @@
+//! `sbx run`
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
+
+use sbx_api::{Sandbox, WorkspaceRequest};
+use sbx_proto::exec::Exec;
+
+use super::create::{self, CreateFlags};
+use super::exec::add_term;
+use crate::agents::{self, Agent};
+use crate::attach::{self, Outcome, Streams};
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::plumbing::Stdin;
+use crate::workspace;
+
+/// Run an agent in a sandbox, which is created when it does not exist
+///
+/// The sandbox is found again by `--name`, or else by agent and directory: the same command in the same place
+/// reconnects. PATH is the current directory when it is not given. Arguments after `--` go to the agent.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "sbx run [OPTIONS] [AGENT] [PATH...] [-- AGENT_ARGS...]",
+    after_help = "Examples:\n  sbx run shell\n  sbx run shell . ../lib:ro\n  sbx run --name dev\n  \
+                  sbx run shell -- -c 'make test'"
+)]
+pub struct Args {
+    /// The agent (`shell`); not needed for a sandbox that exists
+    #[arg(value_name = "AGENT")]
+    agent: Option<OsString>,
+    /// Directories to share; `:ro` at the end makes one read-only [default: .]
+    #[arg(value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// Arguments for the agent
+    #[arg(value_name = "AGENT_ARGS", last = true)]
+    agent_args: Vec<OsString>,
+    #[command(flatten)]
+    flags: CreateFlags,
+    /// Leave it running in the background and print its id; output goes to `sbx logs`
+    #[arg(short = 'd', long, alias = "detach")]
+    detached: bool,
+    /// Remove the sandbox when the session ends
+    #[arg(long, conflicts_with = "detached")]
+    rm: bool,
+    /// Print nothing of our own
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
+    args.flags.later.check()?;
+    let client = Client::new(context, Absent::Start)?;
+    let target = Target::find(context, &client, args)?;
+    let sandbox = match target {
+        Target::Existing(sandbox) => sandbox,
+        Target::New {
+            agent,
+            name,
+            workspaces,
+        } => {
+            let sandbox =
+                create::create(context, &client, agent, &name, workspaces, &args.flags)?;
+            if !args.quiet {
+                create::summary(context, &sandbox);
+            }
+            sandbox
+        }
+    };
+    if args.detached {
+        return detached(context, &client, args, &sandbox);
+    }
+    let result = session(context, &client, args, &sandbox);
+    if args.rm {
+        client.remove(&sandbox.name, true)?;
+    }
+    result.map(Outcome::code)
+}
+
+/// Which sandbox is meant.
+#[derive(Debug)]
+enum Target {
+    Existing(Sandbox),
+    New {
+        agent: Agent,
+        name: sbx_engine::SandboxName,
+        workspaces: Vec<WorkspaceRequest>,
+    },
+}
+
+impl Target {
+    fn find(context: &Context, client: &Client<'_>, args: &Args) -> Result<Self, Failure> {
+        let word = match &args.agent {
+            Some(word) => Some(word.to_str().ok_or_else(|| {
+                Failure::new(Kind::BadRequest, "the AGENT is not UTF-8")
+            })?),
+            None => None,
+        };
+        if let (Some(word), None) = (word, &args.flags.name)
+            && !agents::is_agent(word)
+            && let Some(sandbox) = existing(client, word)?
+        {
+            context.ui.warning(format!(
+                "`sbx run {word}` is deprecated; use `sbx run --name {word}`"
+            ));
+            check_existing(args, &sandbox, None, &parse_paths(&args.paths)?)?;
+            return Ok(Self::Existing(sandbox));
+        }
+        let agent = word.map(Agent::parse).transpose()?;
+        match (&args.flags.name, agent) {
+            (Some(name), agent) => {
+                let given = parse_paths(&args.paths)?;
+                if let Some(sandbox) = existing(client, name)? {
+                    check_existing(args, &sandbox, agent, &given)?;
+                    return Ok(Self::Existing(sandbox));
+                }
+                match agent {
+                    Some(agent) => Self::new(agent, args),
+                    None => Err(Failure::new(
+                        Kind::NotFound,
+                        format!("no sandbox is called `{}`", name.escape_debug()),
+                    )
+                    .hint(format!("name an agent to create it: sbx run --name {name} shell"))),
+                }
+            }
+            (None, Some(agent)) => {
+                let target = Self::new(agent, args)?;
+                if let Self::New {
+                    name, workspaces, ..
+                } = &target
+                    && let Some(sandbox) = existing(client, name.as_str())?
+                {
+                    check_existing(args, &sandbox, Some(agent), workspaces)?;
+                    return Ok(Self::Existing(sandbox));
+                }
+                Ok(target)
+            }
+            (None, None) => {
+                Err(Failure::usage("an AGENT or `--name` is needed").hint("sbx run shell"))
+            }
+        }
+    }
+
+    fn new(agent: Agent, args: &Args) -> Result<Self, Failure> {
+        let workspaces = if args.paths.is_empty() {
+            workspace::parse_all(&[OsStr::new(".")])?
+        } else {
+            workspace::parse_all(&args.paths)?
+        };
+        let name = create::name(agent, args.flags.name.as_deref(), &workspaces)?;
+        Ok(Self::New {
+            agent,
+            name,
+            workspaces,
+        })
+    }
+}
+
+fn parse_paths(paths: &[OsString]) -> Result<Vec<WorkspaceRequest>, Failure> {
+    workspace::parse_all(paths)
+}
+
+fn existing(client: &Client<'_>, name: &str) -> Result<Option<Sandbox>, Failure> {
+    match client.get(name) {
+        Ok(sandbox) => Ok(Some(sandbox)),
+        Err(failure) if failure.kind == Kind::NotFound => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What was asked for must be what the sandbox was created with; `given` is empty when nothing was.
+fn check_existing(
+    args: &Args,
+    sandbox: &Sandbox,
+    agent: Option<Agent>,
+    given: &[WorkspaceRequest],
+) -> Result<(), Failure> {
+    let name = &sandbox.name;
+    if let Some(agent) = agent
+        && agent.name() != sandbox.agent
+    {
+        return Err(conflict(format!(
+            "sandbox `{name}` was created for agent `{}`, not `{}`",
+            sandbox.agent,
+            agent.name()
+        ))
+        .hint(format!("sbx run --name {name}")));
+    }
+    if args.flags.platform.is_some() {
+        return Err(conflict(format!(
+            "--platform can only be used when creating a new sandbox, and `{name}` exists"
+        )));
+    }
+    let mut stored = sandbox.workspaces.iter();
+    let mut asked = given.iter();
+    if let (Some(stored), Some(asked)) = (stored.next(), asked.next())
+        && stored.path != asked.path
+    {
+        return Err(conflict(format!(
+            "sandbox `{name}` has workspace `{}`, not `{}`",
+            stored.path, asked.path
+        ))
+        .hint("choose another name with --name"));
+    }
+    let asked: Vec<_> = asked.map(|w| (&w.path, w.readonly)).collect();
+    let stored: Vec<_> = stored.map(|w| (&w.path, w.readonly)).collect();
+    if !asked.is_empty() && asked != stored {
+        return Err(conflict(format!(
+            "the workspaces of sandbox `{name}` are fixed when it is created"
+        ))
+        .hint(format!(
+            "sbx rm {name}, or choose another name with --name"
+        )));
+    }
+    Ok(())
+}
+
+fn conflict(message: String) -> Failure {
+    Failure::new(Kind::Conflict, message)
+}
+
+fn session(
+    context: &Context,
+    client: &Client<'_>,
+    args: &Args,
+    sandbox: &Sandbox,
+) -> Result<Outcome, Failure> {
+    let terminal = |fd: BorrowedFd<'_>| rustix::termios::isatty(fd);
+    let streams = if terminal(rustix::stdio::stdin()) && terminal(rustix::stdio::stdout()) {
+        Streams::Terminal {
+            stdin: Stdin::Attached,
+            detach_keys: None,
+        }
+    } else {
+        Streams::Pipes(Stdin::Attached)
+    };
+    attach::run(
+        context,
+        client,
+        &sandbox.name,
+        exec(context, args, sandbox, &streams)?,
+        &streams,
+    )
+}
+
+fn detached(
+    context: &Context,
+    client: &Client<'_>,
+    args: &Args,
+    sandbox: &Sandbox,
+) -> Result<u8, Failure> {
+    client.start(&sandbox.name)?;
+    client.keep(&sandbox.name, true)?;
+    if !args.agent_args.is_empty() {
+        let streams = Streams::Log;
+        let exec = exec(context, args, sandbox, &streams)?;
+        attach::run(context, client, &sandbox.name, exec, &streams)?;
+    }
+    context.ui.data(format!("{}\n", sandbox.id))?;
+    Ok(0)
+}
+
+fn exec(
+    context: &Context,
+    args: &Args,
+    sandbox: &Sandbox,
+    streams: &Streams,
+) -> Result<Exec, Failure> {
+    let mut variables = args.flags.env.resolve(&context.env)?;
+    if matches!(streams, Streams::Terminal { .. }) {
+        add_term(context, &mut variables);
+    }
+    Ok(Exec {
+        argv: Agent::parse(&sandbox.agent)?.argv(&args.agent_args),
+        env: variables.into_iter().collect(),
+        user: None,
+        workdir: None,
+        stdio: attach::stdio(streams),
+    })
+}

@@ -1,0 +1,151 @@
+//! The caller's environment, read once by `main` and passed on as a value.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use sbx_engine::StateDir;
+
+use crate::failure::Failure;
+
+/// Moves the state directory.
+pub const SBX_HOME: &str = "SBX_HOME";
+
+/// What a daemon that we start inherits; everything else of the environment stays outside.
+const FOR_DAEMON: [&str; 15] = [
+    "HOME",
+    "PATH",
+    "USER",
+    SBX_HOME,
+    "LANG",
+    "TZ",
+    "SANDBOXD_LOG_LEVEL",
+    "DOCKER_SANDBOXES_PROXY",
+    "DOCKER_SANDBOXES_NO_PROXY",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
+
+/// Variables that tell where tool chains are, and those of locale and time zone (`LC_*` in addition).
+const FOR_SANDBOX: [&str; 11] = [
+    "RUSTUP_HOME",
+    "CARGO_HOME",
+    "PYENV_ROOT",
+    "GOROOT",
+    "GOPATH",
+    "GOTOOLCHAIN",
+    "JAVA_HOME",
+    "NVM_DIR",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+];
+
+/// Environment variables of the calling process.
+#[derive(Debug, Default)]
+pub struct Env {
+    vars: BTreeMap<OsString, OsString>,
+}
+
+impl Env {
+    pub fn from_process() -> Self {
+        Self {
+            vars: std::env::vars_os().collect(),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn of(pairs: &[(&str, &str)]) -> Self {
+        Self {
+            vars: pairs
+                .iter()
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect(),
+        }
+    }
+
+    pub fn get(&self, key: impl AsRef<OsStr>) -> Option<&OsStr> {
+        self.vars.get(key.as_ref()).map(OsString::as_os_str)
+    }
+
+    /// The variable's value when it is set, not empty, and text.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.get(key)?.to_str().filter(|value| !value.is_empty())
+    }
+
+    pub fn home(&self) -> Option<PathBuf> {
+        self.get("HOME")
+            .filter(|home| !home.is_empty())
+            .map(PathBuf::from)
+    }
+
+    /// Where everything of the engine lies; nothing is created by asking.
+    pub fn state_dir(&self) -> Result<StateDir, Failure> {
+        let sbx_home = self
+            .get(SBX_HOME)
+            .filter(|root| !root.is_empty())
+            .map(Path::new);
+        let home = self.home();
+        if home.is_none() && sbx_home.is_none() {
+            return Err(
+                Failure::failed("HOME is not set, so there is no state directory")
+                    .hint(format!("set {SBX_HOME}=/some/directory")),
+            );
+        }
+        StateDir::locate(&home.unwrap_or_default(), sbx_home).map_err(Failure::from)
+    }
+
+    pub fn for_daemon(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        self.vars.iter().filter_map(|(key, value)| {
+            let wanted = FOR_DAEMON.iter().any(|name| key == name)
+                || key.as_bytes().starts_with(b"XDG_");
+            wanted.then_some((key.as_os_str(), value.as_os_str()))
+        })
+    }
+
+    pub fn for_sandbox(&self) -> BTreeMap<String, String> {
+        self.vars
+            .iter()
+            .filter_map(|(key, value)| Some((key.to_str()?, value.to_str()?)))
+            .filter(|(key, _)| FOR_SANDBOX.contains(key) || key.starts_with("LC_"))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_named_variables_are_passed_on() {
+        let env = Env::of(&[
+            ("HOME", "/h"),
+            ("AWS_SECRET_ACCESS_KEY", "x"),
+            ("LC_ALL", "C"),
+            ("XDG_STATE_HOME", "/s"),
+            ("CARGO_HOME", "/c"),
+        ]);
+        let daemon: Vec<_> = env.for_daemon().map(|(key, _)| key).collect();
+        assert_eq!(daemon, ["HOME", "XDG_STATE_HOME"]);
+        let sandbox: Vec<_> = env.for_sandbox().into_keys().collect();
+        assert_eq!(sandbox, ["CARGO_HOME", "LC_ALL"]);
+    }
+
+    #[test]
+    fn sbx_home_moves_the_state() {
+        let env = Env::of(&[("HOME", "/h")]);
+        assert_eq!(
+            env.state_dir().unwrap().root(),
+            Path::new("/h/.docker/sandboxes")
+        );
+        let env = Env::of(&[("HOME", "/h"), ("SBX_HOME", "/elsewhere")]);
+        assert_eq!(env.state_dir().unwrap().root(), Path::new("/elsewhere"));
+        assert!(Env::of(&[]).state_dir().is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! The one error type of the command line: what went wrong, for people and for programs, and what to type next.
+
+use std::error::Error;
+use std::io;
+
+use sbx_api::{ErrorBody, ErrorCode};
+use sbx_engine::name::NameError;
+use sbx_engine::statedir::StateError;
+
+/// Decides the exit code, and the word that programs see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Arguments that make no sense together.
+    Usage,
+    /// Anything that did not work and has no kind of its own.
+    Failed,
+    /// No such sandbox.
+    NotFound,
+    /// The name is taken, a session is open.
+    Conflict,
+    /// Comes with a later version.
+    NotYet,
+    /// The request is not understood or not allowed.
+    BadRequest,
+    /// Client and daemon, or client and sandbox, are of different versions.
+    VersionMismatch,
+    /// The engine or the sandbox failed.
+    Engine,
+    /// No daemon answers.
+    NoDaemon,
+    /// The program to run exists but cannot be executed.
+    NotExecutable,
+    /// The program to run does not exist.
+    CommandNotFound,
+    /// Everything has been said already; only the exit code is left.
+    Quiet(u8),
+}
+
+impl Kind {
+    /// The stable word for programs.
+    fn code(self) -> &'static str {
+        match self {
+            Self::Usage => "usage",
+            Self::Failed | Self::Quiet(_) => "failed",
+            Self::NotFound => "not_found",
+            Self::Conflict => "conflict",
+            Self::NotYet => "not_yet",
+            Self::BadRequest => "bad_request",
+            Self::VersionMismatch => "version_mismatch",
+            Self::Engine => "engine",
+            Self::NoDaemon => "no_daemon",
+            Self::NotExecutable => "not_executable",
+            Self::CommandNotFound => "command_not_found",
+        }
+    }
+
+    /// Exit code of commands that run nothing themselves.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Usage => 2,
+            Self::Quiet(code) => code,
+            Self::Failed
+            | Self::NotFound
+            | Self::Conflict
+            | Self::NotYet
+            | Self::BadRequest
+            | Self::VersionMismatch
+            | Self::Engine
+            | Self::NoDaemon
+            | Self::NotExecutable
+            | Self::CommandNotFound => 1,
+        }
+    }
+
+    /// Exit code of `exec` and `run`, where everything below 125 belongs to the command: docker's codes.
+    pub fn session_exit_code(self) -> u8 {
+        match self {
+            Self::NotExecutable => 126,
+            Self::CommandNotFound => 127,
+            Self::Quiet(code) => code,
+            Self::Usage => 2,
+            Self::Failed
+            | Self::NotFound
+            | Self::Conflict
+            | Self::NotYet
+            | Self::BadRequest
+            | Self::VersionMismatch
+            | Self::Engine
+            | Self::NoDaemon => 125,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: Kind,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(Kind::Failed, message)
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Kind::Usage, message)
+    }
+
+    /// `what` is known, but not part of this version.
+    pub fn not_yet(what: &str) -> Self {
+        Self::new(
+            Kind::NotYet,
+            format!("`{what}` comes with a later version of sbx"),
+        )
+    }
+
+    pub fn quiet(code: u8) -> Self {
+        Self::new(Kind::Quiet(code), "")
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The line for programs.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "error": {"code": self.kind.code(), "message": self.message, "hint": self.hint}
+        })
+    }
+}
+
+impl From<ErrorBody> for Failure {
+    fn from(body: ErrorBody) -> Self {
+        let kind = match body.code {
+            ErrorCode::BadRequest | ErrorCode::TooLarge => Kind::BadRequest,
+            ErrorCode::NotFound => Kind::NotFound,
+            ErrorCode::Conflict => Kind::Conflict,
+            ErrorCode::VersionMismatch => Kind::VersionMismatch,
+            ErrorCode::NotYet => Kind::NotYet,
+            ErrorCode::Engine => Kind::Engine,
+        };
+        Self {
+            kind,
+            message: body.message,
+            hint: body.hint,
+        }
+    }
+}
+
+impl From<StateError> for Failure {
+    fn from(error: StateError) -> Self {
+        let failure = Self::failed(with_causes(&error));
+        match error.hint() {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+impl From<NameError> for Failure {
+    fn from(error: NameError) -> Self {
+        Self::new(Kind::BadRequest, error.to_string())
+    }
+}
+
+/// An operation of the kernel that a session cannot do without.
+pub fn engine(what: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::new(Kind::Engine, format!("{what}: {error}"))
+}
+
+/// The error and everything below it as one sentence.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,158 @@
+//! One HTTP/1.1 exchange over a Unix socket: request bytes out, a bounded response in.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use sbx_api::{VERSION, VERSION_HEADER};
+
+/// A daemon that sends more than this is not ours.
+const MAX_RESPONSE: usize = 16 << 20;
+const MAX_HEADERS: usize = 64;
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Response {
+    pub status: u16,
+    pub body: Vec<u8>,
+}
+
+/// Sends the request and reads the whole answer; `timeout` bounds every single wait.
+pub fn exchange(
+    mut stream: &UnixStream,
+    method: &str,
+    path: &str,
+    body: &[u8],
+    timeout: Duration,
+) -> io::Result<Response> {
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    let mut request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: sandboxd\r\n{VERSION_HEADER}: {VERSION}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    request.extend_from_slice(body);
+    stream.write_all(&request)?;
+
+    let mut received = Vec::new();
+    let mut chunk = [0_u8; 16 << 10];
+    loop {
+        if let Some(response) = parse(&received, Stream::Open)? {
+            return Ok(response);
+        }
+        let count = match stream.read(&mut chunk) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        if count == 0 {
+            return parse(&received, Stream::Ended)?
+                .ok_or_else(|| malformed("connection closed in the middle of an answer"));
+        }
+        received.extend_from_slice(chunk.get(..count).unwrap_or_default());
+        if received.len() > MAX_RESPONSE {
+            return Err(malformed("answer is larger than 16 MiB"));
+        }
+    }
+}
+
+/// A path segment with everything but the plainest characters escaped.
+pub fn segment(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => {
+                escaped.push(char::from(byte));
+            }
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Open,
+    Ended,
+}
+
+/// The response when all of it is there.
+fn parse(bytes: &[u8], stream: Stream) -> io::Result<Option<Response>> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut head = httparse::Response::new(&mut headers);
+    let status = head
+        .parse(bytes)
+        .map_err(|error| malformed(&error.to_string()))?;
+    let httparse::Status::Complete(start) = status else {
+        return Ok(None);
+    };
+    let body = bytes.get(start..).unwrap_or_default();
+    let header = |name: &str| {
+        head.headers
+            .iter()
+            .find(|header| header.name.eq_ignore_ascii_case(name))
+    };
+    if header("transfer-encoding").is_some() {
+        return Err(malformed("answer has a transfer encoding"));
+    }
+    let length = match header("content-length") {
+        Some(header) => Some(
+            std::str::from_utf8(header.value)
+                .ok()
+                .and_then(|text| text.trim().parse::<usize>().ok())
+                .ok_or_else(|| malformed("answer has a bad length"))?,
+        ),
+        None => None,
+    };
+    let status = head.code.unwrap_or_default();
+    let body = match (length, stream) {
+        (Some(length), _) => body.get(..length),
+        (None, Stream::Ended) => Some(body),
+        (None, Stream::Open) => (status == 204).then_some(&[][..]),
+    };
+    Ok(body.map(|body| Response {
+        status,
+        body: body.to_vec(),
+    }))
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn complete_answers_end_without_the_connection_ending() {
+        let wire = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(
+            parse(wire, Stream::Open).unwrap(),
+            Some(Response {
+                status: 200,
+                body: b"{}".to_vec()
+            })
+        );
+        assert_eq!(parse(&wire[..30], Stream::Open).unwrap(), None);
+        let short = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}";
+        assert_eq!(parse(short, Stream::Ended).unwrap(), None);
+        let bare = b"HTTP/1.1 204 No Content\r\n\r\n";
+        assert_eq!(parse(bare, Stream::Open).unwrap().unwrap().status, 204);
+    }
+
+    #[test]
+    fn segments_cannot_leave_their_place() {
+        assert_eq!(segment("shell-app.1"), "shell-app.1");
+        assert_eq!(segment("../x y\n?"), "..%2Fx%20y%0A%3F");
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_or_incomplete(bytes: Vec<u8>) {
+            drop(parse(&bytes, Stream::Ended));
+        }
+    }
+}

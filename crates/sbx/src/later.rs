@@ -1,0 +1,97 @@
+//! Commands and flags of Docker's `sbx` that come with a later version: known, and refused clearly.
+
+use std::ffi::OsString;
+
+use crate::failure::{Failure, Kind};
+
+/// Commands that exist there and not yet here.
+const COMMANDS: [&str; 17] = [
+    "cp", "env", "kit", "logout", "mcp", "network", "policy", "ports", "prune", "reset", "save",
+    "secret", "settings", "setup", "skills", "template", "tui",
+];
+
+pub fn is_later_command(name: &str) -> bool {
+    COMMANDS.contains(&name)
+}
+
+/// Flags of `create` and `run` that mean something only with a later version.
+#[derive(Debug, Default, Clone, clap::Args)]
+pub struct LaterFlags {
+    #[arg(long, hide = true)]
+    clone: bool,
+    /// Number of CPUs, 0 for all of them
+    #[arg(long, hide = true, value_name = "N")]
+    cpus: Option<String>,
+    #[arg(short = 'm', long, hide = true, value_name = "SIZE")]
+    memory: Option<String>,
+    /// What the sandbox is made from; `host` is this machine's own system
+    #[arg(short = 't', long, value_name = "TEMPLATE")]
+    template: Option<String>,
+    #[arg(long, hide = true)]
+    kit: Vec<String>,
+    #[arg(short = 'p', long, hide = true)]
+    publish: Vec<String>,
+    #[arg(long, hide = true)]
+    deny_network: Vec<String>,
+    #[arg(long, hide = true)]
+    profile: Option<String>,
+    #[arg(long, hide = true)]
+    static_mcp: Vec<String>,
+    #[arg(long, hide = true)]
+    mcp: Vec<String>,
+    #[arg(long, hide = true)]
+    no_share_skills: bool,
+    #[arg(long, hide = true)]
+    pull: Option<String>,
+    #[arg(long, hide = true)]
+    pull_template: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1)]
+    gpu: Option<Option<String>>,
+    #[arg(long, hide = true, num_args = 0..=1)]
+    usb: Option<Option<String>>,
+    #[arg(long, hide = true)]
+    nested: bool,
+    #[arg(long, hide = true)]
+    model: Option<String>,
+    #[arg(long, hide = true)]
+    provider: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1)]
+    branch: Option<Option<OsString>>,
+}
+
+impl LaterFlags {
+    /// Values that mean what this version does anyway are accepted.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.branch.is_some() {
+            return Err(
+                Failure::new(Kind::BadRequest, "`--branch` is no longer supported")
+                    .hint("use `--clone`, which comes with a later version of sbx"),
+            );
+        }
+        if self.template.as_deref().is_some_and(|name| name != "host") {
+            return Err(Failure::not_yet("--template").hint("leave it out, or use `-t host`"));
+        }
+        let given = [
+            ("--clone", self.clone),
+            ("--cpus", self.cpus.as_deref().is_some_and(|n| n != "0")),
+            ("--memory", !self.memory.as_deref().unwrap_or("").is_empty()),
+            ("--kit", !self.kit.is_empty()),
+            ("--publish", !self.publish.is_empty()),
+            ("--deny-network", !self.deny_network.is_empty()),
+            ("--profile", self.profile.is_some()),
+            ("--static-mcp", !self.static_mcp.is_empty()),
+            ("--mcp", !self.mcp.is_empty()),
+            ("--pull", self.pull.is_some()),
+            ("--pull-template", self.pull_template.is_some()),
+            ("--gpu", self.gpu.is_some()),
+            ("--usb", self.usb.is_some()),
+            ("--nested", self.nested),
+            ("--model", self.model.is_some()),
+            ("--provider", self.provider.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(Failure::not_yet(flag)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Which descriptors a sandbox gets for a command's stdin, stdout and stderr.
+//!
+//! **Only an anonymous pipe of the caller is handed over, and only as stdout or stderr.** Whoever holds a
+//! descriptor can re-open it through `/proc/self/fd`: a file for writing, a directory to walk out of, a
+//! terminal to read from. Everything else ends in a fresh pipe that we relay.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fcntl_getfl, fcntl_setfl, fchmod, fstat};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::relay::{Input, Output};
+
+/// What the caller's stdin is to the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stdin {
+    Empty,
+    Attached,
+}
+
+/// Both sides of a command's standard streams.
+#[derive(Debug)]
+pub struct Plumbing {
+    /// For the sandbox: stdin, stdout, stderr.
+    remote: [End; 3],
+    pub input: Option<Input>,
+    pub outputs: Vec<Output>,
+}
+
+#[derive(Debug)]
+enum End {
+    Caller(BorrowedFd<'static>),
+    Ours(OwnedFd),
+    /// The same pipe as stdout: the caller's two streams are one, and their order matters.
+    AsStdout,
+}
+
+impl Plumbing {
+    pub fn lay(stdin: Stdin) -> Result<Self, Errno> {
+        let shared = Sharing::of_this_process();
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        shared.open_to_sandbox(&read, 0o666);
+        let input = match stdin {
+            Stdin::Empty => None,
+            Stdin::Attached => {
+                set_nonblocking(&write)?;
+                Some(Input::new(rustix::stdio::stdin(), write))
+            }
+        };
+        let mut outputs = Vec::new();
+        let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
+        let first = shared.output(stdout, &mut outputs)?;
+        let second = if matches!(first, End::Ours(_)) && same_file(stdout, stderr) {
+            End::AsStdout
+        } else {
+            shared.output(stderr, &mut outputs)?
+        };
+        Ok(Self {
+            remote: [End::Ours(read), first, second],
+            input,
+            outputs,
+        })
+    }
+
+    /// The descriptors to send.
+    pub fn remote(&self) -> [BorrowedFd<'_>; 3] {
+        let [stdin, stdout, stderr] = &self.remote;
+        let stdout = stdout.resolve(rustix::stdio::stdout());
+        [
+            stdin.resolve(rustix::stdio::stdin()),
+            stdout,
+            stderr.resolve(stdout),
+        ]
+    }
+
+    /// The command has its own copies: with ours gone, each pipe ends when the command's side ends.
+    pub fn sent(self) -> (Option<Input>, Vec<Output>) {
+        (self.input, self.outputs)
+    }
+}
+
+impl End {
+    fn resolve<'a>(&'a self, stdout: BorrowedFd<'a>) -> BorrowedFd<'a> {
+        match self {
+            Self::Caller(fd) => *fd,
+            Self::Ours(fd) => fd.as_fd(),
+            Self::AsStdout => stdout,
+        }
+    }
+}
+
+/// Whether the command's uid differs from ours, so that its `/dev/stdout` needs a wider mode to be re-opened.
+#[derive(Debug, Clone, Copy)]
+struct Sharing {
+    root: bool,
+}
+
+impl Sharing {
+    fn of_this_process() -> Self {
+        Self {
+            root: rustix::process::geteuid().is_root(),
+        }
+    }
+
+    fn open_to_sandbox(self, pipe: impl AsFd, mode: u32) {
+        if self.root {
+            // Without it `echo >/dev/stdout` fails inside; nothing else does.
+            drop(fchmod(pipe, Mode::from_raw_mode(mode)));
+        }
+    }
+
+    fn output(
+        self,
+        caller: BorrowedFd<'static>,
+        outputs: &mut Vec<Output>,
+    ) -> Result<End, Errno> {
+        if is_anonymous_output_pipe(caller) {
+            self.open_to_sandbox(caller, 0o622);
+            return Ok(End::Caller(caller));
+        }
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        set_nonblocking(&read)?;
+        self.open_to_sandbox(&write, 0o622);
+        outputs.push(Output::from_pipe(read, caller));
+        Ok(End::Ours(write))
+    }
+}
+
+pub fn set_nonblocking(fd: impl AsFd) -> Result<(), Errno> {
+    let flags = fcntl_getfl(&fd)?;
+    fcntl_setfl(&fd, flags | OFlags::NONBLOCK)
+}
+
+/// A pipe without a name whose write end this is, and nothing else.
+fn is_anonymous_output_pipe(fd: BorrowedFd<'_>) -> bool {
+    let is_fifo = file_type(fd) == Some(FileType::Fifo);
+    let write_only =
+        fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::WRONLY);
+    is_fifo && write_only && link_of(fd).is_some_and(|link| link.starts_with(b"pipe:["))
+}
+
+fn link_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::readlink(path, Vec::new())
+        .ok()
+        .map(std::ffi::CString::into_bytes)
+}
+
+pub fn file_type(fd: BorrowedFd<'_>) -> Option<FileType> {
+    fstat(fd)
+        .ok()
+        .map(|stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
+    match (fstat(one), fstat(other)) {
+        (Ok(one), Ok(other)) => identity(one) == identity(other),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn nothing_but_the_write_end_of_an_anonymous_pipe_is_handed_over() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        assert!(is_anonymous_output_pipe(write.as_fd()));
+        assert!(!is_anonymous_output_pipe(read.as_fd()));
+
+        let dir = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(dir.path().join("pipe:[1]")).unwrap();
+        assert!(!is_anonymous_output_pipe(file.as_fd()));
+        let directory = std::fs::File::open(dir.path()).unwrap();
+        assert!(!is_anonymous_output_pipe(directory.as_fd()));
+        let (socket, _other) = UnixStream::pair().unwrap();
+        assert!(!is_anonymous_output_pipe(socket.as_fd()));
+        let null = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/null")
+            .unwrap();
+        assert!(!is_anonymous_output_pipe(null.as_fd()));
+
+        let named = dir.path().join("fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &named,
+            FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let reader = rustix::fs::open(
+            &named,
+            OFlags::RDONLY | OFlags::NONBLOCK,
+            Mode::empty(),
+        )
+        .unwrap();
+        let writer = std::fs::OpenOptions::new()
+            .write(true)
+            .open(&named)
+            .unwrap();
+        assert!(!is_anonymous_output_pipe(writer.as_fd()));
+        drop(reader);
+
+        let both = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!(
+                "/proc/self/fd/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&write)
+            ))
+            .unwrap();
+        assert!(!is_anonymous_output_pipe(both.as_fd()));
+    }
+}

@@ -1,0 +1,358 @@
+//! Bytes between the caller's streams and the pipes (or the pty) of a command. Nothing here ever blocks: a side
+//! that is not ready keeps its bytes until it is polled again, and none is lost.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use crate::detach_keys::{DetachKeys, Typed};
+use crate::plumbing::file_type;
+
+const CHUNK: usize = 64 << 10;
+/// What a blocking descriptor takes at once when it is polled as writable.
+const CAUTIOUS: usize = 4096;
+
+/// Bytes that have been read and not yet written.
+#[derive(Debug, Default)]
+struct Pending {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Pending {
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.written..).unwrap_or_default()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.written >= self.bytes.len()
+    }
+
+    /// Reads up to `limit` bytes into the (empty) buffer.
+    fn fill(&mut self, from: impl AsFd, limit: usize) -> Result<usize, Errno> {
+        self.written = 0;
+        self.bytes.resize(limit.min(CHUNK), 0);
+        let count = match rustix::io::read(from, self.bytes.as_mut_slice()) {
+            Ok(count) => count,
+            Err(error) => {
+                self.bytes.clear();
+                return Err(error);
+            }
+        };
+        self.bytes.truncate(count);
+        Ok(count)
+    }
+}
+
+/// From a command to one of the caller's streams.
+#[derive(Debug)]
+pub struct Output {
+    from: Option<OwnedFd>,
+    to: Sink,
+    pending: Pending,
+    /// What may still be read: set when the command has ended and others hold its pipe.
+    left: Option<u64>,
+    /// Why the caller's stream does not take bytes any more.
+    pub broken: Option<Errno>,
+}
+
+/// What an [`Output`] waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    Readable,
+    Writable,
+    Done,
+}
+
+impl Output {
+    /// `pipe` must be non-blocking.
+    pub fn from_pipe(pipe: OwnedFd, to: BorrowedFd<'static>) -> Self {
+        Self {
+            from: Some(pipe),
+            to: Sink::of(to),
+            pending: Pending::default(),
+            left: None,
+            broken: None,
+        }
+    }
+
+    pub fn wait(&self) -> Wait {
+        if !self.pending.is_empty() {
+            Wait::Writable
+        } else if self.from.is_none() || self.left == Some(0) {
+            Wait::Done
+        } else {
+            Wait::Readable
+        }
+    }
+
+    /// What to poll for the answer of [`Self::wait`].
+    pub fn polled(&self) -> Option<BorrowedFd<'_>> {
+        match self.wait() {
+            Wait::Readable => self.from.as_ref().map(AsFd::as_fd),
+            Wait::Writable => Some(self.to.as_fd()),
+            Wait::Done => None,
+        }
+    }
+
+    /// Moves what can be moved. True when bytes were read.
+    pub fn advance(&mut self) -> bool {
+        let mut read = false;
+        if self.pending.is_empty() {
+            read = self.read();
+        }
+        self.write();
+        read
+    }
+
+    /// The command has ended: what it wrote is in the pipe by now, and only that is still relayed.
+    pub fn command_ended(&mut self) {
+        if let Some(from) = &self.from {
+            self.left = Some(rustix::io::ioctl_fionread(from).unwrap_or(0));
+        }
+    }
+
+    fn read(&mut self) -> bool {
+        let Some(from) = &self.from else { return false };
+        let limit = self
+            .left
+            .map_or(CHUNK, |left| usize::try_from(left).unwrap_or(CHUNK));
+        match self.pending.fill(from, limit) {
+            // A pty master gives an error when the other side is closed.
+            Ok(0) | Err(Errno::IO) => self.from = None,
+            Ok(count) => {
+                self.left = self.left.map(|left| left.saturating_sub(count as u64));
+                return true;
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.from = None,
+        }
+        false
+    }
+
+    fn write(&mut self) {
+        while !self.pending.is_empty() {
+            match self.to.write(self.pending.rest()) {
+                Ok(count) => self.pending.written += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    // With our end closed the command gets SIGPIPE, as it would from the caller's stream.
+                    self.from = None;
+                    self.pending = Pending::default();
+                    self.broken = Some(error);
+                    return;
+                }
+            }
+            if self.to.is_cautious() {
+                return;
+            }
+        }
+    }
+}
+
+/// A stream of the caller, written to without ever blocking on it.
+#[derive(Debug)]
+enum Sink {
+    /// Never blocks for long: a file, a device.
+    Plain(BorrowedFd<'static>),
+    /// A terminal or a named pipe, opened again so that non-blocking mode is ours alone.
+    Reopened(OwnedFd),
+    /// The same where opening again is not possible: small pieces, one per poll.
+    Cautious(BorrowedFd<'static>),
+    Socket(BorrowedFd<'static>),
+}
+
+impl Sink {
+    fn of(fd: BorrowedFd<'static>) -> Self {
+        match file_type(fd) {
+            Some(FileType::Socket) => Self::Socket(fd),
+            Some(FileType::Fifo) => Self::reopen(fd),
+            _ if rustix::termios::isatty(fd) => Self::reopen(fd),
+            _ => Self::Plain(fd),
+        }
+    }
+
+    fn reopen(fd: BorrowedFd<'static>) -> Self {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(own) => Self::Reopened(own),
+            Err(_) => Self::Cautious(fd),
+        }
+    }
+
+    fn is_cautious(&self) -> bool {
+        matches!(self, Self::Cautious(_))
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        match self {
+            Self::Plain(fd) => rustix::io::write(fd, bytes),
+            Self::Reopened(fd) => rustix::io::write(fd, bytes),
+            Self::Cautious(fd) => {
+                rustix::io::write(fd, bytes.get(..CAUTIOUS).unwrap_or(bytes))
+            }
+            Self::Socket(fd) => {
+                rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+        }
+    }
+}
+
+impl AsFd for Sink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Plain(fd) | Self::Cautious(fd) | Self::Socket(fd) => *fd,
+            Self::Reopened(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// From the caller's stdin to a command.
+#[derive(Debug)]
+pub struct Input {
+    /// `None` at the end of the input.
+    from: Option<BorrowedFd<'static>>,
+    /// `None` when the command has its end of input, or does not read any more.
+    to: Option<OwnedFd>,
+    pending: Pending,
+    keys: Option<DetachKeys>,
+    pub detached: bool,
+}
+
+impl Input {
+    /// `to` must be non-blocking.
+    pub fn new(from: BorrowedFd<'static>, to: OwnedFd) -> Self {
+        Self {
+            from: Some(from),
+            to: Some(to),
+            pending: Pending::default(),
+            keys: None,
+            detached: false,
+        }
+    }
+
+    #[must_use]
+    pub fn with_detach_keys(mut self, keys: Option<DetachKeys>) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// The command's side, and whether there are bytes for it. It is always polled: it also tells when the
+    /// command does not read any more.
+    pub fn destination(&self) -> Option<(BorrowedFd<'_>, Wait)> {
+        let wait = if self.pending.is_empty() {
+            Wait::Done
+        } else {
+            Wait::Writable
+        };
+        self.to.as_ref().map(|to| (to.as_fd(), wait))
+    }
+
+    /// The caller's side, when bytes are wanted from it.
+    pub fn source(&self) -> Option<BorrowedFd<'static>> {
+        self.from
+            .filter(|_| self.to.is_some() && self.pending.is_empty())
+    }
+
+    pub fn source_ready(&mut self) {
+        let Some(from) = self.from else { return };
+        match self.pending.fill(from, CHUNK) {
+            Ok(0) => self.from = None,
+            Ok(_) => self.look_for_keys(),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.from = None,
+        }
+        self.write();
+    }
+
+    pub fn destination_ready(&mut self) {
+        self.write();
+    }
+
+    /// The command does not read any more.
+    pub fn destination_closed(&mut self) {
+        self.to = None;
+    }
+
+    fn look_for_keys(&mut self) {
+        if let Some(keys) = &mut self.keys {
+            let (bytes, detached) = match keys.take(&self.pending.bytes) {
+                Typed::Forward(bytes) => (bytes, false),
+                Typed::Detach(bytes) => (bytes, true),
+            };
+            self.pending.bytes = bytes;
+            self.detached |= detached;
+        }
+    }
+
+    fn write(&mut self) {
+        while let (Some(to), false) = (&self.to, self.pending.is_empty()) {
+            match rustix::io::write(to, self.pending.rest()) {
+                Ok(count) => self.pending.written += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => self.to = None,
+            }
+        }
+        if self.from.is_none() {
+            self.to = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+    use crate::plumbing::set_nonblocking;
+
+    #[test]
+    fn only_what_the_command_wrote_is_relayed_after_its_end() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        set_nonblocking(&read).unwrap();
+        let null = Box::leak(Box::new(
+            std::fs::OpenOptions::new()
+                .write(true)
+                .open("/dev/null")
+                .unwrap(),
+        ));
+        let mut output = Output::from_pipe(read, null.as_fd());
+        rustix::io::write(&write, b"from the command").unwrap();
+        output.command_ended();
+        rustix::io::write(&write, b"from somebody else").unwrap();
+        assert_eq!(output.wait(), Wait::Readable);
+        assert!(output.advance());
+        assert_eq!(output.wait(), Wait::Done);
+    }
+
+    #[test]
+    fn a_full_pipe_keeps_its_bytes_and_input_waits() {
+        let (source, feed) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let source = Box::leak(Box::new(source));
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        set_nonblocking(&write).unwrap();
+        let filler = vec![0_u8; 64 << 10];
+        let filled = rustix::io::write(&write, &filler).unwrap();
+        let mut input = Input::new(source.as_fd(), write);
+        rustix::io::write(&feed, b"kept").unwrap();
+        input.source_ready();
+        assert!(input.source().is_none());
+        assert_eq!(input.destination().unwrap().1, Wait::Writable);
+
+        let mut drained = vec![0_u8; filled];
+        rustix::io::read(&read, drained.as_mut_slice()).unwrap();
+        input.destination_ready();
+        let mut kept = [0_u8; 16];
+        assert_eq!(rustix::io::read(&read, &mut kept).unwrap(), 4);
+        assert_eq!(&kept[..4], b"kept");
+
+        drop(feed);
+        input.source_ready();
+        assert!(input.destination().is_none(), "the end is passed on");
+    }
+}

@@ -1,0 +1,123 @@
+//! Everything that is printed goes through here: data to stdout, all else to stderr.
+//!
+//! A reader that has gone away ends the command quietly; a closed stderr is never an error.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::failure::{Failure, Kind};
+
+/// What a shell reports for a program that SIGPIPE ended.
+const BROKEN_PIPE: u8 = 141;
+
+/// How failures are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorStyle {
+    Text,
+    Json,
+}
+
+#[derive(Debug)]
+pub struct Ui {
+    pub errors: ErrorStyle,
+    debug: bool,
+    colour: bool,
+}
+
+impl Ui {
+    pub fn new(errors: ErrorStyle, debug: bool, no_colour: bool) -> Self {
+        Self {
+            errors,
+            debug,
+            colour: !no_colour,
+        }
+    }
+
+    /// Data for whoever asked: written at once and flushed.
+    pub fn data(&self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes.as_ref())
+            .and_then(|()| out.flush())
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::BrokenPipe => Failure::quiet(BROKEN_PIPE),
+                _ => Failure::failed(format!("cannot write to stdout: {error}")),
+            })
+    }
+
+    pub fn json(&self, value: &impl serde::Serialize) -> Result<(), Failure> {
+        let mut text = serde_json::to_string_pretty(value)
+            .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
+        text.push('\n');
+        self.data(text)
+    }
+
+    /// A line for people, beside the data.
+    pub fn note(&self, text: impl AsRef<str>) {
+        self.stderr(format!("{}\n", text.as_ref()).as_bytes());
+    }
+
+    pub fn warning(&self, text: impl AsRef<str>) {
+        self.note(format!("warning: {}", text.as_ref()));
+    }
+
+    /// Progress that only a watching person cares for.
+    pub fn progress(&self, text: impl AsRef<str>) {
+        if self.debug || self.watched() {
+            self.note(text);
+        }
+    }
+
+    pub fn debug(&self, text: impl FnOnce() -> String) {
+        if self.debug {
+            self.note(format!("debug: {}", text()));
+        }
+    }
+
+    /// A person looks at stderr.
+    pub fn watched(&self) -> bool {
+        io::stderr().is_terminal()
+    }
+
+    /// The heading in bold on a terminal, unless colour is not wanted.
+    pub fn heading(&self, text: &str) -> String {
+        if self.colour && io::stdout().is_terminal() {
+            format!("\u{1b}[1m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    pub fn failure(&self, failure: &Failure) {
+        if matches!(failure.kind, Kind::Quiet(_)) {
+            return;
+        }
+        match self.errors {
+            ErrorStyle::Json => self.note(failure.to_json().to_string()),
+            ErrorStyle::Text => {
+                self.note(format!("error: {}", failure.message));
+                if let Some(hint) = &failure.hint {
+                    self.note(format!("hint: {hint}"));
+                }
+            }
+        }
+    }
+
+    /// Bytes of a sandbox's stderr, or of a finished message. Nobody can be told when this fails.
+    pub fn stderr(&self, bytes: &[u8]) {
+        drop(io::stderr().lock().write_all(bytes));
+    }
+
+    /// Asks a person; only an explicit yes is one.
+    pub fn confirm(&self, question: &str) -> bool {
+        self.stderr(format!("{question} [y/N] ").as_bytes());
+        let mut answer = String::new();
+        match io::stdin().read_line(&mut answer) {
+            Ok(_) => matches!(answer.trim(), "y" | "Y" | "yes" | "Yes"),
+            Err(_) => false,
+        }
+    }
+
+    /// Somebody can be asked.
+    pub fn interactive(&self) -> bool {
+        io::stdin().is_terminal() && self.watched()
+    }
+}

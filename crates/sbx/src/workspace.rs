@@ -1,0 +1,143 @@
+//! The PATH arguments of `create` and `run`: which directories a sandbox sees, and how.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use sbx_api::WorkspaceRequest;
+
+use crate::failure::{Failure, Kind};
+
+const READ_ONLY: [&[u8]; 2] = [b":ro", b":readonly"];
+
+/// The workspaces that the arguments name; the first one is the primary and must be writable.
+pub fn parse_all<T: AsRef<OsStr>>(args: &[T]) -> Result<Vec<WorkspaceRequest>, Failure> {
+    let workspaces = args
+        .iter()
+        .map(|arg| parse(arg.as_ref()))
+        .collect::<Result<Vec<_>, _>>()?;
+    if let Some(primary) = workspaces.first() {
+        if primary.readonly {
+            return Err(bad(
+                "primary workspace must be read/write (remove ':ro' or ':readonly')",
+            ));
+        }
+        if !Path::new(&primary.path).is_dir() {
+            return Err(bad(format!(
+                "workspace `{}` is not a directory",
+                primary.path
+            )));
+        }
+    }
+    Ok(workspaces)
+}
+
+/// A suffix `:ro` or `:readonly` means read-only, unless only a path that is literally called so exists.
+fn parse(arg: &OsStr) -> Result<WorkspaceRequest, Failure> {
+    let stripped = READ_ONLY
+        .iter()
+        .find_map(|suffix| arg.as_bytes().strip_suffix(*suffix))
+        .filter(|path| !path.is_empty())
+        .map(OsStr::from_bytes);
+    let (path, readonly) = match stripped {
+        Some(path) if Path::new(path).exists() || !Path::new(arg).exists() => (path, true),
+        _ => (arg, false),
+    };
+    if path.is_empty() {
+        return Err(bad("workspace path is empty"));
+    }
+    let real = std::fs::canonicalize(path).map_err(|error| {
+        let path = Path::new(path).display();
+        match error.kind() {
+            std::io::ErrorKind::NotFound => bad(format!("workspace `{path}` does not exist")),
+            _ => bad(format!("workspace `{path}` cannot be used: {error}")),
+        }
+    })?;
+    match real.into_os_string().into_string() {
+        Ok(path) => Ok(WorkspaceRequest { path, readonly }),
+        Err(path) => Err(bad(format!(
+            "workspace `{}` has a name that is not UTF-8, which is not supported",
+            path.display()
+        ))),
+    }
+}
+
+fn bad(message: impl Into<String>) -> Failure {
+    Failure::new(Kind::BadRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_dir(names: &[&str], arg: &str) -> Result<(String, bool), Failure> {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        for name in names {
+            std::fs::create_dir(root.join(name)).unwrap();
+        }
+        let request = parse(root.join(arg).as_os_str())?;
+        let relative = Path::new(&request.path).strip_prefix(&root).unwrap();
+        Ok((relative.to_str().unwrap().to_owned(), request.readonly))
+    }
+
+    #[test]
+    fn the_suffix_wins_unless_only_the_literal_path_exists() {
+        assert_eq!(in_dir(&["a"], "a").unwrap(), ("a".to_owned(), false));
+        assert_eq!(in_dir(&["a"], "a:ro").unwrap(), ("a".to_owned(), true));
+        assert_eq!(
+            in_dir(&["a"], "a:readonly").unwrap(),
+            ("a".to_owned(), true)
+        );
+        assert_eq!(
+            in_dir(&["a", "a:ro"], "a:ro").unwrap(),
+            ("a".to_owned(), true)
+        );
+        assert_eq!(
+            in_dir(&["a:ro"], "a:ro").unwrap(),
+            ("a:ro".to_owned(), false)
+        );
+        assert!(
+            in_dir(&[], "b:ro")
+                .unwrap_err()
+                .message
+                .ends_with("b` does not exist")
+        );
+    }
+
+    #[test]
+    fn odd_names_are_paths_like_any_other() {
+        for name in ["with space", "ünï", "new\nline", "-dash"] {
+            assert_eq!(in_dir(&[name], name).unwrap(), (name.to_owned(), false));
+        }
+    }
+
+    #[test]
+    fn the_primary_is_a_writable_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::File::create(&file).unwrap();
+        let read_only = format!("{}:ro", dir.path().display());
+        assert_eq!(
+            parse_all(&[&read_only]).unwrap_err().message,
+            "primary workspace must be read/write (remove ':ro' or ':readonly')"
+        );
+        assert!(parse_all(&[&file]).is_err());
+        let file = format!("{}:ro", file.display());
+        let both = parse_all(&[dir.path().as_os_str(), OsStr::new(&file)]).unwrap();
+        assert!(both[1].readonly);
+    }
+
+    #[test]
+    fn names_that_are_not_text_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(OsStr::from_bytes(b"bad\xff"));
+        std::fs::create_dir(&path).unwrap();
+        assert!(
+            parse(path.as_os_str())
+                .unwrap_err()
+                .message
+                .contains("not UTF-8")
+        );
+    }
+}
