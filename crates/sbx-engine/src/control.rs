@@ -42,7 +42,9 @@ impl From<FrameError> for ControlError {
 /// What [`Link::next`] saw.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    Commands { running: u32 },
+    Commands {
+        running: u32,
+    },
     /// Nothing came within the time-out.
     Quiet,
     /// The other side is closed.

@@ -112,25 +112,28 @@ impl Engine {
         }
     }
 
+    /// The answer of [`Engine::start`] for a sandbox that runs, without ever waiting.
+    pub fn running(&self, name: &str) -> Option<Started> {
+        let entry = self.shared.entry(name).ok()?;
+        entry
+            .use_now(self.shared.config.settings.auto_stop)
+            .then(|| started(&entry, false, Vec::new()))
+    }
+
     /// Starts it if it is not running.
     pub fn start(&self, name: &str) -> Result<Started, EngineError> {
         let entry = self.shared.entry(name)?;
         let grace = self.shared.config.settings.auto_stop;
-        let running = |started, warnings| Started {
-            exec_socket: format!("vm/{}/{EXEC_SOCKET}", entry.name),
-            started,
-            warnings,
-        };
         if entry.use_now(grace) {
-            return Ok(running(false, Vec::new()));
+            return Ok(started(&entry, false, Vec::new()));
         }
         let _operation = entry.operate();
         self.shared.still_there(&entry)?;
         if entry.use_now(grace) {
-            return Ok(running(false, Vec::new()));
+            return Ok(started(&entry, false, Vec::new()));
         }
         let warnings = self.shared.boot(&entry)?;
-        Ok(running(true, warnings))
+        Ok(started(&entry, true, warnings))
     }
 
     pub fn stop(&self, name: &str) -> Result<Sandbox, EngineError> {
@@ -143,7 +146,11 @@ impl Engine {
 
     /// Stops all of them at once, because the daemon stops.
     pub fn stop_all(&self) {
-        let entries: Vec<_> = lock(&self.shared.registry).entries.values().cloned().collect();
+        let entries: Vec<_> = lock(&self.shared.registry)
+            .entries
+            .values()
+            .cloned()
+            .collect();
         std::thread::scope(|scope| {
             for entry in &entries {
                 scope.spawn(|| {
@@ -255,7 +262,11 @@ impl Shared {
         }
         check_platform(request.platform.as_deref())?;
         check_env(&request.env)?;
-        let name = request.name.as_deref().map(SandboxName::parse).transpose()?;
+        let name = request
+            .name
+            .as_deref()
+            .map(SandboxName::parse)
+            .transpose()?;
         let workspaces = workspace::resolve(&request.workspaces, self.config.state.root())?;
         let name = match (name, workspaces.first()) {
             (Some(name), _) => name,
@@ -328,10 +339,18 @@ impl Shared {
         let _template = lock(&self.template);
         let record = entry.record();
         let store = self.config.state.templates();
-        let remove = |path: &std::path::Path| self.perform(&record.ids, Task::RemoveTree { path: path.into() });
+        let remove = |path: &std::path::Path| {
+            self.perform(&record.ids, Task::RemoveTree { path: path.into() })
+        };
         let build = |path: &std::path::Path, spec: &str| {
             let spec = spec.to_owned();
-            self.perform(&record.ids, Task::BuildTemplate { path: path.into(), spec })
+            self.perform(
+                &record.ids,
+                Task::BuildTemplate {
+                    path: path.into(),
+                    spec,
+                },
+            )
         };
         let progress = |text: &str| tracing::info!(sandbox = %entry.name, "{text}");
         let layout = template::ensure(
@@ -370,6 +389,14 @@ impl Shared {
     pub(crate) fn forget(&self, entry: &Entry) {
         entry.state().removed = true;
         lock(&self.registry).entries.remove(&entry.name);
+    }
+}
+
+fn started(entry: &Entry, started: bool, warnings: Vec<String>) -> Started {
+    Started {
+        exec_socket: format!("vm/{}/{EXEC_SOCKET}", entry.name),
+        started,
+        warnings,
     }
 }
 

@@ -78,7 +78,12 @@ impl Facts {
     }
 
     fn subordinate(&self) -> Option<(Span, Span)> {
-        let enough = |spans: &[Span]| spans.iter().copied().find(|s| s.count >= SUBORDINATE_NEEDED);
+        let enough = |spans: &[Span]| {
+            spans
+                .iter()
+                .copied()
+                .find(|s| s.count >= SUBORDINATE_NEEDED)
+        };
         self.map_tools
             .then(|| enough(&self.subuid).zip(enough(&self.subgid)))
             .flatten()
@@ -109,10 +114,7 @@ pub fn maps(facts: &Facts, mode: Mode, used: &[u32]) -> Result<Ids, IdsError> {
         }
         Mode::Subordinate => {
             let (uids, gids) = facts.subordinate().ok_or(IdsError::NoSubordinateIds)?;
-            (
-                around_agent(uids, facts.uid),
-                around_agent(gids, facts.gid),
-            )
+            (around_agent(uids, facts.uid), around_agent(gids, facts.gid))
         }
         Mode::Single => (
             vec![range(AGENT, facts.uid, 1)],

@@ -22,7 +22,7 @@ use crate::entry::{Entry, Live, lock};
 use crate::error::{EngineError, chain};
 use crate::ids;
 use crate::name::SandboxName;
-use crate::plan::{Place, boot_plan, mounts};
+use crate::plan::{Place, Sudo, boot_plan, mounts};
 use crate::record::{InitProcess, Record};
 use crate::remove::remove_tree;
 use crate::setup::{BootFiles, Booted};
@@ -47,8 +47,7 @@ impl Shared {
     /// Starts the init of a sandbox that has none. Returns what the user should know.
     pub(crate) fn boot(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Vec<String>, EngineError> {
         let record = entry.record();
-        let workspaces =
-            workspace::resolve_again(&record.workspaces, self.config.state.root())?;
+        let workspaces = workspace::resolve_again(&record.workspaces, self.config.state.root())?;
         let layout = self.layout(entry)?;
         let mut warnings = layout.warnings.clone();
         let made_with = record.template.fingerprint.as_ref();
@@ -59,7 +58,10 @@ impl Shared {
             let record = &mut entry.state().record;
             record.workspaces = workspaces;
             record.mounts = mounts(record, &layout);
-            record.template.fingerprint.get_or_insert(layout.fingerprint.clone());
+            record
+                .template
+                .fingerprint
+                .get_or_insert(layout.fingerprint.clone());
             for warning in &warnings {
                 if !record.warnings.contains(warning) {
                     record.warnings.push(warning.clone());
@@ -67,7 +69,12 @@ impl Shared {
             }
             record.clone()
         };
-        let place = prepare(&entry.dir, &record)?;
+        let sudo = if self.config.helper.has_sudo() {
+            Sudo::Install
+        } else {
+            Sudo::Absent
+        };
+        let place = prepare(&entry.dir, &record, sudo)?;
         let files = boot_files(&entry.dir).map_err(|e| prepare_error(entry.dir.path(), e))?;
         let plan = boot_plan(&record, &layout, &place);
         let booted = self
@@ -94,54 +101,50 @@ impl Shared {
                 return Err(error.into());
             }
         };
-        let now = Timestamp::now();
-        let grace = self.config.settings.auto_stop;
-        self.watch(entry, link, booted.pidfd)?;
-        let written = entry.update(|state| {
-            state.record.set_running(init, now);
-            state.touch(now, grace);
-        });
-        self.alarm.ring();
-        if let Err(error) = written {
+        // In memory before it is watched: the init may end at once, and that has to be the last word.
+        entry.state().record.set_running(init, Timestamp::now());
+        self.watch(entry, link, booted.pidfd, 0)?;
+        if let Err(error) = entry.update(|_| {}) {
             self.halt(entry, "its record could not be written")?;
             return Err(error.into());
         }
         Ok(())
     }
 
-    /// Makes the sandbox live: from here on a thread follows what its init says.
+    /// Makes the sandbox live, with `running` commands: from here on a thread follows what its init says.
     pub(crate) fn watch(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         link: Link,
         pidfd: OwnedFd,
+        running: u32,
     ) -> Result<(), EngineError> {
         let pidfd = Arc::new(pidfd);
         let failed = |source| {
             end(&pidfd);
             remove_socket(&entry.dir);
+            let mut state = entry.state();
+            state.live = None;
+            let reason = "the daemon could not follow it".into();
+            state.record.set_stopped(reason, Timestamp::now());
             prepare_error(entry.dir.path(), source)
         };
         let sender = link.sender().map_err(failed)?;
-        let (shared, watched, process) =
-            (Arc::clone(self), Arc::clone(entry), Arc::clone(&pidfd));
+        let (shared, watched, process) = (Arc::clone(self), Arc::clone(entry), Arc::clone(&pidfd));
         let mut state = entry.state();
-        state.sessions = 0;
         state.stopping = None;
+        state.set_sessions(running, Timestamp::now(), self.config.settings.auto_stop);
         state.live = Some(Live {
             sender,
             pidfd: Arc::clone(&pidfd),
         });
         drop(state);
+        self.alarm.ring();
         let spawned = std::thread::Builder::new()
             .name("watch".into())
             .stack_size(WATCH_STACK)
             .spawn(move || shared.follow(&watched, link, &process));
-        if let Err(source) = spawned {
-            entry.state().live = None;
-            return Err(failed(source));
-        }
-        Ok(())
+        spawned.map(drop).map_err(failed)
     }
 
     fn follow(&self, entry: &Entry, mut link: Link, pidfd: &OwnedFd) {
@@ -168,9 +171,7 @@ impl Shared {
         loop {
             match link.next(unwritten.then_some(QUIET)) {
                 Ok(Event::Commands { running }) => {
-                    entry
-                        .state()
-                        .set_sessions(running, Timestamp::now(), grace);
+                    entry.state().set_sessions(running, Timestamp::now(), grace);
                     self.alarm.ring();
                     unwritten = true;
                 }
@@ -337,7 +338,7 @@ fn wait_briefly(pidfd: &OwnedFd, limit: Duration) -> bool {
 }
 
 /// The directories and files that a plan refers to.
-fn prepare(dir: &SandboxDir, record: &Record) -> Result<Place, EngineError> {
+fn prepare(dir: &SandboxDir, record: &Record, sudo: Sudo) -> Result<Place, EngineError> {
     let layers = dir.layers();
     let made = || {
         make_private_dirs(&layers)?;
@@ -353,6 +354,7 @@ fn prepare(dir: &SandboxDir, record: &Record) -> Result<Place, EngineError> {
         Ok(Place {
             layers: layers.clone(),
             files,
+            sudo,
         })
     };
     made().map_err(|e| prepare_error(dir.path(), e))

@@ -158,7 +158,9 @@ mod tests {
             ("/", "shell"),
         ] {
             assert_eq!(
-                SandboxName::derive("shell", Path::new(path)).unwrap().as_str(),
+                SandboxName::derive("shell", Path::new(path))
+                    .unwrap()
+                    .as_str(),
                 name,
                 "{path}"
             );

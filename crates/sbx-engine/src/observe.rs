@@ -81,7 +81,12 @@ mod tests {
             .map(|s| (s.name, s.status, s.stop_reason.unwrap(), s.warnings.len()))
             .collect();
         let row = |name: &str, reason: &str, warnings| {
-            (name.to_owned(), Status::Stopped, reason.to_owned(), warnings)
+            (
+                name.to_owned(),
+                Status::Stopped,
+                reason.to_owned(),
+                warnings,
+            )
         };
         assert_eq!(
             shown,

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use sbx_api::{Mount, MountKind};
-use sbx_proto::plan::{
-    Access, Boot, Job, Mode, Owner, Plan, Source, SourceIds, Step, Task,
-};
+use sbx_proto::plan::{Access, Boot, Job, Mode, Owner, Plan, Source, SourceIds, Step, Task};
 use sbx_proto::{OsBytes, PROTOCOL};
 
 use crate::record::{Record, WorkspaceRecord};
@@ -48,6 +46,14 @@ pub struct Place {
     pub layers: PathBuf,
     /// Files of the sandbox's own that are shown read-only: source and target.
     pub files: Vec<(PathBuf, PathBuf)>,
+    pub sudo: Sudo,
+}
+
+/// Whether a program for [`Step::Install`] comes with the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sudo {
+    Install,
+    Absent,
 }
 
 pub fn boot_plan(record: &Record, layout: &HostLayout, place: &Place) -> Plan {
@@ -105,8 +111,14 @@ pub fn mounts(record: &Record, layout: &HostLayout) -> Vec<Mount> {
         false,
         MountKind::Template,
     );
-    let overlays = layout.overlays.iter().map(|d| overlay(d, MountKind::Template));
-    let binds = layout.binds.iter().map(|b| mount(&b.target, &b.source, true, b.kind));
+    let overlays = layout
+        .overlays
+        .iter()
+        .map(|d| overlay(d, MountKind::Template));
+    let binds = layout
+        .binds
+        .iter()
+        .map(|b| mount(&b.target, &b.source, true, b.kind));
     let caches = layout.caches.iter().map(|d| overlay(d, MountKind::Cache));
     workspaces
         .chain([root])
@@ -196,12 +208,12 @@ impl Builder {
             );
         }
         self.dir("/tmp", 0o1777);
-        match self.mode {
-            Mode::Root | Mode::Subordinate => self.steps.push(Step::Install {
+        match (self.mode, place.sudo) {
+            (Mode::Root | Mode::Subordinate, Sudo::Install) => self.steps.push(Step::Install {
                 target: SUDO.into(),
             }),
-            // There is no other id that a setuid program could change to.
-            Mode::Single => {}
+            // With one id there is no other that a setuid program could change to.
+            (Mode::Single, _) | (_, Sudo::Absent) => {}
         }
     }
 
@@ -363,7 +375,12 @@ mod tests {
         HostLayout {
             fingerprint: "f1".into(),
             root_lower: "/s/templates/t/root".into(),
-            overlays: vec![overlay("/usr", &["/s/templates/t/usr", "/usr"], "usr", None)],
+            overlays: vec![overlay(
+                "/usr",
+                &["/s/templates/t/usr", "/usr"],
+                "usr",
+                None,
+            )],
             binds: vec![HostBind {
                 source: "/home/u/.rustup".into(),
                 target: "/home/u/.rustup".into(),
@@ -395,6 +412,7 @@ mod tests {
         let place = Place {
             layers: "/s/vm/ab/layers".into(),
             files: vec![("/s/vm/ab/etc/hostname".into(), "/etc/hostname".into())],
+            sudo: Sudo::Install,
         };
         let plan = boot_plan(&record, &layout(), &place);
         assert_eq!((plan.protocol, plan.ids), (PROTOCOL, record.ids));
@@ -543,7 +561,10 @@ mod tests {
                 upper,
                 dir,
                 owner,
-            } => format!("overlay {} {lowers:?} {upper}/{dir} {owner:?}", text(target)),
+            } => format!(
+                "overlay {} {lowers:?} {upper}/{dir} {owner:?}",
+                text(target)
+            ),
             Step::Install { target } => format!("install {}", text(target)),
             Step::Bind { target, source } => format!("bind {} {source}", text(target)),
             Step::Tmpfs { target, mode } => format!("tmpfs {} {mode:o}", text(target)),

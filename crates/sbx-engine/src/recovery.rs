@@ -31,7 +31,9 @@ impl Engine {
             let dir = shared.config.state.sandbox(&name);
             match Record::read(&dir) {
                 Ok(record) => {
-                    found.entries.insert(name, Arc::new(Entry::new(record, dir)));
+                    found
+                        .entries
+                        .insert(name, Arc::new(Entry::new(record, dir)));
                 }
                 Err(RecordError::Missing { .. }) => sweep_unborn(&dir),
                 Err(error) => {
@@ -84,7 +86,11 @@ impl Shared {
             .as_ref()
             .zip(boot_id().ok())
             .is_some_and(|(init, boot_id)| init.boot_id != boot_id);
-        let reason = if rebooted { "host restarted" } else { "crashed" };
+        let reason = if rebooted {
+            "host restarted"
+        } else {
+            "crashed"
+        };
         tracing::warn!(sandbox = %entry.name, error = chain(&error), reason, "is not running any more");
         if let Err(error) = entry.update(|state| {
             state.record.set_stopped(reason.into(), Timestamp::now());
@@ -107,9 +113,7 @@ impl Shared {
             .as_ref()
             .and_then(open_process)
             .ok_or(ControlError::Ended)?;
-        self.watch(entry, link, pidfd)?;
-        let grace = self.config.settings.auto_stop;
-        entry.state().set_sessions(running, Timestamp::now(), grace);
+        self.watch(entry, link, pidfd, running)?;
         tracing::info!(sandbox = %entry.name, running, "taken over");
         Ok(())
     }

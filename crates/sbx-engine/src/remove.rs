@@ -135,7 +135,8 @@ impl Removal {
         let mut opened = false;
         loop {
             self.counter += 1;
-            let fresh = CString::new(format!(".removed.{}", self.counter)).map_err(|_| Errno::INVAL)?;
+            let fresh =
+                CString::new(format!(".removed.{}", self.counter)).map_err(|_| Errno::INVAL)?;
             match rustix::fs::renameat(dir, name, &self.top, &fresh) {
                 Ok(()) => {
                     self.waiting.push(fresh);
@@ -266,7 +267,7 @@ mod tests {
         fs::create_dir_all(tree.join("a/b/c")).unwrap();
         fs::File::create(tree.join("a/b/c/file")).unwrap();
         for dir in ["a/b/c", "a/b", "a", ""] {
-            fs::set_permissions(tree.join(dir), fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(tree.join(dir), fs::Permissions::from_mode(0o000)).unwrap();
         }
         remove_tree(&tree).unwrap();
         assert_eq!(left(&temp), 0);

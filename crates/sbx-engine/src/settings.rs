@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
 use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 /// How long a sandbox without a command stays up.
 const DEFAULT_AUTO_STOP: Duration = Duration::from_secs(30);

@@ -78,25 +78,37 @@ pub struct Helper {
     program: OwnedFd,
     /// Where a helper's own complaints go.
     log: Option<File>,
+    /// What sandboxes have as `sudo`.
+    sudo: Option<File>,
 }
 
 impl Helper {
-    pub fn new(log: Option<File>) -> io::Result<Self> {
+    pub fn new(log: Option<File>, sudo: Option<File>) -> io::Result<Self> {
         Ok(Self {
             program: sbx_sys::memfd::sealed_copy_of_self()?,
             log,
+            sudo,
         })
     }
 
+    pub fn has_sudo(&self) -> bool {
+        self.sudo.is_some()
+    }
+
     pub fn boot(&self, plan: &Plan, files: &BootFiles) -> Result<Booted, SetupError> {
-        // Opened anew: a descriptor that is only copied shares its read position with every other boot.
-        let program = File::open(self.program_path()).map_err(SetupError::Spawn)?;
+        // Opened anew: a descriptor that is only copied shares its read position with every other boot. The
+        // plan installs it only if there is one.
+        let sudo = match &self.sudo {
+            Some(sudo) => File::open(format!("/proc/self/fd/{}", sudo.as_raw_fd())),
+            None => File::open("/dev/null"),
+        }
+        .map_err(SetupError::Spawn)?;
         let [first, second] = &files.outputs;
         let fds: [_; BOOT_DESCRIPTORS] = [
             files.listener.as_fd(),
             first.as_fd(),
             second.as_fd(),
-            program.as_fd(),
+            sudo.as_fd(),
         ];
         let (outcome, received) = self.run(plan, &fds, BOOT_DEADLINE)?;
         match outcome {
@@ -163,7 +175,7 @@ impl Helper {
             Some(log) => log.try_clone().map_err(SetupError::Spawn)?.into(),
             None => Stdio::null(),
         };
-        Command::new(self.program_path())
+        Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()))
             .arg0("sbx-init")
             .env_clear()
             .current_dir("/")
@@ -172,10 +184,6 @@ impl Helper {
             .stderr(stderr)
             .spawn()
             .map_err(SetupError::Spawn)
-    }
-
-    fn program_path(&self) -> String {
-        format!("/proc/self/fd/{}", self.program.as_raw_fd())
     }
 }
 

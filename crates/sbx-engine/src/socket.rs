@@ -52,7 +52,12 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         for _ in 0..2 {
             let listener = bind_unix(&dir, "exec.sock").unwrap();
-            let mode = dir.join("exec.sock").metadata().unwrap().permissions().mode();
+            let mode = dir
+                .join("exec.sock")
+                .metadata()
+                .unwrap()
+                .permissions()
+                .mode();
             assert_eq!(mode & 0o777, 0o600);
             let mut client = connect_unix(&dir, "exec.sock").unwrap();
             let (mut served, _) = listener.accept().unwrap();

@@ -226,7 +226,10 @@ impl SandboxDir {
 
     /// The two halves of the log, of which the inside writes one at a time.
     pub fn outputs(&self) -> [PathBuf; 2] {
-        [self.path.join("output.0.log"), self.path.join("output.1.log")]
+        [
+            self.path.join("output.0.log"),
+            self.path.join("output.1.log"),
+        ]
     }
 }
 
@@ -234,7 +237,10 @@ impl SandboxDir {
 pub fn write_atomic(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let temp = dir.join(format!(".{name}.{}.{number}{TEMP_SUFFIX}", std::process::id()));
+    let temp = dir.join(format!(
+        ".{name}.{}.{number}{TEMP_SUFFIX}",
+        std::process::id()
+    ));
     let written = private()
         .create_new(true)
         .open(&temp)
@@ -296,7 +302,10 @@ mod tests {
             plain.sandbox(&SandboxName::parse("ab").unwrap()).record(),
             Path::new("/home/u/.docker/sandboxes/vm/ab/sandbox.json")
         );
-        assert_eq!(state(Path::new("/s")).socket(), Path::new("/s/sandboxd.sock"));
+        assert_eq!(
+            state(Path::new("/s")).socket(),
+            Path::new("/s/sandboxd.sock")
+        );
         assert!(matches!(
             StateDir::locate(home, Some(Path::new("relative"))),
             Err(StateError::Relative { .. })
@@ -338,7 +347,10 @@ mod tests {
         let state = state(temp.path());
         state.claim().unwrap();
         let lock = state.lock_daemon().unwrap();
-        assert!(matches!(state.lock_daemon(), Err(StateError::Locked { .. })));
+        assert!(matches!(
+            state.lock_daemon(),
+            Err(StateError::Locked { .. })
+        ));
         drop(lock);
         state.lock_daemon().unwrap();
     }

@@ -15,9 +15,26 @@ use crate::record::{WorkspaceKind, WorkspaceRecord};
 
 /// Directories of the sandbox's own that a workspace would hide. Directories below them are fine.
 const OWN: &[&str] = &[
-    "/bin", "/boot", "/etc", "/home", "/home/agent", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
-    "/run", "/sbin", "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64",
-    "/usr/sbin", "/var",
+    "/bin",
+    "/boot",
+    "/etc",
+    "/home",
+    "/home/agent",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/run",
+    "/sbin",
+    "/tmp",
+    "/usr",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/sbin",
+    "/var",
 ];
 /// Views of the kernel: nothing below them can be shared either.
 const KERNEL: &[&str] = &["/dev", "/proc", "/sys"];
@@ -273,10 +290,19 @@ mod tests {
                 WorkspaceRequest { path, readonly }
             })
             .collect();
-        let shown = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string();
+        let shown = |path: &Path| {
+            path.strip_prefix(root)
+                .unwrap_or(path)
+                .display()
+                .to_string()
+        };
         match resolve(&requests, &root.join("home/state")) {
             Ok(found) => Ok(found.iter().map(|w| shown(w.path.as_path())).collect()),
-            Err(e) => Err(format!("{e:?}").split(['(', ' ']).next().unwrap().to_owned()),
+            Err(e) => Err(format!("{e:?}")
+                .split(['(', ' '])
+                .next()
+                .unwrap()
+                .to_owned()),
         }
     }
 
@@ -323,7 +349,11 @@ mod tests {
             (vec!["/proc/self"], "Kernel"),
             (vec!["home/project", "/dev/null:ro"], "Kernel"),
         ] {
-            assert_eq!(resolved(&root, &given), Err(expected.to_owned()), "{given:?}");
+            assert_eq!(
+                resolved(&root, &given),
+                Err(expected.to_owned()),
+                "{given:?}"
+            );
         }
     }
 
@@ -355,7 +385,10 @@ mod tests {
             .into_iter()
             .map(|w| w.path.as_path())
             .collect();
-        assert_eq!(order, [Path::new("/z"), Path::new("/a/b"), Path::new("/a/b/c")]);
+        assert_eq!(
+            order,
+            [Path::new("/z"), Path::new("/a/b"), Path::new("/a/b/c")]
+        );
     }
 
     struct File;

@@ -11,11 +11,25 @@ use crate::ids::Facts;
 use crate::record::{WorkspaceKind, WorkspaceRecord};
 
 const NETWORK: &[&str] = &[
-    "9p", "afs", "ceph", "cifs", "fuse.rclone", "fuse.sshfs", "nfs", "nfs4", "smb3", "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "cifs",
+    "fuse.rclone",
+    "fuse.sshfs",
+    "nfs",
+    "nfs4",
+    "smb3",
+    "smbfs",
 ];
 /// Beginnings of directory names that sync programs use.
 const SYNCED: &[&str] = &[
-    "Dropbox", "Google Drive", "GoogleDrive", "Mobile Documents", "Nextcloud", "OneDrive",
+    "Dropbox",
+    "Google Drive",
+    "GoogleDrive",
+    "Mobile Documents",
+    "Nextcloud",
+    "OneDrive",
     "iCloud",
 ];
 const SCAN_DEPTH: usize = 2;
@@ -151,7 +165,10 @@ mod tests {
 
     #[test]
     fn sync_folders_by_component() {
-        assert_eq!(synced(Path::new("/home/u/OneDrive - Firm/p")), Some("OneDrive"));
+        assert_eq!(
+            synced(Path::new("/home/u/OneDrive - Firm/p")),
+            Some("OneDrive")
+        );
         assert_eq!(synced(Path::new("/home/u/Dropbox")), Some("Dropbox"));
         assert_eq!(synced(Path::new("/home/u/my-Dropbox/p")), None);
     }

@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, MountFlags, MountPropagationFlags};
 use sbx_proto::OsBytes;
+use sbx_sys::process::SingleThreaded;
 use sbx_sys::seccomp::{self, Notification};
 
 use crate::mountinfo::Entry;
@@ -71,9 +72,9 @@ impl Guard {
 }
 
 /// Answers one call. Runs in a child of init, which ends afterwards.
-pub(crate) fn answer(guard: &Guard, listener: BorrowedFd<'_>, call: &Notification) {
+pub(crate) fn answer(proof: &SingleThreaded, guard: &Guard, listener: BorrowedFd<'_>, call: &Notification) {
     let result = Caller::find(&guard.proc, call.pid)
-        .and_then(|caller| perform(guard, listener, call, caller));
+        .and_then(|caller| perform(proof, guard, listener, call, caller));
     let _ = match result {
         Ok(Answer::Value(value)) => seccomp::answer(listener, call.id, Ok(value)),
         Ok(Answer::Descriptor { fd, close_on_exec }) => {
@@ -96,6 +97,7 @@ fn low(value: u64) -> u32 {
 }
 
 fn perform(
+    proof: &SingleThreaded,
     guard: &Guard,
     listener: BorrowedFd<'_>,
     call: &Notification,
@@ -136,6 +138,9 @@ fn perform(
     // Only now is everything above known to be about the process that asked.
     if !seccomp::still_waiting(listener, call.id) {
         return Err(Errno::SRCH);
+    }
+    if matches!(work, Work::Mount(_) | Work::OpenFileSystem(..)) {
+        caller.join_what_mounts_show(proof)?;
     }
     caller.take_on()?;
     work.run(guard, &mounts)

@@ -7,7 +7,7 @@ use sbx_proto::OsBytes;
 use crate::failure::{Failure, Kind};
 
 /// The agent of this version.
-pub const SHELL: &str = "shell";
+pub(crate) const SHELL: &str = "shell";
 
 /// Agents of Docker's own `sbx` that come with a later version.
 const LATER: [&str; 10] = [
@@ -25,12 +25,12 @@ const LATER: [&str; 10] = [
 
 /// An agent of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Agent {
+pub(crate) enum Agent {
     Shell,
 }
 
 impl Agent {
-    pub fn parse(name: &str) -> Result<Self, Failure> {
+    pub(crate) fn parse(name: &str) -> Result<Self, Failure> {
         if name == SHELL {
             return Ok(Self::Shell);
         }
@@ -49,7 +49,7 @@ impl Agent {
         )
     }
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Shell => SHELL,
         }
@@ -57,7 +57,7 @@ impl Agent {
 
     /// The program with its default flags. What the user gives is appended when it begins with a flag, and
     /// stands in place of the default flags when it begins with a word.
-    pub fn argv(self, user: &[OsString]) -> Vec<OsBytes> {
+    pub(crate) fn argv(self, user: &[OsString]) -> Vec<OsBytes> {
         let (program, defaults) = match self {
             Self::Shell => ("bash", ["-l"]),
         };
@@ -74,7 +74,7 @@ impl Agent {
 }
 
 /// Whether the word names an agent, of this version or a later one.
-pub fn is_agent(name: &str) -> bool {
+pub(crate) fn is_agent(name: &str) -> bool {
     name == SHELL || LATER.contains(&name)
 }
 

@@ -26,7 +26,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How the command's streams are connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Streams {
+pub(crate) enum Streams {
     Pipes(Stdin),
     Terminal {
         stdin: Stdin,
@@ -38,7 +38,7 @@ pub enum Streams {
 
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// By the command's own exit code.
     Exited(u8),
     /// It was left running.
@@ -48,7 +48,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Exited(code) | Self::Interrupted(code) => code,
             Self::Detached => 0,
@@ -57,7 +57,7 @@ impl Outcome {
 }
 
 /// Runs a command in the sandbox, which is started when it is not running.
-pub fn run(
+pub(crate) fn run(
     context: &Context,
     client: &Client<'_>,
     name: &str,
@@ -91,7 +91,7 @@ pub fn run(
 }
 
 /// The wire form of [`Streams`].
-pub fn stdio(streams: &Streams) -> Stdio {
+pub(crate) fn stdio(streams: &Streams) -> Stdio {
     match streams {
         Streams::Pipes(_) => Stdio::Pipes,
         Streams::Log => Stdio::Log,

@@ -21,15 +21,15 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 
 /// The name under which our executable is the daemon.
-pub const DAEMON_NAME: &str = "sandboxd";
+pub(crate) const DAEMON_NAME: &str = "sandboxd";
 /// What the daemon says when it serves.
-const READY: &[u8] = b"ready\n";
+pub(crate) const READY: &[u8] = b"ready\n";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How much of the log an error shows.
 const TAIL: u64 = 2048;
 
 /// Starts the daemon and connects to it. When somebody else starts one at the same time, theirs is used.
-pub fn start(context: &Context, state: &StateDir) -> Result<UnixStream, Failure> {
+pub(crate) fn start(context: &Context, state: &StateDir) -> Result<UnixStream, Failure> {
     state.claim()?;
     context.ui.progress("Starting sandboxd daemon...");
     let log_end = std::fs::metadata(state.log()).map_or(0, |meta| meta.len());
@@ -84,6 +84,8 @@ fn spawn(context: &Context, state: &StateDir) -> io::Result<ChildStdout> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::from(log));
+    // Whatever else the caller has open stays the caller's.
+    sbx_sys::process::close_on_exec_from(3)?;
     let mut child = sbx_sys::process::spawn_detached(&mut command)?;
     context.ui.debug(|| format!("sandboxd is pid {}", child.id()));
     child

@@ -27,20 +27,20 @@ const SLOW: Duration = Duration::from_secs(600);
 
 /// What to do when no daemon runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Absent {
+pub(crate) enum Absent {
     Start,
     Report,
 }
 
 #[derive(Debug)]
-pub struct Client<'a> {
+pub(crate) struct Client<'a> {
     context: &'a Context,
     state: StateDir,
     absent: Absent,
 }
 
 impl<'a> Client<'a> {
-    pub fn new(context: &'a Context, absent: Absent) -> Result<Self, Failure> {
+    pub(crate) fn new(context: &'a Context, absent: Absent) -> Result<Self, Failure> {
         Ok(Self {
             context,
             state: context.state()?,
@@ -48,36 +48,39 @@ impl<'a> Client<'a> {
         })
     }
 
-    pub fn state(&self) -> &StateDir {
+    pub(crate) fn state(&self) -> &StateDir {
         &self.state
     }
 
-    pub fn version(&self) -> Result<DaemonInfo, Failure> {
+    pub(crate) fn version(&self) -> Result<DaemonInfo, Failure> {
         self.call("GET", "/v1/version", &NOTHING, QUICK)
     }
 
-    pub fn list(&self) -> Result<Vec<Sandbox>, Failure> {
+    pub(crate) fn list(&self) -> Result<Vec<Sandbox>, Failure> {
         let list: SandboxList = self.call("GET", "/v1/sandboxes", &NOTHING, QUICK)?;
         Ok(list.sandboxes)
     }
 
-    pub fn create(&self, request: &CreateRequest) -> Result<Sandbox, Failure> {
+    pub(crate) fn create(&self, request: &CreateRequest) -> Result<Sandbox, Failure> {
         self.call("POST", "/v1/sandboxes", &Some(request), SLOW)
     }
 
-    pub fn get(&self, name: &str) -> Result<Sandbox, Failure> {
-        self.named(name, |client| {
-            client.call("GET", &route(name, ""), &NOTHING, QUICK)
-        })
+    /// `None` when no sandbox has the name.
+    pub(crate) fn find(&self, name: &str) -> Result<Option<Sandbox>, Failure> {
+        match self.call("GET", &route(name, ""), &NOTHING, QUICK) {
+            Ok(sandbox) => Ok(Some(sandbox)),
+            Err(failure) if failure.kind == Kind::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
-    pub fn start(&self, name: &str) -> Result<Started, Failure> {
+    pub(crate) fn start(&self, name: &str) -> Result<Started, Failure> {
         self.named(name, |client| {
             client.call("POST", &route(name, "/start"), &NOTHING, SLOW)
         })
     }
 
-    pub fn stop(&self, name: &str) -> Result<(), Failure> {
+    pub(crate) fn stop(&self, name: &str) -> Result<(), Failure> {
         self.named(name, |client| {
             client
                 .send("POST", &route(name, "/stop"), &NOTHING, SLOW)
@@ -85,14 +88,14 @@ impl<'a> Client<'a> {
         })
     }
 
-    pub fn remove(&self, name: &str, force: bool) -> Result<(), Failure> {
+    pub(crate) fn remove(&self, name: &str, force: bool) -> Result<(), Failure> {
         let path = route(name, if force { "?force=true" } else { "" });
         self.named(name, |client| {
             client.send("DELETE", &path, &NOTHING, SLOW).map(drop)
         })
     }
 
-    pub fn keep(&self, name: &str, keep_alive: bool) -> Result<(), Failure> {
+    pub(crate) fn keep(&self, name: &str, keep_alive: bool) -> Result<(), Failure> {
         let request = KeepRequest { keep_alive };
         self.named(name, |client| {
             client
@@ -101,23 +104,23 @@ impl<'a> Client<'a> {
         })
     }
 
-    pub fn shutdown(&self, stop_sandboxes: bool) -> Result<(), Failure> {
+    pub(crate) fn shutdown(&self, stop_sandboxes: bool) -> Result<(), Failure> {
         let request = ShutdownRequest { stop_sandboxes };
         self.send("POST", "/v1/daemon/shutdown", &Some(request), SLOW)
             .map(drop)
     }
 
-    pub fn log_levels(&self) -> Result<LogLevels, Failure> {
+    pub(crate) fn log_levels(&self) -> Result<LogLevels, Failure> {
         self.call("GET", "/v1/daemon/log-level", &NOTHING, QUICK)
     }
 
-    pub fn set_log_levels(&self, levels: &LogLevels) -> Result<(), Failure> {
+    pub(crate) fn set_log_levels(&self, levels: &LogLevels) -> Result<(), Failure> {
         self.send("PUT", "/v1/daemon/log-level", &Some(levels), QUICK)
             .map(drop)
     }
 
     /// A connection to the daemon; starts it when that is wanted and needed.
-    pub fn connect(&self) -> Result<UnixStream, Failure> {
+    pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
         let socket = self.state.socket();
         match connect_unix(self.state.root(), SOCKET) {
             Ok(stream) => Ok(stream),
@@ -196,7 +199,7 @@ impl<'a> Client<'a> {
 const NOTHING: Option<()> = None;
 
 /// The daemon is not there, as opposed to being there and out of reach.
-pub fn nobody_listens(error: &io::Error) -> bool {
+pub(crate) fn nobody_listens(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
@@ -204,7 +207,7 @@ pub fn nobody_listens(error: &io::Error) -> bool {
 }
 
 /// No sandbox has that name.
-pub fn unknown(name: &str, known: &[Sandbox]) -> Failure {
+pub(crate) fn unknown(name: &str, known: &[Sandbox]) -> Failure {
     let close = names::close_to(name, known.iter().map(|sandbox| sandbox.name.as_str()));
     let mut message = format!("no sandbox is called `{}`", name.escape_debug());
     if !close.is_empty() {

@@ -7,13 +7,13 @@ use crate::failure::Failure;
 use crate::ui::Ui;
 
 #[derive(Debug)]
-pub struct Context {
-    pub env: Env,
-    pub ui: Ui,
+pub(crate) struct Context {
+    pub(crate) env: Env,
+    pub(crate) ui: Ui,
 }
 
 impl Context {
-    pub fn state(&self) -> Result<StateDir, Failure> {
+    pub(crate) fn state(&self) -> Result<StateDir, Failure> {
         self.env.state_dir()
     }
 }

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Kind};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DetachKeys {
+pub(crate) struct DetachKeys {
     keys: Vec<u8>,
     /// How many of the keys have been seen, and are held back.
     seen: usize,
@@ -11,7 +11,7 @@ pub struct DetachKeys {
 
 /// What to do with typed bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Typed {
+pub(crate) enum Typed {
     /// These go to the command.
     Forward(Vec<u8>),
     /// The sequence is complete; what was typed before it still goes to the command.
@@ -20,7 +20,7 @@ pub enum Typed {
 
 impl DetachKeys {
     /// docker's grammar: single characters or `ctrl-` with a letter or one of `@[\]^_`, joined by commas.
-    pub fn parse(text: &str) -> Result<Self, Failure> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         let keys = text.split(',').map(key).collect::<Option<Vec<u8>>>();
         match keys {
             Some(keys) => Ok(Self { keys, seen: 0 }),
@@ -32,7 +32,7 @@ impl DetachKeys {
         }
     }
 
-    pub fn take(&mut self, typed: &[u8]) -> Typed {
+    pub(crate) fn take(&mut self, typed: &[u8]) -> Typed {
         let mut forward = Vec::with_capacity(typed.len());
         for byte in typed {
             if self.keys.get(self.seen) == Some(byte) {

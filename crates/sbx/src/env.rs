@@ -10,7 +10,7 @@ use sbx_engine::StateDir;
 use crate::failure::Failure;
 
 /// Moves the state directory.
-pub const SBX_HOME: &str = "SBX_HOME";
+pub(crate) const SBX_HOME: &str = "SBX_HOME";
 
 /// What a daemon that we start inherits; everything else of the environment stays outside.
 const FOR_DAEMON: [&str; 15] = [
@@ -48,19 +48,19 @@ const FOR_SANDBOX: [&str; 11] = [
 
 /// Environment variables of the calling process.
 #[derive(Debug, Default)]
-pub struct Env {
+pub(crate) struct Env {
     vars: BTreeMap<OsString, OsString>,
 }
 
 impl Env {
-    pub fn from_process() -> Self {
+    pub(crate) fn from_process() -> Self {
         Self {
             vars: std::env::vars_os().collect(),
         }
     }
 
     #[cfg(test)]
-    pub fn of(pairs: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {
         Self {
             vars: pairs
                 .iter()
@@ -69,23 +69,23 @@ impl Env {
         }
     }
 
-    pub fn get(&self, key: impl AsRef<OsStr>) -> Option<&OsStr> {
+    pub(crate) fn get(&self, key: impl AsRef<OsStr>) -> Option<&OsStr> {
         self.vars.get(key.as_ref()).map(OsString::as_os_str)
     }
 
     /// The variable's value when it is set, not empty, and text.
-    pub fn text(&self, key: &str) -> Option<&str> {
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
         self.get(key)?.to_str().filter(|value| !value.is_empty())
     }
 
-    pub fn home(&self) -> Option<PathBuf> {
+    pub(crate) fn home(&self) -> Option<PathBuf> {
         self.get("HOME")
             .filter(|home| !home.is_empty())
             .map(PathBuf::from)
     }
 
     /// Where everything of the engine lies; nothing is created by asking.
-    pub fn state_dir(&self) -> Result<StateDir, Failure> {
+    pub(crate) fn state_dir(&self) -> Result<StateDir, Failure> {
         let sbx_home = self
             .get(SBX_HOME)
             .filter(|root| !root.is_empty())
@@ -100,7 +100,7 @@ impl Env {
         StateDir::locate(&home.unwrap_or_default(), sbx_home).map_err(Failure::from)
     }
 
-    pub fn for_daemon(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+    pub(crate) fn for_daemon(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.vars.iter().filter_map(|(key, value)| {
             let wanted = FOR_DAEMON.iter().any(|name| key == name)
                 || key.as_bytes().starts_with(b"XDG_");
@@ -108,7 +108,7 @@ impl Env {
         })
     }
 
-    pub fn for_sandbox(&self) -> BTreeMap<String, String> {
+    pub(crate) fn for_sandbox(&self) -> BTreeMap<String, String> {
         self.vars
             .iter()
             .filter_map(|(key, value)| Some((key.to_str()?, value.to_str()?)))

@@ -17,22 +17,22 @@ use crate::failure::{Failure, Kind};
 /// More than the kernel lets a program's environment be.
 const MAX_FILE: u64 = 16 << 20;
 
-pub type Variables = BTreeMap<OsBytes, OsBytes>;
+pub(crate) type Variables = BTreeMap<OsBytes, OsBytes>;
 
 /// The flags that give a command its environment.
 #[derive(Debug, Default, Clone, clap::Args)]
-pub struct EnvArgs {
+pub(crate) struct EnvArgs {
     /// Set an environment variable, or copy it from the caller when no value is given (can be repeated)
     #[arg(short = 'e', long = "env", value_name = "KEY[=VALUE]")]
-    pub env: Vec<OsString>,
+    pub(crate) env: Vec<OsString>,
     /// Read environment variables from a file (can be repeated)
     #[arg(long, value_name = "FILE")]
-    pub env_file: Vec<PathBuf>,
+    pub(crate) env_file: Vec<PathBuf>,
 }
 
 impl EnvArgs {
     /// A later file beats an earlier one, and `--env` beats every file.
-    pub fn resolve(&self, caller: &Env) -> Result<Variables, Failure> {
+    pub(crate) fn resolve(&self, caller: &Env) -> Result<Variables, Failure> {
         let mut variables = Variables::new();
         for path in &self.env_file {
             let bytes = read(path)?;
@@ -63,7 +63,7 @@ impl EnvArgs {
     }
 
     /// The same for what is stored in a sandbox, which is text.
-    pub fn resolve_text(&self, caller: &Env) -> Result<BTreeMap<String, String>, Failure> {
+    pub(crate) fn resolve_text(&self, caller: &Env) -> Result<BTreeMap<String, String>, Failure> {
         self.resolve(caller)?
             .into_iter()
             .map(|(key, value)| match (String::from_utf8(key.0), String::from_utf8(value.0)) {

@@ -4,12 +4,13 @@ use std::error::Error;
 use std::io;
 
 use sbx_api::{ErrorBody, ErrorCode};
+use sbx_engine::EngineError;
 use sbx_engine::name::NameError;
 use sbx_engine::statedir::StateError;
 
 /// Decides the exit code, and the word that programs see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Arguments that make no sense together.
     Usage,
     /// Anything that did not work and has no kind of its own.
@@ -55,7 +56,7 @@ impl Kind {
     }
 
     /// Exit code of commands that run nothing themselves.
-    pub fn exit_code(self) -> u8 {
+    pub(crate) fn exit_code(self) -> u8 {
         match self {
             Self::Usage => 2,
             Self::Quiet(code) => code,
@@ -73,7 +74,7 @@ impl Kind {
     }
 
     /// Exit code of `exec` and `run`, where everything below 125 belongs to the command: docker's codes.
-    pub fn session_exit_code(self) -> u8 {
+    pub(crate) fn session_exit_code(self) -> u8 {
         match self {
             Self::NotExecutable => 126,
             Self::CommandNotFound => 127,
@@ -92,14 +93,14 @@ impl Kind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    pub kind: Kind,
-    pub message: String,
-    pub hint: Option<String>,
+pub(crate) struct Failure {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
 }
 
 impl Failure {
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self {
             kind,
             message: message.into(),
@@ -107,34 +108,34 @@ impl Failure {
         }
     }
 
-    pub fn failed(message: impl Into<String>) -> Self {
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self::new(Kind::Failed, message)
     }
 
-    pub fn usage(message: impl Into<String>) -> Self {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Kind::Usage, message)
     }
 
     /// `what` is known, but not part of this version.
-    pub fn not_yet(what: &str) -> Self {
+    pub(crate) fn not_yet(what: &str) -> Self {
         Self::new(
             Kind::NotYet,
             format!("`{what}` comes with a later version of sbx"),
         )
     }
 
-    pub fn quiet(code: u8) -> Self {
+    pub(crate) fn quiet(code: u8) -> Self {
         Self::new(Kind::Quiet(code), "")
     }
 
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     /// The line for programs.
-    pub fn to_json(&self) -> serde_json::Value {
+    pub(crate) fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
             "error": {"code": self.kind.code(), "message": self.message, "hint": self.hint}
         })
@@ -169,6 +170,16 @@ impl From<StateError> for Failure {
     }
 }
 
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        Self::from(ErrorBody {
+            message: with_causes(&error),
+            code: error.code(),
+            hint: error.hint(),
+        })
+    }
+}
+
 impl From<NameError> for Failure {
     fn from(error: NameError) -> Self {
         Self::new(Kind::BadRequest, error.to_string())
@@ -176,12 +187,12 @@ impl From<NameError> for Failure {
 }
 
 /// An operation of the kernel that a session cannot do without.
-pub fn engine(what: &'static str) -> impl Fn(io::Error) -> Failure {
+pub(crate) fn engine(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::new(Kind::Engine, format!("{what}: {error}"))
 }
 
 /// The error and everything below it as one sentence.
-pub fn with_causes(error: &dyn Error) -> String {
+pub(crate) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -11,13 +11,13 @@ const MAX_RESPONSE: usize = 16 << 20;
 const MAX_HEADERS: usize = 64;
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Response {
-    pub status: u16,
-    pub body: Vec<u8>,
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
 }
 
 /// Sends the request and reads the whole answer; `timeout` bounds every single wait.
-pub fn exchange(
+pub(crate) fn exchange(
     mut stream: &UnixStream,
     method: &str,
     path: &str,
@@ -57,7 +57,7 @@ pub fn exchange(
 }
 
 /// A path segment with everything but the plainest characters escaped.
-pub fn segment(name: &str) -> String {
+pub(crate) fn segment(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for byte in name.bytes() {
         match byte {

@@ -20,7 +20,7 @@ const PTY_MASTER: (u32, u32) = (5, 2);
 
 /// What init can tell a client.
 #[derive(Debug)]
-pub enum Event {
+pub(crate) enum Event {
     Started { terminal: Option<OwnedFd> },
     Exited(ExitStatus),
     Failed { kind: FailKind, message: String },
@@ -37,13 +37,13 @@ enum Stage {
 
 /// Whether the command was asked for with a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Terminal {
+pub(crate) enum Terminal {
     None,
     Wanted,
 }
 
 #[derive(Debug)]
-pub struct Init {
+pub(crate) struct Init {
     stream: UnixStream,
     decoder: Decoder,
     received: Vec<OwnedFd>,
@@ -53,7 +53,7 @@ pub struct Init {
 
 impl Init {
     /// `socket` is relative to the state directory, as the daemon gives it.
-    pub fn connect(state: &StateDir, socket: &str, terminal: Terminal) -> io::Result<Self> {
+    pub(crate) fn connect(state: &StateDir, socket: &str, terminal: Terminal) -> io::Result<Self> {
         let (dir, name) = socket.rsplit_once('/').unwrap_or(("", socket));
         let stream = connect_unix(&state.root().join(dir), name)?;
         Ok(Self {
@@ -66,7 +66,7 @@ impl Init {
     }
 
     /// The greeting and the command, back to back. From here on nothing blocks.
-    pub fn open(&self, exec: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn open(&self, exec: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let hello = Request::Hello {
             protocol: PROTOCOL,
             role: Role::Client,
@@ -76,18 +76,18 @@ impl Init {
         self.stream.set_nonblocking(true)
     }
 
-    pub fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = encode(request).map_err(io::Error::other)?;
         send_with_fds(&self.stream, &bytes, fds)
     }
 
     /// False before init has said that the command runs: then another attempt does no harm.
-    pub fn has_started(&self) -> bool {
+    pub(crate) fn has_started(&self) -> bool {
         matches!(self.stage, Stage::Running | Stage::Over)
     }
 
     /// Reads what there is. `Ok(false)` means that init has closed the connection.
-    pub fn receive(&mut self) -> Result<bool, Failure> {
+    pub(crate) fn receive(&mut self) -> Result<bool, Failure> {
         let mut buffer = [0_u8; 4096];
         match recv_with_fds(&self.stream, &mut buffer, &mut self.received) {
             Ok(0) => Ok(false),
@@ -108,7 +108,7 @@ impl Init {
     }
 
     /// The next thing that init has said, when all of it has arrived.
-    pub fn next(&mut self) -> Result<Option<Event>, Failure> {
+    pub(crate) fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
             let reply = match self.decoder.take::<Reply>() {
                 Ok(Some(reply)) => reply,
@@ -197,7 +197,7 @@ fn out_of_protocol(what: &str) -> Failure {
 }
 
 /// What a hostile init says is shown without control characters, and not at any length.
-pub fn harmless(text: &str) -> String {
+pub(crate) fn harmless(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
         .take(500)

@@ -10,13 +10,13 @@ const COMMANDS: [&str; 17] = [
     "secret", "settings", "setup", "skills", "template", "tui",
 ];
 
-pub fn is_later_command(name: &str) -> bool {
+pub(crate) fn is_later_command(name: &str) -> bool {
     COMMANDS.contains(&name)
 }
 
 /// Flags of `create` and `run` that mean something only with a later version.
 #[derive(Debug, Default, Clone, clap::Args)]
-pub struct LaterFlags {
+pub(crate) struct LaterFlags {
     #[arg(long, hide = true)]
     clone: bool,
     /// Number of CPUs, 0 for all of them
@@ -61,7 +61,7 @@ pub struct LaterFlags {
 
 impl LaterFlags {
     /// Values that mean what this version does anyway are accepted.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.branch.is_some() {
             return Err(
                 Failure::new(Kind::BadRequest, "`--branch` is no longer supported")

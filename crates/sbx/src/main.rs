@@ -1,1 +1,95 @@
-fn main(){}
+//! `sbx`: the command line of the sandbox engine.
+//!
+//! The same executable is the daemon (under the name `sandboxd`) and the setup helper with the init of every
+//! sandbox (under the name `sbx-init`); those two are told apart before anything else happens.
+
+mod agents;
+mod attach;
+mod autostart;
+mod cli;
+mod client;
+mod commands;
+mod context;
+mod detach_keys;
+mod diagnose;
+mod env;
+mod envfile;
+mod failure;
+mod http;
+mod init;
+mod later;
+mod names;
+mod plumbing;
+mod reading;
+mod relay;
+mod serve;
+mod statusfile;
+mod terminal;
+mod text;
+mod ui;
+mod workspace;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Codes};
+use crate::context::Context;
+use crate::env::Env;
+use crate::ui::{ErrorStyle, Ui};
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let program = args.first().and_then(|name| Path::new(name).file_name());
+    if program.is_some_and(|name| name == "sbx-init") {
+        return sbx_init::helper_main(sbx_engine::setup::run_task);
+    }
+    let env = Env::from_process();
+    if program.is_some_and(|name| name == autostart::DAEMON_NAME) {
+        return serve::as_daemon(&env);
+    }
+    command_line(env, &args)
+}
+
+fn command_line(env: Env, args: &[OsString]) -> ExitCode {
+    let no_colour = env.get("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&Ui::new(ErrorStyle::Text, false, no_colour), &error, args),
+    };
+    let ui = Ui::new(cli.error_style(), cli.debug, no_colour);
+    let context = Context { env, ui };
+    match cli.run(&context) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            context.ui.failure(&failure);
+            ExitCode::from(match cli.codes() {
+                Codes::Plain => failure.kind.exit_code(),
+                Codes::Session => failure.kind.session_exit_code(),
+            })
+        }
+    }
+}
+
+/// Help goes to stdout, a wrong command line to stderr.
+fn usage(ui: &Ui, error: &clap::Error, args: &[OsString]) -> ExitCode {
+    if let [_, help, topic] = args
+        && help == "help"
+        && topic.to_str().is_some_and(later::is_later_command)
+    {
+        let failure = failure::Failure::not_yet(&format!("sbx {}", topic.to_string_lossy()));
+        ui.failure(&failure);
+        return ExitCode::from(failure.kind.exit_code());
+    }
+    let text = error.render().to_string();
+    if !error.use_stderr() {
+        return match ui.data(text) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => ExitCode::from(failure.kind.exit_code()),
+        };
+    }
+    ui.stderr(text.as_bytes());
+    ExitCode::from(2)
+}

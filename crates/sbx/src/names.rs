@@ -4,7 +4,7 @@
 const MAX: usize = 128;
 
 /// Those of `known` that `name` may be a slip of, best first.
-pub fn close_to<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+pub(crate) fn close_to<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let limit = (name.chars().count() / 3).max(1);
     let mut close: Vec<_> = known
         .into_iter()

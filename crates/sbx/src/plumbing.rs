@@ -14,18 +14,18 @@ use crate::relay::{Input, Output};
 
 /// What the caller's stdin is to the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stdin {
+pub(crate) enum Stdin {
     Empty,
     Attached,
 }
 
 /// Both sides of a command's standard streams.
 #[derive(Debug)]
-pub struct Plumbing {
+pub(crate) struct Plumbing {
     /// For the sandbox: stdin, stdout, stderr.
     remote: [End; 3],
-    pub input: Option<Input>,
-    pub outputs: Vec<Output>,
+    pub(crate) input: Option<Input>,
+    pub(crate) outputs: Vec<Output>,
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ enum End {
 }
 
 impl Plumbing {
-    pub fn lay(stdin: Stdin) -> Result<Self, Errno> {
+    pub(crate) fn lay(stdin: Stdin) -> Result<Self, Errno> {
         let shared = Sharing::of_this_process();
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         shared.open_to_sandbox(&read, 0o666);
@@ -64,7 +64,7 @@ impl Plumbing {
     }
 
     /// The descriptors to send.
-    pub fn remote(&self) -> [BorrowedFd<'_>; 3] {
+    pub(crate) fn remote(&self) -> [BorrowedFd<'_>; 3] {
         let [stdin, stdout, stderr] = &self.remote;
         let stdout = stdout.resolve(rustix::stdio::stdout());
         [
@@ -75,7 +75,7 @@ impl Plumbing {
     }
 
     /// The command has its own copies: with ours gone, each pipe ends when the command's side ends.
-    pub fn sent(self) -> (Option<Input>, Vec<Output>) {
+    pub(crate) fn sent(self) -> (Option<Input>, Vec<Output>) {
         (self.input, self.outputs)
     }
 }
@@ -127,7 +127,7 @@ impl Sharing {
     }
 }
 
-pub fn set_nonblocking(fd: impl AsFd) -> Result<(), Errno> {
+pub(crate) fn set_nonblocking(fd: impl AsFd) -> Result<(), Errno> {
     let flags = fcntl_getfl(&fd)?;
     fcntl_setfl(&fd, flags | OFlags::NONBLOCK)
 }
@@ -148,7 +148,7 @@ fn link_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
         .map(std::ffi::CString::into_bytes)
 }
 
-pub fn file_type(fd: BorrowedFd<'_>) -> Option<FileType> {
+pub(crate) fn file_type(fd: BorrowedFd<'_>) -> Option<FileType> {
     fstat(fd)
         .ok()
         .map(|stat| FileType::from_raw_mode(stat.st_mode))

@@ -48,19 +48,19 @@ impl Pending {
 
 /// From a command to one of the caller's streams.
 #[derive(Debug)]
-pub struct Output {
+pub(crate) struct Output {
     from: Option<OwnedFd>,
     to: Sink,
     pending: Pending,
     /// What may still be read: set when the command has ended and others hold its pipe.
     left: Option<u64>,
     /// Why the caller's stream does not take bytes any more.
-    pub broken: Option<Errno>,
+    pub(crate) broken: Option<Errno>,
 }
 
 /// What an [`Output`] waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
+pub(crate) enum Wait {
     Readable,
     Writable,
     Done,
@@ -68,7 +68,7 @@ pub enum Wait {
 
 impl Output {
     /// `pipe` must be non-blocking.
-    pub fn from_pipe(pipe: OwnedFd, to: BorrowedFd<'static>) -> Self {
+    pub(crate) fn from_pipe(pipe: OwnedFd, to: BorrowedFd<'static>) -> Self {
         Self {
             from: Some(pipe),
             to: Sink::of(to),
@@ -78,7 +78,7 @@ impl Output {
         }
     }
 
-    pub fn wait(&self) -> Wait {
+    pub(crate) fn wait(&self) -> Wait {
         if !self.pending.is_empty() {
             Wait::Writable
         } else if self.from.is_none() || self.left == Some(0) {
@@ -89,7 +89,7 @@ impl Output {
     }
 
     /// What to poll for the answer of [`Self::wait`].
-    pub fn polled(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn polled(&self) -> Option<BorrowedFd<'_>> {
         match self.wait() {
             Wait::Readable => self.from.as_ref().map(AsFd::as_fd),
             Wait::Writable => Some(self.to.as_fd()),
@@ -98,7 +98,7 @@ impl Output {
     }
 
     /// Moves what can be moved. True when bytes were read.
-    pub fn advance(&mut self) -> bool {
+    pub(crate) fn advance(&mut self) -> bool {
         let mut read = false;
         if self.pending.is_empty() {
             read = self.read();
@@ -108,7 +108,7 @@ impl Output {
     }
 
     /// The command has ended: what it wrote is in the pipe by now, and only that is still relayed.
-    pub fn command_ended(&mut self) {
+    pub(crate) fn command_ended(&mut self) {
         if let Some(from) = &self.from {
             self.left = Some(rustix::io::ioctl_fionread(from).unwrap_or(0));
         }
@@ -213,19 +213,19 @@ impl AsFd for Sink {
 
 /// From the caller's stdin to a command.
 #[derive(Debug)]
-pub struct Input {
+pub(crate) struct Input {
     /// `None` at the end of the input.
     from: Option<BorrowedFd<'static>>,
     /// `None` when the command has its end of input, or does not read any more.
     to: Option<OwnedFd>,
     pending: Pending,
     keys: Option<DetachKeys>,
-    pub detached: bool,
+    pub(crate) detached: bool,
 }
 
 impl Input {
     /// `to` must be non-blocking.
-    pub fn new(from: BorrowedFd<'static>, to: OwnedFd) -> Self {
+    pub(crate) fn new(from: BorrowedFd<'static>, to: OwnedFd) -> Self {
         Self {
             from: Some(from),
             to: Some(to),
@@ -236,14 +236,14 @@ impl Input {
     }
 
     #[must_use]
-    pub fn with_detach_keys(mut self, keys: Option<DetachKeys>) -> Self {
+    pub(crate) fn with_detach_keys(mut self, keys: Option<DetachKeys>) -> Self {
         self.keys = keys;
         self
     }
 
     /// The command's side, and whether there are bytes for it. It is always polled: it also tells when the
     /// command does not read any more.
-    pub fn destination(&self) -> Option<(BorrowedFd<'_>, Wait)> {
+    pub(crate) fn destination(&self) -> Option<(BorrowedFd<'_>, Wait)> {
         let wait = if self.pending.is_empty() {
             Wait::Done
         } else {
@@ -253,12 +253,12 @@ impl Input {
     }
 
     /// The caller's side, when bytes are wanted from it.
-    pub fn source(&self) -> Option<BorrowedFd<'static>> {
+    pub(crate) fn source(&self) -> Option<BorrowedFd<'static>> {
         self.from
             .filter(|_| self.to.is_some() && self.pending.is_empty())
     }
 
-    pub fn source_ready(&mut self) {
+    pub(crate) fn source_ready(&mut self) {
         let Some(from) = self.from else { return };
         match self.pending.fill(from, CHUNK) {
             Ok(0) => self.from = None,
@@ -269,12 +269,12 @@ impl Input {
         self.write();
     }
 
-    pub fn destination_ready(&mut self) {
+    pub(crate) fn destination_ready(&mut self) {
         self.write();
     }
 
     /// The command does not read any more.
-    pub fn destination_closed(&mut self) {
+    pub(crate) fn destination_closed(&mut self) {
         self.to = None;
     }
 

@@ -10,14 +10,14 @@ use crate::failure::Failure;
 
 /// Who decided the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub(crate) enum By {
     Command,
     Engine,
 }
 
 /// A file that appears with its whole content when the command has ended.
 #[derive(Debug)]
-pub struct StatusFile {
+pub(crate) struct StatusFile {
     path: PathBuf,
     temporary: PathBuf,
     file: File,
@@ -25,7 +25,7 @@ pub struct StatusFile {
 
 impl StatusFile {
     /// Fails before anything runs when the place cannot be written to.
-    pub fn prepare(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn prepare(path: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             Failure::failed(format!(
                 "cannot write status file `{}`: {error}",
@@ -51,7 +51,7 @@ impl StatusFile {
         })
     }
 
-    pub fn write(mut self, by: By, code: u8) -> Result<(), Failure> {
+    pub(crate) fn write(mut self, by: By, code: u8) -> Result<(), Failure> {
         let by = match by {
             By::Command => "command",
             By::Engine => "engine",

@@ -9,13 +9,13 @@ const FALLBACK: (u16, u16) = (24, 80);
 
 /// Raw mode until this is dropped.
 #[derive(Debug)]
-pub struct RawMode {
+pub(crate) struct RawMode {
     terminal: BorrowedFd<'static>,
     before: Termios,
 }
 
 impl RawMode {
-    pub fn enter(terminal: BorrowedFd<'static>) -> rustix::io::Result<Self> {
+    pub(crate) fn enter(terminal: BorrowedFd<'static>) -> rustix::io::Result<Self> {
         let before = tcgetattr(terminal)?;
         let mut raw = before.clone();
         raw.make_raw();
@@ -36,10 +36,10 @@ impl Drop for RawMode {
 }
 
 /// Rows and columns of the caller's terminal.
-pub fn size() -> (u16, u16) {
+pub(crate) fn size() -> (u16, u16) {
     [rustix::stdio::stdout(), rustix::stdio::stdin()]
         .into_iter()
-        .filter(isatty)
+        .filter(|terminal| isatty(terminal))
         .find_map(|terminal| tcgetwinsize(terminal).ok())
         .map_or(FALLBACK, |size| (size.ws_row, size.ws_col))
 }

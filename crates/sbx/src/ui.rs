@@ -11,20 +11,20 @@ const BROKEN_PIPE: u8 = 141;
 
 /// How failures are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErrorStyle {
+pub(crate) enum ErrorStyle {
     Text,
     Json,
 }
 
 #[derive(Debug)]
-pub struct Ui {
-    pub errors: ErrorStyle,
+pub(crate) struct Ui {
+    pub(crate) errors: ErrorStyle,
     debug: bool,
     colour: bool,
 }
 
 impl Ui {
-    pub fn new(errors: ErrorStyle, debug: bool, no_colour: bool) -> Self {
+    pub(crate) fn new(errors: ErrorStyle, debug: bool, no_colour: bool) -> Self {
         Self {
             errors,
             debug,
@@ -33,7 +33,7 @@ impl Ui {
     }
 
     /// Data for whoever asked: written at once and flushed.
-    pub fn data(&self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+    pub(crate) fn data(&self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         out.write_all(bytes.as_ref())
             .and_then(|()| out.flush())
@@ -43,7 +43,7 @@ impl Ui {
             })
     }
 
-    pub fn json(&self, value: &impl serde::Serialize) -> Result<(), Failure> {
+    pub(crate) fn json(&self, value: &impl serde::Serialize) -> Result<(), Failure> {
         let mut text = serde_json::to_string_pretty(value)
             .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
         text.push('\n');
@@ -51,34 +51,34 @@ impl Ui {
     }
 
     /// A line for people, beside the data.
-    pub fn note(&self, text: impl AsRef<str>) {
+    pub(crate) fn note(&self, text: impl AsRef<str>) {
         self.stderr(format!("{}\n", text.as_ref()).as_bytes());
     }
 
-    pub fn warning(&self, text: impl AsRef<str>) {
+    pub(crate) fn warning(&self, text: impl AsRef<str>) {
         self.note(format!("warning: {}", text.as_ref()));
     }
 
     /// Progress that only a watching person cares for.
-    pub fn progress(&self, text: impl AsRef<str>) {
+    pub(crate) fn progress(&self, text: impl AsRef<str>) {
         if self.debug || self.watched() {
             self.note(text);
         }
     }
 
-    pub fn debug(&self, text: impl FnOnce() -> String) {
+    pub(crate) fn debug(&self, text: impl FnOnce() -> String) {
         if self.debug {
             self.note(format!("debug: {}", text()));
         }
     }
 
     /// A person looks at stderr.
-    pub fn watched(&self) -> bool {
+    pub(crate) fn watched(&self) -> bool {
         io::stderr().is_terminal()
     }
 
     /// The heading in bold on a terminal, unless colour is not wanted.
-    pub fn heading(&self, text: &str) -> String {
+    pub(crate) fn heading(&self, text: &str) -> String {
         if self.colour && io::stdout().is_terminal() {
             format!("\u{1b}[1m{text}\u{1b}[0m")
         } else {
@@ -86,7 +86,7 @@ impl Ui {
         }
     }
 
-    pub fn failure(&self, failure: &Failure) {
+    pub(crate) fn failure(&self, failure: &Failure) {
         if matches!(failure.kind, Kind::Quiet(_)) {
             return;
         }
@@ -102,12 +102,12 @@ impl Ui {
     }
 
     /// Bytes of a sandbox's stderr, or of a finished message. Nobody can be told when this fails.
-    pub fn stderr(&self, bytes: &[u8]) {
+    pub(crate) fn stderr(&self, bytes: &[u8]) {
         drop(io::stderr().lock().write_all(bytes));
     }
 
     /// Asks a person; only an explicit yes is one.
-    pub fn confirm(&self, question: &str) -> bool {
+    pub(crate) fn confirm(&self, question: &str) -> bool {
         self.stderr(format!("{question} [y/N] ").as_bytes());
         let mut answer = String::new();
         match io::stdin().read_line(&mut answer) {
@@ -117,7 +117,7 @@ impl Ui {
     }
 
     /// Somebody can be asked.
-    pub fn interactive(&self) -> bool {
+    pub(crate) fn interactive(&self) -> bool {
         io::stdin().is_terminal() && self.watched()
     }
 }

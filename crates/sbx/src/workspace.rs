@@ -11,7 +11,7 @@ use crate::failure::{Failure, Kind};
 const READ_ONLY: [&[u8]; 2] = [b":ro", b":readonly"];
 
 /// The workspaces that the arguments name; the first one is the primary and must be writable.
-pub fn parse_all<T: AsRef<OsStr>>(args: &[T]) -> Result<Vec<WorkspaceRequest>, Failure> {
+pub(crate) fn parse_all<T: AsRef<OsStr>>(args: &[T]) -> Result<Vec<WorkspaceRequest>, Failure> {
     let workspaces = args
         .iter()
         .map(|arg| parse(arg.as_ref()))

@@ -17,11 +17,19 @@ const SUDO: u32 = 27;
 pub(super) fn write(host_etc: &Path, etc: &Path) -> Result<(), TemplateError> {
     let passwd = host_etc.join("passwd");
     let group = host_etc.join("group");
-    let shell = if host_etc.with_file_name("bin").join("bash").exists() { "/bin/bash" } else { "/bin/sh" };
+    let shell = if host_etc.with_file_name("bin").join("bash").exists() {
+        "/bin/bash"
+    } else {
+        "/bin/sh"
+    };
     let accounts = compose(
         shell,
-        &present(fs::read_to_string(&passwd)).at("read", &passwd)?.unwrap_or_default(),
-        &present(fs::read_to_string(&group)).at("read", &group)?.unwrap_or_default(),
+        &present(fs::read_to_string(&passwd))
+            .at("read", &passwd)?
+            .unwrap_or_default(),
+        &present(fs::read_to_string(&group))
+            .at("read", &group)?
+            .unwrap_or_default(),
     );
     write_file(&etc.join("passwd"), &accounts.passwd, 0o644)?;
     write_file(&etc.join("group"), &accounts.group, 0o644)?;
@@ -58,18 +66,25 @@ fn compose(shell: &str, host_passwd: &str, host_group: &str) -> Accounts {
         };
         if is_system(uid) && users.insert(name) {
             // The host's password field may hold a hash on old systems.
-            push(&mut passwd, format_args!("{name}:x:{uid}:{gid}:{gecos}:{home}:{login}\n"));
+            push(
+                &mut passwd,
+                format_args!("{name}:x:{uid}:{gid}:{gecos}:{home}:{login}\n"),
+            );
         }
     }
-    push(&mut passwd, format_args!("agent:x:{AGENT}:{AGENT}:agent:/home/agent:{shell}\n"));
+    push(
+        &mut passwd,
+        format_args!("agent:x:{AGENT}:{AGENT}:agent:/home/agent:{shell}\n"),
+    );
     let group = compose_groups(host_group, &users);
     let locked = |text: &str, end: &str| -> String {
-        text.lines()
-            .filter_map(|line| line.split(':').next())
-            .fold(String::new(), |mut out, name| {
+        text.lines().filter_map(|line| line.split(':').next()).fold(
+            String::new(),
+            |mut out, name| {
                 push(&mut out, format_args!("{name}:*:{end}\n"));
                 out
-            })
+            },
+        )
     };
     Accounts {
         shadow: locked(&passwd, "::::::"),
@@ -99,7 +114,10 @@ fn compose_groups(host: &str, users: &BTreeSet<&str>) -> String {
         if *name == "sudo" {
             kept.push("agent");
         }
-        push(&mut out, format_args!("{name}:x:{gid}:{}\n", kept.join(",")));
+        push(
+            &mut out,
+            format_args!("{name}:x:{gid}:{}\n", kept.join(",")),
+        );
     }
     if !names.contains("sudo") {
         let gid = std::iter::once(SUDO)
@@ -113,7 +131,8 @@ fn compose_groups(host: &str, users: &BTreeSet<&str>) -> String {
 }
 
 fn is_system(id: &str) -> bool {
-    id.parse::<u32>().is_ok_and(|id| (id != 0 && id < AGENT) || id == NOBODY)
+    id.parse::<u32>()
+        .is_ok_and(|id| (id != 0 && id < AGENT) || id == NOBODY)
 }
 
 fn push(out: &mut String, line: std::fmt::Arguments<'_>) {
@@ -148,8 +167,16 @@ mod tests {
 
     #[test]
     fn sudo_takes_a_free_number() {
-        assert!(compose("/bin/sh", "", "mysql:x:27:\n").group.contains("sudo:x:999:agent\n"));
-        assert!(compose("/bin/sh", "", "").group.contains("sudo:x:27:agent\n"));
+        assert!(
+            compose("/bin/sh", "", "mysql:x:27:\n")
+                .group
+                .contains("sudo:x:999:agent\n")
+        );
+        assert!(
+            compose("/bin/sh", "", "")
+                .group
+                .contains("sudo:x:27:agent\n")
+        );
         assert_eq!(uid_of("_apt:x:42:65534::/:/x\n", "_apt"), Some(42));
     }
 }

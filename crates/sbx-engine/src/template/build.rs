@@ -28,11 +28,12 @@ pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
     home(&root)?;
     let layers = dir.join(LAYERS);
     make_dir(&layers, 0o755)?;
+    let mounts = spec.mounts();
     for top in spec.dirs() {
         let (host, layer) = (spec.host.join(top), layers.join(top));
         match spec.mode {
-            Mode::Root => layers::hide(&host, &layer)?,
-            Mode::Subordinate => layers::skeleton(&host, &layer)?,
+            Mode::Root => layers::hide(&host, &layer, &mounts)?,
+            Mode::Subordinate => layers::skeleton(&host, &layer, &mounts)?,
             // The host's directory alone does.
             Mode::Single => {}
         }
@@ -42,7 +43,9 @@ pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
 
 fn mount_points(root: &Path, spec: &Spec) -> Result<(), TemplateError> {
     make_dir(root, 0o755)?;
-    for dir in ["dev", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr"] {
+    for dir in [
+        "dev", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr",
+    ] {
         make_dir(&root.join(dir), 0o755)?;
     }
     // Not 700 as elsewhere: a workspace or tool chain may lie below it.
@@ -68,7 +71,14 @@ fn home(root: &Path) -> Result<(), TemplateError> {
     let skel = root.join("etc/skel");
     copy_tree(&skel, &home, Path::new(""), &|_| Take::AsIs)?;
     copy_tree(&skel, &root.join("root"), Path::new(""), &|_| Take::AsIs)?;
-    for dir in ["", ".cache", ".config", ".local", ".local/bin", ".local/share"] {
+    for dir in [
+        "",
+        ".cache",
+        ".config",
+        ".local",
+        ".local/bin",
+        ".local/share",
+    ] {
         make_dir(&home.join(dir), 0o755)?;
     }
     for cache in caches::targets() {

@@ -22,11 +22,31 @@ struct Cache {
 }
 
 const CACHES: &[Cache] = &[
-    Cache { variables: &[("CARGO_HOME", "registry")], home: ".cargo/registry", target: ".cargo/registry" },
-    Cache { variables: &[("CARGO_HOME", "git")], home: ".cargo/git", target: ".cargo/git" },
-    Cache { variables: &[("npm_config_cache", "_cacache")], home: ".npm/_cacache", target: ".npm/_cacache" },
-    Cache { variables: &[("PIP_CACHE_DIR", "")], home: ".cache/pip", target: ".cache/pip" },
-    Cache { variables: &[("GOMODCACHE", ""), ("GOPATH", "pkg/mod")], home: "go/pkg/mod", target: "go/pkg/mod" },
+    Cache {
+        variables: &[("CARGO_HOME", "registry")],
+        home: ".cargo/registry",
+        target: ".cargo/registry",
+    },
+    Cache {
+        variables: &[("CARGO_HOME", "git")],
+        home: ".cargo/git",
+        target: ".cargo/git",
+    },
+    Cache {
+        variables: &[("npm_config_cache", "_cacache")],
+        home: ".npm/_cacache",
+        target: ".npm/_cacache",
+    },
+    Cache {
+        variables: &[("PIP_CACHE_DIR", "")],
+        home: ".cache/pip",
+        target: ".cache/pip",
+    },
+    Cache {
+        variables: &[("GOMODCACHE", ""), ("GOPATH", "pkg/mod")],
+        home: "go/pkg/mod",
+        target: "go/pkg/mod",
+    },
 ];
 
 /// Their places below `/home/agent`.
@@ -48,7 +68,10 @@ pub(super) fn caches(
                 .variables
                 .iter()
                 .find_map(|(name, rest)| {
-                    let value = env.get(*name).map(Path::new).filter(|value| value.is_absolute())?;
+                    let value = env
+                        .get(*name)
+                        .map(Path::new)
+                        .filter(|value| value.is_absolute())?;
                     Some(value.join(rest))
                 })
                 .unwrap_or_else(|| home.join(cache.home));

@@ -109,7 +109,9 @@ pub(super) fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) => match Errno::from_io_error(&error) {
-            Some(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Some(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NOTDIR | Errno::LOOP) => {
+                Ok(None)
+            }
             Some(_) | None => Err(error),
         },
     }

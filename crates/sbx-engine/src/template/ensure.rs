@@ -9,6 +9,7 @@ use rustix::fs::{Access, FlockOperation, access, flock, syncfs};
 use sbx_api::{Caller, MountKind};
 use sbx_proto::plan::Mode;
 
+use super::TemplateError;
 use super::build::{LAYERS, ROOT};
 use super::caches::{CacheDir, caches};
 use super::copy::{make_dir, may_enter, present, write_file};
@@ -18,7 +19,6 @@ use super::fingerprint::{fingerprint, mode_name};
 use super::layout::{HostBind, HostLayout, OverlayDir};
 use super::spec::{Spec, TopKind, layer_name, mounts_below};
 use super::toolchain::{Probe, tool_chains};
-use super::TemplateError;
 
 const COMPLETE: &str = ".complete";
 const LOCK: &str = ".lock";
@@ -39,12 +39,24 @@ pub fn ensure(
     remove: &dyn Fn(&Path) -> Result<(), String>,
     progress: &dyn Fn(&str),
 ) -> Result<HostLayout, TemplateError> {
-    let maker = Maker { store, build, remove, progress };
-    let (spec, fingerprint) = maker.template(Path::new("/"), mode)?;
+    let maker = Maker {
+        store,
+        build,
+        remove,
+        progress,
+    };
     let info = Path::new("/proc/self/mountinfo");
     let mounts = fs::read(info).at("read", info)?;
+    let (spec, fingerprint) = maker.template(Path::new("/"), mode, &mounts)?;
     let template = store.join(directory(mode, &fingerprint));
-    Ok(lay_out(&template, fingerprint, &spec, &mounts, caller, store))
+    Ok(lay_out(
+        &template,
+        fingerprint,
+        &spec,
+        &mounts,
+        caller,
+        store,
+    ))
 }
 
 /// Removes the templates whose fingerprint is not in `used`. The caller knows which ones sandboxes use.
@@ -80,21 +92,33 @@ pub(super) struct Maker<'a> {
 
 impl Maker<'_> {
     /// The template of the host as it is now: what it shows, and its fingerprint.
-    pub(super) fn template(&self, host: &Path, mode: Mode) -> Result<(Spec, String), TemplateError> {
+    pub(super) fn template(
+        &self,
+        host: &Path,
+        mode: Mode,
+        mountinfo: &[u8],
+    ) -> Result<(Spec, String), TemplateError> {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let spec = Spec::of(host, mode);
+            let spec = Spec::of(host, mode, mountinfo);
             if !spec.dirs().any(|top| top == "usr") {
-                return Err(TemplateError::NoSystem { path: host.join("usr") });
+                return Err(TemplateError::NoSystem {
+                    path: host.join("usr"),
+                });
             }
             let print = fingerprint(&spec);
-            if self.store.join(directory(mode, &print)).join(COMPLETE).exists() {
+            if self
+                .store
+                .join(directory(mode, &print))
+                .join(COMPLETE)
+                .exists()
+            {
                 return Ok((spec, print));
             }
             self.make(&spec, &print)?;
             // A package may have been installed while we copied its database: then it is half of each.
-            if attempt == ATTEMPTS || fingerprint(&Spec::of(host, mode)) == print {
+            if attempt == ATTEMPTS || fingerprint(&Spec::of(host, mode, mountinfo)) == print {
                 return Ok((spec, print));
             }
         }
@@ -115,7 +139,10 @@ impl Maker<'_> {
         if let Err(message) = (self.build)(&unfinished, &json) {
             // The failure is the news; what cannot be removed now is swept by the next build.
             drop((self.remove)(&unfinished));
-            return Err(TemplateError::Build { path: unfinished, message });
+            return Err(TemplateError::Build {
+                path: unfinished,
+                message,
+            });
         }
         // The marker must not reach the disk before what it vouches for.
         let handle = File::open(&unfinished).at("open", &unfinished)?;
@@ -128,7 +155,11 @@ impl Maker<'_> {
     fn sweep(&self) -> Result<(), TemplateError> {
         for entry in fs::read_dir(self.store).at("list", self.store)? {
             let entry = entry.at("list", self.store)?;
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with(UNFINISHED)) {
+            if entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with(UNFINISHED))
+            {
                 remove_tree(&entry.path(), self.remove)?;
             }
         }
@@ -153,8 +184,14 @@ fn lock(store: &Path) -> Result<File, TemplateError> {
     Ok(file)
 }
 
-fn remove_tree(path: &Path, remove: &dyn Fn(&Path) -> Result<(), String>) -> Result<(), TemplateError> {
-    remove(path).map_err(|message| TemplateError::Remove { path: path.to_owned(), message })
+fn remove_tree(
+    path: &Path,
+    remove: &dyn Fn(&Path) -> Result<(), String>,
+) -> Result<(), TemplateError> {
+    remove(path).map_err(|message| TemplateError::Remove {
+        path: path.to_owned(),
+        message,
+    })
 }
 
 pub(super) fn lay_out(
@@ -166,7 +203,7 @@ pub(super) fn lay_out(
     store: &Path,
 ) -> HostLayout {
     let mut warnings = Vec::new();
-    let (overlays, mut binds) = system_dirs(template, spec, mountinfo, &mut warnings);
+    let (overlays, mut binds) = system_dirs(template, spec, &mut warnings);
     let state = store.parent().unwrap_or(store);
     let state = fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
     let probe = Probe {
@@ -174,15 +211,21 @@ pub(super) fn lay_out(
         dir: &|path| visible_dir(path, spec.mode),
         names: &|path| {
             let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+            entries
+                .filter_map(|entry| entry.file_name().into_string().ok())
+                .collect()
         },
     };
     let tools = tool_chains(caller, &state, &probe);
-    let env = env(caller, spec.mode, &tools.path, &|path| path.is_dir() && tools.shows(path));
+    let env = env(caller, spec.mode, &tools.path, &|path| {
+        path.is_dir() && tools.shows(path)
+    });
     binds.extend(tools.binds);
     let home = Path::new(&caller.home);
     let caches = if home.is_absolute() {
-        caches(home, &caller.env, &|path| cache_dir(path, mountinfo, &state))
+        caches(home, &caller.env, &|path| {
+            cache_dir(path, mountinfo, &state)
+        })
     } else {
         Vec::new()
     };
@@ -201,7 +244,6 @@ pub(super) fn lay_out(
 fn system_dirs(
     template: &Path,
     spec: &Spec,
-    mountinfo: &[u8],
     warnings: &mut Vec<String>,
 ) -> (Vec<OverlayDir>, Vec<HostBind>) {
     let mut overlays = Vec::new();
@@ -217,12 +259,15 @@ fn system_dirs(
         match top.kind {
             TopKind::Link(_) => continue,
             TopKind::Closed => {
-                warnings.push(format!("`{shown}` is empty inside: on the host it is not for everyone"));
+                warnings.push(format!(
+                    "`{shown}` is empty inside: on the host it is not for everyone"
+                ));
                 continue;
             }
             TopKind::Dir => {}
         }
-        let below = mounts_below(mountinfo, &target);
+        let mut below = spec.mounts();
+        below.retain(|point| point.starts_with(&target));
         if !below.is_empty() && !matches!(spec.mode, Mode::Root) {
             warnings.push(format!(
                 "`{shown}` is read-only inside: other file systems are mounted below it on the host"
@@ -230,11 +275,20 @@ fn system_dirs(
             binds.push(bind(&target));
             continue;
         }
-        binds.extend(below.iter().filter(|point| open_to_others(point)).map(|point| bind(point)));
+        binds.extend(
+            below
+                .iter()
+                .filter(|point| open_to_others(point))
+                .map(|point| bind(point)),
+        );
         let layer = template.join(LAYERS).join(&top.name);
         let host = spec.host.join(&top.name);
         overlays.push(OverlayDir {
-            lowers: if layer.is_dir() { vec![layer, host] } else { vec![host] },
+            lowers: if layer.is_dir() {
+                vec![layer, host]
+            } else {
+                vec![host]
+            },
             dir: layer_name(&target),
             target,
             as_owner: None,
@@ -250,7 +304,9 @@ fn visible_dir(path: &Path, mode: Mode) -> Option<PathBuf> {
     let meta = fs::metadata(&canonical).ok()?;
     let readable = match mode {
         Mode::Root => may_enter(meta.mode()),
-        Mode::Subordinate | Mode::Single => access(&canonical, Access::READ_OK | Access::EXEC_OK).is_ok(),
+        Mode::Subordinate | Mode::Single => {
+            access(&canonical, Access::READ_OK | Access::EXEC_OK).is_ok()
+        }
     };
     (meta.is_dir() && readable).then_some(canonical)
 }
@@ -270,5 +326,8 @@ fn cache_dir(path: &Path, mountinfo: &[u8], state: &Path) -> Option<CacheDir> {
         && mounts_below(mountinfo, &canonical).is_empty()
         && !state.starts_with(&canonical)
         && !canonical.starts_with(state);
-    usable.then(|| CacheDir { path: canonical, owner: (meta.uid(), meta.gid()) })
+    usable.then(|| CacheDir {
+        path: canonical,
+        owner: (meta.uid(), meta.gid()),
+    })
 }

@@ -18,7 +18,14 @@ const PLACES: &[(&str, Option<&str>)] = &[
 ];
 const AGENT_BIN: &str = "/home/agent/.local/bin";
 const OUR_BIN: &str = "/usr/local/sbin";
-const SYSTEM: &[&str] = &[OUR_BIN, "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const SYSTEM: &[&str] = &[
+    OUR_BIN,
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
 
 /// `path` has the entries of the caller's PATH that exist inside.
 pub(super) fn env(
@@ -36,14 +43,20 @@ pub(super) fn env(
     for (name, usual) in PLACES {
         let given = caller.env.get(*name).map(PathBuf::from);
         let place = given.or_else(|| usual.map(|usual| Path::new(&caller.home).join(usual)));
-        if let Some(text) = place.filter(|place| visible(place)).and_then(|place| place.to_str().map(str::to_owned)) {
+        if let Some(text) = place
+            .filter(|place| visible(place))
+            .and_then(|place| place.to_str().map(str::to_owned))
+        {
             out.insert((*name).to_owned(), text);
         }
     }
     let path = search_path(mode, path);
     out.insert("SBX_PATH".to_owned(), path.clone());
     out.insert("PATH".to_owned(), path);
-    out.insert("BASH_ENV".to_owned(), "/etc/sandbox-persistent.sh".to_owned());
+    out.insert(
+        "BASH_ENV".to_owned(),
+        "/etc/sandbox-persistent.sh".to_owned(),
+    );
     git(caller, &mut out);
     out
 }
@@ -101,12 +114,21 @@ mod tests {
         ];
         let caller = Caller {
             home: "/home/u".into(),
-            env: pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+            env: pairs
+                .iter()
+                .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+                .collect(),
             git_name: Some("A B".into()),
             ..Caller::default()
         };
-        let path = [PathBuf::from("/home/u/go/bin"), "/usr/bin".into(), "/usr/games".into()];
-        let got = env(&caller, Mode::Single, &path, &|place| place == Path::new("/r"));
+        let path = [
+            PathBuf::from("/home/u/go/bin"),
+            "/usr/bin".into(),
+            "/usr/games".into(),
+        ];
+        let got = env(&caller, Mode::Single, &path, &|place| {
+            place == Path::new("/r")
+        });
         let search = "/home/agent/.local/bin:/home/u/go/bin:/usr/local/sbin:/usr/bin:/usr/games:/usr/local/bin:/usr/sbin:/sbin:/bin";
         let want = [
             ("BASH_ENV", "/etc/sandbox-persistent.sh"),
@@ -121,7 +143,10 @@ mod tests {
             ("SBX_PATH", search),
             ("TZ", "UTC"),
         ];
-        let want: BTreeMap<_, _> = want.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+        let want: BTreeMap<_, _> = want
+            .iter()
+            .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+            .collect();
         assert_eq!(got, want);
     }
 }

@@ -9,34 +9,43 @@ use super::copy::{Take, copy_tree, make_dir, may_enter, present, write_file};
 use super::error::At as _;
 use super::{TemplateError, accounts, sanitize, scripts};
 
-/// Relative to `/etc`; a last component may end in `*`. A directory is copied whole, but for [`NEVER`].
-const WANTED: &[&str] = &[
-    "ImageMagick-*", "OpenCL", "R", "X11", "adduser.conf", "almalinux-release", "alpine-release", "alsa",
-    "alternatives", "apk", "apt/apt.conf", "apt/apt.conf.d", "apt/keyrings", "apt/mirrors", "apt/preferences",
-    "apt/preferences.d", "apt/sources.list", "apt/sources.list.d", "apt/trusted.gpg", "apt/trusted.gpg.d",
-    "arch-release", "bash.bashrc", "bash_completion", "bash_completion.d", "bashrc", "bindresvport.blacklist",
-    "ca-certificates*", "centos-release", "crypto-policies", "csh.cshrc", "csh.login", "curlrc", "dbus-1",
-    "debconf.conf", "debian_version", "debuginfod", "default", "deluser.conf", "dictionaries-common", "dnf",
-    "dotnet", "dpkg", "drirc", "emacs", "ethertypes", "fedora-release", "fish", "fonts", "gai.conf", "gdb",
-    "ghostscript", "gitattributes", "gitconfig", "glvnd", "gprofng.rc", "groff", "gss", "gtk-*", "host.conf",
-    "init.d", "inputrc", "issue", "issue.net", "java*", "ld-musl-*", "ld.so.cache",
-    "ld.so.conf", "ld.so.conf.d", "libaudit.conf", "locale.alias", "locale.conf", "locale.gen", "localtime",
-    "login.defs", "logrotate.d", "lsb-release", "lynx", "magic*", "mailcap", "mailcap.order", "makepkg.conf",
-    "manpath.config", "maven", "mime.types", "mke2fs.conf", "mtab", "nanorc", "netconfig", "networks", "npmrc",
-    "nsswitch.conf", "openal", "opensc", "os-release", "pacman.conf", "pacman.d", "pam.conf", "pam.d",
-    "papersize", "perl", "php", "pip.conf", "pki/ca-trust", "pki/rpm-gpg", "pki/tls/cert.pem", "pki/tls/certs",
-    "pki/tls/openssl.cnf", "profile", "profile.d", "protocols", "pulse/client.conf", "python*", "rc?.d",
-    "redhat-release", "rocky-release", "rpc", "rpm", "ruby", "security", "services", "sgml", "shells", "skel",
-    "ssl/cert.pem", "ssl/certs", "ssl/ct_log_list.cnf", "ssl/openssl.cnf",
-    "system-release*", "terminfo", "texmf", "timezone", "ucf.conf", "vdpau_wrapper.cfg", "vim", "vulkan",
-    "wgetrc", "xattr.conf", "xdg", "xml", "yum", "yum.conf", "yum.repos.d", "zsh", "zshenv", "zypp/repos.d",
-    "zypp/zypp.conf",
-];
+/// Relative to `/etc`; a name may end in `*` or hold `?`. A directory is copied whole, but for [`NEVER`].
+const WANTED: &str = "\
+    ImageMagick-* OpenCL R X11 adduser.conf almalinux-release alpine-release alsa alternatives apk \
+    apt/apt.conf apt/apt.conf.d apt/keyrings apt/mirrors apt/preferences apt/preferences.d \
+    apt/sources.list apt/sources.list.d apt/trusted.gpg apt/trusted.gpg.d arch-release bash.bashrc \
+    bash_completion bash_completion.d bashrc bindresvport.blacklist ca-certificates* centos-release \
+    crypto-policies csh.cshrc csh.login curlrc dbus-1 debconf.conf debian_version debuginfod default \
+    deluser.conf dictionaries-common dnf dotnet dpkg drirc emacs ethertypes fedora-release fish fonts \
+    gai.conf gdb ghostscript gitattributes gitconfig glvnd gprofng.rc groff gss gtk-* host.conf init.d \
+    inputrc issue issue.net java* ld-musl-* ld.so.cache ld.so.conf ld.so.conf.d libaudit.conf \
+    locale.alias locale.conf locale.gen localtime login.defs logrotate.d lsb-release lynx magic* mailcap \
+    mailcap.order makepkg.conf manpath.config maven mime.types mke2fs.conf mtab nanorc netconfig \
+    networks npmrc nsswitch.conf openal opensc os-release pacman.conf pacman.d pam.conf pam.d papersize \
+    perl php pip.conf pki/ca-trust pki/rpm-gpg pki/tls/cert.pem pki/tls/certs pki/tls/openssl.cnf \
+    profile profile.d protocols pulse/client.conf python* rc?.d redhat-release rocky-release rpc rpm \
+    ruby security services sgml shells skel ssl/cert.pem ssl/certs ssl/ct_log_list.cnf ssl/openssl.cnf \
+    system-release* terminfo texmf timezone ucf.conf vdpau_wrapper.cfg vim vulkan wgetrc xattr.conf xdg \
+    xml yum yum.conf yum.repos.d zsh zshenv zypp/repos.d zypp/zypp.conf";
 
 /// Names that are left out wherever they appear, readable or not.
 const NEVER: &[&str] = &[
-    "auth.conf", "auth.conf.d", "credentials", "credentials.d", "gshadow", "gshadow-", "krb5.keytab",
-    "opasswd", "private", "shadow", "shadow-", "ssh", "sudoers", "sudoers.d", ".netrc", "netrc",
+    "auth.conf",
+    "auth.conf.d",
+    "credentials",
+    "credentials.d",
+    "gshadow",
+    "gshadow-",
+    "krb5.keytab",
+    "opasswd",
+    "private",
+    "shadow",
+    "shadow-",
+    "ssh",
+    "sudoers",
+    "sudoers.d",
+    ".netrc",
+    "netrc",
 ];
 const NEVER_ENDS: &[&str] = &[".key", ".p12", ".pfx", ".keytab", ".kdbx"];
 
@@ -59,7 +68,7 @@ pub fn etc_files(name: &str) -> Vec<(&'static str, String)> {
 pub(super) fn fill(host: &Path, to: &Path, mode: Mode) -> Result<(), TemplateError> {
     make_dir(to, 0o755)?;
     let from = host.join("etc");
-    for pattern in WANTED {
+    for pattern in WANTED.split_whitespace() {
         for rel in expand(&from, pattern)? {
             let rel = Path::new(&rel);
             if let Some(parent) = rel.parent().filter(|parent| *parent != Path::new("")) {
@@ -76,7 +85,16 @@ pub(super) fn fill(host: &Path, to: &Path, mode: Mode) -> Result<(), TemplateErr
 }
 
 fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
-    for dir in ["cron.d", "cron.daily", "cron.hourly", "cron.weekly", "opt", "profile.d", "skel", "systemd/system"] {
+    for dir in [
+        "cron.d",
+        "cron.daily",
+        "cron.hourly",
+        "cron.weekly",
+        "opt",
+        "profile.d",
+        "skel",
+        "systemd/system",
+    ] {
         make_dir(&to.join(dir), 0o755)?;
     }
     let files = [
@@ -110,15 +128,23 @@ fn rule(rel: &Path) -> Take {
     if NEVER.contains(&name) || NEVER_ENDS.iter().any(|end| name.ends_with(end)) {
         return Take::Leave;
     }
-    let top = rel.iter().next().and_then(|top| top.to_str()).unwrap_or_default();
+    let top = rel
+        .iter()
+        .next()
+        .and_then(|top| top.to_str())
+        .unwrap_or_default();
     match top {
         "gitconfig" => Take::Edited(sanitize::git),
         "maven" if name.ends_with(".xml") => Take::Edited(sanitize::xml),
-        "npmrc" | "pip.conf" | "wgetrc" | "curlrc" | "dnf" | "yum" | "yum.conf" | "yum.repos.d" | "zypp"
-        | "pacman.conf" | "apk" | "profile" | "profile.d" | "bash.bashrc" | "bashrc" | "default" | "zsh" | "zshenv"
-        | "fish" => edited_text(rel, sanitize::settings),
+        "npmrc" | "pip.conf" | "wgetrc" | "curlrc" | "dnf" | "yum" | "yum.conf" | "yum.repos.d"
+        | "zypp" | "pacman.conf" | "apk" | "profile" | "profile.d" | "bash.bashrc" | "bashrc"
+        | "default" | "zsh" | "zshenv" | "fish" => edited_text(rel, sanitize::settings),
         "apt" | "pacman.d" | "xdg" => edited_text(rel, sanitize::urls),
-        "ssl" | "pki" | "ca-certificates" if [".pem", ".crt", ".cer"].iter().any(|end| name.ends_with(end)) => {
+        "ssl" | "pki" | "ca-certificates"
+            if [".pem", ".crt", ".cer"]
+                .iter()
+                .any(|end| name.ends_with(end)) =>
+        {
             Take::Edited(sanitize::certificates)
         }
         _ => Take::AsIs,
@@ -159,7 +185,10 @@ fn matches(pattern: &str, name: &str) -> bool {
         return name.starts_with(start);
     }
     pattern.len() == name.len()
-        && pattern.bytes().zip(name.bytes()).all(|(want, has)| want == b'?' || want == has)
+        && pattern
+            .bytes()
+            .zip(name.bytes())
+            .all(|(want, has)| want == b'?' || want == has)
 }
 
 fn open_above(etc: &Path, parent: &Path) -> bool {
@@ -167,5 +196,8 @@ fn open_above(etc: &Path, parent: &Path) -> bool {
     parent
         .ancestors()
         .filter(|above| *above != Path::new(""))
-        .all(|above| fs::symlink_metadata(etc.join(above)).is_ok_and(|meta| meta.is_dir() && may_enter(meta.mode())))
+        .all(|above| {
+            fs::symlink_metadata(etc.join(above))
+                .is_ok_and(|meta| meta.is_dir() && may_enter(meta.mode()))
+        })
 }

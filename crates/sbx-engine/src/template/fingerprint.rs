@@ -36,7 +36,14 @@ const FILES: &[&str] = &[
 /// Directories of many plain files: listing them would cost more than all the rest.
 const FLAT: &[&str] = &["usr/bin", "usr/sbin", "usr/include", "usr/share"];
 /// Directories whose first-level directories count as well.
-const NESTED: &[&str] = &["usr", "usr/lib", "usr/local", "usr/local/lib", "usr/local/share", "opt"];
+const NESTED: &[&str] = &[
+    "usr",
+    "usr/lib",
+    "usr/local",
+    "usr/local/lib",
+    "usr/local/share",
+    "opt",
+];
 
 /// Sixteen hexadecimal digits.
 pub(super) fn fingerprint(spec: &Spec) -> String {
@@ -46,6 +53,9 @@ pub(super) fn fingerprint(spec: &Spec) -> String {
     for top in &spec.tops {
         hash.add(format!("{top:?}").as_bytes());
         hash.stat(&spec.host.join(&top.name));
+    }
+    for point in &spec.mounts {
+        hash.add(point.as_bytes());
     }
     for path in FILES.iter().chain(FLAT) {
         hash.stat(&spec.host.join(path));

@@ -3,9 +3,10 @@
 //! *Hide* (root mode): the host's ids are shifted so that root outside is root inside, who would read
 //! everything; so what others may not read is whited out. *Skeleton* (subordinate ids): the host's files are
 //! nobody's inside; so every directory is there again under root's name, to make packages installable, and
-//! so is every setuid program, which would be powerless as nobody's. Neither layer follows symlinks or leaves
-//! the file system of its directory (what is mounted below is not part of an overlay).
+//! so is every setuid program, which would be powerless as nobody's. Neither layer follows symlinks or
+//! enters what is mounted below its directory, which is not part of an overlay.
 
+use std::collections::BTreeSet;
 use std::fs::{self, Metadata, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -21,24 +22,33 @@ const SETID: u32 = 0o6000;
 const NOBODY: u32 = 65534;
 
 /// Whites out in `layer` what others may not read below `host`.
-pub(super) fn hide(host: &Path, layer: &Path) -> Result<(), TemplateError> {
-    let device = mirror(host, layer)?.dev();
+pub(super) fn hide(
+    host: &Path,
+    layer: &Path,
+    mounts: &BTreeSet<PathBuf>,
+) -> Result<(), TemplateError> {
+    mirror_all(host, layer, Path::new(""))?;
     let mut todo = vec![PathBuf::new()];
     while let Some(rel) = todo.pop() {
         let dir = host.join(&rel);
-        for entry in fs::read_dir(&dir).at("list", &dir)? {
+        let Some(entries) = present(fs::read_dir(&dir)).at("list", &dir)? else {
+            continue;
+        };
+        for entry in entries {
             let entry = entry.at("list", &dir)?;
             let Some(meta) = present(entry.metadata()).at("look at", &entry.path())? else {
                 continue;
             };
             let kind = meta.file_type();
-            if kind.is_symlink() || meta.dev() != device {
+            if kind.is_symlink() {
                 continue;
             }
+            // What lies under a mount cannot be looked at here, but would be seen through an overlay.
+            let mounted = mounts.contains(&entry.path());
             let name = rel.join(entry.file_name());
-            if kind.is_dir() && may_enter(meta.mode()) {
+            if !mounted && kind.is_dir() && may_enter(meta.mode()) {
                 todo.push(name);
-            } else if !(kind.is_file() && may_read(meta.mode())) {
+            } else if mounted || !(kind.is_file() && may_read(meta.mode())) {
                 mirror_all(host, layer, &rel)?;
                 white_out(&layer.join(&name))?;
             }
@@ -48,8 +58,12 @@ pub(super) fn hide(host: &Path, layer: &Path) -> Result<(), TemplateError> {
 }
 
 /// Makes every directory below `host` that can be listed again in `layer`, and its setuid programs.
-pub(super) fn skeleton(host: &Path, layer: &Path) -> Result<(), TemplateError> {
-    let device = mirror(host, layer)?.dev();
+pub(super) fn skeleton(
+    host: &Path,
+    layer: &Path,
+    mounts: &BTreeSet<PathBuf>,
+) -> Result<(), TemplateError> {
+    mirror_all(host, layer, Path::new(""))?;
     let mut todo = vec![PathBuf::new()];
     while let Some(rel) = todo.pop() {
         let dir = host.join(&rel);
@@ -65,7 +79,7 @@ pub(super) fn skeleton(host: &Path, layer: &Path) -> Result<(), TemplateError> {
             let Some(meta) = present(entry.metadata()).at("look at", &entry.path())? else {
                 continue;
             };
-            if meta.dev() != device {
+            if mounts.contains(&entry.path()) {
                 continue;
             }
             let name = rel.join(entry.file_name());
@@ -85,30 +99,26 @@ pub(super) fn skeleton(host: &Path, layer: &Path) -> Result<(), TemplateError> {
 
 /// Makes the directory `rel` and those above it in `layer`, each like the host's.
 pub(super) fn mirror_all(host: &Path, layer: &Path, rel: &Path) -> Result<(), TemplateError> {
-    if layer.join(rel).is_dir() {
+    let (from, to) = (host.join(rel), layer.join(rel));
+    if to.is_dir() {
         return Ok(());
     }
     if let Some(parent) = rel.parent() {
         mirror_all(host, layer, parent)?;
     }
-    let (from, to) = (host.join(rel), layer.join(rel));
     match fs::symlink_metadata(&from) {
         Ok(meta) if meta.is_dir() => imitate(&to, &meta),
         Ok(_) | Err(_) => make_dir(&to, 0o755),
     }
 }
 
-fn mirror(host: &Path, layer: &Path) -> Result<Metadata, TemplateError> {
-    let meta = fs::symlink_metadata(host).at("look at", host)?;
-    imitate(layer, &meta)?;
-    Ok(meta)
-}
-
 /// The mode of the host's directory, always with everything for the owner, and its owner where root builds
 /// and the id exists: one that does not looks like nobody's, and becomes root's.
 fn imitate(path: &Path, host: &Metadata) -> Result<(), TemplateError> {
     match fs::create_dir(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error).at("make", path),
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(error).at("make", path);
+        }
         Ok(()) | Err(_) => {}
     }
     let known = |id: u32| if id == NOBODY { 0 } else { id };
@@ -121,7 +131,14 @@ fn imitate(path: &Path, host: &Metadata) -> Result<(), TemplateError> {
 }
 
 fn white_out(path: &Path) -> Result<(), TemplateError> {
-    mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), makedev(0, 0)).at("white out", path)
+    mknodat(
+        CWD,
+        path,
+        FileType::CharacterDevice,
+        Mode::empty(),
+        makedev(0, 0),
+    )
+    .at("white out", path)
 }
 
 fn copy_program(from: &Path, to: &Path, meta: &Metadata) -> Result<(), TemplateError> {

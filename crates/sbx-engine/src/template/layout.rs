@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use sbx_api::MountKind;
 
-/// A directory that is copy-on-write inside.
+/// A directory that is copy-on-write inside. The kernel takes mode and owner of its top from the sandbox's own
+/// layer: 755, root's, or the agent's where `as_owner` is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverlayDir {
     pub target: PathBuf,
@@ -27,6 +28,7 @@ pub struct HostBind {
     pub kind: MountKind,
 }
 
+/// Workspaces are mounted after all of it: a PATH entry inside a workspace must not make that part read-only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostLayout {
     /// The host's version; a sandbox records it and warns when it has changed.

@@ -23,6 +23,8 @@ mod var;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_layout;
 
 pub use build::build;
 pub use ensure::{ensure, prune};

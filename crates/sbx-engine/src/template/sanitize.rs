@@ -15,7 +15,11 @@ pub(super) fn urls(text: &str) -> Option<String> {
         // The last `@`: a password may hold another.
         let user = authority.rfind('@').and_then(|end| authority.get(..end));
         rest = match user {
-            Some(user) if user.contains(':') || before.ends_with("http://") || before.ends_with("https://") => {
+            Some(user)
+                if user.contains(':')
+                    || before.ends_with("http://")
+                    || before.ends_with("https://") =>
+            {
                 after.get(user.len() + 1..).unwrap_or_default()
             }
             Some(_) | None => after,
@@ -68,13 +72,19 @@ pub(super) fn certificates(text: &str) -> Option<String> {
 fn names_secret(line: &str) -> bool {
     let line = line.trim_start();
     let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
-    let key = line.split(['=', ' ', '\t']).next().unwrap_or_default().to_ascii_lowercase();
+    let key = line
+        .split(['=', ' ', '\t'])
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     if key.starts_with(['#', ';', '[']) {
         return false;
     }
-    ["password", "passwd", "secret", "token", "_auth", "api_key", "apikey"]
-        .iter()
-        .any(|word| key.contains(word))
+    [
+        "password", "passwd", "secret", "token", "_auth", "api_key", "apikey",
+    ]
+    .iter()
+    .any(|word| key.contains(word))
 }
 
 #[cfg(test)]
@@ -84,8 +94,14 @@ mod tests {
     #[test]
     fn urls_lose_their_user_and_password() {
         let cases = [
-            ("index-url = https://bob:pw@x.org/simple", "index-url = https://x.org/simple"),
-            ("deb [a=b] https://tok@x/ s main\nok", "deb [a=b] https://x/ s main\nok"),
+            (
+                "index-url = https://bob:pw@x.org/simple",
+                "index-url = https://x.org/simple",
+            ),
+            (
+                "deb [a=b] https://tok@x/ s main\nok",
+                "deb [a=b] https://x/ s main\nok",
+            ),
             ("http://a:p@ss@h:80", "http://h:80"),
             ("ssh://git@github.com/x", "ssh://git@github.com/x"),
             ("ftp://a:b@h \"https://c@d\"", "ftp://h \"https://d\""),

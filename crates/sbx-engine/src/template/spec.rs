@@ -1,11 +1,13 @@
 //! What is to be built, and which directories of the host are shown at all.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +17,9 @@ use super::copy::may_enter;
 pub(super) const FORMAT: u32 = 1;
 
 /// The allow-list: nothing else of the host's root is ever a layer.
-const TOPS: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt"];
+const TOPS: &[&str] = &[
+    "usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt",
+];
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +29,8 @@ pub(super) struct Spec {
     /// The host's root; another directory in tests.
     pub(super) host: PathBuf,
     pub(super) tops: Vec<Top>,
+    /// What is mounted below them. An overlay shows what lies under a mount, not what is mounted.
+    pub(super) mounts: Vec<OsBytes>,
 }
 
 /// A top-level directory of the host.
@@ -46,8 +52,21 @@ pub(super) enum TopKind {
 }
 
 impl Spec {
-    pub(super) fn of(host: &Path, mode: Mode) -> Self {
-        Self { format: FORMAT, mode, host: host.to_owned(), tops: tops(host) }
+    pub(super) fn of(host: &Path, mode: Mode, mountinfo: &[u8]) -> Self {
+        let tops = tops(host);
+        let dirs = tops.iter().filter(|top| top.kind == TopKind::Dir);
+        let mounts = dirs.flat_map(|top| mounts_below(mountinfo, &host.join(&top.name)));
+        Self {
+            format: FORMAT,
+            mode,
+            host: host.to_owned(),
+            mounts: mounts.map(|point| point.as_path().into()).collect(),
+            tops,
+        }
+    }
+
+    pub(super) fn mounts(&self) -> BTreeSet<PathBuf> {
+        self.mounts.iter().map(OsBytes::to_path_buf).collect()
     }
 
     pub(super) fn dirs(&self) -> impl Iterator<Item = &str> {
@@ -94,7 +113,10 @@ fn tops(host: &Path) -> Vec<Top> {
             } else {
                 TopKind::Closed
             };
-            Some(Top { name: (*name).to_owned(), kind })
+            Some(Top {
+                name: (*name).to_owned(),
+                kind,
+            })
         })
         .collect()
 }
@@ -145,14 +167,24 @@ mod tests {
     fn mount_points_below_a_directory() {
         let info = b"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:1 / /usr rw - x x rw\n29 27 0:1 / /usr/my\\040dir rw - x x rw\n\
             30 27 0:1 / /usrx rw - x x rw\n";
-        assert_eq!(mounts_below(info, Path::new("/usr")), [PathBuf::from("/usr/my dir")]);
+        assert_eq!(
+            mounts_below(info, Path::new("/usr")),
+            [PathBuf::from("/usr/my dir")]
+        );
         assert_eq!(mounts_below(info, Path::new("/opt")), Vec::<PathBuf>::new());
     }
 
     #[test]
     fn system_paths_are_decided_by_component() {
         assert!(is_system(Path::new("/usr/bin")) && is_system(Path::new("/lib64")));
-        assert!(!is_system(Path::new("/usrlocal")) && !is_system(Path::new("/")) && !is_system(Path::new("/home/usr")));
-        assert_eq!(layer_name(Path::new("/home/agent/.cargo/registry")), "home-agent--cargo-registry");
+        assert!(
+            !is_system(Path::new("/usrlocal"))
+                && !is_system(Path::new("/"))
+                && !is_system(Path::new("/home/usr"))
+        );
+        assert_eq!(
+            layer_name(Path::new("/home/agent/.cargo/registry")),
+            "home-agent--cargo-registry"
+        );
     }
 }

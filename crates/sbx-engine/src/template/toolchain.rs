@@ -36,9 +36,28 @@ impl ToolChains {
 
 /// Below the home: a PATH entry anywhere in it needs the whole directory.
 const WHOLE: &[&str] = &[
-    ".asdf", ".bun", ".deno", ".dotnet", ".elan", ".ghcup", ".goenv", ".jenv", ".juliaup",
-    ".local/share/mise", ".local/share/pnpm", ".nodenv", ".opam", ".pyenv", ".rbenv", ".rvm", ".sdkman",
-    ".volta", "anaconda3", "mambaforge", "miniconda3", "miniforge3",
+    ".asdf",
+    ".bun",
+    ".deno",
+    ".dotnet",
+    ".elan",
+    ".ghcup",
+    ".goenv",
+    ".jenv",
+    ".juliaup",
+    ".local/share/mise",
+    ".local/share/pnpm",
+    ".nodenv",
+    ".opam",
+    ".pyenv",
+    ".rbenv",
+    ".rvm",
+    ".sdkman",
+    ".volta",
+    "anaconda3",
+    "mambaforge",
+    "miniconda3",
+    "miniforge3",
 ];
 /// Beside `~/.local/bin`: where the programs linked there live.
 const LOCAL_SHARE: &[&str] = &[".local/share/uv", ".local/share/pipx", ".local/share/mise"];
@@ -50,9 +69,26 @@ const REFUSED: &[&str] = &[
 const AGENT_HOME: &str = "/home/agent";
 
 const SECRET_NAMES: &[&str] = &[
-    ".condarc", ".env", ".git", ".git-credentials", ".netrc", ".npmrc", ".pypirc", ".yarnrc.yml", "_netrc",
-    "auth.json", "auth.toml", "config.json", "credentials", "credentials.db", "credentials.json",
-    "credentials.toml", "hosts.yml", "token", "token.json", "tokens",
+    ".condarc",
+    ".env",
+    ".git",
+    ".git-credentials",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".yarnrc.yml",
+    "_netrc",
+    "auth.json",
+    "auth.toml",
+    "config.json",
+    "credentials",
+    "credentials.db",
+    "credentials.json",
+    "credentials.toml",
+    "hosts.yml",
+    "token",
+    "token.json",
+    "tokens",
 ];
 const SECRET_STARTS: &[&str] = &["id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"];
 const SECRET_ENDS: &[&str] = &[".pem", ".key", ".p12", ".pfx", ".keytab"];
@@ -62,7 +98,13 @@ pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> T
     let Some(home) = clean(&caller.home) else {
         return ToolChains::default();
     };
-    let finder = Finder { caller, home_canonical: (probe.canonical)(&home), home, state, probe };
+    let finder = Finder {
+        caller,
+        home_canonical: (probe.canonical)(&home),
+        home,
+        state,
+        probe,
+    };
     let mut found = ToolChains::default();
     let mut seen = BTreeSet::new();
     for entry in caller.path.split(':').filter_map(clean) {
@@ -84,7 +126,11 @@ pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> T
     }
     found.binds = without_nested(found.binds);
     found.masks = masks(&found.binds, probe);
-    let kept = ToolChains { path: Vec::new(), masks: Vec::new(), binds: found.binds.clone() };
+    let kept = ToolChains {
+        path: Vec::new(),
+        masks: Vec::new(),
+        binds: found.binds.clone(),
+    };
     found.path.retain(|entry| kept.shows(entry));
     found
 }
@@ -157,7 +203,10 @@ impl Finder<'_> {
     /// Only the directory itself; of a Go distribution all.
     fn unknown(&self, entry: &Path) -> Vec<PathBuf> {
         let parent = entry.parent().filter(|parent| {
-            entry.ends_with("bin") && ["pkg/tool", "src/runtime"].iter().all(|part| (self.probe.dir)(&parent.join(part)).is_some())
+            entry.ends_with("bin")
+                && ["pkg/tool", "src/runtime"]
+                    .iter()
+                    .all(|part| (self.probe.dir)(&parent.join(part)).is_some())
         });
         vec![parent.unwrap_or(entry).to_owned()]
     }
@@ -190,7 +239,10 @@ impl Finder<'_> {
         let homes = [Some(self.home.as_path()), self.home_canonical.as_deref()];
         let in_home = homes.iter().flatten().any(|home| path.starts_with(home));
         let holds_home = homes.iter().flatten().any(|home| home.starts_with(path));
-        let first = path.components().nth(1).and_then(|part| part.as_os_str().to_str());
+        let first = path
+            .components()
+            .nth(1)
+            .and_then(|part| part.as_os_str().to_str());
         holds_home
             || self.state.starts_with(path)
             || path.starts_with(self.state)

@@ -42,7 +42,11 @@ const DIRS: &[(&str, u32)] = &[
     ("tmp", 0o1777),
 ];
 /// The host's own are its locks, or not for others.
-const LOCKS: &[&str] = &["lib/dpkg/lock", "lib/dpkg/lock-frontend", "lib/dpkg/triggers/Lock"];
+const LOCKS: &[&str] = &[
+    "lib/dpkg/lock",
+    "lib/dpkg/lock-frontend",
+    "lib/dpkg/triggers/Lock",
+];
 
 pub(super) fn fill(host: &Path, to: &Path) -> Result<(), TemplateError> {
     make_dir(to, 0o755)?;
@@ -74,7 +78,9 @@ pub(super) fn fill(host: &Path, to: &Path) -> Result<(), TemplateError> {
 /// Where apt downloads to, as the user that downloads.
 fn apt_dirs(host: &Path, to: &Path) -> Result<(), TemplateError> {
     let passwd = host.join("etc/passwd");
-    let text = present(fs::read_to_string(&passwd)).at("read", &passwd)?.unwrap_or_default();
+    let text = present(fs::read_to_string(&passwd))
+        .at("read", &passwd)?
+        .unwrap_or_default();
     let owner = accounts::uid_of(&text, "_apt").filter(|_| geteuid().is_root());
     for partial in ["lib/apt/lists/partial", "cache/apt/archives/partial"] {
         let path = to.join(partial);
@@ -87,7 +93,14 @@ fn apt_dirs(host: &Path, to: &Path) -> Result<(), TemplateError> {
 }
 
 fn rule(rel: &Path) -> Take {
-    let left_out = ["passwords.dat", "lock", "lock-frontend", "Lock", "partial", "private"];
+    let left_out = [
+        "passwords.dat",
+        "lock",
+        "lock-frontend",
+        "Lock",
+        "partial",
+        "private",
+    ];
     match rel.file_name().and_then(|name| name.to_str()) {
         Some(name) if left_out.contains(&name) => Take::Leave,
         Some(_) | None => Take::AsIs,

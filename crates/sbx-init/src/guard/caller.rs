@@ -10,7 +10,7 @@ use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use sbx_sys::credentials::{self, Credentials};
-use sbx_sys::process;
+use sbx_sys::process::{self, Fork, SingleThreaded};
 
 use super::{MAX_XATTR, Mount, Place, Work, Xattr};
 use crate::mountinfo::{self, Entry};
@@ -34,6 +34,9 @@ pub(super) struct Caller {
     cwd: OwnedFd,
     user: OwnedFd,
     mount: OwnedFd,
+    net: OwnedFd,
+    ipc: OwnedFd,
+    pid: OwnedFd,
 }
 
 fn io(error: std::io::Error) -> Errno {
@@ -61,6 +64,9 @@ impl Caller {
             cwd: open("cwd", OFlags::PATH)?,
             user: open("ns/user", OFlags::RDONLY)?,
             mount: open("ns/mnt", OFlags::RDONLY)?,
+            net: open("ns/net", OFlags::RDONLY)?,
+            ipc: open("ns/ipc", OFlags::RDONLY)?,
+            pid: open("ns/pid", OFlags::RDONLY)?,
             status,
         })
     }
@@ -174,6 +180,21 @@ impl Caller {
             flags,
             data: self.optional_string(data, 4096)?,
         })
+    }
+
+    /// A new proc, sysfs or mqueue shows the namespaces of whoever mounts it. Only a child is in a pid
+    /// namespace that was joined: it returns from here, this process waits for it and ends.
+    pub(super) fn join_what_mounts_show(&self, proof: &SingleThreaded) -> Result<(), Errno> {
+        process::setns(self.net.as_fd(), process::NEW_NET).map_err(io)?;
+        process::setns(self.ipc.as_fd(), process::NEW_IPC).map_err(io)?;
+        process::setns(self.pid.as_fd(), process::NEW_PID).map_err(io)?;
+        match process::fork(proof, 0).map_err(io)? {
+            Fork::Child => Ok(()),
+            Fork::Parent { pidfd, .. } => {
+                let waited = process::wait_pidfd(&pidfd);
+                process::exit_now(i32::from(waited.is_err()))
+            }
+        }
     }
 
     /// From here on this process is to the kernel what the caller is. The mounts come before the user

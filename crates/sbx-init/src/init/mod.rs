@@ -501,7 +501,7 @@ impl Init<'_> {
         };
         match process::fork(self.proof, 0) {
             Ok(Fork::Child) => {
-                guard::answer(&self.guard, filter.as_fd(), &call);
+                guard::answer(self.proof, &self.guard, filter.as_fd(), &call);
                 process::exit_now(0)
             }
             Ok(Fork::Parent { pid, .. }) => self.answers.push(pid),

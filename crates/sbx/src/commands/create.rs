@@ -21,7 +21,7 @@ use crate::workspace;
 /// absolute path. The sandbox is left running and stops by itself after a while without commands.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "sbx create [OPTIONS] AGENT PATH [PATH...]")]
-pub struct Args {
+pub(crate) struct Args {
     /// The agent to make it for (`shell`)
     #[arg(value_name = "AGENT", required = true)]
     agent: Option<String>,
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
     #[command(flatten)]
-    pub flags: CreateFlags,
+    pub(crate) flags: CreateFlags,
     /// Print nothing but the name
     #[arg(short = 'q', long)]
     quiet: bool,
@@ -37,20 +37,20 @@ pub struct Args {
 
 /// What `create` and `run` have in common.
 #[derive(Debug, Default, Clone, clap::Args)]
-pub struct CreateFlags {
+pub(crate) struct CreateFlags {
     /// Name of the sandbox [default: AGENT-DIRECTORY]
     #[arg(long, value_name = "NAME")]
-    pub name: Option<String>,
+    pub(crate) name: Option<String>,
     #[command(flatten)]
-    pub env: EnvArgs,
+    pub(crate) env: EnvArgs,
     /// Refuse when this machine is not of that platform, such as linux/amd64
     #[arg(long, value_name = "OS/ARCH")]
-    pub platform: Option<String>,
+    pub(crate) platform: Option<String>,
     #[command(flatten)]
-    pub later: LaterFlags,
+    pub(crate) later: LaterFlags,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     args.flags.later.check()?;
     let agent = Agent::parse(args.agent.as_deref().unwrap_or_default())?;
     let workspaces = workspace::parse_all(&args.paths)?;
@@ -64,7 +64,7 @@ pub fn run(context: &Context, args: &Args) -> Result<(), Failure> {
 }
 
 /// The name that was asked for, or the one that follows from agent and primary workspace.
-pub fn name(
+pub(crate) fn name(
     agent: Agent,
     asked: Option<&str>,
     workspaces: &[WorkspaceRequest],
@@ -78,7 +78,7 @@ pub fn name(
     Ok(SandboxName::derive(agent.name(), Path::new(&primary.path))?)
 }
 
-pub fn create(
+pub(crate) fn create(
     context: &Context,
     client: &Client<'_>,
     agent: Agent,
@@ -102,7 +102,7 @@ pub fn create(
 }
 
 /// What was made, for a person who watches.
-pub fn summary(context: &Context, sandbox: &Sandbox) {
+pub(crate) fn summary(context: &Context, sandbox: &Sandbox) {
     let ui = &context.ui;
     if !ui.watched() {
         return;
@@ -123,7 +123,7 @@ pub fn summary(context: &Context, sandbox: &Sandbox) {
     ui.note(format!("  to connect: sbx run --name {}", sandbox.name));
 }
 
-pub fn backend(backend: Backend) -> &'static str {
+pub(crate) fn backend(backend: Backend) -> &'static str {
     match backend {
         Backend::Namespace => "namespace",
         Backend::Microvm => "microvm",

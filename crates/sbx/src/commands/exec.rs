@@ -21,7 +21,7 @@ use crate::statusfile::{By, StatusFile};
 /// 126 that the command cannot be executed, 127 that it was not found.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "sbx exec [OPTIONS] SANDBOX COMMAND [ARG...]")]
-pub struct Args {
+pub(crate) struct Args {
     /// Run in the background; `sbx logs` shows the output
     #[arg(short = 'd', long)]
     detach: bool,
@@ -56,7 +56,7 @@ pub struct Args {
     words: Vec<OsString>,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     let status = match &args.status_file {
         Some(path) => Some(StatusFile::prepare(path)?),
         None => None,
@@ -103,7 +103,7 @@ fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {
 }
 
 /// Programs with a terminal need to know its kind.
-pub fn add_term(context: &Context, variables: &mut Variables) {
+pub(crate) fn add_term(context: &Context, variables: &mut Variables) {
     let term = context.env.text("TERM").unwrap_or("xterm-256color");
     variables
         .entry("TERM".into())

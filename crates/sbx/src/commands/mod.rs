@@ -1,14 +1,14 @@
 //! One file per command: its arguments, its help text (the doc comments) and what it does.
 
-pub mod completion;
-pub mod create;
-pub mod daemon;
-pub mod diagnose;
-pub mod exec;
-pub mod inspect;
-pub mod logs;
-pub mod ls;
-pub mod rm;
-pub mod run;
-pub mod stop;
-pub mod version;
+pub(crate) mod completion;
+pub(crate) mod create;
+pub(crate) mod daemon;
+pub(crate) mod diagnose;
+pub(crate) mod exec;
+pub(crate) mod inspect;
+pub(crate) mod logs;
+pub(crate) mod ls;
+pub(crate) mod rm;
+pub(crate) mod run;
+pub(crate) mod stop;
+pub(crate) mod version;

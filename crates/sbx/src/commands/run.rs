@@ -26,7 +26,7 @@ use crate::workspace;
     after_help = "Examples:\n  sbx run shell\n  sbx run shell . ../lib:ro\n  sbx run --name dev\n  \
                   sbx run shell -- -c 'make test'"
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// The agent (`shell`); not needed for a sandbox that exists
     #[arg(value_name = "AGENT")]
     agent: Option<OsString>,
@@ -49,12 +49,12 @@ pub struct Args {
     quiet: bool,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     args.flags.later.check()?;
     let client = Client::new(context, Absent::Start)?;
     let target = Target::find(context, &client, args)?;
     let sandbox = match target {
-        Target::Existing(sandbox) => sandbox,
+        Target::Existing(sandbox) => *sandbox,
         Target::New {
             agent,
             name,
@@ -81,7 +81,7 @@ pub fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
 /// Which sandbox is meant.
 #[derive(Debug)]
 enum Target {
-    Existing(Sandbox),
+    Existing(Box<Sandbox>),
     New {
         agent: Agent,
         name: sbx_engine::SandboxName,
@@ -99,21 +99,21 @@ impl Target {
         };
         if let (Some(word), None) = (word, &args.flags.name)
             && !agents::is_agent(word)
-            && let Some(sandbox) = existing(client, word)?
+            && let Some(sandbox) = client.find(word)?
         {
             context.ui.warning(format!(
                 "`sbx run {word}` is deprecated; use `sbx run --name {word}`"
             ));
-            check_existing(args, &sandbox, None, &parse_paths(&args.paths)?)?;
-            return Ok(Self::Existing(sandbox));
+            check_existing(args, &sandbox, None, &workspace::parse_all(&args.paths)?)?;
+            return Ok(Self::Existing(Box::new(sandbox)));
         }
         let agent = word.map(Agent::parse).transpose()?;
         match (&args.flags.name, agent) {
             (Some(name), agent) => {
-                let given = parse_paths(&args.paths)?;
-                if let Some(sandbox) = existing(client, name)? {
+                let given = workspace::parse_all(&args.paths)?;
+                if let Some(sandbox) = client.find(name)? {
                     check_existing(args, &sandbox, agent, &given)?;
-                    return Ok(Self::Existing(sandbox));
+                    return Ok(Self::Existing(Box::new(sandbox)));
                 }
                 match agent {
                     Some(agent) => Self::new(agent, args),
@@ -129,10 +129,10 @@ impl Target {
                 if let Self::New {
                     name, workspaces, ..
                 } = &target
-                    && let Some(sandbox) = existing(client, name.as_str())?
+                    && let Some(sandbox) = client.find(name.as_str())?
                 {
                     check_existing(args, &sandbox, Some(agent), workspaces)?;
-                    return Ok(Self::Existing(sandbox));
+                    return Ok(Self::Existing(Box::new(sandbox)));
                 }
                 Ok(target)
             }
@@ -154,18 +154,6 @@ impl Target {
             name,
             workspaces,
         })
-    }
-}
-
-fn parse_paths(paths: &[OsString]) -> Result<Vec<WorkspaceRequest>, Failure> {
-    workspace::parse_all(paths)
-}
-
-fn existing(client: &Client<'_>, name: &str) -> Result<Option<Sandbox>, Failure> {
-    match client.get(name) {
-        Ok(sandbox) => Ok(Some(sandbox)),
-        Err(failure) if failure.kind == Kind::NotFound => Ok(None),
-        Err(failure) => Err(failure),
     }
 }
 

@@ -1,0 +1,196 @@
+//! One function per route: takes the request apart, calls the engine on a thread of its own, and answers.
+
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use sbx_api::{
+    CreateRequest, DaemonInfo, ErrorBody, ErrorCode, KeepRequest, LogLevels, Sandbox, SandboxList,
+    ShutdownRequest, Started,
+};
+use sbx_engine::EngineError;
+use sbx_engine::engine::{Engine, Removal};
+
+use crate::extract::{Body, Force, Name};
+use crate::reply::Failure;
+use crate::routes::App;
+
+pub(crate) const VERSION_PATH: &str = "/v1/version";
+pub(crate) const SHUTDOWN: &str = "/v1/daemon/shutdown";
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+/// What this daemon is
+#[utoipa::path(get, path = VERSION_PATH, responses((status = 200, body = DaemonInfo)))]
+pub(crate) async fn version(State(app): State<App>) -> Json<DaemonInfo> {
+    Json(app.info)
+}
+
+/// All sandboxes
+#[utoipa::path(get, path = "/v1/sandboxes", responses((status = 200, body = SandboxList)))]
+pub(crate) async fn list(State(app): State<App>) -> Answer<SandboxList> {
+    let sandboxes = blocking(&app, |engine| Ok(engine.list())).await?;
+    Ok(Json(SandboxList { sandboxes }))
+}
+
+/// Make a sandbox and start it
+#[utoipa::path(
+    post, path = "/v1/sandboxes", request_body = CreateRequest,
+    responses(
+        (status = 200, body = Sandbox),
+        (status = 400, description = "name, workspace or environment is refused", body = ErrorBody),
+        (status = 409, description = "the name is taken", body = ErrorBody),
+        (status = 413, description = "the body is too large", body = ErrorBody),
+        (status = 501, description = "the agent comes with a later version", body = ErrorBody),
+    )
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Body(request): Body<CreateRequest>,
+) -> Answer<Sandbox> {
+    refuse_when_closing(&app)?;
+    let done = blocking(&app, move |engine| engine.create(request)).await?;
+    Ok(Json(done))
+}
+
+/// One sandbox
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = Sandbox), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn inspect(State(app): State<App>, Name(name): Name) -> Answer<Sandbox> {
+    let done = blocking(&app, move |engine| engine.inspect(&name)).await?;
+    Ok(Json(done))
+}
+
+/// Remove a sandbox and everything in it but the workspaces
+#[utoipa::path(
+    delete, path = "/v1/sandboxes/{name}",
+    params(
+        ("name" = String, Path),
+        ("force" = Option<bool>, Query, description = "also while commands run in it"),
+    ),
+    responses(
+        (status = 204),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "commands run in it", body = ErrorBody),
+    )
+)]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    Name(name): Name,
+    Force { force }: Force,
+) -> Result<StatusCode, Failure> {
+    let removal = if force {
+        Removal::Forced
+    } else {
+        Removal::WhenIdle
+    };
+    blocking(&app, move |engine| engine.remove(&name, removal)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Start a sandbox that may be running already
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{name}/start", params(("name" = String, Path)),
+    responses((status = 200, body = Started), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn start(State(app): State<App>, Name(name): Name) -> Answer<Started> {
+    refuse_when_closing(&app)?;
+    // What every `exec` asks for first: answered without a thread.
+    if let Some(started) = app.engine.running(&name) {
+        return Ok(Json(started));
+    }
+    let done = blocking(&app, move |engine| engine.start(&name)).await?;
+    Ok(Json(done))
+}
+
+/// Stop a sandbox and keep its files
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{name}/stop", params(("name" = String, Path)),
+    responses((status = 200, body = Sandbox), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn stop(State(app): State<App>, Name(name): Name) -> Answer<Sandbox> {
+    let done = blocking(&app, move |engine| engine.stop(&name)).await?;
+    Ok(Json(done))
+}
+
+/// Decide whether a sandbox stays up without a command
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{name}/keep", params(("name" = String, Path)),
+    request_body = KeepRequest,
+    responses((status = 200, body = Sandbox), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn keep(
+    State(app): State<App>,
+    Name(name): Name,
+    Body(request): Body<KeepRequest>,
+) -> Answer<Sandbox> {
+    let done = blocking(&app, move |engine| engine.keep(&name, request.keep_alive)).await?;
+    Ok(Json(done))
+}
+
+/// How much is logged
+#[utoipa::path(get, path = "/v1/daemon/log-level", responses((status = 200, body = LogLevels)))]
+pub(crate) async fn log_levels(State(app): State<App>) -> Json<LogLevels> {
+    Json(app.levels.get())
+}
+
+/// Log more or less, until the daemon ends
+#[utoipa::path(
+    put, path = "/v1/daemon/log-level", request_body = LogLevels,
+    responses((status = 200, body = LogLevels), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn set_log_levels(
+    State(app): State<App>,
+    Body(levels): Body<LogLevels>,
+) -> Answer<LogLevels> {
+    app.levels
+        .set(levels)
+        .map_err(|message| Failure::new(ErrorCode::BadRequest, message))?;
+    Ok(Json(app.levels.get()))
+}
+
+/// End the daemon, with or without the sandboxes
+#[utoipa::path(post, path = SHUTDOWN, request_body = ShutdownRequest, responses((status = 204)))]
+pub(crate) async fn shutdown(
+    State(app): State<App>,
+    Body(request): Body<ShutdownRequest>,
+) -> Result<StatusCode, Failure> {
+    app.closing.store(true, Ordering::Relaxed);
+    if request.stop_sandboxes {
+        blocking(&app, |engine| {
+            engine.stop_all();
+            Ok(())
+        })
+        .await?;
+    }
+    app.end.notify_one();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn refuse_when_closing(app: &App) -> Result<(), Failure> {
+    if app.closing.load(Ordering::Relaxed) {
+        return Err(Failure::new(ErrorCode::Conflict, "the daemon is stopping"));
+    }
+    Ok(())
+}
+
+/// Calls the engine where it may take its time.
+async fn blocking<T: Send + 'static>(
+    app: &App,
+    call: impl FnOnce(Engine) -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, Failure> {
+    let engine = app.engine.clone();
+    match tokio::task::spawn_blocking(move || call(engine)).await {
+        Ok(done) => Ok(done?),
+        Err(panicked) => {
+            tracing::error!(error = %panicked, "a request failed");
+            Err(Failure::new(
+                ErrorCode::Engine,
+                "the daemon failed at this request; its log says more",
+            ))
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The routes of the API, and what holds for all of them.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use sbx_api::{DaemonInfo, ErrorCode, VERSION, VERSION_HEADER};
+use sbx_engine::Engine;
+use tokio::sync::Notify;
+use utoipa::openapi::{Info, OpenApi, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::handlers::{self, SHUTDOWN, VERSION_PATH};
+use crate::logging::Levels;
+use crate::reply::Failure;
+
+/// What a request may weigh.
+const MAX_BODY: usize = 1 << 20;
+const OPENAPI_PATH: &str = "/v1/openapi.json";
+
+/// What the handlers work with.
+#[derive(Debug, Clone)]
+pub struct App {
+    pub engine: Engine,
+    pub levels: Arc<Levels>,
+    pub info: DaemonInfo,
+    /// Told when the daemon is to end.
+    pub end: Arc<Notify>,
+    /// Nothing new is started any more.
+    pub closing: Arc<AtomicBool>,
+}
+
+pub fn router(app: App) -> Router {
+    let (router, document) = documented().split_for_parts();
+    router
+        .route(
+            OPENAPI_PATH,
+            axum::routing::get(async || axum::Json(document)),
+        )
+        .route_layer(from_fn(check_version))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(app)
+}
+
+/// The description of the API, generated from the routes.
+pub fn openapi() -> OpenApi {
+    documented().into_openapi()
+}
+
+fn documented() -> OpenApiRouter<App> {
+    let mut info = Info::new("sandboxd", VERSION);
+    info.description = Some(format!(
+        "The daemon of sbx, on the Unix socket `sandboxd.sock` of the state directory. Every request but \
+         `GET {VERSION_PATH}`, `POST {SHUTDOWN}` and `GET {OPENAPI_PATH}` carries the client's version in the \
+         header `{VERSION_HEADER}`."
+    ));
+    OpenApiRouter::with_openapi(OpenApiBuilder::new().info(info).build())
+        .routes(routes!(handlers::version))
+        .routes(routes!(handlers::list, handlers::create))
+        .routes(routes!(handlers::inspect, handlers::remove))
+        .routes(routes!(handlers::start))
+        .routes(routes!(handlers::stop))
+        .routes(routes!(handlers::keep))
+        .routes(routes!(handlers::log_levels, handlers::set_log_levels))
+        .routes(routes!(handlers::shutdown))
+}
+
+/// Client and daemon come from one program; another version may mean something else by the same words.
+async fn check_version(request: Request, next: Next) -> Response {
+    if [VERSION_PATH, SHUTDOWN, OPENAPI_PATH].contains(&request.uri().path()) {
+        return next.run(request).await;
+    }
+    match request.headers().get(VERSION_HEADER).map(|v| v.as_bytes()) {
+        Some(version) if version == VERSION.as_bytes() => next.run(request).await,
+        Some(version) => Failure::new(
+            ErrorCode::VersionMismatch,
+            format!(
+                "this is sbx {}, the daemon is {VERSION}",
+                String::from_utf8_lossy(version)
+            ),
+        )
+        .hint("sbx daemon restart")
+        .into_response(),
+        None => Failure::new(
+            ErrorCode::BadRequest,
+            format!("the header `{VERSION_HEADER}` is missing"),
+        )
+        .hint(format!("send `{VERSION_HEADER}: {VERSION}`"))
+        .into_response(),
+    }
+}
+
+async fn unknown_route(request: Request) -> Failure {
+    let path = request.uri().path();
+    Failure::new(ErrorCode::NotFound, format!("no route `{path}`"))
+        .hint(format!("GET {OPENAPI_PATH}"))
+}
+
+async fn wrong_method(request: Request) -> Failure {
+    let (method, path) = (request.method(), request.uri().path());
+    Failure::new(
+        ErrorCode::BadRequest,
+        format!("`{path}` does not take {method}"),
+    )
+    .status(StatusCode::METHOD_NOT_ALLOWED)
+    .hint(format!("GET {OPENAPI_PATH}"))
+}

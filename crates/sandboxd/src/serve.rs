@@ -1,0 +1,212 @@
+//! The whole daemon: claims the state directory, takes the sandboxes over, serves until it is told to end.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::serve::Listener;
+use jiff::Timestamp;
+use sbx_api::{DaemonInfo, VERSION};
+use sbx_engine::error::chain;
+use sbx_engine::ids::Facts;
+use sbx_engine::setup::Helper;
+use sbx_engine::socket::bind_unix;
+use sbx_engine::statedir::{SOCKET, StateError};
+use sbx_engine::{Config, Engine, EngineError, StateDir};
+use serde_json::json;
+use thiserror::Error;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+use crate::logging::Levels;
+use crate::routes::{App, router};
+
+/// How long requests that are under way may take when the daemon ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the program around the daemon knows.
+pub struct ServeConfig {
+    pub state: StateDir,
+    /// The directories of PATH.
+    pub path_dirs: Vec<PathBuf>,
+    /// `SANDBOXD_LOG_LEVEL`
+    pub log_level: Option<String>,
+    /// The program that sandboxes have as `sudo`.
+    pub sudo: Option<PathBuf>,
+    /// Called once requests are answered.
+    pub on_ready: Box<dyn FnOnce()>,
+}
+
+#[derive(Debug, Error)]
+pub enum ServeError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("cannot {what}")]
+    Io {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ServeError {
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::State(error) => error.hint().map(str::to_owned),
+            Self::Engine(error) => error.hint(),
+            Self::Io { .. } => None,
+        }
+    }
+}
+
+/// Runs the daemon until SIGTERM, SIGINT or a request ends it. The sandboxes stay unless the request says so.
+pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
+    let state = config.state;
+    state.claim()?;
+    let lock = state.lock_daemon()?;
+    let log = open_log(&state)?;
+    let levels = Levels::install(config.log_level.as_deref(), copy_of(&log)?);
+    sbx_sys::process::set_child_subreaper().map_err(failed("become a subreaper"))?;
+    let sudo = open_sudo(config.sudo);
+    let engine = Engine::new(Config {
+        settings: state.settings()?,
+        facts: Facts::read(&config.path_dirs),
+        helper: Helper::new(Some(log), sudo).map_err(failed("copy the own program"))?,
+        state: state.clone(),
+    });
+    engine.recover()?;
+    let app = App {
+        engine,
+        levels: Arc::new(levels),
+        info: info(&state),
+        end: Arc::new(Notify::new()),
+        closing: Arc::default(),
+    };
+    let told = json!({"pid": app.info.pid, "started_at": app.info.started_at}).to_string();
+    state.write_daemon_info(told.as_bytes())?;
+    let listener = bind_unix(state.root(), SOCKET).map_err(failed("bind the socket"))?;
+    // Open until the lock is free: who waits for this daemon's end by connecting may then start another.
+    let until_the_end = listener.try_clone().map_err(failed("bind the socket"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed("start the runtime"))?;
+    let served = runtime.block_on(run(app, listener, config.on_ready));
+    runtime.shutdown_timeout(PATIENCE);
+    if let Err(error) = std::fs::remove_file(state.socket()) {
+        tracing::warn!(%error, "cannot remove the socket");
+    }
+    tracing::info!("ended");
+    drop(lock);
+    drop(until_the_end);
+    served
+}
+
+async fn run(
+    app: App,
+    listener: std::os::unix::net::UnixListener,
+    on_ready: Box<dyn FnOnce()>,
+) -> Result<(), ServeError> {
+    let listener = listener
+        .set_nonblocking(true)
+        .and_then(|()| UnixListener::from_std(listener))
+        .map_err(failed("listen on the socket"))?;
+    let end = Arc::clone(&app.end);
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed("handle signals"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("handle signals"))?;
+    // Caught and not looked at: the daemon outlives the terminal.
+    let _hangup = signal(SignalKind::hangup()).map_err(failed("handle signals"))?;
+    let ending = Arc::new(Notify::new());
+    let ended = Arc::clone(&ending);
+    let told = async move {
+        tokio::select! {
+            () = end.notified() => tracing::info!("told to end"),
+            _ = terminate.recv() => tracing::info!("SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("SIGINT"),
+        }
+        ending.notify_one();
+    };
+    let server = axum::serve(SameUser(listener), router(app)).with_graceful_shutdown(told);
+    tracing::info!(pid = std::process::id(), "serving");
+    on_ready();
+    let patience = async move {
+        ended.notified().await;
+        tokio::time::sleep(PATIENCE).await;
+    };
+    tokio::select! {
+        served = server => served.map_err(failed("serve")),
+        () = patience => {
+            tracing::warn!("requests under way are given up");
+            Ok(())
+        }
+    }
+}
+
+/// Accepts connections of the own user; others are closed without a word.
+struct SameUser(UnixListener);
+
+impl Listener for SameUser {
+    type Io = UnixStream;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (UnixStream, ()) {
+        loop {
+            let (stream, _) = Listener::accept(&mut self.0).await;
+            match stream.peer_cred() {
+                Ok(peer) if peer.uid() == own_uid() => return (stream, ()),
+                Ok(peer) => tracing::warn!(uid = peer.uid(), "connection of another user refused"),
+                Err(error) => tracing::warn!(%error, "connection of an unknown user refused"),
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn info(state: &StateDir) -> DaemonInfo {
+    DaemonInfo {
+        version: VERSION.to_owned(),
+        pid: std::process::id(),
+        started_at: Timestamp::now(),
+        socket: state.socket().display().to_string(),
+        log: state.log().display().to_string(),
+    }
+}
+
+fn open_log(state: &StateDir) -> Result<File, ServeError> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(state.log())
+        .map_err(failed("open the log"))
+}
+
+fn open_sudo(path: Option<PathBuf>) -> Option<File> {
+    let path = path?;
+    File::open(&path)
+        .inspect_err(|error| {
+            tracing::warn!(path = %path.display(), error = chain(error), "sandboxes have no sudo");
+        })
+        .ok()
+}
+
+fn copy_of(file: &File) -> Result<File, ServeError> {
+    file.try_clone().map_err(failed("open the log"))
+}
+
+fn failed(what: &'static str) -> impl Fn(io::Error) -> ServeError {
+    move |source| ServeError::Io { what, source }
+}

@@ -1,0 +1,164 @@
+//! What the API refuses, and how; and the life of the daemon itself.
+
+use std::os::unix::fs::PermissionsExt;
+
+use sandboxd::{ServeConfig, ServeError, serve};
+use sbx_api::{DaemonInfo, ErrorCode, LogLevels, VERSION};
+use sbx_engine::statedir::StateError;
+use serde_json::json;
+
+use crate::harness::Daemon;
+
+fn create(workspace: &str) -> serde_json::Value {
+    json!({
+        "agent": "shell",
+        "workspaces": [{"path": workspace}],
+        "caller": {"home": "/home/u"},
+    })
+}
+
+#[test]
+fn bodies_that_are_not_understood() {
+    let daemon = Daemon::start();
+    let mut unknown = create(&daemon.project());
+    unknown["novel"] = json!(1);
+    for body in ["", "{", "[]", "{\"agent\":1}", &unknown.to_string()] {
+        let (status, error) = daemon.refused("POST", "/v1/sandboxes", body);
+        assert_eq!((status, error.code), (400, ErrorCode::BadRequest), "{body}");
+    }
+    let (_, error) = daemon.refused("POST", "/v1/sandboxes", &unknown.to_string());
+    assert!(error.message.contains("novel"), "{}", error.message);
+    assert_eq!(
+        daemon.call("GET", "/v1/sandboxes", "").1,
+        r#"{"sandboxes":[]}"#
+    );
+}
+
+#[test]
+fn a_body_that_is_too_large() {
+    let daemon = Daemon::start();
+    let (status, error) = daemon.refused("POST", "/v1/sandboxes", &" ".repeat((1 << 20) + 1));
+    assert_eq!((status, error.code), (413, ErrorCode::TooLarge));
+}
+
+#[test]
+fn creates_that_are_refused_leave_nothing() {
+    let daemon = Daemon::start();
+    let project = daemon.project();
+    let with = |key: &str, value: serde_json::Value| {
+        let mut body = create(&project);
+        body[key] = value;
+        body
+    };
+    let bad = (400, ErrorCode::BadRequest);
+    for (body, expected, word) in [
+        (with("name", json!("a_b")), bad, "a_b"),
+        (with("workspaces", json!([])), bad, "workspace"),
+        (create("relative"), bad, "relative"),
+        (create("/"), bad, "whole machine"),
+        (create("/nowhere/at/all"), bad, "does not exist"),
+        (
+            create(daemon.root().to_str().unwrap()),
+            bad,
+            "state directory",
+        ),
+        (
+            create(daemon.home.path().to_str().unwrap()),
+            bad,
+            "state directory",
+        ),
+        (with("env", json!({"A=B": "x"})), bad, "A=B"),
+        (with("platform", json!("plan9/mips")), bad, "plan9/mips"),
+        (
+            with("agent", json!("claude")),
+            (501, ErrorCode::NotYet),
+            "claude",
+        ),
+    ] {
+        let (status, error) = daemon.refused("POST", "/v1/sandboxes", &body.to_string());
+        assert_eq!((status, error.code), expected, "{}", error.message);
+        assert!(error.message.contains(word), "{}", error.message);
+    }
+    assert_eq!(daemon.state.names().unwrap(), vec![]);
+}
+
+#[test]
+fn names_routes_and_methods_that_do_not_exist() {
+    let daemon = Daemon::start();
+    for (method, path, body) in [
+        ("GET", "/v1/sandboxes/gone", ""),
+        ("GET", "/v1/sandboxes/..%2f..%2fetc", ""),
+        ("DELETE", "/v1/sandboxes/gone", ""),
+        ("POST", "/v1/sandboxes/gone/start", ""),
+        ("POST", "/v1/sandboxes/gone/stop", ""),
+        ("POST", "/v1/sandboxes/gone/keep", r#"{"keep_alive":true}"#),
+        ("GET", "/v2/sandboxes", ""),
+        ("GET", "/", ""),
+    ] {
+        let (status, error) = daemon.refused(method, path, body);
+        assert_eq!((status, error.code), (404, ErrorCode::NotFound), "{path}");
+    }
+    let (status, error) = daemon.refused("PATCH", "/v1/sandboxes", "");
+    assert_eq!((status, error.code), (405, ErrorCode::BadRequest));
+    let (status, error) = daemon.refused("DELETE", "/v1/sandboxes/gone?forec=true", "");
+    assert_eq!((status, error.code), (400, ErrorCode::BadRequest));
+}
+
+#[test]
+fn another_version_is_told_what_to_do() {
+    let daemon = Daemon::start();
+    let other = "sbx-version: 9.9.9\r\n";
+    let (status, body) = daemon.call_with("GET", "/v1/sandboxes", other, "");
+    assert_eq!(status, 409, "{body}");
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&body).unwrap(),
+        json!({
+            "message": format!("this is sbx 9.9.9, the daemon is {VERSION}"),
+            "code": "version_mismatch",
+            "hint": "sbx daemon restart",
+        })
+    );
+    assert_eq!(daemon.call_with("GET", "/v1/sandboxes", "", "").0, 400);
+    let (status, body) = daemon.call_with("GET", "/v1/version", other, "");
+    assert_eq!(status, 200);
+    let info: DaemonInfo = serde_json::from_str(&body).unwrap();
+    assert_eq!(info.version, VERSION);
+    assert_eq!(info.pid, std::process::id());
+}
+
+#[test]
+fn log_levels_can_be_changed() {
+    let daemon = Daemon::start();
+    let path = "/v1/daemon/log-level";
+    let levels = r#"{"general":"debug","proxy":"trace"}"#;
+    assert_eq!(daemon.call("PUT", path, levels).0, 200);
+    let now: LogLevels = serde_json::from_str(&daemon.call("GET", path, "").1).unwrap();
+    assert_eq!(
+        (now.general.as_str(), now.proxy.as_str()),
+        ("debug", "trace")
+    );
+    let (status, error) = daemon.refused("PUT", path, r#"{"general":"loud","proxy":"info"}"#);
+    assert_eq!((status, error.code), (400, ErrorCode::BadRequest));
+    assert!(error.message.contains("loud"));
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_the_first_leaves_no_socket() {
+    let mut daemon = Daemon::start();
+    let second = serve(ServeConfig {
+        state: daemon.state.clone(),
+        path_dirs: Vec::new(),
+        log_level: None,
+        sudo: None,
+        on_ready: Box::new(|| panic!("the second daemon serves")),
+    });
+    assert!(matches!(
+        second,
+        Err(ServeError::State(StateError::Locked { .. }))
+    ));
+    let socket = daemon.state.socket();
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(daemon.root()), mode(&socket)), (0o700, 0o600));
+    daemon.end();
+    assert!(!socket.exists());
+}

@@ -1,0 +1,180 @@
+//! The command tree, and what each command's result means for the exit code.
+
+use std::ffi::OsString;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::commands::{
+    completion, create, daemon, diagnose, exec, inspect, logs, ls, rm, run, stop, version,
+};
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::ui::ErrorStyle;
+use crate::{later, names};
+
+/// Sandboxes for agents and for anything else that should not touch this machine
+#[derive(Debug, Parser)]
+#[command(
+    name = "sbx",
+    disable_version_flag = true,
+    after_help = "Start with: sbx run shell"
+)]
+pub(crate) struct Cli {
+    /// Tell on stderr what is being done
+    #[arg(short = 'D', long, global = true)]
+    pub(crate) debug: bool,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(run::Args),
+    Create(create::Args),
+    Exec(exec::Args),
+    #[command(visible_alias = "list")]
+    Ls(ls::Args),
+    Inspect(inspect::Args),
+    Logs(logs::Args),
+    Stop(stop::Args),
+    #[command(visible_aliases = ["remove", "delete"])]
+    Rm(rm::Args),
+    Diagnose(diagnose::Args),
+    Daemon(daemon::Args),
+    Version(version::Args),
+    Completion(completion::Args),
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
+}
+
+/// Whose exit codes a command has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Codes {
+    Plain,
+    /// A command's own code, and docker's 125 to 127.
+    Session,
+}
+
+impl Cli {
+    pub(crate) fn error_style(&self) -> ErrorStyle {
+        let json = match &self.command {
+            Some(Command::Ls(args)) => args.json,
+            Some(Command::Inspect(args)) => args.json,
+            Some(Command::Logs(args)) => args.json,
+            Some(Command::Version(args)) => args.json,
+            Some(Command::Diagnose(args)) => args.json(),
+            Some(Command::Daemon(args)) => {
+                matches!(args.command, daemon::Command::Status { json: true })
+            }
+            Some(
+                Command::Run(_)
+                | Command::Create(_)
+                | Command::Exec(_)
+                | Command::Stop(_)
+                | Command::Rm(_)
+                | Command::Completion(_)
+                | Command::Other(_),
+            )
+            | None => false,
+        };
+        if json { ErrorStyle::Json } else { ErrorStyle::Text }
+    }
+
+    pub(crate) fn codes(&self) -> Codes {
+        match &self.command {
+            Some(Command::Exec(_) | Command::Run(_)) => Codes::Session,
+            _ => Codes::Plain,
+        }
+    }
+
+    /// Runs the command; the number is the exit code.
+    pub(crate) fn run(&self, context: &Context) -> Result<u8, Failure> {
+        let done = |()| 0;
+        let Some(command) = &self.command else {
+            let help = Self::command().render_help().to_string();
+            return context.ui.data(help).map(done);
+        };
+        match command {
+            Command::Run(args) => run::run(context, args),
+            Command::Exec(args) => exec::run(context, args),
+            Command::Create(args) => create::run(context, args).map(done),
+            Command::Ls(args) => ls::run(context, args).map(done),
+            Command::Inspect(args) => inspect::run(context, args).map(done),
+            Command::Logs(args) => logs::run(context, args).map(done),
+            Command::Stop(args) => stop::run(context, args).map(done),
+            Command::Rm(args) => rm::run(context, args).map(done),
+            Command::Diagnose(args) => diagnose::run(context, args).map(done),
+            Command::Daemon(args) => daemon::run(context, args).map(done),
+            Command::Version(args) => version::run(context, args).map(done),
+            Command::Completion(args) => {
+                completion::run(context, args, Self::command()).map(done)
+            }
+            Command::Other(words) => other(context, words).map(done),
+        }
+    }
+}
+
+/// A command that is not ours: one of a later version, or a slip.
+fn other(context: &Context, words: &[OsString]) -> Result<(), Failure> {
+    let name = words
+        .first()
+        .map(|word| word.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    if name == "login" {
+        context.ui.note("No account is needed: everything works without signing in.");
+        return Ok(());
+    }
+    if later::is_later_command(&name) {
+        return Err(Failure::not_yet(&format!("sbx {name}")));
+    }
+    let sbx = Cli::command();
+    let known: Vec<&str> = sbx
+        .get_subcommands()
+        .flat_map(clap::Command::get_name_and_visible_aliases)
+        .collect();
+    let close = names::close_to(&name, known);
+    let failure = Failure::new(
+        Kind::Usage,
+        format!("unknown command `{}`", name.escape_debug()),
+    );
+    Err(match close.first() {
+        Some(close) => failure.hint(format!("did you mean `sbx {close}`?")),
+        None => failure.hint("sbx --help"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_may_follow_positionals() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' '));
+        assert!(parse("sbx create shell . --name x -q").is_ok());
+        assert!(parse("sbx create --name x -q shell . ../lib:ro").is_ok());
+        assert!(parse("sbx create --cpus 2 --memory 4g -t img shell .").is_ok());
+        assert!(parse("sbx run shell . --rm -- -c ls").is_ok());
+        assert!(parse("sbx run -d --rm shell").is_err());
+        assert!(parse("sbx create shell").is_err());
+        assert!(parse("sbx rm").is_err());
+        assert!(parse("sbx rm --all box").is_err());
+    }
+
+    #[test]
+    fn exec_takes_no_flag_after_the_sandbox() {
+        for line in ["sbx exec -i box cat -t --workdir x", "sbx exec -i -- box cat -t --workdir x"] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            let Some(Command::Exec(args)) = cli.command else {
+                panic!("not exec")
+            };
+            let text = format!("{args:?}");
+            assert!(text.contains(r#"words: ["box", "cat", "-t", "--workdir", "x"]"#), "{text}");
+            assert!(text.contains("tty: false"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! `sbx daemon`
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use sbx_api::LogLevels;
+use serde_json::json;
+
+use crate::autostart;
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::{reading, serve};
+
+/// How long a daemon that was told to end may take for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Look at and control the daemon; every command that needs it starts it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Start the daemon
+    Start {
+        /// Leave it running in the background
+        #[arg(short = 'd', long)]
+        detach: bool,
+        #[arg(long, hide = true)]
+        policy: Option<String>,
+    },
+    /// Stop the daemon and all sandboxes
+    Stop,
+    /// Restart the daemon; sandboxes and their commands go on
+    Restart,
+    /// Tell whether the daemon runs
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show or set how much the daemon logs
+    LogLevel {
+        #[command(subcommand)]
+        command: Option<LogLevel>,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum LogLevel {
+    /// Set how much the daemon logs, until it ends
+    Set {
+        /// What it logs about
+        #[arg(value_enum)]
+        target: Target,
+        /// The least important messages to log
+        #[arg(value_parser = ["error", "warn", "info", "debug", "trace"])]
+        level: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Target {
+    Proxy,
+    General,
+    All,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::Start { detach, policy } => {
+            if policy.is_some() {
+                return Err(Failure::not_yet("daemon start --policy"));
+            }
+            start(context, *detach)
+        }
+        Command::Stop => stop(context),
+        Command::Restart => restart(context),
+        Command::Status { json } => status(context, *json),
+        Command::LogLevel { command: None } => show_levels(context),
+        Command::LogLevel {
+            command: Some(LogLevel::Set { target, level }),
+        } => set_levels(context, *target, level),
+    }
+}
+
+fn start(context: &Context, detach: bool) -> Result<(), Failure> {
+    let state = context.state()?;
+    if reading::daemon(context)?.is_some() {
+        context.ui.note("sandboxd is already running");
+        return Ok(());
+    }
+    if detach {
+        drop(autostart::start(context, &state)?);
+        context
+            .ui
+            .note(format!("sandboxd serves {}", state.socket().display()));
+        return Ok(());
+    }
+    serve::in_foreground(context, state)
+}
+
+fn stop(context: &Context) -> Result<(), Failure> {
+    let client = Client::new(context, Absent::Report)?;
+    match client.shutdown(true) {
+        Err(failure) if failure.kind == Kind::NoDaemon => {
+            context.ui.note("sandboxd is not running");
+            return Ok(());
+        }
+        other => other?,
+    }
+    wait_until_gone(&client)?;
+    context.ui.note("sandboxd stopped");
+    Ok(())
+}
+
+/// Starts a new daemon even when the old one does not end properly.
+fn restart(context: &Context) -> Result<(), Failure> {
+    let client = Client::new(context, Absent::Report)?;
+    match client.shutdown(false) {
+        Ok(()) => {}
+        Err(failure) if failure.kind == Kind::NoDaemon => {}
+        Err(failure) => {
+            context.ui.warning(&failure.message);
+            terminate(&client)?;
+        }
+    }
+    if let Err(failure) = wait_until_gone(&client) {
+        context.ui.warning(&failure.message);
+    }
+    drop(autostart::start(context, client.state())?);
+    context.ui.note("sandboxd restarted");
+    Ok(())
+}
+
+/// Ends a daemon that does not listen to us, such as one of another version. Sandboxes survive that.
+fn terminate(client: &Client<'_>) -> Result<(), Failure> {
+    let stream = client.connect()?;
+    let failed = |error: rustix::io::Errno| {
+        Failure::new(Kind::Engine, format!("cannot end the old daemon: {error}"))
+    };
+    let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(failed)?;
+    rustix::process::kill_process(peer.pid, rustix::process::Signal::TERM).map_err(failed)
+}
+
+fn wait_until_gone(client: &Client<'_>) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut wait = Duration::from_millis(1);
+    while Instant::now() < deadline {
+        match client.connect() {
+            Err(failure) if failure.kind == Kind::NoDaemon => return Ok(()),
+            Ok(_) | Err(_) => sleep(wait),
+        }
+        wait = (wait * 2).min(Duration::from_millis(100));
+    }
+    Err(Failure::new(
+        Kind::Engine,
+        "sandboxd was told to stop and still serves",
+    ))
+}
+
+fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
+    let state = context.state()?;
+    let daemon = match reading::daemon(context) {
+        Ok(daemon) => daemon,
+        // It runs, and its version is what the message is about.
+        Err(failure) if failure.kind == Kind::VersionMismatch => {
+            context.ui.failure(&failure);
+            None
+        }
+        Err(failure) => return Err(failure),
+    };
+    let status = if daemon.is_some() { "running" } else { "stopped" };
+    let socket = state.socket().display().to_string();
+    let logs = state.log().display().to_string();
+    if as_json {
+        let mut value = json!({"status": status, "socket": socket, "logs": logs});
+        if let (Some(daemon), Some(object)) = (daemon, value.as_object_mut()) {
+            object.insert("version".to_owned(), daemon.version.into());
+            object.insert("pid".to_owned(), daemon.pid.into());
+            object.insert("started_at".to_owned(), json!(daemon.started_at));
+        }
+        return context.ui.json(&value);
+    }
+    let mut text = format!("Status: {status}\nSocket: {socket}\nLogs:   {logs}\n");
+    if let Some(daemon) = daemon {
+        text.push_str(&format!("PID:    {}\n", daemon.pid));
+    }
+    context.ui.data(text)
+}
+
+fn show_levels(context: &Context) -> Result<(), Failure> {
+    let levels = Client::new(context, Absent::Report)?.log_levels()?;
+    context.ui.data(format!(
+        "general: {}\nproxy:   {}\n",
+        levels.general, levels.proxy
+    ))
+}
+
+fn set_levels(context: &Context, target: Target, level: &str) -> Result<(), Failure> {
+    let client = Client::new(context, Absent::Report)?;
+    let now = client.log_levels()?;
+    let pick = |own: Target, old: String| {
+        if target == own || target == Target::All {
+            level.to_owned()
+        } else {
+            old
+        }
+    };
+    client.set_log_levels(&LogLevels {
+        general: pick(Target::General, now.general),
+        proxy: pick(Target::Proxy, now.proxy),
+    })
+}

@@ -1,0 +1,33 @@
+//! `sbx stop`
+
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// Stop sandboxes; what is in them is kept
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Names of sandboxes
+    #[arg(value_name = "SANDBOX", required = true)]
+    names: Vec<String>,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let client = Client::new(context, Absent::Start)?;
+    let mut failed = false;
+    for name in &args.names {
+        match client.stop(name) {
+            Ok(()) => context.ui.note(format!(
+                "Sandbox '{name}' stopped; start it again with: sbx run --name {name}"
+            )),
+            Err(failure) => {
+                context.ui.failure(&failure);
+                failed = true;
+            }
+        }
+    }
+    if failed {
+        return Err(Failure::quiet(1));
+    }
+    Ok(())
+}

@@ -1,0 +1,466 @@
+//! Facts in, checks out: what each fact means for sandboxes and what to do about it. No I/O.
+
+use sbx_api::VERSION;
+use sbx_proto::plan::Mode;
+use serde::Serialize;
+
+use super::facts::{Cgroups, Daemon, Facts, StorageState};
+
+/// Less free space than this is a failure, less than the second a warning.
+const DISK_FAIL: u64 = 100 << 20;
+const DISK_WARN: u64 = 1 << 30;
+/// Unprivileged overlayfs and idmapped mounts.
+const KERNEL_MIN: (u32, u32) = (5, 12);
+/// Idmapped layers below an overlay, which root's sandboxes use.
+const KERNEL_ROOT: (u32, u32) = (5, 19);
+const IDS: u32 = 65_536;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Status {
+    Pass,
+    Warn,
+    Fail,
+    Skip,
+}
+
+impl Status {
+    pub(crate) fn mark(self) -> &'static str {
+        match self {
+            Self::Pass => "✓",
+            Self::Warn => "!",
+            Self::Fail => "✗",
+            Self::Skip => "-",
+        }
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    Installation,
+    Platform,
+    Storage,
+    Connection,
+}
+
+impl Group {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Installation,
+        Self::Platform,
+        Self::Storage,
+        Self::Connection,
+    ];
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Installation => "Installation",
+            Self::Platform => "Platform",
+            Self::Storage => "Storage",
+            Self::Connection => "Connection",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Check {
+    #[serde(skip)]
+    pub(crate) group: Group,
+    pub(crate) name: &'static str,
+    pub(crate) status: Status,
+    pub(crate) message: String,
+    pub(crate) detail: String,
+    pub(crate) hint: String,
+}
+
+impl Check {
+    fn new(group: Group, name: &'static str, status: Status, message: impl Into<String>) -> Self {
+        Self {
+            group,
+            name,
+            status,
+            message: message.into(),
+            detail: String::new(),
+            hint: String::new(),
+        }
+    }
+
+    fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+}
+
+pub(crate) fn check(facts: &Facts) -> Vec<Check> {
+    vec![
+        binary(facts),
+        Check::new(
+            Group::Installation,
+            "Binary version",
+            Status::Pass,
+            format!("v{}", facts.version),
+        ),
+        Check::new(
+            Group::Installation,
+            "Authentication",
+            Status::Pass,
+            "no account is needed",
+        ),
+        kernel(facts),
+        virtualization(facts),
+        mode(facts),
+        user_namespaces(facts),
+        subordinate(facts),
+        overlay(facts),
+        seccomp(facts),
+        proc_mount(facts),
+        cgroups(facts),
+        nf_tables(facts),
+        directories(facts),
+        permissions(facts),
+        disk(facts),
+        daemon(facts),
+        version_match(facts),
+        socket(facts),
+    ]
+}
+
+fn binary(facts: &Facts) -> Check {
+    let check = |status, message: String| {
+        Check::new(Group::Installation, "CLI binary", status, message)
+    };
+    match &facts.executable {
+        Some(path) => check(Status::Pass, path.display().to_string()),
+        None => check(Status::Warn, "cannot tell where this program lies".to_owned()),
+    }
+}
+
+fn kernel(facts: &Facts) -> Check {
+    let check = |status, message: String| {
+        Check::new(Group::Platform, "Kernel version", status, message)
+    };
+    let mut parts = facts
+        .kernel
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    let kernel = &facts.kernel;
+    if version < KERNEL_MIN {
+        return check(Status::Fail, format!("{kernel} is too old"))
+            .detail("overlayfs in user namespaces and idmapped mounts are needed")
+            .hint("use Linux 5.12 or newer");
+    }
+    if facts.mode == Mode::Root && version < KERNEL_ROOT {
+        return check(Status::Warn, format!("{kernel} has no idmapped overlay layers"))
+            .detail("sandboxes of root make a copy of the host's directories first, which is slower")
+            .hint("use Linux 5.19 or newer");
+    }
+    check(Status::Pass, kernel.clone())
+}
+
+fn virtualization(facts: &Facts) -> Check {
+    let kvm = if facts.kvm { "/dev/kvm is there" } else { "no /dev/kvm" };
+    Check::new(
+        Group::Platform,
+        "Virtualization",
+        Status::Pass,
+        "backend `namespace`: sandboxes share this machine's kernel, they have none of their own",
+    )
+    .detail(format!(
+        "the backend `microvm` comes with a later version of sbx ({kvm})"
+    ))
+}
+
+fn mode(facts: &Facts) -> Check {
+    let (mode, gives) = match facts.mode {
+        Mode::Root => (
+            "root",
+            "a range of ids per sandbox, package installation and limits work",
+        ),
+        Mode::Subordinate => (
+            "subordinate",
+            "root inside is a subordinate id of yours; package installation works",
+        ),
+        Mode::Single => (
+            "single",
+            "one id only: `-u root` is root by name, package installation is not offered",
+        ),
+    };
+    Check::new(
+        Group::Platform,
+        "Privilege mode",
+        Status::Pass,
+        format!("{mode}: {gives}"),
+    )
+}
+
+fn user_namespaces(facts: &Facts) -> Check {
+    let check = |status, message: &str| {
+        Check::new(Group::Platform, "User namespaces", status, message)
+    };
+    let switches = &facts.user_namespaces;
+    if !switches.supported {
+        return check(Status::Fail, "the kernel has no user namespaces")
+            .hint("use a kernel with CONFIG_USER_NS");
+    }
+    if switches.max_user_namespaces == Some(0) {
+        return check(Status::Fail, "switched off: user.max_user_namespaces is 0")
+            .hint("sudo sysctl -w user.max_user_namespaces=28633");
+    }
+    if facts.mode == Mode::Root {
+        return check(Status::Pass, "available");
+    }
+    if switches.unprivileged_userns_clone == Some(0) {
+        return check(
+            Status::Fail,
+            "switched off for users: kernel.unprivileged_userns_clone is 0",
+        )
+        .hint("sudo sysctl -w kernel.unprivileged_userns_clone=1");
+    }
+    if switches.apparmor_restrict == Some(1) {
+        return check(
+            Status::Fail,
+            "restricted by AppArmor: kernel.apparmor_restrict_unprivileged_userns is 1",
+        )
+        .detail("a program needs a profile that allows `userns`, or the restriction must go")
+        .hint("sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0");
+    }
+    check(Status::Pass, "available")
+}
+
+fn subordinate(facts: &Facts) -> Check {
+    let check = |status, message: String| {
+        Check::new(Group::Platform, "Subordinate ids", status, message)
+    };
+    if facts.mode == Mode::Root {
+        return check(Status::Skip, "not needed by root".to_owned());
+    }
+    let ids = &facts.subordinate;
+    let weaker = "without them `sudo` and package installation do not work inside";
+    if !ids.tools {
+        return check(
+            Status::Warn,
+            "newuidmap and newgidmap are not installed".to_owned(),
+        )
+        .detail(weaker)
+        .hint("sudo apt-get install uidmap");
+    }
+    if ids.uids < IDS || ids.gids < IDS {
+        let user = &facts.user;
+        return check(
+            Status::Warn,
+            format!("user `{user}` has no range of {IDS} in /etc/subuid and /etc/subgid"),
+        )
+        .detail(weaker)
+        .hint(format!(
+            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
+        ));
+    }
+    check(
+        Status::Pass,
+        format!("{} uids and {} gids", ids.uids, ids.gids),
+    )
+}
+
+fn overlay(facts: &Facts) -> Check {
+    let check = |status, message: &str| {
+        Check::new(Group::Platform, "Overlay file system", status, message)
+    };
+    if facts.overlay {
+        check(Status::Pass, "available")
+    } else {
+        check(Status::Fail, "overlayfs is not loaded").hint("sudo modprobe overlay")
+    }
+}
+
+fn seccomp(facts: &Facts) -> Check {
+    let check = |status, message: &str| Check::new(Group::Platform, "Seccomp", status, message);
+    let knows = |action: &str| facts.seccomp_actions.iter().any(|known| known == action);
+    if facts.seccomp_actions.is_empty() {
+        check(Status::Fail, "the kernel has no seccomp filters")
+            .hint("use a kernel with CONFIG_SECCOMP_FILTER")
+    } else if knows("user_notif") {
+        check(Status::Pass, "filters and notification are available")
+    } else {
+        check(Status::Fail, "the kernel has no seccomp notification")
+            .hint("use Linux 5.12 or newer")
+    }
+}
+
+fn proc_mount(facts: &Facts) -> Check {
+    let check = |status, message: &str| Check::new(Group::Platform, "Proc mount", status, message);
+    if facts.proc_masks.is_empty() {
+        return check(Status::Pass, "nothing of /proc is masked");
+    }
+    check(
+        Status::Fail,
+        "parts of /proc are masked, so that the kernel refuses a new /proc to sandboxes",
+    )
+    .detail(format!("mounts: {}", facts.proc_masks.join(", ")))
+    .hint("in a container: docker run --security-opt systempaths=unconfined ...")
+}
+
+fn cgroups(facts: &Facts) -> Check {
+    let check = |status, message: String| Check::new(Group::Platform, "Cgroups", status, message);
+    let (kind, writable) = match &facts.cgroups {
+        Cgroups::None => {
+            return check(
+                Status::Warn,
+                "no cgroups are mounted: memory and CPU limits cannot be enforced".to_owned(),
+            )
+            .hint("sudo mount -t cgroup2 none /sys/fs/cgroup");
+        }
+        Cgroups::V1 { writable } => ("v1".to_owned(), *writable),
+        Cgroups::Hybrid { writable } => ("v1 and v2 (hybrid)".to_owned(), *writable),
+        Cgroups::V2 {
+            writable,
+            controllers,
+        } => (format!("v2 ({controllers})"), *writable),
+    };
+    if writable {
+        return check(Status::Pass, kind);
+    }
+    check(Status::Warn, format!("{kind}, not delegated to this user"))
+        .detail("memory and CPU limits cannot be enforced")
+        .hint("run in a systemd user session with Delegate=yes, or as root")
+}
+
+fn nf_tables(facts: &Facts) -> Check {
+    let check = |status, message: &str| Check::new(Group::Platform, "nf_tables", status, message);
+    if facts.nf_tables {
+        check(Status::Pass, "available")
+    } else {
+        check(Status::Warn, "nf_tables was not found")
+            .detail("the network of a later version of sbx needs it")
+            .hint("sudo modprobe nf_tables")
+    }
+}
+
+fn directories(facts: &Facts) -> Check {
+    let check = |status, message: String| {
+        Check::new(Group::Storage, "Storage directories", status, message)
+    };
+    let path = facts.storage.path.display();
+    match facts.storage.state {
+        StorageState::Missing {
+            parent_writable: true,
+        } => check(
+            Status::Pass,
+            format!("{path} will be made by the first command that needs it"),
+        ),
+        StorageState::Missing {
+            parent_writable: false,
+        } => check(Status::Fail, format!("{path} cannot be made"))
+            .hint("set SBX_HOME to a directory that you can write to"),
+        StorageState::Foreign => check(
+            Status::Fail,
+            format!("{path} was made by another product and is left alone"),
+        )
+        .hint("set SBX_HOME to a directory of its own"),
+        StorageState::Ours { .. } => check(Status::Pass, path.to_string()),
+    }
+}
+
+fn permissions(facts: &Facts) -> Check {
+    let check = |status, message: String| {
+        Check::new(Group::Storage, "Directory permissions", status, message)
+    };
+    let path = facts.storage.path.display();
+    match facts.storage.state {
+        StorageState::Missing { .. } | StorageState::Foreign => {
+            check(Status::Skip, "there is no state directory".to_owned())
+        }
+        StorageState::Ours { own: false, .. } => {
+            check(Status::Fail, format!("{path} belongs to another user"))
+                .hint("set SBX_HOME to a directory of your own")
+        }
+        StorageState::Ours { mode, .. } if mode & 0o077 != 0 => {
+            check(Status::Fail, format!("{path} has mode {mode:o}"))
+                .hint(format!("chmod 700 '{path}'"))
+        }
+        StorageState::Ours { mode, .. } => check(Status::Pass, format!("mode {mode:o}")),
+    }
+}
+
+fn disk(facts: &Facts) -> Check {
+    let check = |status, message: String| Check::new(Group::Storage, "Disk space", status, message);
+    let Some(free) = facts.disk_free else {
+        return check(Status::Skip, "cannot tell".to_owned());
+    };
+    let message = format!("{} MiB free", free >> 20);
+    let path = facts.storage.path.display();
+    let remedy = format!("free some space on the file system of {path}");
+    if free < DISK_FAIL {
+        check(Status::Fail, message).hint(remedy)
+    } else if free < DISK_WARN {
+        check(Status::Warn, message).hint(remedy)
+    } else {
+        check(Status::Pass, message)
+    }
+}
+
+fn daemon(facts: &Facts) -> Check {
+    let check = |status, message: &str| Check::new(Group::Connection, "Daemon", status, message);
+    match &facts.daemon {
+        Daemon::NotRunning => check(
+            Status::Pass,
+            "not running; the first command that needs it starts it",
+        ),
+        Daemon::Running { .. } | Daemon::OtherVersion { .. } => check(Status::Pass, "running"),
+        Daemon::Unreachable { message } => check(Status::Fail, "does not answer")
+            .detail(message.clone())
+            .hint("sbx daemon restart"),
+    }
+}
+
+fn version_match(facts: &Facts) -> Check {
+    let check = |status, message: String| {
+        Check::new(Group::Connection, "Version match", status, message)
+    };
+    match &facts.daemon {
+        Daemon::NotRunning | Daemon::Unreachable { .. } => {
+            check(Status::Skip, "no daemon to compare with".to_owned())
+        }
+        Daemon::Running { version } if version == VERSION => {
+            check(Status::Pass, format!("both are v{VERSION}"))
+        }
+        Daemon::Running { version } => check(
+            Status::Fail,
+            format!("client is v{VERSION}, daemon is v{version}"),
+        )
+        .hint("sbx daemon restart"),
+        Daemon::OtherVersion { message } => {
+            check(Status::Fail, message.clone()).hint("sbx daemon restart")
+        }
+    }
+}
+
+fn socket(facts: &Facts) -> Check {
+    let check = |status, message: String| Check::new(Group::Connection, "Socket", status, message);
+    let path = facts.socket.path.display();
+    match (facts.socket.mode, facts.socket.own) {
+        (None, _) if facts.daemon == Daemon::NotRunning => {
+            check(Status::Skip, "there is none without a daemon".to_owned())
+        }
+        (None, _) => check(Status::Fail, format!("{path} is missing")).hint("sbx daemon restart"),
+        (Some(_), false) => check(Status::Fail, format!("{path} belongs to another user"))
+            .hint("sbx daemon restart"),
+        (Some(mode), true) if mode & 0o077 != 0 => {
+            check(Status::Fail, format!("{path} has mode {mode:o}")).hint("sbx daemon restart")
+        }
+        (Some(_), true) => check(Status::Pass, path.to_string()),
+    }
+}

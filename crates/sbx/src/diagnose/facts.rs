@@ -1,0 +1,88 @@
+//! Everything that the checks look at, as plain data: recorded facts of another machine are as good as this one's.
+
+use std::path::PathBuf;
+
+use sbx_proto::plan::Mode;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub(crate) executable: Option<PathBuf>,
+    pub(crate) version: &'static str,
+    /// What the engine picks here.
+    pub(crate) mode: Mode,
+    pub(crate) user: String,
+    pub(crate) daemon: Daemon,
+    pub(crate) socket: Socket,
+    pub(crate) storage: Storage,
+    /// Bytes free where the state lies or will lie.
+    pub(crate) disk_free: Option<u64>,
+    pub(crate) kernel: String,
+    pub(crate) user_namespaces: UserNamespaces,
+    pub(crate) overlay: bool,
+    pub(crate) nf_tables: bool,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) subordinate: Subordinate,
+    /// The actions that the kernel's seccomp knows; empty without seccomp.
+    pub(crate) seccomp_actions: Vec<String>,
+    /// Mounts below /proc, which hide parts of it.
+    pub(crate) proc_masks: Vec<String>,
+    pub(crate) kvm: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Daemon {
+    NotRunning,
+    Running { version: String },
+    OtherVersion { message: String },
+    Unreachable { message: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Socket {
+    pub(crate) path: PathBuf,
+    /// Permission bits, `None` when there is no socket.
+    pub(crate) mode: Option<u32>,
+    pub(crate) own: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Storage {
+    pub(crate) path: PathBuf,
+    pub(crate) state: StorageState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StorageState {
+    /// Made by the first command that needs it; whether that can work.
+    Missing { parent_writable: bool },
+    /// Exists, and another product made it.
+    Foreign,
+    Ours { mode: u32, own: bool },
+}
+
+/// The switches that can turn user namespaces off; `None` where the kernel has no such switch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct UserNamespaces {
+    pub(crate) supported: bool,
+    pub(crate) unprivileged_userns_clone: Option<u64>,
+    pub(crate) max_user_namespaces: Option<u64>,
+    pub(crate) apparmor_restrict: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cgroups {
+    None,
+    V1 { writable: bool },
+    V2 { writable: bool, controllers: String },
+    /// Controllers of v1 beside a tree of v2.
+    Hybrid { writable: bool },
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Subordinate {
+    /// `newuidmap` and `newgidmap` are installed.
+    pub(crate) tools: bool,
+    /// The largest range of the user.
+    pub(crate) uids: u32,
+    pub(crate) gids: u32,
+}

@@ -1,0 +1,232 @@
+//! Gathers the facts: reads files below /proc, /sys and /etc and asks the daemon. Starts and creates nothing.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access, statvfs};
+use sbx_engine::{StateDir, ids};
+
+use super::facts::{
+    Cgroups, Daemon, Facts, Socket, Storage, StorageState, Subordinate, UserNamespaces,
+};
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::reading;
+
+pub(crate) fn gather(context: &Context) -> Result<Facts, Failure> {
+    let state = context.state()?;
+    let uid = rustix::process::geteuid();
+    let user = user_name(context, uid.as_raw());
+    let path = context.env.get("PATH").unwrap_or_default();
+    let ids = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
+    let settings = state.settings()?;
+    Ok(Facts {
+        executable: std::env::current_exe().ok(),
+        version: sbx_api::VERSION,
+        mode: ids::pick_mode(&ids, settings.mode),
+        daemon: daemon(context),
+        socket: socket(&state, uid.as_raw()),
+        storage: storage(&state, uid.as_raw()),
+        disk_free: disk_free(state.root()),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        user_namespaces: user_namespaces(),
+        overlay: lines("/proc/filesystems").any(|line| line.trim_start_matches("nodev").trim() == "overlay"),
+        nf_tables: nf_tables(),
+        cgroups: cgroups(),
+        subordinate: subordinate(&ids),
+        seccomp_actions: lines("/proc/sys/kernel/seccomp/actions_avail")
+            .flat_map(|line| words(&line))
+            .collect(),
+        proc_masks: proc_masks(),
+        kvm: access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
+        user,
+    })
+}
+
+fn daemon(context: &Context) -> Daemon {
+    match reading::daemon(context) {
+        Ok(None) => Daemon::NotRunning,
+        Ok(Some(info)) => Daemon::Running {
+            version: info.version,
+        },
+        Err(failure) if failure.kind == Kind::VersionMismatch => Daemon::OtherVersion {
+            message: failure.message,
+        },
+        Err(failure) => Daemon::Unreachable {
+            message: failure.message,
+        },
+    }
+}
+
+fn socket(state: &StateDir, uid: u32) -> Socket {
+    let path = state.socket();
+    let meta = fs::symlink_metadata(&path).ok();
+    Socket {
+        path,
+        mode: meta.as_ref().map(|meta| meta.mode() & 0o7777),
+        own: meta.is_some_and(|meta| meta.uid() == uid),
+    }
+}
+
+fn storage(state: &StateDir, uid: u32) -> Storage {
+    let path = state.root().to_path_buf();
+    let state = match fs::metadata(&path) {
+        Err(_) => StorageState::Missing {
+            parent_writable: access(existing_ancestor(&path), Access::WRITE_OK).is_ok(),
+        },
+        Ok(meta) => {
+            let empty = fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none());
+            if state.is_claimed() || empty {
+                StorageState::Ours {
+                    mode: meta.mode() & 0o7777,
+                    own: meta.uid() == uid,
+                }
+            } else {
+                StorageState::Foreign
+            }
+        }
+    };
+    Storage { path, state }
+}
+
+fn existing_ancestor(path: &Path) -> &Path {
+    path.ancestors()
+        .find(|ancestor| ancestor.exists())
+        .unwrap_or(Path::new("/"))
+}
+
+fn disk_free(path: &Path) -> Option<u64> {
+    let stat = statvfs(existing_ancestor(path)).ok()?;
+    stat.f_bavail.checked_mul(stat.f_frsize)
+}
+
+fn user_namespaces() -> UserNamespaces {
+    let number = |path: &str| {
+        lines(path)
+            .next()
+            .and_then(|line| line.trim().parse::<u64>().ok())
+    };
+    UserNamespaces {
+        supported: Path::new("/proc/self/ns/user").exists(),
+        unprivileged_userns_clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
+        max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
+        apparmor_restrict: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+    }
+}
+
+/// Loaded, built in, or there to be loaded.
+fn nf_tables() -> bool {
+    if Path::new("/sys/module/nf_tables").exists() {
+        return true;
+    }
+    let release = rustix::system::uname();
+    let modules = PathBuf::from("/lib/modules").join(release.release().to_string_lossy().as_ref());
+    ["modules.builtin", "modules.dep"].iter().any(|list| {
+        lines(modules.join(list)).any(|line| {
+            line.split(':')
+                .next()
+                .is_some_and(|module| module.contains("/nf_tables.ko"))
+        })
+    }) || symbols_have_nf_tables()
+}
+
+/// A kernel without modules says only in its symbols what is built in.
+fn symbols_have_nf_tables() -> bool {
+    lines("/proc/kallsyms").any(|line| line.ends_with(" nf_tables_newtable"))
+}
+
+fn cgroups() -> Cgroups {
+    let root = Path::new("/sys/fs/cgroup");
+    let own = own_cgroups();
+    let writable = |dir: PathBuf| access(dir.join("cgroup.procs"), Access::WRITE_OK).is_ok();
+    if root.join("cgroup.controllers").exists() {
+        let dir = root.join(own.unified.trim_start_matches('/'));
+        return Cgroups::V2 {
+            writable: writable(dir),
+            controllers: lines(root.join("cgroup.controllers")).collect::<Vec<_>>().join(" "),
+        };
+    }
+    if own.memory.is_none() || !root.join("memory").exists() {
+        return Cgroups::None;
+    }
+    let memory = own.memory.unwrap_or_default();
+    let dir = root.join("memory").join(memory.trim_start_matches('/'));
+    // Inside a container the path of /proc/self/cgroup may not be what is mounted.
+    let writable = writable(dir) || writable(root.join("memory"));
+    if root.join("unified/cgroup.controllers").exists() {
+        Cgroups::Hybrid { writable }
+    } else {
+        Cgroups::V1 { writable }
+    }
+}
+
+#[derive(Debug, Default)]
+struct OwnCgroups {
+    unified: String,
+    memory: Option<String>,
+}
+
+fn own_cgroups() -> OwnCgroups {
+    let mut own = OwnCgroups::default();
+    for line in lines("/proc/self/cgroup") {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        if controllers.is_empty() {
+            own.unified = path.to_owned();
+        } else if controllers.split(',').any(|name| name == "memory") {
+            own.memory = Some(path.to_owned());
+        }
+    }
+    own
+}
+
+fn subordinate(ids: &ids::Facts) -> Subordinate {
+    let largest = |spans: &[ids::Span]| spans.iter().map(|span| span.count).max().unwrap_or(0);
+    Subordinate {
+        tools: ids.map_tools,
+        uids: largest(&ids.subuid),
+        gids: largest(&ids.subgid),
+    }
+}
+
+fn user_name(context: &Context, uid: u32) -> String {
+    lines("/etc/passwd")
+        .find_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            let own = fields.nth(1)?.parse() == Ok(uid);
+            own.then(|| name.to_owned())
+        })
+        .or_else(|| context.env.text("USER").map(str::to_owned))
+        .unwrap_or_else(|| uid.to_string())
+}
+
+fn proc_masks() -> Vec<String> {
+    lines("/proc/self/mountinfo")
+        .filter_map(|line| line.split(' ').nth(4).map(str::to_owned))
+        .filter(|target| target.starts_with("/proc/") && !allowed_below_proc(target))
+        .collect()
+}
+
+/// Mounts that do not hide anything: the kernel itself leaves these directories empty for them.
+fn allowed_below_proc(target: &str) -> bool {
+    matches!(target, "/proc/sys/fs/binfmt_misc" | "/proc/fs/nfsd")
+}
+
+/// The lines of a file, none when it cannot be read.
+fn lines(path: impl AsRef<Path>) -> impl Iterator<Item = String> {
+    let text = fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&text)
+        .lines()
+        .map(str::to_owned)
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}

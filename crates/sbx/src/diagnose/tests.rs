@@ -1,0 +1,204 @@
+//! The checks on recorded facts: what cannot be provoked on one machine.
+
+use std::path::PathBuf;
+
+use sbx_proto::plan::Mode;
+
+use super::checks::{Check, Status, check};
+use super::facts::{
+    Cgroups, Daemon, Facts, Socket, Storage, StorageState, Subordinate, UserNamespaces,
+};
+
+/// An ordinary user on a machine that has everything.
+fn healthy() -> Facts {
+    Facts {
+        executable: Some(PathBuf::from("/usr/bin/sbx")),
+        version: sbx_api::VERSION,
+        mode: Mode::Subordinate,
+        user: "me".to_owned(),
+        daemon: Daemon::Running {
+            version: sbx_api::VERSION.to_owned(),
+        },
+        socket: Socket {
+            path: PathBuf::from("/s/sandboxd.sock"),
+            mode: Some(0o600),
+            own: true,
+        },
+        storage: Storage {
+            path: PathBuf::from("/s"),
+            state: StorageState::Ours {
+                mode: 0o700,
+                own: true,
+            },
+        },
+        disk_free: Some(20 << 30),
+        kernel: "6.18.4-generic".to_owned(),
+        user_namespaces: UserNamespaces {
+            supported: true,
+            max_user_namespaces: Some(1000),
+            ..UserNamespaces::default()
+        },
+        overlay: true,
+        nf_tables: true,
+        cgroups: Cgroups::V2 {
+            writable: true,
+            controllers: "cpu memory pids".to_owned(),
+        },
+        subordinate: Subordinate {
+            tools: true,
+            uids: 65_536,
+            gids: 65_536,
+        },
+        seccomp_actions: vec!["allow".to_owned(), "user_notif".to_owned()],
+        proc_masks: vec![],
+        kvm: false,
+    }
+}
+
+fn changed(change: impl FnOnce(&mut Facts)) -> Vec<Check> {
+    let mut facts = healthy();
+    change(&mut facts);
+    check(&facts)
+        .into_iter()
+        .filter(|check| check.status != Status::Pass)
+        .collect()
+}
+
+/// The one check that does not pass: its name, status and hint.
+fn only(change: impl FnOnce(&mut Facts)) -> (&'static str, Status, String) {
+    let mut checks = changed(change);
+    assert_eq!(checks.len(), 1, "{checks:?}");
+    let check = checks.remove(0);
+    (check.name, check.status, check.hint)
+}
+
+#[test]
+fn a_healthy_machine_passes() {
+    assert_eq!(changed(|_| {}), []);
+}
+
+#[test]
+fn each_switch_for_user_namespaces_has_its_remedy() {
+    let name = "User namespaces";
+    assert_eq!(
+        only(|facts| facts.user_namespaces.unprivileged_userns_clone = Some(0)),
+        (
+            name,
+            Status::Fail,
+            "sudo sysctl -w kernel.unprivileged_userns_clone=1".to_owned()
+        )
+    );
+    assert_eq!(
+        only(|facts| facts.user_namespaces.max_user_namespaces = Some(0)),
+        (
+            name,
+            Status::Fail,
+            "sudo sysctl -w user.max_user_namespaces=28633".to_owned()
+        )
+    );
+    assert_eq!(
+        only(|facts| facts.user_namespaces.apparmor_restrict = Some(1)),
+        (
+            name,
+            Status::Fail,
+            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0".to_owned()
+        )
+    );
+    assert_eq!(only(|facts| facts.user_namespaces.supported = false).0, name);
+}
+
+#[test]
+fn root_is_not_bound_by_what_binds_users() {
+    let checks = changed(|facts| {
+        facts.mode = Mode::Root;
+        facts.user_namespaces.apparmor_restrict = Some(1);
+        facts.user_namespaces.unprivileged_userns_clone = Some(0);
+        facts.subordinate = Subordinate::default();
+    });
+    let seen: Vec<_> = checks.iter().map(|c| (c.name, c.status)).collect();
+    assert_eq!(seen, [("Subordinate ids", Status::Skip)]);
+}
+
+#[test]
+fn old_kernels() {
+    let kernel = |version: &str, root: bool| {
+        changed(|facts| {
+            facts.kernel = version.to_owned();
+            facts.mode = if root { Mode::Root } else { Mode::Subordinate };
+        })
+        .into_iter()
+        .find(|check| check.name == "Kernel version")
+        .map(|check| check.status)
+    };
+    assert_eq!(kernel("5.11.0-49-generic", false), Some(Status::Fail));
+    assert_eq!(kernel("4.18.0-553.el8", true), Some(Status::Fail));
+    assert_eq!(kernel("5.12.0", false), None);
+    assert_eq!(kernel("5.15.0-91-generic", true), Some(Status::Warn));
+    assert_eq!(kernel("5.15.0-91-generic", false), None);
+    assert_eq!(kernel("5.19", true), None);
+}
+
+#[test]
+fn what_else_can_be_missing() {
+    let fail = |change: fn(&mut Facts)| only(change);
+    assert_eq!(
+        fail(|facts| facts.overlay = false),
+        (
+            "Overlay file system",
+            Status::Fail,
+            "sudo modprobe overlay".to_owned()
+        )
+    );
+    assert_eq!(fail(|facts| facts.nf_tables = false).1, Status::Warn);
+    assert_eq!(fail(|facts| facts.cgroups = Cgroups::None).1, Status::Warn);
+    assert_eq!(fail(|facts| facts.seccomp_actions.clear()).1, Status::Fail);
+    assert_eq!(
+        fail(|facts| facts.proc_masks.push("/proc/kcore".to_owned())).1,
+        Status::Fail
+    );
+    assert_eq!(
+        fail(|facts| facts.subordinate.tools = false).2,
+        "sudo apt-get install uidmap"
+    );
+    assert_eq!(
+        fail(|facts| facts.subordinate.gids = 0).2,
+        "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 me"
+    );
+    assert_eq!(fail(|facts| facts.disk_free = Some(1 << 20)).1, Status::Fail);
+    assert_eq!(fail(|facts| facts.disk_free = Some(500 << 20)).1, Status::Warn);
+}
+
+#[test]
+fn state_and_daemon() {
+    let other = |version: &str| Daemon::Running {
+        version: version.to_owned(),
+    };
+    assert_eq!(
+        only(|facts| facts.daemon = other("9.9.9")),
+        (
+            "Version match",
+            Status::Fail,
+            "sbx daemon restart".to_owned()
+        )
+    );
+    assert_eq!(only(|facts| facts.socket.mode = Some(0o666)).0, "Socket");
+    let open = StorageState::Ours {
+        mode: 0o755,
+        own: true,
+    };
+    assert_eq!(
+        only(|facts| facts.storage.state = open),
+        (
+            "Directory permissions",
+            Status::Fail,
+            "chmod 700 '/s'".to_owned()
+        )
+    );
+    let foreign = changed(|facts| facts.storage.state = StorageState::Foreign);
+    assert!(foreign.iter().any(|check| check.status == Status::Fail));
+    let idle = changed(|facts| {
+        facts.daemon = Daemon::NotRunning;
+        facts.socket.mode = None;
+    });
+    assert!(idle.iter().all(|check| check.status == Status::Skip));
+}

@@ -1,0 +1,125 @@
+//! Small pieces of text that several commands print: tables, durations, status words.
+
+use std::path::Path;
+
+use sbx_api::Status;
+
+pub(crate) fn status(status: Status) -> &'static str {
+    match status {
+        Status::Creating => "creating",
+        Status::Running => "running",
+        Status::Stopped => "stopped",
+        Status::Removing => "removing",
+    }
+}
+
+/// Columns as wide as their widest cell; no spaces at the end of a line.
+pub(crate) fn table(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    rows.iter()
+        .map(|row| {
+            let cells: Vec<String> = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, width)| format!("{cell:<width$}"))
+                .collect();
+            cells.join("  ").trim_end().to_owned()
+        })
+        .collect()
+}
+
+/// The path on one line, with the caller's home as `~`.
+pub(crate) fn path(path: &str, home: Option<&Path>) -> String {
+    let short = match home.map(|home| Path::new(path).strip_prefix(home)) {
+        Some(Ok(rest)) if rest.as_os_str().is_empty() => "~".to_owned(),
+        Some(Ok(rest)) => format!("~/{}", rest.display()),
+        _ => path.to_owned(),
+    };
+    one_line(&short)
+}
+
+/// Without control characters, so that a name cannot draw on the terminal or break a table.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_debug());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+/// `3d 4h`, `5m 6s`: the two largest units.
+pub(crate) fn duration(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    let units = [
+        (seconds / 86_400, "d"),
+        (seconds / 3600 % 24, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+    ];
+    let first = units
+        .iter()
+        .position(|(count, _)| *count > 0)
+        .unwrap_or(units.len() - 1);
+    let parts: Vec<String> = units
+        .iter()
+        .skip(first)
+        .take(2)
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, unit)| format!("{count}{unit}"))
+        .collect();
+    if parts.is_empty() {
+        "0s".to_owned()
+    } else {
+        parts.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        let cases = [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (3661, "1h 1m"),
+            (90_000, "1d 1h"),
+            (-5, "0s"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+
+    #[test]
+    fn paths_are_short_and_on_one_line() {
+        let home = Some(Path::new("/home/me"));
+        assert_eq!(path("/home/me/src/a", home), "~/src/a");
+        assert_eq!(path("/home/me", home), "~");
+        assert_eq!(path("/home/meow", home), "/home/meow");
+        assert_eq!(path("/a\nb", home), "/a\\nb");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        assert_eq!(
+            table(&[row(["A", "B"]), row(["long", "x"]), row(["y", ""])]),
+            ["A     B", "long  x", "y"]
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! End-to-end tests of the real binaries. Tests of sandboxes run once per privilege mode; a mode that this
+//! machine or user does not have is reported as ignored, with the reason.
+
+mod cli;
+mod harness;
+mod sandbox;
+
+use std::process::ExitCode;
+
+use harness::{MODES, Mode, World};
+use libtest_mimic::{Arguments, Trial};
+
+/// A test that runs in the shared world of each mode.
+type ModeTest = (&'static str, fn(&'static World));
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let mut trials = cli::trials();
+    for mode in MODES {
+        let blocked = mode.blocked();
+        if let Some(reason) = &blocked {
+            eprintln!("environment_blocked: {}: {reason}", mode.name());
+        }
+        for (name, test) in sandbox::TESTS {
+            trials.push(in_mode(mode, name, *test).with_ignored_flag(blocked.is_some()));
+        }
+    }
+    let listing = arguments.list;
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if !listing {
+        harness::stop_shared();
+    }
+    conclusion.exit_code()
+}
+
+fn in_mode(mode: Mode, name: &str, test: fn(&'static World)) -> Trial {
+    Trial::test(format!("{}::{name}", mode.name()), move || {
+        test(World::shared(mode));
+        Ok(())
+    })
+}
