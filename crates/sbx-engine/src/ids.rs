@@ -45,7 +45,7 @@ pub struct Facts {
     pub subgid: Vec<Span>,
     /// Every subordinate range of the machine, whoever owns it.
     pub reserved: Vec<Span>,
-    /// `newuidmap` and `newgidmap` are installed.
+    /// `newuidmap` and `newgidmap` are installed, and know the caller: they refuse a user without a name.
     pub map_tools: bool,
 }
 
@@ -73,7 +73,7 @@ impl Facts {
             subuid: spans(&subuid, mine),
             subgid: spans(&subgid, mine),
             reserved,
-            map_tools: found("newuidmap") && found("newgidmap"),
+            map_tools: user.is_some() && found("newuidmap") && found("newgidmap"),
         }
     }
 

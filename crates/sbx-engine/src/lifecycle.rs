@@ -242,8 +242,11 @@ impl Shared {
         dir: &SandboxDir,
         ids: &sbx_proto::plan::Ids,
     ) -> Result<(), EngineError> {
-        let path = dir.layers().into();
-        self.config.helper.perform(ids, Task::RemoveTree { path })?;
+        // What has never been started has nothing that belongs to others, and needs no helper.
+        if remove_tree(&dir.layers()).is_err() {
+            let path = dir.layers().into();
+            self.config.helper.perform(ids, Task::RemoveTree { path })?;
+        }
         let failed = |e| prepare_error(dir.path(), e);
         for file in fs::read_dir(dir.path()).map_err(failed)? {
             let file = file.map_err(failed)?;

@@ -165,6 +165,7 @@ impl Builder {
     /// The root file system, the host's directories in it, and the caller's tools.
     fn root(&mut self, layout: &HostLayout, place: &Place) {
         let upper = self.layer(&place.layers, SourceIds::Plain);
+        let template = layout.root_lower.parent().unwrap_or(&layout.root_lower);
         self.overlay(
             &OverlayDir {
                 target: "/".into(),
@@ -173,9 +174,10 @@ impl Builder {
                 as_owner: None,
             },
             upper,
+            template,
         );
         for dir in &layout.overlays {
-            self.overlay(dir, upper);
+            self.overlay(dir, upper, template);
         }
         for bind in &layout.binds {
             self.bind(
@@ -194,7 +196,7 @@ impl Builder {
             });
         }
         for dir in &layout.caches {
-            self.overlay(dir, upper);
+            self.overlay(dir, upper, template);
         }
         for (source, target) in &place.files {
             self.bind(
@@ -286,16 +288,18 @@ impl Builder {
         }
     }
 
-    fn overlay(&mut self, dir: &OverlayDir, upper: usize) {
-        let ids = match (self.mode, dir.as_owner) {
+    fn overlay(&mut self, dir: &OverlayDir, upper: usize, template: &Path) {
+        let ids = |lower: &Path| match (self.mode, dir.as_owner) {
             (Mode::Root, Some((uid, gid))) => SourceIds::Owner { uid, gid },
-            (Mode::Root, None) => SourceIds::Shifted,
-            (Mode::Subordinate | Mode::Single, _) => SourceIds::Plain,
+            // What the template holds belongs to root inside; the host's own files keep the host's ids, so
+            // that the kernel decides who reads them.
+            (Mode::Root, None) if lower.starts_with(template) => SourceIds::Shifted,
+            (Mode::Root, None) | (Mode::Subordinate | Mode::Single, _) => SourceIds::Plain,
         };
-        let lowers = dir
-            .lowers
-            .iter()
-            .map(|lower| self.layer(lower, ids))
+        let lowers: Vec<_> = dir.lowers.iter().map(|lower| (lower, ids(lower))).collect();
+        let lowers = lowers
+            .into_iter()
+            .map(|(lower, ids)| self.layer(lower, ids))
             .collect();
         self.steps.push(Step::Overlay {
             target: dir.target.as_path().into(),
@@ -444,7 +448,7 @@ mod tests {
                 source("/s/vm/ab/layers", Plain, Layer, false),
                 source("/s/templates/t/root", Shifted, Layer, false),
                 source("/s/templates/t/usr", Shifted, Layer, false),
-                source("/usr", Shifted, Layer, false),
+                source("/usr", Plain, Layer, false),
                 source("/home/u/.rustup", Plain, ReadOnly, true),
                 source("/home/u/.cargo/registry", owner, Layer, false),
                 source("/s/vm/ab/etc/hostname", Plain, ReadOnly, false),

@@ -45,9 +45,9 @@ pub(crate) struct LaterFlags {
     pull: Option<String>,
     #[arg(long, hide = true)]
     pull_template: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1)]
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
     gpu: Option<Option<String>>,
-    #[arg(long, hide = true, num_args = 0..=1)]
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
     usb: Option<Option<String>>,
     #[arg(long, hide = true)]
     nested: bool,

@@ -106,7 +106,7 @@ impl Sharing {
     fn open_to_sandbox(self, pipe: impl AsFd, mode: u32) {
         if self.root {
             // Without it `echo >/dev/stdout` fails inside; nothing else does.
-            drop(fchmod(pipe, Mode::from_raw_mode(mode)));
+            let _ = fchmod(pipe, Mode::from_raw_mode(mode));
         }
     }
 

@@ -27,11 +27,7 @@ impl RawMode {
 impl Drop for RawMode {
     fn drop(&mut self) {
         // The terminal may be gone; then there is nothing to restore.
-        drop(tcsetattr(
-            self.terminal,
-            OptionalActions::Drain,
-            &self.before,
-        ));
+        let _ = tcsetattr(self.terminal, OptionalActions::Drain, &self.before);
     }
 }
 

@@ -32,8 +32,7 @@ pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
     for top in spec.dirs() {
         let (host, layer) = (spec.host.join(top), layers.join(top));
         match spec.mode {
-            Mode::Root => layers::hide(&host, &layer, &mounts)?,
-            Mode::Subordinate => layers::skeleton(&host, &layer, &mounts)?,
+            Mode::Root | Mode::Subordinate => layers::skeleton(&host, &layer, &mounts, spec.mode)?,
             // The host's directory alone does.
             Mode::Single => {}
         }
@@ -119,7 +118,7 @@ fn programs(spec: &Spec, layers: &Path) -> Result<(), TemplateError> {
             if has_dpkg && !host.join("sbin/policy-rc.d").exists() {
                 install("sbin", "policy-rc.d", scripts::POLICY_RC)?;
             }
-            if has_dpkg && matches!(spec.mode, Mode::Subordinate) {
+            if has_dpkg {
                 install("local/sbin", "dpkg-deb", scripts::DPKG_DEB)?;
             }
         }

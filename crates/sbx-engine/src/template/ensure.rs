@@ -217,7 +217,7 @@ pub(super) fn lay_out(
         },
     };
     let tools = tool_chains(caller, &state, &probe);
-    let env = env(caller, spec.mode, &tools.path, &|path| {
+    let env = env(caller, &tools.path, &|path| {
         path.is_dir() && tools.shows(path)
     });
     binds.extend(tools.binds);

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use sbx_api::Caller;
-use sbx_proto::plan::Mode;
 
 /// Taken as they are.
 const VERBATIM: &[&str] = &["GOTOOLCHAIN", "LANG", "LANGUAGE", "TZ"];
@@ -30,7 +29,6 @@ const SYSTEM: &[&str] = &[
 /// `path` has the entries of the caller's PATH that exist inside.
 pub(super) fn env(
     caller: &Caller,
-    mode: Mode,
     path: &[PathBuf],
     visible: &dyn Fn(&Path) -> bool,
 ) -> BTreeMap<String, String> {
@@ -50,7 +48,7 @@ pub(super) fn env(
             out.insert((*name).to_owned(), text);
         }
     }
-    let path = search_path(mode, path);
+    let path = search_path(path);
     out.insert("SBX_PATH".to_owned(), path.clone());
     out.insert("PATH".to_owned(), path);
     out.insert(
@@ -61,16 +59,14 @@ pub(super) fn env(
     out
 }
 
-fn search_path(mode: Mode, caller: &[PathBuf]) -> String {
+fn search_path(caller: &[PathBuf]) -> String {
     let mut entries: Vec<&str> = caller.iter().filter_map(|entry| entry.to_str()).collect();
-    if !matches!(mode, Mode::Root) {
-        // Our wrappers of package programs must be found before the programs.
-        let first = entries
-            .iter()
-            .position(|entry| SYSTEM.contains(entry))
-            .unwrap_or(entries.len());
-        entries.insert(first, OUR_BIN);
-    }
+    // Our wrappers of package programs must be found before the programs.
+    let first = entries
+        .iter()
+        .position(|entry| SYSTEM.contains(entry))
+        .unwrap_or(entries.len());
+    entries.insert(first, OUR_BIN);
     let mut seen = std::collections::BTreeSet::new();
     std::iter::once(AGENT_BIN)
         .chain(entries)
@@ -126,7 +122,7 @@ mod tests {
             "/usr/bin".into(),
             "/usr/games".into(),
         ];
-        let got = env(&caller, Mode::Single, &path, &|place| {
+        let got = env(&caller, &path, &|place| {
             place == Path::new("/r")
         });
         let search = "/home/agent/.local/bin:/home/u/go/bin:/usr/local/sbin:/usr/bin:/usr/games:/usr/local/bin:/usr/sbin:/sbin:/bin";

@@ -114,7 +114,7 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
     if !to.join("profile").exists() {
         write_file(&to.join("profile"), scripts::PROFILE_D, 0o644)?;
     }
-    if matches!(mode, Mode::Subordinate) && to.join("apt").is_dir() {
+    if !matches!(mode, Mode::Single) && to.join("apt").is_dir() {
         make_dir(&to.join("apt/apt.conf.d"), 0o755)?;
         write_file(&to.join("apt/apt.conf.d/99sbx"), scripts::APT_CONF, 0o644)?;
     }

@@ -1,18 +1,20 @@
-//! The layers between a directory of the host and the sandbox's own one.
+//! The layer between a directory of the host and the sandbox's own one.
 //!
-//! *Hide* (root mode): the host's ids are shifted so that root outside is root inside, who would read
-//! everything; so what others may not read is whited out. *Skeleton* (subordinate ids): the host's files are
-//! nobody's inside; so every directory is there again under root's name, to make packages installable, and
-//! so is every setuid program, which would be powerless as nobody's. Neither layer follows symlinks or
-//! enters what is mounted below its directory, which is not part of an overlay.
+//! The host's files keep the host's ids in every mode, so that the kernel decides at every access, with the
+//! permissions of that moment, what a sandbox may read: what others may read, or what the caller may read
+//! where the caller is an id inside. Such files are nobody's inside, and a directory of nobody's cannot be
+//! written. So every directory is there again under root's name, to make packages installable, and so is
+//! every setuid program, which would be powerless as nobody's. No symlink is followed, and what is mounted
+//! below a directory is not part of an overlay.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, CWD, FileType, Mode, access, makedev, mknodat};
+use rustix::fs::{Access, access};
 use rustix::process::geteuid;
+use sbx_proto::plan::Mode as SandboxMode;
 
 use super::TemplateError;
 use super::copy::{make_dir, may_enter, may_read, present};
@@ -21,47 +23,12 @@ use super::error::At as _;
 const SETID: u32 = 0o6000;
 const NOBODY: u32 = 65534;
 
-/// Whites out in `layer` what others may not read below `host`.
-pub(super) fn hide(
-    host: &Path,
-    layer: &Path,
-    mounts: &BTreeSet<PathBuf>,
-) -> Result<(), TemplateError> {
-    mirror_all(host, layer, Path::new(""))?;
-    let mut todo = vec![PathBuf::new()];
-    while let Some(rel) = todo.pop() {
-        let dir = host.join(&rel);
-        let Some(entries) = present(fs::read_dir(&dir)).at("list", &dir)? else {
-            continue;
-        };
-        for entry in entries {
-            let entry = entry.at("list", &dir)?;
-            let Some(meta) = present(entry.metadata()).at("look at", &entry.path())? else {
-                continue;
-            };
-            let kind = meta.file_type();
-            if kind.is_symlink() {
-                continue;
-            }
-            // What lies under a mount cannot be looked at here, but would be seen through an overlay.
-            let mounted = mounts.contains(&entry.path());
-            let name = rel.join(entry.file_name());
-            if !mounted && kind.is_dir() && may_enter(meta.mode()) {
-                todo.push(name);
-            } else if mounted || !(kind.is_file() && may_read(meta.mode())) {
-                mirror_all(host, layer, &rel)?;
-                white_out(&layer.join(&name))?;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Makes every directory below `host` that can be listed again in `layer`, and its setuid programs.
 pub(super) fn skeleton(
     host: &Path,
     layer: &Path,
     mounts: &BTreeSet<PathBuf>,
+    mode: SandboxMode,
 ) -> Result<(), TemplateError> {
     mirror_all(host, layer, Path::new(""))?;
     let mut todo = vec![PathBuf::new()];
@@ -84,8 +51,8 @@ pub(super) fn skeleton(
             }
             let name = rel.join(entry.file_name());
             if kind.is_dir() {
-                // One that cannot be listed stays as the host has it.
-                if access(entry.path(), Access::READ_OK | Access::EXEC_OK).is_ok() {
+                // One that is not for the sandbox stays as the host has it: nobody's, and closed.
+                if is_open(&entry.path(), &meta, mode) {
                     imitate(&layer.join(&name), &meta)?;
                     todo.push(name);
                 }
@@ -95,6 +62,16 @@ pub(super) fn skeleton(
         }
     }
     Ok(())
+}
+
+/// Root outside can enter everything; root inside is one of the others there.
+fn is_open(path: &Path, meta: &Metadata, mode: SandboxMode) -> bool {
+    match mode {
+        SandboxMode::Root => may_enter(meta.mode()),
+        SandboxMode::Subordinate | SandboxMode::Single => {
+            access(path, Access::READ_OK | Access::EXEC_OK).is_ok()
+        }
+    }
 }
 
 /// Makes the directory `rel` and those above it in `layer`, each like the host's.
@@ -121,24 +98,13 @@ fn imitate(path: &Path, host: &Metadata) -> Result<(), TemplateError> {
         }
         Ok(()) | Err(_) => {}
     }
-    let known = |id: u32| if id == NOBODY { 0 } else { id };
+    let known = |id: u32| if id >= NOBODY { 0 } else { id };
     let owner = (known(host.uid()), known(host.gid()));
     if owner != (0, 0) && geteuid().is_root() {
         chown(path, Some(owner.0), Some(owner.1)).at("set the owner of", path)?;
     }
     let mode = host.mode() & 0o1777 | 0o700;
     fs::set_permissions(path, Permissions::from_mode(mode)).at("set the mode of", path)
-}
-
-fn white_out(path: &Path) -> Result<(), TemplateError> {
-    mknodat(
-        CWD,
-        path,
-        FileType::CharacterDevice,
-        Mode::empty(),
-        makedev(0, 0),
-    )
-    .at("white out", path)
 }
 
 fn copy_program(from: &Path, to: &Path, meta: &Metadata) -> Result<(), TemplateError> {

@@ -111,10 +111,7 @@ fn owner_namespace(
     match process::fork(proof, process::NEW_USER).doing(|| "make a user namespace".into())? {
         Fork::Child => loop {
             // Killed as soon as the namespace is held by a descriptor.
-            rustix::thread::nanosleep(&rustix::thread::Timespec {
-                tv_sec: 60,
-                tv_nsec: 0,
-            });
+            rustix::event::pause();
         },
         Fork::Parent { pid, pidfd } => {
             let namespace = idmaps::write(pid, &ids).and_then(|()| {

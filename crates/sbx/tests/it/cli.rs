@@ -1,1 +1,308 @@
-pub fn trials() -> Vec<libtest_mimic::Trial> { Vec::new() }
+//! The command line by itself: what it prints, refuses and leaves alone when no daemon runs, and what it makes
+//! of a daemon and an init that misbehave.
+
+mod fake;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use libtest_mimic::Trial;
+use tempfile::TempDir;
+
+pub fn trials() -> Vec<Trial> {
+    let tests: [(&str, fn()); 14] = [
+        ("reading_without_a_daemon_creates_nothing", reading_without_a_daemon_creates_nothing),
+        ("version_without_a_daemon", version_without_a_daemon),
+        ("help_and_bare_sbx", help_and_bare_sbx),
+        ("unknown_and_later_commands", unknown_and_later_commands),
+        ("later_flags", later_flags),
+        ("agents_and_paths", agents_and_paths),
+        ("bad_env_files", bad_env_files),
+        ("removal_is_never_silent", removal_is_never_silent),
+        ("json_errors", json_errors),
+        ("diagnose_has_its_shape", diagnose_has_its_shape),
+        ("completions", completions),
+        ("foreign_directories_are_left_alone", foreign_directories_are_left_alone),
+        ("a_reader_that_goes_away", a_reader_that_goes_away),
+        ("daemon_commands_without_a_daemon", daemon_commands_without_a_daemon),
+    ];
+    let own = tests
+        .into_iter()
+        .map(|(name, test)| trial(name, test));
+    own.chain(fake::TESTS.iter().map(|(name, test)| trial(name, *test)))
+        .collect()
+}
+
+fn trial(name: &str, test: fn()) -> Trial {
+    Trial::test(format!("cli::{name}"), move || {
+        test();
+        Ok(())
+    })
+}
+
+/// An empty home.
+struct Home(TempDir);
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sbx"));
+        command
+            .args(args)
+            .env_clear()
+            .env("HOME", self.path())
+            .env("PATH", "/usr/bin:/bin")
+            .current_dir(self.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn sbx<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Said {
+        let output = self.command(args).output().unwrap();
+        Said {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// A line of words without spaces in them.
+    fn line(&self, line: &str) -> Said {
+        self.sbx(line.split(' '))
+    }
+
+    /// Fails with this code and exactly this on stderr.
+    #[track_caller]
+    fn fails(&self, line: &str, code: i32, err: &str) {
+        let said = self.line(line);
+        assert_eq!((said.code, said.err.as_str(), said.out.as_str()), (code, err, ""), "{line}");
+    }
+
+    fn is_untouched(&self) -> bool {
+        fs::read_dir(self.path()).unwrap().next().is_none()
+    }
+}
+
+fn reading_without_a_daemon_creates_nothing() {
+    let home = Home::new();
+    let said = home.line("ls --json");
+    assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (0, "{\n  \"sandboxes\": []\n}\n", ""));
+    let said = home.line("ls");
+    assert_eq!(said.out, "No sandboxes found.\n");
+    assert_eq!(said.err, "hint: sbx run shell\n");
+    assert_eq!(home.line("ls -q").out, "");
+    home.fails("inspect nobody", 1, "error: no sandbox is called `nobody`\nhint: sbx ls\n");
+    home.fails("logs nobody", 1, "error: no sandbox is called `nobody`\nhint: sbx ls\n");
+    for line in ["version", "daemon status", "diagnose", "--help", "create --help", "completion bash"] {
+        home.line(line);
+    }
+    assert!(home.is_untouched());
+}
+
+fn version_without_a_daemon() {
+    let home = Home::new();
+    let version = env!("CARGO_PKG_VERSION");
+    let said = home.line("version");
+    assert_eq!(said.out, format!("client: v{version}\nserver: unavailable\ncontract: 0.31.3 0.39\n"));
+    let json: serde_json::Value = serde_json::from_str(&home.line("version --json").out).unwrap();
+    assert_eq!(json, serde_json::json!({"client": version, "server": null, "contract": "0.31.3 0.39"}));
+}
+
+fn help_and_bare_sbx() {
+    let home = Home::new();
+    let bare = home.sbx::<&str>([]);
+    assert_eq!(bare.code, 0);
+    for command in ["run", "create", "exec", "ls", "inspect", "logs", "stop", "rm", "diagnose", "daemon"] {
+        assert!(bare.out.contains(&format!("\n  {command} ")), "{command}: {}", bare.out);
+    }
+    let help = home.line("exec --help");
+    assert_eq!((help.code, help.err.as_str()), (0, ""));
+    assert!(help.out.contains("sbx exec [OPTIONS] SANDBOX COMMAND [ARG...]"), "{}", help.out);
+    assert!(!help.out.contains("privileged"));
+    assert_eq!(home.line("help run").code, 0);
+    assert_eq!(home.line("create shell").code, 2);
+    assert_eq!(home.line("ls --frob").code, 2);
+}
+
+fn unknown_and_later_commands() {
+    let home = Home::new();
+    home.fails("frobnicate", 2, "error: unknown command `frobnicate`\nhint: sbx --help\n");
+    home.fails("creat", 2, "error: unknown command `creat`\nhint: did you mean `sbx create`?\n");
+    let later = |command: &str| format!("error: `sbx {command}` comes with a later version of sbx\n");
+    home.fails("cp a b:c", 1, &later("cp"));
+    home.fails("policy init deny-all", 1, &later("policy"));
+    home.fails("help ports", 1, &later("ports"));
+    let login = home.line("login");
+    assert_eq!(login.code, 0);
+    assert!(login.err.contains("No account is needed"));
+    assert!(home.is_untouched());
+}
+
+fn later_flags() {
+    let home = Home::new();
+    for flags in ["--clone", "--cpus 2", "--memory 4g", "-m 4g", "--kit k", "-p 80:80", "--deny-network h", "--mcp m", "--pull never", "--gpu"] {
+        let said = home.line(&format!("create {flags} shell ."));
+        assert_eq!(said.code, 1, "{flags}");
+        assert!(said.err.contains("comes with a later version of sbx"), "{flags}: {}", said.err);
+    }
+    home.fails(
+        "create --template img shell .",
+        1,
+        "error: `--template` comes with a later version of sbx\nhint: leave it out, or use `-t host`\n",
+    );
+    let branch = home.line("create --branch x shell .");
+    assert_eq!(branch.code, 1);
+    assert!(branch.err.contains("no longer supported") && branch.err.contains("--clone"), "{}", branch.err);
+    assert_eq!(home.line("run --clone shell").code, 125);
+    assert!(home.is_untouched());
+}
+
+fn agents_and_paths() {
+    let home = Home::new();
+    home.fails(
+        "create claude .",
+        1,
+        "error: agent `claude` comes with a later version of sbx\nhint: sbx run shell\n",
+    );
+    let unknown = home.line("create clod .");
+    assert_eq!(unknown.code, 1);
+    assert!(unknown.err.starts_with("error: unknown agent `clod`\nhint: known agents: shell"));
+    home.fails("create shell /no/such", 1, "error: workspace `/no/such` does not exist\n");
+    home.fails("create shell . /no/such:ro", 1, "error: workspace `/no/such` does not exist\n");
+    home.fails(
+        "create shell .:ro",
+        1,
+        "error: primary workspace must be read/write (remove ':ro' or ':readonly')\n",
+    );
+    assert_eq!(home.line("create --name a_b shell .").code, 1);
+    assert!(home.is_untouched());
+}
+
+fn bad_env_files() {
+    let home = Home::new();
+    let file = home.path().join("env");
+    write(&file, "GOOD=1\n# comment\nNOT GOOD=2\n");
+    let path = file.display();
+    let bad = format!("error: {path}:3: variable name `NOT GOOD` contains whitespace\n");
+    home.fails(&format!("exec --env-file {path} box true"), 125, &bad);
+    home.fails("exec -e =x box true", 125, "error: `--env =x` has no variable name\n");
+    home.fails(
+        "exec --env-file missing box true",
+        125,
+        "error: cannot read environment file `missing`: No such file or directory (os error 2)\n",
+    );
+    assert!(!home.path().join(".docker").exists());
+}
+
+fn removal_is_never_silent() {
+    let home = Home::new();
+    home.fails("rm nobody", 1, "error: no sandbox is called `nobody`\nhint: sbx ls\n");
+    let all = home.line("rm --all --force");
+    assert_eq!((all.code, all.err.as_str()), (0, "No sandboxes found.\n"));
+    assert!(home.is_untouched(), "nothing to remove needs no daemon");
+}
+
+fn json_errors() {
+    let home = Home::new();
+    let said = home.line("inspect --json nobody");
+    assert_eq!((said.code, said.out.as_str()), (1, ""));
+    let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
+    assert_eq!(
+        error,
+        serde_json::json!({"error": {
+            "code": "not_found", "message": "no sandbox is called `nobody`", "hint": "sbx ls"
+        }})
+    );
+}
+
+fn diagnose_has_its_shape() {
+    let home = Home::new();
+    let said = home.line("diagnose --output json");
+    let value: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(value["version"], "1.0");
+    let checks = value["checks"].as_array().unwrap();
+    let mut counted = std::collections::BTreeMap::from(["pass", "warn", "fail", "skip"].map(|s| (s, 0)));
+    for check in checks {
+        let keys: Vec<&String> = check.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["detail", "hint", "message", "name", "status"]);
+        *counted.get_mut(check["status"].as_str().unwrap()).unwrap() += 1;
+        if check["status"] == "fail" {
+            assert_ne!(check["hint"], "", "{check}");
+        }
+    }
+    assert_eq!(value["summary"], serde_json::json!(counted));
+    assert_eq!(said.code, i32::from(counted["fail"] > 0));
+    let text = home.line("diagnose").out;
+    for group in ["Installation", "Platform", "Storage", "Connection"] {
+        assert!(text.contains(group));
+    }
+    assert!(text.trim_end().ends_with("skipped"), "{text}");
+    assert!(home.line("diagnose -o github-issue").out.starts_with("### sbx "));
+}
+
+fn completions() {
+    let home = Home::new();
+    for shell in ["bash", "fish", "powershell", "zsh"] {
+        let said = home.line(&format!("completion {shell}"));
+        assert_eq!(said.code, 0);
+        assert!(said.out.contains("diagnose"), "{shell}");
+    }
+    let described = home.line("completion fish").out;
+    let plain = home.line("completion fish --no-descriptions").out;
+    assert!(described.contains("List sandboxes") && !plain.contains("List sandboxes"));
+}
+
+fn foreign_directories_are_left_alone() {
+    let home = Home::new();
+    let state = home.path().join(".docker/sandboxes");
+    fs::create_dir_all(&state).unwrap();
+    write(&state.join("theirs.db"), "x");
+    let said = home.line("create --name box shell .");
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("did not make") && said.err.contains("hint: set SBX_HOME"), "{}", said.err);
+    assert_eq!(home.line("ls --json").code, 0);
+    assert_eq!(fs::read_dir(&state).unwrap().count(), 1);
+}
+
+fn a_reader_that_goes_away() {
+    let home = Home::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = home.command(["completion", "bash"]).stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(141), &b""[..]));
+}
+
+fn daemon_commands_without_a_daemon() {
+    let home = Home::new();
+    let json: serde_json::Value = serde_json::from_str(&home.line("daemon status --json").out).unwrap();
+    let state = home.path().join(".docker/sandboxes");
+    assert_eq!(
+        json,
+        serde_json::json!({
+            "status": "stopped", "socket": state.join("sandboxd.sock"), "logs": state.join("sandboxd.log")
+        })
+    );
+    let stop = home.line("daemon stop");
+    assert_eq!((stop.code, stop.err.as_str()), (0, "sandboxd is not running\n"));
+    home.fails("daemon log-level", 1, "error: no sandboxd daemon is running\nhint: sbx daemon start -d\n");
+    assert!(home.is_untouched());
+}
+
+fn write(path: &Path, text: &str) {
+    std::io::Write::write_all(&mut fs::File::create(path).unwrap(), text.as_bytes()).unwrap();
+}

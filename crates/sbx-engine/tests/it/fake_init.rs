@@ -1,0 +1,95 @@
+//! A process that stands for an init, and a thread that speaks for it.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use sbx_engine::socket::bind_unix;
+use sbx_engine::statedir::EXEC_SOCKET;
+use sbx_proto::PROTOCOL;
+use sbx_proto::exec::{Reply, Request};
+use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};
+
+/// What the fake does once it has been greeted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Says that this many commands run, and ends when it is told to.
+    Honest { running: u32 },
+    /// Says so, and then sends what the protocol does not allow.
+    Garbage,
+    /// Says that it is another sandbox.
+    Impostor,
+}
+
+pub(crate) struct FakeInit {
+    process: Child,
+    /// What the fake was asked for.
+    pub(crate) requests: Receiver<Request>,
+}
+
+impl FakeInit {
+    pub(crate) fn start(dir: &Path, id: &str, manner: Manner) -> Self {
+        let process = Command::new("sleep")
+            .arg("600")
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("sleep is installed");
+        let listener = bind_unix(dir, EXEC_SOCKET).unwrap();
+        let (sender, requests) = channel();
+        let (id, pid) = (id.to_owned(), process.id());
+        std::thread::spawn(move || serve(&listener, &id, pid, manner, &sender));
+        Self { process, requests }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.process.id()).unwrap()
+    }
+}
+
+impl Drop for FakeInit {
+    fn drop(&mut self) {
+        // It may have been killed, and waited for, by the engine.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+fn serve(listener: &UnixListener, id: &str, pid: u32, manner: Manner, seen: &Sender<Request>) {
+    while let Ok((stream, _)) = listener.accept() {
+        talk(stream, id, pid, manner, seen);
+    }
+}
+
+fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sender<Request>) {
+    let sandbox = match manner {
+        Manner::Honest { .. } | Manner::Garbage => id.to_owned(),
+        Manner::Impostor => "another".to_owned(),
+    };
+    let protocol = PROTOCOL;
+    let mut say = |reply: &Reply| drop(stream.write_all(&encode(reply).unwrap()));
+    say(&Reply::Hello { protocol, sandbox });
+    match manner {
+        Manner::Honest { running } => say(&Reply::Commands { running }),
+        Manner::Garbage => {
+            say(&Reply::Commands { running: 1 });
+            say(&Reply::Started { id: 7 });
+        }
+        Manner::Impostor => {}
+    }
+    let mut decoder = Decoder::new(MAX_REQUEST);
+    let mut buffer = [0; 1024];
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        decoder.push(&buffer[..count]);
+        while let Some(request) = decoder.next::<Request>().unwrap() {
+            if matches!(request, Request::Shutdown { .. }) {
+                let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+                drop(seen.send(request));
+                return;
+            }
+            drop(seen.send(request));
+        }
+    }
+}

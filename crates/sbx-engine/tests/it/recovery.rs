@@ -1,0 +1,234 @@
+//! Records and inits of a daemon that is gone.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use sbx_api::{Caller, Sandbox, Status};
+use sbx_engine::engine::Removal;
+use sbx_engine::ids::Facts;
+use sbx_engine::record::{InitProcess, Record, TemplateRecord, VERSION};
+use sbx_engine::setup::Helper;
+use sbx_engine::{Config, Engine, SandboxName, StateDir};
+use sbx_proto::plan::{IdRange, Ids, Mode};
+
+use crate::fake_init::{FakeInit, Manner};
+
+const ID: &str = "11111111-1111-4111-8111-111111111111";
+
+#[test]
+fn a_running_sandbox_is_taken_over_and_can_be_stopped() {
+    let world = World::new();
+    let init = world.running("kept", Manner::Honest { running: 2 }, None);
+    let engine = world.recover();
+    let kept = engine.inspect("kept").unwrap();
+    assert_eq!((kept.status, kept.sessions), (Status::Running, 2));
+    assert!(!engine.start("kept").unwrap().started);
+    assert!(
+        engine.remove("kept", Removal::WhenIdle).is_err(),
+        "commands run in it"
+    );
+    let stopped = engine.stop("kept").unwrap();
+    assert_eq!(stopped.status, Status::Stopped);
+    assert_eq!(stopped.stop_reason.as_deref(), Some("user"));
+    assert_eq!(init.requests.iter().take(2).count(), 2);
+    engine.remove("kept", Removal::WhenIdle).unwrap();
+    assert_eq!(world.state.names().unwrap(), vec![]);
+}
+
+#[test]
+fn a_deadline_that_passed_without_a_daemon_counts() {
+    let world = World::new();
+    let past = Timestamp::now() - SignedDuration::from_secs(5);
+    let _idle = world.running("idle", Manner::Honest { running: 0 }, Some(past));
+    let _busy = world.running("busy", Manner::Honest { running: 1 }, Some(past));
+    let engine = world.recover();
+    let idle = wait_for(&engine, "idle", |s| s.status == Status::Stopped);
+    assert_eq!(idle.stop_reason.as_deref(), Some("idle"));
+    let busy = engine.inspect("busy").unwrap();
+    assert_eq!((busy.status, busy.stop_at), (Status::Running, None));
+    engine.stop_all();
+    let busy = engine.inspect("busy").unwrap();
+    assert_eq!(busy.stop_reason.as_deref(), Some("daemon stop"));
+}
+
+#[test]
+fn an_init_that_answers_garbage_is_killed() {
+    let world = World::new();
+    let _init = world.running("bad", Manner::Garbage, None);
+    let engine = world.recover();
+    let bad = wait_for(&engine, "bad", |s| s.status == Status::Stopped);
+    assert_eq!(bad.stop_reason.as_deref(), Some("init answered garbage"));
+}
+
+#[test]
+fn what_does_not_prove_itself_is_not_running() {
+    let world = World::new();
+    let _impostor = world.running("impostor", Manner::Impostor, None);
+    world.record("dead", |record| record.status = Status::Running);
+    world.record("rebooted", |record| {
+        record.status = Status::Running;
+        record.init = Some(InitProcess {
+            pid: i32::try_from(std::process::id()).unwrap(),
+            start_time: 1,
+            boot_id: "another".into(),
+        });
+    });
+    let engine = world.recover();
+    let reasons: Vec<_> = engine
+        .list()
+        .into_iter()
+        .map(|s| (s.name, s.status, s.stop_reason.unwrap()))
+        .collect();
+    let row = |name: &str, reason: &str| (name.to_owned(), Status::Stopped, reason.to_owned());
+    assert_eq!(
+        reasons,
+        [
+            row("dead", "crashed"),
+            row("impostor", "crashed"),
+            row("rebooted", "host restarted"),
+        ]
+    );
+}
+
+#[test]
+fn interrupted_creates_and_removes_are_finished() {
+    let world = World::new();
+    for (name, status) in [("created", Status::Creating), ("removed", Status::Removing)] {
+        let dir = world.record(name, |record| record.status = status);
+        std::fs::create_dir_all(dir.join("layers/root/upper/deep/er")).unwrap();
+        std::fs::File::create(dir.join("output.0.log")).unwrap();
+    }
+    let unborn = world.state.sandboxes().join("unborn");
+    std::fs::create_dir(&unborn).unwrap();
+    std::fs::File::create(unborn.join(".sandbox.json.1.1.tmp")).unwrap();
+    world.record("stopped", |_| {});
+    let engine = world.recover();
+    let limit = Instant::now() + Duration::from_secs(20);
+    while engine.list().len() > 1 && Instant::now() < limit {
+        std::thread::yield_now();
+    }
+    let left: Vec<_> = world.state.names().unwrap();
+    assert_eq!(left, [SandboxName::parse("stopped").unwrap()]);
+}
+
+#[test]
+fn keeping_is_recorded() {
+    let world = World::new();
+    let later = Timestamp::now() + SignedDuration::from_secs(1000);
+    let _init = world.running("kept", Manner::Honest { running: 0 }, Some(later));
+    let engine = world.recover();
+    assert_eq!(engine.inspect("kept").unwrap().stop_at, Some(later));
+    let kept = engine.keep("kept", true).unwrap();
+    assert_eq!((kept.keep_alive, kept.stop_at), (true, None));
+    let dir = world.state.sandbox(&SandboxName::parse("kept").unwrap());
+    assert!(Record::read(&dir).unwrap().keep_alive);
+    engine.stop_all();
+}
+
+struct World {
+    state: StateDir,
+    _temp: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+        state.claim().unwrap();
+        Self { state, _temp: temp }
+    }
+
+    /// The daemon comes back.
+    fn recover(&self) -> Engine {
+        let engine = Engine::new(Config {
+            state: self.state.clone(),
+            settings: self.state.settings().unwrap(),
+            facts: Facts::default(),
+            helper: Helper::new(None, None).unwrap(),
+        });
+        engine.recover().unwrap();
+        engine
+    }
+
+    fn record(&self, name: &str, change: impl FnOnce(&mut Record)) -> std::path::PathBuf {
+        let mut record = record(name);
+        change(&mut record);
+        let dir = self.state.sandbox(&record.name);
+        std::fs::create_dir_all(dir.path()).unwrap();
+        record.write(&dir).unwrap();
+        dir.path().to_owned()
+    }
+
+    fn running(&self, name: &str, manner: Manner, stop_at: Option<Timestamp>) -> FakeInit {
+        let dir = self.record(name, |_| {});
+        let init = FakeInit::start(&dir, ID, manner);
+        self.record(name, |record| {
+            record.status = Status::Running;
+            record.stop_at = stop_at;
+            record.init = Some(InitProcess {
+                pid: init.pid(),
+                start_time: sbx_sys::process::start_time(init.pid()).unwrap(),
+                boot_id: boot_id(),
+            });
+        });
+        init
+    }
+}
+
+fn boot_id() -> String {
+    let text = std::fs::read_to_string(Path::new("/proc/sys/kernel/random/boot_id")).unwrap();
+    text.trim().to_owned()
+}
+
+fn record(name: &str) -> Record {
+    // Everything belongs to the caller, so that no helper is needed to remove it.
+    let caller = vec![IdRange {
+        inside: 1000,
+        outside: 1000,
+        count: 1,
+    }];
+    Record {
+        version: VERSION,
+        name: SandboxName::parse(name).unwrap(),
+        id: ID.into(),
+        agent: "shell".into(),
+        status: Status::Stopped,
+        workspaces: Vec::new(),
+        env: BTreeMap::new(),
+        caller: Caller::default(),
+        ids: Ids {
+            mode: Mode::Single,
+            uid: caller.clone(),
+            gid: caller,
+        },
+        template: TemplateRecord {
+            name: "host".into(),
+            fingerprint: None,
+            started_with: None,
+        },
+        init: None,
+        created_at: Timestamp::UNIX_EPOCH,
+        started_at: None,
+        stopped_at: None,
+        last_used_at: None,
+        stop_reason: None,
+        keep_alive: false,
+        stop_at: None,
+        mounts: Vec::new(),
+        warnings: Vec::new(),
+    }
+}
+
+fn wait_for(engine: &Engine, name: &str, done: impl Fn(&Sandbox) -> bool) -> Sandbox {
+    let limit = Instant::now() + Duration::from_secs(20);
+    loop {
+        let sandbox = engine.inspect(name).unwrap();
+        if done(&sandbox) {
+            return sandbox;
+        }
+        assert!(Instant::now() < limit, "{sandbox:?}");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,302 @@
+//! A daemon and an init that say what a test wants them to: the client must not believe either.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::{FileType, fstat};
+use sbx_engine::StateDir;
+use sbx_engine::socket::bind_unix;
+use sbx_engine::statedir::SOCKET;
+use sbx_proto::PROTOCOL;
+use sbx_proto::exec::{Exec, ExitStatus, Reply, Request};
+use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};
+use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
+
+use super::Home;
+
+pub(super) const TESTS: [(&str, fn()); 8] = [
+    ("an_init_that_follows_the_protocol", an_init_that_follows_the_protocol),
+    ("an_init_that_talks_garbage", an_init_that_talks_garbage),
+    ("an_init_that_sends_what_is_no_terminal", an_init_that_sends_what_is_no_terminal),
+    ("an_init_that_goes_away_is_asked_again_once", an_init_that_goes_away_is_asked_again_once),
+    ("nothing_of_the_host_is_handed_over", nothing_of_the_host_is_handed_over),
+    ("output_that_comes_before_the_end_is_delivered", output_that_comes_before_the_end_is_delivered),
+    ("a_daemon_of_another_version", a_daemon_of_another_version),
+    ("a_daemon_that_talks_garbage", a_daemon_that_talks_garbage),
+];
+
+const STARTED: &str = r#"{"exec_socket":"vm/box/exec.sock","started":false,"warnings":[]}"#;
+
+/// Serves both sockets until the test ends.
+struct Fake {
+    home: Home,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Fake {
+    /// `init` is called for every connection to the init socket, `answer` gives the daemon's raw answers.
+    fn new(
+        init: impl Fn(&UnixStream) + Send + 'static,
+        answer: impl Fn(&str) -> Vec<u8> + Send + 'static,
+    ) -> Self {
+        let home = Home::new();
+        let state = StateDir::locate(home.path(), None).unwrap();
+        state.claim().unwrap();
+        let dir = state.sandboxes().join("box");
+        std::fs::create_dir(&dir).unwrap();
+        let daemon = bind_unix(state.root(), SOCKET).unwrap();
+        let exec = bind_unix(&dir, "exec.sock").unwrap();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for stream in daemon.incoming() {
+                let mut stream = stream.unwrap();
+                let mut head = [0; 65536];
+                let read = stream.read(&mut head).unwrap();
+                let line = String::from_utf8_lossy(&head[..read]).into_owned();
+                if line.contains("/start ") {
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+                let _ = stream.write_all(&answer(&line));
+            }
+        });
+        std::thread::spawn(move || {
+            for stream in exec.incoming() {
+                init(&stream.unwrap());
+            }
+        });
+        Self { home, asked }
+    }
+
+    fn with_init(init: impl Fn(&UnixStream) + Send + 'static) -> Self {
+        Self::new(init, |_| http(200, STARTED))
+    }
+}
+
+fn http(status: u16, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status} Word\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// Reads the greeting and the command with its descriptors.
+fn hear(stream: &UnixStream) -> (Box<Exec>, Vec<OwnedFd>) {
+    let (mut decoder, mut fds) = (Decoder::new(MAX_REQUEST), Vec::new());
+    let mut buffer = [0; 65536];
+    loop {
+        let count = recv_with_fds(stream, &mut buffer, &mut fds).unwrap();
+        assert_ne!(count, 0, "the client went away");
+        decoder.push(&buffer[..count]);
+        while let Some(request) = decoder.next::<Request>().unwrap() {
+            if let Request::Exec(exec) = request {
+                return (exec, fds);
+            }
+        }
+    }
+}
+
+fn say(stream: &UnixStream, reply: &Reply, fds: &[BorrowedFd<'_>]) {
+    // The client may have had enough already.
+    let _ = send_with_fds(stream, &encode(reply).unwrap(), fds);
+}
+
+fn hello() -> Reply {
+    Reply::Hello { protocol: PROTOCOL, sandbox: "id".to_owned() }
+}
+
+fn exited(code: i32) -> Reply {
+    Reply::Exited { status: ExitStatus::Code(code) }
+}
+
+fn an_init_that_follows_the_protocol() {
+    let fake = Fake::with_init(|stream| {
+        let (exec, fds) = hear(stream);
+        assert_eq!(fds.len(), 3);
+        let argv: Vec<_> = exec.argv.iter().map(|arg| arg.as_bytes().to_vec()).collect();
+        assert_eq!(argv, [&b"cat"[..], b"-", b"--json"]);
+        assert_eq!(exec.user.as_deref(), Some("root"));
+        say(stream, &hello(), &[]);
+        say(stream, &Reply::Started { id: 1 }, &[]);
+        let mut fds = fds.into_iter().map(std::fs::File::from);
+        let (mut stdin, mut stdout, mut stderr) = (fds.next().unwrap(), fds.next().unwrap(), fds.next().unwrap());
+        let mut input = Vec::new();
+        stdin.read_to_end(&mut input).unwrap();
+        stdout.write_all(&input).unwrap();
+        stderr.write_all(b"to stderr").unwrap();
+        say(stream, &exited(42), &[]);
+    });
+    let input = fake.home.path().join("input");
+    let bytes: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::File::create(&input).unwrap().write_all(&bytes).unwrap();
+    let output = fake
+        .home
+        .command(["exec", "-i", "-u", "root", "box", "cat", "-", "--json"])
+        .stdin(std::fs::File::open(&input).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(42));
+    assert!(output.stdout == bytes, "stdin did not arrive as it was");
+    assert_eq!(output.stderr, b"to stderr");
+}
+
+fn an_init_that_talks_garbage() {
+    let pipes = || rustix::pipe::pipe().unwrap();
+    let conversations: [fn(&UnixStream, &[BorrowedFd<'_>]); 7] = [
+        |stream, _| drop((&mut &*stream).write_all(&[0xff; 100])),
+        |stream, _| drop((&mut &*stream).write_all(b"\x05\0\0\0hello")),
+        |stream, _| say(stream, &exited(0), &[]),
+        |stream, _| say(stream, &Reply::Commands { running: 1 }, &[]),
+        |stream, fds| say(stream, &hello(), fds),
+        |stream, fds| {
+            say(stream, &hello(), &[]);
+            say(stream, &Reply::Started { id: 1 }, &fds[..1]);
+        },
+        |stream, _| {
+            say(stream, &hello(), &[]);
+            say(stream, &exited(0), &[]);
+        },
+    ];
+    for conversation in conversations {
+        let fake = Fake::with_init(move |stream| {
+            let (_, _fds) = hear(stream);
+            let (read, write) = pipes();
+            conversation(stream, &[read.as_fd(), write.as_fd()]);
+        });
+        let status = fake.home.path().join("status");
+        let said = fake.home.sbx(["exec", "--status-file", status.to_str().unwrap(), "box", "true"]);
+        assert_eq!(said.code, 125, "{}", said.err);
+        assert!(said.err.contains("out of protocol"), "{}", said.err);
+        assert_eq!(std::fs::read_to_string(status).unwrap(), "{\"by\":\"engine\",\"code\":125}\n");
+    }
+}
+
+fn an_init_that_sends_what_is_no_terminal() {
+    let fake = Fake::with_init(|stream| {
+        let _ = hear(stream);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        say(stream, &hello(), &[]);
+        say(stream, &Reply::Started { id: 1 }, &[file.as_fd()]);
+    });
+    let said = fake.home.sbx(["exec", "-t", "box", "true"]);
+    assert_eq!(said.code, 125);
+    assert!(said.err.contains("out of protocol"), "{}", said.err);
+}
+
+fn an_init_that_goes_away_is_asked_again_once() {
+    let fake = Fake::with_init(|stream| drop(hear(stream)));
+    let said = fake.home.sbx(["exec", "box", "true"]);
+    assert_eq!(said.code, 125);
+    assert!(said.err.contains("does not stay up"), "{}", said.err);
+    assert_eq!(fake.asked.load(Ordering::SeqCst), 2);
+
+    let tries = AtomicUsize::new(0);
+    let fake = Fake::with_init(move |stream| {
+        let _kept = hear(stream);
+        if tries.fetch_add(1, Ordering::SeqCst) == 1 {
+            for reply in [hello(), Reply::Started { id: 1 }, exited(3)] {
+                say(stream, &reply, &[]);
+            }
+        }
+    });
+    assert_eq!(fake.home.sbx(["exec", "box", "true"]).code, 3);
+
+    let fake = Fake::with_init(|stream| {
+        let _kept = hear(stream);
+        say(stream, &hello(), &[]);
+        say(stream, &Reply::Started { id: 1 }, &[]);
+    });
+    let said = fake.home.sbx(["exec", "box", "true"]);
+    assert_eq!((said.code, fake.asked.load(Ordering::SeqCst)), (125, 1), "a command that ran is not run again");
+}
+
+fn nothing_of_the_host_is_handed_over() {
+    let fake = Fake::with_init(|stream| {
+        let (_, fds) = hear(stream);
+        let fifos = fds
+            .iter()
+            .all(|fd| FileType::from_raw_mode(fstat(fd).unwrap().st_mode) == FileType::Fifo);
+        say(stream, &hello(), &[]);
+        say(stream, &Reply::Started { id: 1 }, &[]);
+        rustix::io::write(&fds[1], b"out ").unwrap();
+        rustix::io::write(&fds[2], b"err").unwrap();
+        say(stream, &exited(if fifos { 0 } else { 1 }), &[]);
+    });
+    let home = &fake.home;
+    let path = home.path().join("out");
+    let file = std::fs::File::create(&path).unwrap();
+    let directory = std::fs::File::open(home.path()).unwrap();
+    let status = home
+        .command(["exec", "-i", "box", "true"])
+        .stdin(directory)
+        .stdout(file.try_clone().unwrap())
+        .stderr(file)
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "out err");
+
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let status = home
+        .command(["exec", "box", "true"])
+        .stdout(OwnedFd::from(theirs))
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(0));
+    let mut said = String::new();
+    (&ours).read_to_string(&mut said).unwrap();
+    assert_eq!(said, "out ");
+}
+
+fn output_that_comes_before_the_end_is_delivered() {
+    let fake = Fake::with_init(|stream| {
+        let (_, fds) = hear(stream);
+        say(stream, &hello(), &[]);
+        say(stream, &Reply::Started { id: 1 }, &[]);
+        // As much as the pipe holds, and its end stays open: a background process has it.
+        let mut wrote = 0;
+        while wrote < 65536 {
+            wrote += rustix::io::write(&fds[1], &[b'x'; 4096]).unwrap();
+        }
+        say(stream, &exited(0), &[]);
+        std::mem::forget(fds);
+    });
+    let path = fake.home.path().join("out");
+    let file = std::fs::File::create(&path).unwrap();
+    let status = fake.home.command(["exec", "box", "true"]).stdout(file).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 65536);
+}
+
+fn a_daemon_of_another_version() {
+    let fake = Fake::new(
+        |_| {},
+        |_| http(409, r#"{"message":"this is sbx 0.1.0, the daemon is 9.9","code":"version_mismatch","hint":"sbx daemon restart"}"#),
+    );
+    for (args, code) in [(&["exec", "box", "true"][..], 125), (&["ls"], 1), (&["stop", "box"], 1)] {
+        let said = fake.home.sbx(args);
+        assert_eq!(said.code, code);
+        assert_eq!(said.err, "error: this is sbx 0.1.0, the daemon is 9.9\nhint: sbx daemon restart\n");
+    }
+    let version = fake.home.line("version");
+    assert_eq!(version.code, 0);
+    assert!(version.out.contains("server: unavailable"));
+}
+
+fn a_daemon_that_talks_garbage() {
+    let answers: [fn() -> Vec<u8>; 5] = [
+        || b"garbage\r\n\r\n".to_vec(),
+        || http(200, "not json"),
+        || http(500, "not json"),
+        || b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort".to_vec(),
+        || [b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b' '; 17 << 20]].concat(),
+    ];
+    for answer in answers {
+        let fake = Fake::new(|_| {}, move |_| answer());
+        let said = fake.home.line("ls --json");
+        assert_eq!((said.code, said.out.as_str()), (1, ""));
+        let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
+        assert_eq!(error["error"]["code"], "engine", "{error}");
+    }
+}
