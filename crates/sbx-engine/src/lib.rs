@@ -24,6 +24,7 @@ pub mod view;
 pub mod workspace;
 pub mod workspace_hints;
 
+mod draft;
 mod lifecycle;
 mod recovery;
 

@@ -149,9 +149,9 @@ impl Shared {
 
     fn follow(&self, entry: &Entry, mut link: Link, pidfd: &OwnedFd) {
         let reason = self.listen(entry, &mut link);
-        if !wait_briefly(pidfd, BEYOND_GRACE)
-            && let Err(error) = pidfd_kill(pidfd, Signal::KILL)
-        {
+        // One that closes the connection properly is ending by itself.
+        let ended = reason != GARBAGE && wait_briefly(pidfd, BEYOND_GRACE);
+        if !ended && let Err(error) = pidfd_kill(pidfd, Signal::KILL) {
             tracing::error!(sandbox = %entry.name, %error, "cannot kill the init");
         }
         if let Err(error) = wait_pidfd(pidfd) {

@@ -243,7 +243,11 @@ impl Session {
                     meanings.push(Ready::Source);
                 }
                 if let Some((to, wait)) = relay.destination() {
-                    let flags = if wait == Wait::Writable { output } else { nothing };
+                    let flags = if wait == Wait::Writable {
+                        output
+                    } else {
+                        nothing
+                    };
                     fds.push(PollFd::from_borrowed_fd(to, flags));
                     meanings.push(Ready::Destination);
                 }
@@ -271,8 +275,8 @@ impl Session {
             .map(|(fd, what)| (fd.revents(), what))
             .filter(|(events, what)| {
                 // Anything else is no news about the command's end of the input.
-                *what != Ready::Destination || events
-                        .intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP)
+                *what != Ready::Destination
+                    || events.intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP)
             })
             .map(|(_, what)| what)
             .collect())
@@ -377,11 +381,7 @@ impl Session {
     }
 
     fn signal(&mut self) -> Result<Option<Outcome>, Failure> {
-        while let Some(number) = self
-            .signals
-            .read()
-            .map_err(engine("cannot read signals"))?
-        {
+        while let Some(number) = self.signals.read().map_err(engine("cannot read signals"))? {
             let request = if number == Signal::WINCH.as_raw() {
                 let (rows, cols) = terminal::size();
                 Request::Resize { rows, cols }

@@ -87,7 +87,9 @@ fn spawn(context: &Context, state: &StateDir) -> io::Result<ChildStdout> {
     // Whatever else the caller has open stays the caller's.
     sbx_sys::process::close_on_exec_from(3)?;
     let mut child = sbx_sys::process::spawn_detached(&mut command)?;
-    context.ui.debug(|| format!("sandboxd is pid {}", child.id()));
+    context
+        .ui
+        .debug(|| format!("sandboxd is pid {}", child.id()));
     child
         .stdout
         .take()

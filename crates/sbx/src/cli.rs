@@ -27,6 +27,18 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
+/// `sbx exec` by itself: it is what programs call in a loop, and the whole tree takes longer to build than the
+/// rest of the client's work.
+#[derive(Debug, Parser)]
+#[command(name = "sbx exec", disable_version_flag = true)]
+struct ExecCli {
+    /// Tell on stderr what is being done
+    #[arg(short = 'D', long)]
+    debug: bool,
+    #[command(flatten)]
+    args: exec::Args,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(run::Args),
@@ -56,6 +68,19 @@ pub(crate) enum Codes {
 }
 
 impl Cli {
+    pub(crate) fn parse_line(line: &[OsString]) -> Result<Self, clap::Error> {
+        match line {
+            [_, command, ..] if command == "exec" => {
+                let exec = ExecCli::try_parse_from(line.iter().skip(1))?;
+                Ok(Self {
+                    debug: exec.debug,
+                    command: Some(Command::Exec(exec.args)),
+                })
+            }
+            _ => Self::try_parse_from(line),
+        }
+    }
+
     pub(crate) fn error_style(&self) -> ErrorStyle {
         let json = match &self.command {
             Some(Command::Ls(args)) => args.json,
@@ -77,7 +102,11 @@ impl Cli {
             )
             | None => false,
         };
-        if json { ErrorStyle::Json } else { ErrorStyle::Text }
+        if json {
+            ErrorStyle::Json
+        } else {
+            ErrorStyle::Text
+        }
     }
 
     pub(crate) fn codes(&self) -> Codes {
@@ -106,9 +135,7 @@ impl Cli {
             Command::Diagnose(args) => diagnose::run(context, args).map(done),
             Command::Daemon(args) => daemon::run(context, args).map(done),
             Command::Version(args) => version::run(context, args).map(done),
-            Command::Completion(args) => {
-                completion::run(context, args, Self::command()).map(done)
-            }
+            Command::Completion(args) => completion::run(context, args, Self::command()).map(done),
             Command::Other(words) => other(context, words).map(done),
         }
     }
@@ -121,7 +148,9 @@ fn other(context: &Context, words: &[OsString]) -> Result<(), Failure> {
         .map(|word| word.to_string_lossy().into_owned())
         .unwrap_or_default();
     if name == "login" {
-        context.ui.note("No account is needed: everything works without signing in.");
+        context
+            .ui
+            .note("No account is needed: everything works without signing in.");
         return Ok(());
     }
     if later::is_later_command(&name) {
@@ -167,13 +196,20 @@ mod tests {
 
     #[test]
     fn exec_takes_no_flag_after_the_sandbox() {
-        for line in ["sbx exec -i box cat -t --workdir x", "sbx exec -i -- box cat -t --workdir x"] {
-            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        for line in [
+            "sbx exec -i box cat -t --workdir x",
+            "sbx exec -i -- box cat -t --workdir x",
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let cli = Cli::parse_line(&words).unwrap();
             let Some(Command::Exec(args)) = cli.command else {
                 panic!("not exec")
             };
             let text = format!("{args:?}");
-            assert!(text.contains(r#"words: ["box", "cat", "-t", "--workdir", "x"]"#), "{text}");
+            assert!(
+                text.contains(r#"words: ["box", "cat", "-t", "--workdir", "x"]"#),
+                "{text}"
+            );
             assert!(text.contains("tty: false"), "{text}");
         }
     }

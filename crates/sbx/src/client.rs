@@ -126,8 +126,11 @@ impl<'a> Client<'a> {
             Ok(stream) => Ok(stream),
             Err(error) if nobody_listens(&error) => match self.absent {
                 Absent::Start => autostart::start(self.context, &self.state),
-                Absent::Report => Err(Failure::new(Kind::NoDaemon, "no sandboxd daemon is running")
-                    .hint("sbx daemon start -d")),
+                Absent::Report => Err(Failure::new(
+                    Kind::NoDaemon,
+                    "no sandboxd daemon is running",
+                )
+                .hint("sbx daemon start -d")),
             },
             Err(error) => Err(Failure::new(
                 Kind::Engine,

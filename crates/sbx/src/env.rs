@@ -102,8 +102,8 @@ impl Env {
 
     pub(crate) fn for_daemon(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.vars.iter().filter_map(|(key, value)| {
-            let wanted = FOR_DAEMON.iter().any(|name| key == name)
-                || key.as_bytes().starts_with(b"XDG_");
+            let wanted =
+                FOR_DAEMON.iter().any(|name| key == name) || key.as_bytes().starts_with(b"XDG_");
             wanted.then_some((key.as_os_str(), value.as_os_str()))
         })
     }

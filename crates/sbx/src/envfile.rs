@@ -36,9 +36,10 @@ impl EnvArgs {
         let mut variables = Variables::new();
         for path in &self.env_file {
             let bytes = read(path)?;
-            let parsed = parse(&bytes, |key| caller.get(key).map(OsBytes::from)).map_err(|bad| {
-                failure(format!("{}:{}: {}", path.display(), bad.line, bad.message))
-            })?;
+            let parsed =
+                parse(&bytes, |key| caller.get(key).map(OsBytes::from)).map_err(|bad| {
+                    failure(format!("{}:{}: {}", path.display(), bad.line, bad.message))
+                })?;
             variables.extend(parsed);
         }
         for arg in &self.env {
@@ -178,7 +179,8 @@ mod tests {
 
     #[test]
     fn values_are_raw() {
-        let text = "A=1\n# comment\n\n  B= \"two\" # not a comment \nC=\nD=a=b\nHAVE\nMISSING\nE=x\r";
+        let text =
+            "A=1\n# comment\n\n  B= \"two\" # not a comment \nC=\nD=a=b\nHAVE\nMISSING\nE=x\r";
         let expected = [
             ("A", "1"),
             ("B", " \"two\" # not a comment "),
@@ -212,10 +214,7 @@ mod tests {
         };
         let args = EnvArgs {
             env: vec!["C=flag".into(), "COPIED".into(), "ABSENT".into()],
-            env_file: vec![
-                file("one", "A=1\nB=1\nC=1\n"),
-                file("two", "B=2\nC=2\n"),
-            ],
+            env_file: vec![file("one", "A=1\nB=1\nC=1\n"), file("two", "B=2\nC=2\n")],
         };
         let resolved = args.resolve_text(&Env::of(&[("COPIED", "yes")])).unwrap();
         let expected = [("A", "1"), ("B", "2"), ("C", "flag"), ("COPIED", "yes")];

@@ -313,7 +313,11 @@ mod tests {
 
     #[test]
     fn garbage_and_huge_messages_are_refused() {
-        for bytes in [&b"\xff\xff\xff\xff"[..], b"\x05\0\0\0hello", b"\x02\0\0\0{}"] {
+        for bytes in [
+            &b"\xff\xff\xff\xff"[..],
+            b"\x05\0\0\0hello",
+            b"\x02\0\0\0{}",
+        ] {
             let (mut init, theirs) = pair(Terminal::None);
             io::Write::write_all(&mut &theirs, bytes).unwrap();
             let failure = hear(&mut init).unwrap_err();

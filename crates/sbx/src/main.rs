@@ -33,8 +33,6 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::cli::{Cli, Codes};
 use crate::context::Context;
 use crate::env::Env;
@@ -55,7 +53,7 @@ fn main() -> ExitCode {
 
 fn command_line(env: Env, args: &[OsString]) -> ExitCode {
     let no_colour = env.get("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match Cli::parse_line(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&Ui::new(ErrorStyle::Text, false, no_colour), &error, args),
     };

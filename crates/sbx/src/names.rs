@@ -26,7 +26,9 @@ fn distance(a: &str, b: &str) -> usize {
         let mut left = i + 1;
         let mut next = vec![left];
         for (y, above) in b.iter().zip(row.iter().skip(1)) {
-            left = (above + 1).min(left + 1).min(diagonal + usize::from(x != *y));
+            left = (above + 1)
+                .min(left + 1)
+                .min(diagonal + usize::from(x != *y));
             diagonal = *above;
             next.push(left);
         }

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fcntl_getfl, fcntl_setfl, fchmod, fstat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -110,11 +110,7 @@ impl Sharing {
         }
     }
 
-    fn output(
-        self,
-        caller: BorrowedFd<'static>,
-        outputs: &mut Vec<Output>,
-    ) -> Result<End, Errno> {
+    fn output(self, caller: BorrowedFd<'static>, outputs: &mut Vec<Output>) -> Result<End, Errno> {
         if is_anonymous_output_pipe(caller) {
             self.open_to_sandbox(caller, 0o622);
             return Ok(End::Caller(caller));
@@ -135,8 +131,7 @@ pub(crate) fn set_nonblocking(fd: impl AsFd) -> Result<(), Errno> {
 /// A pipe without a name whose write end this is, and nothing else.
 fn is_anonymous_output_pipe(fd: BorrowedFd<'_>) -> bool {
     let is_fifo = file_type(fd) == Some(FileType::Fifo);
-    let write_only =
-        fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::WRONLY);
+    let write_only = fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::WRONLY);
     is_fifo && write_only && link_of(fd).is_some_and(|link| link.starts_with(b"pipe:["))
 }
 
@@ -196,12 +191,8 @@ mod tests {
             0,
         )
         .unwrap();
-        let reader = rustix::fs::open(
-            &named,
-            OFlags::RDONLY | OFlags::NONBLOCK,
-            Mode::empty(),
-        )
-        .unwrap();
+        let reader =
+            rustix::fs::open(&named, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
         let writer = std::fs::OpenOptions::new()
             .write(true)
             .open(&named)

@@ -192,9 +192,7 @@ impl Sink {
         match self {
             Self::Plain(fd) => rustix::io::write(fd, bytes),
             Self::Reopened(fd) => rustix::io::write(fd, bytes),
-            Self::Cautious(fd) => {
-                rustix::io::write(fd, bytes.get(..CAUTIOUS).unwrap_or(bytes))
-            }
+            Self::Cautious(fd) => rustix::io::write(fd, bytes.get(..CAUTIOUS).unwrap_or(bytes)),
             Self::Socket(fd) => {
                 rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
@@ -315,7 +313,7 @@ mod tests {
     fn only_what_the_command_wrote_is_relayed_after_its_end() {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         set_nonblocking(&read).unwrap();
-        let null = Box::leak(Box::new(
+        let null: &'static std::fs::File = Box::leak(Box::new(
             std::fs::OpenOptions::new()
                 .write(true)
                 .open("/dev/null")
@@ -333,7 +331,7 @@ mod tests {
     #[test]
     fn a_full_pipe_keeps_its_bytes_and_input_waits() {
         let (source, feed) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let source = Box::leak(Box::new(source));
+        let source: &'static OwnedFd = Box::leak(Box::new(source));
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         set_nonblocking(&write).unwrap();
         let filler = vec![0_u8; 64 << 10];

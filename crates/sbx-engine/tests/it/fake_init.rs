@@ -81,8 +81,8 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
     let mut decoder = Decoder::new(MAX_REQUEST);
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
-        decoder.push(&buffer[..count]);
-        while let Some(request) = decoder.next::<Request>().unwrap() {
+        decoder.push(buffer.get(..count).unwrap());
+        while let Some(request) = decoder.take::<Request>().unwrap() {
             if matches!(request, Request::Shutdown { .. }) {
                 let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
                 rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

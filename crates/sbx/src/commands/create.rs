@@ -135,9 +135,10 @@ fn caller(context: &Context, primary: Option<&WorkspaceRequest>) -> Result<Calle
     let env = &context.env;
     let text = |key: &str| match env.get(key) {
         None => Ok(String::new()),
-        Some(value) => value.to_str().map(str::to_owned).ok_or_else(|| {
-            Failure::new(Kind::BadRequest, format!("variable {key} is not UTF-8"))
-        }),
+        Some(value) => value
+            .to_str()
+            .map(str::to_owned)
+            .ok_or_else(|| Failure::new(Kind::BadRequest, format!("variable {key} is not UTF-8"))),
     };
     let (git_name, git_email) = primary
         .map(|workspace| git_identity(Path::new(&workspace.path)))

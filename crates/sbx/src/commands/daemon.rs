@@ -173,7 +173,11 @@ fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    let status = if daemon.is_some() { "running" } else { "stopped" };
+    let status = if daemon.is_some() {
+        "running"
+    } else {
+        "stopped"
+    };
     let socket = state.socket().display().to_string();
     let logs = state.log().display().to_string();
     if as_json {

@@ -147,8 +147,7 @@ fn streams(args: &Args) -> Result<Streams, Failure> {
     }
     if stdin == Stdin::Attached && !rustix::termios::isatty(rustix::stdio::stdin()) {
         return Err(
-            Failure::new(Kind::BadRequest, "the input device is not a TTY")
-                .hint("leave out `-t`"),
+            Failure::new(Kind::BadRequest, "the input device is not a TTY").hint("leave out `-t`"),
         );
     }
     Ok(Streams::Terminal { stdin, detach_keys })

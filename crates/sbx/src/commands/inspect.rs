@@ -104,7 +104,10 @@ fn to_text(sandbox: &Sandbox, daemon: Option<&DaemonInfo>, now: Timestamp) -> St
     if let Some(stop_at) = sandbox.stop_at {
         lines.add(
             "Stops",
-            &format!("in {}", text::duration(stop_at.as_second() - now.as_second())),
+            &format!(
+                "in {}",
+                text::duration(stop_at.as_second() - now.as_second())
+            ),
         );
     }
     if sandbox.keep_alive {
@@ -123,7 +126,10 @@ fn to_text(sandbox: &Sandbox, daemon: Option<&DaemonInfo>, now: Timestamp) -> St
     for workspace in &sandbox.workspaces {
         let access = if workspace.readonly { "ro" } else { "rw" };
         let missing = if workspace.missing { ", missing" } else { "" };
-        lines.add("Workspace", &format!("{} ({access}{missing})", workspace.path));
+        lines.add(
+            "Workspace",
+            &format!("{} ({access}{missing})", workspace.path),
+        );
     }
     for mount in &sandbox.mounts {
         let access = if mount.readonly { "ro" } else { "rw" };

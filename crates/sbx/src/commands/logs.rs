@@ -120,7 +120,10 @@ mod tests {
             "{\"t\":\"2026-01-01T00:00:00Z\",\"gen\":1,\"id\":1,\"s\":\"out\",\"d\":[255,10]}\n",
             "{\"t\":\"2026-01-",
         );
-        File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
+        File::create(&path)
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
         let mut records = Vec::new();
         read(&path, &mut records).unwrap();
         let seen: Vec<_> = records.iter().map(|r| (r.s, r.d.as_bytes())).collect();

@@ -23,7 +23,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     // Looked up first, without starting anything: there may be nothing to do.
     let existing = reading::list(context)?;
     let names: Vec<String> = if args.all {
-        existing.iter().map(|sandbox| sandbox.name.clone()).collect()
+        existing
+            .iter()
+            .map(|sandbox| sandbox.name.clone())
+            .collect()
     } else {
         args.names.clone()
     };
@@ -71,7 +74,10 @@ fn confirm(context: &Context, args: &Args, names: &[String]) -> Result<(), Failu
         )
         .hint("use --force"));
     }
-    if context.ui.confirm(&format!("Remove {what} and everything in it?")) {
+    if context
+        .ui
+        .confirm(&format!("Remove {what} and everything in it?"))
+    {
         Ok(())
     } else {
         Err(Failure::failed("nothing was removed"))

@@ -60,8 +60,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
             name,
             workspaces,
         } => {
-            let sandbox =
-                create::create(context, &client, agent, &name, workspaces, &args.flags)?;
+            let sandbox = create::create(context, &client, agent, &name, workspaces, &args.flags)?;
             if !args.quiet {
                 create::summary(context, &sandbox);
             }
@@ -92,9 +91,10 @@ enum Target {
 impl Target {
     fn find(context: &Context, client: &Client<'_>, args: &Args) -> Result<Self, Failure> {
         let word = match &args.agent {
-            Some(word) => Some(word.to_str().ok_or_else(|| {
-                Failure::new(Kind::BadRequest, "the AGENT is not UTF-8")
-            })?),
+            Some(word) => Some(
+                word.to_str()
+                    .ok_or_else(|| Failure::new(Kind::BadRequest, "the AGENT is not UTF-8"))?,
+            ),
             None => None,
         };
         if let (Some(word), None) = (word, &args.flags.name)
@@ -121,7 +121,9 @@ impl Target {
                         Kind::NotFound,
                         format!("no sandbox is called `{}`", name.escape_debug()),
                     )
-                    .hint(format!("name an agent to create it: sbx run --name {name} shell"))),
+                    .hint(format!(
+                        "name an agent to create it: sbx run --name {name} shell"
+                    ))),
                 }
             }
             (None, Some(agent)) => {
@@ -197,9 +199,7 @@ fn check_existing(
         return Err(conflict(format!(
             "the workspaces of sandbox `{name}` are fixed when it is created"
         ))
-        .hint(format!(
-            "sbx rm {name}, or choose another name with --name"
-        )));
+        .hint(format!("sbx rm {name}, or choose another name with --name")));
     }
     Ok(())
 }

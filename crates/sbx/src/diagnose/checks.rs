@@ -139,19 +139,20 @@ pub(crate) fn check(facts: &Facts) -> Vec<Check> {
 }
 
 fn binary(facts: &Facts) -> Check {
-    let check = |status, message: String| {
-        Check::new(Group::Installation, "CLI binary", status, message)
-    };
+    let check =
+        |status, message: String| Check::new(Group::Installation, "CLI binary", status, message);
     match &facts.executable {
         Some(path) => check(Status::Pass, path.display().to_string()),
-        None => check(Status::Warn, "cannot tell where this program lies".to_owned()),
+        None => check(
+            Status::Warn,
+            "cannot tell where this program lies".to_owned(),
+        ),
     }
 }
 
 fn kernel(facts: &Facts) -> Check {
-    let check = |status, message: String| {
-        Check::new(Group::Platform, "Kernel version", status, message)
-    };
+    let check =
+        |status, message: String| Check::new(Group::Platform, "Kernel version", status, message);
     let mut parts = facts
         .kernel
         .split(|c: char| !c.is_ascii_digit())
@@ -164,15 +165,22 @@ fn kernel(facts: &Facts) -> Check {
             .hint("use Linux 5.12 or newer");
     }
     if facts.mode == Mode::Root && version < KERNEL_ROOT {
-        return check(Status::Warn, format!("{kernel} has no idmapped overlay layers"))
-            .detail("sandboxes of root make a copy of the host's directories first, which is slower")
-            .hint("use Linux 5.19 or newer");
+        return check(
+            Status::Warn,
+            format!("{kernel} has no idmapped overlay layers"),
+        )
+        .detail("sandboxes of root make a copy of the host's directories first, which is slower")
+        .hint("use Linux 5.19 or newer");
     }
     check(Status::Pass, kernel.clone())
 }
 
 fn virtualization(facts: &Facts) -> Check {
-    let kvm = if facts.kvm { "/dev/kvm is there" } else { "no /dev/kvm" };
+    let kvm = if facts.kvm {
+        "/dev/kvm is there"
+    } else {
+        "no /dev/kvm"
+    };
     Check::new(
         Group::Platform,
         "Virtualization",
@@ -208,9 +216,8 @@ fn mode(facts: &Facts) -> Check {
 }
 
 fn user_namespaces(facts: &Facts) -> Check {
-    let check = |status, message: &str| {
-        Check::new(Group::Platform, "User namespaces", status, message)
-    };
+    let check =
+        |status, message: &str| Check::new(Group::Platform, "User namespaces", status, message);
     let switches = &facts.user_namespaces;
     if !switches.supported {
         return check(Status::Fail, "the kernel has no user namespaces")
@@ -242,9 +249,8 @@ fn user_namespaces(facts: &Facts) -> Check {
 }
 
 fn subordinate(facts: &Facts) -> Check {
-    let check = |status, message: String| {
-        Check::new(Group::Platform, "Subordinate ids", status, message)
-    };
+    let check =
+        |status, message: String| Check::new(Group::Platform, "Subordinate ids", status, message);
     if facts.mode == Mode::Root {
         return check(Status::Skip, "not needed by root".to_owned());
     }
@@ -276,9 +282,8 @@ fn subordinate(facts: &Facts) -> Check {
 }
 
 fn overlay(facts: &Facts) -> Check {
-    let check = |status, message: &str| {
-        Check::new(Group::Platform, "Overlay file system", status, message)
-    };
+    let check =
+        |status, message: &str| Check::new(Group::Platform, "Overlay file system", status, message);
     if facts.overlay {
         check(Status::Pass, "available")
     } else {
@@ -427,9 +432,8 @@ fn daemon(facts: &Facts) -> Check {
 }
 
 fn version_match(facts: &Facts) -> Check {
-    let check = |status, message: String| {
-        Check::new(Group::Connection, "Version match", status, message)
-    };
+    let check =
+        |status, message: String| Check::new(Group::Connection, "Version match", status, message);
     match &facts.daemon {
         Daemon::NotRunning | Daemon::Unreachable { .. } => {
             check(Status::Skip, "no daemon to compare with".to_owned())

@@ -54,10 +54,15 @@ pub(crate) struct Storage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StorageState {
     /// Made by the first command that needs it; whether that can work.
-    Missing { parent_writable: bool },
+    Missing {
+        parent_writable: bool,
+    },
     /// Exists, and another product made it.
     Foreign,
-    Ours { mode: u32, own: bool },
+    Ours {
+        mode: u32,
+        own: bool,
+    },
 }
 
 /// The switches that can turn user namespaces off; `None` where the kernel has no such switch.
@@ -72,10 +77,17 @@ pub(crate) struct UserNamespaces {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cgroups {
     None,
-    V1 { writable: bool },
-    V2 { writable: bool, controllers: String },
+    V1 {
+        writable: bool,
+    },
+    V2 {
+        writable: bool,
+        controllers: String,
+    },
     /// Controllers of v1 beside a tree of v2.
-    Hybrid { writable: bool },
+    Hybrid {
+        writable: bool,
+    },
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

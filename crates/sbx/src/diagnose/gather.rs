@@ -29,9 +29,13 @@ pub(crate) fn gather(context: &Context) -> Result<Facts, Failure> {
         socket: socket(&state, uid.as_raw()),
         storage: storage(&state, uid.as_raw()),
         disk_free: disk_free(state.root()),
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        kernel: rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned(),
         user_namespaces: user_namespaces(),
-        overlay: lines("/proc/filesystems").any(|line| line.trim_start_matches("nodev").trim() == "overlay"),
+        overlay: lines("/proc/filesystems")
+            .any(|line| line.trim_start_matches("nodev").trim() == "overlay"),
         nf_tables: nf_tables(),
         cgroups: cgroups(),
         subordinate: subordinate(&ids),
@@ -144,7 +148,9 @@ fn cgroups() -> Cgroups {
         let dir = root.join(own.unified.trim_start_matches('/'));
         return Cgroups::V2 {
             writable: writable(dir),
-            controllers: lines(root.join("cgroup.controllers")).collect::<Vec<_>>().join(" "),
+            controllers: lines(root.join("cgroup.controllers"))
+                .collect::<Vec<_>>()
+                .join(" "),
         };
     }
     if own.memory.is_none() || !root.join("memory").exists() {
@@ -171,7 +177,8 @@ fn own_cgroups() -> OwnCgroups {
     let mut own = OwnCgroups::default();
     for line in lines("/proc/self/cgroup") {
         let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
         else {
             continue;
         };

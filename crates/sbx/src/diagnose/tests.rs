@@ -104,7 +104,10 @@ fn each_switch_for_user_namespaces_has_its_remedy() {
             "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0".to_owned()
         )
     );
-    assert_eq!(only(|facts| facts.user_namespaces.supported = false).0, name);
+    assert_eq!(
+        only(|facts| facts.user_namespaces.supported = false).0,
+        name
+    );
 }
 
 #[test]
@@ -164,8 +167,14 @@ fn what_else_can_be_missing() {
         fail(|facts| facts.subordinate.gids = 0).2,
         "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 me"
     );
-    assert_eq!(fail(|facts| facts.disk_free = Some(1 << 20)).1, Status::Fail);
-    assert_eq!(fail(|facts| facts.disk_free = Some(500 << 20)).1, Status::Warn);
+    assert_eq!(
+        fail(|facts| facts.disk_free = Some(1 << 20)).1,
+        Status::Fail
+    );
+    assert_eq!(
+        fail(|facts| facts.disk_free = Some(500 << 20)).1,
+        Status::Warn
+    );
 }
 
 #[test]

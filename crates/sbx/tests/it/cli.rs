@@ -1,6 +1,12 @@
 //! The command line by itself: what it prints, refuses and leaves alone when no daemon runs, and what it makes
 //! of a daemon and an init that misbehave.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that panics has failed"
+)]
+
 mod fake;
 
 use std::ffi::OsStr;
@@ -11,9 +17,12 @@ use std::process::{Command, Stdio};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tests: [(&str, fn()); 14] = [
-        ("reading_without_a_daemon_creates_nothing", reading_without_a_daemon_creates_nothing),
+        (
+            "reading_without_a_daemon_creates_nothing",
+            reading_without_a_daemon_creates_nothing,
+        ),
         ("version_without_a_daemon", version_without_a_daemon),
         ("help_and_bare_sbx", help_and_bare_sbx),
         ("unknown_and_later_commands", unknown_and_later_commands),
@@ -24,13 +33,17 @@ pub fn trials() -> Vec<Trial> {
         ("json_errors", json_errors),
         ("diagnose_has_its_shape", diagnose_has_its_shape),
         ("completions", completions),
-        ("foreign_directories_are_left_alone", foreign_directories_are_left_alone),
+        (
+            "foreign_directories_are_left_alone",
+            foreign_directories_are_left_alone,
+        ),
         ("a_reader_that_goes_away", a_reader_that_goes_away),
-        ("daemon_commands_without_a_daemon", daemon_commands_without_a_daemon),
+        (
+            "daemon_commands_without_a_daemon",
+            daemon_commands_without_a_daemon,
+        ),
     ];
-    let own = tests
-        .into_iter()
-        .map(|(name, test)| trial(name, test));
+    let own = tests.into_iter().map(|(name, test)| trial(name, test));
     own.chain(fake::TESTS.iter().map(|(name, test)| trial(name, *test)))
         .collect()
 }
@@ -90,7 +103,11 @@ impl Home {
     #[track_caller]
     fn fails(&self, line: &str, code: i32, err: &str) {
         let said = self.line(line);
-        assert_eq!((said.code, said.err.as_str(), said.out.as_str()), (code, err, ""), "{line}");
+        assert_eq!(
+            (said.code, said.err.as_str(), said.out.as_str()),
+            (code, err, ""),
+            "{line}"
+        );
     }
 
     fn is_untouched(&self) -> bool {
@@ -101,14 +118,32 @@ impl Home {
 fn reading_without_a_daemon_creates_nothing() {
     let home = Home::new();
     let said = home.line("ls --json");
-    assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (0, "{\n  \"sandboxes\": []\n}\n", ""));
+    assert_eq!(
+        (said.code, said.out.as_str(), said.err.as_str()),
+        (0, "{\n  \"sandboxes\": []\n}\n", "")
+    );
     let said = home.line("ls");
     assert_eq!(said.out, "No sandboxes found.\n");
     assert_eq!(said.err, "hint: sbx run shell\n");
     assert_eq!(home.line("ls -q").out, "");
-    home.fails("inspect nobody", 1, "error: no sandbox is called `nobody`\nhint: sbx ls\n");
-    home.fails("logs nobody", 1, "error: no sandbox is called `nobody`\nhint: sbx ls\n");
-    for line in ["version", "daemon status", "diagnose", "--help", "create --help", "completion bash"] {
+    home.fails(
+        "inspect nobody",
+        1,
+        "error: no sandbox is called `nobody`\nhint: sbx ls\n",
+    );
+    home.fails(
+        "logs nobody",
+        1,
+        "error: no sandbox is called `nobody`\nhint: sbx ls\n",
+    );
+    for line in [
+        "version",
+        "daemon status",
+        "diagnose",
+        "--help",
+        "create --help",
+        "completion bash",
+    ] {
         home.line(line);
     }
     assert!(home.is_untouched());
@@ -118,21 +153,38 @@ fn version_without_a_daemon() {
     let home = Home::new();
     let version = env!("CARGO_PKG_VERSION");
     let said = home.line("version");
-    assert_eq!(said.out, format!("client: v{version}\nserver: unavailable\ncontract: 0.31.3 0.39\n"));
+    assert_eq!(
+        said.out,
+        format!("client: v{version}\nserver: unavailable\ncontract: 0.31.3 0.39\n")
+    );
     let json: serde_json::Value = serde_json::from_str(&home.line("version --json").out).unwrap();
-    assert_eq!(json, serde_json::json!({"client": version, "server": null, "contract": "0.31.3 0.39"}));
+    assert_eq!(
+        json,
+        serde_json::json!({"client": version, "server": null, "contract": "0.31.3 0.39"})
+    );
 }
 
 fn help_and_bare_sbx() {
     let home = Home::new();
     let bare = home.sbx::<&str>([]);
     assert_eq!(bare.code, 0);
-    for command in ["run", "create", "exec", "ls", "inspect", "logs", "stop", "rm", "diagnose", "daemon"] {
-        assert!(bare.out.contains(&format!("\n  {command} ")), "{command}: {}", bare.out);
+    for command in [
+        "run", "create", "exec", "ls", "inspect", "logs", "stop", "rm", "diagnose", "daemon",
+    ] {
+        assert!(
+            bare.out.contains(&format!("\n  {command} ")),
+            "{command}: {}",
+            bare.out
+        );
     }
     let help = home.line("exec --help");
     assert_eq!((help.code, help.err.as_str()), (0, ""));
-    assert!(help.out.contains("sbx exec [OPTIONS] SANDBOX COMMAND [ARG...]"), "{}", help.out);
+    assert!(
+        help.out
+            .contains("sbx exec [OPTIONS] SANDBOX COMMAND [ARG...]"),
+        "{}",
+        help.out
+    );
     assert!(!help.out.contains("privileged"));
     assert_eq!(home.line("help run").code, 0);
     assert_eq!(home.line("create shell").code, 2);
@@ -141,9 +193,18 @@ fn help_and_bare_sbx() {
 
 fn unknown_and_later_commands() {
     let home = Home::new();
-    home.fails("frobnicate", 2, "error: unknown command `frobnicate`\nhint: sbx --help\n");
-    home.fails("creat", 2, "error: unknown command `creat`\nhint: did you mean `sbx create`?\n");
-    let later = |command: &str| format!("error: `sbx {command}` comes with a later version of sbx\n");
+    home.fails(
+        "frobnicate",
+        2,
+        "error: unknown command `frobnicate`\nhint: sbx --help\n",
+    );
+    home.fails(
+        "creat",
+        2,
+        "error: unknown command `creat`\nhint: did you mean `sbx create`?\n",
+    );
+    let later =
+        |command: &str| format!("error: `sbx {command}` comes with a later version of sbx\n");
     home.fails("cp a b:c", 1, &later("cp"));
     home.fails("policy init deny-all", 1, &later("policy"));
     home.fails("help ports", 1, &later("ports"));
@@ -155,10 +216,25 @@ fn unknown_and_later_commands() {
 
 fn later_flags() {
     let home = Home::new();
-    for flags in ["--clone", "--cpus 2", "--memory 4g", "-m 4g", "--kit k", "-p 80:80", "--deny-network h", "--mcp m", "--pull never", "--gpu"] {
+    for flags in [
+        "--clone",
+        "--cpus 2",
+        "--memory 4g",
+        "-m 4g",
+        "--kit k",
+        "-p 80:80",
+        "--deny-network h",
+        "--mcp m",
+        "--pull never",
+        "--gpu",
+    ] {
         let said = home.line(&format!("create {flags} shell ."));
         assert_eq!(said.code, 1, "{flags}");
-        assert!(said.err.contains("comes with a later version of sbx"), "{flags}: {}", said.err);
+        assert!(
+            said.err.contains("comes with a later version of sbx"),
+            "{flags}: {}",
+            said.err
+        );
     }
     home.fails(
         "create --template img shell .",
@@ -167,7 +243,11 @@ fn later_flags() {
     );
     let branch = home.line("create --branch x shell .");
     assert_eq!(branch.code, 1);
-    assert!(branch.err.contains("no longer supported") && branch.err.contains("--clone"), "{}", branch.err);
+    assert!(
+        branch.err.contains("no longer supported") && branch.err.contains("--clone"),
+        "{}",
+        branch.err
+    );
     assert_eq!(home.line("run --clone shell").code, 125);
     assert!(home.is_untouched());
 }
@@ -181,9 +261,21 @@ fn agents_and_paths() {
     );
     let unknown = home.line("create clod .");
     assert_eq!(unknown.code, 1);
-    assert!(unknown.err.starts_with("error: unknown agent `clod`\nhint: known agents: shell"));
-    home.fails("create shell /no/such", 1, "error: workspace `/no/such` does not exist\n");
-    home.fails("create shell . /no/such:ro", 1, "error: workspace `/no/such` does not exist\n");
+    assert!(
+        unknown
+            .err
+            .starts_with("error: unknown agent `clod`\nhint: known agents: shell")
+    );
+    home.fails(
+        "create shell /no/such",
+        1,
+        "error: workspace `/no/such` does not exist\n",
+    );
+    home.fails(
+        "create shell . /no/such:ro",
+        1,
+        "error: workspace `/no/such` does not exist\n",
+    );
     home.fails(
         "create shell .:ro",
         1,
@@ -200,7 +292,11 @@ fn bad_env_files() {
     let path = file.display();
     let bad = format!("error: {path}:3: variable name `NOT GOOD` contains whitespace\n");
     home.fails(&format!("exec --env-file {path} box true"), 125, &bad);
-    home.fails("exec -e =x box true", 125, "error: `--env =x` has no variable name\n");
+    home.fails(
+        "exec -e =x box true",
+        125,
+        "error: `--env =x` has no variable name\n",
+    );
     home.fails(
         "exec --env-file missing box true",
         125,
@@ -211,7 +307,11 @@ fn bad_env_files() {
 
 fn removal_is_never_silent() {
     let home = Home::new();
-    home.fails("rm nobody", 1, "error: no sandbox is called `nobody`\nhint: sbx ls\n");
+    home.fails(
+        "rm nobody",
+        1,
+        "error: no sandbox is called `nobody`\nhint: sbx ls\n",
+    );
     let all = home.line("rm --all --force");
     assert_eq!((all.code, all.err.as_str()), (0, "No sandboxes found.\n"));
     assert!(home.is_untouched(), "nothing to remove needs no daemon");
@@ -236,7 +336,8 @@ fn diagnose_has_its_shape() {
     let value: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(value["version"], "1.0");
     let checks = value["checks"].as_array().unwrap();
-    let mut counted = std::collections::BTreeMap::from(["pass", "warn", "fail", "skip"].map(|s| (s, 0)));
+    let mut counted =
+        std::collections::BTreeMap::from(["pass", "warn", "fail", "skip"].map(|s| (s, 0)));
     for check in checks {
         let keys: Vec<&String> = check.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["detail", "hint", "message", "name", "status"]);
@@ -252,7 +353,11 @@ fn diagnose_has_its_shape() {
         assert!(text.contains(group));
     }
     assert!(text.trim_end().ends_with("skipped"), "{text}");
-    assert!(home.line("diagnose -o github-issue").out.starts_with("### sbx "));
+    assert!(
+        home.line("diagnose -o github-issue")
+            .out
+            .starts_with("### sbx ")
+    );
 }
 
 fn completions() {
@@ -274,7 +379,11 @@ fn foreign_directories_are_left_alone() {
     write(&state.join("theirs.db"), "x");
     let said = home.line("create --name box shell .");
     assert_eq!(said.code, 1);
-    assert!(said.err.contains("did not make") && said.err.contains("hint: set SBX_HOME"), "{}", said.err);
+    assert!(
+        said.err.contains("did not make") && said.err.contains("hint: set SBX_HOME"),
+        "{}",
+        said.err
+    );
     assert_eq!(home.line("ls --json").code, 0);
     assert_eq!(fs::read_dir(&state).unwrap().count(), 1);
 }
@@ -283,13 +392,21 @@ fn a_reader_that_goes_away() {
     let home = Home::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output = home.command(["completion", "bash"]).stdout(writer).output().unwrap();
-    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(141), &b""[..]));
+    let output = home
+        .command(["completion", "bash"])
+        .stdout(writer)
+        .output()
+        .unwrap();
+    assert_eq!(
+        (output.status.code(), output.stderr.as_slice()),
+        (Some(141), &b""[..])
+    );
 }
 
 fn daemon_commands_without_a_daemon() {
     let home = Home::new();
-    let json: serde_json::Value = serde_json::from_str(&home.line("daemon status --json").out).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&home.line("daemon status --json").out).unwrap();
     let state = home.path().join(".docker/sandboxes");
     assert_eq!(
         json,
@@ -298,8 +415,15 @@ fn daemon_commands_without_a_daemon() {
         })
     );
     let stop = home.line("daemon stop");
-    assert_eq!((stop.code, stop.err.as_str()), (0, "sandboxd is not running\n"));
-    home.fails("daemon log-level", 1, "error: no sandboxd daemon is running\nhint: sbx daemon start -d\n");
+    assert_eq!(
+        (stop.code, stop.err.as_str()),
+        (0, "sandboxd is not running\n")
+    );
+    home.fails(
+        "daemon log-level",
+        1,
+        "error: no sandboxd daemon is running\nhint: sbx daemon start -d\n",
+    );
     assert!(home.is_untouched());
 }
 

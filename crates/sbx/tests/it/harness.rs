@@ -143,6 +143,7 @@ impl World {
             (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw(), "tester")
         };
         let world = World { mode, uid, gid, user: user.to_owned(), dir, next: AtomicU32::new(0) };
+        world.own(world.dir.path());
         for name in ["home", "work"] {
             world.make_dir(&world.dir.path().join(name));
         }

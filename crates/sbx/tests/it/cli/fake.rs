@@ -18,12 +18,27 @@ use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 use super::Home;
 
 pub(super) const TESTS: [(&str, fn()); 8] = [
-    ("an_init_that_follows_the_protocol", an_init_that_follows_the_protocol),
+    (
+        "an_init_that_follows_the_protocol",
+        an_init_that_follows_the_protocol,
+    ),
     ("an_init_that_talks_garbage", an_init_that_talks_garbage),
-    ("an_init_that_sends_what_is_no_terminal", an_init_that_sends_what_is_no_terminal),
-    ("an_init_that_goes_away_is_asked_again_once", an_init_that_goes_away_is_asked_again_once),
-    ("nothing_of_the_host_is_handed_over", nothing_of_the_host_is_handed_over),
-    ("output_that_comes_before_the_end_is_delivered", output_that_comes_before_the_end_is_delivered),
+    (
+        "an_init_that_sends_what_is_no_terminal",
+        an_init_that_sends_what_is_no_terminal,
+    ),
+    (
+        "an_init_that_goes_away_is_asked_again_once",
+        an_init_that_goes_away_is_asked_again_once,
+    ),
+    (
+        "nothing_of_the_host_is_handed_over",
+        nothing_of_the_host_is_handed_over,
+    ),
+    (
+        "output_that_comes_before_the_end_is_delivered",
+        output_that_comes_before_the_end_is_delivered,
+    ),
     ("a_daemon_of_another_version", a_daemon_of_another_version),
     ("a_daemon_that_talks_garbage", a_daemon_that_talks_garbage),
 ];
@@ -77,7 +92,11 @@ impl Fake {
 }
 
 fn http(status: u16, body: &str) -> Vec<u8> {
-    format!("HTTP/1.1 {status} Word\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    format!(
+        "HTTP/1.1 {status} Word\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
 }
 
 /// Reads the greeting and the command with its descriptors.
@@ -88,7 +107,7 @@ fn hear(stream: &UnixStream) -> (Box<Exec>, Vec<OwnedFd>) {
         let count = recv_with_fds(stream, &mut buffer, &mut fds).unwrap();
         assert_ne!(count, 0, "the client went away");
         decoder.push(&buffer[..count]);
-        while let Some(request) = decoder.next::<Request>().unwrap() {
+        while let Some(request) = decoder.take::<Request>().unwrap() {
             if let Request::Exec(exec) = request {
                 return (exec, fds);
             }
@@ -102,24 +121,37 @@ fn say(stream: &UnixStream, reply: &Reply, fds: &[BorrowedFd<'_>]) {
 }
 
 fn hello() -> Reply {
-    Reply::Hello { protocol: PROTOCOL, sandbox: "id".to_owned() }
+    Reply::Hello {
+        protocol: PROTOCOL,
+        sandbox: "id".to_owned(),
+    }
 }
 
 fn exited(code: i32) -> Reply {
-    Reply::Exited { status: ExitStatus::Code(code) }
+    Reply::Exited {
+        status: ExitStatus::Code(code),
+    }
 }
 
 fn an_init_that_follows_the_protocol() {
     let fake = Fake::with_init(|stream| {
         let (exec, fds) = hear(stream);
         assert_eq!(fds.len(), 3);
-        let argv: Vec<_> = exec.argv.iter().map(|arg| arg.as_bytes().to_vec()).collect();
+        let argv: Vec<_> = exec
+            .argv
+            .iter()
+            .map(|arg| arg.as_bytes().to_vec())
+            .collect();
         assert_eq!(argv, [&b"cat"[..], b"-", b"--json"]);
         assert_eq!(exec.user.as_deref(), Some("root"));
         say(stream, &hello(), &[]);
         say(stream, &Reply::Started { id: 1 }, &[]);
         let mut fds = fds.into_iter().map(std::fs::File::from);
-        let (mut stdin, mut stdout, mut stderr) = (fds.next().unwrap(), fds.next().unwrap(), fds.next().unwrap());
+        let (mut stdin, mut stdout, mut stderr) = (
+            fds.next().unwrap(),
+            fds.next().unwrap(),
+            fds.next().unwrap(),
+        );
         let mut input = Vec::new();
         stdin.read_to_end(&mut input).unwrap();
         stdout.write_all(&input).unwrap();
@@ -128,7 +160,10 @@ fn an_init_that_follows_the_protocol() {
     });
     let input = fake.home.path().join("input");
     let bytes: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
-    std::fs::File::create(&input).unwrap().write_all(&bytes).unwrap();
+    std::fs::File::create(&input)
+        .unwrap()
+        .write_all(&bytes)
+        .unwrap();
     let output = fake
         .home
         .command(["exec", "-i", "-u", "root", "box", "cat", "-", "--json"])
@@ -164,10 +199,19 @@ fn an_init_that_talks_garbage() {
             conversation(stream, &[read.as_fd(), write.as_fd()]);
         });
         let status = fake.home.path().join("status");
-        let said = fake.home.sbx(["exec", "--status-file", status.to_str().unwrap(), "box", "true"]);
+        let said = fake.home.sbx([
+            "exec",
+            "--status-file",
+            status.to_str().unwrap(),
+            "box",
+            "true",
+        ]);
         assert_eq!(said.code, 125, "{}", said.err);
         assert!(said.err.contains("out of protocol"), "{}", said.err);
-        assert_eq!(std::fs::read_to_string(status).unwrap(), "{\"by\":\"engine\",\"code\":125}\n");
+        assert_eq!(
+            std::fs::read_to_string(status).unwrap(),
+            "{\"by\":\"engine\",\"code\":125}\n"
+        );
     }
 }
 
@@ -207,7 +251,11 @@ fn an_init_that_goes_away_is_asked_again_once() {
         say(stream, &Reply::Started { id: 1 }, &[]);
     });
     let said = fake.home.sbx(["exec", "box", "true"]);
-    assert_eq!((said.code, fake.asked.load(Ordering::SeqCst)), (125, 1), "a command that ran is not run again");
+    assert_eq!(
+        (said.code, fake.asked.load(Ordering::SeqCst)),
+        (125, 1),
+        "a command that ran is not run again"
+    );
 }
 
 fn nothing_of_the_host_is_handed_over() {
@@ -264,7 +312,12 @@ fn output_that_comes_before_the_end_is_delivered() {
     });
     let path = fake.home.path().join("out");
     let file = std::fs::File::create(&path).unwrap();
-    let status = fake.home.command(["exec", "box", "true"]).stdout(file).status().unwrap();
+    let status = fake
+        .home
+        .command(["exec", "box", "true"])
+        .stdout(file)
+        .status()
+        .unwrap();
     assert_eq!(status.code(), Some(0));
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 65536);
 }
@@ -272,12 +325,24 @@ fn output_that_comes_before_the_end_is_delivered() {
 fn a_daemon_of_another_version() {
     let fake = Fake::new(
         |_| {},
-        |_| http(409, r#"{"message":"this is sbx 0.1.0, the daemon is 9.9","code":"version_mismatch","hint":"sbx daemon restart"}"#),
+        |_| {
+            http(
+                409,
+                r#"{"message":"this is sbx 0.1.0, the daemon is 9.9","code":"version_mismatch","hint":"sbx daemon restart"}"#,
+            )
+        },
     );
-    for (args, code) in [(&["exec", "box", "true"][..], 125), (&["ls"], 1), (&["stop", "box"], 1)] {
+    for (args, code) in [
+        (&["exec", "box", "true"][..], 125),
+        (&["ls"], 1),
+        (&["stop", "box"], 1),
+    ] {
         let said = fake.home.sbx(args);
         assert_eq!(said.code, code);
-        assert_eq!(said.err, "error: this is sbx 0.1.0, the daemon is 9.9\nhint: sbx daemon restart\n");
+        assert_eq!(
+            said.err,
+            "error: this is sbx 0.1.0, the daemon is 9.9\nhint: sbx daemon restart\n"
+        );
     }
     let version = fake.home.line("version");
     assert_eq!(version.code, 0);

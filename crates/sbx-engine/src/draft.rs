@@ -1,0 +1,97 @@
+//! From a request to the record of a sandbox that does not exist yet: everything is checked, nothing is made.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use sbx_api::{CreateRequest, Status};
+use sbx_proto::plan::Ids;
+
+use crate::engine::Shared;
+use crate::error::EngineError;
+use crate::name::SandboxName;
+use crate::record::{Record, TemplateRecord, VERSION};
+use crate::{workspace, workspace_hints};
+
+/// The only agent that needs nothing but a shell.
+const AGENT: &str = "shell";
+
+impl Shared {
+    /// Everything about a new sandbox but its ids, checked.
+    pub(crate) fn draft(&self, request: CreateRequest) -> Result<Record, EngineError> {
+        if request.agent != AGENT {
+            return Err(EngineError::Agent(request.agent));
+        }
+        check_platform(request.platform.as_deref())?;
+        check_env(&request.env)?;
+        let name = request
+            .name
+            .as_deref()
+            .map(SandboxName::parse)
+            .transpose()?;
+        let workspaces = workspace::resolve(&request.workspaces, self.config.state.root())?;
+        let name = match (name, workspaces.first()) {
+            (Some(name), _) => name,
+            (None, Some(primary)) => SandboxName::derive(&request.agent, primary.path.as_path())?,
+            (None, None) => return Err(workspace::WorkspaceError::None.into()),
+        };
+        Ok(Record {
+            version: VERSION,
+            name,
+            id: uuid::Uuid::new_v4().to_string(),
+            agent: request.agent,
+            status: Status::Creating,
+            warnings: workspace_hints::warnings(&workspaces, self.mode, &self.config.facts),
+            workspaces,
+            env: request.env,
+            caller: request.caller,
+            ids: Ids {
+                mode: self.mode,
+                uid: Vec::new(),
+                gid: Vec::new(),
+            },
+            template: TemplateRecord {
+                name: "host".into(),
+                fingerprint: None,
+                started_with: None,
+            },
+            init: None,
+            created_at: Timestamp::now(),
+            started_at: None,
+            stopped_at: None,
+            last_used_at: None,
+            stop_reason: None,
+            keep_alive: false,
+            stop_at: None,
+            mounts: Vec::new(),
+        })
+    }
+}
+
+/// Until images can run another one, the platform is this machine's.
+fn check_platform(wanted: Option<&str>) -> Result<(), EngineError> {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let host = format!("linux/{architecture}");
+    match wanted {
+        Some(wanted) if wanted != host => Err(EngineError::Platform {
+            wanted: wanted.to_owned(),
+            host,
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_env(env: &BTreeMap<String, String>) -> Result<(), EngineError> {
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(EngineError::EnvName(name.clone()));
+        }
+        if value.contains('\0') {
+            return Err(EngineError::EnvValue(name.clone()));
+        }
+    }
+    Ok(())
+}

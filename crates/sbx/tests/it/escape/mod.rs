@@ -1,0 +1,207 @@
+//! What a hostile root inside tries, and that it gets nowhere. Each attack is a program beside these files
+//! that is fed to the sandbox's Python; it says one line per attempt, `NAME RESULT`, where the result is the
+//! name of an error or `ok`. A test shows that the attempts were real (the same probe finds its target on the
+//! host, or the error is the one of a refusal), that they failed, and that nothing on the host has changed.
+
+mod accounts;
+mod binary;
+mod files;
+mod guard;
+mod hostile_init;
+mod kernel;
+mod mounts;
+mod processes;
+mod restart;
+mod setid;
+mod sockets;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::ModeTest;
+use crate::harness::{Ran, Sandbox, World};
+
+pub const TESTS: &[&[ModeTest]] = &[
+    accounts::TESTS,
+    binary::TESTS,
+    files::TESTS,
+    guard::TESTS,
+    hostile_init::TESTS,
+    kernel::TESTS,
+    mounts::TESTS,
+    processes::TESTS,
+    restart::TESTS,
+    setid::TESTS,
+    sockets::TESTS,
+    streams::TESTS,
+];
+
+const LIBRARY: &str = include_str!("attack/lib.py");
+const PYTHON: &str = "/usr/bin/python3";
+/// Far above what any attack needs: reaching it is a hang, which is a failure too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What an attack said, by the attempt's name.
+#[derive(Debug)]
+struct Said {
+    results: BTreeMap<String, String>,
+    all: String,
+}
+
+impl Said {
+    #[track_caller]
+    fn from(ran: Ran) -> Self {
+        assert_eq!(ran.code, 0, "the attack itself broke:\n{}\n{}", ran.out, ran.err);
+        let results = ran
+            .out
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(name, result)| (name.to_owned(), result.to_owned()))
+            .collect();
+        Self { results, all: ran.out }
+    }
+
+    #[track_caller]
+    fn result(&self, name: &str) -> &str {
+        self.results
+            .get(name)
+            .unwrap_or_else(|| panic!("nothing was said about `{name}`:\n{}", self.all))
+    }
+
+    /// Each attempt was made and ended in one of these errors.
+    #[track_caller]
+    fn refused(&self, attempts: &[(&str, &[&str])]) {
+        for (name, errors) in attempts {
+            let result = self.result(name);
+            assert!(errors.contains(&result), "`{name}` was {result}, not one of {errors:?}:\n{}", self.all);
+        }
+    }
+
+    /// Nothing of what was tried worked, and that many things were tried.
+    #[track_caller]
+    fn all_refused(&self, at_least: usize) {
+        let worked: Vec<_> = self.results.iter().filter(|(_, result)| *result == "ok").collect();
+        assert!(worked.is_empty(), "worked: {worked:?}\n{}", self.all);
+        assert!(self.results.len() >= at_least, "only {} attempts:\n{}", self.results.len(), self.all);
+    }
+}
+
+fn script(attack: &str, settings: &[(&str, &str)]) -> Vec<u8> {
+    let mut text = String::from(LIBRARY);
+    for (name, value) in settings {
+        text.push_str(&format!("\n{name} = {}", serde_json::to_string(value).unwrap()));
+    }
+    text.push('\n');
+    text.push_str(attack);
+    text.into_bytes()
+}
+
+/// Runs an attack inside as `user`; `settings` are variables of the program.
+#[track_caller]
+fn attack(sandbox: &Sandbox<'_>, user: &str, attack: &str, settings: &[(&str, &str)]) -> Said {
+    let mut command = sandbox.world.sbx(["exec", "-i", "-u", user, &sandbox.name, PYTHON, "-"]);
+    Said::from(run(&mut command, &script(attack, settings)))
+}
+
+/// The same program on the host, as the mode's user: the control that the probe is real.
+#[track_caller]
+fn on_host(world: &World, attack: &str, settings: &[(&str, &str)]) -> Said {
+    Said::from(run(world.command(PYTHON).arg("-"), &script(attack, settings)))
+}
+
+/// Runs to the end with something on stdin. A command that does not end in time is ended, and a failure.
+#[track_caller]
+fn run(command: &mut Command, input: &[u8]) -> Ran {
+    let child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    finish(child, input)
+}
+
+#[track_caller]
+fn finish(mut child: Child, input: &[u8]) -> Ran {
+    if let Some(mut stdin) = child.stdin.take() {
+        let input = input.to_vec();
+        // A command that does not read everything is no error here.
+        thread::spawn(move || drop(stdin.write_all(&input)));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || drop(done.send(child.wait_with_output().unwrap())));
+    match ended.recv_timeout(PATIENCE) {
+        Ok(output) => ran(&output),
+        Err(_) => {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            panic!("the command hangs");
+        }
+    }
+}
+
+fn ran(output: &Output) -> Ran {
+    let status = output.status;
+    Ran {
+        code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Everything about a file that an attack could change.
+#[derive(Debug, PartialEq, Eq)]
+struct Fingerprint {
+    bytes: Option<Vec<u8>>,
+    mode: u32,
+    owner: (u32, u32),
+    links: u64,
+}
+
+fn fingerprint(path: &Path) -> Fingerprint {
+    let meta = fs::symlink_metadata(path).unwrap();
+    Fingerprint {
+        bytes: meta.is_file().then(|| fs::read(path).unwrap()),
+        mode: meta.mode(),
+        owner: (meta.uid(), meta.gid()),
+        links: if meta.is_file() { meta.nlink() } else { 0 },
+    }
+}
+
+/// No regular file or directory below `dir` is setuid, setgid or has file capabilities.
+#[track_caller]
+fn assert_no_set_id(dir: &Path) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let meta = fs::symlink_metadata(&path).unwrap();
+        if meta.is_symlink() {
+            continue;
+        }
+        assert_eq!(meta.mode() & 0o6000, 0, "`{}` has mode {:o}", path.display(), meta.mode());
+        let mut value = [0_u8; 256];
+        let capability = rustix::fs::lgetxattr(&path, "security.capability", &mut value[..]);
+        assert!(capability.is_err(), "`{}` has file capabilities", path.display());
+        if meta.is_dir() {
+            assert_no_set_id(&path);
+        }
+    }
+}
+
+/// Ends a process of the test, whatever happens to the test.
+struct Guarded(Child);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
