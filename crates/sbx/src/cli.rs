@@ -27,8 +27,8 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
-/// `sbx exec` by itself: it is what programs call in a loop, and the whole tree takes longer to build than the
-/// rest of the client's work.
+// `sbx exec` by itself: it is what programs call in a loop, and the whole tree takes longer to build than the
+// rest of the client's work. (No doc comment: the help text is that of the arguments.)
 #[derive(Debug, Parser)]
 #[command(name = "sbx exec", disable_version_flag = true)]
 struct ExecCli {

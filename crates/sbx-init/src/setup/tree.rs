@@ -188,8 +188,9 @@ impl Builder<'_> {
         if self.mode != Mode::Single {
             options.push(("gid", TTY_GROUP.to_string()));
         }
-        let mount = new_file_system("devpts", &options, MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
-        self.attach(mount, target)
+        // The one file system whose purpose is devices: with `nodev` not even its owner could open a terminal.
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        self.attach(mount_new("devpts", &options, flags)?, target)
     }
 
     fn directory(&self, target: &Path, mode: u32, owner: Owner) -> SetupResult<()> {
@@ -366,13 +367,21 @@ fn new_file_system(
     options: &[(&str, String)],
     flags: MountAttrFlags,
 ) -> SetupResult<OwnedFd> {
+    let tame = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    mount_new(kind, options, flags | tame)
+}
+
+fn mount_new(
+    kind: &str,
+    options: &[(&str, String)],
+    flags: MountAttrFlags,
+) -> SetupResult<OwnedFd> {
     let doing = || format!("make a {kind} file system");
     let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).doing(doing)?;
     for (key, value) in options {
         rustix::mount::fsconfig_set_string(context.as_fd(), *key, value.as_str()).doing(doing)?;
     }
     rustix::mount::fsconfig_create(context.as_fd()).doing(doing)?;
-    let flags = flags | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).doing(doing)
 }
 

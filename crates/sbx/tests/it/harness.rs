@@ -94,7 +94,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    fn from(output: Output) -> Self {
+    pub fn from(output: Output) -> Self {
         use std::os::unix::process::ExitStatusExt;
         let status = output.status;
         Self {
@@ -265,10 +265,83 @@ impl World {
     }
 }
 
+/// What the command line says about sandboxes and the daemon.
+impl World {
+    /// `settings.json`, before the first command.
+    pub fn settings(&self, mut settings: serde_json::Value) {
+        if self.mode == Mode::Single {
+            settings["mode"] = "single".into();
+        } else {
+            self.make_dir(&self.state());
+            self.write(&self.state().join(".sbx-owner"), "sbx\n");
+        }
+        self.write(&self.state().join("settings.json"), settings.to_string());
+    }
+
+    /// The one object of `inspect --json`.
+    #[track_caller]
+    pub fn inspect(&self, name: &str) -> serde_json::Value {
+        let mut all: Vec<serde_json::Value> =
+            serde_json::from_str(&self.run(["inspect", "--json", name]).ok()).unwrap();
+        assert_eq!(all.len(), 1);
+        all.remove(0)
+    }
+
+    #[track_caller]
+    pub fn status(&self, name: &str) -> String {
+        self.inspect(name)["status"].as_str().unwrap().to_owned()
+    }
+
+    /// The names that `ls` shows.
+    #[track_caller]
+    pub fn names(&self) -> Vec<String> {
+        self.run(["ls", "-q"]).ok().lines().map(str::to_owned).collect()
+    }
+
+    /// `daemon status --json`.
+    #[track_caller]
+    pub fn daemon(&self) -> serde_json::Value {
+        serde_json::from_str(&self.run(["daemon", "status", "--json"]).ok()).unwrap()
+    }
+
+    #[track_caller]
+    pub fn daemon_pid(&self) -> i32 {
+        i32::try_from(self.daemon()["pid"].as_i64().unwrap()).unwrap()
+    }
+
+    /// The pid of a sandbox's init, as the host sees it.
+    #[track_caller]
+    pub fn init_pid(&self, name: &str) -> i32 {
+        let record = fs::read(self.state().join("vm").join(name).join("sandbox.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+        i32::try_from(record["init"]["pid"].as_i64().unwrap()).unwrap()
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.stop_daemon();
     }
+}
+
+/// What happens by itself is asked for again, a bounded number of times.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..TRIES {
+        if let Some(found) = probe() {
+            return found;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    panic!("it did not come about: {what}");
+}
+
+const TRIES: u32 = 2400;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(25);
+
+/// Descriptors and processes of other users are seen by root alone.
+pub fn tester_is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Ends what [`World::shared`] started: statics are not dropped.

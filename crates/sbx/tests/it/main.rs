@@ -2,8 +2,13 @@
 //! machine or user does not have is reported as ignored, with the reason.
 
 mod cli;
+mod daemon;
+mod exec;
 mod harness;
+mod leaks;
+mod lifecycle;
 mod sandbox;
+mod workspaces;
 
 use std::process::ExitCode;
 
@@ -13,6 +18,18 @@ use libtest_mimic::{Arguments, Trial};
 /// A test that runs in the shared world of each mode.
 type ModeTest = (&'static str, fn(&'static World));
 
+/// The areas, each in a module of its own.
+const AREAS: &[&[ModeTest]] = &[
+    sandbox::TESTS,
+    exec::TESTS,
+    exec::STREAMS,
+    exec::TERMINALS,
+    lifecycle::TESTS,
+    daemon::TESTS,
+    workspaces::TESTS,
+    leaks::TESTS,
+];
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = cli::trials();
@@ -21,7 +38,7 @@ fn main() -> ExitCode {
         if let Some(reason) = &blocked {
             eprintln!("environment_blocked: {}: {reason}", mode.name());
         }
-        for (name, test) in sandbox::TESTS {
+        for (name, test) in AREAS.iter().copied().flatten() {
             trials.push(in_mode(mode, name, *test).with_ignored_flag(blocked.is_some()));
         }
     }

@@ -1,0 +1,96 @@
+//! The process that answers a call in the caller's place, as a target itself.
+
+use std::fs;
+
+use super::{assert_no_set_id, attack, fingerprint};
+use crate::ModeTest;
+use crate::harness::World;
+
+pub const TESTS: &[ModeTest] = &[
+    ("a_path_through_proc_self_is_not_about_the_answering_process", proc_self),
+    ("a_stuck_answer_does_not_stop_the_others", stuck_answers),
+    ("an_answer_is_given_with_the_callers_rights_only", callers_rights),
+];
+
+fn proc_self(world: &'static World) {
+    let sandbox = world.sandbox("guard-self");
+    sandbox.exec_with(&["-d"], ["echo", "logged"]).ok();
+    let dir = world.state().join("vm").join(&sandbox.name);
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, include_str!("attack/guard.py"), &[]);
+        assert_eq!(said.result("breaches"), "0", "as {user}:\n{}", said.all);
+    }
+    for log in ["output.0.log", "output.1.log"] {
+        if dir.join(log).exists() {
+            let mut value = [0_u8; 8];
+            assert!(rustix::fs::getxattr(dir.join(log), "user.breach", &mut value[..]).is_err(), "{log} was changed");
+            assert_eq!(fingerprint(&dir.join(log)).mode & 0o7777, 0o600, "{log}");
+        }
+    }
+}
+
+/// An answer that waits (here for the other end of a FIFO) must not keep other programs waiting for ever.
+fn stuck_answers(world: &'static World) {
+    let sandbox = world.sandbox("guard-stuck");
+    let program = "
+os.mkfifo('/tmp/escape-fifo')
+children = []
+for _ in range(40):
+    pid = os.fork()
+    if pid == 0:
+        os.open('/tmp/escape-fifo', os.O_CREAT | os.O_WRONLY, 0o4600)
+        os._exit(0)
+    children.append(pid)
+print('children', len(children), flush=True)
+open('/tmp/escape-plain', 'w').close()
+done = os.fork()
+if done == 0:
+    os.chmod('/tmp/escape-plain', 0o4755)
+    os._exit(0)
+deadline = time.monotonic() + 20
+ended = 0
+while not ended and time.monotonic() < deadline:
+    ended, _ = os.waitpid(done, os.WNOHANG)
+print('answered', bool(ended))
+for pid in children + ([] if ended else [done]):
+    os.kill(pid, 9)
+for pid in children:
+    os.waitpid(pid, 0)
+print('ended', True)
+";
+    let said = attack(&sandbox, "agent", program, &[]);
+    assert_eq!(said.result("ended"), "True");
+    assert_eq!(said.result("answered"), "True", "40 programs that wait keep everybody else from an answer");
+    // What they waited for does not outlive them in the way of others.
+    sandbox.sh("touch /tmp/p && chmod 4755 /tmp/p").ok();
+    world.run(["stop", &sandbox.name]).ok();
+}
+
+/// Agent and nested root gain nothing by asking: what they may not do by themselves is refused.
+fn callers_rights(world: &'static World) {
+    let sandbox = world.sandbox("guard-rights");
+    sandbox.root_sh("mkdir -m 700 /root/closed; touch /root/closed/f; chmod 600 /root/closed/f").ok();
+    let program = "
+attempt('chmod', lambda: os.chmod('/usr/bin/env', 0o4755))
+attempt('closed', lambda: os.chmod('/root/closed/f', 0o4755))
+attempt('open', lambda: os.open('/root/closed/f', os.O_CREAT | os.O_RDWR, 0o4755))
+attempt('create', lambda: os.open('/usr/escape-new', os.O_CREAT | os.O_RDWR, 0o4755))
+attempt('mount', lambda: mount('tmpfs', '/mnt', 'tmpfs', 0))
+attempt('trusted', lambda: os.setxattr('/tmp', 'trusted.x', b'1'))
+def inner():
+    nested()
+    attempt('nested_chmod', lambda: os.chmod('/usr/bin/env', 0o4755))
+    attempt('nested_open', lambda: os.open('/root/closed/f', os.O_CREAT | os.O_RDWR, 0o4755))
+    attempt('nested_create', lambda: os.open('/usr/escape-new', os.O_CREAT | os.O_RDWR, 0o4755))
+in_child(inner)
+";
+    let program = match world.mode {
+        // With one id the closed directory is the agent's own.
+        crate::harness::Mode::Single => program.lines().filter(|line| !line.contains("closed")).collect::<Vec<_>>().join("\n"),
+        _ => program.to_owned(),
+    };
+    let said = attack(&sandbox, "agent", &program, &[]);
+    said.all_refused(6);
+    assert_no_set_id(&sandbox.workspace);
+    assert!(fs::symlink_metadata("/usr/escape-new").is_err());
+}

@@ -1,0 +1,257 @@
+//! `sbx exec -t` and `sbx run` on a real terminal of the host.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use rustix::process::{Gid, Uid};
+use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
+
+use crate::ModeTest;
+use crate::harness::{Ran, Sandbox, World, eventually, programs};
+
+pub const TESTS: &[ModeTest] = &[
+    ("exec::a_terminal_has_the_callers_size_and_follows_it", size),
+    ("exec::control_c_interrupts_the_command", control_c),
+    ("exec::job_control_works", job_control),
+    ("exec::a_terminal_session_has_the_commands_code", code),
+    ("exec::a_terminal_that_hangs_up", hangup),
+    ("exec::detach_keys_leave_the_command", detach_keys),
+    ("exec::no_terminal_is_dockers_error", no_terminal),
+    ("exec::run_on_a_terminal_is_a_shell", run_is_a_shell),
+];
+
+const ROWS: u16 = 31;
+const COLS: u16 = 117;
+
+/// `sbx` on a terminal of its own, and all that it has shown so far.
+struct Session {
+    master: Option<File>,
+    shown: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+    child: Child,
+}
+
+impl Session {
+    /// `setsid` makes the terminal the controlling one, as a terminal program does.
+    fn start(world: &World, args: &[&str]) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = rustix::pty::openpt(flags).unwrap();
+        rustix::pty::grantpt(&master).unwrap();
+        rustix::pty::unlockpt(&master).unwrap();
+        let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags).unwrap();
+        let (uid, gid) = (Uid::from_raw(world.uid), Gid::from_raw(world.gid));
+        rustix::fs::fchown(&slave, Some(uid), Some(gid)).unwrap();
+        rustix::termios::tcsetwinsize(&master, winsize(ROWS, COLS)).unwrap();
+        let child = {
+            let mut leader = world.command("setsid");
+            leader.args(["--ctty", "--wait"]).arg(programs().join("sbx")).args(args);
+            let copy = || Stdio::from(slave.try_clone().unwrap());
+            // The last copies of this side are the child's.
+            leader.stdin(copy()).stdout(copy()).stderr(copy()).spawn().unwrap()
+        };
+        drop(slave);
+        let master = File::from(master);
+        let mut reading = master.try_clone().unwrap();
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let copy = Arc::clone(&shown);
+        let reader = std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            // An error is how a terminal ends.
+            while let Ok(count @ 1..) = reading.read(&mut piece) {
+                copy.lock().unwrap().extend_from_slice(&piece[..count]);
+            }
+        });
+        Self { master: Some(master), shown, reader: Some(reader), child }
+    }
+
+    fn type_in(&self, text: &str) {
+        self.master.as_ref().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    fn resize(&self, rows: u16, cols: u16) {
+        rustix::termios::tcsetwinsize(self.master.as_ref().unwrap(), winsize(rows, cols)).unwrap();
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    #[track_caller]
+    fn expect(&self, text: &str) {
+        eventually(&format!("the terminal shows `{text}`"), || {
+            let shown = self.shown();
+            assert!(!shown.contains("error: "), "{shown}");
+            shown.contains(text).then_some(())
+        });
+    }
+
+    /// The exit code, once everything is shown.
+    fn end(mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().unwrap();
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        (status.code(), self.shown())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Only a test that has failed leaves it running.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn winsize(rows: u16, cols: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// A script of bash's on a terminal.
+fn script(sandbox: &Sandbox<'_>, script: &str) -> Session {
+    Session::start(sandbox.world, &["exec", "-it", &sandbox.name, "bash", "-c", script])
+}
+
+fn size(world: &'static World) {
+    let sandbox = world.sandbox("size");
+    let session = script(
+        &sandbox,
+        "trap 'echo now $(stty size)' WINCH; tty; test -t 0 -a -t 1 -a -t 2 && echo three; echo size $(stty size); \
+         read -r _; while ! read -r -t 0.05 _; do :; done; exit 3",
+    );
+    session.expect("/dev/pts/");
+    session.expect("three");
+    session.expect("size 31 117");
+    session.type_in("\r");
+    session.resize(40, 99);
+    session.expect("now 40 99");
+    session.resize(11, 222);
+    session.expect("now 11 222");
+    session.type_in("\r");
+    assert_eq!(session.end().0, Some(3));
+    // As root it is a terminal too, which can be opened by its name.
+    for user in ["root", "agent"] {
+        let session = Session::start(
+            world,
+            &["exec", "-it", "-u", user, &sandbox.name, "sh", "-c", "echo by name >$(tty); echo tty >/dev/tty; echo $TERM"],
+        );
+        let (code, shown) = session.end();
+        assert_eq!((code, shown.as_str()), (Some(0), "by name\r\ntty\r\nxterm-256color\r\n"), "{user}");
+    }
+}
+
+fn control_c(world: &'static World) {
+    let sandbox = world.sandbox("ctrl-c");
+    let session = script(&sandbox, "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done");
+    session.expect("ready");
+    session.type_in("\x03");
+    let (code, shown) = session.end();
+    assert_eq!(code, Some(9), "{shown}");
+    assert!(shown.contains("caught"), "{shown}");
+    // Without a trap it is the end, and the client tells.
+    let session = script(&sandbox, "echo ready; exec sleep 1000");
+    session.expect("ready");
+    session.type_in("\x03");
+    assert_eq!(session.end().0, Some(130));
+    // Control-d is the end of the input.
+    let session = Session::start(world, &["exec", "-it", &sandbox.name, "sh", "-c", "echo ready; cat; echo over"]);
+    session.expect("ready");
+    session.type_in("typed\r\x04");
+    let (code, shown) = session.end();
+    assert_eq!(code, Some(0));
+    assert!(shown.ends_with("typed\r\nover\r\n"), "{shown}");
+}
+
+fn job_control(world: &'static World) {
+    let sandbox = world.sandbox("jobs");
+    let session = Session::start(world, &["exec", "-it", &sandbox.name, "bash", "--norc", "-i"]);
+    // What is typed is echoed: what is waited for must not be in it.
+    session.type_in("PS1='$ '; set -m; echo rea''dy\r");
+    session.expect("ready");
+    assert!(!session.shown().contains("no job control"), "{}", session.shown());
+    session.type_in("sleep 1000\r");
+    session.type_in("\x1a");
+    session.expect("Stopped");
+    session.type_in("jobs; echo list''ed\r");
+    session.expect("listed");
+    session.type_in("fg; echo co''de $?\r");
+    session.type_in("\x03");
+    session.expect("code 130");
+    session.type_in("cat &\r");
+    // A background job that reads is stopped, not given the input.
+    session.type_in("sleep 0.1; jobs -s | grep -c cat | sed s/^/stop''ped=/\r");
+    session.expect("stopped=1");
+    session.type_in("kill %1 %2; exit 12\r");
+    session.type_in("exit 12\r");
+    assert_eq!(session.end().0, Some(12));
+}
+
+fn code(world: &'static World) {
+    let sandbox = world.sandbox("tty-code");
+    for (text, expected) in [("exit 0", 0), ("exit 255", 255), ("kill -9 $$", 137)] {
+        assert_eq!(script(&sandbox, text).end().0, Some(expected));
+    }
+    // Everything is shown before the end, however much there is.
+    let (code, shown) = script(&sandbox, "seq 20000; exit 5").end();
+    let expected: String = (1..=20000).map(|n| format!("{n}\r\n")).collect();
+    assert_eq!(code, Some(5));
+    assert!(shown == expected, "{} of {} bytes", shown.len(), expected.len());
+    // The caller's terminal is as it was before.
+    let session = Session::start(world, &["exec", "-it", &sandbox.name, "true"]);
+    let master = session.master.as_ref().unwrap().try_clone().unwrap();
+    let before = format!("{:?}", rustix::termios::tcgetattr(&master).unwrap().local_modes);
+    session.end();
+    assert!(before.contains("ECHO"), "{before}");
+    let (code, shown) = Session::start(world, &["exec", "-it", &sandbox.name, "no-such-program"]).end();
+    assert_eq!(code, Some(127), "{shown}");
+}
+
+fn hangup(world: &'static World) {
+    let sandbox = world.sandbox("hangup");
+    let mut session = script(&sandbox, "trap 'echo hup > hung-up; exit' HUP; echo ready; while :; do sleep 0.05; done");
+    session.expect("ready");
+    session.child.kill().unwrap();
+    session.child.wait().unwrap();
+    eventually("the command is told that its terminal is gone", || sandbox.path("hung-up").exists().then_some(()));
+    eventually("its session ends", || (world.inspect(&sandbox.name)["sessions"] == 0).then_some(()));
+}
+
+fn detach_keys(world: &'static World) {
+    let sandbox = world.sandbox("detach");
+    let args = ["exec", "-it", "--detach-keys", "ctrl-p,ctrl-q", &sandbox.name, "sh", "-c"];
+    let script = "echo ready; read -r line; echo \"got $line\"; while [ ! -e go ]; do sleep 0.05; done; echo done > ended";
+    let session = Session::start(world, &[&args[..], &[script]].concat());
+    session.expect("ready");
+    session.type_in("a\r");
+    session.expect("got a");
+    session.type_in("\x10\x11");
+    assert_eq!(session.end().0, Some(0));
+    world.write(&sandbox.path("go"), "");
+    eventually("the session ends", || (world.inspect(&sandbox.name)["sessions"] == 0).then_some(()));
+}
+
+fn no_terminal(world: &'static World) {
+    let sandbox = world.sandbox("no-tty");
+    let refused = sandbox.exec_with(&["-it"], ["touch", "made"]).fails(125);
+    assert!(refused.err.contains("the input device is not a TTY"), "{}", refused.err);
+    assert!(!sandbox.path("made").exists());
+    // Without -i there is no input device: the command has a terminal all the same.
+    let ran = sandbox.exec_with(&["-t"], ["sh", "-c", "test -t 1 && echo yes"]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "yes\r\n"), "{}", ran.err);
+}
+
+fn run_is_a_shell(world: &'static World) {
+    let workspace = world.workspace();
+    let name = world.name("shell");
+    let session = Session::start(world, &["run", "--name", &name, "shell", workspace.to_str().unwrap()]);
+    session.type_in("echo $((6*7)) $(stty size) $PWD; exit 21\r");
+    let (code, shown) = session.end();
+    assert_eq!(code, Some(21), "{shown}");
+    assert!(shown.contains(&format!("42 31 117 {}", workspace.display())), "{shown}");
+    let ran: Ran = world.run(["rm", "--force", &name]);
+    ran.ok();
+}

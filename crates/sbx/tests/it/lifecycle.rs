@@ -1,0 +1,5 @@
+//! TODO
+
+use crate::ModeTest;
+
+pub const TESTS: &[ModeTest] = &[];
