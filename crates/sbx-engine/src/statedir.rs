@@ -127,8 +127,10 @@ impl StateDir {
                 user,
             });
         }
-        if !root.join(MARKER).exists() {
-            if fs::read_dir(root).map_err(failed)?.next().is_some() {
+        if !self.is_claimed() {
+            let occupied = fs::read_dir(root).map_err(failed)?.next().is_some();
+            // Looked at again: what is in it may be the marker of a client that claims it at the same time.
+            if occupied && !self.is_claimed() {
                 return Err(StateError::Foreign { path: root.clone() });
             }
             // Written in place: a temporary file left by a crash would look like another product's.

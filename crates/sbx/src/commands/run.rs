@@ -71,8 +71,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         return detached(context, &client, args, &sandbox);
     }
     let result = session(context, &client, args, &sandbox);
-    if args.rm {
-        client.remove(&sandbox.name, true)?;
+    if args.rm
+        && let Err(failure) = client.remove(&sandbox.name, true)
+    {
+        // The command's own result is what the caller waits for.
+        context.ui.warning(&failure.message);
     }
     result.map(Outcome::code)
 }

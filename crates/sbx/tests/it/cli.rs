@@ -186,7 +186,11 @@ fn help_and_bare_sbx() {
         help.out
     );
     assert!(!help.out.contains("privileged"));
-    assert!(help.out.starts_with("Run a command in a sandbox\n"), "{}", help.out);
+    assert!(
+        help.out.starts_with("Run a command in a sandbox\n"),
+        "{}",
+        help.out
+    );
     assert_eq!(home.line("help run").code, 0);
     assert_eq!(home.line("create shell").code, 2);
     assert_eq!(home.line("ls --frob").code, 2);

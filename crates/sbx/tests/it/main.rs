@@ -3,6 +3,7 @@
 
 mod cli;
 mod daemon;
+mod escape;
 mod exec;
 mod harness;
 mod leaks;
@@ -40,6 +41,10 @@ fn main() -> ExitCode {
         }
         for (name, test) in AREAS.iter().copied().flatten() {
             trials.push(in_mode(mode, name, *test).with_ignored_flag(blocked.is_some()));
+        }
+        for (name, test) in escape::TESTS.iter().copied().flatten() {
+            let name = format!("escape::{name}");
+            trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
         }
     }
     let listing = arguments.list;

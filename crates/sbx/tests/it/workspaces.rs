@@ -1,5 +1,374 @@
-//! TODO
+//! Workspaces: what is shared, how, whose the files are, and what is refused.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 
 use crate::ModeTest;
+use crate::harness::{Mode, Ran, Sandbox, World, eventually};
 
-pub const TESTS: &[ModeTest] = &[];
+pub const TESTS: &[ModeTest] = &[
+    ("workspaces::extra_ones_are_there_too", extra),
+    ("workspaces::read_only_holds_against_root", read_only),
+    ("workspaces::a_single_file_is_read_only", single_file),
+    ("workspaces::odd_paths", odd_paths),
+    ("workspaces::a_path_of_a_thousand_characters", long_path),
+    ("workspaces::links_that_leave_resolve_inside", links),
+    ("workspaces::dangerous_places_are_refused", refused),
+    ("workspaces::files_of_root_are_handed_over", handed_over),
+    ("workspaces::nested", nested),
+    ("workspaces::modes_and_times_survive", modes_and_times),
+    ("workspaces::one_that_is_gone_is_told", gone),
+    ("workspaces::one_of_two_sandboxes", shared),
+];
+
+/// Creates with these paths, the first of which must exist.
+fn create<'a>(world: &'a World, hint: &str, paths: &[&str]) -> Sandbox<'a> {
+    let name = world.name(hint);
+    let workspace = PathBuf::from(paths[0]);
+    world.run(["create", "--name", &name, "shell"].iter().chain(paths)).ok();
+    Sandbox { world, name, workspace }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A path as a word of the shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", text(path).replace('\'', "'\\''"))
+}
+
+fn extra(world: &'static World) {
+    let (first, second, third) = (world.workspace(), world.workspace(), world.workspace());
+    world.write(&second.join("seen"), "second\n");
+    let sandbox = create(world, "extra", &[text(&first), text(&second), text(&third)]);
+    assert_eq!(sandbox.exec(["pwd"]).ok(), text(&first));
+    assert_eq!(sandbox.exec(["cat", text(&second.join("seen"))]).ok(), "second");
+    sandbox.sh(&format!("echo made > {}/made", text(&third))).ok();
+    let meta = fs::metadata(third.join("made")).unwrap();
+    assert_eq!((meta.uid(), meta.gid()), (world.uid, world.gid));
+    // Its neighbours are not there.
+    let neighbours = sandbox.sh(&format!("ls -A {}", text(first.parent().unwrap()))).ok();
+    assert_eq!(neighbours.lines().count(), 3, "{neighbours}");
+    // Relative paths are the caller's.
+    let name = world.name("relative");
+    let create = world.sbx(["create", "--name", &name, "shell", ".", "../x/../"]).current_dir(&first).output();
+    assert!(Ran::from(create.unwrap()).refused().err.contains("does not exist"));
+    let sibling = format!("../{}:ro", second.file_name().unwrap().to_str().unwrap());
+    let create = world.sbx(["create", "--name", &name, "shell", ".", &sibling]).current_dir(&first).output();
+    Ran::from(create.unwrap()).ok();
+    let relative = Sandbox { world, name, workspace: first };
+    assert_eq!(relative.exec(["pwd"]).ok(), text(&relative.workspace));
+    assert_eq!(relative.exec(["cat", text(&second.join("seen"))]).ok(), "second");
+}
+
+fn read_only(world: &'static World) {
+    let (first, locked) = (world.workspace(), world.workspace());
+    world.write(&locked.join("file"), "original\n");
+    let readable = format!("{}:ro", text(&locked));
+    let sandbox = create(world, "ro", &[text(&first), &readable]);
+    let dir = quoted(&locked);
+    assert_eq!(sandbox.exec(["cat", text(&locked.join("file"))]).ok(), "original");
+    let attempts = [
+        format!("touch {dir}/new"),
+        format!("echo x > {dir}/file"),
+        format!("echo x >> {dir}/file"),
+        format!("rm {dir}/file"),
+        format!("mkdir {dir}/new"),
+        format!("mv {dir}/file {dir}/moved"),
+        format!("chmod 777 {dir}/file"),
+        format!("touch -d '2001-01-01' {dir}/file"),
+        format!("ln {dir}/file {dir}/link"),
+        format!("ln -s x {dir}/link"),
+    ];
+    for attempt in &attempts {
+        sandbox.sh(attempt).refused();
+        sandbox.root_sh(attempt).refused();
+    }
+    // Remounting, unmounting, binding and moving do not make it writable.
+    for attempt in [
+        format!("mount -o remount,rw {dir} && touch {dir}/new"),
+        format!("mount -o remount,bind,rw {dir} && touch {dir}/new"),
+        format!("mount -n -o remount,rw,bind {dir} {dir}; touch {dir}/new"),
+        format!("umount {dir}; touch {dir}/new && test -e {dir}/file"),
+        format!("umount -l {dir}; touch {dir}/new && test -e {dir}/file"),
+        format!("mkdir -p /mnt/x; mount --bind {dir} /mnt/x; mount -o remount,rw,bind /mnt/x; touch /mnt/x/new && test -e /mnt/x/file"),
+        format!("mkdir -p /mnt/y; mount --move {dir} /mnt/y; touch /mnt/y/new && test -e /mnt/y/file"),
+        format!("unshare -rm sh -c 'mount -o remount,bind,rw {0} && touch {0}/new'", text(&locked)),
+    ] {
+        sandbox.root_sh(&attempt).refused();
+    }
+    assert_eq!(fs::read_to_string(locked.join("file")).unwrap(), "original\n");
+    assert_eq!(fs::read_dir(&locked).unwrap().count(), 1);
+    // The caller still writes, and it is seen.
+    world.write(&locked.join("file"), "changed\n");
+    assert_eq!(sandbox.exec(["cat", text(&locked.join("file"))]).ok(), "changed");
+}
+
+fn single_file(world: &'static World) {
+    let (first, second) = (world.workspace(), world.workspace());
+    let file = second.join("notes.txt");
+    world.write(&file, "notes\n");
+    world.write(&second.join("secret"), "secret\n");
+    let sandbox = create(world, "file", &[text(&first), &format!("{}:ro", text(&file))]);
+    assert_eq!(sandbox.exec(["cat", text(&file)]).ok(), "notes");
+    let path = quoted(&file);
+    for attempt in [format!("echo x > {path}"), format!("rm {path}"), format!("mount -o remount,bind,rw {path} && echo x > {path}")] {
+        sandbox.sh(&attempt).refused();
+        sandbox.root_sh(&attempt).refused();
+    }
+    sandbox.exec(["cat", text(&second.join("secret"))]).refused();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "notes\n");
+    let writable = world.run(["create", "--name", &world.name("file"), "shell", text(&first), text(&file)]);
+    assert!(writable.refused().err.contains("can only be shared read-only"));
+    let primary = world.run(["create", "--name", &world.name("file"), "shell", text(&file)]);
+    assert!(primary.refused().err.contains("is not a directory"));
+}
+
+fn odd_paths(world: &'static World) {
+    let base = world.workspace();
+    for odd in ["with space", "ünïcödé-日本", "new\nline", "-dash", "quote'\"$(x)`", "tab\there", "colon:ro:x", "back\\slash", "100%", "trailing "] {
+        let dir = base.join(odd);
+        world.make_dir(&dir);
+        world.write(&dir.join("in"), odd);
+        let sandbox = create(world, "odd", &[text(&dir)]);
+        let pwd = world.sbx(["exec", &sandbox.name, "pwd"]).output().unwrap();
+        assert_eq!(String::from_utf8(pwd.stdout).unwrap(), format!("{}\n", text(&dir)), "{odd:?}");
+        assert_eq!(sandbox.exec(["cat", "in"]).ok(), odd);
+        sandbox.sh("echo x > out").ok();
+        assert_eq!(fs::read_to_string(dir.join("out")).unwrap(), "x\n");
+        let shown = world.inspect(&sandbox.name);
+        assert_eq!(shown["workspace"], text(&dir));
+        assert_eq!(shown["workspaces"][0]["missing"], false);
+        // One line per sandbox for people.
+        let listed = world.run(["ls"]).ok();
+        assert_eq!(listed.lines().filter(|line| line.starts_with(&format!("{} ", sandbox.name))).count(), 1);
+        // A stop and a start find it again.
+        world.run(["stop", &sandbox.name]).ok();
+        assert_eq!(sandbox.exec(["cat", "out"]).ok(), "x");
+    }
+}
+
+fn long_path(world: &'static World) {
+    let mut dir = world.workspace();
+    while text(&dir).len() < 1000 {
+        let left = 1001 - text(&dir).len();
+        dir = dir.join("d".repeat(left.clamp(2, 100) - 1));
+        world.make_dir(&dir);
+    }
+    assert!(text(&dir).len() >= 1000);
+    let sandbox = create(world, "long", &[text(&dir)]);
+    assert_eq!(sandbox.exec(["pwd", "-P"]).ok(), text(&dir));
+    sandbox.sh("echo x > out").ok();
+    assert_eq!(fs::read_to_string(dir.join("out")).unwrap(), "x\n");
+}
+
+fn links(world: &'static World) {
+    let sandbox = world.sandbox("links");
+    let outside = world.workspace();
+    world.write(&outside.join("secret"), "secret\n");
+    for (name, target) in [
+        ("hostname", PathBuf::from("/etc/hostname")),
+        ("secret", outside.join("secret")),
+        ("dir", outside.clone()),
+        ("up", PathBuf::from("../../../../../../../..")),
+        ("state", world.state()),
+        ("root", PathBuf::from("/")),
+    ] {
+        symlink(target, sandbox.path(name)).unwrap();
+    }
+    // The sandbox's own, which is not the host's.
+    assert_eq!(sandbox.exec(["cat", "hostname"]).ok(), sandbox.name);
+    let files = "cat secret; ls dir; cat dir/secret; cat up$PWD/../../home/x; ls state; cat state/settings.json; ls up/proc/1/cwd/";
+    for ran in [sandbox.sh(files), sandbox.root_sh(files)] {
+        assert!(!ran.out.contains("secret"), "{}", ran.out);
+        assert!(!ran.out.contains("sandboxd"), "{}", ran.out);
+    }
+    sandbox.root_sh("echo changed > hostname; mkdir -p dir; echo x > dir/new; echo x > secret; true").ok();
+    assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret\n");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+    assert_ne!(fs::read_to_string("/etc/hostname").unwrap_or_default(), "changed\n");
+    // A primary workspace through a link is the directory itself.
+    let link = world.home().join(world.name("link"));
+    symlink(&outside, &link).unwrap();
+    let through = create(world, "through", &[text(&link)]);
+    assert_eq!(through.exec(["pwd"]).ok(), text(&outside));
+    assert_eq!(through.exec(["cat", "secret"]).ok(), "secret");
+    fs::remove_file(link).unwrap();
+}
+
+fn refused(world: &'static World) {
+    // The daemon runs, and there is something in the state directory.
+    let _other = world.sandbox("other");
+    let fine = world.workspace();
+    let below = world.state().join("vm");
+    let above = world.state().parent().unwrap().to_path_buf();
+    let link = world.home().join(world.name("to-state"));
+    symlink(world.state(), &link).unwrap();
+    let socket_dir = world.workspace();
+    let socket = socket_dir.join("sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let bad = world.name("refused");
+    let cases: &[(&Path, &str)] = &[
+        (Path::new("/no/such/dir"), "does not exist"),
+        (Path::new("/"), "whole machine"),
+        (&world.state(), "state directory"),
+        (&below, "state directory"),
+        (&above, "state directory"),
+        (&link, "state directory"),
+        (Path::new("/proc"), "kernel"),
+        (Path::new("/sys/kernel"), "kernel"),
+        (Path::new("/dev"), "kernel"),
+        (Path::new("/etc"), "sandbox's own"),
+        (Path::new("/usr"), "sandbox's own"),
+        (Path::new("/tmp"), "sandbox's own"),
+        (&socket, "neither a directory nor a file"),
+    ];
+    for (path, reason) in cases {
+        let own = format!("{}:ro", text(path));
+        let attempts: [&[&str]; 3] = [&[text(path)], &[text(&fine), text(path)], &[text(&fine), &own]];
+        for paths in attempts {
+            let ran = world.run(["create", "--name", &bad, "shell"].iter().chain(paths)).fails(1);
+            let told = ran.err.contains(reason) || (ran.err.contains("is not a directory") && *path == socket);
+            assert!(told, "{paths:?}: {}", ran.err);
+            assert!(!world.names().contains(&bad));
+            assert!(!world.state().join("vm").join(&bad).exists());
+        }
+    }
+    let twice = world.run(["create", "--name", &bad, "shell", text(&fine), &format!("{}:ro", text(&fine))]);
+    assert!(twice.refused().err.contains("given twice"));
+    let primary = world.run(["create", "--name", &bad, "shell", &format!("{}:ro", text(&fine))]);
+    assert!(primary.refused().err.contains("primary workspace must be read/write"));
+    assert!(!world.names().contains(&bad));
+    fs::remove_file(link).unwrap();
+
+    // A home that holds the state directory, as it is by default.
+    let home = world.workspace();
+    let by_default = |args: &[&str]| {
+        Ran::from(world.sbx(args).env_remove("SBX_HOME").env("HOME", &home).current_dir(&home).output().unwrap())
+    };
+    let ran = by_default(&["create", "--name", "home", "shell", "."]).fails(1);
+    assert!(ran.err.contains("state directory"), "{}", ran.err);
+    assert_eq!(by_default(&["ls", "-q"]).ok(), "");
+    assert_eq!(fs::read_dir(home.join(".docker/sandboxes/vm")).unwrap().count(), 0);
+    by_default(&["daemon", "stop"]).ok();
+}
+
+fn handed_over(world: &'static World) {
+    let sandbox = world.sandbox("owner");
+    let owner = |name: &str| {
+        let meta = fs::symlink_metadata(sandbox.path(name)).unwrap();
+        (meta.uid(), meta.gid())
+    };
+    let caller = (world.uid, world.gid);
+    sandbox.sh("mkdir agents; echo x > agents/file").ok();
+    assert_eq!(owner("agents/file"), caller);
+    sandbox.root_sh("mkdir -p tree/deep/er; echo x > tree/deep/er/file; chmod 700 tree/deep; ln -s /etc/passwd tree/link; mkfifo tree/fifo").ok();
+    for name in ["tree", "tree/deep", "tree/deep/er", "tree/deep/er/file", "tree/link", "tree/fifo"] {
+        assert_eq!(owner(name), caller, "{name}");
+    }
+    // The agent can use it afterwards, and the caller can delete it.
+    sandbox.sh("echo y >> tree/deep/er/file && rm tree/fifo").ok();
+    let removed = world.command("rm").args(["-r", text(&sandbox.path("tree"))]).output().unwrap();
+    assert!(removed.status.success(), "{removed:?}");
+    if world.mode != Mode::Single {
+        sandbox.sh("sudo -n sh -c 'mkdir -p sudo/dir; echo x > sudo/dir/file; chown 1234:1234 sudo/dir/file'").ok();
+        for name in ["sudo", "sudo/dir", "sudo/dir/file"] {
+            assert_eq!(owner(name), caller, "{name}");
+        }
+        sandbox.exec_with(&["-u", "daemon"], ["sh", "-c", "true"]).ok();
+        sandbox.root_sh("install -d -o daemon -g daemon daemons").ok();
+        sandbox.exec_with(&["-u", "daemon"], ["sh", "-c", "echo x > daemons/file"]).refused();
+        // What a command leaves running is handed over at the stop.
+        let background = "(while [ ! -e go ]; do sleep 0.05; done; mkdir late; echo x > late/file; touch late/done; sleep 1000) >/dev/null 2>&1 &";
+        sandbox.root_sh(background).ok();
+        world.write(&sandbox.path("go"), "");
+        eventually("the background job has written", || sandbox.path("late/done").exists().then_some(()));
+        world.run(["stop", &sandbox.name]).ok();
+        assert_eq!(owner("late"), caller);
+        assert_eq!(owner("late/file"), caller);
+    }
+}
+
+fn nested(world: &'static World) {
+    let outer = world.workspace();
+    let inner = outer.join("inner");
+    world.make_dir(&inner);
+    let deep = inner.join("deep");
+    world.make_dir(&deep);
+    world.write(&inner.join("file"), "inner\n");
+    // Read-only within writable within which something is writable again, in an order that is not the mounts'.
+    let sandbox = create(world, "nested", &[text(&deep), &format!("{}:ro", text(&inner)), text(&outer)]);
+    assert_eq!(sandbox.exec(["pwd"]).ok(), text(&deep));
+    sandbox.sh(&format!("echo x > {}/made", text(&outer))).ok();
+    sandbox.sh(&format!("echo x > {}/made", text(&inner))).refused();
+    sandbox.root_sh(&format!("echo x > {}/made", text(&inner))).refused();
+    sandbox.sh("echo x > made").ok();
+    assert!(outer.join("made").exists() && deep.join("made").exists() && !inner.join("made").exists());
+    assert_eq!(sandbox.sh(&format!("cat {}/file", text(&inner))).ok(), "inner");
+}
+
+fn modes_and_times(world: &'static World) {
+    let sandbox = world.sandbox("modes");
+    for mode in [0o600, 0o644, 0o755, 0o640, 0o400] {
+        let name = format!("host-{mode:o}");
+        world.write(&sandbox.path(&name), "x");
+        fs::set_permissions(sandbox.path(&name), fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(sandbox.exec(["stat", "-c", "%a", &name]).ok(), format!("{mode:o}"));
+        let made = format!("inside-{mode:o}");
+        sandbox.sh(&format!("echo x > {made}; chmod {mode:o} {made}; touch -d @1000000000.123456789 {made}")).ok();
+        let meta = fs::metadata(sandbox.path(&made)).unwrap();
+        assert_eq!(meta.mode() & 0o7777, mode);
+        assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 123_456_789));
+    }
+    let set = world.command("touch").args(["-d", "@1234567890.5", text(&sandbox.path("host-644"))]).status();
+    assert!(set.unwrap().success());
+    world.run(["stop", &sandbox.name]).ok();
+    assert_eq!(sandbox.exec(["stat", "-c", "%Y %a", "host-644"]).ok(), "1234567890 644");
+    let meta = fs::metadata(sandbox.path("inside-400")).unwrap();
+    assert_eq!((meta.mtime(), meta.mode() & 0o7777), (1_000_000_000, 0o400));
+    // Hard links, sparse files, empty directories and long names are what they are.
+    sandbox.sh("ln inside-644 linked; truncate -s 1G sparse; mkdir empty; touch $(printf 'n%.0s' $(seq 255))").ok();
+    assert_eq!(fs::metadata(sandbox.path("linked")).unwrap().nlink(), 2);
+    let sparse = fs::metadata(sandbox.path("sparse")).unwrap();
+    assert_eq!((sparse.len(), sparse.blocks()), (1 << 30, 0));
+    assert!(sandbox.path(&"n".repeat(255)).exists());
+}
+
+fn gone(world: &'static World) {
+    let sandbox = world.sandbox("gone");
+    world.run(["stop", &sandbox.name]).ok();
+    fs::remove_dir_all(&sandbox.workspace).unwrap();
+    let listed = || {
+        let list: serde_json::Value = serde_json::from_str(&world.run(["ls", "--json"]).ok()).unwrap();
+        let all = list["sandboxes"].as_array().unwrap().clone();
+        all.into_iter().find(|one| one["name"] == sandbox.name.as_str()).unwrap()
+    };
+    assert_eq!(listed()["workspace_missing"], true);
+    assert_eq!(world.inspect(&sandbox.name)["workspaces"][0]["missing"], true);
+    let ran = sandbox.exec(["true"]).fails(125);
+    assert!(ran.err.contains("does not exist") && ran.err.contains(text(&sandbox.workspace)), "{}", ran.err);
+    assert_eq!(world.status(&sandbox.name), "stopped");
+    // Something else in its place is not followed.
+    symlink("/etc", &sandbox.workspace).unwrap();
+    assert!(sandbox.exec(["true"]).fails(125).err.contains("another place"));
+    fs::remove_file(&sandbox.workspace).unwrap();
+    world.make_dir(&sandbox.workspace);
+    assert_eq!(sandbox.exec(["pwd"]).ok(), text(&sandbox.workspace));
+    assert!(listed().get("workspace_missing").is_none());
+}
+
+fn shared(world: &'static World) {
+    let workspace = world.workspace();
+    let (one, two) = (create(world, "one", &[text(&workspace)]), create(world, "two", &[text(&workspace)]));
+    one.sh("echo from-one > file").ok();
+    assert_eq!(two.exec(["cat", "file"]).ok(), "from-one");
+    two.sh("echo from-two >> file").ok();
+    assert_eq!(one.exec(["cat", "file"]).ok(), "from-one\nfrom-two");
+    // Everything else is apart.
+    one.sh("echo x > /tmp/private; echo x > /home/agent/private").ok();
+    two.sh("test ! -e /tmp/private && test ! -e /home/agent/private").ok();
+    world.run(["rm", "--force", &one.name]).ok();
+    assert_eq!(two.exec(["cat", "file"]).ok(), "from-one\nfrom-two");
+}

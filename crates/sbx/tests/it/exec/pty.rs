@@ -173,20 +173,21 @@ fn job_control(world: &'static World) {
     session.type_in("PS1='$ '; set -m; echo rea''dy\r");
     session.expect("ready");
     assert!(!session.shown().contains("no job control"), "{}", session.shown());
-    session.type_in("sleep 1000\r");
+    // Says when it has the terminal, and when it has it again.
+    let job = "trap 'echo resum\"\"ed' CONT; echo star\"\"ted; while :; do sleep 0.05; done";
+    world.write(&sandbox.path("job"), job);
+    session.type_in("bash job\r");
+    session.expect("started");
     session.type_in("\x1a");
     session.expect("Stopped");
-    session.type_in("jobs; echo list''ed\r");
-    session.expect("listed");
     session.type_in("fg; echo co''de $?\r");
+    session.expect("resumed");
     session.type_in("\x03");
     session.expect("code 130");
-    session.type_in("cat &\r");
     // A background job that reads is stopped, not given the input.
-    session.type_in("sleep 0.1; jobs -s | grep -c cat | sed s/^/stop''ped=/\r");
-    session.expect("stopped=1");
-    session.type_in("kill %1 %2; exit 12\r");
-    session.type_in("exit 12\r");
+    session.type_in("cat & while ! jobs -s %1 | grep -q cat; do sleep 0.05; done; echo wai''ts\r");
+    session.expect("waits");
+    session.type_in("kill -9 %1; wait; exit 12\r");
     assert_eq!(session.end().0, Some(12));
 }
 
@@ -231,6 +232,7 @@ fn detach_keys(world: &'static World) {
     session.type_in("\x10\x11");
     assert_eq!(session.end().0, Some(0));
     world.write(&sandbox.path("go"), "");
+    eventually("the command goes on to its end", || sandbox.path("ended").exists().then_some(()));
     eventually("the session ends", || (world.inspect(&sandbox.name)["sessions"] == 0).then_some(()));
 }
 

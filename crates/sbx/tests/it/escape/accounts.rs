@@ -1,0 +1,80 @@
+//! Another user of the same machine.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use super::{LIBRARY, PYTHON, Said, run};
+use crate::ModeTest;
+use crate::harness::World;
+
+pub const TESTS: &[ModeTest] = &[("another_user_gets_nothing", another_user)];
+
+fn another_user(world: &'static World) {
+    if !rustix::process::geteuid().is_root() {
+        return; // nobody else to be
+    }
+    let sandbox = world.sandbox("other");
+    sandbox.exec_with(&["-d"], ["echo", "private output"]).ok();
+    world.write(&sandbox.path("mine"), "mine\n");
+    fs::set_permissions(sandbox.path("mine"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let state = world.state();
+    let meta = fs::metadata(&state).unwrap();
+    assert_eq!((meta.mode() & 0o7777, meta.uid()), (0o700, world.uid));
+    assert_eq!(fs::metadata(state.join("sandboxd.sock")).unwrap().mode() & 0o777, 0o600);
+    let pids = fs::read_to_string(state.join("daemon.json")).unwrap_or_default();
+    let program = format!(
+        "{LIBRARY}
+state, sandbox = {state:?}, {name:?}
+def connect(path):
+    s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect(path)
+attempt('daemon', lambda: connect(state + '/sandboxd.sock'))
+attempt('init', lambda: connect(state + '/vm/' + sandbox + '/exec.sock'))
+attempt('list', lambda: os.listdir(state))
+attempt('record', lambda: open(state + '/vm/' + sandbox + '/sandbox.json').read())
+attempt('log', lambda: open(state + '/sandboxd.log').read())
+attempt('create', lambda: open(state + '/new', 'w'))
+attempt('workspace', lambda: open({workspace:?} + '/mine').read())
+attempt('workspace_new', lambda: open({workspace:?} + '/theirs', 'w'))
+# Every process that serves this user: what it is and has is closed to others.
+for name in os.listdir('/proc'):
+    if name.isdigit():
+        try:
+            command = read('/proc/%s/cmdline' % name)
+        except OSError:
+            continue
+        if b'sbx-init' in command or b'sandboxd' in command or b'daemon' in command and b'sbx' in command:
+            for file in ('environ', 'mem', 'maps'):
+                attempt('proc_%s' % file, lambda: os.open('/proc/%s/%s' % (name, file), os.O_RDONLY))
+            attempt('proc_fd', lambda: os.listdir('/proc/%s/fd' % name))
+            attempt('proc_root', lambda: os.listdir('/proc/%s/root' % name))
+            attempt('kill', lambda: os.kill(int(name), 0))
+            attempt('join', lambda: os.open('/proc/%s/ns/user' % name, os.O_RDONLY))
+",
+        state = state.to_str().unwrap(),
+        name = sandbox.name,
+        workspace = sandbox.workspace.to_str().unwrap(),
+    );
+    // Nobody in particular: an id that no account has.
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid", "61234", "--regid", "61234", "--clear-groups", PYTHON, "-"]).env_clear().current_dir("/");
+    let said = Said::from(run(&mut other, program.as_bytes()));
+    said.all_refused(12);
+    said.refused(&[("daemon", &["EACCES"]), ("init", &["EACCES"]), ("list", &["EACCES"]), ("record", &["EACCES"])]);
+    assert!(said.results.contains_key("proc_fd"), "no process of the engine was found ({pids}): {}", said.all);
+    // With the path open the daemon itself still checks who calls.
+    fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let socket = state.join("sandboxd.sock");
+    fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let mut other = Command::new("setpriv");
+    let ask = format!(
+        "import socket\ns = socket.socket(socket.AF_UNIX); s.settimeout(10); s.connect({:?})\ntry:\n  s.sendall(b'GET /v1/sandboxes HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n  print(s.recv(65536))\nexcept OSError as e:\n  print(repr(e))",
+        socket.to_str().unwrap()
+    );
+    other.args(["--reuid", "61234", "--regid", "61234", "--clear-groups", PYTHON, "-c", &ask]).env_clear().current_dir("/");
+    let ran = run(&mut other, b"");
+    fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    assert!(ran.code == 0 && !ran.out.contains(&sandbox.name) && !ran.out.contains("200 OK"), "{ran:?}");
+    assert_eq!(fs::read_to_string(sandbox.path("mine")).unwrap(), "mine\n");
+}

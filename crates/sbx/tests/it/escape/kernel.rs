@@ -1,0 +1,151 @@
+//! The machine below the sandbox: modules, kernel settings, control groups, keys, handles and the like.
+
+use std::fs;
+
+use super::attack;
+use crate::ModeTest;
+use crate::harness::{Mode, World};
+
+pub const TESTS: &[ModeTest] = &[
+    ("calls_about_the_machine_are_refused", calls),
+    ("kernel_settings_of_the_host_cannot_be_changed", proc_sys),
+    ("control_groups_cannot_be_reached", cgroups),
+    ("a_nested_user_namespace_gains_nothing_over_the_sandbox", nested),
+    ("host_directories_cannot_be_watched", watching),
+];
+
+fn calls(world: &'static World) {
+    let sandbox = world.sandbox("kernel");
+    let name = fs::read_link("/proc/self/ns/mnt").unwrap();
+    let number: String = name.to_str().unwrap().chars().filter(char::is_ascii_digit).collect();
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, include_str!("attack/kernel.py"), &[("MNT_NS", &number)]);
+        said.all_refused(150);
+        for prefix in ["", "nested_"] {
+            for name in ["init_module", "finit_module", "kexec_load", "reboot", "syslog", "add_key", "request_key", "keyctl_0", "keyctl_11", "bpf", "perf", "userfaultfd", "handle_1_2_", "handle_real", "clock_settime"] {
+                said.refused(&[(&format!("{prefix}{name}"), &["EPERM"])]);
+            }
+            said.refused(&[(&format!("{prefix}unknown_470"), &["ENOSYS"]), (&format!("{prefix}unknown_512"), &["ENOSYS"])]);
+        }
+    }
+}
+
+fn proc_sys(world: &'static World) {
+    let watched = ["core_pattern", "modprobe", "sysrq", "hostname"].map(|name| format!("/proc/sys/kernel/{name}"));
+    let read = || watched.iter().map(|path| fs::read_to_string(path).unwrap_or_default()).collect::<Vec<_>>();
+    let before = read();
+    let sandbox = world.sandbox("procsys");
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, include_str!("attack/proc_sys.py"), &[]);
+        let tried: usize = said.result("tried").parse().unwrap();
+        assert!(tried > 300, "only {tried} files were tried");
+        // What belongs to a namespace of the sandbox's own may be changed there.
+        let own = ["net/", "fs/mqueue/", "user/max_", "kernel/msg", "kernel/shm", "kernel/sem", "kernel/auto_msgmni", "kernel/hostname", "kernel/domainname"];
+        let opened: Vec<_> = said.all.lines().filter_map(|line| line.strip_prefix("opened ")).collect();
+        let others: Vec<_> = opened.iter().filter(|name| !own.iter().any(|known| name.starts_with(known))).collect();
+        assert!(others.is_empty(), "as {user} these can be opened for writing: {others:?}");
+        let worked: Vec<_> = said.results.iter().filter(|(name, result)| *result == "ok" && *name != "opened").collect();
+        assert!(worked.is_empty(), "as {user}: {worked:?}");
+        for name in ["write_sys_kernel_core_pattern", "write_sys_kernel_modprobe"] {
+            said.refused(&[(name, &["EACCES", "EPERM"])]);
+        }
+        if user == "root" && world.mode != Mode::Single {
+            assert!(opened.iter().any(|name| name.starts_with("net/")), "the probe opens nothing at all: {}", said.all);
+            said.refused(&[("hidden_write_sysrq-trigger", &["EACCES", "EPERM"])]);
+        }
+    }
+    assert_eq!(before, read());
+}
+
+fn cgroups(world: &'static World) {
+    let sandbox = world.sandbox("cgroup");
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, include_str!("attack/cgroups.py"), &[]);
+        said.all_refused(100);
+        said.refused(&[("mount_cgroup2__0", &["EPERM"]), ("nested_mount_cgroup__0", &["EPERM"]), ("nested_fsopen_cgroup2", &["EPERM"])]);
+    }
+}
+
+fn nested(world: &'static World) {
+    let sandbox = world.sandbox("nested");
+    sandbox.root_sh("touch /root/private; chmod 600 /root/private; ip link add x type dummy 2>/dev/null; true").ok();
+    let program = "
+before = {name: os.readlink('/proc/self/ns/' + name) for name in ('net', 'uts', 'ipc', 'pid')}
+def inner():
+    nested()
+    print('capabilities', [line.split()[1] for line in open('/proc/self/status') if line.startswith('CapEff')][0])
+    attempt('hostname', lambda: socket.sethostname('breach'))
+    attempt('setns_net', lambda: call('setns', os.open('/proc/self/ns/net', os.O_RDONLY), 0))
+    attempt('raw', lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+    attempt('chown', lambda: os.chown('/usr/bin/env', 0, 0))
+    attempt('private', lambda: open('/root/private').read())
+    attempt('low_port', lambda: socket.socket().bind(('127.0.0.1', 80)) if int(open('/proc/sys/net/ipv4/ip_unprivileged_port_start').read()) > 80 else (_ for _ in ()).throw(OSError(errno.EACCES, 'open to all')))
+    attempt('umount_proc', lambda: call('umount2', '/proc', MNT_DETACH))
+    attempt('trace_init', lambda: call('ptrace', 0x4206, 1, 0, 0))
+    attempt('kill_init', lambda: os.kill(1, 0) if int(ROOT) == 0 else (_ for _ in ()).throw(OSError(errno.EPERM, 'same user')))
+    os.makedirs('/tmp/escape-np', exist_ok=True)
+in_child(inner)
+";
+    for (user, root) in [("agent", "0"), ("root", "1")] {
+        // Root's own files are root's in a nested namespace too.
+        let text: String = program.lines().filter(|line| user == "agent" && world.mode != Mode::Single || !line.contains("private")).map(|line| format!("{line}\n")).collect();
+        let said = attack(&sandbox, user, &text, &[("ROOT", root)]);
+        said.all_refused(7);
+        assert!(said.result("capabilities").contains("ff"), "the nested root has no capabilities: {}", said.all);
+        if user == "agent" {
+            said.refused(&[("hostname", &["EPERM"]), ("raw", &["EPERM"])]);
+        }
+    }
+    assert_eq!(sandbox.exec(["hostname"]).ok(), sandbox.name);
+}
+
+/// Marks can be put only on what can be seen; a new file beside the workspace is no event inside.
+fn watching(world: &'static World) {
+    let sandbox = world.sandbox("watch");
+    let beside = sandbox.workspace.parent().unwrap().to_str().unwrap().to_owned();
+    let home = world.home().to_str().unwrap().to_owned();
+    let program = "
+import select
+ready = os.path.join(os.getcwd(), 'ready')
+inotify = libc.inotify_init1(os.O_NONBLOCK)
+watched = 0
+for path in PATHS.split('\\n'):
+    if libc.inotify_add_watch(inotify, path.encode(), 0xfff) >= 0:
+        watched += 1
+print('watched', watched)
+open(ready, 'w').close()
+poll = select.poll()
+poll.register(inotify, select.POLLIN)
+names = b''
+deadline = time.monotonic() + 30
+while not os.path.exists('go') and time.monotonic() < deadline:
+    pass
+while poll.poll(0):
+    names += os.read(inotify, 65536)
+print('seen', b'beside-' in names or b'athome-' in names)
+";
+    let paths = [beside.as_str(), &home, "/root", "/home", "/"].join("\n");
+    let child = world
+        .sbx(["exec", "-i", "-u", "root", &sandbox.name, super::PYTHON, "-"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let text = super::script(program, &[("PATHS", &paths)]);
+    let waiting = std::thread::spawn(move || super::Said::from(super::finish(child, &text)));
+    while !sandbox.path("ready").exists() {
+        assert!(!waiting.is_finished(), "it ended early: {:?}", waiting.join());
+        std::thread::yield_now();
+    }
+    let files = [world.home().join(world.name("athome")), sandbox.workspace.parent().unwrap().join(world.name("beside"))];
+    for file in &files {
+        world.write(file, "");
+    }
+    world.write(&sandbox.path("go"), "");
+    let said = waiting.join().unwrap();
+    assert_eq!(said.result("seen"), "False", "{}", said.all);
+    for file in files {
+        fs::remove_file(file).unwrap();
+    }
+}

@@ -1,0 +1,231 @@
+//! What a hostile root leaves behind in its own layer or a workspace, met by the next start, stop or removal.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::{fingerprint, run};
+use crate::ModeTest;
+use crate::harness::{Ran, Sandbox, World};
+
+pub const TESTS: &[ModeTest] = &[
+    ("links_in_the_own_layer_do_not_lead_the_next_start_out", planted_links),
+    ("a_workspace_replaced_by_a_link_is_not_followed", replaced_workspace),
+    ("a_read_only_workspace_moved_away_is_not_writable_after_a_restart", moved_workspace),
+    ("fifos_where_the_next_start_mounts_do_not_hang_it", planted_fifos),
+    ("a_hostile_tree_does_not_stop_hand_over_or_removal", hostile_tree),
+    ("users_in_a_hostile_passwd_stay_inside", hostile_passwd),
+];
+
+fn sbx(world: &World, args: &[&str]) -> Ran {
+    run(&mut world.sbx(args), b"")
+}
+
+fn restart(sandbox: &Sandbox<'_>) {
+    sbx(sandbox.world, &["stop", &sandbox.name]).ok();
+}
+
+/// Everything below a directory, by name.
+fn listing(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn planted_links(world: &'static World) {
+    let outside = world.home().join(world.name("outside"));
+    world.make_dir(&outside);
+    world.write(&outside.join("file"), "untouched\n");
+    let before = fingerprint(&outside.join("file"));
+    let target = outside.to_str().unwrap();
+    for places in [
+        &["/home", "/run", "/mnt", "/srv", "/opt"][..],
+        &["/dev", "/proc", "/sys", "/tmp"],
+        &["/usr/local", "/usr/bin/sudo", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/etc/profile.d", "/etc/passwd", "/etc/group"],
+        &["/usr", "/etc", "/var", "/bin", "/lib"],
+    ] {
+        let sandbox = world.sandbox("links");
+        // In this view they may be mount points: a copy of the root shows what is below, and what is in the
+        // way is moved there.
+        let script: String = places
+            .iter()
+            .map(|place| format!("mv {place} {place}.old 2>/dev/null || rm -rf {place} 2>/dev/null; ln -sfn {target} {place} 2>/dev/null; ln -sfn /../../../../..{target} {place}/link 2>/dev/null; "))
+            .collect();
+        sandbox.root_sh(&format!("{script} :"));
+        // The parents of a workspace are directories of the own layer.
+        let parent = sandbox.workspace.parent().unwrap().to_str().unwrap().to_owned();
+        sandbox.root_sh(&format!("mv '{parent}' '{parent}.old' && ln -s {target} '{parent}'; :"));
+        sbx(world, &["stop", &sandbox.name]).ok();
+        // It may fail to start, inside is broken; it may not do anything outside.
+        let ran = sbx(world, &["exec", "-u", "root", &sandbox.name, "/bin/sh", "-c", "cat file; ls -la; touch made-inside; cat /home/file /run/file /usr/local/file; :"]);
+        assert!(!ran.out.contains("untouched"), "{places:?}: {ran:?}");
+        sbx(world, &["stop", &sandbox.name]).ok();
+        assert_eq!(listing(&outside), ["file"], "{places:?}");
+        assert_eq!(fingerprint(&outside.join("file")), before, "{places:?}");
+        for name in ["sudo", "hostname", "hosts", "null", "shm", "pts"] {
+            assert!(!outside.join(name).exists());
+        }
+    }
+    fs::remove_dir_all(outside).unwrap();
+}
+
+fn replaced_workspace(world: &'static World) {
+    let outside = world.home().join(world.name("secret"));
+    world.make_dir(&outside);
+    world.write(&outside.join("file"), "host secret\n");
+    for deep in [false, true] {
+        let outer = world.workspace();
+        let inner = if deep { outer.join("a/b") } else { outer.join("inner") };
+        for dir in inner.ancestors().take_while(|dir| *dir != outer).collect::<Vec<_>>().into_iter().rev() {
+            world.make_dir(dir);
+        }
+        let name = world.name("replaced");
+        world.run(["create", "--name", &name, "shell", outer.to_str().unwrap(), inner.to_str().unwrap()]).ok();
+        world.run(["exec", &name, "true"]).ok();
+        sbx(world, &["stop", &name]).ok();
+        // From inside a mount point cannot be replaced while it is one, but its parent can, and so can a
+        // nested workspace by another sandbox that has the outer one only. That is done here in its place.
+        let victim = if deep { outer.join("a") } else { inner.clone() };
+        fs::rename(&victim, outer.join("moved")).unwrap();
+        if deep {
+            symlink(outside.parent().unwrap(), &victim).unwrap();
+            // `outer/a/b` is now `home/b`.
+            let _ = fs::remove_dir_all(world.home().join("b"));
+            world.make_dir(&world.home().join("b"));
+            world.write(&world.home().join("b/file"), "host secret\n");
+        } else {
+            symlink(&outside, &victim).unwrap();
+        }
+        let shown = inner.to_str().unwrap();
+        let ran = sbx(world, &["exec", "-u", "root", &name, "sh", "-c", &format!("cat '{shown}/file'; echo breach > '{shown}/made'; :")]);
+        assert!(!ran.out.contains("host secret"), "{ran:?}");
+        assert_eq!(listing(&outside), ["file"]);
+        let _ = fs::remove_dir_all(world.home().join("b"));
+        sbx(world, &["rm", "--force", &name]).ok();
+    }
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "host secret\n");
+    fs::remove_dir_all(outside).unwrap();
+}
+
+/// A read-only workspace inside a writable one: its parent can be renamed from inside. After a restart the
+/// name is somebody else, and the protected directory lies open under its new name.
+fn moved_workspace(world: &'static World) {
+    let outer = world.workspace();
+    let parent = outer.join("a");
+    world.make_dir(&parent);
+    let inner = parent.join("protected");
+    world.make_dir(&inner);
+    world.write(&inner.join("file"), "untouched\n");
+    let option = format!("{}:ro", inner.to_str().unwrap());
+    let name = world.name("moved");
+    world.run(["create", "--name", &name, "shell", outer.to_str().unwrap(), &option]).ok();
+    let write = "echo breach >> a/protected/file; echo breach >> b/protected/file; echo breach > b/protected/new; :";
+    sbx(world, &["exec", &name, "sh", "-c", &format!("mv a b && mkdir -p a/protected; {write}")]);
+    sbx(world, &["stop", &name]).ok();
+    sbx(world, &["exec", &name, "sh", "-c", write]);
+    let found = if parent.join("protected/file").exists() { parent.join("protected") } else { outer.join("b/protected") };
+    assert_eq!(fs::read_to_string(found.join("file")).unwrap(), "untouched\n", "the protected file was changed");
+    assert_eq!(listing(&found), ["file"]);
+    sbx(world, &["rm", "--force", &name]).ok();
+}
+
+fn planted_fifos(world: &'static World) {
+    let dir = world.workspace();
+    let file = dir.join("single");
+    world.write(&file, "content\n");
+    let option = format!("{}:ro", file.to_str().unwrap());
+    let sandbox = world.sandbox_with("fifos", &[&option]);
+    let place = dir.to_str().unwrap();
+    // Below the mount is a file of the own layer, whose directory can be exchanged.
+    let plant = format!("mv '{place}' '{place}.old' && mkdir -p '{place}' && mkfifo '{place}/single'; mv /etc /etc.old && cp -a /etc.old /etc && for f in hostname hosts resolv.conf passwd group; do rm -f /etc/$f && mkfifo /etc/$f; done; :");
+    sandbox.root_sh(&plant);
+    restart(&sandbox);
+    let ran = sbx(world, &["exec", "-u", "root", &sandbox.name, "cat", file.to_str().unwrap()]);
+    assert!(ran.code == 0 && ran.out == "content\n" || ran.code == 125, "{ran:?}");
+    // Others are not disturbed.
+    assert_eq!(world.sandbox("fifo-other").exec(["echo", "1"]).ok(), "1");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "content\n");
+}
+
+fn hostile_tree(world: &'static World) {
+    let name = world.name("tree");
+    let workspace = world.workspace();
+    world.run(["create", "--name", &name, "shell", workspace.to_str().unwrap()]).ok();
+    let program = format!(
+        "{}\n{}",
+        super::LIBRARY,
+        "
+def deep(start, count):
+    os.chdir(start)
+    for _ in range(count):
+        os.mkdir('d' * 100)
+        os.chdir('d' * 100)
+    os.close(os.open('bottom', os.O_CREAT | os.O_WRONLY))
+where = os.getcwd()
+os.makedirs('/tmp/deep')
+in_child(lambda: deep(where, 3000))
+in_child(lambda: deep('/tmp/deep', 3000))
+os.chdir(where)
+os.mkfifo('fifo')
+os.symlink('/', 'root')
+os.symlink('loop', 'loop')
+os.symlink('..', 'up')
+s = socket.socket(socket.AF_UNIX); s.bind('socket')
+os.mkdir('closed', 0o000)
+for base in ('/tmp/closed', '/var/tmp/closed'):
+    os.makedirs(base + '/a/b')
+    open(base + '/a/file', 'w').close()
+    os.chmod(base + '/a', 0o000)
+    os.chmod(base, 0o000)
+for name in (b'new\\nline', b'-rf', b'\\xff\\xfe', b' ', b'*', b'a' * 255):
+    os.mkdir(name)
+    os.close(os.open(b'/tmp/' + name, os.O_CREAT | os.O_WRONLY))
+print('planted', True)
+"
+    );
+    for user in ["root", "agent"] {
+        let mut exec = world.sbx(["exec", "-i", "-u", user, &name, super::PYTHON, "-"]);
+        let ran = if user == "root" { run(&mut exec, program.as_bytes()) } else { Ran { code: 0, out: "planted True".into(), err: String::new() } };
+        assert!(ran.code == 0 && ran.out.contains("planted True"), "{ran:?}");
+    }
+    // Root's files were handed over, to the bottom.
+    let mut owner = world.command("sh");
+    owner.args(["-c", "cd \"$1\" && while cd -P dddd* 2>/dev/null; do :; done; stat -c %u bottom", "sh"]).arg(&workspace);
+    assert_eq!(run(&mut owner, b"").ok(), world.uid.to_string());
+    let escaped = fs::symlink_metadata("/").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta)).unwrap();
+    assert_eq!(escaped, 0, "the hand-over followed a link");
+    sbx(world, &["rm", "--force", &name]).ok();
+    assert!(!world.state().join("vm").join(&name).exists(), "the sandbox is not gone");
+    let mut remove = world.command("rm");
+    remove.arg("-rf").arg(&workspace);
+    run(&mut remove, b"").ok();
+    assert!(!workspace.exists(), "the caller cannot remove what root inside made");
+}
+
+fn hostile_passwd(world: &'static World) {
+    let sandbox = world.sandbox("passwd");
+    let ws = sandbox.workspace.clone();
+    for text in [
+        "agent:x:0:0::/root:/bin/sh\\nroot:x:4294967295:4294967295::/:/bin/sh",
+        "agent:x:65536:65536::/:/bin/sh\\nroot:x:-1:-1::/:/bin/sh",
+        "agent:x:1000:1000::/proc/1/root:/proc/self/exe",
+    ] {
+        sandbox.root_sh(&format!("printf '{text}\\n' > /etc/passwd; printf 'root:x:4294967295:agent\\n' > /etc/group; :"));
+        for user in ["root", "agent", "0", "1000"] {
+            let ran = sbx(world, &["exec", "-u", user, &sandbox.name, "sh", "-c", "id -u; touch made; stat -c %u made"]);
+            assert!([0, 1, 125].contains(&ran.code), "{ran:?}");
+        }
+    }
+    // A passwd that is a link to what the helper alone can see, or has no end.
+    for target in ["/proc/self/environ", "/proc/self/fd/5", "/proc/self/fd/8", "/dev/zero", "/proc/self/mem", "/dev/tty", "/proc/kmsg"] {
+        sandbox.root_sh(&format!("ln -sfn {target} /etc/passwd; :"));
+        let ran = sbx(world, &["exec", "-u", "0", &sandbox.name, "sh", "-c", "env"]);
+        assert!([0, 125].contains(&ran.code), "{target}: {ran:?}");
+    }
+    sbx(world, &["stop", &sandbox.name]).ok();
+    let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(&ws).unwrap());
+    assert_eq!(owner, world.uid);
+    if let Ok(meta) = fs::metadata(ws.join("made")) {
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&meta), world.uid);
+    }
+}
