@@ -41,14 +41,18 @@ pub(crate) fn find(
     if uid > 65_535 || gid > 65_535 {
         return Err(format!("`{spec}` is outside the sandbox's 65536 ids"));
     }
-    let name = entry.as_ref().map_or_else(|| uid.to_string(), |e| e.name.clone());
+    let name = entry
+        .as_ref()
+        .map_or_else(|| uid.to_string(), |e| e.name.clone());
     // A group that was asked for by name replaces the user's own groups, as docker does it.
     let groups = match wanted_group {
         Some(_) => vec![gid],
         None => groups_of(&name, gid, group),
     };
     Ok(Account {
-        home: entry.as_ref().map_or_else(|| "/".to_owned(), |e| e.home.clone()),
+        home: entry
+            .as_ref()
+            .map_or_else(|| "/".to_owned(), |e| e.home.clone()),
         shell: entry.map_or_else(|| "/bin/sh".to_owned(), |e| e.shell),
         name,
         credentials: Credentials { uid, gid, groups },
@@ -67,7 +71,9 @@ fn single(user: &str, group: Option<&str>) -> Result<Account, String> {
         }
     };
     if let Some(group) = group.filter(|group| !groups.contains(group)) {
-        return Err(format!("group `{group}` does not exist: this sandbox runs with one id"));
+        return Err(format!(
+            "group `{group}` does not exist: this sandbox runs with one id"
+        ));
     }
     Ok(Account {
         name: name.into(),
@@ -134,11 +140,15 @@ fn groups_of(name: &str, primary: u32, group: &str) -> Vec<u32> {
     let mut groups = vec![primary];
     for line in group.lines() {
         let mut fields = line.split(':');
-        let (Some(gid), Some(members)) = (fields.nth(2).and_then(|g| g.parse().ok()), fields.next())
+        let (Some(gid), Some(members)) =
+            (fields.nth(2).and_then(|g| g.parse().ok()), fields.next())
         else {
             continue;
         };
-        if gid <= 65_535 && !groups.contains(&gid) && members.split(',').any(|member| member == name) {
+        if gid <= 65_535
+            && !groups.contains(&gid)
+            && members.split(',').any(|member| member == name)
+        {
             groups.push(gid);
         }
     }
@@ -152,7 +162,8 @@ mod tests {
     use super::*;
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000::/home/agent:/bin/bash\nbad line\nwww:x:33:33::/var/www:/usr/sbin/nologin\n";
-    const GROUP: &str = "root:x:0:\nsudo:x:27:agent\nagent:x:1000:\nwww:x:33:\ndocker:x:999:agent,www\n";
+    const GROUP: &str =
+        "root:x:0:\nsudo:x:27:agent\nagent:x:1000:\nwww:x:33:\ndocker:x:999:agent,www\n";
 
     fn credentials(spec: Option<&str>) -> (u32, u32, Vec<u32>) {
         let found = find(spec, Mode::Root, PASSWD, GROUP).unwrap().credentials;
@@ -168,7 +179,10 @@ mod tests {
         assert_eq!(credentials(Some("www:sudo")), (33, 27, vec![27]));
         assert_eq!(credentials(Some("www:28")), (33, 28, vec![28]));
         for wrong in ["nobodyhere", "www:nothere", "70000", "1:70000", ""] {
-            assert!(find(Some(wrong), Mode::Root, PASSWD, GROUP).is_err(), "{wrong}");
+            assert!(
+                find(Some(wrong), Mode::Root, PASSWD, GROUP).is_err(),
+                "{wrong}"
+            );
         }
     }
 

@@ -182,15 +182,25 @@ mod tests {
         assert_eq!(verdict(libc::SYS_openat, &[3, 0, unnamed, 0o4755]), ASK);
         assert_eq!(verdict(libc::SYS_openat, &[3, 0, create, 0o755]), ALLOW);
         // Without O_CREAT the fourth argument is whatever the register held.
-        assert_eq!(verdict(libc::SYS_openat, &[3, 0, libc::O_DIRECTORY as u64, 0o4755]), ALLOW);
+        assert_eq!(
+            verdict(libc::SYS_openat, &[3, 0, libc::O_DIRECTORY as u64, 0o4755]),
+            ALLOW
+        );
     }
 
     #[test]
     fn only_new_file_systems_are_asked_about() {
         assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, 0]), ASK);
         assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_NOSUID]), ASK);
-        assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_BIND | libc::MS_REC]), ALLOW);
-        assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_MGC_VAL]), ASK, "the magic number looks like propagation flags");
+        assert_eq!(
+            verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_BIND | libc::MS_REC]),
+            ALLOW
+        );
+        assert_eq!(
+            verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_MGC_VAL]),
+            ASK,
+            "the magic number looks like propagation flags"
+        );
     }
 
     #[test]
@@ -204,8 +214,14 @@ mod tests {
 
     #[test]
     fn typing_into_terminals_fails_whatever_the_upper_half_says() {
-        assert_eq!(verdict(libc::SYS_ioctl, &[0, libc::TIOCSTI]), fail(libc::EPERM));
-        assert_eq!(verdict(libc::SYS_ioctl, &[0, libc::TIOCSTI | 1 << 40]), fail(libc::EPERM));
+        assert_eq!(
+            verdict(libc::SYS_ioctl, &[0, libc::TIOCSTI]),
+            fail(libc::EPERM)
+        );
+        assert_eq!(
+            verdict(libc::SYS_ioctl, &[0, libc::TIOCSTI | 1 << 40]),
+            fail(libc::EPERM)
+        );
         assert_eq!(verdict(libc::SYS_ioctl, &[0, libc::TIOCGWINSZ]), ALLOW);
     }
 
@@ -224,7 +240,12 @@ mod tests {
         for rule in RULES {
             assert!(!rule.reason.is_empty());
             if rule.when.is_empty() {
-                assert_eq!(verdict(rule.call, &[]), action(rule.action), "{}", rule.reason);
+                assert_eq!(
+                    verdict(rule.call, &[]),
+                    action(rule.action),
+                    "{}",
+                    rule.reason
+                );
             }
         }
     }

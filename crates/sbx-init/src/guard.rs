@@ -64,15 +64,24 @@ impl Guard {
             return false;
         };
         // A mount that is attached nowhere is not listed, and so not the sandbox's own.
-        mounts.iter().find(|mount| mount.id == id).is_some_and(|mount| {
-            self.own.contains(&mount.device)
-                || (matches!(mount.kind.as_str(), "tmpfs" | "ramfs") && !self.shared.contains(&mount.device))
-        })
+        mounts
+            .iter()
+            .find(|mount| mount.id == id)
+            .is_some_and(|mount| {
+                self.own.contains(&mount.device)
+                    || (matches!(mount.kind.as_str(), "tmpfs" | "ramfs")
+                        && !self.shared.contains(&mount.device))
+            })
     }
 }
 
 /// Answers one call. Runs in a child of init, which ends afterwards.
-pub(crate) fn answer(proof: &SingleThreaded, guard: &Guard, listener: BorrowedFd<'_>, call: &Notification) {
+pub(crate) fn answer(
+    proof: &SingleThreaded,
+    guard: &Guard,
+    listener: BorrowedFd<'_>,
+    call: &Notification,
+) {
     let result = Caller::find(&guard.proc, call.pid)
         .and_then(|caller| perform(proof, guard, listener, call, caller));
     let _ = match result {
@@ -127,9 +136,10 @@ fn perform(
             let flags = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned();
             Work::SetXattr(caller.place(here, a, flags)?, caller.xattr(b, c, d, e)?)
         }
-        libc::SYS_fsetxattr => {
-            Work::SetXattr(Place::Open(caller.descriptor(low(a))?), caller.xattr(b, c, d, e)?)
-        }
+        libc::SYS_fsetxattr => Work::SetXattr(
+            Place::Open(caller.descriptor(low(a))?),
+            caller.xattr(b, c, d, e)?,
+        ),
         libc::SYS_mount => Work::Mount(Box::new(caller.mount(call.args)?)),
         libc::SYS_fsopen => Work::OpenFileSystem(caller.string(a, 64)?, low(b)),
         _ => return Err(Errno::NOSYS),
@@ -150,8 +160,16 @@ fn perform(
 enum Work {
     ChangeMode(OwnedFd, u32),
     ChangeModeAt(Place, u32),
-    Create { place: Place, flags: OFlags, mode: u32 },
-    MakeNode { place: Place, mode: u32, device: u64 },
+    Create {
+        place: Place,
+        flags: OFlags,
+        mode: u32,
+    },
+    MakeNode {
+        place: Place,
+        mode: u32,
+        device: u64,
+    },
     SetXattr(Place, Xattr),
     Mount(Box<Mount>),
     OpenFileSystem(CString, u32),
@@ -160,7 +178,11 @@ enum Work {
 /// A file, as the caller names it.
 enum Place {
     Open(OwnedFd),
-    Path { base: Option<OwnedFd>, path: CString, follow: bool },
+    Path {
+        base: Option<OwnedFd>,
+        path: CString,
+        follow: bool,
+    },
 }
 
 struct Xattr {
@@ -211,11 +233,20 @@ impl Work {
                 }
                 allow_set_id(guard, fd.as_fd(), mounts)?;
                 let path = caller::self_path(fd.as_fd());
-                rustix::fs::chmodat(&guard.proc, path, FileMode::from_bits_truncate(mode), AtFlags::empty())?;
+                rustix::fs::chmodat(
+                    &guard.proc,
+                    path,
+                    FileMode::from_bits_truncate(mode),
+                    AtFlags::empty(),
+                )?;
                 Ok(DONE)
             }
             Self::Create { place, flags, mode } => create(place, flags, mode),
-            Self::MakeNode { place, mode, device } => make_node(place, mode, device),
+            Self::MakeNode {
+                place,
+                mode,
+                device,
+            } => make_node(place, mode, device),
             Self::SetXattr(place, xattr) => set_xattr(guard, mounts, place, &xattr),
             Self::Mount(mount) => mount.perform(),
             Self::OpenFileSystem(kind, flags) => {
@@ -231,11 +262,19 @@ impl Work {
 }
 
 fn allow_set_id(guard: &Guard, fd: BorrowedFd<'_>, mounts: &[Entry]) -> Result<(), Errno> {
-    if guard.is_own(fd, mounts) { Ok(()) } else { Err(Errno::PERM) }
+    if guard.is_own(fd, mounts) {
+        Ok(())
+    } else {
+        Err(Errno::PERM)
+    }
 }
 
 fn allow_kind(kind: &CStr) -> Result<(), Errno> {
-    if kind.to_str().is_ok_and(|kind| MOUNTABLE.contains(&kind)) { Ok(()) } else { Err(Errno::PERM) }
+    if kind.to_str().is_ok_and(|kind| MOUNTABLE.contains(&kind)) {
+        Ok(())
+    } else {
+        Err(Errno::PERM)
+    }
 }
 
 /// A new file begins without the bits; a program that wants them changes the mode afterwards and is asked
@@ -246,7 +285,12 @@ fn create(place: Place, flags: OFlags, mode: u32) -> Result<Answer, Errno> {
     };
     let close_on_exec = flags.contains(OFlags::CLOEXEC);
     let mode = FileMode::from_bits_truncate(mode & !SET_ID);
-    let fd = rustix::fs::openat(base_of(base.as_ref()), path, flags | OFlags::CLOEXEC | OFlags::NOCTTY, mode)?;
+    let fd = rustix::fs::openat(
+        base_of(base.as_ref()),
+        path,
+        flags | OFlags::CLOEXEC | OFlags::NOCTTY,
+        mode,
+    )?;
     Ok(Answer::Descriptor { fd, close_on_exec })
 }
 
@@ -260,7 +304,12 @@ fn make_node(place: Place, mode: u32, device: u64) -> Result<Answer, Errno> {
     Ok(DONE)
 }
 
-fn set_xattr(guard: &Guard, mounts: &[Entry], place: Place, xattr: &Xattr) -> Result<Answer, Errno> {
+fn set_xattr(
+    guard: &Guard,
+    mounts: &[Entry],
+    place: Place,
+    xattr: &Xattr,
+) -> Result<Answer, Errno> {
     let opened = matches!(place, Place::Open(_));
     let fd = place.open()?;
     if xattr.name.as_bytes().starts_with(b"security.") {
@@ -273,7 +322,12 @@ fn set_xattr(guard: &Guard, mounts: &[Entry], place: Place, xattr: &Xattr) -> Re
     }
     // There is no such call for a descriptor that names a place only; its link in proc leads to the object.
     rustix::process::fchdir(&guard.proc)?;
-    rustix::fs::setxattr(caller::self_path(fd.as_fd()), &xattr.name, &xattr.value, flags)?;
+    rustix::fs::setxattr(
+        caller::self_path(fd.as_fd()),
+        &xattr.name,
+        &xattr.value,
+        flags,
+    )?;
     Ok(DONE)
 }
 
@@ -288,7 +342,10 @@ impl Mount {
             | MountPropagationFlags::DOWNSTREAM
             | MountPropagationFlags::UNBINDABLE;
         if flags & propagation.bits() != 0 {
-            rustix::mount::mount_change(&self.target, MountPropagationFlags::from_bits_retain(flags))?;
+            rustix::mount::mount_change(
+                &self.target,
+                MountPropagationFlags::from_bits_retain(flags),
+            )?;
             return Ok(DONE);
         }
         allow_kind(&self.kind)?;

@@ -41,7 +41,8 @@ fn walk(root: OwnedFd) -> Result<(), Errno> {
     let mut levels = vec![enter(current.as_fd())?];
     while let Some(level) = levels.last_mut() {
         if let Some(name) = level.subdirectories.pop() {
-            let Ok(below) = rustix::fs::openat(&current, &name, DIRECTORY, FileMode::empty()) else {
+            let Ok(below) = rustix::fs::openat(&current, &name, DIRECTORY, FileMode::empty())
+            else {
                 continue;
             };
             current = below;
@@ -72,7 +73,8 @@ fn enter(dir: BorrowedFd<'_>) -> Result<Level, Errno> {
         };
         if stat.st_uid != AGENT || stat.st_gid != AGENT {
             let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
-            let _ = rustix::fs::chownat(dir, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
+            let _ =
+                rustix::fs::chownat(dir, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
         }
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             subdirectories.push(name);

@@ -75,79 +75,184 @@ const NAMESPACED_FAMILIES: &[u32] = &[
 
 const SET_ID_REASON: &str =
     "no file of a workspace may gain setuid or setgid: on the host it would run as its owner";
-const FAMILY_REASON: &str =
-    "vsock and other families reach past the network namespace, or are kernel surface that nothing here needs";
+const FAMILY_REASON: &str = "vsock and other families reach past the network namespace, or are kernel surface that nothing here needs";
 
 pub(crate) const RULES: &[Rule] = &[
     // Modes with setuid or setgid.
-    ask(nr::SYS_fchmod, &[When::AnyBit { arg: 1, mask: SET_ID }], SET_ID_REASON),
-    ask(nr::SYS_fchmodat, &[When::AnyBit { arg: 2, mask: SET_ID }], SET_ID_REASON),
-    ask(nr::SYS_fchmodat2, &[When::AnyBit { arg: 2, mask: SET_ID }], SET_ID_REASON),
     ask(
-        nr::SYS_openat,
-        &[When::AnyBit { arg: 2, mask: CREATES }, When::AnyBit { arg: 3, mask: SET_ID }],
+        nr::SYS_fchmod,
+        &[When::AnyBit {
+            arg: 1,
+            mask: SET_ID,
+        }],
         SET_ID_REASON,
     ),
-    ask(nr::SYS_mknodat, &[When::AnyBit { arg: 2, mask: SET_ID }], SET_ID_REASON),
+    ask(
+        nr::SYS_fchmodat,
+        &[When::AnyBit {
+            arg: 2,
+            mask: SET_ID,
+        }],
+        SET_ID_REASON,
+    ),
+    ask(
+        nr::SYS_fchmodat2,
+        &[When::AnyBit {
+            arg: 2,
+            mask: SET_ID,
+        }],
+        SET_ID_REASON,
+    ),
+    ask(
+        nr::SYS_openat,
+        &[
+            When::AnyBit {
+                arg: 2,
+                mask: CREATES,
+            },
+            When::AnyBit {
+                arg: 3,
+                mask: SET_ID,
+            },
+        ],
+        SET_ID_REASON,
+    ),
+    ask(
+        nr::SYS_mknodat,
+        &[When::AnyBit {
+            arg: 2,
+            mask: SET_ID,
+        }],
+        SET_ID_REASON,
+    ),
     #[cfg(target_arch = "x86_64")]
-    ask(nr::SYS_chmod, &[When::AnyBit { arg: 1, mask: SET_ID }], SET_ID_REASON),
+    ask(
+        nr::SYS_chmod,
+        &[When::AnyBit {
+            arg: 1,
+            mask: SET_ID,
+        }],
+        SET_ID_REASON,
+    ),
     #[cfg(target_arch = "x86_64")]
     ask(
         nr::SYS_open,
-        &[When::AnyBit { arg: 1, mask: CREATES }, When::AnyBit { arg: 2, mask: SET_ID }],
+        &[
+            When::AnyBit {
+                arg: 1,
+                mask: CREATES,
+            },
+            When::AnyBit {
+                arg: 2,
+                mask: SET_ID,
+            },
+        ],
         SET_ID_REASON,
     ),
     #[cfg(target_arch = "x86_64")]
-    ask(nr::SYS_creat, &[When::AnyBit { arg: 1, mask: SET_ID }], SET_ID_REASON),
+    ask(
+        nr::SYS_creat,
+        &[When::AnyBit {
+            arg: 1,
+            mask: SET_ID,
+        }],
+        SET_ID_REASON,
+    ),
     #[cfg(target_arch = "x86_64")]
-    ask(nr::SYS_mknod, &[When::AnyBit { arg: 1, mask: SET_ID }], SET_ID_REASON),
-    refuse(nr::SYS_openat2, ENOSYS, "its mode is behind a pointer, out of a filter's sight; programs fall back to openat"),
-    refuse(nr::SYS_io_uring_setup, ENOSYS, "a ring does every call below out of the filter's sight"),
+    ask(
+        nr::SYS_mknod,
+        &[When::AnyBit {
+            arg: 1,
+            mask: SET_ID,
+        }],
+        SET_ID_REASON,
+    ),
+    refuse(
+        nr::SYS_openat2,
+        ENOSYS,
+        "its mode is behind a pointer, out of a filter's sight; programs fall back to openat",
+    ),
+    refuse(
+        nr::SYS_io_uring_setup,
+        ENOSYS,
+        "a ring does every call below out of the filter's sight",
+    ),
     refuse(nr::SYS_io_uring_enter, ENOSYS, "as io_uring_setup"),
     refuse(nr::SYS_io_uring_register, ENOSYS, "as io_uring_setup"),
     // File capabilities are setuid by another name.
-    ask(nr::SYS_setxattr, &[], "file capabilities in a workspace whose owner is root would hold on the host"),
+    ask(
+        nr::SYS_setxattr,
+        &[],
+        "file capabilities in a workspace whose owner is root would hold on the host",
+    ),
     ask(nr::SYS_lsetxattr, &[], "as setxattr"),
     ask(nr::SYS_fsetxattr, &[], "as setxattr"),
-    refuse(SYS_SETXATTRAT, ENOSYS, "as setxattr, with its arguments behind a pointer; programs fall back to setxattr"),
+    refuse(
+        SYS_SETXATTRAT,
+        ENOSYS,
+        "as setxattr, with its arguments behind a pointer; programs fall back to setxattr",
+    ),
     // New file systems: an overlay whose upper layer is a workspace copies setuid files into it.
     ask(
         nr::SYS_mount,
-        &[When::NoBit { arg: 3, mask: NOT_A_NEW_MOUNT }],
+        &[When::NoBit {
+            arg: 3,
+            mask: NOT_A_NEW_MOUNT,
+        }],
         "overlayfs and cgroupfs inside reach host files; a short list of file systems is mountable",
     ),
     ask(nr::SYS_fsopen, &[], "as mount"),
-    refuse(nr::SYS_open_by_handle_at, EPERM, "opens files by number, past every directory"),
+    refuse(
+        nr::SYS_open_by_handle_at,
+        EPERM,
+        "opens files by number, past every directory",
+    ),
     // The terminal.
     Rule {
         call: nr::SYS_ioctl,
         action: EPERM,
-        when: &[When::Equals { arg: 1, value: libc::TIOCSTI as u32 }],
+        when: &[When::Equals {
+            arg: 1,
+            value: libc::TIOCSTI as u32,
+        }],
         reason: "types into a terminal that somebody else reads",
     },
     Rule {
         call: nr::SYS_ioctl,
         action: EPERM,
-        when: &[When::Equals { arg: 1, value: TIOCLINUX }],
+        when: &[When::Equals {
+            arg: 1,
+            value: TIOCLINUX,
+        }],
         reason: "pastes into the console",
     },
     // Sockets outside the network namespace.
     Rule {
         call: nr::SYS_socket,
         action: Action::Fail(libc::EAFNOSUPPORT),
-        when: &[When::NotIn { arg: 0, values: NAMESPACED_FAMILIES }],
+        when: &[When::NotIn {
+            arg: 0,
+            values: NAMESPACED_FAMILIES,
+        }],
         reason: FAMILY_REASON,
     },
     Rule {
         call: nr::SYS_socketpair,
         action: Action::Fail(libc::EAFNOSUPPORT),
-        when: &[When::NotIn { arg: 0, values: NAMESPACED_FAMILIES }],
+        when: &[When::NotIn {
+            arg: 0,
+            values: NAMESPACED_FAMILIES,
+        }],
         reason: FAMILY_REASON,
     },
     // Keys are kept per user, not per sandbox.
     refuse(nr::SYS_keyctl, EPERM, "the caller's keyrings"),
     refuse(nr::SYS_add_key, EPERM, "the caller's keyrings"),
-    refuse(nr::SYS_request_key, EPERM, "the caller's keyrings; also runs a host program"),
+    refuse(
+        nr::SYS_request_key,
+        EPERM,
+        "the caller's keyrings; also runs a host program",
+    ),
     // The machine.
     refuse(nr::SYS_init_module, EPERM, "loads kernel code"),
     refuse(nr::SYS_finit_module, EPERM, "loads kernel code"),
@@ -157,13 +262,25 @@ pub(crate) const RULES: &[Rule] = &[
     refuse(nr::SYS_reboot, EPERM, "the machine's power"),
     refuse(nr::SYS_swapon, EPERM, "the machine's memory"),
     refuse(nr::SYS_swapoff, EPERM, "the machine's memory"),
-    refuse(nr::SYS_acct, EPERM, "writes process accounting of the whole machine"),
+    refuse(
+        nr::SYS_acct,
+        EPERM,
+        "writes process accounting of the whole machine",
+    ),
     refuse(nr::SYS_quotactl, EPERM, "the machine's disks"),
     refuse(nr::SYS_quotactl_fd, EPERM, "the machine's disks"),
     refuse(nr::SYS_settimeofday, EPERM, "the machine's clock"),
     refuse(nr::SYS_clock_settime, EPERM, "the machine's clock"),
-    refuse(nr::SYS_clock_adjtime, EPERM, "the machine's clock; reading goes by adjtimex"),
-    refuse(nr::SYS_syslog, EPERM, "the kernel's log tells addresses and host events"),
+    refuse(
+        nr::SYS_clock_adjtime,
+        EPERM,
+        "the machine's clock; reading goes by adjtimex",
+    ),
+    refuse(
+        nr::SYS_syslog,
+        EPERM,
+        "the kernel's log tells addresses and host events",
+    ),
     refuse(nr::SYS_nfsservctl, ENOSYS, "gone from the kernel"),
     refuse(nr::SYS_vhangup, EPERM, "hangs up a terminal"),
     #[cfg(target_arch = "x86_64")]
@@ -180,9 +297,21 @@ pub(crate) const RULES: &[Rule] = &[
     refuse(nr::SYS_ustat, ENOSYS, "obsolete"),
     // Kernel surface that exploits start from and that containers elsewhere do without.
     refuse(nr::SYS_bpf, EPERM, "programs in the kernel"),
-    refuse(nr::SYS_perf_event_open, EPERM, "observes the whole processor"),
-    refuse(nr::SYS_userfaultfd, EPERM, "holds the kernel in a page fault: the usual tool to win a race"),
-    refuse(nr::SYS_lookup_dcookie, EPERM, "profiling of the whole machine"),
+    refuse(
+        nr::SYS_perf_event_open,
+        EPERM,
+        "observes the whole processor",
+    ),
+    refuse(
+        nr::SYS_userfaultfd,
+        EPERM,
+        "holds the kernel in a page fault: the usual tool to win a race",
+    ),
+    refuse(
+        nr::SYS_lookup_dcookie,
+        EPERM,
+        "profiling of the whole machine",
+    ),
 ];
 
 const TIOCLINUX: u32 = 0x541c;

@@ -75,7 +75,8 @@ pub(crate) fn spawn(
     exec: &Exec,
     stdio: Stdio,
 ) -> Result<Spawned, Failure> {
-    let (ours, theirs) = UnixStream::pair().map_err(|e| Failure::engine("make a socket pair", e))?;
+    let (ours, theirs) =
+        UnixStream::pair().map_err(|e| Failure::engine("make a socket pair", e))?;
     ours.set_nonblocking(true)
         .map_err(|e| Failure::engine("make a socket pair", e))?;
     match process::fork(proof, 0).map_err(|e| Failure::engine("fork", e))? {
@@ -116,7 +117,8 @@ fn prepare(
     take_stdio(stdio).map_err(engine("set up stdin, stdout and stderr"))?;
     join(&surroundings.namespaces).map_err(engine("join the sandbox"))?;
     let listener = seccomp::install(&surroundings.filter).map_err(engine("install the filter"))?;
-    fdpass::send_with_fds(status, b"l", &[listener.as_fd()]).map_err(engine("hand the filter over"))?;
+    fdpass::send_with_fds(status, b"l", &[listener.as_fd()])
+        .map_err(engine("hand the filter over"))?;
     drop(listener);
     let account = accounts::find(
         exec.user.as_deref(),
@@ -126,7 +128,12 @@ fn prepare(
     )
     .map_err(Failure::bad_request)?;
     become_account(surroundings, &account).map_err(engine("become the user"))?;
-    enter_directory(exec.workdir.as_ref().unwrap_or(&surroundings.workdir).as_path())?;
+    enter_directory(
+        exec.workdir
+            .as_ref()
+            .unwrap_or(&surroundings.workdir)
+            .as_path(),
+    )?;
     let env = environment(&surroundings.env, &account, &exec.env);
     let path = env
         .iter()
@@ -145,9 +152,8 @@ fn prepare(
 }
 
 fn c_string(bytes: Vec<u8>) -> Result<CString, Failure> {
-    CString::new(bytes).map_err(|_| {
-        Failure::bad_request("an argument or variable contains a NUL byte".into())
-    })
+    CString::new(bytes)
+        .map_err(|_| Failure::bad_request("an argument or variable contains a NUL byte".into()))
 }
 
 fn take_stdio(stdio: Stdio) -> io::Result<()> {
@@ -188,7 +194,10 @@ fn become_account(surroundings: &Surroundings, account: &Account) -> io::Result<
 /// The directory must be a place below the root: a link to a descriptor leads elsewhere.
 fn enter_directory(path: &Path) -> Result<(), Failure> {
     let refused = |reason: String| {
-        Failure::bad_request(format!("cannot use the working directory `{}`: {reason}", path.display()))
+        Failure::bad_request(format!(
+            "cannot use the working directory `{}`: {reason}",
+            path.display()
+        ))
     };
     rustix::process::chdir(path).map_err(|e| refused(io::Error::from(e).to_string()))?;
     match rustix::process::getcwd(Vec::new()) {
@@ -210,8 +219,15 @@ fn environment(
         ("LOGNAME", account.name.as_str()),
         ("SHELL", account.shell.as_str()),
     ];
-    let own = own.iter().map(|(key, value)| ((*key).into(), (*value).into()));
-    for (key, value) in base.iter().cloned().chain(own).chain(request.iter().cloned()) {
+    let own = own
+        .iter()
+        .map(|(key, value)| ((*key).into(), (*value).into()));
+    for (key, value) in base
+        .iter()
+        .cloned()
+        .chain(own)
+        .chain(request.iter().cloned())
+    {
         match env.iter_mut().find(|(known, _)| *known == key) {
             Some((_, old)) => *old = value,
             None => env.push((key, value)),
@@ -256,7 +272,7 @@ fn failure(name: &str, error: io::Error) -> Failure {
     };
     let message = match kind {
         FailKind::NotFound => format!("`{name}` was not found in the sandbox"),
-        FailKind::NotExecutable | FailKind::BadRequest | FailKind::Engine => {
+        FailKind::NotExecutable | FailKind::BadRequest | FailKind::Stopping | FailKind::Engine => {
             format!("`{name}` cannot be executed: {error}")
         }
     };

@@ -19,6 +19,8 @@ pub enum Request {
     Signal { signal: i32 },
     /// The terminal of this connection's command has a new size.
     Resize { rows: u16, cols: u16 },
+    /// The client leaves its command: what its terminal shows from now on goes to the sandbox's log.
+    Detach,
     /// Daemon only: end every process (SIGTERM, after `grace_ms` SIGKILL), hand files over, exit.
     Shutdown { grace_ms: u64 },
 }
@@ -59,15 +61,27 @@ pub enum Stdio {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Reply {
-    Hello { protocol: u32, sandbox: String },
+    Hello {
+        protocol: u32,
+        sandbox: String,
+    },
     /// The command runs. `id` names it in the log.
-    Started { id: u64 },
+    Started {
+        id: u64,
+    },
     /// The command ended; last message of a client's connection.
-    Exited { status: ExitStatus },
+    Exited {
+        status: ExitStatus,
+    },
     /// The command could not be started; last message of a client's connection.
-    Failed { kind: FailKind, message: String },
+    Failed {
+        kind: FailKind,
+        message: String,
+    },
     /// Daemon only: sent after the hello and whenever the number changes.
-    Commands { running: u32 },
+    Commands {
+        running: u32,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +110,8 @@ pub enum FailKind {
     NotExecutable,
     /// The request itself is wrong (unknown user, missing working directory): exit code 125.
     BadRequest,
+    /// The sandbox is stopping: the daemon starts it again when asked.
+    Stopping,
     /// The engine failed: exit code 125.
     Engine,
 }
@@ -106,7 +122,7 @@ impl FailKind {
         match self {
             Self::NotFound => 127,
             Self::NotExecutable => 126,
-            Self::BadRequest | Self::Engine => 125,
+            Self::BadRequest | Self::Stopping | Self::Engine => 125,
         }
     }
 }

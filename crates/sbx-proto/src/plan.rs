@@ -134,18 +134,41 @@ pub enum Step {
         owner: Owner,
     },
     /// A source at `target`, which is made if it is missing.
-    Bind { target: OsBytes, source: usize },
-    Tmpfs { target: OsBytes, mode: u32 },
-    Proc { target: OsBytes },
+    Bind {
+        target: OsBytes,
+        source: usize,
+    },
+    Tmpfs {
+        target: OsBytes,
+        mode: u32,
+    },
+    Proc {
+        target: OsBytes,
+    },
     /// The sandbox's own view of sysfs, read-only.
-    Sysfs { target: OsBytes },
-    Devpts { target: OsBytes },
-    Dir { target: OsBytes, mode: u32, owner: Owner },
-    Symlink { target: OsBytes, to: OsBytes },
+    Sysfs {
+        target: OsBytes,
+    },
+    Devpts {
+        target: OsBytes,
+    },
+    Dir {
+        target: OsBytes,
+        mode: u32,
+        owner: Owner,
+    },
+    Symlink {
+        target: OsBytes,
+        to: OsBytes,
+    },
     /// The program that came with the plan as a setuid root file, in place of what is there.
-    Install { target: OsBytes },
+    Install {
+        target: OsBytes,
+    },
     /// Nothing at `target` can be read; skipped where it does not exist.
-    Mask { target: OsBytes },
+    Mask {
+        target: OsBytes,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

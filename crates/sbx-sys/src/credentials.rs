@@ -16,7 +16,11 @@ pub struct Credentials {
 /// `set_groups` is false where the user namespace forbids it (one id only).
 pub fn become_user(credentials: &Credentials, set_groups: bool) -> io::Result<()> {
     if set_groups {
-        let groups: Vec<Gid> = credentials.groups.iter().map(|&gid| Gid::from_raw(gid)).collect();
+        let groups: Vec<Gid> = credentials
+            .groups
+            .iter()
+            .map(|&gid| Gid::from_raw(gid))
+            .collect();
         rustix::thread::set_thread_groups(&groups)?;
     }
     let gid = Gid::from_raw(credentials.gid);

@@ -14,11 +14,7 @@ use rustix::net::{
 const MAX_FDS: usize = 64;
 
 /// Sends all of `bytes`; `fds` go with the first byte.
-pub fn send_with_fds(
-    socket: &impl AsFd,
-    bytes: &[u8],
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub fn send_with_fds(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {

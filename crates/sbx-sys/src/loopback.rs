@@ -22,6 +22,8 @@ pub fn bring_up() -> io::Result<()> {
     request.ifr_ifru.ifru_flags =
         i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(io::Error::other)?;
     // SAFETY: the request names the device, NUL-terminated, and the flags; the kernel only reads it.
-    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into())?;
+    checked(
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into(),
+    )?;
     Ok(())
 }

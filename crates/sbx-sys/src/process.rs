@@ -65,7 +65,9 @@ pub fn fork(_proof: &SingleThreaded, namespaces: NamespaceFlags) -> io::Result<F
     };
     // SAFETY: the process has one thread (the proof), no stack is given, so this is fork(2): the child gets a
     // copy of everything. `args` and `pidfd` live across the call.
-    let pid = checked(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) })?;
+    let pid = checked(unsafe {
+        libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>())
+    })?;
     if pid == 0 {
         return Ok(Fork::Child);
     }
@@ -103,7 +105,12 @@ pub fn setns(fd: BorrowedFd<'_>, namespace: NamespaceFlags) -> io::Result<()> {
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: no pointers; with CLOEXEC nothing is closed now, so no owned descriptor is invalidated.
     checked(unsafe {
-        libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
     })?;
     Ok(())
 }
@@ -171,7 +178,10 @@ pub fn pidfd_kill(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
 /// Waits until the process has ended; reaps it when it is a child of ours.
 pub fn wait_pidfd(pidfd: &OwnedFd) -> io::Result<()> {
     loop {
-        let mut fds = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+        let mut fds = [rustix::event::PollFd::new(
+            pidfd,
+            rustix::event::PollFlags::IN,
+        )];
         match rustix::event::poll(&mut fds, None) {
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,

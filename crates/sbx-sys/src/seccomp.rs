@@ -57,7 +57,14 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
             syscall: raw.data.nr,
             args: raw.data.args,
         })),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EAGAIN)) => Ok(None),
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN)
+            ) =>
+        {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
@@ -83,14 +90,23 @@ pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> io
 }
 
 /// Puts a descriptor into the caller's process and answers the call with its number.
-pub fn answer_with_fd(listener: BorrowedFd<'_>, id: u64, fd: BorrowedFd<'_>, close_on_exec: bool) -> io::Result<()> {
+pub fn answer_with_fd(
+    listener: BorrowedFd<'_>,
+    id: u64,
+    fd: BorrowedFd<'_>,
+    close_on_exec: bool,
+) -> io::Result<()> {
     const ADDFD_FLAG_SEND: u32 = 2;
     let mut request = libc::seccomp_notif_addfd {
         id,
         flags: ADDFD_FLAG_SEND,
         srcfd: u32::try_from(fd.as_raw_fd()).map_err(io::Error::other)?,
         newfd: 0,
-        newfd_flags: if close_on_exec { libc::O_CLOEXEC.cast_unsigned() } else { 0 },
+        newfd_flags: if close_on_exec {
+            libc::O_CLOEXEC.cast_unsigned()
+        } else {
+            0
+        },
     };
     match ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut request) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -103,10 +119,13 @@ const fn request(direction: libc::c_ulong, number: libc::c_ulong, size: usize) -
 }
 const WRITE: libc::c_ulong = 1;
 const READ_WRITE: libc::c_ulong = 3;
-const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = request(READ_WRITE, 0, size_of::<libc::seccomp_notif>());
-const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = request(READ_WRITE, 1, size_of::<libc::seccomp_notif_resp>());
+const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong =
+    request(READ_WRITE, 0, size_of::<libc::seccomp_notif>());
+const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong =
+    request(READ_WRITE, 1, size_of::<libc::seccomp_notif_resp>());
 const SECCOMP_IOCTL_NOTIF_ID_VALID: libc::c_ulong = request(WRITE, 2, size_of::<u64>());
-const SECCOMP_IOCTL_NOTIF_ADDFD: libc::c_ulong = request(WRITE, 3, size_of::<libc::seccomp_notif_addfd>());
+const SECCOMP_IOCTL_NOTIF_ADDFD: libc::c_ulong =
+    request(WRITE, 3, size_of::<libc::seccomp_notif_addfd>());
 
 fn ioctl<T>(fd: BorrowedFd<'_>, request: libc::c_ulong, argument: *mut T) -> io::Result<()> {
     // SAFETY: each request above is paired with the structure whose size it encodes, and the pointer is to a

@@ -14,10 +14,14 @@ impl SignalFd {
     pub fn new(signals: &[i32]) -> io::Result<Self> {
         let set = set_of(signals)?;
         // SAFETY: `set` is initialised; the old mask is not asked for.
-        checked(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) }.into())?;
+        checked(
+            unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) }
+                .into(),
+        )?;
         // SAFETY: `set` is initialised; -1 asks for a new descriptor.
         let fd = checked(
-            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) }.into(),
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) }
+                .into(),
         )?;
         let fd = i32::try_from(fd).map_err(io::Error::other)?;
         // SAFETY: the kernel has just made it and nobody else owns it.
@@ -44,7 +48,8 @@ impl AsFd for SignalFd {
     }
 }
 
-/// No signal blocked, every handler the default one: what a freshly executed program expects.
+/// No signal blocked, every handler the default one: what a freshly executed program expects. What a process
+/// above ignores (SIGPIPE in Rust's runtime, SIGHUP under `nohup`) would be inherited otherwise.
 pub fn reset() -> io::Result<()> {
     for signal in 1..=64 {
         // SAFETY: SIG_DFL is a valid disposition; errors (SIGKILL, SIGSTOP, glibc's own two) do not matter.
@@ -52,7 +57,10 @@ pub fn reset() -> io::Result<()> {
     }
     let none = set_of(&[])?;
     // SAFETY: `none` is initialised; the old mask is not asked for.
-    checked(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) }.into())?;
+    checked(
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) }
+            .into(),
+    )?;
     Ok(())
 }
 

@@ -64,13 +64,21 @@ pub(crate) fn run(
     exec: Exec,
     streams: &Streams,
 ) -> Result<Outcome, Failure> {
+    let request = Request::Exec(Box::new(exec));
+    // A sandbox that runs is reached without asking: its init listens, or it does not run.
+    if let Some(socket) = client.socket_of_running(name) {
+        match attempt(client, &socket, &request, streams) {
+            Err(Broken::BeforeStart) => {}
+            Err(Broken::Failed(failure)) => return Err(failure),
+            Ok(outcome) => return Ok(outcome),
+        }
+    }
     let started = client.start(name)?;
     if started.started {
         for warning in &started.warnings {
             context.ui.warning(warning);
         }
     }
-    let request = Request::Exec(Box::new(exec));
     match attempt(client, &started.exec_socket, &request, streams) {
         Err(Broken::BeforeStart) => {}
         Err(Broken::Failed(failure)) => return Err(failure),
@@ -225,6 +233,8 @@ impl Session {
                 }
             }
             if self.input.as_ref().is_some_and(|input| input.detached) {
+                // An init that is gone shows itself to the next command.
+                drop(self.init.send(&Request::Detach, &[]));
                 return Ok(Outcome::Detached);
             }
         }
@@ -341,6 +351,10 @@ impl Session {
                     }
                     return Ok(None);
                 }
+                Event::Failed {
+                    kind: FailKind::Stopping,
+                    ..
+                } => return Err(Broken::BeforeStart),
                 Event::Failed { kind, message } => return Err(refused(kind, &message).into()),
             }
         }
@@ -430,7 +444,7 @@ fn refused(kind: FailKind, message: &str) -> Failure {
         FailKind::NotFound => Kind::CommandNotFound,
         FailKind::NotExecutable => Kind::NotExecutable,
         FailKind::BadRequest => Kind::BadRequest,
-        FailKind::Engine => Kind::Engine,
+        FailKind::Stopping | FailKind::Engine => Kind::Engine,
     };
     Failure::new(kind, harmless(message))
 }

@@ -8,9 +8,9 @@ use sbx_api::{
     CreateRequest, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Sandbox, SandboxList,
     ShutdownRequest, Started,
 };
-use sbx_engine::StateDir;
 use sbx_engine::socket::connect_unix;
-use sbx_engine::statedir::SOCKET;
+use sbx_engine::statedir::{EXEC_SOCKET, SOCKET};
+use sbx_engine::{SandboxName, StateDir};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -72,6 +72,14 @@ impl<'a> Client<'a> {
             Err(failure) if failure.kind == Kind::NotFound => Ok(None),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Where the init of a sandbox listens that may be running, as long as a daemon watches over it: without
+    /// one nobody would stop an idle sandbox.
+    pub(crate) fn socket_of_running(&self, name: &str) -> Option<String> {
+        let name = SandboxName::parse(name).ok()?;
+        connect_unix(self.state.root(), SOCKET).ok()?;
+        Some(format!("vm/{name}/{EXEC_SOCKET}"))
     }
 
     pub(crate) fn start(&self, name: &str) -> Result<Started, Failure> {

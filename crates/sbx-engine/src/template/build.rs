@@ -32,7 +32,12 @@ pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
     for top in spec.dirs() {
         let (host, layer) = (spec.host.join(top), layers.join(top));
         match spec.mode {
-            Mode::Root | Mode::Subordinate => layers::skeleton(&host, &layer, &mounts, spec.mode)?,
+            Mode::Root | Mode::Subordinate => {
+                layers::skeleton(&host, &layer, &mounts, spec.mode)?;
+                if top == "usr" {
+                    layers::owned(&host, &layer, &mounts)?;
+                }
+            }
             // The host's directory alone does.
             Mode::Single => {}
         }

@@ -209,11 +209,11 @@ pub(super) fn lay_out(
     let probe = Probe {
         canonical: &|path| fs::canonicalize(path).ok(),
         dir: &|path| visible_dir(path, spec.mode),
-        names: &|path| {
-            let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries
-                .filter_map(|entry| entry.file_name().into_string().ok())
-                .collect()
+        names: &|path| names(path, |_| true),
+        dirs: &|path| {
+            names(path, |entry| {
+                entry.file_type().is_ok_and(|kind| kind.is_dir())
+            })
         },
     };
     let tools = tool_chains(caller, &state, &probe);
@@ -295,6 +295,15 @@ fn system_dirs(
         });
     }
     (overlays, binds)
+}
+
+/// The names in a directory of the entries that are wanted; of one that cannot be listed, none.
+fn names(dir: &Path, wanted: fn(&fs::DirEntry) -> bool) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(wanted)
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
 }
 
 /// A directory that can be shown as it is. In root mode the sandbox has no id of the host, so that only

@@ -15,7 +15,12 @@ const PLACES: &[(&str, Option<&str>)] = &[
     ("PYENV_ROOT", Some(".pyenv")),
     ("RUSTUP_HOME", Some(".rustup")),
 ];
-const AGENT_BIN: &str = "/home/agent/.local/bin";
+/// Where `pip`, `npm -g`, `cargo install` and `go install` of the agent put programs.
+const AGENT_BINS: &[&str] = &[
+    "/home/agent/.local/bin",
+    "/home/agent/.cargo/bin",
+    "/home/agent/go/bin",
+];
 const OUR_BIN: &str = "/usr/local/sbin";
 const SYSTEM: &[&str] = &[
     OUR_BIN,
@@ -68,7 +73,9 @@ fn search_path(caller: &[PathBuf]) -> String {
         .unwrap_or(entries.len());
     entries.insert(first, OUR_BIN);
     let mut seen = std::collections::BTreeSet::new();
-    std::iter::once(AGENT_BIN)
+    AGENT_BINS
+        .iter()
+        .copied()
         .chain(entries)
         .chain(SYSTEM.iter().copied())
         .filter(|entry| seen.insert(*entry))
@@ -122,10 +129,8 @@ mod tests {
             "/usr/bin".into(),
             "/usr/games".into(),
         ];
-        let got = env(&caller, &path, &|place| {
-            place == Path::new("/r")
-        });
-        let search = "/home/agent/.local/bin:/home/u/go/bin:/usr/local/sbin:/usr/bin:/usr/games:/usr/local/bin:/usr/sbin:/sbin:/bin";
+        let got = env(&caller, &path, &|place| place == Path::new("/r"));
+        let search = "/home/agent/.local/bin:/home/agent/.cargo/bin:/home/agent/go/bin:/home/u/go/bin:/usr/local/sbin:/usr/bin:/usr/games:/usr/local/bin:/usr/sbin:/sbin:/bin";
         let want = [
             ("BASH_ENV", "/etc/sandbox-persistent.sh"),
             ("GIT_CONFIG_COUNT", "2"),

@@ -111,6 +111,13 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
     for (name, content) in files {
         write_file(&to.join(name), content, 0o644)?;
     }
+    let pip = to.join("pip.conf");
+    let settings = present(fs::read_to_string(&pip)).at("read", &pip)?;
+    write_file(
+        &pip,
+        &pip_conf(settings.as_deref().unwrap_or_default()),
+        0o644,
+    )?;
     if !to.join("profile").exists() {
         write_file(&to.join("profile"), scripts::PROFILE_D, 0o644)?;
     }
@@ -118,7 +125,23 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
         make_dir(&to.join("apt/apt.conf.d"), 0o755)?;
         write_file(&to.join("apt/apt.conf.d/99sbx"), scripts::APT_CONF, 0o644)?;
     }
+    if !matches!(mode, Mode::Single) && to.join("dpkg").is_dir() {
+        make_dir(&to.join("dpkg/dpkg.cfg.d"), 0o755)?;
+        write_file(&to.join("dpkg/dpkg.cfg.d/99sbx"), scripts::DPKG_CONF, 0o644)?;
+    }
     Ok(())
+}
+
+/// Debian's python refuses `pip install` to protect the system; the sandbox's system is its own.
+fn pip_conf(host: &str) -> String {
+    const ALLOW: &str = "break-system-packages = true\n";
+    const SECTION: &str = "[global]\n";
+    match host.split_once(SECTION) {
+        _ if host.contains("break-system-packages") => host.to_owned(),
+        Some((before, after)) => format!("{before}{SECTION}{ALLOW}{after}"),
+        None if host.is_empty() || host.ends_with('\n') => format!("{host}{SECTION}{ALLOW}"),
+        None => format!("{host}\n{SECTION}{ALLOW}"),
+    }
 }
 
 fn rule(rel: &Path) -> Take {

@@ -4,24 +4,31 @@
 //! permissions of that moment, what a sandbox may read: what others may read, or what the caller may read
 //! where the caller is an id inside. Such files are nobody's inside, and a directory of nobody's cannot be
 //! written. So every directory is there again under root's name, to make packages installable, and so is
-//! every setuid program, which would be powerless as nobody's. No symlink is followed, and what is mounted
-//! below a directory is not part of an overlay.
+//! every setuid program, which would be powerless as nobody's, and the few packages that are updated in
+//! place. No symlink is followed, and what is mounted below a directory is not part of an overlay.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, CWD, FileType, Mode, access, mknodat};
 use rustix::process::geteuid;
 use sbx_proto::plan::Mode as SandboxMode;
 
 use super::TemplateError;
-use super::copy::{make_dir, may_enter, may_read, present};
+use super::copy::{Take, copy_tree, make_dir, may_enter, may_read, present};
 use super::error::At as _;
 
 const SETID: u32 = 0o6000;
 const NOBODY: u32 = 65534;
+/// The device number that means "not there" to overlayfs; anybody may make it.
+const WHITEOUT: u64 = 0;
+/// Below `/usr`: packages that are updated in place by their own manager. npm moves every file of a package
+/// aside before it replaces it, and a file of nobody's cannot be moved (EOVERFLOW).
+const OWNED: &[&str] = &["lib/node_modules", "local/lib/node_modules"];
+/// More than this stays the host's, and cannot be updated: a copy would take longer than it is worth.
+const OWNED_LIMIT: u64 = 64 << 20;
 
 /// Makes every directory below `host` that can be listed again in `layer`, and its setuid programs.
 pub(super) fn skeleton(
@@ -56,12 +63,55 @@ pub(super) fn skeleton(
                     imitate(&layer.join(&name), &meta)?;
                     todo.push(name);
                 }
-            } else if kind.is_file() && meta.mode() & SETID != 0 && may_read(meta.mode()) {
-                copy_program(&entry.path(), &layer.join(&name), &meta)?;
+            } else if meta.mode() & SETID != 0 {
+                set_id(&entry.path(), &layer.join(&name), &meta)?;
             }
         }
     }
     Ok(())
+}
+
+/// Copies what is in [`OWNED`]; `host` and `layer` are those of `/usr`.
+pub(super) fn owned(
+    host: &Path,
+    layer: &Path,
+    mounts: &BTreeSet<PathBuf>,
+) -> Result<(), TemplateError> {
+    for rel in OWNED {
+        let from = host.join(rel);
+        if mounts.iter().any(|point| point.starts_with(&from)) {
+            continue;
+        }
+        // The skeleton has it where it is a directory that the sandbox may enter.
+        if layer.join(rel).is_dir() && size(&from)? <= OWNED_LIMIT {
+            copy_tree(&from, &layer.join(rel), Path::new(""), &|_| Take::AsIs)?;
+        }
+    }
+    Ok(())
+}
+
+/// The size of the files below `dir`; what cannot be listed counts nothing.
+fn size(dir: &Path) -> Result<u64, TemplateError> {
+    let mut total = 0_u64;
+    let mut todo = vec![dir.to_owned()];
+    while let Some(dir) = todo.pop() {
+        for entry in present(fs::read_dir(&dir))
+            .at("list", &dir)?
+            .into_iter()
+            .flatten()
+        {
+            let entry = entry.at("list", &dir)?;
+            let Some(meta) = present(entry.metadata()).at("look at", &entry.path())? else {
+                continue;
+            };
+            if meta.is_dir() {
+                todo.push(entry.path());
+            } else {
+                total = total.saturating_add(meta.len());
+            }
+        }
+    }
+    Ok(total)
 }
 
 /// Root outside can enter everything; root inside is one of the others there.
@@ -107,7 +157,13 @@ fn imitate(path: &Path, host: &Metadata) -> Result<(), TemplateError> {
     fs::set_permissions(path, Permissions::from_mode(mode)).at("set the mode of", path)
 }
 
-fn copy_program(from: &Path, to: &Path, meta: &Metadata) -> Result<(), TemplateError> {
+/// A setuid program under root's name. One that is not for others does not exist inside: dpkg changes the
+/// mode of such a file before it removes it, which nobody's file does not let it do.
+fn set_id(from: &Path, to: &Path, meta: &Metadata) -> Result<(), TemplateError> {
+    if !may_read(meta.mode()) {
+        return mknodat(CWD, to, FileType::CharacterDevice, Mode::empty(), WHITEOUT)
+            .at("hide a program with", to);
+    }
     if present(fs::copy(from, to)).at("copy", from)?.is_none() {
         return Ok(());
     }

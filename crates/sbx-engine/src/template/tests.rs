@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use sbx_proto::plan::Mode;
@@ -24,6 +24,9 @@ fn host() -> TempDir {
         ("usr/bin/dpkg", "x", 0o755),
         ("usr/bin/apt-get", "x", 0o755),
         ("usr/bin/su", "setuid", 0o4755),
+        ("usr/bin/closed", "secret", 0o4750),
+        ("usr/lib/node_modules/npm/cli.js", "x", 0o755),
+        ("usr/lib/node_modules/npm/token", "secret", 0o600),
         ("usr/share/doc/readme", "x", 0o644),
         ("usr/share/app/key", "secret", 0o600),
         ("usr/share/closed/inner", "secret", 0o644),
@@ -58,7 +61,7 @@ fn host() -> TempDir {
         ),
         (
             "etc/pip.conf",
-            "index-url = https://u:secret@i/simple\n",
+            "[global]\nindex-url = https://u:secret@i/simple\n",
             0o644,
         ),
         ("etc/gitconfig", "[credential]\n\thelper = secret\n", 0o644),
@@ -80,6 +83,8 @@ fn host() -> TempDir {
     }
     for dir in [
         "usr/share",
+        "usr/lib/node_modules",
+        "usr/lib/node_modules/npm",
         "usr/share/doc",
         "usr",
         "opt",
@@ -138,7 +143,10 @@ fn what_programs_need_is_there() {
         ("etc/default/app", "A=1\n"),
         ("etc/ssl/certs/ca.pem", "cert"),
         ("etc/apt/sources.list", "deb https://m/ s main\n"),
-        ("etc/pip.conf", "index-url = https://i/simple\n"),
+        (
+            "etc/pip.conf",
+            "[global]\nbreak-system-packages = true\nindex-url = https://i/simple\n",
+        ),
         (
             "etc/hosts",
             "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
@@ -183,7 +191,10 @@ fn what_is_not_for_others_is_left_to_the_hosts_permissions() {
     let out = made(host.path(), Mode::Root);
     let layer = out.path().join("layers/usr");
     for closed in ["share/app/key", "share/closed"] {
-        assert!(fs::symlink_metadata(layer.join(closed)).is_err(), "{closed}");
+        assert!(
+            fs::symlink_metadata(layer.join(closed)).is_err(),
+            "{closed}"
+        );
     }
     assert_eq!(
         fs::metadata(layer.join("share")).unwrap().mode() & 0o7777,
@@ -203,6 +214,9 @@ fn skeleton_has_every_directory_and_setuid_program() {
         fs::metadata(layers.join("usr/bin/su")).unwrap().mode() & 0o7777,
         0o4755
     );
+    let hidden = fs::symlink_metadata(layers.join("usr/bin/closed")).unwrap();
+    assert!(hidden.file_type().is_char_device() && hidden.rdev() == 0);
+    assert!(layers.join("usr/lib/node_modules/npm/cli.js").is_file());
     assert!(layers.join("usr/local/sbin/dpkg-deb").is_file());
     assert!(!layers.join("usr/bin/bash").exists());
 }

@@ -88,6 +88,8 @@ fn tool_chains_of_the_path() {
     let dirs = BTreeMap::from(DIRS);
     let names: BTreeMap<&str, Vec<&str>> = BTreeMap::from([
         ("/home/u/.pyenv", vec![".git", "shims", "id_rsa.pub"]),
+        ("/home/u/.pyenv/.git", vec!["credentials"]),
+        ("/home/u/.pyenv/shims", vec![".netrc", "cacert.pem"]),
         ("/data/tools", vec!["x.pem", "run"]),
     ]);
     let canonical = |path: &Path| {
@@ -114,6 +116,11 @@ fn tool_chains_of_the_path() {
         canonical: &canonical,
         dir: &canonical,
         names: &listed,
+        // Below `.pyenv` a directory in which only credentials count, and one that is masked as a whole.
+        dirs: &|path| match path.to_str() {
+            Some("/home/u/.pyenv") => vec![".git".into(), "shims".into()],
+            _ => vec![],
+        },
     };
     let got = tool_chains(&caller, Path::new("/home/u/.docker/sandboxes"), &probe);
     let bind = |source: &str, target: &str| HostBind {
@@ -140,6 +147,7 @@ fn tool_chains_of_the_path() {
                 "/data/tools/x.pem",
                 "/home/u/.pyenv/.git",
                 "/home/u/.pyenv/id_rsa.pub",
+                "/home/u/.pyenv/shims/.netrc",
                 "/home/u/mytools/x.pem"
             ]
             .map(PathBuf::from)

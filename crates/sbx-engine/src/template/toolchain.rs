@@ -1,7 +1,7 @@
 //! The tool chains on the caller's PATH that live outside the system directories: shown read-only at their
 //! own paths, without their credential files. Decides on what a [`Probe`] tells; touches nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Component, Path, PathBuf};
 
 use sbx_api::{Caller, MountKind};
@@ -17,6 +17,8 @@ pub(super) struct Probe<'a> {
     pub(super) dir: &'a dyn Fn(&Path) -> Option<PathBuf>,
     /// The names in a directory.
     pub(super) names: &'a dyn Fn(&Path) -> Vec<String>,
+    /// The names of the directories in a directory, without symlinks.
+    pub(super) dirs: &'a dyn Fn(&Path) -> Vec<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -92,6 +94,23 @@ const SECRET_NAMES: &[&str] = &[
 ];
 const SECRET_STARTS: &[&str] = &["id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"];
 const SECRET_ENDS: &[&str] = &[".pem", ".key", ".p12", ".pfx", ".keytab"];
+/// Deeper in a tool chain: what is nothing but a credential. A `config.json` or `cacert.pem` is part of a
+/// package there.
+const SECRET_BELOW: &[&str] = &[
+    ".git-credentials",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    "_netrc",
+    "credentials",
+    "credentials.json",
+    "credentials.toml",
+    "npmrc",
+];
+/// How deep credentials are looked for, and in how many directories of one tool chain: it is done at every
+/// start, and a tool chain has tens of thousands of files.
+const DEPTH: usize = 3;
+const MOST_DIRS: usize = 1000;
 
 /// `state` is the engine's state directory, canonical.
 pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> ToolChains {
@@ -285,9 +304,44 @@ fn masks(binds: &[HostBind], probe: &Probe<'_>) -> Vec<PathBuf> {
             let mut names = (probe.names)(&bind.source);
             names.retain(|name| is_secret(name));
             names.sort();
-            names.into_iter().map(|name| bind.target.join(name))
+            let mut found: Vec<PathBuf> = names
+                .into_iter()
+                .map(|name| bind.target.join(name))
+                .collect();
+            found.extend(masks_below(bind, probe, &found));
+            found
         })
         .collect()
+}
+
+/// The credentials in the directories of a tool chain that are not masked as a whole.
+fn masks_below(bind: &HostBind, probe: &Probe<'_>, masked: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut todo = VecDeque::from([(PathBuf::new(), 0)]);
+    let mut seen = 0;
+    while let Some((rel, depth)) = todo.pop_front() {
+        seen += 1;
+        if seen > MOST_DIRS {
+            break;
+        }
+        let dir = bind.source.join(&rel);
+        if depth > 0 {
+            let mut names = (probe.names)(&dir);
+            names.retain(|name| SECRET_BELOW.contains(&name.to_ascii_lowercase().as_str()));
+            names.sort();
+            found.extend(
+                names
+                    .into_iter()
+                    .map(|name| bind.target.join(&rel).join(name)),
+            );
+        }
+        if depth < DEPTH {
+            let dirs = (probe.dirs)(&dir).into_iter().map(|name| rel.join(name));
+            let open = dirs.filter(|rel| !masked.contains(&bind.target.join(rel)));
+            todo.extend(open.map(|rel| (rel, depth + 1)));
+        }
+    }
+    found
 }
 
 fn is_secret(name: &str) -> bool {

@@ -47,7 +47,12 @@ impl Caller {
     /// Opens everything about the thread `tid` of init's pid namespace.
     pub(super) fn find(proc: &OwnedFd, tid: u32) -> Result<Self, Errno> {
         let open = |name: &str, flags: OFlags| {
-            rustix::fs::openat(proc, format!("{tid}/{name}"), flags | OFlags::CLOEXEC, FileMode::empty())
+            rustix::fs::openat(
+                proc,
+                format!("{tid}/{name}"),
+                flags | OFlags::CLOEXEC,
+                FileMode::empty(),
+            )
         };
         let mut text = String::new();
         File::from(open("status", OFlags::RDONLY)?)
@@ -73,7 +78,10 @@ impl Caller {
 
     pub(super) fn mounts(&self) -> Result<Vec<Entry>, Errno> {
         let mut text = String::new();
-        (&self.mounts).take(4 << 20).read_to_string(&mut text).map_err(io)?;
+        (&self.mounts)
+            .take(4 << 20)
+            .read_to_string(&mut text)
+            .map_err(io)?;
         Ok(mountinfo::parse(&text))
     }
 
@@ -98,7 +106,9 @@ impl Caller {
         let mut at = address;
         while text.len() < max {
             // Never across a page: the next one need not be there.
-            let step = usize::try_from(PAGE - at % PAGE).unwrap_or(1).min(max - text.len());
+            let step = usize::try_from(PAGE - at % PAGE)
+                .unwrap_or(1)
+                .min(max - text.len());
             let chunk = self.bytes(at, step)?;
             if let Some(end) = chunk.iter().position(|byte| *byte == 0) {
                 text.extend_from_slice(chunk.get(..end).unwrap_or_default());
@@ -115,14 +125,22 @@ impl Caller {
     }
 
     fn optional_string(&self, address: u64, max: usize) -> Result<CString, Errno> {
-        if address == 0 { Ok(CString::default()) } else { self.string(address, max) }
+        if address == 0 {
+            Ok(CString::default())
+        } else {
+            self.string(address, max)
+        }
     }
 
     /// The object that `dirfd` and the path at `address` name.
     pub(super) fn place(&self, dirfd: u64, address: u64, flags: u32) -> Result<Place, Errno> {
         let flags = flags.cast_signed();
         let dirfd = super::low(dirfd);
-        let base = if dirfd.cast_signed() == libc::AT_FDCWD { None } else { Some(self.descriptor(dirfd)) };
+        let base = if dirfd.cast_signed() == libc::AT_FDCWD {
+            None
+        } else {
+            Some(self.descriptor(dirfd))
+        };
         let path = self.path(address)?;
         if path.is_empty() {
             return match base {
@@ -131,7 +149,11 @@ impl Caller {
             };
         }
         // An absolute path does not need the descriptor, which may then be anything.
-        let base = if path.as_bytes().starts_with(b"/") { None } else { base.transpose()? };
+        let base = if path.as_bytes().starts_with(b"/") {
+            None
+        } else {
+            base.transpose()?
+        };
         Ok(Place::Path {
             base,
             path,
@@ -139,11 +161,23 @@ impl Caller {
         })
     }
 
-    pub(super) fn change_mode(&self, dirfd: u64, address: u64, mode: u32, flags: u32) -> Result<Work, Errno> {
+    pub(super) fn change_mode(
+        &self,
+        dirfd: u64,
+        address: u64,
+        mode: u32,
+        flags: u32,
+    ) -> Result<Work, Errno> {
         Ok(Work::ChangeModeAt(self.place(dirfd, address, flags)?, mode))
     }
 
-    pub(super) fn create(&self, dirfd: u64, address: u64, flags: u32, mode: u32) -> Result<Work, Errno> {
+    pub(super) fn create(
+        &self,
+        dirfd: u64,
+        address: u64,
+        flags: u32,
+        mode: u32,
+    ) -> Result<Work, Errno> {
         Ok(Work::Create {
             place: self.place(dirfd, address, 0)?,
             flags: OFlags::from_bits_retain(flags),
@@ -151,7 +185,13 @@ impl Caller {
         })
     }
 
-    pub(super) fn make_node(&self, dirfd: u64, address: u64, mode: u32, device: u64) -> Result<Work, Errno> {
+    pub(super) fn make_node(
+        &self,
+        dirfd: u64,
+        address: u64,
+        mode: u32,
+        device: u64,
+    ) -> Result<Work, Errno> {
         Ok(Work::MakeNode {
             place: self.place(dirfd, address, 0)?,
             mode,
@@ -159,7 +199,13 @@ impl Caller {
         })
     }
 
-    pub(super) fn xattr(&self, name: u64, value: u64, size: u64, flags: u64) -> Result<Xattr, Errno> {
+    pub(super) fn xattr(
+        &self,
+        name: u64,
+        value: u64,
+        size: u64,
+        flags: u64,
+    ) -> Result<Xattr, Errno> {
         let size = usize::try_from(size).map_err(|_| Errno::TOOBIG)?;
         if size > MAX_XATTR {
             return Err(Errno::TOOBIG);
@@ -220,7 +266,13 @@ impl Caller {
 /// Which mount a descriptor of this process is on.
 pub(super) fn mount_id(proc: &OwnedFd, fd: BorrowedFd<'_>) -> Option<u64> {
     let path = format!("self/fdinfo/{}", fd.as_raw_fd());
-    let file = rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, FileMode::empty()).ok()?;
+    let file = rustix::fs::openat(
+        proc,
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        FileMode::empty(),
+    )
+    .ok()?;
     let mut text = String::new();
     File::from(file).read_to_string(&mut text).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;

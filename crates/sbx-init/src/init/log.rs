@@ -68,7 +68,11 @@ impl Log {
 
     fn current(&mut self) -> &mut File {
         let [even, odd] = &mut self.files;
-        if self.generation.is_multiple_of(2) { even } else { odd }
+        if self.generation.is_multiple_of(2) {
+            even
+        } else {
+            odd
+        }
     }
 
     fn start_file(&mut self) {
@@ -89,6 +93,10 @@ fn last_generation(file: &mut File) -> Option<u64> {
     }
     let mut line = String::new();
     file.seek(SeekFrom::Start(0)).ok()?;
-    BufReader::new(file.take(1 << 20)).read_line(&mut line).ok()?;
-    serde_json::from_str::<Head>(&line).ok().map(|head| head.generation)
+    BufReader::new(file.take(1 << 20))
+        .read_line(&mut line)
+        .ok()?;
+    serde_json::from_str::<Head>(&line)
+        .ok()
+        .map(|head| head.generation)
 }

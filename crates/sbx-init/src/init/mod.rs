@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Signal, Uid, WaitOptions};
 use rustix::termios::Winsize;
 use sbx_proto::exec::{Exec, ExitStatus, FailKind, Reply, Request, Role, Stdio as WantedStdio};
@@ -65,7 +66,11 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         log: Log::new(parts.logs),
         guard,
         // With one id there is nothing to hand over.
-        workspaces: if parts.mode == Mode::Single { vec![] } else { boot.workspaces },
+        workspaces: if parts.mode == Mode::Single {
+            vec![]
+        } else {
+            boot.workspaces
+        },
         surroundings: Surroundings {
             mode: parts.mode,
             namespaces: parts.namespaces,
@@ -135,7 +140,7 @@ struct Ended {
     detached: bool,
 }
 
-/// A pipe of a detached command.
+/// A pipe, or the terminal, of a detached command.
 struct Output {
     id: u64,
     kind: &'static str,
@@ -173,14 +178,19 @@ impl Init<'_> {
     }
 
     fn wait(&self) -> Vec<(Source, PollFlags)> {
-        let (sources, mut fds): (Vec<Source>, Vec<PollFd<'_>>) = self.interests().into_iter().unzip();
-        let timeout = self.stopping.as_ref().filter(|s| !s.killed).map(|stopping| {
-            let left = stopping.kill_at.saturating_duration_since(Instant::now());
-            Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            }
-        });
+        let (sources, mut fds): (Vec<Source>, Vec<PollFd<'_>>) =
+            self.interests().into_iter().unzip();
+        let timeout = self
+            .stopping
+            .as_ref()
+            .filter(|s| !s.killed)
+            .map(|stopping| {
+                let left = stopping.kill_at.saturating_duration_since(Instant::now());
+                Timespec {
+                    tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                    tv_nsec: left.subsec_nanos().into(),
+                }
+            });
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(0) | Err(_) => vec![],
             Ok(_) => sources
@@ -202,14 +212,24 @@ impl Init<'_> {
         }
         for (pid, command) in &self.commands {
             if let Some(starting) = &command.starting {
-                all.push((Source::Starting(*pid), PollFd::new(&starting.status, PollFlags::IN)));
+                all.push((
+                    Source::Starting(*pid),
+                    PollFd::new(&starting.status, PollFlags::IN),
+                ));
             }
         }
         for (index, output) in self.outputs.iter().enumerate() {
-            all.push((Source::Output(index), PollFd::new(&output.pipe, PollFlags::IN)));
+            all.push((
+                Source::Output(index),
+                PollFd::new(&output.pipe, PollFlags::IN),
+            ));
         }
         // While enough answers are under way a filter's callers wait, but its end is still seen.
-        let questions = if self.answers.len() < MAX_ANSWERS { PollFlags::IN } else { PollFlags::empty() };
+        let questions = if self.answers.len() < MAX_ANSWERS {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        };
         for (index, filter) in self.filters.iter().enumerate() {
             all.push((Source::Filter(index), PollFd::new(filter, questions)));
         }
@@ -261,7 +281,13 @@ impl Init<'_> {
                 Ok(Some(request)) => self.request(key, request),
                 Ok(None) => break,
                 Err(message) => {
-                    self.reply(key, &Reply::Failed { kind: FailKind::BadRequest, message });
+                    self.reply(
+                        key,
+                        &Reply::Failed {
+                            kind: FailKind::BadRequest,
+                            message,
+                        },
+                    );
                     self.forget_peer(key);
                     return;
                 }
@@ -304,8 +330,13 @@ impl Init<'_> {
             }
             Request::Signal { signal } => self.signal(key, signal),
             Request::Resize { rows, cols } => self.resize(key, rows, cols),
+            Request::Detach => self.detach(key),
             Request::Shutdown { grace_ms } => {
-                if self.peers.get(&key).is_some_and(|peer| peer.role() == Some(Role::Daemon)) {
+                if self
+                    .peers
+                    .get(&key)
+                    .is_some_and(|peer| peer.role() == Some(Role::Daemon))
+                {
                     self.shut_down(Duration::from_millis(grace_ms));
                 }
             }
@@ -336,20 +367,30 @@ impl Init<'_> {
             kind: FailKind::BadRequest,
             message: message.into(),
         };
-        let peer = self.peers.get_mut(&key).ok_or_else(|| bad("the client is gone"))?;
+        let peer = self
+            .peers
+            .get_mut(&key)
+            .ok_or_else(|| bad("the client is gone"))?;
         if peer.role() != Some(Role::Client) || peer.command.is_some() {
             return Err(bad("a connection runs one command, after its hello"));
         }
         let fds = peer.take_fds();
         if self.stopping.is_some() {
-            return Err(bad("the sandbox is stopping"));
+            return Err(Failure {
+                kind: FailKind::Stopping,
+                message: "the sandbox is stopping".into(),
+            });
         }
         let id = self.next_number();
         let (stdio, master) = self.stdio(id, &exec.stdio, fds)?;
         let spawned = spawn::spawn(self.proof, &self.surroundings, exec, stdio)?;
         let detached = exec.stdio == WantedStdio::Log;
         if detached {
-            let argv: Vec<_> = exec.argv.iter().map(|arg| String::from_utf8_lossy(&arg.0)).collect();
+            let argv: Vec<_> = exec
+                .argv
+                .iter()
+                .map(|arg| String::from_utf8_lossy(&arg.0))
+                .collect();
             self.log.write(id, "start", argv.join(" ").as_bytes());
         }
         if let Some(peer) = self.peers.get_mut(&key) {
@@ -388,15 +429,28 @@ impl Init<'_> {
                     kind: FailKind::BadRequest,
                     message: "three descriptors must come with the request".into(),
                 })?;
-                let stdio = Stdio { fds, terminal: false };
+                let stdio = Stdio {
+                    fds,
+                    terminal: false,
+                };
                 Ok((stdio, None))
             }
             WantedStdio::Tty { rows, cols } => {
-                let (master, slave) =
-                    self.terminal(*rows, *cols).map_err(|e| Failure::engine("make a terminal", e))?;
-                let twice = |fd: &OwnedFd| fd.try_clone().map_err(|e| Failure::engine("make a terminal", e));
+                let (master, slave) = self
+                    .terminal(*rows, *cols)
+                    .map_err(|e| Failure::engine("make a terminal", e))?;
+                let twice = |fd: &OwnedFd| {
+                    fd.try_clone()
+                        .map_err(|e| Failure::engine("make a terminal", e))
+                };
                 let fds = [twice(&slave)?, twice(&slave)?, slave];
-                Ok((Stdio { fds, terminal: true }, Some(master)))
+                Ok((
+                    Stdio {
+                        fds,
+                        terminal: true,
+                    },
+                    Some(master),
+                ))
             }
             WantedStdio::Log => {
                 let pipe = || {
@@ -406,16 +460,30 @@ impl Init<'_> {
                 let (input, _) = pipe()?;
                 let (out, out_end) = pipe()?;
                 let (err, err_end) = pipe()?;
-                self.outputs.push(Output { id, kind: "out", pipe: out });
-                self.outputs.push(Output { id, kind: "err", pipe: err });
+                self.outputs.push(Output {
+                    id,
+                    kind: "out",
+                    pipe: out,
+                });
+                self.outputs.push(Output {
+                    id,
+                    kind: "err",
+                    pipe: err,
+                });
                 let fds = [input, out_end, err_end];
-                Ok((Stdio { fds, terminal: false }, None))
+                Ok((
+                    Stdio {
+                        fds,
+                        terminal: false,
+                    },
+                    None,
+                ))
             }
         }
     }
 
     /// Made in init's own view of `/dev/pts`: what is mounted there inside does not matter.
-    fn terminal(&self, rows: u16, cols: u16) -> Result<(OwnedFd, OwnedFd), rustix::io::Errno> {
+    fn terminal(&self, rows: u16, cols: u16) -> Result<(OwnedFd, OwnedFd), Errno> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let master = rustix::fs::openat(&self.ptys, "ptmx", flags, FileMode::empty())?;
         rustix::pty::unlockpt(&master)?;
@@ -447,7 +515,9 @@ impl Init<'_> {
         };
         self.filters.append(&mut fds);
         if count > 0 {
-            starting.said.extend_from_slice(buffer.get(..count).unwrap_or_default());
+            starting
+                .said
+                .extend_from_slice(buffer.get(..count).unwrap_or_default());
             return;
         }
         let said = std::mem::take(&mut starting.said);
@@ -456,7 +526,10 @@ impl Init<'_> {
         // The first byte came with the listener; without it the child did not get that far.
         let words = said.strip_prefix(b"l").unwrap_or(&said);
         if words.is_empty() && !said.is_empty() {
-            let master = command.master.as_ref().and_then(|master| master.try_clone().ok());
+            let master = command
+                .master
+                .as_ref()
+                .and_then(|master| master.try_clone().ok());
             if let Some(peer) = peer {
                 self.reply_with(peer, &Reply::Started { id }, master);
             }
@@ -477,12 +550,15 @@ impl Init<'_> {
         };
         let mut buffer = [0; 32 << 10];
         match rustix::io::read(&output.pipe, &mut buffer) {
+            // A terminal is in the mode that its client left it in.
+            Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(0) | Err(_) => {
                 self.outputs.remove(index);
             }
             Ok(count) => {
                 let (id, kind) = (output.id, output.kind);
-                self.log.write(id, kind, buffer.get(..count).unwrap_or_default());
+                self.log
+                    .write(id, kind, buffer.get(..count).unwrap_or_default());
             }
         }
     }
@@ -533,7 +609,11 @@ impl Init<'_> {
 
     fn command_ended(&mut self, pid: i32, status: ExitStatus) {
         // What it said last may still be unread.
-        while self.commands.get(&pid).is_some_and(|command| command.starting.is_some()) {
+        while self
+            .commands
+            .get(&pid)
+            .is_some_and(|command| command.starting.is_some())
+        {
             self.hear_start(pid);
         }
         let Some(command) = self.commands.remove(&pid) else {
@@ -578,13 +658,22 @@ impl Init<'_> {
             self.log.write(ended.id, "exit", text.as_bytes());
         }
         if let Some(peer) = ended.peer {
-            self.reply(peer, &Reply::Exited { status: ended.status });
+            self.reply(
+                peer,
+                &Reply::Exited {
+                    status: ended.status,
+                },
+            );
         }
         self.tell_daemon();
     }
 
     fn running(&self) -> u32 {
-        let waiting = self.handovers.values().filter(|ended| ended.is_some()).count();
+        let waiting = self
+            .handovers
+            .values()
+            .filter(|ended| ended.is_some())
+            .count();
         u32::try_from(self.commands.len() + waiting).unwrap_or(u32::MAX)
     }
 
@@ -601,7 +690,10 @@ impl Init<'_> {
 
     fn signal(&self, key: u64, signal: i32) {
         let pid = self.peers.get(&key).and_then(|peer| peer.command);
-        let Some(pid) = pid.filter(|pid| self.commands.contains_key(pid)).and_then(Pid::from_raw) else {
+        let Some(pid) = pid
+            .filter(|pid| self.commands.contains_key(pid))
+            .and_then(Pid::from_raw)
+        else {
             return;
         };
         if let Some(signal) = Signal::from_named_raw(signal) {
@@ -617,6 +709,23 @@ impl Init<'_> {
             .and_then(|peer| self.commands.get(&peer.command?));
         if let Some(master) = command.and_then(|command| command.master.as_ref()) {
             let _ = rustix::termios::tcsetwinsize(master, winsize(rows, cols));
+        }
+    }
+
+    /// The command stays: somebody has to hold its terminal, and to read it, or it hangs up or stands still.
+    fn detach(&mut self, key: u64) {
+        let pid = self.peers.get(&key).and_then(|peer| peer.command);
+        let Some(command) = pid.and_then(|pid| self.commands.get_mut(&pid)) else {
+            return;
+        };
+        command.peer = None;
+        command.detached = true;
+        if let Some(pipe) = command.master.take() {
+            self.outputs.push(Output {
+                id: command.id,
+                kind: "out",
+                pipe,
+            });
         }
     }
 

@@ -56,6 +56,9 @@ fn run_mapper(program: &str, pid: i32, ranges: &[IdRange]) -> SetupResult<()> {
         Ok(())
     } else {
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(SetupError::new(format!("map ids with `{program}`"), message))
+        Err(SetupError::new(
+            format!("map ids with `{program}`"),
+            message,
+        ))
     }
 }

@@ -17,6 +17,13 @@ use sbx_sys::{fdpass, loopback};
 use super::idmaps;
 use crate::error::{SetupError, SetupResult, While};
 
+/// As containers have it elsewhere: every port may be listened on, and the agent's group may ping. The
+/// network is the sandbox's own, so that nothing of the host is reached by it.
+const NETWORK: &[(&str, &str)] = &[
+    ("sys/net/ipv4/ip_unprivileged_port_start", "0"),
+    ("sys/net/ipv4/ping_group_range", "1000 1000"),
+];
+
 /// What every command joins.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
@@ -69,8 +76,9 @@ pub(super) fn start(
             write_maps(proc, pid, ids)?;
             say(&ours, b'm')?;
             let fds = receive_fds(&ours, 5, "make the inner namespaces")?;
-            let [user, net, ipc, uts, cgroup] = <[OwnedFd; 5]>::try_from(fds)
-                .map_err(|_| SetupError::new("make the inner namespaces", "descriptors are missing"))?;
+            let [user, net, ipc, uts, cgroup] = <[OwnedFd; 5]>::try_from(fds).map_err(|_| {
+                SetupError::new("make the inner namespaces", "descriptors are missing")
+            })?;
             Ok(Inner {
                 namespaces: WithoutMounts {
                     user,
@@ -157,6 +165,10 @@ fn make(
     .doing(|| "make the inner namespaces".into())?;
     rustix::system::sethostname(hostname.as_bytes()).doing(|| "set the host name".into())?;
     loopback::bring_up().doing(|| "bring the loopback device up".into())?;
+    for (path, value) in NETWORK {
+        // A kernel without one of them is no reason to have no sandbox.
+        let _ = write(proc, path, value);
+    }
     let names = ["user", "net", "ipc", "uts", "cgroup"];
     let fds = names
         .iter()
@@ -196,9 +208,14 @@ fn make_named_root(
 }
 
 fn write(proc: BorrowedFd<'_>, path: &str, text: &str) -> SetupResult<()> {
-    rustix::fs::openat(proc, path, OFlags::WRONLY | OFlags::CLOEXEC, FileMode::empty())
-        .and_then(|file| rustix::io::write(&file, text.as_bytes()))
-        .doing(|| format!("write `{path}`"))?;
+    rustix::fs::openat(
+        proc,
+        path,
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        FileMode::empty(),
+    )
+    .and_then(|file| rustix::io::write(&file, text.as_bytes()))
+    .doing(|| format!("write `{path}`"))?;
     Ok(())
 }
 
@@ -217,8 +234,16 @@ fn write_maps(proc: BorrowedFd<'_>, pid: i32, ids: &Ids) -> SetupResult<()> {
     if ids.mode == Mode::Single {
         write(proc, &format!("{pid}/setgroups"), "deny")?;
     }
-    write(proc, &format!("{pid}/uid_map"), &idmaps::lines(&identity(&ids.uid)))?;
-    write(proc, &format!("{pid}/gid_map"), &idmaps::lines(&identity(&ids.gid)))
+    write(
+        proc,
+        &format!("{pid}/uid_map"),
+        &idmaps::lines(&identity(&ids.uid)),
+    )?;
+    write(
+        proc,
+        &format!("{pid}/gid_map"),
+        &idmaps::lines(&identity(&ids.gid)),
+    )
 }
 
 /// The same ids on both sides. One line per line of the outer map: the kernel refuses a range that spans two.

@@ -89,9 +89,9 @@ struct Descriptors {
 
 impl Descriptors {
     fn from(fds: Vec<OwnedFd>) -> SetupResult<Self> {
-        let fds: [OwnedFd; BOOT_DESCRIPTORS] = fds
-            .try_into()
-            .map_err(|_| SetupError::new("read the plan", "its descriptors are not what it says"))?;
+        let fds: [OwnedFd; BOOT_DESCRIPTORS] = fds.try_into().map_err(|_| {
+            SetupError::new("read the plan", "its descriptors are not what it says")
+        })?;
         let [listener, first, second, program] = fds;
         Ok(Self {
             listener,
@@ -261,7 +261,8 @@ fn become_root(mode: Mode) -> SetupResult<()> {
                 gid: 0,
                 groups: vec![],
             };
-            credentials::become_user(&root, true).doing(|| "become root of the user namespace".into())
+            credentials::become_user(&root, true)
+                .doing(|| "become root of the user namespace".into())
         }
         Mode::Single => Ok(()),
     }
@@ -287,7 +288,10 @@ fn await_byte(mut socket: &UnixStream, expected: u8) -> SetupResult<()> {
     if byte == [expected] {
         Ok(())
     } else {
-        Err(SetupError::new("wait for the other process", "it said something else"))
+        Err(SetupError::new(
+            "wait for the other process",
+            "it said something else",
+        ))
     }
 }
 
@@ -313,7 +317,9 @@ fn in_user_namespace(
         Fork::Parent { pid, pidfd } => {
             drop(theirs);
             let done = idmaps::write(pid, ids)
-                .and_then(|()| fdpass::send_with_fds(&ours, b"m", &[]).doing(|| "wake the new process".into()))
+                .and_then(|()| {
+                    fdpass::send_with_fds(&ours, b"m", &[]).doing(|| "wake the new process".into())
+                })
                 .and_then(|()| receive_outcome(&ours));
             if done.is_err() {
                 let _ = process::pidfd_kill(&pidfd, Signal::KILL);

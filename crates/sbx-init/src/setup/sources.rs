@@ -47,8 +47,7 @@ pub(super) fn receive(helper: &UnixStream, count: usize) -> SetupResult<Vec<Owne
     while trees.len() < count {
         let before = trees.len();
         let mut byte = [0];
-        fdpass::recv_with_fds(helper, &mut byte, &mut trees)
-            .doing(|| "receive a mount".into())?;
+        fdpass::recv_with_fds(helper, &mut byte, &mut trees).doing(|| "receive a mount".into())?;
         if trees.len() == before {
             return Err(SetupError::new("receive a mount", "the helper gave up"));
         }
@@ -90,19 +89,18 @@ fn set_attributes(
         Access::Layer => mounts::NODEV,
     };
     mounts::set_attributes(tree, source.recursive, attributes, idmap).doing(|| {
-        let what = if idmap.is_some() { "map the ids of" } else { "set the attributes of" };
+        let what = if idmap.is_some() {
+            "map the ids of"
+        } else {
+            "set the attributes of"
+        };
         format!("{what} `{}`", source.path.as_path().display())
     })
 }
 
 /// A user namespace that is only a map: the workspace's owner is the agent inside, every other id of the
 /// sandbox's range is itself. A map of the one id alone would give EOVERFLOW to root inside.
-fn owner_namespace(
-    proof: &SingleThreaded,
-    ids: &Ids,
-    uid: u32,
-    gid: u32,
-) -> SetupResult<OwnedFd> {
+fn owner_namespace(proof: &SingleThreaded, ids: &Ids, uid: u32, gid: u32) -> SetupResult<OwnedFd> {
     let ids = Ids {
         mode: Mode::Root,
         uid: owner_map(&ids.uid, uid),
@@ -115,8 +113,7 @@ fn owner_namespace(
         },
         Fork::Parent { pid, pidfd } => {
             let namespace = idmaps::write(pid, &ids).and_then(|()| {
-                File::open(format!("/proc/{pid}/ns/user"))
-                    .doing(|| "open a user namespace".into())
+                File::open(format!("/proc/{pid}/ns/user")).doing(|| "open a user namespace".into())
             });
             let _ = process::pidfd_kill(&pidfd, Signal::KILL);
             process::wait_pidfd(&pidfd).doing(|| "wait for a child".into())?;

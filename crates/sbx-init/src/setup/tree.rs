@@ -137,7 +137,8 @@ impl Builder<'_> {
         ];
         let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).doing(doing)?;
         for (key, value) in &options {
-            rustix::mount::fsconfig_set_string(context.as_fd(), *key, value.as_str()).doing(doing)?;
+            rustix::mount::fsconfig_set_string(context.as_fd(), *key, value.as_str())
+                .doing(doing)?;
         }
         // Without it `rm -r` and renames of directories fail in a user namespace.
         rustix::mount::fsconfig_set_flag(context.as_fd(), "userxattr").doing(doing)?;
@@ -417,8 +418,11 @@ fn host_null() -> SetupResult<PathBuf> {
 
 /// Nothing that is mounted here may reach the host, and the other way round.
 fn make_private() -> SetupResult<()> {
-    rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .doing(|| "make the mounts private".into())
+    rustix::mount::mount_change(
+        c"/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )
+    .doing(|| "make the mounts private".into())
 }
 
 fn mount_at(place: &str, kind: &str, options: &std::ffi::CStr) -> SetupResult<()> {
@@ -437,6 +441,7 @@ fn mount_at(place: &str, kind: &str, options: &std::ffi::CStr) -> SetupResult<()
 fn pivot(root: BorrowedFd<'_>) -> SetupResult<()> {
     rustix::process::fchdir(root).doing(|| "enter the root".into())?;
     rustix::process::pivot_root(".", ".").doing(|| "change the root".into())?;
-    rustix::mount::unmount(".", UnmountFlags::DETACH).doing(|| "let go of the host's root".into())?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH)
+        .doing(|| "let go of the host's root".into())?;
     rustix::process::chdir("/").doing(|| "enter the root".into())
 }

@@ -111,7 +111,10 @@ fn split_assignment(arg: &OsStr) -> Option<(OsString, OsString)> {
     let is_name = !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_');
     is_name.then(|| {
         let value = value.get(1..).unwrap_or_default();
-        (OsStr::from_bytes(name).to_owned(), OsStr::from_bytes(value).to_owned())
+        (
+            OsStr::from_bytes(name).to_owned(),
+            OsStr::from_bytes(value).to_owned(),
+        )
     })
 }
 
@@ -121,8 +124,9 @@ fn run(invocation: &Invocation) -> Result<ExitCode, String> {
         gid: 0,
         groups: vec![0],
     };
-    credentials::become_user(&root, true)
-        .map_err(|error| format!("this sandbox runs with one id; root has no power in it ({error})"))?;
+    credentials::become_user(&root, true).map_err(|error| {
+        format!("this sandbox runs with one id; root has no power in it ({error})")
+    })?;
     // Without it the files are handed over when the sandbox stops.
     let _ = std::fs::File::create(ROOT_WAS_USED);
     let target = account(invocation.user.as_deref().unwrap_or("root"))?;
@@ -131,7 +135,9 @@ fn run(invocation: &Invocation) -> Result<ExitCode, String> {
         if invocation.nothing {
             return Ok(ExitCode::SUCCESS);
         }
-        return Err("no command given\nusage: sudo [-u user] [-nEHis] [NAME=value ...] command".into());
+        return Err(
+            "no command given\nusage: sudo [-u user] [-nEHis] [NAME=value ...] command".into(),
+        );
     }
     let mut command = if shell {
         let mut command = Command::new(&target.shell);
@@ -150,7 +156,8 @@ fn run(invocation: &Invocation) -> Result<ExitCode, String> {
         command
     };
     environment(&mut command, invocation, &target);
-    credentials::become_user(&target.credentials, true).map_err(|error| format!("cannot become the user: {error}"))?;
+    credentials::become_user(&target.credentials, true)
+        .map_err(|error| format!("cannot become the user: {error}"))?;
     let error = command.exec();
     complain(&format!("{}: {error}", command.get_program().display()));
     let missing = error.kind() == std::io::ErrorKind::NotFound;
@@ -163,12 +170,23 @@ fn environment(command: &mut Command, invocation: &Invocation, target: &Account)
     if !invocation.keep_env || invocation.set_home || invocation.login {
         command.env("HOME", &target.home);
     }
-    command.env("USER", &target.name).env("LOGNAME", &target.name).env("SHELL", &target.shell);
-    command.env("SUDO_USER", "agent").env("SUDO_UID", "1000").env("SUDO_GID", "1000");
+    command
+        .env("USER", &target.name)
+        .env("LOGNAME", &target.name)
+        .env("SHELL", &target.shell);
+    command
+        .env("SUDO_USER", "agent")
+        .env("SUDO_UID", "1000")
+        .env("SUDO_GID", "1000");
     if std::env::var_os("PATH").is_none() {
         command.env("PATH", PATH);
     }
-    command.envs(invocation.assignments.iter().map(|(name, value)| (name, value)));
+    command.envs(
+        invocation
+            .assignments
+            .iter()
+            .map(|(name, value)| (name, value)),
+    );
 }
 
 fn quote(word: &OsStr) -> OsString {
@@ -205,7 +223,11 @@ fn account(user: &str) -> Result<Account, String> {
         Some(Account {
             name: (*name).to_owned(),
             home: (*home).to_owned(),
-            shell: if shell.is_empty() { "/bin/sh".to_owned() } else { (*shell).to_owned() },
+            shell: if shell.is_empty() {
+                "/bin/sh".to_owned()
+            } else {
+                (*shell).to_owned()
+            },
             credentials: Credentials {
                 uid: uid.parse().ok()?,
                 gid,

@@ -18,7 +18,10 @@ pub const TESTS: &[ModeTest] = &[
     ("exec::failures_have_dockers_codes", failures),
     ("exec::status_file_says_who_ended_it", status_file),
     ("exec::environment_files_are_raw", env_files),
-    ("exec::nothing_of_the_callers_environment_leaks", no_leaking_env),
+    (
+        "exec::nothing_of_the_callers_environment_leaks",
+        no_leaking_env,
+    ),
     ("exec::users_and_groups", users),
     ("exec::working_directories", workdirs),
     ("exec::signals_reach_the_command", signals),
@@ -51,7 +54,14 @@ fn arguments(world: &'static World) {
     .map(|word| OsString::from_vec(word.to_vec()))
     .to_vec();
     let output = world
-        .sbx(["exec", &sandbox.name, "sh", "-c", "printf '%s\\0' \"$@\"", "name"])
+        .sbx([
+            "exec",
+            &sandbox.name,
+            "sh",
+            "-c",
+            "printf '%s\\0' \"$@\"",
+            "name",
+        ])
         .args(&words)
         .output()
         .unwrap();
@@ -82,7 +92,9 @@ fn exit_codes(world: &'static World) {
         ran.fails(128 + signal);
     }
     // The code is the program's, not that of what it left behind.
-    sandbox.sh("(exec >/dev/null 2>&1; sleep 1000) & exit 3").fails(3);
+    sandbox
+        .sh("(exec >/dev/null 2>&1; sleep 1000) & exit 3")
+        .fails(3);
 }
 
 fn failures(world: &'static World) {
@@ -90,26 +102,62 @@ fn failures(world: &'static World) {
     world.write(&sandbox.path("data"), "no program\n");
     let name = sandbox.name.clone();
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["exec", "no-such-sandbox", "true"], 125, "no sandbox is called `no-such-sandbox`"),
+        (
+            &["exec", "no-such-sandbox", "true"],
+            125,
+            "no sandbox is called `no-such-sandbox`",
+        ),
         (&["exec", "../vm", "true"], 125, "no sandbox is called"),
         (&["exec", "-w", "/no/such", &name, "true"], 125, "/no/such"),
-        (&["exec", "-w", "/etc/passwd", &name, "true"], 125, "/etc/passwd"),
-        (&["exec", "-u", "nobody-knows", &name, "true"], 125, "nobody-knows"),
-        (&["exec", "-u", "agent:nobody-knows", &name, "true"], 125, "nobody-knows"),
-        (&["exec", "--env-file", "/no/such", &name, "true"], 125, "/no/such"),
-        (&["exec", "--privileged", &name, "true"], 125, "--privileged"),
+        (
+            &["exec", "-w", "/etc/passwd", &name, "true"],
+            125,
+            "/etc/passwd",
+        ),
+        (
+            &["exec", "-u", "nobody-knows", &name, "true"],
+            125,
+            "nobody-knows",
+        ),
+        (
+            &["exec", "-u", "agent:nobody-knows", &name, "true"],
+            125,
+            "nobody-knows",
+        ),
+        (
+            &["exec", "--env-file", "/no/such", &name, "true"],
+            125,
+            "/no/such",
+        ),
+        (
+            &["exec", "--privileged", &name, "true"],
+            125,
+            "--privileged",
+        ),
         (&["exec", &name, "./data"], 126, "./data"),
         (&["exec", &name, "/etc"], 126, "/etc"),
         (&["exec", &name, "."], 126, "."),
         (&["exec", &name, "no-such-program"], 127, "no-such-program"),
-        (&["exec", &name, "/no/such/program"], 127, "/no/such/program"),
-        (&["exec", &name, "data/below-a-file"], 127, "data/below-a-file"),
+        (
+            &["exec", &name, "/no/such/program"],
+            127,
+            "/no/such/program",
+        ),
+        (
+            &["exec", &name, "data/below-a-file"],
+            127,
+            "data/below-a-file",
+        ),
         (&["exec", &name, ""], 127, "not found"),
         (&["exec", &name], 2, "no COMMAND"),
     ];
     for (args, code, word) in cases {
         let ran = world.run(*args).fails(*code);
-        assert!(ran.err.starts_with("error: ") && ran.err.contains(word), "{args:?}: {}", ran.err);
+        assert!(
+            ran.err.starts_with("error: ") && ran.err.contains(word),
+            "{args:?}: {}",
+            ran.err
+        );
         assert_eq!(ran.out, "", "{args:?}");
     }
     // A script without its interpreter was found and cannot be executed, or the reverse; never the engine's.
@@ -143,16 +191,31 @@ fn status_file(world: &'static World) {
         let ran = world.run(["exec", "--status-file", path].iter().chain(*args));
         ran.fails(*code);
         let text = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(text, format!("{{\"by\":\"{by}\",\"code\":{code}}}\n"), "{args:?}");
+        assert_eq!(
+            text,
+            format!("{{\"by\":\"{by}\",\"code\":{code}}}\n"),
+            "{args:?}"
+        );
         std::fs::remove_file(&file).unwrap();
     }
     // Nothing runs when it could not be told how it ended.
-    let ran = world.run(["exec", "--status-file", "/no/such/place", name, "touch", "made"]);
+    let ran = world.run([
+        "exec",
+        "--status-file",
+        "/no/such/place",
+        name,
+        "touch",
+        "made",
+    ]);
     assert!(ran.fails(125).err.contains("/no/such/place"));
     assert!(!sandbox.path("made").exists());
     let left = std::fs::read_dir(world.home()).unwrap().flatten();
     let hint = file.file_name().unwrap().to_str().unwrap().to_owned();
-    assert!(!left.into_iter().any(|entry| entry.file_name().to_string_lossy().contains(&hint)));
+    assert!(
+        !left
+            .into_iter()
+            .any(|entry| entry.file_name().to_string_lossy().contains(&hint))
+    );
 }
 
 fn env_files(world: &'static World) {
@@ -164,8 +227,24 @@ fn env_files(world: &'static World) {
     world.write(&first, raw);
     world.write(&second, "BOTH=second\n");
     let output = world
-        .sbx(["exec", "--env-file", first.to_str().unwrap(), "--env-file", second.to_str().unwrap()])
-        .args(["-e", "FLAG=flag", "-e", "COPIED_TOO", "-e", "NOT_SET_EITHER", "-e", "NEW=two\nlines", &sandbox.name])
+        .sbx([
+            "exec",
+            "--env-file",
+            first.to_str().unwrap(),
+            "--env-file",
+            second.to_str().unwrap(),
+        ])
+        .args([
+            "-e",
+            "FLAG=flag",
+            "-e",
+            "COPIED_TOO",
+            "-e",
+            "NOT_SET_EITHER",
+            "-e",
+            "NEW=two\nlines",
+            &sandbox.name,
+        ])
         .args(["env", "-0"])
         .env("COPIED", "from \"the\" caller")
         .env("COPIED_TOO", "also")
@@ -174,7 +253,9 @@ fn env_files(world: &'static World) {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let value = |key: &str| {
-        let mut found = text.split('\0').filter_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+        let mut found = text
+            .split('\0')
+            .filter_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
         let value = found.next().map(str::to_owned);
         assert_eq!(found.next(), None, "{key} is there twice");
         value
@@ -223,32 +304,58 @@ fn no_leaking_env(world: &'static World) {
             .unwrap();
         Ran::from(output).ok()
     };
-    with_canary(&["create", "--name", &name, "shell", workspace.to_str().unwrap()]);
-    let sandbox = Sandbox { world, name, workspace };
+    with_canary(&[
+        "create",
+        "--name",
+        &name,
+        "shell",
+        workspace.to_str().unwrap(),
+    ]);
+    let sandbox = Sandbox {
+        world,
+        name,
+        workspace,
+    };
     let everything = "env; for p in /proc/[0-9]*; do tr '\\0' '\\n' <$p/environ; tr '\\0' '\\n' <$p/cmdline; done 2>/dev/null; true";
     for user in ["agent", "root"] {
         let seen = with_canary(&["exec", "-u", user, &sandbox.name, "sh", "-c", everything]);
         assert!(seen.contains("HOME="), "{seen}");
         assert!(!seen.contains(canary), "{user}: {seen}");
         assert!(!seen.contains("SBX_HOME"), "{user}: {seen}");
-        assert!(!seen.contains(world.state().to_str().unwrap()), "{user}: {seen}");
+        assert!(
+            !seen.contains(world.state().to_str().unwrap()),
+            "{user}: {seen}"
+        );
     }
 }
 
 fn users(world: &'static World) {
     let sandbox = world.sandbox("accounts");
     let as_user = |user: &str, script: &str| sandbox.exec_with(&["-u", user], ["sh", "-c", script]);
-    assert_eq!(sandbox.sh("id -un; id -u; echo $HOME $USER").ok(), "agent\n1000\n/home/agent agent");
+    assert_eq!(
+        sandbox.sh("id -un; id -u; echo $HOME $USER").ok(),
+        "agent\n1000\n/home/agent agent"
+    );
     for user in ["agent", "1000", "agent:agent", "1000:1000"] {
-        assert_eq!(as_user(user, "id -u; id -g; echo $HOME").ok(), "1000\n1000\n/home/agent", "{user}");
+        assert_eq!(
+            as_user(user, "id -u; id -g; echo $HOME").ok(),
+            "1000\n1000\n/home/agent",
+            "{user}"
+        );
     }
     for user in ["root", "0", "root:root", "0:0"] {
-        assert_eq!(as_user(user, "id -un; id -u; id -g; echo $HOME").ok(), "root\n0\n0\n/root", "{user}");
+        assert_eq!(
+            as_user(user, "id -un; id -u; id -g; echo $HOME").ok(),
+            "root\n0\n0\n/root",
+            "{user}"
+        );
     }
     as_user("no-such-user", "true").fails(125);
     as_user("", "true").fails(125);
     as_user("99999999", "true").fails(125);
-    world.run(["exec", "--user=-1", &sandbox.name, "true"]).fails(125);
+    world
+        .run(["exec", "--user=-1", &sandbox.name, "true"])
+        .fails(125);
     match world.mode {
         Mode::Root | Mode::Subordinate => {
             assert_eq!(as_user("agent:root", "id -u; id -G").ok(), "1000\n0");
@@ -258,7 +365,12 @@ fn users(world: &'static World) {
         // One id: there is nobody else, and it says so.
         Mode::Single => {
             assert!(as_user("daemon", "true").fails(125).err.contains("one id"));
-            assert!(as_user("agent:root", "true").fails(125).err.contains("one id"));
+            assert!(
+                as_user("agent:root", "true")
+                    .fails(125)
+                    .err
+                    .contains("one id")
+            );
         }
     }
 }
@@ -270,13 +382,24 @@ fn workdirs(world: &'static World) {
     assert_eq!(at("/home/agent", "pwd -P").ok(), "/home/agent");
     sandbox.sh("mkdir -p 'a b/ünï'").ok();
     let below = sandbox.path("a b/ünï");
-    assert_eq!(at(below.to_str().unwrap(), "pwd -P").ok(), below.to_str().unwrap());
+    assert_eq!(
+        at(below.to_str().unwrap(), "pwd -P").ok(),
+        below.to_str().unwrap()
+    );
     let root = sandbox.exec_with(&["-u", "root", "-w", "/root"], ["pwd"]);
     assert_eq!(root.ok(), "/root");
     // Descriptors of the helper lead nowhere.
-    for dir in ["/proc/self/fd/3", "/proc/self/cwd/../../..", "/proc/1/root", "/proc/1/cwd"] {
+    for dir in [
+        "/proc/self/fd/3",
+        "/proc/self/cwd/../../..",
+        "/proc/1/root",
+        "/proc/1/cwd",
+    ] {
         let ran = at(dir, "pwd -P; ls /");
-        assert!(ran.code == 125 || (ran.out.starts_with('/') && !ran.out.contains("lost+found")), "{dir}: {ran:?}");
+        assert!(
+            ran.code == 125 || (ran.out.starts_with('/') && !ran.out.contains("lost+found")),
+            "{dir}: {ran:?}"
+        );
     }
 }
 
@@ -288,7 +411,9 @@ fn signals(world: &'static World) {
         ("HUP", rustix::process::Signal::HUP, 23),
         ("USR1", rustix::process::Signal::USR1, 24),
     ] {
-        let script = format!("trap 'echo caught {name}; exit {code}' {name}; echo ready; while :; do sleep 0.05; done");
+        let script = format!(
+            "trap 'echo caught {name}; exit {code}' {name}; echo ready; while :; do sleep 0.05; done"
+        );
         let mut client = world
             .sbx(["exec", &sandbox.name, "sh", "-c", &script])
             .stdout(Stdio::piped())
@@ -302,7 +427,17 @@ fn signals(world: &'static World) {
         assert_eq!(client.wait().unwrap().code(), Some(code));
     }
     // One that does nothing about it dies of it.
-    let mut client = world.sbx(["exec", &sandbox.name, "sh", "-c", "echo ready; exec sleep 1000"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut client = world
+        .sbx([
+            "exec",
+            &sandbox.name,
+            "sh",
+            "-c",
+            "echo ready; exec sleep 1000",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     send(&client, rustix::process::Signal::TERM);
@@ -319,7 +454,11 @@ fn killed_client(world: &'static World) {
     let sandbox = world.sandbox("orphan");
     // Ends when told so through the workspace, and says so there.
     let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; echo done > ended";
-    let mut client = world.sbx(["exec", &sandbox.name, "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut client = world
+        .sbx(["exec", &sandbox.name, "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     client.kill().unwrap();
@@ -333,7 +472,9 @@ fn killed_client(world: &'static World) {
     eventually("the command goes on to its end", || {
         (std::fs::read_to_string(sandbox.path("ended")).ok()? == "done\n").then_some(())
     });
-    eventually("the session ends", || (world.inspect(&sandbox.name)["sessions"] == 0).then_some(()));
+    eventually("the session ends", || {
+        (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
+    });
 }
 
 fn detached(world: &'static World) {
@@ -349,20 +490,28 @@ fn detached(world: &'static World) {
     });
     assert_eq!(world.inspect(&sandbox.name)["sessions"], 1);
     world.write(&sandbox.path("go"), "");
-    eventually("what came later is there", || (logs().out == "to-stdout\nlater\n").then_some(()));
+    eventually("what came later is there", || {
+        (logs().out == "to-stdout\nlater\n").then_some(())
+    });
     let exit = eventually("the exit is logged", || {
         let json = world.run(["logs", "--json", &sandbox.name]).ok();
-        let records = json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let records = json
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         records.into_iter().find(|record| record["s"] == "exit")
     });
     assert_eq!(exit["d"], "5", "{exit}");
     // A command that cannot start is no success in the background either.
     sandbox.exec_with(&["-d"], ["no-such-program"]).fails(127);
-    sandbox.exec_with(&["-d", "-w", "/no/such"], ["true"]).fails(125);
+    sandbox
+        .exec_with(&["-d", "-w", "/no/such"], ["true"])
+        .fails(125);
     // Survives a stop.
     world.run(["stop", &sandbox.name]).ok();
     assert_eq!(logs().out, "to-stdout\nlater\n");
-    sandbox.exec_with(&["-d"], ["echo", "after the restart"]).ok();
+    sandbox
+        .exec_with(&["-d"], ["echo", "after the restart"])
+        .ok();
     eventually("both starts are in the log", || {
         (logs().out == "to-stdout\nlater\nafter the restart\n").then_some(())
     });
@@ -383,7 +532,14 @@ fn fifty(world: &'static World) {
         .collect();
     for (n, client) in clients.into_iter().enumerate() {
         let ran = Ran::from(client.wait_with_output().unwrap());
-        assert_eq!((ran.code, ran.out, ran.err), (i32::try_from(n).unwrap(), format!("out {n}\n"), format!("err {n}\n")));
+        assert_eq!(
+            (ran.code, ran.out, ran.err),
+            (
+                i32::try_from(n).unwrap(),
+                format!("out {n}\n"),
+                format!("err {n}\n")
+            )
+        );
     }
 }
 
@@ -393,13 +549,28 @@ fn starts_stopped(world: &'static World) {
     assert_eq!(world.status(&sandbox.name), "stopped");
     // Several at once start it once.
     let clients: Vec<_> = (0..5)
-        .map(|_| world.sbx(["exec", &sandbox.name, "cat", "/proc/sys/kernel/random/boot_id", "/proc/1/stat"]).stdout(Stdio::piped()).spawn().unwrap())
+        .map(|_| {
+            world
+                .sbx([
+                    "exec",
+                    &sandbox.name,
+                    "cat",
+                    "/proc/sys/kernel/random/boot_id",
+                    "/proc/1/stat",
+                ])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
         .collect();
-    let mut seen: Vec<_> = clients.into_iter().map(|client| {
-        let said = Ran::from(client.wait_with_output().unwrap()).ok();
-        // The start time of pid 1.
-        said.split(' ').nth(21).unwrap().to_owned()
-    }).collect();
+    let mut seen: Vec<_> = clients
+        .into_iter()
+        .map(|client| {
+            let said = Ran::from(client.wait_with_output().unwrap()).ok();
+            // The start time of pid 1.
+            said.split(' ').nth(21).unwrap().to_owned()
+        })
+        .collect();
     seen.dedup();
     assert_eq!(seen.len(), 1, "one init for all: {seen:?}");
     assert_eq!(world.status(&sandbox.name), "running");
@@ -412,11 +583,18 @@ fn two_hundred(world: &'static World) {
     let sandbox = world.sandbox("many");
     sandbox.exec(["true"]).ok();
     let init = world.init_pid(&sandbox.name);
-    let open = || std::fs::read_dir(format!("/proc/{init}/fd")).unwrap().count();
-    let children = || std::fs::read_to_string(format!("/proc/{init}/task/{init}/children")).unwrap();
-    let settled = || eventually("the last command is forgotten", || {
-        (world.inspect(&sandbox.name)["sessions"] == 0 && children().is_empty()).then(open)
-    });
+    let open = || {
+        std::fs::read_dir(format!("/proc/{init}/fd"))
+            .unwrap()
+            .count()
+    };
+    let children =
+        || std::fs::read_to_string(format!("/proc/{init}/task/{init}/children")).unwrap();
+    let settled = || {
+        eventually("the last command is forgotten", || {
+            (world.inspect(&sandbox.name)["sessions"] == 0 && children().is_empty()).then(open)
+        })
+    };
     let before = settled();
     for round in 0..200 {
         match round % 4 {
@@ -426,7 +604,9 @@ fn two_hundred(world: &'static World) {
             _ => sandbox.exec_with(&["-d"], ["echo", "x"]).fails(0),
         };
     }
-    let after = eventually("descriptors are closed", || Some(settled()).filter(|after| *after <= before));
+    let after = eventually("descriptors are closed", || {
+        Some(settled()).filter(|after| *after <= before)
+    });
     assert_eq!(after, before);
     assert_eq!(world.init_pid(&sandbox.name), init, "it is the same init");
 }

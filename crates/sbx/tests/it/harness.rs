@@ -39,9 +39,14 @@ impl Mode {
             (Self::Root, false) => Some("root mode needs root".into()),
             (Self::Subordinate | Self::Single, true) => match self.user() {
                 Some(_) => None,
-                None => Some(format!("no user for {} mode: run scripts/test-users", self.name())),
+                None => Some(format!(
+                    "no user for {} mode: run scripts/test-users",
+                    self.name()
+                )),
             },
-            (Self::Subordinate, false) if !has_subordinate_ids() => Some("this user has no subordinate ids".into()),
+            (Self::Subordinate, false) if !has_subordinate_ids() => {
+                Some("this user has no subordinate ids".into())
+            }
             (Self::Subordinate | Self::Single, false) => None,
         }
     }
@@ -54,9 +59,15 @@ impl Mode {
             Self::Single => "sbxone",
         };
         let passwd = fs::read_to_string("/etc/passwd").ok()?;
-        let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
+        let line = passwd
+            .lines()
+            .find(|line| line.split(':').next() == Some(name))?;
         let mut fields = line.split(':').skip(2);
-        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, name))
+        Some((
+            fields.next()?.parse().ok()?,
+            fields.next()?.parse().ok()?,
+            name,
+        ))
     }
 }
 
@@ -69,7 +80,11 @@ fn has_subordinate_ids() -> bool {
     });
     let listed = |file: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
-        text.lines().any(|line| line.split(':').next().is_some_and(|who| who == uid || Some(who) == name.as_deref()))
+        text.lines().any(|line| {
+            line.split(':')
+                .next()
+                .is_some_and(|who| who == uid || Some(who) == name.as_deref())
+        })
     };
     listed("/etc/subuid") && listed("/etc/subgid") && Path::new("/usr/bin/newuidmap").exists()
 }
@@ -98,7 +113,9 @@ impl Ran {
         use std::os::unix::process::ExitStatusExt;
         let status = output.status;
         Self {
-            code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            code: status
+                .code()
+                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
@@ -113,7 +130,11 @@ impl Ran {
 
     #[track_caller]
     pub fn fails(self, code: i32) -> Self {
-        assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.out, self.err);
+        assert_eq!(
+            self.code, code,
+            "stdout: {}\nstderr: {}",
+            self.out, self.err
+        );
         self
     }
 
@@ -134,15 +155,29 @@ impl World {
     }
 
     pub fn fresh(mode: Mode) -> World {
-        let dir = tempfile::Builder::new().prefix("sbx-it-").tempdir().unwrap();
+        let dir = tempfile::Builder::new()
+            .prefix("sbx-it-")
+            .tempdir()
+            .unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let root = rustix::process::geteuid().is_root();
         let (uid, gid, user) = if root {
             mode.user().unwrap()
         } else {
-            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw(), "tester")
+            (
+                rustix::process::geteuid().as_raw(),
+                rustix::process::getegid().as_raw(),
+                "tester",
+            )
         };
-        let world = World { mode, uid, gid, user: user.to_owned(), dir, next: AtomicU32::new(0) };
+        let world = World {
+            mode,
+            uid,
+            gid,
+            user: user.to_owned(),
+            dir,
+            next: AtomicU32::new(0),
+        };
         world.own(world.dir.path());
         for name in ["home", "work"] {
             world.make_dir(&world.dir.path().join(name));
@@ -151,7 +186,10 @@ impl World {
             // An ordinary tester may have subordinate ids: do without them.
             world.make_dir(&world.state());
             world.write(&world.state().join(".sbx-owner"), "sbx\n");
-            world.write(&world.state().join("settings.json"), "{\"mode\": \"single\"}\n");
+            world.write(
+                &world.state().join("settings.json"),
+                "{\"mode\": \"single\"}\n",
+            );
         }
         world
     }
@@ -201,7 +239,10 @@ impl World {
             .env_clear()
             .env("HOME", self.home())
             .env("USER", &self.user)
-            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            )
             .env("SBX_HOME", self.state())
             .env("LANG", "C.UTF-8")
             .current_dir(self.home())
@@ -223,7 +264,11 @@ impl World {
     }
 
     /// `run` with something on stdin.
-    pub fn run_with_stdin<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>, input: &[u8]) -> Ran {
+    pub fn run_with_stdin<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+        input: &[u8],
+    ) -> Ran {
         let mut child = self
             .sbx(args)
             .stdin(Stdio::piped())
@@ -255,7 +300,11 @@ impl World {
         args.push(primary);
         args.extend(more);
         self.run(args).ok();
-        Sandbox { world: self, name, workspace }
+        Sandbox {
+            world: self,
+            name,
+            workspace,
+        }
     }
 
     /// Ends the daemon and with it every sandbox.
@@ -295,7 +344,11 @@ impl World {
     /// The names that `ls` shows.
     #[track_caller]
     pub fn names(&self) -> Vec<String> {
-        self.run(["ls", "-q"]).ok().lines().map(str::to_owned).collect()
+        self.run(["ls", "-q"])
+            .ok()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     /// `daemon status --json`.
@@ -367,7 +420,11 @@ impl Sandbox<'_> {
         self.exec_with(&[], command)
     }
 
-    pub fn exec_with<S: AsRef<OsStr>>(&self, flags: &[&str], command: impl IntoIterator<Item = S>) -> Ran {
+    pub fn exec_with<S: AsRef<OsStr>>(
+        &self,
+        flags: &[&str],
+        command: impl IntoIterator<Item = S>,
+    ) -> Ran {
         let mut sbx = self.world.sbx(["exec"]);
         sbx.args(flags).arg(&self.name).args(command);
         Ran::from(sbx.output().unwrap())
@@ -396,9 +453,15 @@ impl Drop for Sandbox<'_> {
 pub fn programs() -> &'static Path {
     static DIR: OnceLock<TempDir> = OnceLock::new();
     DIR.get_or_init(|| {
-        let dir = tempfile::Builder::new().prefix("sbx-bin-").tempdir().unwrap();
+        let dir = tempfile::Builder::new()
+            .prefix("sbx-bin-")
+            .tempdir()
+            .unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        for (name, path) in [("sbx", env!("CARGO_BIN_EXE_sbx")), ("sbx-sudo", env!("CARGO_BIN_EXE_sbx-sudo"))] {
+        for (name, path) in [
+            ("sbx", env!("CARGO_BIN_EXE_sbx")),
+            ("sbx-sudo", env!("CARGO_BIN_EXE_sbx-sudo")),
+        ] {
             fs::copy(path, dir.path().join(name)).unwrap();
         }
         dir

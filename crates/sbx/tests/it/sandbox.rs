@@ -6,13 +6,19 @@ use crate::ModeTest;
 use crate::harness::{Mode, World};
 
 pub const TESTS: &[ModeTest] = &[
-    ("workspace_is_the_working_directory_and_live_both_ways", workspace_live),
+    (
+        "workspace_is_the_working_directory_and_live_both_ways",
+        workspace_live,
+    ),
     ("agent_is_uid_1000_and_may_become_root", agent_and_root),
 ];
 
 fn workspace_live(world: &'static World) {
     let sandbox = world.sandbox("live");
-    assert_eq!(sandbox.exec(["pwd"]).ok(), sandbox.workspace.to_str().unwrap());
+    assert_eq!(
+        sandbox.exec(["pwd"]).ok(),
+        sandbox.workspace.to_str().unwrap()
+    );
     sandbox.sh("echo inside > made-inside").ok();
     let meta = std::fs::metadata(sandbox.path("made-inside")).unwrap();
     assert_eq!((meta.uid(), meta.gid()), (world.uid, world.gid));

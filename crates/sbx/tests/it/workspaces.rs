@@ -26,8 +26,14 @@ pub const TESTS: &[ModeTest] = &[
 fn create<'a>(world: &'a World, hint: &str, paths: &[&str]) -> Sandbox<'a> {
     let name = world.name(hint);
     let workspace = PathBuf::from(paths[0]);
-    world.run(["create", "--name", &name, "shell"].iter().chain(paths)).ok();
-    Sandbox { world, name, workspace }
+    world
+        .run(["create", "--name", &name, "shell"].iter().chain(paths))
+        .ok();
+    Sandbox {
+        world,
+        name,
+        workspace,
+    }
 }
 
 fn text(path: &Path) -> &str {
@@ -44,23 +50,48 @@ fn extra(world: &'static World) {
     world.write(&second.join("seen"), "second\n");
     let sandbox = create(world, "extra", &[text(&first), text(&second), text(&third)]);
     assert_eq!(sandbox.exec(["pwd"]).ok(), text(&first));
-    assert_eq!(sandbox.exec(["cat", text(&second.join("seen"))]).ok(), "second");
-    sandbox.sh(&format!("echo made > {}/made", text(&third))).ok();
+    assert_eq!(
+        sandbox.exec(["cat", text(&second.join("seen"))]).ok(),
+        "second"
+    );
+    sandbox
+        .sh(&format!("echo made > {}/made", text(&third)))
+        .ok();
     let meta = fs::metadata(third.join("made")).unwrap();
     assert_eq!((meta.uid(), meta.gid()), (world.uid, world.gid));
     // Its neighbours are not there.
-    let neighbours = sandbox.sh(&format!("ls -A {}", text(first.parent().unwrap()))).ok();
+    let neighbours = sandbox
+        .sh(&format!("ls -A {}", text(first.parent().unwrap())))
+        .ok();
     assert_eq!(neighbours.lines().count(), 3, "{neighbours}");
     // Relative paths are the caller's.
     let name = world.name("relative");
-    let create = world.sbx(["create", "--name", &name, "shell", ".", "../x/../"]).current_dir(&first).output();
-    assert!(Ran::from(create.unwrap()).refused().err.contains("does not exist"));
+    let create = world
+        .sbx(["create", "--name", &name, "shell", ".", "../x/../"])
+        .current_dir(&first)
+        .output();
+    assert!(
+        Ran::from(create.unwrap())
+            .refused()
+            .err
+            .contains("does not exist")
+    );
     let sibling = format!("../{}:ro", second.file_name().unwrap().to_str().unwrap());
-    let create = world.sbx(["create", "--name", &name, "shell", ".", &sibling]).current_dir(&first).output();
+    let create = world
+        .sbx(["create", "--name", &name, "shell", ".", &sibling])
+        .current_dir(&first)
+        .output();
     Ran::from(create.unwrap()).ok();
-    let relative = Sandbox { world, name, workspace: first };
+    let relative = Sandbox {
+        world,
+        name,
+        workspace: first,
+    };
     assert_eq!(relative.exec(["pwd"]).ok(), text(&relative.workspace));
-    assert_eq!(relative.exec(["cat", text(&second.join("seen"))]).ok(), "second");
+    assert_eq!(
+        relative.exec(["cat", text(&second.join("seen"))]).ok(),
+        "second"
+    );
 }
 
 fn read_only(world: &'static World) {
@@ -69,7 +100,10 @@ fn read_only(world: &'static World) {
     let readable = format!("{}:ro", text(&locked));
     let sandbox = create(world, "ro", &[text(&first), &readable]);
     let dir = quoted(&locked);
-    assert_eq!(sandbox.exec(["cat", text(&locked.join("file"))]).ok(), "original");
+    assert_eq!(
+        sandbox.exec(["cat", text(&locked.join("file"))]).ok(),
+        "original"
+    );
     let attempts = [
         format!("touch {dir}/new"),
         format!("echo x > {dir}/file"),
@@ -93,17 +127,30 @@ fn read_only(world: &'static World) {
         format!("mount -n -o remount,rw,bind {dir} {dir}; touch {dir}/new"),
         format!("umount {dir}; touch {dir}/new && test -e {dir}/file"),
         format!("umount -l {dir}; touch {dir}/new && test -e {dir}/file"),
-        format!("mkdir -p /mnt/x; mount --bind {dir} /mnt/x; mount -o remount,rw,bind /mnt/x; touch /mnt/x/new && test -e /mnt/x/file"),
-        format!("mkdir -p /mnt/y; mount --move {dir} /mnt/y; touch /mnt/y/new && test -e /mnt/y/file"),
-        format!("unshare -rm sh -c 'mount -o remount,bind,rw {0} && touch {0}/new'", text(&locked)),
+        format!(
+            "mkdir -p /mnt/x; mount --bind {dir} /mnt/x; mount -o remount,rw,bind /mnt/x; touch /mnt/x/new && test -e /mnt/x/file"
+        ),
+        format!(
+            "mkdir -p /mnt/y; mount --move {dir} /mnt/y; touch /mnt/y/new && test -e /mnt/y/file"
+        ),
+        format!(
+            "unshare -rm sh -c 'mount -o remount,bind,rw {0} && touch {0}/new'",
+            text(&locked)
+        ),
     ] {
         sandbox.root_sh(&attempt).refused();
     }
-    assert_eq!(fs::read_to_string(locked.join("file")).unwrap(), "original\n");
+    assert_eq!(
+        fs::read_to_string(locked.join("file")).unwrap(),
+        "original\n"
+    );
     assert_eq!(fs::read_dir(&locked).unwrap().count(), 1);
     // The caller still writes, and it is seen.
     world.write(&locked.join("file"), "changed\n");
-    assert_eq!(sandbox.exec(["cat", text(&locked.join("file"))]).ok(), "changed");
+    assert_eq!(
+        sandbox.exec(["cat", text(&locked.join("file"))]).ok(),
+        "changed"
+    );
 }
 
 fn single_file(world: &'static World) {
@@ -111,30 +158,73 @@ fn single_file(world: &'static World) {
     let file = second.join("notes.txt");
     world.write(&file, "notes\n");
     world.write(&second.join("secret"), "secret\n");
-    let sandbox = create(world, "file", &[text(&first), &format!("{}:ro", text(&file))]);
+    let sandbox = create(
+        world,
+        "file",
+        &[text(&first), &format!("{}:ro", text(&file))],
+    );
     assert_eq!(sandbox.exec(["cat", text(&file)]).ok(), "notes");
     let path = quoted(&file);
-    for attempt in [format!("echo x > {path}"), format!("rm {path}"), format!("mount -o remount,bind,rw {path} && echo x > {path}")] {
+    for attempt in [
+        format!("echo x > {path}"),
+        format!("rm {path}"),
+        format!("mount -o remount,bind,rw {path} && echo x > {path}"),
+    ] {
         sandbox.sh(&attempt).refused();
         sandbox.root_sh(&attempt).refused();
     }
-    sandbox.exec(["cat", text(&second.join("secret"))]).refused();
+    sandbox
+        .exec(["cat", text(&second.join("secret"))])
+        .refused();
     assert_eq!(fs::read_to_string(&file).unwrap(), "notes\n");
-    let writable = world.run(["create", "--name", &world.name("file"), "shell", text(&first), text(&file)]);
-    assert!(writable.refused().err.contains("can only be shared read-only"));
-    let primary = world.run(["create", "--name", &world.name("file"), "shell", text(&file)]);
+    let writable = world.run([
+        "create",
+        "--name",
+        &world.name("file"),
+        "shell",
+        text(&first),
+        text(&file),
+    ]);
+    assert!(
+        writable
+            .refused()
+            .err
+            .contains("can only be shared read-only")
+    );
+    let primary = world.run([
+        "create",
+        "--name",
+        &world.name("file"),
+        "shell",
+        text(&file),
+    ]);
     assert!(primary.refused().err.contains("is not a directory"));
 }
 
 fn odd_paths(world: &'static World) {
     let base = world.workspace();
-    for odd in ["with space", "ünïcödé-日本", "new\nline", "-dash", "quote'\"$(x)`", "tab\there", "colon:ro:x", "back\\slash", "100%", "trailing "] {
+    for odd in [
+        "with space",
+        "ünïcödé-日本",
+        "new\nline",
+        "-dash",
+        "quote'\"$(x)`",
+        "tab\there",
+        "colon:ro:x",
+        "back\\slash",
+        "100%",
+        "trailing ",
+    ] {
         let dir = base.join(odd);
         world.make_dir(&dir);
         world.write(&dir.join("in"), odd);
         let sandbox = create(world, "odd", &[text(&dir)]);
         let pwd = world.sbx(["exec", &sandbox.name, "pwd"]).output().unwrap();
-        assert_eq!(String::from_utf8(pwd.stdout).unwrap(), format!("{}\n", text(&dir)), "{odd:?}");
+        assert_eq!(
+            String::from_utf8(pwd.stdout).unwrap(),
+            format!("{}\n", text(&dir)),
+            "{odd:?}"
+        );
         assert_eq!(sandbox.exec(["cat", "in"]).ok(), odd);
         sandbox.sh("echo x > out").ok();
         assert_eq!(fs::read_to_string(dir.join("out")).unwrap(), "x\n");
@@ -143,7 +233,13 @@ fn odd_paths(world: &'static World) {
         assert_eq!(shown["workspaces"][0]["missing"], false);
         // One line per sandbox for people.
         let listed = world.run(["ls"]).ok();
-        assert_eq!(listed.lines().filter(|line| line.starts_with(&format!("{} ", sandbox.name))).count(), 1);
+        assert_eq!(
+            listed
+                .lines()
+                .filter(|line| line.starts_with(&format!("{} ", sandbox.name)))
+                .count(),
+            1
+        );
         // A stop and a start find it again.
         world.run(["stop", &sandbox.name]).ok();
         assert_eq!(sandbox.exec(["cat", "out"]).ok(), "x");
@@ -185,10 +281,18 @@ fn links(world: &'static World) {
         assert!(!ran.out.contains("secret"), "{}", ran.out);
         assert!(!ran.out.contains("sandboxd"), "{}", ran.out);
     }
-    sandbox.root_sh("echo changed > hostname; mkdir -p dir; echo x > dir/new; echo x > secret; true").ok();
-    assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret\n");
+    sandbox
+        .root_sh("echo changed > hostname; mkdir -p dir; echo x > dir/new; echo x > secret; true")
+        .ok();
+    assert_eq!(
+        fs::read_to_string(outside.join("secret")).unwrap(),
+        "secret\n"
+    );
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
-    assert_ne!(fs::read_to_string("/etc/hostname").unwrap_or_default(), "changed\n");
+    assert_ne!(
+        fs::read_to_string("/etc/hostname").unwrap_or_default(),
+        "changed\n"
+    );
     // A primary workspace through a link is the directory itself.
     let link = world.home().join(world.name("link"));
     symlink(&outside, &link).unwrap();
@@ -227,31 +331,69 @@ fn refused(world: &'static World) {
     ];
     for (path, reason) in cases {
         let own = format!("{}:ro", text(path));
-        let attempts: [&[&str]; 3] = [&[text(path)], &[text(&fine), text(path)], &[text(&fine), &own]];
+        let attempts: [&[&str]; 3] = [
+            &[text(path)],
+            &[text(&fine), text(path)],
+            &[text(&fine), &own],
+        ];
         for paths in attempts {
-            let ran = world.run(["create", "--name", &bad, "shell"].iter().chain(paths)).fails(1);
-            let told = ran.err.contains(reason) || (ran.err.contains("is not a directory") && *path == socket);
+            let ran = world
+                .run(["create", "--name", &bad, "shell"].iter().chain(paths))
+                .fails(1);
+            let told = ran.err.contains(reason)
+                || (ran.err.contains("is not a directory") && *path == socket);
             assert!(told, "{paths:?}: {}", ran.err);
             assert!(!world.names().contains(&bad));
             assert!(!world.state().join("vm").join(&bad).exists());
         }
     }
-    let twice = world.run(["create", "--name", &bad, "shell", text(&fine), &format!("{}:ro", text(&fine))]);
+    let twice = world.run([
+        "create",
+        "--name",
+        &bad,
+        "shell",
+        text(&fine),
+        &format!("{}:ro", text(&fine)),
+    ]);
     assert!(twice.refused().err.contains("given twice"));
-    let primary = world.run(["create", "--name", &bad, "shell", &format!("{}:ro", text(&fine))]);
-    assert!(primary.refused().err.contains("primary workspace must be read/write"));
+    let primary = world.run([
+        "create",
+        "--name",
+        &bad,
+        "shell",
+        &format!("{}:ro", text(&fine)),
+    ]);
+    assert!(
+        primary
+            .refused()
+            .err
+            .contains("primary workspace must be read/write")
+    );
     assert!(!world.names().contains(&bad));
     fs::remove_file(link).unwrap();
 
     // A home that holds the state directory, as it is by default.
     let home = world.workspace();
     let by_default = |args: &[&str]| {
-        Ran::from(world.sbx(args).env_remove("SBX_HOME").env("HOME", &home).current_dir(&home).output().unwrap())
+        Ran::from(
+            world
+                .sbx(args)
+                .env_remove("SBX_HOME")
+                .env("HOME", &home)
+                .current_dir(&home)
+                .output()
+                .unwrap(),
+        )
     };
     let ran = by_default(&["create", "--name", "home", "shell", "."]).fails(1);
     assert!(ran.err.contains("state directory"), "{}", ran.err);
     assert_eq!(by_default(&["ls", "-q"]).ok(), "");
-    assert_eq!(fs::read_dir(home.join(".docker/sandboxes/vm")).unwrap().count(), 0);
+    assert_eq!(
+        fs::read_dir(home.join(".docker/sandboxes/vm"))
+            .unwrap()
+            .count(),
+        0
+    );
     by_default(&["daemon", "stop"]).ok();
 }
 
@@ -265,26 +407,47 @@ fn handed_over(world: &'static World) {
     sandbox.sh("mkdir agents; echo x > agents/file").ok();
     assert_eq!(owner("agents/file"), caller);
     sandbox.root_sh("mkdir -p tree/deep/er; echo x > tree/deep/er/file; chmod 700 tree/deep; ln -s /etc/passwd tree/link; mkfifo tree/fifo").ok();
-    for name in ["tree", "tree/deep", "tree/deep/er", "tree/deep/er/file", "tree/link", "tree/fifo"] {
+    for name in [
+        "tree",
+        "tree/deep",
+        "tree/deep/er",
+        "tree/deep/er/file",
+        "tree/link",
+        "tree/fifo",
+    ] {
         assert_eq!(owner(name), caller, "{name}");
     }
     // The agent can use it afterwards, and the caller can delete it.
-    sandbox.sh("echo y >> tree/deep/er/file && rm tree/fifo").ok();
-    let removed = world.command("rm").args(["-r", text(&sandbox.path("tree"))]).output().unwrap();
+    sandbox
+        .sh("echo y >> tree/deep/er/file && rm tree/fifo")
+        .ok();
+    let removed = world
+        .command("rm")
+        .args(["-r", text(&sandbox.path("tree"))])
+        .output()
+        .unwrap();
     assert!(removed.status.success(), "{removed:?}");
     if world.mode != Mode::Single {
         sandbox.sh("sudo -n sh -c 'mkdir -p sudo/dir; echo x > sudo/dir/file; chown 1234:1234 sudo/dir/file'").ok();
         for name in ["sudo", "sudo/dir", "sudo/dir/file"] {
             assert_eq!(owner(name), caller, "{name}");
         }
-        sandbox.exec_with(&["-u", "daemon"], ["sh", "-c", "true"]).ok();
-        sandbox.root_sh("install -d -o daemon -g daemon daemons").ok();
-        sandbox.exec_with(&["-u", "daemon"], ["sh", "-c", "echo x > daemons/file"]).refused();
+        sandbox
+            .exec_with(&["-u", "daemon"], ["sh", "-c", "true"])
+            .ok();
+        sandbox
+            .root_sh("install -d -o daemon -g daemon daemons")
+            .ok();
+        sandbox
+            .exec_with(&["-u", "daemon"], ["sh", "-c", "echo x > daemons/file"])
+            .refused();
         // What a command leaves running is handed over at the stop.
         let background = "(while [ ! -e go ]; do sleep 0.05; done; mkdir late; echo x > late/file; touch late/done; sleep 1000) >/dev/null 2>&1 &";
         sandbox.root_sh(background).ok();
         world.write(&sandbox.path("go"), "");
-        eventually("the background job has written", || sandbox.path("late/done").exists().then_some(()));
+        eventually("the background job has written", || {
+            sandbox.path("late/done").exists().then_some(())
+        });
         world.run(["stop", &sandbox.name]).ok();
         assert_eq!(owner("late"), caller);
         assert_eq!(owner("late/file"), caller);
@@ -299,14 +462,27 @@ fn nested(world: &'static World) {
     world.make_dir(&deep);
     world.write(&inner.join("file"), "inner\n");
     // Read-only within writable within which something is writable again, in an order that is not the mounts'.
-    let sandbox = create(world, "nested", &[text(&deep), &format!("{}:ro", text(&inner)), text(&outer)]);
+    let sandbox = create(
+        world,
+        "nested",
+        &[text(&deep), &format!("{}:ro", text(&inner)), text(&outer)],
+    );
     assert_eq!(sandbox.exec(["pwd"]).ok(), text(&deep));
     sandbox.sh(&format!("echo x > {}/made", text(&outer))).ok();
-    sandbox.sh(&format!("echo x > {}/made", text(&inner))).refused();
-    sandbox.root_sh(&format!("echo x > {}/made", text(&inner))).refused();
+    sandbox
+        .sh(&format!("echo x > {}/made", text(&inner)))
+        .refused();
+    sandbox
+        .root_sh(&format!("echo x > {}/made", text(&inner)))
+        .refused();
     sandbox.sh("echo x > made").ok();
-    assert!(outer.join("made").exists() && deep.join("made").exists() && !inner.join("made").exists());
-    assert_eq!(sandbox.sh(&format!("cat {}/file", text(&inner))).ok(), "inner");
+    assert!(
+        outer.join("made").exists() && deep.join("made").exists() && !inner.join("made").exists()
+    );
+    assert_eq!(
+        sandbox.sh(&format!("cat {}/file", text(&inner))).ok(),
+        "inner"
+    );
 }
 
 fn modes_and_times(world: &'static World) {
@@ -315,17 +491,33 @@ fn modes_and_times(world: &'static World) {
         let name = format!("host-{mode:o}");
         world.write(&sandbox.path(&name), "x");
         fs::set_permissions(sandbox.path(&name), fs::Permissions::from_mode(mode)).unwrap();
-        assert_eq!(sandbox.exec(["stat", "-c", "%a", &name]).ok(), format!("{mode:o}"));
+        assert_eq!(
+            sandbox.exec(["stat", "-c", "%a", &name]).ok(),
+            format!("{mode:o}")
+        );
         let made = format!("inside-{mode:o}");
-        sandbox.sh(&format!("echo x > {made}; chmod {mode:o} {made}; touch -d @1000000000.123456789 {made}")).ok();
+        sandbox
+            .sh(&format!(
+                "echo x > {made}; chmod {mode:o} {made}; touch -d @1000000000.123456789 {made}"
+            ))
+            .ok();
         let meta = fs::metadata(sandbox.path(&made)).unwrap();
         assert_eq!(meta.mode() & 0o7777, mode);
-        assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 123_456_789));
+        assert_eq!(
+            (meta.mtime(), meta.mtime_nsec()),
+            (1_000_000_000, 123_456_789)
+        );
     }
-    let set = world.command("touch").args(["-d", "@1234567890.5", text(&sandbox.path("host-644"))]).status();
+    let set = world
+        .command("touch")
+        .args(["-d", "@1234567890.5", text(&sandbox.path("host-644"))])
+        .status();
     assert!(set.unwrap().success());
     world.run(["stop", &sandbox.name]).ok();
-    assert_eq!(sandbox.exec(["stat", "-c", "%Y %a", "host-644"]).ok(), "1234567890 644");
+    assert_eq!(
+        sandbox.exec(["stat", "-c", "%Y %a", "host-644"]).ok(),
+        "1234567890 644"
+    );
     let meta = fs::metadata(sandbox.path("inside-400")).unwrap();
     assert_eq!((meta.mtime(), meta.mode() & 0o7777), (1_000_000_000, 0o400));
     // Hard links, sparse files, empty directories and long names are what they are.
@@ -341,18 +533,34 @@ fn gone(world: &'static World) {
     world.run(["stop", &sandbox.name]).ok();
     fs::remove_dir_all(&sandbox.workspace).unwrap();
     let listed = || {
-        let list: serde_json::Value = serde_json::from_str(&world.run(["ls", "--json"]).ok()).unwrap();
+        let list: serde_json::Value =
+            serde_json::from_str(&world.run(["ls", "--json"]).ok()).unwrap();
         let all = list["sandboxes"].as_array().unwrap().clone();
-        all.into_iter().find(|one| one["name"] == sandbox.name.as_str()).unwrap()
+        all.into_iter()
+            .find(|one| one["name"] == sandbox.name.as_str())
+            .unwrap()
     };
     assert_eq!(listed()["workspace_missing"], true);
-    assert_eq!(world.inspect(&sandbox.name)["workspaces"][0]["missing"], true);
+    assert_eq!(
+        world.inspect(&sandbox.name)["workspaces"][0]["missing"],
+        true
+    );
     let ran = sandbox.exec(["true"]).fails(125);
-    assert!(ran.err.contains("does not exist") && ran.err.contains(text(&sandbox.workspace)), "{}", ran.err);
+    assert!(
+        ran.err.contains("does not exist") && ran.err.contains(text(&sandbox.workspace)),
+        "{}",
+        ran.err
+    );
     assert_eq!(world.status(&sandbox.name), "stopped");
     // Something else in its place is not followed.
     symlink("/etc", &sandbox.workspace).unwrap();
-    assert!(sandbox.exec(["true"]).fails(125).err.contains("another place"));
+    assert!(
+        sandbox
+            .exec(["true"])
+            .fails(125)
+            .err
+            .contains("another place")
+    );
     fs::remove_file(&sandbox.workspace).unwrap();
     world.make_dir(&sandbox.workspace);
     assert_eq!(sandbox.exec(["pwd"]).ok(), text(&sandbox.workspace));
@@ -361,14 +569,19 @@ fn gone(world: &'static World) {
 
 fn shared(world: &'static World) {
     let workspace = world.workspace();
-    let (one, two) = (create(world, "one", &[text(&workspace)]), create(world, "two", &[text(&workspace)]));
+    let (one, two) = (
+        create(world, "one", &[text(&workspace)]),
+        create(world, "two", &[text(&workspace)]),
+    );
     one.sh("echo from-one > file").ok();
     assert_eq!(two.exec(["cat", "file"]).ok(), "from-one");
     two.sh("echo from-two >> file").ok();
     assert_eq!(one.exec(["cat", "file"]).ok(), "from-one\nfrom-two");
     // Everything else is apart.
-    one.sh("echo x > /tmp/private; echo x > /home/agent/private").ok();
-    two.sh("test ! -e /tmp/private && test ! -e /home/agent/private").ok();
+    one.sh("echo x > /tmp/private; echo x > /home/agent/private")
+        .ok();
+    two.sh("test ! -e /tmp/private && test ! -e /home/agent/private")
+        .ok();
     world.run(["rm", "--force", &one.name]).ok();
     assert_eq!(two.exec(["cat", "file"]).ok(), "from-one\nfrom-two");
 }

@@ -8,7 +8,7 @@ use super::{LIBRARY, PYTHON, Said, run};
 use crate::ModeTest;
 use crate::harness::World;
 
-pub const TESTS: &[ModeTest] = &[("another_user_gets_nothing", another_user)];
+pub(crate) const TESTS: &[ModeTest] = &[("another_user_gets_nothing", another_user)];
 
 fn another_user(world: &'static World) {
     if !rustix::process::geteuid().is_root() {
@@ -17,11 +17,18 @@ fn another_user(world: &'static World) {
     let sandbox = world.sandbox("other");
     sandbox.exec_with(&["-d"], ["echo", "private output"]).ok();
     world.write(&sandbox.path("mine"), "mine\n");
-    fs::set_permissions(sandbox.path("mine"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::set_permissions(
+        sandbox.path("mine"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .unwrap();
     let state = world.state();
     let meta = fs::metadata(&state).unwrap();
     assert_eq!((meta.mode() & 0o7777, meta.uid()), (0o700, world.uid));
-    assert_eq!(fs::metadata(state.join("sandboxd.sock")).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(
+        fs::metadata(state.join("sandboxd.sock")).unwrap().mode() & 0o777,
+        0o600
+    );
     let pids = fs::read_to_string(state.join("daemon.json")).unwrap_or_default();
     let program = format!(
         "{LIBRARY}
@@ -57,11 +64,31 @@ for name in os.listdir('/proc'):
     );
     // Nobody in particular: an id that no account has.
     let mut other = Command::new("setpriv");
-    other.args(["--reuid", "61234", "--regid", "61234", "--clear-groups", PYTHON, "-"]).env_clear().current_dir("/");
+    other
+        .args([
+            "--reuid",
+            "61234",
+            "--regid",
+            "61234",
+            "--clear-groups",
+            PYTHON,
+            "-",
+        ])
+        .env_clear()
+        .current_dir("/");
     let said = Said::from(run(&mut other, program.as_bytes()));
     said.all_refused(12);
-    said.refused(&[("daemon", &["EACCES"]), ("init", &["EACCES"]), ("list", &["EACCES"]), ("record", &["EACCES"])]);
-    assert!(said.results.contains_key("proc_fd"), "no process of the engine was found ({pids}): {}", said.all);
+    said.refused(&[
+        ("daemon", &["EACCES"]),
+        ("init", &["EACCES"]),
+        ("list", &["EACCES"]),
+        ("record", &["EACCES"]),
+    ]);
+    assert!(
+        said.results.contains_key("proc_fd"),
+        "no process of the engine was found ({pids}): {}",
+        said.all
+    );
     // With the path open the daemon itself still checks who calls.
     fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let socket = state.join("sandboxd.sock");
@@ -71,10 +98,25 @@ for name in os.listdir('/proc'):
         "import socket\ns = socket.socket(socket.AF_UNIX); s.settimeout(10); s.connect({:?})\ntry:\n  s.sendall(b'GET /v1/sandboxes HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n  print(s.recv(65536))\nexcept OSError as e:\n  print(repr(e))",
         socket.to_str().unwrap()
     );
-    other.args(["--reuid", "61234", "--regid", "61234", "--clear-groups", PYTHON, "-c", &ask]).env_clear().current_dir("/");
+    other
+        .args([
+            "--reuid",
+            "61234",
+            "--regid",
+            "61234",
+            "--clear-groups",
+            PYTHON,
+            "-c",
+            &ask,
+        ])
+        .env_clear()
+        .current_dir("/");
     let ran = run(&mut other, b"");
     fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    assert!(ran.code == 0 && !ran.out.contains(&sandbox.name) && !ran.out.contains("200 OK"), "{ran:?}");
+    assert!(
+        ran.code == 0 && !ran.out.contains(&sandbox.name) && !ran.out.contains("200 OK"),
+        "{ran:?}"
+    );
     assert_eq!(fs::read_to_string(sandbox.path("mine")).unwrap(), "mine\n");
 }

@@ -8,15 +8,21 @@ use super::{attack, fingerprint, on_host};
 use crate::ModeTest;
 use crate::harness::{Mode, World};
 
-pub const TESTS: &[ModeTest] = &[
+pub(crate) const TESTS: &[ModeTest] = &[
     ("host_files_and_keys_cannot_be_read", host_files),
     ("shadow_of_the_host_is_not_the_one_inside", shadow),
-    ("files_that_only_root_may_read_below_the_template_stay_unread", unreadable_system_files),
+    (
+        "files_that_only_root_may_read_below_the_template_stay_unread",
+        unreadable_system_files,
+    ),
     ("the_callers_environment_is_not_inside", environment),
     ("proc_of_init_gives_nothing", proc_of_init),
     ("mountinfo_and_cmdline_hold_no_secret", mountinfo),
     ("writes_outside_the_workspace_stay_inside", writes_outside),
-    ("hard_links_to_files_outside_the_workspace_are_refused", hard_links),
+    (
+        "hard_links_to_files_outside_the_workspace_are_refused",
+        hard_links,
+    ),
 ];
 
 const SECRET: &str = "sbx-escape-secret-3f1c";
@@ -25,7 +31,11 @@ const SECRET: &str = "sbx-escape-secret-3f1c";
 fn plant(world: &World) -> Vec<PathBuf> {
     let mut planted = Vec::new();
     let mut put = |path: PathBuf| {
-        let missing: Vec<_> = path.ancestors().skip(1).take_while(|dir| !dir.exists()).collect();
+        let missing: Vec<_> = path
+            .ancestors()
+            .skip(1)
+            .take_while(|dir| !dir.exists())
+            .collect();
         for dir in missing.into_iter().rev() {
             world.make_dir(dir);
         }
@@ -33,12 +43,24 @@ fn plant(world: &World) -> Vec<PathBuf> {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         planted.push(path);
     };
-    for name in [".ssh/id_ed25519", ".aws/credentials", ".netrc", ".docker/config.json", ".config/gh/hosts.yml", "notes"] {
+    for name in [
+        ".ssh/id_ed25519",
+        ".aws/credentials",
+        ".netrc",
+        ".docker/config.json",
+        ".config/gh/hosts.yml",
+        "notes",
+    ] {
         put(world.home().join(name));
     }
     put(world.home().join(format!("marker-{}", world.name("m"))));
     // Beside the workspaces, in the state directory, among the templates.
-    put(world.home().parent().unwrap().join("work").join(world.name("beside")));
+    put(world
+        .home()
+        .parent()
+        .unwrap()
+        .join("work")
+        .join(world.name("beside")));
     put(world.state().join(world.name("state")));
     put(world.state().join("vm").join(world.name("vm")));
     put(world.state().join("templates").join(world.name("template")));
@@ -49,21 +71,46 @@ fn host_files(world: &'static World) {
     let sandbox = world.sandbox("files");
     let planted = plant(world);
     let marker = planted[6].file_name().unwrap().to_str().unwrap();
-    let mut paths: Vec<_> = planted.iter().map(|path| path.to_str().unwrap().to_owned()).collect();
-    // The same by names that exist on the host only.
-    paths.push(sandbox.world.state().join("sandboxd.log").to_str().unwrap().to_owned());
-    let directories = [world.home(), world.state(), PathBuf::from("/root"), PathBuf::from("/home")]
+    let mut paths: Vec<_> = planted
+        .iter()
         .map(|path| path.to_str().unwrap().to_owned())
-        .join("\n");
+        .collect();
+    // The same by names that exist on the host only.
+    paths.push(
+        sandbox
+            .world
+            .state()
+            .join("sandboxd.log")
+            .to_str()
+            .unwrap()
+            .to_owned(),
+    );
+    let directories = [
+        world.home(),
+        world.state(),
+        PathBuf::from("/root"),
+        PathBuf::from("/home"),
+    ]
+    .map(|path| path.to_str().unwrap().to_owned())
+    .join("\n");
     let paths = paths.join("\n");
-    let settings = [("PATHS", paths.as_str()), ("SECRET", SECRET), ("MARKER", marker), ("DIRECTORIES", &directories)];
+    let settings = [
+        ("PATHS", paths.as_str()),
+        ("SECRET", SECRET),
+        ("MARKER", marker),
+        ("DIRECTORIES", &directories),
+    ];
     let program = include_str!("attack/host_files.py");
     for user in ["root", "agent"] {
         let said = attack(&sandbox, user, program, &settings);
         assert_eq!(said.result("found"), "0", "as {user}:\n{}", said.all);
     }
     let control = on_host(world, program, &settings);
-    assert!(control.all.matches("BREACH").count() >= planted.len(), "the probe finds nothing on the host:\n{}", control.all);
+    assert!(
+        control.all.matches("BREACH").count() >= planted.len(),
+        "the probe finds nothing on the host:\n{}",
+        control.all
+    );
     for path in planted {
         fs::remove_file(path).unwrap();
     }
@@ -71,7 +118,9 @@ fn host_files(world: &'static World) {
 
 fn shadow(world: &'static World) {
     let sandbox = world.sandbox("shadow");
-    let inside = sandbox.root_sh("cat /etc/shadow /etc/gshadow /etc/shadow- 2>/dev/null; true").ok();
+    let inside = sandbox
+        .root_sh("cat /etc/shadow /etc/gshadow /etc/shadow- 2>/dev/null; true")
+        .ok();
     let Ok(host) = fs::read_to_string("/etc/shadow") else {
         // An ordinary tester cannot read it, and so neither can the sandbox: there must be no hash inside.
         assert!(!inside.contains('$'), "{inside}");
@@ -80,13 +129,25 @@ fn shadow(world: &'static World) {
     for line in host.lines() {
         let (user, rest) = line.split_once(':').unwrap();
         let hash = rest.split(':').next().unwrap();
-        assert!(hash.len() < 8 || !inside.contains(hash), "the hash of `{user}` is inside");
+        assert!(
+            hash.len() < 8 || !inside.contains(hash),
+            "the hash of `{user}` is inside"
+        );
     }
-    let users: Vec<_> = inside.lines().filter_map(|line| line.split(':').next()).collect();
-    assert!(!users.contains(&"sbxsub") && !users.contains(&"sbxone"), "{users:?}");
+    let users: Vec<_> = inside
+        .lines()
+        .filter_map(|line| line.split(':').next())
+        .collect();
+    assert!(
+        !users.contains(&"sbxsub") && !users.contains(&"sbxone"),
+        "{users:?}"
+    );
     // The users of the host are not inside either.
     let passwd = sandbox.sh("cat /etc/passwd").ok();
-    assert!(!passwd.contains("sbxsub") && passwd.contains("agent:x:1000:"), "{passwd}");
+    assert!(
+        !passwd.contains("sbxsub") && passwd.contains("agent:x:1000:"),
+        "{passwd}"
+    );
 }
 
 /// Of an allow-listed tree only what the caller (root: what everybody) may read. Also what is added while the
@@ -95,7 +156,10 @@ fn unreadable_system_files(world: &'static World) {
     if !rustix::process::geteuid().is_root() {
         return; // only root can put such a file there
     }
-    let dir = tempfile::Builder::new().prefix("sbx-escape-").tempdir_in("/usr/local/share").unwrap();
+    let dir = tempfile::Builder::new()
+        .prefix("sbx-escape-")
+        .tempdir_in("/usr/local/share")
+        .unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let put = |name: &str, mode: u32| {
         let path = dir.path().join(name);
@@ -103,7 +167,11 @@ fn unreadable_system_files(world: &'static World) {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
     };
-    let before = [put("open", 0o644), put("private", 0o600), put("group", 0o640)];
+    let before = [
+        put("open", 0o644),
+        put("private", 0o600),
+        put("group", 0o640),
+    ];
     let sandbox = world.sandbox("usr");
     let after = [put("late-private", 0o600), put("late-group", 0o640)];
     fs::create_dir(dir.path().join("closed")).unwrap();
@@ -111,13 +179,23 @@ fn unreadable_system_files(world: &'static World) {
     fs::set_permissions(dir.path().join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
     let read = |path: &Path| {
         let shown = path.to_str().unwrap();
-        let tries = format!("cat '{shown}'; cp '{shown}' /tmp/c && cat /tmp/c; chmod 777 '{shown}' && cat '{shown}'; chown root '{shown}' && cat '{shown}'; mv '{shown}' /tmp/m && cat /tmp/m; true");
+        let tries = format!(
+            "cat '{shown}'; cp '{shown}' /tmp/c && cat /tmp/c; chmod 777 '{shown}' && cat '{shown}'; chown root '{shown}' && cat '{shown}'; mv '{shown}' /tmp/m && cat /tmp/m; true"
+        );
         sandbox.root_sh(&tries)
     };
     for path in before[1..].iter().chain(&after).chain([&closed]) {
         let seen = read(path);
-        assert!(!seen.out.contains(SECRET), "root inside reads `{}`", path.display());
-        assert_eq!(fs::read_to_string(path).unwrap(), SECRET, "the host's file has changed");
+        assert!(
+            !seen.out.contains(SECRET),
+            "root inside reads `{}`",
+            path.display()
+        );
+        assert_eq!(
+            fs::read_to_string(path).unwrap(),
+            SECRET,
+            "the host's file has changed"
+        );
     }
     // The probe itself works.
     assert!(read(&before[0]).out.contains(SECRET));
@@ -127,13 +205,22 @@ fn unreadable_system_files(world: &'static World) {
 fn environment(world: &'static World) {
     let name = world.name("env");
     let workspace = world.workspace();
-    let mut create = world.sbx(["create", "--name", &name, "shell", workspace.to_str().unwrap()]);
-    create.env("SBX_ESCAPE_TOKEN", SECRET).env("AWS_SECRET_ACCESS_KEY", SECRET);
+    let mut create = world.sbx([
+        "create",
+        "--name",
+        &name,
+        "shell",
+        workspace.to_str().unwrap(),
+    ]);
+    create
+        .env("SBX_ESCAPE_TOKEN", SECRET)
+        .env("AWS_SECRET_ACCESS_KEY", SECRET);
     assert!(create.output().unwrap().status.success());
     let look = "cat /proc/*/environ /proc/*/task/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'; env; true";
     for user in ["root", "agent"] {
         let mut exec = world.sbx(["exec", "-u", user, &name, "sh", "-c", look]);
-        exec.env("SBX_ESCAPE_TOKEN", SECRET).env("AWS_SECRET_ACCESS_KEY", SECRET);
+        exec.env("SBX_ESCAPE_TOKEN", SECRET)
+            .env("AWS_SECRET_ACCESS_KEY", SECRET);
         let seen = super::ran(&exec.output().unwrap()).ok();
         assert!(seen.contains("PATH="), "nothing was seen: {seen}");
         assert!(!seen.contains(SECRET), "{seen}");
@@ -147,7 +234,18 @@ fn proc_of_init(world: &'static World) {
     for user in ["root", "agent"] {
         let said = attack(&sandbox, user, include_str!("attack/init_proc.py"), &[]);
         said.all_refused(25);
-        for name in ["root", "cwd", "exe", "enter_root", "enter_cwd", "list_fd", "write_mem", "ns_user", "ns_mnt", "ns_pid"] {
+        for name in [
+            "root",
+            "cwd",
+            "exe",
+            "enter_root",
+            "enter_cwd",
+            "list_fd",
+            "write_mem",
+            "ns_user",
+            "ns_mnt",
+            "ns_pid",
+        ] {
             said.refused(&[(name, errors)]);
         }
         // The file may be opened by some kernels' rules; then it is empty.
@@ -158,35 +256,92 @@ fn proc_of_init(world: &'static World) {
 fn mountinfo(world: &'static World) {
     let sandbox = world.sandbox("mountinfo");
     let seen = sandbox.root_sh("cat /proc/*/mountinfo /proc/*/mounts /proc/*/cmdline /proc/mounts /proc/*/cgroup; true").ok();
-    assert!(seen.contains("overlay") && seen.contains("sbx-init"), "{seen}");
+    assert!(
+        seen.contains("overlay") && seen.contains("sbx-init"),
+        "{seen}"
+    );
     for (what, secret) in [("state directory", world.state()), ("home", world.home())] {
-        assert!(!seen.contains(secret.to_str().unwrap()), "the {what} is named:\n{seen}");
+        assert!(
+            !seen.contains(secret.to_str().unwrap()),
+            "the {what} is named:\n{seen}"
+        );
     }
 }
 
 fn writes_outside(world: &'static World) {
     let sandbox = world.sandbox("write");
-    let paths = ["/etc/hostname", "/etc/hosts", "/etc/passwd", "/usr/bin/env", "/usr/lib/os-release", "/bin/sh"];
-    let before: Vec<_> = paths.iter().map(|path| fingerprint(&fs::canonicalize(path).unwrap())).collect();
+    let paths = [
+        "/etc/hostname",
+        "/etc/hosts",
+        "/etc/passwd",
+        "/usr/bin/env",
+        "/usr/lib/os-release",
+        "/bin/sh",
+    ];
+    let before: Vec<_> = paths
+        .iter()
+        .map(|path| fingerprint(&fs::canonicalize(path).unwrap()))
+        .collect();
     let mark = format!("sbx-escape-{}-{}", std::process::id(), world.name("w"));
     let home = world.home();
     let beside = sandbox.workspace.parent().unwrap();
-    let directories = ["/etc", "/usr/bin", "/usr/local/bin", "/opt", "/root", "/home", "/var/tmp", "/tmp", "/run", "/srv", "/mnt", "/boot", "/"]
-        .map(PathBuf::from)
-        .into_iter()
-        .chain([home.clone(), beside.to_path_buf(), world.state()])
-        .collect::<Vec<_>>();
-    let listed: Vec<_> = directories.iter().map(|dir| dir.to_str().unwrap()).collect();
-    let settings = [("PATHS", &*paths.join("\n")), ("DIRECTORIES", &*listed.join("\n")), ("MARK", &*mark)];
-    let said = attack(&sandbox, "root", include_str!("attack/write_outside.py"), &settings);
-    assert!(said.all.contains("made /tmp"), "nothing can be written at all:\n{}", said.all);
+    let directories = [
+        "/etc",
+        "/usr/bin",
+        "/usr/local/bin",
+        "/opt",
+        "/root",
+        "/home",
+        "/var/tmp",
+        "/tmp",
+        "/run",
+        "/srv",
+        "/mnt",
+        "/boot",
+        "/",
+    ]
+    .map(PathBuf::from)
+    .into_iter()
+    .chain([home.clone(), beside.to_path_buf(), world.state()])
+    .collect::<Vec<_>>();
+    let listed: Vec<_> = directories
+        .iter()
+        .map(|dir| dir.to_str().unwrap())
+        .collect();
+    let settings = [
+        ("PATHS", &*paths.join("\n")),
+        ("DIRECTORIES", &*listed.join("\n")),
+        ("MARK", &*mark),
+    ];
+    let said = attack(
+        &sandbox,
+        "root",
+        include_str!("attack/write_outside.py"),
+        &settings,
+    );
+    assert!(
+        said.all.contains("made /tmp"),
+        "nothing can be written at all:\n{}",
+        said.all
+    );
     if world.mode != Mode::Single {
-        assert!(said.all.contains("appended /usr/lib/os-release"), "{}", said.all);
+        assert!(
+            said.all.contains("appended /usr/lib/os-release"),
+            "{}",
+            said.all
+        );
     }
-    let after: Vec<_> = paths.iter().map(|path| fingerprint(&fs::canonicalize(path).unwrap())).collect();
+    let after: Vec<_> = paths
+        .iter()
+        .map(|path| fingerprint(&fs::canonicalize(path).unwrap()))
+        .collect();
     assert_eq!(before, after);
     for dir in directories {
-        assert!(fs::symlink_metadata(dir.join(&mark)).is_err(), "`{}` has the mark", dir.display());
+        assert!(
+            fs::symlink_metadata(dir.join(&mark)).is_err(),
+            "`{}` has the mark",
+            dir.display()
+        );
     }
 }
 
@@ -206,8 +361,17 @@ attempt('empty', lambda: call('linkat', fd, b'', AT_FDCWD, target, 0x1000))
 attempt('rename', lambda: os.rename(source, target))
 attempt('system', lambda: os.link('/usr/bin/env', target))
 ";
-    let said = attack(&sandbox, "root", program, &[("SOURCE", source.to_str().unwrap())]);
+    let said = attack(
+        &sandbox,
+        "root",
+        program,
+        &[("SOURCE", source.to_str().unwrap())],
+    );
     said.all_refused(5);
-    said.refused(&[("link", &["EXDEV"]), ("rename", &["EXDEV", "EROFS"]), ("system", &["EXDEV"])]);
+    said.refused(&[
+        ("link", &["EXDEV"]),
+        ("rename", &["EXDEV", "EROFS"]),
+        ("system", &["EXDEV"]),
+    ]);
     assert_eq!(fs::metadata(&source).unwrap().nlink(), 1);
 }

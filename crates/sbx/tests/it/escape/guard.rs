@@ -6,10 +6,16 @@ use super::{assert_no_set_id, attack, fingerprint};
 use crate::ModeTest;
 use crate::harness::World;
 
-pub const TESTS: &[ModeTest] = &[
-    ("a_path_through_proc_self_is_not_about_the_answering_process", proc_self),
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "a_path_through_proc_self_is_not_about_the_answering_process",
+        proc_self,
+    ),
     ("a_stuck_answer_does_not_stop_the_others", stuck_answers),
-    ("an_answer_is_given_with_the_callers_rights_only", callers_rights),
+    (
+        "an_answer_is_given_with_the_callers_rights_only",
+        callers_rights,
+    ),
 ];
 
 fn proc_self(world: &'static World) {
@@ -23,7 +29,10 @@ fn proc_self(world: &'static World) {
     for log in ["output.0.log", "output.1.log"] {
         if dir.join(log).exists() {
             let mut value = [0_u8; 8];
-            assert!(rustix::fs::getxattr(dir.join(log), "user.breach", &mut value[..]).is_err(), "{log} was changed");
+            assert!(
+                rustix::fs::getxattr(dir.join(log), "user.breach", &mut value[..]).is_err(),
+                "{log} was changed"
+            );
             assert_eq!(fingerprint(&dir.join(log)).mode & 0o7777, 0o600, "{log}");
         }
     }
@@ -60,7 +69,11 @@ print('ended', True)
 ";
     let said = attack(&sandbox, "agent", program, &[]);
     assert_eq!(said.result("ended"), "True");
-    assert_eq!(said.result("answered"), "True", "40 programs that wait keep everybody else from an answer");
+    assert_eq!(
+        said.result("answered"),
+        "True",
+        "40 programs that wait keep everybody else from an answer"
+    );
     // What they waited for does not outlive them in the way of others.
     sandbox.sh("touch /tmp/p && chmod 4755 /tmp/p").ok();
     world.run(["stop", &sandbox.name]).ok();
@@ -69,7 +82,9 @@ print('ended', True)
 /// Agent and nested root gain nothing by asking: what they may not do by themselves is refused.
 fn callers_rights(world: &'static World) {
     let sandbox = world.sandbox("guard-rights");
-    sandbox.root_sh("mkdir -m 700 /root/closed; touch /root/closed/f; chmod 600 /root/closed/f").ok();
+    sandbox
+        .root_sh("mkdir -m 700 /root/closed; touch /root/closed/f; chmod 600 /root/closed/f")
+        .ok();
     let program = "
 attempt('chmod', lambda: os.chmod('/usr/bin/env', 0o4755))
 attempt('closed', lambda: os.chmod('/root/closed/f', 0o4755))
@@ -86,7 +101,11 @@ in_child(inner)
 ";
     let program = match world.mode {
         // With one id the closed directory is the agent's own.
-        crate::harness::Mode::Single => program.lines().filter(|line| !line.contains("closed")).collect::<Vec<_>>().join("\n"),
+        crate::harness::Mode::Single => program
+            .lines()
+            .filter(|line| !line.contains("closed"))
+            .collect::<Vec<_>>()
+            .join("\n"),
         _ => program.to_owned(),
     };
     let said = attack(&sandbox, "agent", &program, &[]);

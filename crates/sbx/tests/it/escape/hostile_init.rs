@@ -14,7 +14,7 @@ use super::run;
 use crate::ModeTest;
 use crate::harness::World;
 
-pub const TESTS: &[ModeTest] = &[
+pub(crate) const TESTS: &[ModeTest] = &[
     ("a_client_survives_a_hostile_init", client),
     ("a_daemon_survives_a_hostile_init", daemon),
 ];
@@ -26,7 +26,9 @@ fn frame(json: &str) -> Vec<u8> {
 }
 
 fn hello(id: &str) -> Vec<u8> {
-    frame(&format!("{{\"hello\":{{\"protocol\":1,\"sandbox\":\"{id}\"}}}}"))
+    frame(&format!(
+        "{{\"hello\":{{\"protocol\":1,\"sandbox\":\"{id}\"}}}}"
+    ))
 }
 
 /// What to say, and whether to say it for ever.
@@ -45,21 +47,65 @@ fn speeches(id: &str) -> Vec<Speech> {
         say("nothing and the end", vec![], vec![]),
         say("a length of 4 GiB", vec![0xff; 4], vec![0x41; 4096]),
         say("a length of 0", vec![0; 4], vec![]),
-        say("noise", (0_u32..5000).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect(), vec![]),
+        say(
+            "noise",
+            (0_u32..5000)
+                .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
+                .collect(),
+            vec![],
+        ),
         say("not JSON", frame("{]"), vec![]),
         say("another type", frame("{\"hello\":7}"), vec![]),
-        say("an unknown reply", greeted(&frame("{\"novel\":{}}")), vec![]),
-        say("an unknown field", frame("{\"hello\":{\"protocol\":1,\"sandbox\":\"x\",\"y\":1}}"), vec![]),
-        say("another protocol", frame("{\"hello\":{\"protocol\":99,\"sandbox\":\"x\"}}"), vec![]),
+        say(
+            "an unknown reply",
+            greeted(&frame("{\"novel\":{}}")),
+            vec![],
+        ),
+        say(
+            "an unknown field",
+            frame("{\"hello\":{\"protocol\":1,\"sandbox\":\"x\",\"y\":1}}"),
+            vec![],
+        ),
+        say(
+            "another protocol",
+            frame("{\"hello\":{\"protocol\":99,\"sandbox\":\"x\"}}"),
+            vec![],
+        ),
         say("a deep nest", frame(&"[".repeat(60_000)), vec![]),
         say("the start before the greeting", started.clone(), vec![]),
-        say("an exit before the start", greeted(&frame("{\"exited\":{\"status\":{\"code\":0}}}")), vec![]),
+        say(
+            "an exit before the start",
+            greeted(&frame("{\"exited\":{\"status\":{\"code\":0}}}")),
+            vec![],
+        ),
         say("two greetings", greeted(&hello(id)), vec![]),
-        say("two starts", greeted(&[started.clone(), started.clone()].concat()), vec![]),
-        say("the daemon's news to a client", greeted(&frame("{\"commands\":{\"running\":4294967295}}")), vec![]),
-        say("an exit code out of range", greeted(&[started.clone(), frame("{\"exited\":{\"status\":{\"code\":99999999999}}}")].concat()), vec![]),
+        say(
+            "two starts",
+            greeted(&[started.clone(), started.clone()].concat()),
+            vec![],
+        ),
+        say(
+            "the daemon's news to a client",
+            greeted(&frame("{\"commands\":{\"running\":4294967295}}")),
+            vec![],
+        ),
+        say(
+            "an exit code out of range",
+            greeted(
+                &[
+                    started.clone(),
+                    frame("{\"exited\":{\"status\":{\"code\":99999999999}}}"),
+                ]
+                .concat(),
+            ),
+            vec![],
+        ),
         say("greetings for ever", hello(id), hello(id)),
-        say("half a message for ever", greeted(&[0xff, 0xff, 0, 0]), vec![b' '; 4096]),
+        say(
+            "half a message for ever",
+            greeted(&[0xff, 0xff, 0, 0]),
+            vec![b' '; 4096],
+        ),
     ]
 }
 
@@ -77,7 +123,10 @@ impl Impostor {
         let listener = UnixListener::bind(path).unwrap();
         world.own(path);
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-        let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (stop, served) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU32::new(0)),
+        );
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&served));
         let thread = thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
@@ -89,7 +138,12 @@ impl Impostor {
                 thread::spawn(move || speak(stream, &speech));
             }
         });
-        Self { path: path.to_path_buf(), stop, served, thread: Some(thread) }
+        Self {
+            path: path.to_path_buf(),
+            stop,
+            served,
+            thread: Some(thread),
+        }
     }
 
     fn served(&self) -> u32 {
@@ -134,7 +188,13 @@ fn measured(world: &World, args: &[&str]) -> (crate::harness::Ran, u64) {
     let mut command = world.command(super::PYTHON);
     command.args(["-c", program]).arg(sbx).args(args);
     let ran = run(&mut command, b"");
-    let peak = ran.out.lines().find_map(|line| line.strip_prefix("peak ")).unwrap().parse().unwrap();
+    let peak = ran
+        .out
+        .lines()
+        .find_map(|line| line.strip_prefix("peak "))
+        .unwrap()
+        .parse()
+        .unwrap();
     (ran, peak)
 }
 
@@ -146,8 +206,15 @@ fn record(world: &World, name: &str) -> serde_json::Value {
 fn client(world: &'static World) {
     let sandbox = world.sandbox("impostor");
     sandbox.exec(["true"]).ok();
-    let id = record(world, &sandbox.name)["id"].as_str().unwrap().to_owned();
-    let socket = world.state().join("vm").join(&sandbox.name).join("exec.sock");
+    let id = record(world, &sandbox.name)["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let socket = world
+        .state()
+        .join("vm")
+        .join(&sandbox.name)
+        .join("exec.sock");
     let real = socket.with_extension("real");
     fs::rename(&socket, &real).unwrap();
     for speech in speeches(&id) {
@@ -156,16 +223,27 @@ fn client(world: &'static World) {
         let (ran, peak) = measured(world, &["exec", &sandbox.name, "echo", "hello"]);
         assert!(impostor.served() > 0, "{what}: the client went elsewhere");
         assert_eq!(ran.code, 125, "{what}: {ran:?}");
-        assert!(!ran.err.trim().is_empty() && !ran.err.contains("panicked"), "{what}: {ran:?}");
+        assert!(
+            !ran.err.trim().is_empty() && !ran.err.contains("panicked"),
+            "{what}: {ran:?}"
+        );
         assert!(peak < 64 << 10, "{what}: {peak} KiB");
     }
     // What it says about a failure is text, not commands for the caller's terminal.
     let evil = "{\"failed\":{\"kind\":\"engine\",\"message\":\"\\u001b]0;title\\u0007\\u001b[2J\\u009b31m evil\"}}";
-    let evil = Speech { what: "escapes", first: [hello(&id), frame(evil)].concat(), again: vec![] };
+    let evil = Speech {
+        what: "escapes",
+        first: [hello(&id), frame(evil)].concat(),
+        again: vec![],
+    };
     let impostor = Impostor::listen(world, &socket, evil);
     let ran = run(&mut world.sbx(["exec", &sandbox.name, "true"]), b"");
     assert_eq!(ran.code, 125, "{ran:?}");
-    assert!(ran.err.contains("evil") && !ran.err.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{:?}", ran.err);
+    assert!(
+        ran.err.contains("evil") && !ran.err.contains(['\u{1b}', '\u{7}', '\u{9b}']),
+        "{:?}",
+        ran.err
+    );
     drop(impostor);
     fs::rename(&real, &socket).unwrap();
     assert_eq!(sandbox.exec(["echo", "back"]).ok(), "back");
@@ -178,16 +256,31 @@ fn daemon(shared: &'static World) {
     for number in 0..speeches {
         let sandbox = world.sandbox("hostile");
         sandbox.exec(["true"]).ok();
-        let id = record(&world, &sandbox.name)["id"].as_str().unwrap().to_owned();
+        let id = record(&world, &sandbox.name)["id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         let speech = self::speeches(&id).swap_remove(number);
         let what = speech.what;
-        let daemon: serde_json::Value = serde_json::from_slice(&fs::read(world.state().join("daemon.json")).unwrap()).unwrap();
+        let daemon: serde_json::Value =
+            serde_json::from_slice(&fs::read(world.state().join("daemon.json")).unwrap()).unwrap();
         let pid = i32::try_from(daemon["pid"].as_i64().unwrap()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        rustix::event::poll(&mut [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)], None).unwrap();
-        let socket = world.state().join("vm").join(&sandbox.name).join("exec.sock");
+        rustix::event::poll(
+            &mut [rustix::event::PollFd::new(
+                &ended,
+                rustix::event::PollFlags::IN,
+            )],
+            None,
+        )
+        .unwrap();
+        let socket = world
+            .state()
+            .join("vm")
+            .join(&sandbox.name)
+            .join("exec.sock");
         let impostor = Impostor::listen(&world, &socket, speech);
         // Starts a daemon, which looks for its sandboxes.
         let start = run(&mut world.sbx(["daemon", "start"]), b"");
@@ -195,13 +288,29 @@ fn daemon(shared: &'static World) {
         let listed = run(&mut world.sbx(["ls", "--json"]), b"").ok();
         assert!(listed.contains(&sandbox.name), "{what}: {listed}");
         assert!(impostor.served() > 0, "{what}: the daemon did not ask");
-        let daemon: serde_json::Value = serde_json::from_slice(&fs::read(world.state().join("daemon.json")).unwrap()).unwrap();
+        let daemon: serde_json::Value =
+            serde_json::from_slice(&fs::read(world.state().join("daemon.json")).unwrap()).unwrap();
         let status = fs::read_to_string(format!("/proc/{}/status", daemon["pid"])).unwrap();
-        let peak: u64 = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+        let peak: u64 = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap()
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .unwrap();
         assert!(peak < 128 << 10, "{what}: {peak} KiB");
         drop(impostor);
         // It is of use again, and can be removed.
-        assert_eq!(run(&mut world.sbx(["exec", &sandbox.name, "echo", "again"]), b"").ok(), "again", "{what}");
+        assert_eq!(
+            run(
+                &mut world.sbx(["exec", &sandbox.name, "echo", "again"]),
+                b""
+            )
+            .ok(),
+            "again",
+            "{what}"
+        );
         run(&mut world.sbx(["rm", "--force", &sandbox.name]), b"").ok();
     }
 }

@@ -6,33 +6,71 @@ use super::attack;
 use crate::ModeTest;
 use crate::harness::{Mode, World};
 
-pub const TESTS: &[ModeTest] = &[
+pub(crate) const TESTS: &[ModeTest] = &[
     ("calls_about_the_machine_are_refused", calls),
     ("kernel_settings_of_the_host_cannot_be_changed", proc_sys),
     ("control_groups_cannot_be_reached", cgroups),
-    ("a_nested_user_namespace_gains_nothing_over_the_sandbox", nested),
+    (
+        "a_nested_user_namespace_gains_nothing_over_the_sandbox",
+        nested,
+    ),
     ("host_directories_cannot_be_watched", watching),
 ];
 
 fn calls(world: &'static World) {
     let sandbox = world.sandbox("kernel");
     let name = fs::read_link("/proc/self/ns/mnt").unwrap();
-    let number: String = name.to_str().unwrap().chars().filter(char::is_ascii_digit).collect();
+    let number: String = name
+        .to_str()
+        .unwrap()
+        .chars()
+        .filter(char::is_ascii_digit)
+        .collect();
     for user in ["root", "agent"] {
-        let said = attack(&sandbox, user, include_str!("attack/kernel.py"), &[("MNT_NS", &number)]);
+        let said = attack(
+            &sandbox,
+            user,
+            include_str!("attack/kernel.py"),
+            &[("MNT_NS", &number)],
+        );
         said.all_refused(150);
         for prefix in ["", "nested_"] {
-            for name in ["init_module", "finit_module", "kexec_load", "reboot", "syslog", "add_key", "request_key", "keyctl_0", "keyctl_11", "bpf", "perf", "userfaultfd", "handle_1_2_", "handle_real", "clock_settime"] {
+            for name in [
+                "init_module",
+                "finit_module",
+                "kexec_load",
+                "reboot",
+                "syslog",
+                "add_key",
+                "request_key",
+                "keyctl_0",
+                "keyctl_11",
+                "bpf",
+                "perf",
+                "userfaultfd",
+                "handle_1_2_",
+                "handle_real",
+                "clock_settime",
+            ] {
                 said.refused(&[(&format!("{prefix}{name}"), &["EPERM"])]);
             }
-            said.refused(&[(&format!("{prefix}unknown_470"), &["ENOSYS"]), (&format!("{prefix}unknown_512"), &["ENOSYS"])]);
+            said.refused(&[
+                (&format!("{prefix}unknown_470"), &["ENOSYS"]),
+                (&format!("{prefix}unknown_512"), &["ENOSYS"]),
+            ]);
         }
     }
 }
 
 fn proc_sys(world: &'static World) {
-    let watched = ["core_pattern", "modprobe", "sysrq", "hostname"].map(|name| format!("/proc/sys/kernel/{name}"));
-    let read = || watched.iter().map(|path| fs::read_to_string(path).unwrap_or_default()).collect::<Vec<_>>();
+    let watched = ["core_pattern", "modprobe", "sysrq", "hostname"]
+        .map(|name| format!("/proc/sys/kernel/{name}"));
+    let read = || {
+        watched
+            .iter()
+            .map(|path| fs::read_to_string(path).unwrap_or_default())
+            .collect::<Vec<_>>()
+    };
     let before = read();
     let sandbox = world.sandbox("procsys");
     for user in ["root", "agent"] {
@@ -40,17 +78,45 @@ fn proc_sys(world: &'static World) {
         let tried: usize = said.result("tried").parse().unwrap();
         assert!(tried > 300, "only {tried} files were tried");
         // What belongs to a namespace of the sandbox's own may be changed there.
-        let own = ["net/", "fs/mqueue/", "user/max_", "kernel/msg", "kernel/shm", "kernel/sem", "kernel/auto_msgmni", "kernel/hostname", "kernel/domainname"];
-        let opened: Vec<_> = said.all.lines().filter_map(|line| line.strip_prefix("opened ")).collect();
-        let others: Vec<_> = opened.iter().filter(|name| !own.iter().any(|known| name.starts_with(known))).collect();
-        assert!(others.is_empty(), "as {user} these can be opened for writing: {others:?}");
-        let worked: Vec<_> = said.results.iter().filter(|(name, result)| *result == "ok" && *name != "opened").collect();
+        let own = [
+            "net/",
+            "fs/mqueue/",
+            "user/max_",
+            "kernel/msg",
+            "kernel/shm",
+            "kernel/sem",
+            "kernel/auto_msgmni",
+            "kernel/hostname",
+            "kernel/domainname",
+        ];
+        let opened: Vec<_> = said
+            .all
+            .lines()
+            .filter_map(|line| line.strip_prefix("opened "))
+            .collect();
+        let others: Vec<_> = opened
+            .iter()
+            .filter(|name| !own.iter().any(|known| name.starts_with(known)))
+            .collect();
+        assert!(
+            others.is_empty(),
+            "as {user} these can be opened for writing: {others:?}"
+        );
+        let worked: Vec<_> = said
+            .results
+            .iter()
+            .filter(|(name, result)| *result == "ok" && *name != "opened")
+            .collect();
         assert!(worked.is_empty(), "as {user}: {worked:?}");
         for name in ["write_sys_kernel_core_pattern", "write_sys_kernel_modprobe"] {
             said.refused(&[(name, &["EACCES", "EPERM"])]);
         }
         if user == "root" && world.mode != Mode::Single {
-            assert!(opened.iter().any(|name| name.starts_with("net/")), "the probe opens nothing at all: {}", said.all);
+            assert!(
+                opened.iter().any(|name| name.starts_with("net/")),
+                "the probe opens nothing at all: {}",
+                said.all
+            );
             said.refused(&[("hidden_write_sysrq-trigger", &["EACCES", "EPERM"])]);
         }
     }
@@ -62,7 +128,11 @@ fn cgroups(world: &'static World) {
     for user in ["root", "agent"] {
         let said = attack(&sandbox, user, include_str!("attack/cgroups.py"), &[]);
         said.all_refused(100);
-        said.refused(&[("mount_cgroup2__0", &["EPERM"]), ("nested_mount_cgroup__0", &["EPERM"]), ("nested_fsopen_cgroup2", &["EPERM"])]);
+        said.refused(&[
+            ("mount_cgroup2__0", &["EPERM"]),
+            ("nested_mount_cgroup__0", &["EPERM"]),
+            ("nested_fsopen_cgroup2", &["EPERM"]),
+        ]);
     }
 }
 
@@ -88,10 +158,20 @@ in_child(inner)
 ";
     for (user, root) in [("agent", "0"), ("root", "1")] {
         // Root's own files are root's in a nested namespace too.
-        let text: String = program.lines().filter(|line| user == "agent" && world.mode != Mode::Single || !line.contains("private")).map(|line| format!("{line}\n")).collect();
+        let text: String = program
+            .lines()
+            .filter(|line| {
+                user == "agent" && world.mode != Mode::Single || !line.contains("private")
+            })
+            .map(|line| format!("{line}\n"))
+            .collect();
         let said = attack(&sandbox, user, &text, &[("ROOT", root)]);
         said.all_refused(7);
-        assert!(said.result("capabilities").contains("ff"), "the nested root has no capabilities: {}", said.all);
+        assert!(
+            said.result("capabilities").contains("ff"),
+            "the nested root has no capabilities: {}",
+            said.all
+        );
         if user == "agent" {
             said.refused(&[("hostname", &["EPERM"]), ("raw", &["EPERM"])]);
         }
@@ -102,7 +182,13 @@ in_child(inner)
 /// Marks can be put only on what can be seen; a new file beside the workspace is no event inside.
 fn watching(world: &'static World) {
     let sandbox = world.sandbox("watch");
-    let beside = sandbox.workspace.parent().unwrap().to_str().unwrap().to_owned();
+    let beside = sandbox
+        .workspace
+        .parent()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
     let home = world.home().to_str().unwrap().to_owned();
     let program = "
 import select
@@ -126,7 +212,15 @@ print('seen', b'beside-' in names or b'athome-' in names)
 ";
     let paths = [beside.as_str(), &home, "/root", "/home", "/"].join("\n");
     let child = world
-        .sbx(["exec", "-i", "-u", "root", &sandbox.name, super::PYTHON, "-"])
+        .sbx([
+            "exec",
+            "-i",
+            "-u",
+            "root",
+            &sandbox.name,
+            super::PYTHON,
+            "-",
+        ])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
@@ -135,10 +229,21 @@ print('seen', b'beside-' in names or b'athome-' in names)
     let text = super::script(program, &[("PATHS", &paths)]);
     let waiting = std::thread::spawn(move || super::Said::from(super::finish(child, &text)));
     while !sandbox.path("ready").exists() {
-        assert!(!waiting.is_finished(), "it ended early: {:?}", waiting.join());
+        assert!(
+            !waiting.is_finished(),
+            "it ended early: {:?}",
+            waiting.join()
+        );
         std::thread::yield_now();
     }
-    let files = [world.home().join(world.name("athome")), sandbox.workspace.parent().unwrap().join(world.name("beside"))];
+    let files = [
+        world.home().join(world.name("athome")),
+        sandbox
+            .workspace
+            .parent()
+            .unwrap()
+            .join(world.name("beside")),
+    ];
     for file in &files {
         world.write(file, "");
     }

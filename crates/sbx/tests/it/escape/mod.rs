@@ -30,7 +30,7 @@ use std::time::Duration;
 use crate::ModeTest;
 use crate::harness::{Ran, Sandbox, World};
 
-pub const TESTS: &[&[ModeTest]] = &[
+pub(crate) const TESTS: &[&[ModeTest]] = &[
     accounts::TESTS,
     binary::TESTS,
     files::TESTS,
@@ -60,14 +60,21 @@ struct Said {
 impl Said {
     #[track_caller]
     fn from(ran: Ran) -> Self {
-        assert_eq!(ran.code, 0, "the attack itself broke:\n{}\n{}", ran.out, ran.err);
+        assert_eq!(
+            ran.code, 0,
+            "the attack itself broke:\n{}\n{}",
+            ran.out, ran.err
+        );
         let results = ran
             .out
             .lines()
             .filter_map(|line| line.split_once(' '))
             .map(|(name, result)| (name.to_owned(), result.to_owned()))
             .collect();
-        Self { results, all: ran.out }
+        Self {
+            results,
+            all: ran.out,
+        }
     }
 
     #[track_caller]
@@ -82,23 +89,39 @@ impl Said {
     fn refused(&self, attempts: &[(&str, &[&str])]) {
         for (name, errors) in attempts {
             let result = self.result(name);
-            assert!(errors.contains(&result), "`{name}` was {result}, not one of {errors:?}:\n{}", self.all);
+            assert!(
+                errors.contains(&result),
+                "`{name}` was {result}, not one of {errors:?}:\n{}",
+                self.all
+            );
         }
     }
 
     /// Nothing of what was tried worked, and that many things were tried.
     #[track_caller]
     fn all_refused(&self, at_least: usize) {
-        let worked: Vec<_> = self.results.iter().filter(|(_, result)| *result == "ok").collect();
+        let worked: Vec<_> = self
+            .results
+            .iter()
+            .filter(|(_, result)| *result == "ok")
+            .collect();
         assert!(worked.is_empty(), "worked: {worked:?}\n{}", self.all);
-        assert!(self.results.len() >= at_least, "only {} attempts:\n{}", self.results.len(), self.all);
+        assert!(
+            self.results.len() >= at_least,
+            "only {} attempts:\n{}",
+            self.results.len(),
+            self.all
+        );
     }
 }
 
 fn script(attack: &str, settings: &[(&str, &str)]) -> Vec<u8> {
     let mut text = String::from(LIBRARY);
     for (name, value) in settings {
-        text.push_str(&format!("\n{name} = {}", serde_json::to_string(value).unwrap()));
+        text.push_str(&format!(
+            "\n{name} = {}",
+            serde_json::to_string(value).unwrap()
+        ));
     }
     text.push('\n');
     text.push_str(attack);
@@ -108,14 +131,19 @@ fn script(attack: &str, settings: &[(&str, &str)]) -> Vec<u8> {
 /// Runs an attack inside as `user`; `settings` are variables of the program.
 #[track_caller]
 fn attack(sandbox: &Sandbox<'_>, user: &str, attack: &str, settings: &[(&str, &str)]) -> Said {
-    let mut command = sandbox.world.sbx(["exec", "-i", "-u", user, &sandbox.name, PYTHON, "-"]);
+    let mut command = sandbox
+        .world
+        .sbx(["exec", "-i", "-u", user, &sandbox.name, PYTHON, "-"]);
     Said::from(run(&mut command, &script(attack, settings)))
 }
 
 /// The same program on the host, as the mode's user: the control that the probe is real.
 #[track_caller]
 fn on_host(world: &World, attack: &str, settings: &[(&str, &str)]) -> Said {
-    Said::from(run(world.command(PYTHON).arg("-"), &script(attack, settings)))
+    Said::from(run(
+        world.command(PYTHON).arg("-"),
+        &script(attack, settings),
+    ))
 }
 
 /// Runs to the end with something on stdin. A command that does not end in time is ended, and a failure.
@@ -152,7 +180,9 @@ fn finish(mut child: Child, input: &[u8]) -> Ran {
 fn ran(output: &Output) -> Ran {
     let status = output.status;
     Ran {
-        code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+        code: status
+            .code()
+            .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
@@ -186,10 +216,20 @@ fn assert_no_set_id(dir: &Path) {
         if meta.is_symlink() {
             continue;
         }
-        assert_eq!(meta.mode() & 0o6000, 0, "`{}` has mode {:o}", path.display(), meta.mode());
+        assert_eq!(
+            meta.mode() & 0o6000,
+            0,
+            "`{}` has mode {:o}",
+            path.display(),
+            meta.mode()
+        );
         let mut value = [0_u8; 256];
         let capability = rustix::fs::lgetxattr(&path, "security.capability", &mut value[..]);
-        assert!(capability.is_err(), "`{}` has file capabilities", path.display());
+        assert!(
+            capability.is_err(),
+            "`{}` has file capabilities",
+            path.display()
+        );
         if meta.is_dir() {
             assert_no_set_id(&path);
         }

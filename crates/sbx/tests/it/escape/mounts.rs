@@ -7,7 +7,7 @@ use super::{attack, fingerprint};
 use crate::ModeTest;
 use crate::harness::{Mode, World};
 
-pub const TESTS: &[ModeTest] = &[
+pub(crate) const TESTS: &[ModeTest] = &[
     ("a_read_only_workspace_stays_read_only", read_only_directory),
     ("a_read_only_file_stays_read_only", read_only_file),
     ("device_nodes_and_the_content_of_dev", devices),
@@ -19,8 +19,16 @@ fn read_only_directory(world: &'static World) {
     world.write(&extra.join("file"), "untouched\n");
     let option = format!("{}:ro", extra.to_str().unwrap());
     let sandbox = world.sandbox_with("readonly", &[&option]);
-    let before = (fingerprint(&extra.join("file")), fs::metadata(extra.join("file")).unwrap().mtime());
-    for (user, how) in [("root", "here"), ("agent", "here"), ("root", "nested"), ("agent", "nested")] {
+    let before = (
+        fingerprint(&extra.join("file")),
+        fs::metadata(extra.join("file")).unwrap().mtime(),
+    );
+    for (user, how) in [
+        ("root", "here"),
+        ("agent", "here"),
+        ("root", "nested"),
+        ("agent", "nested"),
+    ] {
         let settings = [("TARGET", extra.to_str().unwrap()), ("HOW", how)];
         let said = attack(&sandbox, user, include_str!("attack/mounts.py"), &settings);
         let worked: Vec<_> = said
@@ -28,8 +36,16 @@ fn read_only_directory(world: &'static World) {
             .iter()
             .filter(|(name, result)| *result == "ok" && !name.starts_with("control_"))
             .collect();
-        assert!(worked.is_empty(), "as {user}, {how}: {worked:?}\n{}", said.all);
-        said.refused(&[("write", &["EROFS"]), ("create", &["EROFS"]), ("set_id", &["EROFS", "EPERM"])]);
+        assert!(
+            worked.is_empty(),
+            "as {user}, {how}: {worked:?}\n{}",
+            said.all
+        );
+        said.refused(&[
+            ("write", &["EROFS"]),
+            ("create", &["EROFS"]),
+            ("set_id", &["EROFS", "EPERM"]),
+        ]);
         if how == "nested" || (user == "root" && world.mode != Mode::Single) {
             for name in ["control_remount", "control_tree", "control_umount"] {
                 assert_eq!(said.result(name), "ok", "as {user}, {how}: {}", said.all);
@@ -47,7 +63,10 @@ fn read_only_directory(world: &'static World) {
             ]);
         }
     }
-    let after = (fingerprint(&extra.join("file")), fs::metadata(extra.join("file")).unwrap().mtime());
+    let after = (
+        fingerprint(&extra.join("file")),
+        fs::metadata(extra.join("file")).unwrap().mtime(),
+    );
     assert_eq!(before, after);
     assert_eq!(fs::read_dir(&extra).unwrap().count(), 1);
 }
@@ -58,7 +77,10 @@ fn read_only_file(world: &'static World) {
     world.write(&file, "untouched\n");
     let option = format!("{}:ro", file.to_str().unwrap());
     let sandbox = world.sandbox_with("rofile", &[&option]);
-    assert_eq!(sandbox.exec(["cat", file.to_str().unwrap()]).ok(), "untouched");
+    assert_eq!(
+        sandbox.exec(["cat", file.to_str().unwrap()]).ok(),
+        "untouched"
+    );
     let path = file.to_str().unwrap();
     let tries = format!(
         "echo x >> '{path}' && echo BREACH; rm -f '{path}' && echo BREACH; mv '{path}' /tmp/ && echo BREACH; \
@@ -77,7 +99,10 @@ fn read_only_file(world: &'static World) {
 fn devices(world: &'static World) {
     let sandbox = world.sandbox("devices");
     let seen = sandbox.root_sh("ls -A /dev").ok();
-    let expected = ["fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"];
+    let expected = [
+        "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin",
+        "stdout", "tty", "urandom", "zero",
+    ];
     assert_eq!(seen.lines().collect::<Vec<_>>(), expected);
     let host = fs::metadata("/dev/null").unwrap();
     let program = "
@@ -113,9 +138,17 @@ for path in ('/dev/null', '/dev/zero', '/dev/tty', '/dev/random'):
 ";
     // The disk that the host's root is on.
     let device = fs::metadata("/").unwrap().dev();
-    let (major, minor) = (rustix::fs::major(device).to_string(), rustix::fs::minor(device).to_string());
+    let (major, minor) = (
+        rustix::fs::major(device).to_string(),
+        rustix::fs::minor(device).to_string(),
+    );
     for user in ["root", "agent"] {
-        let said = attack(&sandbox, user, program, &[("MAJOR", &major), ("MINOR", &minor)]);
+        let said = attack(
+            &sandbox,
+            user,
+            program,
+            &[("MAJOR", &major), ("MINOR", &minor)],
+        );
         said.all_refused(50);
         assert_eq!(said.result("plain_mem_tmp"), "EPERM");
         assert_eq!(said.result("nested_mem_tmp_escape-dev"), "EPERM");
@@ -126,7 +159,10 @@ for path in ('/dev/null', '/dev/zero', '/dev/tty', '/dev/random'):
 
 fn propagation(world: &'static World) {
     let sandbox = world.sandbox("propagate");
-    let before = fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
+    let before = fs::read_to_string("/proc/self/mountinfo")
+        .unwrap()
+        .lines()
+        .count();
     let program = "
 nested() if os.geteuid() or '1000' in open('/proc/self/uid_map').read().split() else unshare(0)
 attempt('shared', lambda: mount(None, '/', None, MS_REC | (1 << 20)))
@@ -135,7 +171,22 @@ attempt('mounted', lambda: mount('tmpfs', 'on', 'tmpfs', 0))
 attempt('file', lambda: open('on/inside', 'w').close())
 ";
     let said = attack(&sandbox, "root", program, &[]);
-    assert_eq!((said.result("mounted"), said.result("file")), ("ok", "ok"), "{}", said.all);
-    assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count(), before);
-    assert_eq!(fs::read_dir(sandbox.path("on")).unwrap().count(), 0, "the mount is on the host");
+    assert_eq!(
+        (said.result("mounted"), said.result("file")),
+        ("ok", "ok"),
+        "{}",
+        said.all
+    );
+    assert_eq!(
+        fs::read_to_string("/proc/self/mountinfo")
+            .unwrap()
+            .lines()
+            .count(),
+        before
+    );
+    assert_eq!(
+        fs::read_dir(sandbox.path("on")).unwrap().count(),
+        0,
+        "the mount is on the host"
+    );
 }

@@ -6,27 +6,56 @@ use super::{Guarded, attack, finish, on_host, run, script};
 use crate::ModeTest;
 use crate::harness::World;
 
-pub const TESTS: &[ModeTest] = &[
-    ("host_processes_can_be_neither_seen_nor_signalled", host_processes),
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "host_processes_can_be_neither_seen_nor_signalled",
+        host_processes,
+    ),
     ("init_can_be_neither_traced_nor_ended", init),
     ("the_exec_helper_cannot_be_traced_before_execve", helper),
     ("a_fresh_command_has_three_descriptors", descriptors),
-    ("a_working_directory_of_a_descriptor_leads_nowhere", working_directory),
+    (
+        "a_working_directory_of_a_descriptor_leads_nowhere",
+        working_directory,
+    ),
 ];
 
 fn host_processes(world: &'static World) {
     let sandbox = world.sandbox("procs");
     // Of the same user, so that only the namespaces are between them.
     let mark = world.name("sbx-escape-sleeper");
-    let sleeper = Guarded(world.command("sh").args(["-c", "read forever", &mark]).stdin(Stdio::piped()).spawn().unwrap());
+    let sleeper = Guarded(
+        world
+            .command("sh")
+            .args(["-c", "read forever", &mark])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
     let pid = sleeper.0.id().to_string();
     let settings = [("PID", pid.as_str()), ("MARK", &*mark)];
-    let said = attack(&sandbox, "root", include_str!("attack/processes.py"), &settings);
-    assert!(said.result("processes").parse::<u32>().unwrap() < 20, "{}", said.all);
+    let said = attack(
+        &sandbox,
+        "root",
+        include_str!("attack/processes.py"),
+        &settings,
+    );
+    assert!(
+        said.result("processes").parse::<u32>().unwrap() < 20,
+        "{}",
+        said.all
+    );
     assert_eq!(said.result("seen_by_name"), "False");
     if !said.results.contains_key("same_number") {
         let gone: &[&str] = &["ESRCH"];
-        said.refused(&[("kill_0", gone), ("kill_9", gone), ("group", gone), ("trace", gone), ("priority", gone), ("affinity", gone)]);
+        said.refused(&[
+            ("kill_0", gone),
+            ("kill_9", gone),
+            ("group", gone),
+            ("trace", gone),
+            ("priority", gone),
+            ("affinity", gone),
+        ]);
         said.refused(&[("pidfd", &["ESRCH", "EINVAL"]), ("proc", &["ENOENT"])]);
     }
     assert_eq!(sandbox.exec(["echo", "alive"]).ok(), "alive");
@@ -37,7 +66,14 @@ attempt('pidfd', lambda: call('pidfd_open', pid, 0))
 print('seen_by_name', MARK.encode() in read('/proc/%d/cmdline' % pid))
 ";
     let control = on_host(world, control, &settings);
-    assert_eq!((control.result("kill"), control.result("pidfd"), control.result("seen_by_name")), ("ok", "ok", "True"));
+    assert_eq!(
+        (
+            control.result("kill"),
+            control.result("pidfd"),
+            control.result("seen_by_name")
+        ),
+        ("ok", "ok", "True")
+    );
 }
 
 fn init(world: &'static World) {
@@ -45,8 +81,18 @@ fn init(world: &'static World) {
     for user in ["root", "agent"] {
         let said = attack(&sandbox, user, include_str!("attack/trace_init.py"), &[]);
         for name in ["readv", "writev", "getfd_0", "kcmp", "seize"] {
-            assert_eq!(said.result(&format!("control_{name}")), "ok", "{}", said.all);
-            assert_eq!(said.result(&format!("init_{name}")), "EPERM", "as {user}: {}", said.all);
+            assert_eq!(
+                said.result(&format!("control_{name}")),
+                "ok",
+                "{}",
+                said.all
+            );
+            assert_eq!(
+                said.result(&format!("init_{name}")),
+                "EPERM",
+                "as {user}: {}",
+                said.all
+            );
         }
         assert_eq!(said.result("init_attach"), "EPERM");
         assert_ne!(said.result("init_madvise"), "ok");
@@ -57,7 +103,15 @@ fn init(world: &'static World) {
 fn helper(world: &'static World) {
     let sandbox = world.sandbox("helper");
     let mut child = world
-        .sbx(["exec", "-i", "-u", "root", &sandbox.name, super::PYTHON, "-"])
+        .sbx([
+            "exec",
+            "-i",
+            "-u",
+            "root",
+            &sandbox.name,
+            super::PYTHON,
+            "-",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -87,13 +141,33 @@ fn descriptors(world: &'static World) {
         assert_eq!(seen.trim(), "0 1 2 3", "{flags:?}");
     }
     // A caller with descriptors of its own does not pass them on.
-    let shell = format!("exec 7</etc/passwd 8>/dev/null 9<{0}; exec \"$0\" \"$@\"", world.home().display());
+    let shell = format!(
+        "exec 7</etc/passwd 8>/dev/null 9<{0}; exec \"$0\" \"$@\"",
+        world.home().display()
+    );
     let sbx = crate::harness::programs().join("sbx");
     let mut command = world.command("sh");
-    command.arg("-c").arg(shell).arg(sbx).args(["exec", &sandbox.name]).args(python);
+    command
+        .arg("-c")
+        .arg(shell)
+        .arg(sbx)
+        .args(["exec", &sandbox.name])
+        .args(python);
     assert_eq!(run(&mut command, b"").ok(), "0 1 2 3");
     // A detached one and its log.
-    sandbox.exec_with(&["-d"], ["sh", "-c", &format!("{} -c \"{look}\" > fds.tmp && mv fds.tmp fds", super::PYTHON)]).ok();
+    sandbox
+        .exec_with(
+            &["-d"],
+            [
+                "sh",
+                "-c",
+                &format!(
+                    "{} -c \"{look}\" > fds.tmp && mv fds.tmp fds",
+                    super::PYTHON
+                ),
+            ],
+        )
+        .ok();
     let wait = sandbox.sh("while [ ! -e fds ]; do :; done; cat fds");
     assert_eq!(wait.ok(), "0 1 2 3");
 }
@@ -101,26 +175,54 @@ fn descriptors(world: &'static World) {
 fn working_directory(world: &'static World) {
     let sandbox = world.sandbox("cwd");
     let mut paths: Vec<String> = (0..48).map(|n| format!("/proc/self/fd/{n}")).collect();
-    paths.extend((3..48).step_by(3).map(|n| format!("/proc/self/fd/{n}/../../..")));
-    paths.extend(["/proc/1/cwd", "/proc/1/root", "/proc/self/cwd", "/proc/self/root", "/proc/thread-self/fd/5"].map(String::from));
+    paths.extend(
+        (3..48)
+            .step_by(3)
+            .map(|n| format!("/proc/self/fd/{n}/../../..")),
+    );
+    paths.extend(
+        [
+            "/proc/1/cwd",
+            "/proc/1/root",
+            "/proc/self/cwd",
+            "/proc/self/root",
+            "/proc/thread-self/fd/5",
+        ]
+        .map(String::from),
+    );
     // A link to one is no way either.
-    sandbox.sh("ln -s /proc/self/fd/8 eight; ln -s /proc/self/fd/11/../.. eleven").ok();
+    sandbox
+        .sh("ln -s /proc/self/fd/8 eight; ln -s /proc/self/fd/11/../.. eleven")
+        .ok();
     paths.extend(["eight", "eleven"].map(|name| sandbox.path(name).to_str().unwrap().to_owned()));
     // Where it does lead, the place must be the one that its own name leads to from the root.
     let look = "here=$(stat -c %d:%i .) && cd / && there=$(stat -c %d:%i \"$PWD_SEEN\") && [ \"$here\" = \"$there\" ] && echo below-root";
-    let script = format!("PWD_SEEN=$(/bin/pwd -P); case $PWD_SEEN in /*) ;; *) echo BREACH; exit 0;; esac; {look}");
+    let script = format!(
+        "PWD_SEEN=$(/bin/pwd -P); case $PWD_SEEN in /*) ;; *) echo BREACH; exit 0;; esac; {look}"
+    );
     let mut refused = 0;
     for path in &paths {
         for user in ["root", "agent"] {
             let ran = sandbox.exec_with(&["-u", user, "-w", path], ["sh", "-c", &script]);
             match ran.code {
                 125 => refused += 1,
-                0 => assert_eq!(ran.out.trim(), "below-root", "{path} as {user}: {} {}", ran.out, ran.err),
+                0 => assert_eq!(
+                    ran.out.trim(),
+                    "below-root",
+                    "{path} as {user}: {} {}",
+                    ran.out,
+                    ran.err
+                ),
                 _ => panic!("{path} as {user}: {ran:?}"),
             }
         }
     }
     assert!(refused > paths.len(), "only {refused} refused");
     // Control: a directory that is one.
-    assert_eq!(sandbox.exec_with(&["-w", "/usr/bin"], ["sh", "-c", &script]).ok(), "below-root");
+    assert_eq!(
+        sandbox
+            .exec_with(&["-w", "/usr/bin"], ["sh", "-c", &script])
+            .ok(),
+        "below-root"
+    );
 }

@@ -8,12 +8,27 @@ use super::{fingerprint, run};
 use crate::ModeTest;
 use crate::harness::{Ran, Sandbox, World};
 
-pub const TESTS: &[ModeTest] = &[
-    ("links_in_the_own_layer_do_not_lead_the_next_start_out", planted_links),
-    ("a_workspace_replaced_by_a_link_is_not_followed", replaced_workspace),
-    ("a_read_only_workspace_moved_away_is_not_writable_after_a_restart", moved_workspace),
-    ("fifos_where_the_next_start_mounts_do_not_hang_it", planted_fifos),
-    ("a_hostile_tree_does_not_stop_hand_over_or_removal", hostile_tree),
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "links_in_the_own_layer_do_not_lead_the_next_start_out",
+        planted_links,
+    ),
+    (
+        "a_workspace_replaced_by_a_link_is_not_followed",
+        replaced_workspace,
+    ),
+    (
+        "a_read_only_workspace_moved_away_is_not_writable_after_a_restart",
+        moved_workspace,
+    ),
+    (
+        "fifos_where_the_next_start_mounts_do_not_hang_it",
+        planted_fifos,
+    ),
+    (
+        "a_hostile_tree_does_not_stop_hand_over_or_removal",
+        hostile_tree,
+    ),
     ("users_in_a_hostile_passwd_stay_inside", hostile_passwd),
 ];
 
@@ -27,7 +42,10 @@ fn restart(sandbox: &Sandbox<'_>) {
 
 /// Everything below a directory, by name.
 fn listing(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
@@ -41,7 +59,16 @@ fn planted_links(world: &'static World) {
     for places in [
         &["/home", "/run", "/mnt", "/srv", "/opt"][..],
         &["/dev", "/proc", "/sys", "/tmp"],
-        &["/usr/local", "/usr/bin/sudo", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/etc/profile.d", "/etc/passwd", "/etc/group"],
+        &[
+            "/usr/local",
+            "/usr/bin/sudo",
+            "/etc/hostname",
+            "/etc/hosts",
+            "/etc/resolv.conf",
+            "/etc/profile.d",
+            "/etc/passwd",
+            "/etc/group",
+        ],
         &["/usr", "/etc", "/var", "/bin", "/lib"],
     ] {
         let sandbox = world.sandbox("links");
@@ -53,11 +80,30 @@ fn planted_links(world: &'static World) {
             .collect();
         sandbox.root_sh(&format!("{script} :"));
         // The parents of a workspace are directories of the own layer.
-        let parent = sandbox.workspace.parent().unwrap().to_str().unwrap().to_owned();
-        sandbox.root_sh(&format!("mv '{parent}' '{parent}.old' && ln -s {target} '{parent}'; :"));
+        let parent = sandbox
+            .workspace
+            .parent()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        sandbox.root_sh(&format!(
+            "mv '{parent}' '{parent}.old' && ln -s {target} '{parent}'; :"
+        ));
         sbx(world, &["stop", &sandbox.name]).ok();
         // It may fail to start, inside is broken; it may not do anything outside.
-        let ran = sbx(world, &["exec", "-u", "root", &sandbox.name, "/bin/sh", "-c", "cat file; ls -la; touch made-inside; cat /home/file /run/file /usr/local/file; :"]);
+        let ran = sbx(
+            world,
+            &[
+                "exec",
+                "-u",
+                "root",
+                &sandbox.name,
+                "/bin/sh",
+                "-c",
+                "cat file; ls -la; touch made-inside; cat /home/file /run/file /usr/local/file; :",
+            ],
+        );
         assert!(!ran.out.contains("untouched"), "{places:?}: {ran:?}");
         sbx(world, &["stop", &sandbox.name]).ok();
         assert_eq!(listing(&outside), ["file"], "{places:?}");
@@ -75,12 +121,31 @@ fn replaced_workspace(world: &'static World) {
     world.write(&outside.join("file"), "host secret\n");
     for deep in [false, true] {
         let outer = world.workspace();
-        let inner = if deep { outer.join("a/b") } else { outer.join("inner") };
-        for dir in inner.ancestors().take_while(|dir| *dir != outer).collect::<Vec<_>>().into_iter().rev() {
+        let inner = if deep {
+            outer.join("a/b")
+        } else {
+            outer.join("inner")
+        };
+        for dir in inner
+            .ancestors()
+            .take_while(|dir| *dir != outer)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+        {
             world.make_dir(dir);
         }
         let name = world.name("replaced");
-        world.run(["create", "--name", &name, "shell", outer.to_str().unwrap(), inner.to_str().unwrap()]).ok();
+        world
+            .run([
+                "create",
+                "--name",
+                &name,
+                "shell",
+                outer.to_str().unwrap(),
+                inner.to_str().unwrap(),
+            ])
+            .ok();
         world.run(["exec", &name, "true"]).ok();
         sbx(world, &["stop", &name]).ok();
         // From inside a mount point cannot be replaced while it is one, but its parent can, and so can a
@@ -97,13 +162,27 @@ fn replaced_workspace(world: &'static World) {
             symlink(&outside, &victim).unwrap();
         }
         let shown = inner.to_str().unwrap();
-        let ran = sbx(world, &["exec", "-u", "root", &name, "sh", "-c", &format!("cat '{shown}/file'; echo breach > '{shown}/made'; :")]);
+        let ran = sbx(
+            world,
+            &[
+                "exec",
+                "-u",
+                "root",
+                &name,
+                "sh",
+                "-c",
+                &format!("cat '{shown}/file'; echo breach > '{shown}/made'; :"),
+            ],
+        );
         assert!(!ran.out.contains("host secret"), "{ran:?}");
         assert_eq!(listing(&outside), ["file"]);
         let _ = fs::remove_dir_all(world.home().join("b"));
         sbx(world, &["rm", "--force", &name]).ok();
     }
-    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "host secret\n");
+    assert_eq!(
+        fs::read_to_string(outside.join("file")).unwrap(),
+        "host secret\n"
+    );
     fs::remove_dir_all(outside).unwrap();
 }
 
@@ -118,13 +197,39 @@ fn moved_workspace(world: &'static World) {
     world.write(&inner.join("file"), "untouched\n");
     let option = format!("{}:ro", inner.to_str().unwrap());
     let name = world.name("moved");
-    world.run(["create", "--name", &name, "shell", outer.to_str().unwrap(), &option]).ok();
+    world
+        .run([
+            "create",
+            "--name",
+            &name,
+            "shell",
+            outer.to_str().unwrap(),
+            &option,
+        ])
+        .ok();
     let write = "echo breach >> a/protected/file; echo breach >> b/protected/file; echo breach > b/protected/new; :";
-    sbx(world, &["exec", &name, "sh", "-c", &format!("mv a b && mkdir -p a/protected; {write}")]);
+    sbx(
+        world,
+        &[
+            "exec",
+            &name,
+            "sh",
+            "-c",
+            &format!("mv a b && mkdir -p a/protected; {write}"),
+        ],
+    );
     sbx(world, &["stop", &name]).ok();
     sbx(world, &["exec", &name, "sh", "-c", write]);
-    let found = if parent.join("protected/file").exists() { parent.join("protected") } else { outer.join("b/protected") };
-    assert_eq!(fs::read_to_string(found.join("file")).unwrap(), "untouched\n", "the protected file was changed");
+    let found = if parent.join("protected/file").exists() {
+        parent.join("protected")
+    } else {
+        outer.join("b/protected")
+    };
+    assert_eq!(
+        fs::read_to_string(found.join("file")).unwrap(),
+        "untouched\n",
+        "the protected file was changed"
+    );
     assert_eq!(listing(&found), ["file"]);
     sbx(world, &["rm", "--force", &name]).ok();
 }
@@ -137,11 +242,26 @@ fn planted_fifos(world: &'static World) {
     let sandbox = world.sandbox_with("fifos", &[&option]);
     let place = dir.to_str().unwrap();
     // Below the mount is a file of the own layer, whose directory can be exchanged.
-    let plant = format!("mv '{place}' '{place}.old' && mkdir -p '{place}' && mkfifo '{place}/single'; mv /etc /etc.old && cp -a /etc.old /etc && for f in hostname hosts resolv.conf passwd group; do rm -f /etc/$f && mkfifo /etc/$f; done; :");
+    let plant = format!(
+        "mv '{place}' '{place}.old' && mkdir -p '{place}' && mkfifo '{place}/single'; mv /etc /etc.old && cp -a /etc.old /etc && for f in hostname hosts resolv.conf passwd group; do rm -f /etc/$f && mkfifo /etc/$f; done; :"
+    );
     sandbox.root_sh(&plant);
     restart(&sandbox);
-    let ran = sbx(world, &["exec", "-u", "root", &sandbox.name, "cat", file.to_str().unwrap()]);
-    assert!(ran.code == 0 && ran.out == "content\n" || ran.code == 125, "{ran:?}");
+    let ran = sbx(
+        world,
+        &[
+            "exec",
+            "-u",
+            "root",
+            &sandbox.name,
+            "cat",
+            file.to_str().unwrap(),
+        ],
+    );
+    assert!(
+        ran.code == 0 && ran.out == "content\n" || ran.code == 125,
+        "{ran:?}"
+    );
     // Others are not disturbed.
     assert_eq!(world.sandbox("fifo-other").exec(["echo", "1"]).ok(), "1");
     assert_eq!(fs::read_to_string(&file).unwrap(), "content\n");
@@ -150,7 +270,15 @@ fn planted_fifos(world: &'static World) {
 fn hostile_tree(world: &'static World) {
     let name = world.name("tree");
     let workspace = world.workspace();
-    world.run(["create", "--name", &name, "shell", workspace.to_str().unwrap()]).ok();
+    world
+        .run([
+            "create",
+            "--name",
+            &name,
+            "shell",
+            workspace.to_str().unwrap(),
+        ])
+        .ok();
     let program = format!(
         "{}\n{}",
         super::LIBRARY,
@@ -185,21 +313,43 @@ print('planted', True)
     );
     for user in ["root", "agent"] {
         let mut exec = world.sbx(["exec", "-i", "-u", user, &name, super::PYTHON, "-"]);
-        let ran = if user == "root" { run(&mut exec, program.as_bytes()) } else { Ran { code: 0, out: "planted True".into(), err: String::new() } };
+        let ran = if user == "root" {
+            run(&mut exec, program.as_bytes())
+        } else {
+            Ran {
+                code: 0,
+                out: "planted True".into(),
+                err: String::new(),
+            }
+        };
         assert!(ran.code == 0 && ran.out.contains("planted True"), "{ran:?}");
     }
     // Root's files were handed over, to the bottom.
     let mut owner = world.command("sh");
-    owner.args(["-c", "cd \"$1\" && while cd -P dddd* 2>/dev/null; do :; done; stat -c %u bottom", "sh"]).arg(&workspace);
+    owner
+        .args([
+            "-c",
+            "cd \"$1\" && while cd -P dddd* 2>/dev/null; do :; done; stat -c %u bottom",
+            "sh",
+        ])
+        .arg(&workspace);
     assert_eq!(run(&mut owner, b"").ok(), world.uid.to_string());
-    let escaped = fs::symlink_metadata("/").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta)).unwrap();
+    let escaped = fs::symlink_metadata("/")
+        .map(|meta| std::os::unix::fs::MetadataExt::uid(&meta))
+        .unwrap();
     assert_eq!(escaped, 0, "the hand-over followed a link");
     sbx(world, &["rm", "--force", &name]).ok();
-    assert!(!world.state().join("vm").join(&name).exists(), "the sandbox is not gone");
+    assert!(
+        !world.state().join("vm").join(&name).exists(),
+        "the sandbox is not gone"
+    );
     let mut remove = world.command("rm");
     remove.arg("-rf").arg(&workspace);
     run(&mut remove, b"").ok();
-    assert!(!workspace.exists(), "the caller cannot remove what root inside made");
+    assert!(
+        !workspace.exists(),
+        "the caller cannot remove what root inside made"
+    );
 }
 
 fn hostile_passwd(world: &'static World) {
@@ -210,16 +360,40 @@ fn hostile_passwd(world: &'static World) {
         "agent:x:65536:65536::/:/bin/sh\\nroot:x:-1:-1::/:/bin/sh",
         "agent:x:1000:1000::/proc/1/root:/proc/self/exe",
     ] {
-        sandbox.root_sh(&format!("printf '{text}\\n' > /etc/passwd; printf 'root:x:4294967295:agent\\n' > /etc/group; :"));
+        sandbox.root_sh(&format!(
+            "printf '{text}\\n' > /etc/passwd; printf 'root:x:4294967295:agent\\n' > /etc/group; :"
+        ));
         for user in ["root", "agent", "0", "1000"] {
-            let ran = sbx(world, &["exec", "-u", user, &sandbox.name, "sh", "-c", "id -u; touch made; stat -c %u made"]);
+            let ran = sbx(
+                world,
+                &[
+                    "exec",
+                    "-u",
+                    user,
+                    &sandbox.name,
+                    "sh",
+                    "-c",
+                    "id -u; touch made; stat -c %u made",
+                ],
+            );
             assert!([0, 1, 125].contains(&ran.code), "{ran:?}");
         }
     }
     // A passwd that is a link to what the helper alone can see, or has no end.
-    for target in ["/proc/self/environ", "/proc/self/fd/5", "/proc/self/fd/8", "/dev/zero", "/proc/self/mem", "/dev/tty", "/proc/kmsg"] {
+    for target in [
+        "/proc/self/environ",
+        "/proc/self/fd/5",
+        "/proc/self/fd/8",
+        "/dev/zero",
+        "/proc/self/mem",
+        "/dev/tty",
+        "/proc/kmsg",
+    ] {
         sandbox.root_sh(&format!("ln -sfn {target} /etc/passwd; :"));
-        let ran = sbx(world, &["exec", "-u", "0", &sandbox.name, "sh", "-c", "env"]);
+        let ran = sbx(
+            world,
+            &["exec", "-u", "0", &sandbox.name, "sh", "-c", "env"],
+        );
         assert!([0, 125].contains(&ran.code), "{target}: {ran:?}");
     }
     sbx(world, &["stop", &sandbox.name]).ok();

@@ -4,9 +4,15 @@ use super::{assert_no_set_id, attack, on_host};
 use crate::ModeTest;
 use crate::harness::{Mode, World};
 
-pub const TESTS: &[ModeTest] = &[
-    ("no_call_gives_a_workspace_file_setuid_or_capabilities", every_call),
-    ("nor_does_any_call_in_a_nested_user_namespace", every_call_nested),
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "no_call_gives_a_workspace_file_setuid_or_capabilities",
+        every_call,
+    ),
+    (
+        "nor_does_any_call_in_a_nested_user_namespace",
+        every_call_nested,
+    ),
     ("nor_does_any_race_against_the_answer", races),
     ("the_own_layer_may_have_them", own_layer),
 ];
@@ -23,15 +29,41 @@ fn try_all(world: &'static World, tries: &[(&str, &str, &str)]) {
         assert_no_set_id(&sandbox.workspace);
         said.all_refused(250);
         // The call was made, reached the one who decides, and was refused for what it is.
-        for name in ["chmod_4755", "fchmod_2755", "fchmodat_4755", "fchmodat2_6777", "proc_root_4755", "directory_2777"] {
+        for name in [
+            "chmod_4755",
+            "fchmod_2755",
+            "fchmodat_4755",
+            "fchmodat2_6777",
+            "proc_root_4755",
+            "directory_2777",
+        ] {
             said.refused(&[(name, &["EPERM"])]);
         }
-        for name in ["openat2_4755", "ring_4755", "x32_4755", "int80_4755", "number_wide_4755", "xattr_setxattrat2"] {
+        for name in [
+            "openat2_4755",
+            "ring_4755",
+            "x32_4755",
+            "int80_4755",
+            "number_wide_4755",
+            "xattr_setxattrat2",
+        ] {
             said.refused(&[(name, &["ENOSYS", "EPERM"])]);
         }
-        said.refused(&[("mount_overlay_plain", &["EPERM"]), ("mount_overlay_magic_shared", &["EPERM", "EINVAL"]), ("fsopen_overlay", &["EPERM"])]);
-        said.refused(&[("mkdir_4755", &["without"]), ("xattr_setxattr2", &["EPERM"]), ("xattr_fsetxattr3", &["EPERM"])]);
-        said.refused(&[("open_4755", &["without", "EPERM"]), ("tmpfile_4755", &["without", "EPERM"]), ("creat_4755", &["without", "EPERM"])]);
+        said.refused(&[
+            ("mount_overlay_plain", &["EPERM"]),
+            ("mount_overlay_magic_shared", &["EPERM", "EINVAL"]),
+            ("fsopen_overlay", &["EPERM"]),
+        ]);
+        said.refused(&[
+            ("mkdir_4755", &["without"]),
+            ("xattr_setxattr2", &["EPERM"]),
+            ("xattr_fsetxattr3", &["EPERM"]),
+        ]);
+        said.refused(&[
+            ("open_4755", &["without", "EPERM"]),
+            ("tmpfile_4755", &["without", "EPERM"]),
+            ("creat_4755", &["without", "EPERM"]),
+        ]);
     }
 }
 
@@ -40,30 +72,76 @@ fn every_call(world: &'static World) {
     // The same calls on the host do plant them: the probe is real.
     let dir = world.workspace();
     let program = format!("import os\nos.chdir({:?})\n{CALLS}", dir.to_str().unwrap());
-    let control = on_host(world, &program, &[("WHO", "host"), ("HOW", "here"), ("UID", "0")]);
-    for name in ["chmod_4755", "fchmod_4755", "fchmodat_4755", "fchmodat2_4755", "open_4755", "openat_4755", "creat_4755", "mknod_4755", "openat2_4755", "tmpfile_4755", "directory_2777"] {
-        assert_eq!(control.result(name), "ok", "{name} on the host: {}", control.all);
+    let control = on_host(
+        world,
+        &program,
+        &[("WHO", "host"), ("HOW", "here"), ("UID", "0")],
+    );
+    for name in [
+        "chmod_4755",
+        "fchmod_4755",
+        "fchmodat_4755",
+        "fchmodat2_4755",
+        "open_4755",
+        "openat_4755",
+        "creat_4755",
+        "mknod_4755",
+        "openat2_4755",
+        "tmpfile_4755",
+        "directory_2777",
+    ] {
+        assert_eq!(
+            control.result(name),
+            "ok",
+            "{name} on the host: {}",
+            control.all
+        );
     }
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
 fn every_call_nested(world: &'static World) {
     // Where the workspace's owner is called root, an unnamed file capability is valid for a namespace's root.
-    try_all(world, &[("root", "nested", "0"), ("agent", "nested", "0"), ("agent", "nested", "1000")]);
+    try_all(
+        world,
+        &[
+            ("root", "nested", "0"),
+            ("agent", "nested", "0"),
+            ("agent", "nested", "1000"),
+        ],
+    );
 }
 
 fn races(world: &'static World) {
     let sandbox = world.sandbox("races");
     for (user, how) in [("agent", "here"), ("root", "here"), ("agent", "nested")] {
         let settings = [("WHO", user), ("HOW", how), ("COUNT", "300")];
-        let said = attack(&sandbox, user, include_str!("attack/set_id_races.py"), &settings);
-        let won: Vec<_> = said.results.iter().filter(|(_, result)| result.starts_with("ok")).collect();
+        let said = attack(
+            &sandbox,
+            user,
+            include_str!("attack/set_id_races.py"),
+            &settings,
+        );
+        let won: Vec<_> = said
+            .results
+            .iter()
+            .filter(|(_, result)| result.starts_with("ok"))
+            .collect();
         assert!(won.is_empty(), "as {user}, {how}: {won:?}\n{}", said.all);
         assert!(said.results.len() >= 9, "{}", said.all);
         // Both sides of the race were met.
-        assert!(said.result("race_fchmod").contains("done") && said.result("race_fchmod").contains("EPERM"), "{}", said.all);
+        assert!(
+            said.result("race_fchmod").contains("done")
+                && said.result("race_fchmod").contains("EPERM"),
+            "{}",
+            said.all
+        );
         if how == "nested" || (user == "root" && world.mode != Mode::Single) {
-            assert!(said.result("race_mount_chmod").starts_with("lost"), "{}", said.all);
+            assert!(
+                said.result("race_mount_chmod").starts_with("lost"),
+                "{}",
+                said.all
+            );
         }
         assert_no_set_id(&sandbox.workspace);
     }
@@ -85,6 +163,11 @@ attempt('openat', lambda: os.close(os.open('plain', os.O_CREAT | os.O_WRONLY, 0o
 ",
         &[],
     );
-    assert_eq!((said.result("chmod"), said.result("mode")), ("ok", "0o4755"), "{}", said.all);
+    assert_eq!(
+        (said.result("chmod"), said.result("mode")),
+        ("ok", "0o4755"),
+        "{}",
+        said.all
+    );
     assert_no_set_id(&sandbox.workspace);
 }

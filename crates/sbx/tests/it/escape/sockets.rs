@@ -10,16 +10,27 @@ use super::{attack, on_host};
 use crate::ModeTest;
 use crate::harness::World;
 
-pub const TESTS: &[ModeTest] = &[
-    ("sockets_of_the_host_the_daemon_and_init_are_out_of_reach", sockets),
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "sockets_of_the_host_the_daemon_and_init_are_out_of_reach",
+        sockets,
+    ),
     ("there_is_no_way_out_and_no_other_address_family", network),
 ];
 
 fn sockets(world: &'static World) {
     let sandbox = world.sandbox("sockets");
-    let name = format!("sbx-escape-{}-{}", std::process::id(), world.name("abstract"));
-    let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-    let dir = tempfile::Builder::new().prefix("sbx-escape-").tempdir().unwrap();
+    let name = format!(
+        "sbx-escape-{}-{}",
+        std::process::id(),
+        world.name("abstract")
+    );
+    let _abstract =
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let dir = tempfile::Builder::new()
+        .prefix("sbx-escape-")
+        .tempdir()
+        .unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let bind = |path: PathBuf| {
         let listener = UnixListener::bind(&path).unwrap();
@@ -29,25 +40,52 @@ fn sockets(world: &'static World) {
     let (_in_tmp, in_tmp) = bind(dir.path().join("socket"));
     let (_in_home, in_home) = bind(world.home().join(world.name("socket")));
     let daemon = world.state().join("sandboxd.sock");
-    let exec = world.state().join("vm").join(&sandbox.name).join("exec.sock");
+    let exec = world
+        .state()
+        .join("vm")
+        .join(&sandbox.name)
+        .join("exec.sock");
     assert!(exec.exists(), "init's socket has another name");
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = tcp.local_addr().unwrap().port().to_string();
-    let paths: Vec<_> = [&in_tmp, &in_home, &daemon, &exec].map(|path| path.to_str().unwrap()).to_vec();
-    let doors = paths.iter().flat_map(|path| ["/proc/1/root", "/proc/1/cwd", "/proc/self/root/../.."].map(|door| format!("{door}{path}")));
-    let all = paths.iter().map(ToString::to_string).chain(doors).collect::<Vec<_>>().join("\n");
-    let settings = [("ABSTRACT", name.as_str()), ("PATHS", &all), ("PORT", &port)];
+    let paths: Vec<_> = [&in_tmp, &in_home, &daemon, &exec]
+        .map(|path| path.to_str().unwrap())
+        .to_vec();
+    let doors = paths.iter().flat_map(|path| {
+        ["/proc/1/root", "/proc/1/cwd", "/proc/self/root/../.."].map(|door| format!("{door}{path}"))
+    });
+    let all = paths
+        .iter()
+        .map(ToString::to_string)
+        .chain(doors)
+        .collect::<Vec<_>>()
+        .join("\n");
+    let settings = [
+        ("ABSTRACT", name.as_str()),
+        ("PATHS", &all),
+        ("PORT", &port),
+    ];
     for user in ["root", "agent"] {
         let said = attack(&sandbox, user, include_str!("attack/sockets.py"), &settings);
         said.all_refused(6);
-        said.refused(&[("abstract", &["ECONNREFUSED"]), ("loopback", &["ECONNREFUSED"])]);
+        said.refused(&[
+            ("abstract", &["ECONNREFUSED"]),
+            ("loopback", &["ECONNREFUSED"]),
+        ]);
         for number in 0..4 {
             said.refused(&[(&format!("path_{number}"), &["ENOENT"])]);
         }
     }
     let control = on_host(world, include_str!("attack/sockets.py"), &settings);
-    for name in ["abstract", "path_0", "path_1", "path_2", "path_3", "loopback"] {
-        assert_eq!(control.result(name), "ok", "{name} on the host: {}", control.all);
+    for name in [
+        "abstract", "path_0", "path_1", "path_2", "path_3", "loopback",
+    ] {
+        assert_eq!(
+            control.result(name),
+            "ok",
+            "{name} on the host: {}",
+            control.all
+        );
     }
     std::fs::remove_file(in_home).unwrap();
 }
@@ -70,8 +108,18 @@ fn network(world: &'static World) {
         let said = attack(&sandbox, user, include_str!("attack/network.py"), &settings);
         said.all_refused(100);
         assert_eq!(said.result("links"), "lo");
-        let nowhere: &[&str] = &["ENETUNREACH", "ECONNREFUSED", "EADDRNOTAVAIL", "EHOSTUNREACH"];
-        said.refused(&[("tcp4", nowhere), ("tcp6", nowhere), ("udp4", nowhere), ("udp6", nowhere)]);
+        let nowhere: &[&str] = &[
+            "ENETUNREACH",
+            "ECONNREFUSED",
+            "EADDRNOTAVAIL",
+            "EHOSTUNREACH",
+        ];
+        said.refused(&[
+            ("tcp4", nowhere),
+            ("tcp6", nowhere),
+            ("udp4", nowhere),
+            ("udp6", nowhere),
+        ]);
         for family in ["vsock", "alg", "bluetooth", "xdp", "tipc", "key"] {
             for kind in ["family_{}_1", "family_{}_5", "wide_{}", "pair_{}"] {
                 said.refused(&[(&kind.replace("{}", family), &["EAFNOSUPPORT"])]);

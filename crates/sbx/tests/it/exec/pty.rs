@@ -48,10 +48,18 @@ impl Session {
         rustix::termios::tcsetwinsize(&master, winsize(ROWS, COLS)).unwrap();
         let child = {
             let mut leader = world.command("setsid");
-            leader.args(["--ctty", "--wait"]).arg(programs().join("sbx")).args(args);
+            leader
+                .args(["--ctty", "--wait"])
+                .arg(programs().join("sbx"))
+                .args(args);
             let copy = || Stdio::from(slave.try_clone().unwrap());
             // The last copies of this side are the child's.
-            leader.stdin(copy()).stdout(copy()).stderr(copy()).spawn().unwrap()
+            leader
+                .stdin(copy())
+                .stdout(copy())
+                .stderr(copy())
+                .spawn()
+                .unwrap()
         };
         drop(slave);
         let master = File::from(master);
@@ -65,11 +73,20 @@ impl Session {
                 copy.lock().unwrap().extend_from_slice(&piece[..count]);
             }
         });
-        Self { master: Some(master), shown, reader: Some(reader), child }
+        Self {
+            master: Some(master),
+            shown,
+            reader: Some(reader),
+            child,
+        }
     }
 
     fn type_in(&self, text: &str) {
-        self.master.as_ref().unwrap().write_all(text.as_bytes()).unwrap();
+        self.master
+            .as_ref()
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
     }
 
     fn resize(&self, rows: u16, cols: u16) {
@@ -108,12 +125,20 @@ impl Drop for Session {
 }
 
 fn winsize(rows: u16, cols: u16) -> Winsize {
-    Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 }
+    Winsize {
+        ws_row: rows,
+        ws_col: cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
 }
 
 /// A script of bash's on a terminal.
 fn script(sandbox: &Sandbox<'_>, script: &str) -> Session {
-    Session::start(sandbox.world, &["exec", "-it", &sandbox.name, "bash", "-c", script])
+    Session::start(
+        sandbox.world,
+        &["exec", "-it", &sandbox.name, "bash", "-c", script],
+    )
 }
 
 fn size(world: &'static World) {
@@ -137,16 +162,32 @@ fn size(world: &'static World) {
     for user in ["root", "agent"] {
         let session = Session::start(
             world,
-            &["exec", "-it", "-u", user, &sandbox.name, "sh", "-c", "echo by name >$(tty); echo tty >/dev/tty; echo $TERM"],
+            &[
+                "exec",
+                "-it",
+                "-u",
+                user,
+                &sandbox.name,
+                "sh",
+                "-c",
+                "echo by name >$(tty); echo tty >/dev/tty; echo $TERM",
+            ],
         );
         let (code, shown) = session.end();
-        assert_eq!((code, shown.as_str()), (Some(0), "by name\r\ntty\r\nxterm-256color\r\n"), "{user}");
+        assert_eq!(
+            (code, shown.as_str()),
+            (Some(0), "by name\r\ntty\r\nxterm-256color\r\n"),
+            "{user}"
+        );
     }
 }
 
 fn control_c(world: &'static World) {
     let sandbox = world.sandbox("ctrl-c");
-    let session = script(&sandbox, "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done");
+    let session = script(
+        &sandbox,
+        "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done",
+    );
     session.expect("ready");
     session.type_in("\x03");
     let (code, shown) = session.end();
@@ -158,7 +199,17 @@ fn control_c(world: &'static World) {
     session.type_in("\x03");
     assert_eq!(session.end().0, Some(130));
     // Control-d is the end of the input.
-    let session = Session::start(world, &["exec", "-it", &sandbox.name, "sh", "-c", "echo ready; cat; echo over"]);
+    let session = Session::start(
+        world,
+        &[
+            "exec",
+            "-it",
+            &sandbox.name,
+            "sh",
+            "-c",
+            "echo ready; cat; echo over",
+        ],
+    );
     session.expect("ready");
     session.type_in("typed\r\x04");
     let (code, shown) = session.end();
@@ -168,11 +219,18 @@ fn control_c(world: &'static World) {
 
 fn job_control(world: &'static World) {
     let sandbox = world.sandbox("jobs");
-    let session = Session::start(world, &["exec", "-it", &sandbox.name, "bash", "--norc", "-i"]);
+    let session = Session::start(
+        world,
+        &["exec", "-it", &sandbox.name, "bash", "--norc", "-i"],
+    );
     // What is typed is echoed: what is waited for must not be in it.
     session.type_in("PS1='$ '; set -m; echo rea''dy\r");
     session.expect("ready");
-    assert!(!session.shown().contains("no job control"), "{}", session.shown());
+    assert!(
+        !session.shown().contains("no job control"),
+        "{}",
+        session.shown()
+    );
     // Says when it has the terminal, and when it has it again.
     let job = "trap 'echo resum\"\"ed' CONT; echo star\"\"ted; while :; do sleep 0.05; done";
     world.write(&sandbox.path("job"), job);
@@ -180,9 +238,10 @@ fn job_control(world: &'static World) {
     session.expect("started");
     session.type_in("\x1a");
     session.expect("Stopped");
-    session.type_in("fg; echo co''de $?\r");
+    session.type_in("fg\r");
     session.expect("resumed");
     session.type_in("\x03");
+    session.type_in("echo co''de $?\r");
     session.expect("code 130");
     // A background job that reads is stopped, not given the input.
     session.type_in("cat & while ! jobs -s %1 | grep -q cat; do sleep 0.05; done; echo wai''ts\r");
@@ -200,31 +259,55 @@ fn code(world: &'static World) {
     let (code, shown) = script(&sandbox, "seq 20000; exit 5").end();
     let expected: String = (1..=20000).map(|n| format!("{n}\r\n")).collect();
     assert_eq!(code, Some(5));
-    assert!(shown == expected, "{} of {} bytes", shown.len(), expected.len());
+    assert!(
+        shown == expected,
+        "{} of {} bytes",
+        shown.len(),
+        expected.len()
+    );
     // The caller's terminal is as it was before.
     let session = Session::start(world, &["exec", "-it", &sandbox.name, "true"]);
     let master = session.master.as_ref().unwrap().try_clone().unwrap();
-    let before = format!("{:?}", rustix::termios::tcgetattr(&master).unwrap().local_modes);
+    let before = format!(
+        "{:?}",
+        rustix::termios::tcgetattr(&master).unwrap().local_modes
+    );
     session.end();
     assert!(before.contains("ECHO"), "{before}");
-    let (code, shown) = Session::start(world, &["exec", "-it", &sandbox.name, "no-such-program"]).end();
+    let (code, shown) =
+        Session::start(world, &["exec", "-it", &sandbox.name, "no-such-program"]).end();
     assert_eq!(code, Some(127), "{shown}");
 }
 
 fn hangup(world: &'static World) {
     let sandbox = world.sandbox("hangup");
-    let mut session = script(&sandbox, "trap 'echo hup > hung-up; exit' HUP; echo ready; while :; do sleep 0.05; done");
+    let mut session = script(
+        &sandbox,
+        "trap 'echo hup > hung-up; exit' HUP; echo ready; while :; do sleep 0.05; done",
+    );
     session.expect("ready");
     session.child.kill().unwrap();
     session.child.wait().unwrap();
-    eventually("the command is told that its terminal is gone", || sandbox.path("hung-up").exists().then_some(()));
-    eventually("its session ends", || (world.inspect(&sandbox.name)["sessions"] == 0).then_some(()));
+    eventually("the command is told that its terminal is gone", || {
+        sandbox.path("hung-up").exists().then_some(())
+    });
+    eventually("its session ends", || {
+        (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
+    });
 }
 
 fn detach_keys(world: &'static World) {
     let sandbox = world.sandbox("detach");
-    let args = ["exec", "-it", "--detach-keys", "ctrl-p,ctrl-q", &sandbox.name, "sh", "-c"];
-    let script = "echo ready; read -r line; echo \"got $line\"; while [ ! -e go ]; do sleep 0.05; done; echo done > ended";
+    let args = [
+        "exec",
+        "-it",
+        "--detach-keys",
+        "ctrl-p,ctrl-q",
+        &sandbox.name,
+        "sh",
+        "-c",
+    ];
+    let script = "echo ready; read -r line; echo \"got $line\"; while [ ! -e go ]; do sleep 0.05; done; seq 5000; echo x > ended";
     let session = Session::start(world, &[&args[..], &[script]].concat());
     session.expect("ready");
     session.type_in("a\r");
@@ -232,14 +315,28 @@ fn detach_keys(world: &'static World) {
     session.type_in("\x10\x11");
     assert_eq!(session.end().0, Some(0));
     world.write(&sandbox.path("go"), "");
-    eventually("the command goes on to its end", || sandbox.path("ended").exists().then_some(()));
-    eventually("the session ends", || (world.inspect(&sandbox.name)["sessions"] == 0).then_some(()));
+    // Nobody looks at its terminal any more, and it goes on to its end all the same.
+    eventually("the command goes on to its end", || {
+        sandbox.path("ended").exists().then_some(())
+    });
+    let logs = world.run(["logs", &sandbox.name]).ok();
+    assert!(
+        logs.ends_with("4999\r\n5000\r") && !logs.contains("got a"),
+        "{logs}"
+    );
+    eventually("the session ends", || {
+        (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
+    });
 }
 
 fn no_terminal(world: &'static World) {
     let sandbox = world.sandbox("no-tty");
     let refused = sandbox.exec_with(&["-it"], ["touch", "made"]).fails(125);
-    assert!(refused.err.contains("the input device is not a TTY"), "{}", refused.err);
+    assert!(
+        refused.err.contains("the input device is not a TTY"),
+        "{}",
+        refused.err
+    );
     assert!(!sandbox.path("made").exists());
     // Without -i there is no input device: the command has a terminal all the same.
     let ran = sandbox.exec_with(&["-t"], ["sh", "-c", "test -t 1 && echo yes"]);
@@ -249,11 +346,17 @@ fn no_terminal(world: &'static World) {
 fn run_is_a_shell(world: &'static World) {
     let workspace = world.workspace();
     let name = world.name("shell");
-    let session = Session::start(world, &["run", "--name", &name, "shell", workspace.to_str().unwrap()]);
+    let session = Session::start(
+        world,
+        &["run", "--name", &name, "shell", workspace.to_str().unwrap()],
+    );
     session.type_in("echo $((6*7)) $(stty size) $PWD; exit 21\r");
     let (code, shown) = session.end();
     assert_eq!(code, Some(21), "{shown}");
-    assert!(shown.contains(&format!("42 31 117 {}", workspace.display())), "{shown}");
+    assert!(
+        shown.contains(&format!("42 31 117 {}", workspace.display())),
+        "{shown}"
+    );
     let ran: Ran = world.run(["rm", "--force", &name]);
     ran.ok();
 }

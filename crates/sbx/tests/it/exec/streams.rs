@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use crate::ModeTest;
-use crate::harness::{Ran, World};
+use crate::harness::{Ran, World, programs};
 
 pub const TESTS: &[ModeTest] = &[
     ("exec::stdin_arrives_byte_for_byte_and_ends", stdin),
@@ -13,7 +13,10 @@ pub const TESTS: &[ModeTest] = &[
     ("exec::stdout_and_stderr_are_apart", apart),
     ("exec::a_fast_writer_loses_nothing", fast_writer),
     ("exec::output_to_files_and_devices", files_and_devices),
-    ("exec::a_reader_that_goes_away_ends_the_writer", reader_goes_away),
+    (
+        "exec::a_reader_that_goes_away_ends_the_writer",
+        reader_goes_away,
+    ),
     ("exec::standard_streams_can_be_opened_again", reopened),
 ];
 
@@ -60,14 +63,33 @@ fn stdin(world: &'static World) {
     // From a file, and from nothing.
     let path = world.home().join(world.name("input"));
     world.write(&path, &sent);
-    let from = |stdin: Stdio| world.sbx(["exec", "-i", &sandbox.name, "sha256sum"]).stdin(stdin).output().unwrap();
+    let from = |stdin: Stdio| {
+        world
+            .sbx(["exec", "-i", &sandbox.name, "sha256sum"])
+            .stdin(stdin)
+            .output()
+            .unwrap()
+    };
     let inside = Ran::from(from(File::open(&path).unwrap().into())).ok();
-    let outside = Ran::from(world.command("sha256sum").stdin(File::open(&path).unwrap()).output().unwrap()).ok();
+    let outside = Ran::from(
+        world
+            .command("sha256sum")
+            .stdin(File::open(&path).unwrap())
+            .output()
+            .unwrap(),
+    )
+    .ok();
     assert_eq!(inside, outside);
-    assert!(Ran::from(from(Stdio::null())).ok().starts_with("e3b0c44298fc1c14"));
+    assert!(
+        Ran::from(from(Stdio::null()))
+            .ok()
+            .starts_with("e3b0c44298fc1c14")
+    );
     std::fs::remove_file(path).unwrap();
     // A command that reads nothing ends all the same.
-    world.run_with_stdin(["exec", "-i", &sandbox.name, "sh", "-c", "exit 4"], &sent).fails(4);
+    world
+        .run_with_stdin(["exec", "-i", &sandbox.name, "sh", "-c", "exit 4"], &sent)
+        .fails(4);
     let head = world.run_with_stdin(["exec", "-i", &sandbox.name, "head", "-c", "3"], b"abcdef");
     assert_eq!(head.ok(), "abc");
 }
@@ -75,7 +97,14 @@ fn stdin(world: &'static World) {
 fn conversation(world: &'static World) {
     let sandbox = world.sandbox("duplex");
     let mut client = world
-        .sbx(["exec", "-i", &sandbox.name, "sh", "-c", "while read -r line; do echo \"got $line\"; done; echo end"])
+        .sbx([
+            "exec",
+            "-i",
+            &sandbox.name,
+            "sh",
+            "-c",
+            "while read -r line; do echo \"got $line\"; done; echo end",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -96,12 +125,20 @@ fn apart(world: &'static World) {
     let sandbox = world.sandbox("apart");
     let script = "i=0; while [ $i -lt 500 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done";
     let ran = sandbox.sh(script).fails(0);
-    let lines = |word: &str| (0..500).map(|i| format!("{word} {i}\n")).collect::<String>();
+    let lines = |word: &str| {
+        (0..500)
+            .map(|i| format!("{word} {i}\n"))
+            .collect::<String>()
+    };
     assert_eq!(ran.out, lines("out"));
     assert_eq!(ran.err, lines("err"));
     // Where the caller has one stream for both, their order is the command's.
     let both = |stdout: Stdio, stderr: Stdio| {
-        let status = world.sbx(["exec", &sandbox.name, "sh", "-c", script]).stdout(stdout).stderr(stderr).status();
+        let status = world
+            .sbx(["exec", &sandbox.name, "sh", "-c", script])
+            .stdout(stdout)
+            .stderr(stderr)
+            .status();
         assert_eq!(status.unwrap().code(), Some(0));
     };
     let expected: String = (0..500).map(|i| format!("out {i}\nerr {i}\n")).collect();
@@ -133,13 +170,20 @@ fn fast_writer(world: &'static World) {
             assert!(line == expected.as_bytes(), "{what}: line {index}");
         }
     };
-    let piped = world.sbx(["exec", &sandbox.name, "sh", "-c", &script]).output().unwrap();
+    let piped = world
+        .sbx(["exec", &sandbox.name, "sh", "-c", &script])
+        .output()
+        .unwrap();
     assert_eq!(piped.status.code(), Some(6));
     check(&piped.stdout, "pipe");
 
     let path = world.home().join(world.name("fast"));
     let to_file = |file: File| {
-        let status = world.sbx(["exec", &sandbox.name, "sh", "-c", &script]).stdout(file).status().unwrap();
+        let status = world
+            .sbx(["exec", &sandbox.name, "sh", "-c", &script])
+            .stdout(file)
+            .status()
+            .unwrap();
         assert_eq!(status.code(), Some(6));
     };
     to_file(File::create(&path).unwrap());
@@ -147,7 +191,11 @@ fn fast_writer(world: &'static World) {
     std::fs::remove_file(path).unwrap();
 
     // A reader that takes its time.
-    let mut slow = world.sbx(["exec", &sandbox.name, "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut slow = world
+        .sbx(["exec", &sandbox.name, "sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut text = Vec::new();
     let mut stdout = slow.stdout.take().unwrap();
     let mut piece = [0; 1000];
@@ -165,11 +213,21 @@ fn fast_writer(world: &'static World) {
 fn files_and_devices(world: &'static World) {
     let sandbox = world.sandbox("sinks");
     let run = |stdout: Stdio| {
-        world.sbx(["exec", &sandbox.name, "sh", "-c", "echo said; exit 8"]).stdout(stdout).status().unwrap().code()
+        world
+            .sbx(["exec", &sandbox.name, "sh", "-c", "echo said; exit 8"])
+            .stdout(stdout)
+            .status()
+            .unwrap()
+            .code()
     };
     let path = world.home().join(world.name("out"));
     world.write(&path, "before\n");
-    let append = || std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    let append = || {
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .unwrap()
+    };
     assert_eq!(run(append().into()), Some(8));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "before\nsaid\n");
     std::fs::remove_file(&path).unwrap();
@@ -177,9 +235,20 @@ fn files_and_devices(world: &'static World) {
     // A full device is lost output, and that is told.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let ran = Ran::from(
-        world.sbx(["exec", &sandbox.name, "echo", "said"]).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap(),
+        world
+            .sbx(["exec", &sandbox.name, "echo", "said"])
+            .stdout(full)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+            .wait_with_output()
+            .unwrap(),
     );
-    assert!(ran.fails(125).err.contains("cannot write the command's output"));
+    assert!(
+        ran.fails(125)
+            .err
+            .contains("cannot write the command's output")
+    );
     // A socket.
     let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     assert_eq!(run(std::os::fd::OwnedFd::from(theirs).into()), Some(8));
@@ -190,8 +259,14 @@ fn files_and_devices(world: &'static World) {
     let closed = world
         .command("sh")
         .args(["-c", "exec \"$@\" >&- 2>&-", "sh"])
-        .arg(crate::harness::programs().join("sbx"))
-        .args(["exec", &sandbox.name, "sh", "-c", "echo said; echo more >&2; exit 8"])
+        .arg(programs().join("sbx"))
+        .args([
+            "exec",
+            &sandbox.name,
+            "sh",
+            "-c",
+            "echo said; echo more >&2; exit 8",
+        ])
         .status()
         .unwrap();
     assert_eq!(closed.code(), Some(8));
@@ -210,7 +285,10 @@ fn reader_goes_away(world: &'static World) {
             client.wait().unwrap()
         } else {
             let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-            let mut client = client.stdout(std::os::fd::OwnedFd::from(theirs)).spawn().unwrap();
+            let mut client = client
+                .stdout(std::os::fd::OwnedFd::from(theirs))
+                .spawn()
+                .unwrap();
             ours.read_exact(&mut first).unwrap();
             drop(ours);
             client.wait().unwrap()
@@ -224,16 +302,37 @@ fn reader_goes_away(world: &'static World) {
 fn reopened(world: &'static World) {
     let sandbox = world.sandbox("reopen");
     let script = "echo one >/dev/stdout; echo two >/dev/stderr; echo three >>/dev/fd/1; echo four >/proc/self/fd/2";
-    let path = world.home().join(world.name("reopen"));
+    // The pipes are the user's own, as in a shell: outside too, nobody can open another's pipe again.
+    let piped = "{ \"$@\" 2>&3 | cat; } 3>&1 >out | cat >err; cat out; echo --; cat err";
+    let dir = world.workspace();
     for user in ["agent", "root"] {
-        let ran = sandbox.exec_with(&["-u", user], ["sh", "-c", script]).fails(0);
-        assert_eq!((ran.out.as_str(), ran.err.as_str()), ("one\nthree\n", "two\nfour\n"), "{user}");
-        let file = File::create(&path).unwrap();
-        let status = world.sbx(["exec", "-u", user, &sandbox.name, "sh", "-c", script]).stdout(file).stderr(Stdio::null()).status();
+        let mut shell = world.command("sh");
+        shell
+            .current_dir(&dir)
+            .args(["-c", piped, "sh"])
+            .arg(programs().join("sbx"));
+        let ran = shell
+            .args(["exec", "-u", user, &sandbox.name, "sh", "-c", script])
+            .output()
+            .unwrap();
+        assert_eq!(Ran::from(ran).ok(), "one\nthree\n--\ntwo\nfour", "{user}");
+        // A file is opened again as a pipe, so that nothing is overwritten.
+        let path = dir.join("file");
+        let status = world
+            .sbx(["exec", "-u", user, &sandbox.name, "sh", "-c", script])
+            .stdout(File::create(&path).unwrap())
+            .stderr(Stdio::null())
+            .status();
         assert_eq!(status.unwrap().code(), Some(0), "{user}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\nthree\n", "{user}");
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "one\nthree\n",
+            "{user}"
+        );
     }
-    std::fs::remove_file(path).unwrap();
-    let input = world.run_with_stdin(["exec", "-i", &sandbox.name, "sh", "-c", "cat /dev/stdin"], b"in\n");
+    let input = world.run_with_stdin(
+        ["exec", "-i", &sandbox.name, "sh", "-c", "cat /dev/stdin"],
+        b"in\n",
+    );
     assert_eq!(input.ok(), "in");
 }
