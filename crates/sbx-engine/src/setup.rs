@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sbx_proto::frame::{self, Decoder, FrameError, MAX_REPLY};
-use sbx_proto::plan::{BOOT_DESCRIPTORS, Ids, Mode, Outcome, Plan, Task};
+use sbx_proto::plan::{BOOT_DESCRIPTORS, Ids, Job, Mode, Outcome, Plan, Task};
 use thiserror::Error;
 
 use crate::error::chain;
@@ -20,6 +20,7 @@ use crate::plan::task_plan;
 use crate::remove::remove_tree;
 
 const BOOT_DEADLINE: Duration = Duration::from_secs(60);
+const PROBE_DEADLINE: Duration = Duration::from_secs(5);
 /// A template or a big tree can take a while on a slow disk.
 const TASK_DEADLINE: Duration = Duration::from_secs(30 * 60);
 
@@ -139,21 +140,20 @@ impl Helper {
             Mode::Root | Mode::Single => run_task(&task).map_err(SetupError::Task),
             Mode::Subordinate => {
                 let (outcome, _) = self.run(&task_plan(ids, task), &[], TASK_DEADLINE)?;
-                match outcome {
-                    Outcome::Done => Ok(()),
-                    Outcome::Failed {
-                        step,
-                        errno,
-                        message,
-                    } => Err(SetupError::Failed {
-                        step,
-                        errno,
-                        message,
-                    }),
-                    Outcome::Booted { .. } => Err(SetupError::Unexpected(outcome)),
-                }
+                done(outcome)
             }
         }
+    }
+
+    /// Tries everything that a boot needs of the kernel, and leaves nothing.
+    pub fn probe(&self, ids: &Ids) -> Result<(), SetupError> {
+        let plan = Plan {
+            protocol: sbx_proto::PROTOCOL,
+            ids: ids.clone(),
+            job: Job::Probe,
+        };
+        let (outcome, _) = self.run(&plan, &[], PROBE_DEADLINE)?;
+        done(outcome)
     }
 
     fn run(
@@ -184,6 +184,22 @@ impl Helper {
             .stderr(stderr)
             .spawn()
             .map_err(SetupError::Spawn)
+    }
+}
+
+fn done(outcome: Outcome) -> Result<(), SetupError> {
+    match outcome {
+        Outcome::Done => Ok(()),
+        Outcome::Failed {
+            step,
+            errno,
+            message,
+        } => Err(SetupError::Failed {
+            step,
+            errno,
+            message,
+        }),
+        Outcome::Booted { .. } => Err(SetupError::Unexpected(outcome)),
     }
 }
 

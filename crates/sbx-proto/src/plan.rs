@@ -23,6 +23,8 @@ pub enum Job {
     Boot(Box<Boot>),
     /// Do something with files that belong to the sandbox's ids, as root of its user namespace, and end.
     Task(Task),
+    /// Try everything that a boot needs of the kernel, leave nothing, and end.
+    Probe,
 }
 
 /// Work for [`Job::Task`]. What a task does is known to the engine, not to this crate's users inside.

@@ -197,6 +197,15 @@ pub fn wait_pidfd(pidfd: &OwnedFd) -> io::Result<()> {
     }
 }
 
+/// Waits for a child and says how it ended; a signal counts as -1.
+pub fn exit_code(pidfd: &OwnedFd) -> io::Result<i32> {
+    let status = rustix::process::waitid(
+        rustix::process::WaitId::PidFd(pidfd.as_fd()),
+        WaitIdOptions::EXITED,
+    )?;
+    Ok(status.and_then(|status| status.exit_status()).unwrap_or(-1))
+}
+
 /// When the process started, in clock ticks since boot: with the pid it names one process for ever.
 pub fn start_time(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;

@@ -17,16 +17,20 @@ use rustix::process::geteuid;
 use sbx_proto::plan::Mode as SandboxMode;
 
 use super::TemplateError;
-use super::copy::{Take, copy_tree, make_dir, may_enter, may_read, present};
+use super::copy::{Take, copy_tree, make_dir, make_link, may_enter, may_read, present};
 use super::error::At as _;
 
 const SETID: u32 = 0o6000;
 const NOBODY: u32 = 65534;
 /// The device number that means "not there" to overlayfs; anybody may make it.
 const WHITEOUT: u64 = 0;
-/// Below `/usr`: packages that are updated in place by their own manager. npm moves every file of a package
-/// aside before it replaces it, and a file of nobody's cannot be moved (EOVERFLOW).
-const OWNED: &[&str] = &["lib/node_modules", "local/lib/node_modules"];
+/// Below `/usr`: packages that are updated in place by their own manager, and where the links to their
+/// programs are. npm moves every file of a package aside before it replaces it, and a file of nobody's cannot
+/// be moved (EOVERFLOW).
+const OWNED: &[(&str, &str)] = &[
+    ("lib/node_modules", "bin"),
+    ("local/lib/node_modules", "local/bin"),
+];
 /// More than this stays the host's, and cannot be updated: a copy would take longer than it is worth.
 const OWNED_LIMIT: u64 = 64 << 20;
 
@@ -77,7 +81,7 @@ pub(super) fn owned(
     layer: &Path,
     mounts: &BTreeSet<PathBuf>,
 ) -> Result<(), TemplateError> {
-    for rel in OWNED {
+    for (rel, programs) in OWNED {
         let from = host.join(rel);
         if mounts.iter().any(|point| point.starts_with(&from)) {
             continue;
@@ -85,6 +89,27 @@ pub(super) fn owned(
         // The skeleton has it where it is a directory that the sandbox may enter.
         if layer.join(rel).is_dir() && size(&from)? <= OWNED_LIMIT {
             copy_tree(&from, &layer.join(rel), Path::new(""), &|_| Take::AsIs)?;
+            copy_links(&host.join(programs), &layer.join(programs), rel)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies the links in `from` that lead into `into`.
+fn copy_links(from: &Path, to: &Path, into: &str) -> Result<(), TemplateError> {
+    let name = Path::new(into).file_name();
+    for entry in present(fs::read_dir(from))
+        .at("list", from)?
+        .into_iter()
+        .flatten()
+    {
+        let entry = entry.at("list", from)?;
+        if !entry.file_type().at("look at", from)?.is_symlink() || !to.is_dir() {
+            continue;
+        }
+        let target = present(fs::read_link(entry.path())).at("read", &entry.path())?;
+        if let Some(target) = target.filter(|target| target.iter().any(|part| Some(part) == name)) {
+            make_link(&to.join(entry.file_name()), &target)?;
         }
     }
     Ok(())

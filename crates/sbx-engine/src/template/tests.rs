@@ -95,6 +95,8 @@ fn host() -> TempDir {
     }
     chmod(&root.join("usr/share/closed"), 0o711);
     symlink("usr/bin", root.join("bin")).unwrap();
+    symlink("../lib/node_modules/npm/cli.js", root.join("usr/bin/npm")).unwrap();
+    symlink("bash", root.join("usr/bin/other")).unwrap();
     symlink(
         "../../root/.ssh/id_rsa",
         root.join("etc/ssl/certs/link.pem"),
@@ -217,6 +219,7 @@ fn skeleton_has_every_directory_and_setuid_program() {
     let hidden = fs::symlink_metadata(layers.join("usr/bin/closed")).unwrap();
     assert!(hidden.file_type().is_char_device() && hidden.rdev() == 0);
     assert!(layers.join("usr/lib/node_modules/npm/cli.js").is_file());
+    assert!(layers.join("usr/bin/npm").is_symlink() && !layers.join("usr/bin/other").is_symlink());
     assert!(layers.join("usr/local/sbin/dpkg-deb").is_file());
     assert!(!layers.join("usr/bin/bash").exists());
 }

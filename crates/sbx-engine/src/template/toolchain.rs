@@ -317,28 +317,23 @@ fn masks(binds: &[HostBind], probe: &Probe<'_>) -> Vec<PathBuf> {
 /// The credentials in the directories of a tool chain that are not masked as a whole.
 fn masks_below(bind: &HostBind, probe: &Probe<'_>, masked: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut todo = VecDeque::from([(PathBuf::new(), 0)]);
+    let mut todo = VecDeque::from([(bind.source.clone(), bind.target.clone(), 0)]);
     let mut seen = 0;
-    while let Some((rel, depth)) = todo.pop_front() {
+    while let Some((source, target, depth)) = todo.pop_front() {
         seen += 1;
         if seen > MOST_DIRS {
             break;
         }
-        let dir = bind.source.join(&rel);
         if depth > 0 {
-            let mut names = (probe.names)(&dir);
+            let mut names = (probe.names)(&source);
             names.retain(|name| SECRET_BELOW.contains(&name.to_ascii_lowercase().as_str()));
             names.sort();
-            found.extend(
-                names
-                    .into_iter()
-                    .map(|name| bind.target.join(&rel).join(name)),
-            );
+            found.extend(names.into_iter().map(|name| target.join(name)));
         }
         if depth < DEPTH {
-            let dirs = (probe.dirs)(&dir).into_iter().map(|name| rel.join(name));
-            let open = dirs.filter(|rel| !masked.contains(&bind.target.join(rel)));
-            todo.extend(open.map(|rel| (rel, depth + 1)));
+            let dirs = (probe.dirs)(&source).into_iter();
+            let dirs = dirs.map(|name| (source.join(&name), target.join(&name), depth + 1));
+            todo.extend(dirs.filter(|(_, target, _)| !masked.contains(target)));
         }
     }
     found

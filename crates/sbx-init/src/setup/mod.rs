@@ -8,6 +8,7 @@
 
 mod idmaps;
 mod inner;
+mod probe;
 
 mod sources;
 mod tree;
@@ -28,6 +29,10 @@ use crate::error::{SetupError, SetupResult, While};
 use crate::init::{self, Parts};
 
 pub(crate) use inner::Namespaces;
+
+/// What the outer user namespace owns besides itself.
+const NAMESPACES: process::NamespaceFlags =
+    process::NEW_USER | process::NEW_MOUNT | process::NEW_PID;
 
 pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> ExitCode {
     let Ok(daemon) = rustix::io::dup(rustix::stdio::stdin()) else {
@@ -74,7 +79,12 @@ fn run(daemon: &UnixStream, run_task: fn(&Task) -> Result<(), String>) -> SetupR
         }
         Job::Task(task) => {
             let work = move || run_task(&task).map_err(|e| SetupError::new("do a task", e));
-            in_user_namespace(&proof, &plan.ids, work)?;
+            in_namespaces(&proof, &plan.ids, process::NEW_USER, work)?;
+            Ok(Finished::Done)
+        }
+        Job::Probe => {
+            let work = || probe::run(&proof, &plan.ids);
+            in_namespaces(&proof, &plan.ids, NAMESPACES, work)?;
             Ok(Finished::Done)
         }
     }
@@ -127,8 +137,7 @@ fn boot_sandbox(
     descriptors: Descriptors,
 ) -> SetupResult<Finished> {
     let (ours, theirs) = UnixStream::pair().doing(|| "make a socket pair".into())?;
-    let namespaces = process::NEW_USER | process::NEW_MOUNT | process::NEW_PID;
-    match process::fork(proof, namespaces).doing(|| "make user, mount and pid namespaces".into())? {
+    match process::fork(proof, NAMESPACES).doing(|| "make user, mount and pid namespaces".into())? {
         Fork::Child => {
             drop(ours);
             let code = become_init(proof, ids, boot, descriptors, theirs);
@@ -296,13 +305,14 @@ fn await_byte(mut socket: &UnixStream, expected: u8) -> SetupResult<()> {
 }
 
 /// Runs `work` as root of a user namespace with the sandbox's id maps, in a process of its own.
-fn in_user_namespace(
+fn in_namespaces(
     proof: &SingleThreaded,
     ids: &Ids,
+    namespaces: process::NamespaceFlags,
     work: impl FnOnce() -> SetupResult<()>,
 ) -> SetupResult<()> {
     let (ours, theirs) = UnixStream::pair().doing(|| "make a socket pair".into())?;
-    match process::fork(proof, process::NEW_USER).doing(|| "make a user namespace".into())? {
+    match process::fork(proof, namespaces).doing(|| "make a user namespace".into())? {
         Fork::Child => {
             drop(ours);
             let result = await_byte(&theirs, b'm')

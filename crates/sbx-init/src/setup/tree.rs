@@ -73,6 +73,24 @@ pub(super) fn proc_mount() -> SetupResult<OwnedFd> {
     new_file_system("proc", &[], MountAttrFlags::MOUNT_ATTR_NOEXEC)
 }
 
+/// Mounts everything that a sandbox's tree is made of, once, on a scratch file system. The caller's mount
+/// namespace ends with it.
+pub(super) fn try_everything(mode: Mode) -> SetupResult<()> {
+    make_private()?;
+    mount_at(SCRATCH, "tmpfs", c"mode=0700")?;
+    for name in ["lower", "upper", "work"] {
+        let path = format!("{SCRATCH}/{name}");
+        rustix::fs::mkdir(&path, FileMode::from_bits_truncate(0o755))
+            .doing(|| format!("make `{path}`"))?;
+    }
+    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| format!("{SCRATCH}/{name}"));
+    overlay_mount("a trial", lower, upper, work)?;
+    let devpts = Builder::devpts_options(mode);
+    new_file_system("devpts", &devpts, MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+    new_file_system("sysfs", &[], MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    Ok(())
+}
+
 struct Builder<'a> {
     /// Taken as they are used.
     trees: Vec<Option<OwnedFd>>,
@@ -123,32 +141,18 @@ impl Builder<'_> {
         dir: &str,
         owner: Owner,
     ) -> SetupResult<()> {
-        let doing = || format!("mount the layers of `{}`", target.display());
         for &index in lowers.iter().chain([&upper]) {
             self.attach_layer(index)?;
         }
         let upper = format!("{SCRATCH}/{upper}/{dir}");
         make_upper(Path::new(&upper), owner, self.mode)?;
         let lowers: Vec<String> = lowers.iter().map(|i| format!("{SCRATCH}/{i}")).collect();
-        let options = [
-            ("lowerdir", lowers.join(":")),
-            ("upperdir", format!("{upper}/upper")),
-            ("workdir", format!("{upper}/work")),
-        ];
-        let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).doing(doing)?;
-        for (key, value) in &options {
-            rustix::mount::fsconfig_set_string(context.as_fd(), *key, value.as_str())
-                .doing(doing)?;
-        }
-        // Without it `rm -r` and renames of directories fail in a user namespace.
-        rustix::mount::fsconfig_set_flag(context.as_fd(), "userxattr").doing(doing)?;
-        rustix::mount::fsconfig_create(context.as_fd()).doing(doing)?;
-        let mount = rustix::mount::fsmount(
-            context.as_fd(),
-            FsMountFlags::FSMOUNT_CLOEXEC,
-            MountAttrFlags::MOUNT_ATTR_NODEV,
-        )
-        .doing(doing)?;
+        let mount = overlay_mount(
+            &target.display().to_string(),
+            lowers.join(":"),
+            format!("{upper}/upper"),
+            format!("{upper}/work"),
+        )?;
         if target == Path::new("/") {
             self.root = Some(mount_root(&mount)?);
             return Ok(());
@@ -185,13 +189,17 @@ impl Builder<'_> {
     }
 
     fn devpts(&self, target: &Path) -> SetupResult<()> {
+        let options = Self::devpts_options(self.mode);
+        let mount = new_file_system("devpts", &options, MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+        self.attach(mount, target)
+    }
+
+    fn devpts_options(mode: Mode) -> Vec<(&'static str, String)> {
         let mut options = vec![("ptmxmode", "0666".into()), ("mode", "0620".into())];
-        if self.mode != Mode::Single {
+        if mode != Mode::Single {
             options.push(("gid", TTY_GROUP.to_string()));
         }
-        // The one file system whose purpose is devices: with `nodev` not even its owner could open a terminal.
-        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        self.attach(mount_new("devpts", &options, flags)?, target)
+        options
     }
 
     fn directory(&self, target: &Path, mode: u32, owner: Owner) -> SetupResult<()> {
@@ -327,6 +335,23 @@ fn resolve(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
         FileMode::empty(),
         ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
     )
+}
+
+fn overlay_mount(what: &str, lowers: String, upper: String, work: String) -> SetupResult<OwnedFd> {
+    let doing = || format!("mount the layers of `{what}`");
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).doing(doing)?;
+    for (key, value) in [("lowerdir", lowers), ("upperdir", upper), ("workdir", work)] {
+        rustix::mount::fsconfig_set_string(context.as_fd(), key, value.as_str()).doing(doing)?;
+    }
+    // Without it `rm -r` and renames of directories fail in a user namespace.
+    rustix::mount::fsconfig_set_flag(context.as_fd(), "userxattr").doing(doing)?;
+    rustix::mount::fsconfig_create(context.as_fd()).doing(doing)?;
+    rustix::mount::fsmount(
+        context.as_fd(),
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_NODEV,
+    )
+    .doing(doing)
 }
 
 /// The layers' own directories, made at the first start.

@@ -122,6 +122,7 @@ pub(crate) fn check(facts: &Facts) -> Vec<Check> {
         kernel(facts),
         virtualization(facts),
         mode(facts),
+        trial(facts),
         user_namespaces(facts),
         subordinate(facts),
         overlay(facts),
@@ -166,11 +167,11 @@ fn kernel(facts: &Facts) -> Check {
     }
     if facts.mode == Mode::Root && version < KERNEL_ROOT {
         return check(
-            Status::Warn,
+            Status::Fail,
             format!("{kernel} has no idmapped overlay layers"),
         )
-        .detail("sandboxes of root make a copy of the host's directories first, which is slower")
-        .hint("use Linux 5.19 or newer");
+        .detail("sandboxes of root need them; those of an ordinary user do not")
+        .hint("use Linux 5.19 or newer, or run sbx as an ordinary user");
     }
     check(Status::Pass, kernel.clone())
 }
@@ -192,11 +193,25 @@ fn virtualization(facts: &Facts) -> Check {
     ))
 }
 
+fn trial(facts: &Facts) -> Check {
+    let check =
+        |status, message: &str| Check::new(Group::Platform, "Sandbox trial", status, message);
+    match &facts.trial {
+        Ok(()) => check(
+            Status::Pass,
+            "namespaces, overlay, proc, terminals and the system-call filter can be made",
+        ),
+        Err(reason) => check(Status::Fail, "a sandbox cannot be made here")
+            .detail(reason.clone())
+            .hint("see the failed checks below; in a container, start it with user namespaces allowed (for docker: --security-opt seccomp=unconfined --security-opt systempaths=unconfined)"),
+    }
+}
+
 fn mode(facts: &Facts) -> Check {
     let (mode, gives) = match facts.mode {
         Mode::Root => (
             "root",
-            "a range of ids per sandbox, package installation and limits work",
+            "a range of ids per sandbox; package installation works",
         ),
         Mode::Subordinate => (
             "subordinate",

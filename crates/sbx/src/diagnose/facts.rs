@@ -24,6 +24,8 @@ pub(crate) struct Facts {
     pub(crate) subordinate: Subordinate,
     /// The actions that the kernel's seccomp knows; empty without seccomp.
     pub(crate) seccomp_actions: Vec<String>,
+    /// What making a sandbox's namespaces and mounts came to, when it was tried: why it failed.
+    pub(crate) trial: Result<(), String>,
     /// Mounts below /proc, which hide parts of it.
     pub(crate) proc_masks: Vec<String>,
     pub(crate) kvm: bool,

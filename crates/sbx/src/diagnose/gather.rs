@@ -1,11 +1,15 @@
-//! Gathers the facts: reads files below /proc, /sys and /etc and asks the daemon. Starts and creates nothing.
+//! Gathers the facts: reads files below /proc, /sys and /etc, asks the daemon, and tries once whether the kernel
+//! lets us make a sandbox's namespaces. Starts no daemon and leaves nothing.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
+use sbx_engine::error::chain;
+use sbx_engine::setup::Helper;
 use sbx_engine::{StateDir, ids};
+use sbx_proto::plan::Mode;
 
 use super::facts::{
     Cgroups, Daemon, Facts, Socket, Storage, StorageState, Subordinate, UserNamespaces,
@@ -21,10 +25,12 @@ pub(crate) fn gather(context: &Context) -> Result<Facts, Failure> {
     let path = context.env.get("PATH").unwrap_or_default();
     let ids = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
     let settings = state.settings()?;
+    let mode = ids::pick_mode(&ids, settings.mode);
     Ok(Facts {
         executable: std::env::current_exe().ok(),
         version: sbx_api::VERSION,
-        mode: ids::pick_mode(&ids, settings.mode),
+        mode,
+        trial: trial(&ids, mode),
         daemon: daemon(context),
         socket: socket(&state, uid.as_raw()),
         storage: storage(&state, uid.as_raw()),
@@ -46,6 +52,14 @@ pub(crate) fn gather(context: &Context) -> Result<Facts, Failure> {
         kvm: access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
         user,
     })
+}
+
+/// What files say may be wrong (a container's own filter, a security module): only a trial knows. It takes
+/// some milliseconds and leaves nothing.
+fn trial(facts: &ids::Facts, mode: Mode) -> Result<(), String> {
+    let ids = ids::maps(facts, mode, &[]).map_err(|error| chain(&error))?;
+    let helper = Helper::new(None, None).map_err(|error| error.to_string())?;
+    helper.probe(&ids).map_err(|error| chain(&error))
 }
 
 fn daemon(context: &Context) -> Daemon {

@@ -49,6 +49,7 @@ fn healthy() -> Facts {
             uids: 65_536,
             gids: 65_536,
         },
+        trial: Ok(()),
         seccomp_actions: vec!["allow".to_owned(), "user_notif".to_owned()],
         proc_masks: vec![],
         kvm: false,
@@ -136,7 +137,7 @@ fn old_kernels() {
     assert_eq!(kernel("5.11.0-49-generic", false), Some(Status::Fail));
     assert_eq!(kernel("4.18.0-553.el8", true), Some(Status::Fail));
     assert_eq!(kernel("5.12.0", false), None);
-    assert_eq!(kernel("5.15.0-91-generic", true), Some(Status::Warn));
+    assert_eq!(kernel("5.15.0-91-generic", true), Some(Status::Fail));
     assert_eq!(kernel("5.15.0-91-generic", false), None);
     assert_eq!(kernel("5.19", true), None);
 }
@@ -155,6 +156,8 @@ fn what_else_can_be_missing() {
     assert_eq!(fail(|facts| facts.nf_tables = false).1, Status::Warn);
     assert_eq!(fail(|facts| facts.cgroups = Cgroups::None).1, Status::Warn);
     assert_eq!(fail(|facts| facts.seccomp_actions.clear()).1, Status::Fail);
+    let trial = fail(|facts| facts.trial = Err("failed to make namespaces".to_owned()));
+    assert_eq!((trial.0, trial.1), ("Sandbox trial", Status::Fail));
     assert_eq!(
         fail(|facts| facts.proc_masks.push("/proc/kcore".to_owned())).1,
         Status::Fail

@@ -1,6 +1,6 @@
 //! `sbx exec`: arguments, streams, exit codes, environment, users, signals.
 
-mod pty;
+pub mod pty;
 mod streams;
 
 use std::ffi::OsString;

@@ -9,6 +9,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::ModeTest;
+use crate::exec::pty::Session;
 use crate::harness::{Mode, Ran, Sandbox, World, eventually};
 
 pub const TESTS: &[ModeTest] = &[
@@ -699,17 +700,18 @@ fn rm_busy(world: &'static World) {
             .err
             .contains("--force")
     );
-    let busy = |args: &[&str]| {
-        let session = ["--ctty", "--wait"].map(str::to_owned);
-        drop(session);
-        world.run(args)
-    };
     eventually("the session is counted", || {
         (world.inspect(&sandbox.name)["sessions"] == 1).then_some(())
     });
-    // What the daemon says to a client that does not force.
-    assert!(world.names().contains(&sandbox.name));
-    busy(&["rm", "--force", &sandbox.name]).ok();
+    for (answer, word) in [("n\r", "nothing was removed"), ("y\r", "1 running command")] {
+        let session = Session::start(world, &["rm", &sandbox.name]);
+        session.type_in(answer);
+        let (code, shown) = session.end();
+        assert_eq!(code, Some(1), "{shown}");
+        assert!(shown.contains(word), "{shown}");
+        assert_eq!(world.status(&sandbox.name), "running");
+    }
+    world.run(["rm", "--force", &sandbox.name]).ok();
     let ended = Ran::from(client.wait_with_output().unwrap());
     assert_ne!(ended.code, 0, "{ended:?}");
     assert!(!world.names().contains(&sandbox.name));

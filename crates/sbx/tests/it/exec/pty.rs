@@ -28,7 +28,7 @@ const ROWS: u16 = 31;
 const COLS: u16 = 117;
 
 /// `sbx` on a terminal of its own, and all that it has shown so far.
-struct Session {
+pub struct Session {
     master: Option<File>,
     shown: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
@@ -37,7 +37,7 @@ struct Session {
 
 impl Session {
     /// `setsid` makes the terminal the controlling one, as a terminal program does.
-    fn start(world: &World, args: &[&str]) -> Self {
+    pub fn start(world: &World, args: &[&str]) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = rustix::pty::openpt(flags).unwrap();
         rustix::pty::grantpt(&master).unwrap();
@@ -81,7 +81,7 @@ impl Session {
         }
     }
 
-    fn type_in(&self, text: &str) {
+    pub fn type_in(&self, text: &str) {
         self.master
             .as_ref()
             .unwrap()
@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// The exit code, once everything is shown.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();

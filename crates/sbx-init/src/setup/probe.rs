@@ -1,0 +1,39 @@
+//! Does this machine let us make a sandbox? Tries it, step by step, and leaves nothing.
+
+use std::os::fd::AsFd;
+
+use sbx_proto::plan::Ids;
+use sbx_sys::process::{self, Fork, SingleThreaded};
+use sbx_sys::seccomp;
+
+use super::{inner, tree};
+use crate::error::{SetupError, SetupResult, While};
+use crate::filter;
+
+/// Runs as root of a fresh user namespace, in fresh mount and pid namespaces.
+pub(super) fn run(proof: &SingleThreaded, ids: &Ids) -> SetupResult<()> {
+    let proc = tree::proc_mount()?;
+    let inner = inner::start(proof, ids, "probe", proc.as_fd())?;
+    process::setns(inner.namespaces.net.as_fd(), process::NEW_NET)
+        .doing(|| "join the new network namespace".into())?;
+    tree::try_everything(ids.mode)?;
+    try_filter(proof)
+}
+
+/// In a child: a filter cannot be taken off again.
+fn try_filter(proof: &SingleThreaded) -> SetupResult<()> {
+    match process::fork(proof, 0).doing(|| "fork".into())? {
+        Fork::Child => {
+            let installed = seccomp::install(&filter::program());
+            process::exit_now(i32::from(installed.is_err()))
+        }
+        Fork::Parent { pidfd, .. } => match process::exit_code(&pidfd) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(SetupError::new(
+                "install a system-call filter",
+                "the kernel refuses it",
+            )),
+            Err(error) => Err(error).doing(|| "wait for a child".into()),
+        },
+    }
+}
