@@ -15,7 +15,7 @@ use crate::autostop::deadline;
 use crate::control::Sender;
 use crate::name::SandboxName;
 use crate::record::{Record, RecordError};
-use crate::statedir::SandboxDir;
+use crate::statedir::{Durability, SandboxDir};
 
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -79,13 +79,26 @@ impl Entry {
 
     /// Changes the state and writes the record.
     pub(crate) fn update(&self, change: impl FnOnce(&mut State)) -> Result<(), RecordError> {
+        self.write(change, Durability::Soon)
+    }
+
+    /// Writes the record so that a power cut cannot take it back.
+    pub(crate) fn flush(&self) -> Result<(), RecordError> {
+        self.write(|_| {}, Durability::Now)
+    }
+
+    fn write(
+        &self,
+        change: impl FnOnce(&mut State),
+        durability: Durability,
+    ) -> Result<(), RecordError> {
         let _disk = lock(&self.disk);
         let record = {
             let mut state = self.state();
             change(&mut state);
             state.record.clone()
         };
-        record.write(&self.dir)
+        record.write(&self.dir, durability)
     }
 
     /// True when it runs and stays: the deadline moves away, so that a command can be started in peace.

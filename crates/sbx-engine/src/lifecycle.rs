@@ -167,7 +167,8 @@ impl Shared {
     /// Until the init ends or misbehaves; says which.
     fn listen(&self, entry: &Entry, link: &mut Link) -> &'static str {
         let grace = self.config.settings.auto_stop;
-        let mut unwritten = false;
+        // What create or start wrote is made durable here, where nobody waits for the disk.
+        let mut unwritten = true;
         loop {
             match link.next(unwritten.then_some(QUIET)) {
                 Ok(Event::Commands { running }) => {
@@ -176,7 +177,7 @@ impl Shared {
                     unwritten = true;
                 }
                 Ok(Event::Quiet) => {
-                    if let Err(error) = entry.update(|_| {}) {
+                    if let Err(error) = entry.flush() {
                         tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
                     }
                     unwritten = false;

@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
     use crate::record::tests::example;
-    use crate::statedir::{RECORD, write_atomic};
+    use crate::statedir::{Durability, RECORD, write_atomic};
 
     #[test]
     fn one_damaged_record_does_not_hide_the_others() {
@@ -72,9 +72,15 @@ mod tests {
             std::fs::create_dir(dir.path()).unwrap();
             let mut record = example(name, Mode::Root);
             record.status = Status::Running;
-            record.write(&dir).unwrap();
+            record.write(&dir, Durability::Soon).unwrap();
         }
-        write_atomic(&state.sandboxes().join("bb"), RECORD, b"{").unwrap();
+        write_atomic(
+            &state.sandboxes().join("bb"),
+            RECORD,
+            b"{",
+            Durability::Soon,
+        )
+        .unwrap();
         let shown: Vec<_> = list(&state)
             .unwrap()
             .into_iter()

@@ -422,7 +422,7 @@ mod tests {
         assert_eq!((plan.protocol, plan.ids), (PROTOCOL, record.ids));
         match plan.job {
             Job::Boot(boot) => *boot,
-            Job::Task(task) => panic!("not a boot: {task:?}"),
+            other => panic!("not a boot: {other:?}"),
         }
     }
 

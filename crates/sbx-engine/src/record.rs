@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::name::SandboxName;
-use crate::statedir::{RECORD, SandboxDir, write_atomic};
+use crate::statedir::{Durability, RECORD, SandboxDir, write_atomic};
 
 pub const VERSION: u32 = 1;
 /// A record is a few kilobytes; anything else was not written by us.
@@ -142,13 +142,14 @@ impl Record {
         Ok(record)
     }
 
-    pub fn write(&self, dir: &SandboxDir) -> Result<(), RecordError> {
+    pub fn write(&self, dir: &SandboxDir, durability: Durability) -> Result<(), RecordError> {
         let path = dir.record();
         let bytes = serde_json::to_vec_pretty(self).map_err(|source| RecordError::Damaged {
             path: path.clone(),
             source,
         })?;
-        write_atomic(dir.path(), RECORD, &bytes).map_err(|source| RecordError::Io { path, source })
+        write_atomic(dir.path(), RECORD, &bytes, durability)
+            .map_err(|source| RecordError::Io { path, source })
     }
 
     /// Nothing of it runs any more.
@@ -260,7 +261,7 @@ pub(crate) mod tests {
             },
             Timestamp::UNIX_EPOCH,
         );
-        record.write(&dir).unwrap();
+        record.write(&dir, Durability::Soon).unwrap();
         assert_eq!(Record::read(&dir).unwrap(), record);
     }
 
@@ -268,7 +269,9 @@ pub(crate) mod tests {
     fn what_is_not_ours_is_named() {
         let temp = tempfile::tempdir().unwrap();
         let dir = dir(temp.path(), "ab");
-        let write = |text: &str| write_atomic(dir.path(), RECORD, text.as_bytes()).unwrap();
+        let write = |text: &str| {
+            write_atomic(dir.path(), RECORD, text.as_bytes(), Durability::Soon).unwrap()
+        };
         write("{\"version\":1,");
         assert!(matches!(
             Record::read(&dir),
@@ -279,7 +282,7 @@ pub(crate) mod tests {
             Record::read(&dir),
             Err(RecordError::Version { version: 2, .. })
         ));
-        example("other", Mode::Root).write(&dir).unwrap();
+        example("other", Mode::Root).write(&dir, Durability::Soon).unwrap();
         assert!(matches!(
             Record::read(&dir),
             Err(RecordError::WrongName { .. })

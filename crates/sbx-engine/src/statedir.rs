@@ -172,7 +172,8 @@ impl StateDir {
     /// `daemon.json`: who serves, for people and for `daemon status`.
     pub fn write_daemon_info(&self, json: &[u8]) -> Result<(), StateError> {
         let path = self.root.join("daemon.json");
-        write_atomic(&self.root, "daemon.json", json).map_err(|source| io_error(&path, source))
+        write_atomic(&self.root, "daemon.json", json, Durability::Soon)
+            .map_err(|source| io_error(&path, source))
     }
 
     pub fn settings(&self) -> Result<Settings, StateError> {
@@ -235,8 +236,22 @@ impl SandboxDir {
     }
 }
 
+/// When a write must have reached the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// When it returns: what it says survives a power cut.
+    Now,
+    /// When the kernel gets to it: enough against a crash of the daemon, and not milliseconds slower.
+    Soon,
+}
+
 /// Writes `dir/name` so that a reader sees the old bytes or the new ones, also after a crash.
-pub fn write_atomic(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub fn write_atomic(
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+    durability: Durability,
+) -> io::Result<()> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);
     let temp = dir.join(format!(
@@ -248,7 +263,10 @@ pub fn write_atomic(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
         .open(&temp)
         .and_then(|mut file| {
             file.write_all(bytes)?;
-            file.sync_all()
+            match durability {
+                Durability::Now => file.sync_all(),
+                Durability::Soon => Ok(()),
+            }
         })
         .and_then(|()| fs::rename(&temp, dir.join(name)));
     if let Err(e) = written {
@@ -256,7 +274,10 @@ pub fn write_atomic(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
         drop(fs::remove_file(&temp));
         return Err(e);
     }
-    File::open(dir)?.sync_all()
+    match durability {
+        Durability::Now => File::open(dir)?.sync_all(),
+        Durability::Soon => Ok(()),
+    }
 }
 
 /// Whether a file name is one that [`write_atomic`] leaves behind when it is interrupted.
@@ -360,8 +381,8 @@ mod tests {
     #[test]
     fn atomic_writes_replace_and_leave_nothing_behind() {
         let temp = tempfile::tempdir().unwrap();
-        write_atomic(temp.path(), "f", b"one").unwrap();
-        write_atomic(temp.path(), "f", b"two").unwrap();
+        write_atomic(temp.path(), "f", b"one", Durability::Now).unwrap();
+        write_atomic(temp.path(), "f", b"two", Durability::Soon).unwrap();
         assert_eq!(fs::read(temp.path().join("f")).unwrap(), b"two");
         assert_eq!(mode(&temp.path().join("f")), 0o600);
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);

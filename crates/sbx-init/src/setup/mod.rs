@@ -168,8 +168,9 @@ fn help(
     if ids.mode == Mode::Root {
         let user = File::open(format!("/proc/{pid}/ns/user"))
             .doing(|| "open the new user namespace".into())?;
+        let mut root = sources::AsRoot::new(proof, ids, user.as_fd());
         for source in &boot.sources {
-            let tree = sources::open_as_root(proof, source, ids, user.as_fd())?;
+            let tree = root.open(source)?;
             fdpass::send_with_fds(child, b"s", &[tree.as_fd()])
                 .doing(|| "hand a mount over".into())?;
         }

@@ -1,6 +1,7 @@
 //! Opening what the host gives to a sandbox, as detached mounts.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -22,23 +23,43 @@ pub(super) fn open(source: &Source) -> SetupResult<OwnedFd> {
     Ok(tree)
 }
 
-/// The same for root, who may also say how ids look: `user` is the sandbox's user namespace.
-pub(super) fn open_as_root(
-    proof: &SingleThreaded,
-    source: &Source,
-    ids: &Ids,
-    user: BorrowedFd<'_>,
-) -> SetupResult<OwnedFd> {
-    let tree = open_tree(source)?;
-    match source.ids {
-        SourceIds::Plain => set_attributes(source, tree.as_fd(), None)?,
-        SourceIds::Shifted => set_attributes(source, tree.as_fd(), Some(user))?,
-        SourceIds::Owner { uid, gid } => {
-            let map = owner_namespace(proof, ids, uid, gid)?;
-            set_attributes(source, tree.as_fd(), Some(map.as_fd()))?;
+/// Opens sources as root, who may also say how ids look.
+pub(super) struct AsRoot<'a> {
+    proof: &'a SingleThreaded,
+    ids: &'a Ids,
+    /// The sandbox's user namespace.
+    user: BorrowedFd<'a>,
+    /// A map for each owner of a workspace.
+    owners: BTreeMap<(u32, u32), OwnedFd>,
+}
+
+impl<'a> AsRoot<'a> {
+    pub(super) fn new(proof: &'a SingleThreaded, ids: &'a Ids, user: BorrowedFd<'a>) -> Self {
+        Self {
+            proof,
+            ids,
+            user,
+            owners: BTreeMap::new(),
         }
     }
-    Ok(tree)
+
+    pub(super) fn open(&mut self, source: &Source) -> SetupResult<OwnedFd> {
+        let tree = open_tree(source)?;
+        match source.ids {
+            SourceIds::Plain => set_attributes(source, tree.as_fd(), None)?,
+            SourceIds::Shifted => set_attributes(source, tree.as_fd(), Some(self.user))?,
+            SourceIds::Owner { uid, gid } => {
+                let map = match self.owners.entry((uid, gid)) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        new.insert(owner_namespace(self.proof, self.ids, uid, gid)?)
+                    }
+                };
+                set_attributes(source, tree.as_fd(), Some(map.as_fd()))?;
+            }
+        }
+        Ok(tree)
+    }
 }
 
 /// The mounts that the helper sends, in the plan's order.

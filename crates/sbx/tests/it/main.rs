@@ -9,6 +9,7 @@ mod harness;
 mod leaks;
 mod lifecycle;
 mod sandbox;
+mod software;
 mod workspaces;
 
 use std::process::ExitCode;
@@ -41,6 +42,10 @@ fn main() -> ExitCode {
         }
         for (name, test) in AREAS.iter().copied().flatten() {
             trials.push(in_mode(mode, name, *test).with_ignored_flag(blocked.is_some()));
+        }
+        for (name, test) in software::TESTS.iter().copied().flatten() {
+            let name = format!("software::{name}");
+            trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
         }
         for (name, test) in escape::TESTS.iter().copied().flatten() {
             let name = format!("escape::{name}");

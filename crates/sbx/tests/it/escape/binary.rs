@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
-use super::{Guarded, PYTHON, attack};
+use super::{PYTHON, attack};
 use crate::ModeTest;
 use crate::harness::{World, programs};
 
@@ -35,80 +35,45 @@ attempt('stat', lambda: os.stat('/proc/1/exe'))
     }
 }
 
-/// The way of CVE-2019-5736: the helper is made to execute itself, and what is then `/proc/PID/exe` is
-/// opened for writing. A library of the sandbox's choice runs in it and keeps it alive.
+/// The way of CVE-2019-5736: the helper is made to execute itself, and what is then `/proc/PID/exe`, a file of
+/// the daemon's, is within reach.
 fn self_exe(world: &'static World) {
-    let name = |dir: &str| fs::read(programs().join(dir)).unwrap();
-    let before = (
-        name("sbx"),
-        fs::metadata(programs().join("sbx")).unwrap().mode(),
-    );
+    let program = programs().join("sbx");
+    let before = (fs::read(&program).unwrap(), fs::metadata(&program).unwrap().mode());
     let sandbox = world.sandbox("self-exe");
-    // A script whose interpreter is whoever executes it.
-    for (file, line) in [
-        ("direct", "#!/proc/self/exe daemon"),
-        ("thread", "#!/proc/thread-self/exe"),
-    ] {
-        world.write(&sandbox.path(file), format!("{line}\n"));
-        fs::set_permissions(sandbox.path(file), fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    std::os::unix::fs::symlink("/proc/self/exe", sandbox.path("link")).unwrap();
-    let link = sandbox.path("link");
-    let mut found = 0;
-    for (user, command) in [
-        ("agent", vec!["./direct"]),
-        ("root", vec!["./direct"]),
-        ("agent", vec!["./thread"]),
-        // A command line that does not end by itself.
-        (
-            "agent",
-            vec![link.to_str().unwrap(), "daemon", "start", "--foreground"],
-        ),
-        (
-            "agent",
-            vec![link.to_str().unwrap(), "exec", "-i", "x", "y"],
-        ),
-        ("root", vec![link.to_str().unwrap(), "exec", "-i", "x", "y"]),
-    ] {
-        // Stopped at its first instruction, or as soon as it can be: by a tracer that it is born under.
-        let mut exec = world.sbx(["exec", "-i", "-u", user, &sandbox.name]);
-        exec.args(&command)
+    for user in ["root", "agent"] {
+        // A script whose interpreter is whoever executes it. In a login shell's place it needs no request.
+        let script = sandbox.path("script");
+        world.write(&script, "#!/proc/self/exe --help\n");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let ready = sandbox.path(user);
+        let text = script_for(ready.to_str().unwrap());
+        let child = world
+            .sbx(["exec", "-i", "-u", user, &sandbox.name, PYTHON, "-"])
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let _held = Guarded(exec.spawn().unwrap());
-        let said = attack(
-            &sandbox,
-            user,
-            &short(include_str!("attack/own_binary.py")),
-            &[],
-        );
-        if said.result("found") == "True" {
-            found += 1;
-            let worked: Vec<_> = said
-                .results
-                .iter()
-                .filter(|(_, result)| *result == "ok")
-                .collect();
-            assert!(
-                worked.is_empty(),
-                "as {user} by {command:?}: {worked:?}\n{}",
-                said.all
-            );
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let attack = std::thread::spawn(move || super::Said::from(super::finish(child, &text)));
+        while !ready.exists() && !attack.is_finished() {
+            std::thread::yield_now();
         }
+        while !attack.is_finished() {
+            sandbox.exec_with(&["-u", user], [script.to_str().unwrap()]);
+        }
+        let said = attack.join().unwrap();
+        assert_eq!(said.result("found"), "True", "our program was never seen: {}", said.all);
+        let worked: Vec<_> = said.results.iter().filter(|(_, result)| *result == "ok").collect();
+        assert!(worked.is_empty(), "as {user}: {worked:?}\n{}", said.all);
     }
-    let after = (
-        name("sbx"),
-        fs::metadata(programs().join("sbx")).unwrap().mode(),
-    );
+    let after = (fs::read(&program).unwrap(), fs::metadata(&program).unwrap().mode());
     assert!(before == after, "the program on disk has changed");
     // The daemon still starts sandboxes from its copy.
     let other = world.sandbox("after-exe");
     assert_eq!(other.exec([PYTHON, "-c", "print(1)"]).ok(), "1");
-    let _ = found;
 }
 
-/// The search ends sooner: most of these end by themselves.
-fn short(program: &str) -> String {
-    program.replace("+ 20", "+ 1.5")
+fn script_for(ready: &str) -> Vec<u8> {
+    super::script(include_str!("attack/own_binary.py"), &[("READY", ready)])
 }

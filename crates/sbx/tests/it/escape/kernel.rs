@@ -63,7 +63,7 @@ fn calls(world: &'static World) {
 }
 
 fn proc_sys(world: &'static World) {
-    let watched = ["core_pattern", "modprobe", "sysrq", "hostname"]
+    let watched = ["core_pattern", "modprobe", "sysrq", "hostname", "pid_max"]
         .map(|name| format!("/proc/sys/kernel/{name}"));
     let read = || {
         watched
@@ -88,6 +88,8 @@ fn proc_sys(world: &'static World) {
             "kernel/auto_msgmni",
             "kernel/hostname",
             "kernel/domainname",
+            "kernel/pid_max",
+            "kernel/ns_last_pid",
         ];
         let opened: Vec<_> = said
             .all

@@ -108,7 +108,10 @@ impl Session {
 
     /// The exit code, once everything is shown.
     pub fn end(mut self) -> (Option<i32>, String) {
-        let status = self.child.wait().unwrap();
+        let ended = std::panic::AssertUnwindSafe(|| {
+            eventually("the session ends", || self.child.try_wait().unwrap())
+        });
+        let status = ended();
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }

@@ -18,7 +18,7 @@ for self in ("/proc/self", "/proc/thread-self"):
     for number in range(3, 80):
         for flags in (os.O_RDWR, os.O_RDONLY, os.O_WRONLY, os.O_PATH):
             try:
-                fd = os.open("%s/fd/%d" % (self, number), flags | os.O_CREAT, MODE)
+                fd = os.open("%s/fd/%d" % (self, number), flags | os.O_CREAT | os.O_NONBLOCK, MODE)
             except OSError:
                 continue
             opened += 1
@@ -36,7 +36,7 @@ for self in ("/proc/self", "/proc/thread-self"):
             os.close(fd)
     for name in ("mem", "maps", "environ", "auxv", "status", "cmdline", "exe", "stat", "attr/current", "ns/mnt", "ns/pid"):
         try:
-            fd = os.open("%s/%s" % (self, name), os.O_RDONLY | os.O_CREAT, MODE)
+            fd = os.open("%s/%s" % (self, name), os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK, MODE)
         except OSError:
             continue
         opened += 1

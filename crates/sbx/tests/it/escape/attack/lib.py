@@ -89,6 +89,29 @@ def nested(uid=0, gid=0):
     mount(None, "/", None, MS_REC | MS_PRIVATE)
 
 
+def nested_all():
+    """A user namespace with every id of the one above it, and mounts of its own."""
+    pid = os.getpid()
+    ready, go = os.pipe(), os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        os.read(ready[0], 1)
+        for name in ("uid_map", "gid_map"):
+            with open("/proc/self/" + name) as file:
+                lines = [line.split() for line in file]
+            with open("/proc/%d/%s" % (pid, name), "w") as file:
+                file.write("".join("%s %s %s\n" % (inside, inside, count) for inside, _, count in lines))
+        os.write(go[1], b"x")
+        os._exit(0)
+    unshare(CLONE_NEWUSER | CLONE_NEWNS)
+    os.write(ready[1], b"x")
+    os.read(go[0], 1)
+    os.waitpid(helper, 0)
+    for fd in ready + go:
+        os.close(fd)
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+
+
 def in_child(work):
     """Runs `work` in a process of its own: what it changes about itself ends with it."""
     sys.stdout.flush()

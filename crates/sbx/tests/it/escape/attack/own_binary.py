@@ -1,4 +1,5 @@
-# Runs beside a copy of our own program (started through #!/proc/self/exe): find it and change it.
+# Runs beside a copy of our own program (started through #!/proc/self/exe): find it, hold it and change it.
+open(READY, "w").close()
 deadline = time.monotonic() + 20
 pid = None
 while pid is None and time.monotonic() < deadline:
@@ -6,6 +7,7 @@ while pid is None and time.monotonic() < deadline:
         if name.isdigit() and int(name) not in (1, os.getpid()):
             try:
                 if "memfd:" in os.readlink("/proc/%s/exe" % name):
+                    os.kill(int(name), signal.SIGSTOP)
                     pid = int(name)
             except OSError:
                 pass

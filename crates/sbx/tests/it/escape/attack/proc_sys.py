@@ -38,6 +38,10 @@ for base in ("/proc", "/run/.visible/proc"):
             elif not read("%s/%s" % (base, name)):
                 raise OSError(errno.ENODATA, name)
         attempt(prefix + "read_" + name, look)
+try:
+    overwrite("/proc/sys/kernel/pid_max", b"12345")  # of this pid namespace, where the kernel has one per namespace
+except OSError:
+    pass
 for path in ("/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/ksm/run", "/sys/module/kernel/parameters/panic",
              "/sys/kernel/debug/x", "/sys/fs/cgroup/release_agent", "/sys/block/vda/queue/scheduler"):
     for base in ("", "/run/.visible"):

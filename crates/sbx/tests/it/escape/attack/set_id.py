@@ -224,6 +224,8 @@ def overlays(prefix):
 
 if HOW == "nested":
     nested(int(UID), int(UID))
+elif HOW == "all":
+    nested_all()
 calls("")
 capabilities("xattr_")
 overlays("")

@@ -1,0 +1,133 @@
+//! Software inside: packages are installed and change nothing outside, the caller's tool chains work, what
+//! runs in a container elsewhere runs, and nothing of the host shows that is not meant to.
+
+mod containers;
+mod host;
+mod languages;
+mod packages;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::ModeTest;
+use crate::harness::{Mode, Ran, Sandbox, World};
+
+pub(crate) const TESTS: &[&[ModeTest]] = &[
+    packages::TESTS,
+    languages::TESTS,
+    tools::TESTS,
+    containers::TESTS,
+    host::TESTS,
+];
+
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What this machine does not have to test with.
+fn blocked(reason: &str) {
+    eprintln!("environment_blocked: {reason}");
+}
+
+/// Whether the host has a program in its system directories; says so where it has not.
+fn host_has(program: &str) -> bool {
+    let found = SYSTEM_PATH
+        .split(':')
+        .any(|dir| Path::new(dir).join(program).exists());
+    if !found {
+        blocked(&format!("the host has no `{program}`"));
+    }
+    found
+}
+
+/// Root inside is a user of its own.
+fn has_real_root(world: &World) -> bool {
+    world.mode != Mode::Single
+}
+
+/// Those who install software: all have to be able to.
+fn users(world: &World) -> &'static [&'static str] {
+    if has_real_root(world) {
+        &["agent", "root"]
+    } else {
+        &["agent"]
+    }
+}
+
+/// A script by `bash` as `user`. It stops at the first command that fails.
+fn bash(sandbox: &Sandbox<'_>, user: &str, script: &str) -> Ran {
+    sandbox.exec_with(&["-u", user], ["bash", "-euc", script])
+}
+
+/// The same by a login shell.
+fn login(sandbox: &Sandbox<'_>, user: &str, script: &str) -> Ran {
+    sandbox.exec_with(&["-u", user], ["bash", "-lec", script])
+}
+
+fn python(sandbox: &Sandbox<'_>, user: &str, script: &str) -> Ran {
+    sandbox.exec_with(&["-u", user], ["/usr/bin/python3", "-c", script])
+}
+
+/// A host command's stdout.
+#[track_caller]
+fn outside(command: &mut Command) -> String {
+    Ran::from(command.output().unwrap()).ok()
+}
+
+/// A host shell as the mode's user.
+#[track_caller]
+fn host_sh(world: &World, dir: &Path, script: &str) -> String {
+    outside(world.command("sh").args(["-euc", script]).current_dir(dir))
+}
+
+/// What is below a directory: names, kinds, sizes, modes, owners, times.
+#[track_caller]
+fn listing(dir: &Path) -> String {
+    outside(
+        Command::new("find")
+            .arg(dir)
+            .args(["-printf", "%p %y %s %m %U %G %T@\\n"]),
+    )
+}
+
+/// A home of the mode's user for one test.
+fn home(world: &World) -> TempDir {
+    let dir = tempfile::Builder::new()
+        .prefix("sbx-home-")
+        .tempdir()
+        .unwrap();
+    world.own(dir.path());
+    dir
+}
+
+/// A sandbox whose caller has this home and PATH.
+fn sandbox_of<'a>(world: &'a World, hint: &str, caller: &[(&str, &str)]) -> Sandbox<'a> {
+    let (name, workspace) = (world.name(hint), world.workspace());
+    let mut create = world.sbx(["create", "--name", &name, "shell"]);
+    create.arg(&workspace).envs(caller.iter().copied());
+    outside(&mut create);
+    Sandbox {
+        world,
+        name,
+        workspace,
+    }
+}
+
+/// Writes a file below a home, and the directories above it.
+fn plant(world: &World, home: &Path, file: &str, text: &str, mode: u32) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = home.join(file);
+    let mut missing: Vec<_> = path
+        .ancestors()
+        .skip(1)
+        .take_while(|above| !above.exists())
+        .collect();
+    missing.reverse();
+    for dir in missing {
+        world.make_dir(dir);
+    }
+    world.write(&path, text);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    path
+}

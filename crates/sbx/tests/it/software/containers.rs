@@ -1,0 +1,335 @@
+//! What runs in a container elsewhere.
+
+use super::{bash, has_real_root, host_has, python, users};
+use crate::ModeTest;
+use crate::harness::World;
+
+pub(crate) const TESTS: &[ModeTest] = &[
+    ("sandboxes_inside_the_sandbox", nested),
+    ("ports_below_1024_and_ping", ports),
+    ("raw_sockets_on_the_own_loopback", raw_sockets),
+    ("the_host_name_is_the_sandboxs", host_name),
+    ("message_queues_and_shared_memory", queues),
+    ("terminals_made_inside", terminals),
+    ("tracing_an_own_child", tracing),
+    ("setuid_programs_of_the_own_layer", set_id),
+    ("file_capabilities_of_the_own_layer", capabilities),
+    ("accounts_are_managed_as_ever", accounts),
+    ("system_files_look_owned", ownership),
+];
+
+fn nested(world: &'static World) {
+    let sandbox = world.sandbox("nested");
+    for user in ["agent", "root"] {
+        if host_has("unshare") {
+            let script = "unshare -Urpfm --mount-proc sh -c 'ls /proc | grep -c \"^[0-9]\"; id -u; mount -t tmpfs x /mnt'";
+            let shown = bash(&sandbox, user, script).ok();
+            let (processes, id) = shown.split_once('\n').unwrap();
+            // The shell and its pipeline, nothing of the sandbox.
+            assert!(
+                processes.parse::<u32>().unwrap() <= 4 && id == "0",
+                "{user}: {shown}"
+            );
+            // A browser's sandbox: a user namespace with no map, and in it all the others.
+            bash(
+                &sandbox,
+                user,
+                "unshare -U true; unshare -U -p -n -i -f true",
+            )
+            .ok();
+        }
+        if host_has("bwrap") {
+            let common =
+                "bwrap --unshare-all --die-with-parent --proc /proc --dev /dev --tmpfs /tmp";
+            let script = format!(
+                "{common} --ro-bind / / --proc /proc --dev /dev sh -c 'echo $$; test -e /dev/pts/ptmx; ls /proc/1/status'"
+            );
+            assert_eq!(bash(&sandbox, user, &script).ok(), "2\n/proc/1/status");
+            let script = format!(
+                "{common} --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 \
+                 --uid 33 --gid 33 --hostname inner sh -c 'id -u; cat /proc/sys/kernel/hostname; ls /'"
+            );
+            assert_eq!(
+                bash(&sandbox, user, &script).ok(),
+                "33\ninner\nbin\ndev\nlib\nlib64\nproc\ntmp\nusr"
+            );
+        }
+    }
+}
+
+fn ports(world: &'static World) {
+    let sandbox = world.sandbox("ports");
+    let listen = "
+import socket
+for family, address in (socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1'):
+    server = socket.socket(family); server.bind((address, 80)); server.listen()
+    client = socket.create_connection((address, 80)); server.accept()[0].sendall(b'low')
+    assert client.recv(9) == b'low'
+";
+    let ping = "
+import socket
+ping = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP); ping.settimeout(10)
+ping.sendto(bytes([8, 0, 0, 0, 0, 1, 0, 1]), ('127.0.0.1', 0))
+assert ping.recv(99)[0] == 0
+";
+    for user in ["agent", "root"] {
+        python(&sandbox, user, listen).ok();
+    }
+    python(&sandbox, "agent", ping).ok();
+}
+
+fn raw_sockets(world: &'static World) {
+    if !has_real_root(world) {
+        return;
+    }
+    let sandbox = world.sandbox("raw");
+    let script = "
+import socket, struct
+ping = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP); ping.settimeout(10)
+ping.sendto(struct.pack('!BBHHH', 8, 0, 0xffff - 0x0800 - 2, 1, 1), ('127.0.0.1', 0))
+while ping.recv(99)[20] != 0: pass
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)); packets.bind(('lo', 0)); packets.settimeout(10)
+ping.sendto(struct.pack('!BBHHH', 8, 0, 0xffff - 0x0800 - 2, 1, 1), ('127.0.0.1', 0))
+assert packets.recv(99)
+";
+    python(&sandbox, "root", script).ok();
+    python(&sandbox, "agent", script).refused();
+}
+
+fn host_name(world: &'static World) {
+    let sandbox = world.sandbox("named");
+    let outside = rustix::system::uname().nodename().to_owned();
+    for command in [
+        "uname -n",
+        "cat /etc/hostname",
+        "cat /proc/sys/kernel/hostname",
+    ] {
+        assert_eq!(sandbox.sh(command).ok(), sandbox.name);
+    }
+    assert!(
+        sandbox
+            .exec(["getent", "hosts", &sandbox.name])
+            .ok()
+            .contains("127.0.1.1")
+    );
+    if has_real_root(world) {
+        assert_eq!(
+            python(
+                &sandbox,
+                "root",
+                "import socket; socket.sethostname('other'); print(socket.gethostname())"
+            )
+            .ok(),
+            "other"
+        );
+        assert_eq!(sandbox.exec(["uname", "-n"]).ok(), "other");
+        // Only until the next start.
+        world.run(["stop", &sandbox.name]).ok();
+        assert_eq!(sandbox.exec(["uname", "-n"]).ok(), sandbox.name);
+    }
+    assert_eq!(rustix::system::uname().nodename(), outside.as_c_str());
+}
+
+fn queues(world: &'static World) {
+    let sandbox = world.sandbox("queues");
+    let script = "
+import ctypes, os, multiprocessing.shared_memory as shared
+libc = ctypes.CDLL(None, use_errno=True)
+queue = libc.mq_open(b'/sbx-%d' % os.getuid(), os.O_CREAT | os.O_RDWR, 0o600, None)
+assert queue >= 0, os.strerror(ctypes.get_errno())
+assert libc.mq_send(queue, b'word', 4, 0) == 0
+assert 'sbx-%d' % os.getuid() in os.listdir('/dev/mqueue')
+memory = shared.SharedMemory(create=True, size=1 << 20); memory.buf[0] = 7
+assert shared.SharedMemory(memory.name).buf[0] == 7
+memory.close(); memory.unlink()
+";
+    for user in users(world) {
+        python(&sandbox, user, script).ok();
+    }
+    // They are the sandbox's own.
+    let other = world.sandbox("queues");
+    assert_eq!(
+        other.sh("ls /dev/mqueue /dev/shm").ok(),
+        "/dev/mqueue:\n\n/dev/shm:"
+    );
+}
+
+fn terminals(world: &'static World) {
+    let sandbox = world.sandbox("ptys");
+    let script = "
+import os, pty
+pid, master = pty.fork()
+if pid == 0:
+    os.execvp('sh', ['sh', '-c', 'tty; stty size; exec 3<>/dev/tty && echo controlling >&3'])
+text = b''
+try:
+    while data := os.read(master, 999): text += data
+except OSError: pass
+os.waitpid(pid, 0)
+assert text.split() == [b'/dev/pts/0', b'0', b'0', b'controlling'], text
+";
+    for user in ["agent", "root"] {
+        python(&sandbox, user, script).ok();
+        if host_has("script") {
+            let shown = bash(&sandbox, user, "script -qec 'tty' /dev/null </dev/null").ok();
+            assert_eq!(shown.trim(), "/dev/pts/0");
+        }
+    }
+}
+
+fn tracing(world: &'static World) {
+    let sandbox = world.sandbox("trace");
+    let script = "
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+pid = os.fork()
+if pid == 0:
+    assert libc.ptrace(0, 0, None, None) == 0  # PTRACE_TRACEME
+    os.kill(os.getpid(), signal.SIGSTOP)
+    os._exit(7)
+assert os.WIFSTOPPED(os.waitpid(pid, 0)[1])
+libc.ptrace(7, pid, None, None)  # PTRACE_CONT
+assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 7
+";
+    for user in ["agent", "root"] {
+        python(&sandbox, user, script).ok();
+        if host_has("strace") {
+            let shown = bash(&sandbox, user, "strace -f -e trace=execve true 2>&1").ok();
+            assert!(shown.contains("exited with 0"), "{shown}");
+        }
+    }
+}
+
+const PRINT_IDS: &str = r#"
+cat >ids.c <<'C'
+#include <stdio.h>
+#include <unistd.h>
+int main(void) { printf("%d %d\n", getuid(), geteuid()); return 0; }
+C
+gcc ids.c -o ids
+"#;
+
+fn set_id(world: &'static World) {
+    if !has_real_root(world) || !host_has("gcc") {
+        return;
+    }
+    let sandbox = world.sandbox("setid");
+    bash(&sandbox, "agent", &format!("cd /tmp; {PRINT_IDS}")).ok();
+    let script = "
+install -o root -m 4755 /tmp/ids /usr/local/bin/ids
+cp /tmp/ids /opt/by-chmod; chown root:root /opt/by-chmod; chmod u+s /opt/by-chmod
+cp -a /usr/local/bin/ids /opt/by-cp
+tar -C /usr/local/bin -cpf /opt/ids.tar ids; mkdir /opt/by-tar; tar -C /opt/by-tar -xpf /opt/ids.tar
+cp -a /usr/local/bin/ids /home/agent/ids
+stat -c '%a %U' /usr/local/bin/ids /opt/by-chmod /opt/by-cp /opt/by-tar/ids /home/agent/ids
+";
+    assert_eq!(
+        bash(&sandbox, "root", script).ok(),
+        ["4755 root"; 5].join("\n")
+    );
+    let script = "ids; /opt/by-chmod; /opt/by-cp; /opt/by-tar/ids; ~/ids";
+    for _ in 0..2 {
+        assert_eq!(
+            bash(&sandbox, "agent", script).ok(),
+            ["1000 0"; 5].join("\n")
+        );
+        // The bits outlive a stop.
+        world.run(["stop", &sandbox.name]).ok();
+    }
+}
+
+fn capabilities(world: &'static World) {
+    if !has_real_root(world) || !host_has("setcap") || !host_has("gcc") {
+        return;
+    }
+    let sandbox = world.sandbox("caps");
+    let script = r#"
+cd /tmp
+cat >caps.c <<'C'
+#include <stdio.h>
+#include <sys/socket.h>
+int main(void) { return socket(AF_INET, SOCK_RAW, 1) < 0; }
+C
+gcc caps.c -o caps
+! ./caps
+sudo install -m 755 caps /usr/local/bin/caps
+! caps
+sudo setcap cap_net_raw+ep /usr/local/bin/caps
+getcap /usr/local/bin/caps
+caps
+"#;
+    assert_eq!(
+        bash(&sandbox, "agent", script).ok(),
+        "/usr/local/bin/caps cap_net_raw=ep"
+    );
+    world.run(["stop", &sandbox.name]).ok();
+    sandbox.exec(["caps"]).ok();
+}
+
+fn accounts(world: &'static World) {
+    if !has_real_root(world) || !host_has("useradd") {
+        return;
+    }
+    let sandbox = world.sandbox("accounts");
+    let host = std::fs::read("/etc/passwd").unwrap();
+    let script = "
+useradd -m -s /bin/sh bob
+echo bob:secret | chpasswd
+passwd -q -l bob 2>/dev/null || passwd -l bob >/dev/null
+groupadd crew; usermod -aG crew bob; id -nG bob
+su - bob -c 'id -un; pwd; touch ~/mine; stat -c %U ~/mine'
+su agent -c 'id -u'
+chown bob:crew /home/bob/mine
+userdel -r bob; ! id bob 2>/dev/null
+";
+    assert_eq!(
+        bash(&sandbox, "root", script).ok(),
+        "bob crew\nbob\n/home/bob\nbob\n1000"
+    );
+    // The agent has no password and needs none.
+    bash(&sandbox, "agent", "su -c true </dev/null").refused();
+    assert_eq!(
+        bash(&sandbox, "agent", "sudo -u nobody id -un; sudo id -un").ok(),
+        "nobody\nroot"
+    );
+    assert_eq!(std::fs::read("/etc/passwd").unwrap(), host);
+}
+
+/// Programs look at who owns their files and refuse strangers': what they look at is root's or the agent's.
+fn ownership(world: &'static World) {
+    let sandbox = world.sandbox("owners");
+    let root = if has_real_root(world) {
+        "root root"
+    } else {
+        "agent agent"
+    };
+    let shown = sandbox
+        .sh("stat -c '%U %G' / /etc /etc/passwd /root /var /var/lib /usr /usr/local /tmp /run /dev")
+        .ok();
+    assert!(shown.lines().all(|line| line == root), "{shown}");
+    let shown = sandbox
+        .sh("stat -c '%U %G' ~ ~/.cache ~/.config ~/.local ~/.profile")
+        .ok();
+    assert!(shown.lines().all(|line| line == "agent agent"), "{shown}");
+    assert_eq!(
+        sandbox.sh("stat -c %a / /etc /tmp /home/agent /root").ok(),
+        "755\n755\n1777\n755\n755"
+    );
+    if has_real_root(world) {
+        assert_eq!(sandbox.root_sh("stat -c %a /etc/shadow; find /etc /var /root -xdev -user nobody ! -path '/var/*/partial'").ok(), "600");
+        // Every directory of the system can be written by root, and no setuid program is powerless.
+        assert_eq!(
+            sandbox
+                .root_sh("find /usr /opt -xdev -type d -user nobody -readable")
+                .ok(),
+            ""
+        );
+        assert_eq!(
+            sandbox
+                .root_sh("find /usr /opt -xdev -type f -perm /6000 -user nobody -readable")
+                .ok(),
+            ""
+        );
+        bash(&sandbox, "root", "install -D /bin/true /usr/share/sbx/new; sed -i s/a/b/ /usr/share/common-licenses/GPL-2 || true").ok();
+    }
+}

@@ -1,0 +1,317 @@
+//! The tools of the host and of the caller's PATH.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{
+    SYSTEM_PATH, bash, blocked, home, host_has, host_sh, listing, login, outside, plant,
+    sandbox_of, users,
+};
+use crate::ModeTest;
+use crate::harness::World;
+
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "system_tools_are_the_hosts_also_in_login_shells",
+        system_tools,
+    ),
+    ("git_commits_with_the_callers_identity", git),
+    (
+        "cargo_of_the_caller_builds_and_changes_nothing_outside",
+        cargo,
+    ),
+    (
+        "programs_installed_by_the_agent_are_found",
+        installed_programs,
+    ),
+    ("credentials_beside_tool_chains_stay_outside", credentials),
+    ("locale_and_time_zone_are_the_callers", locale),
+];
+
+fn system_tools(world: &'static World) {
+    let sandbox = world.sandbox("tools");
+    for (program, argument) in [
+        ("python3", "--version"),
+        ("node", "--version"),
+        ("git", "--version"),
+        ("perl", "--version"),
+        ("gcc", "--version"),
+        ("openssl", "version"),
+        ("bash", "--version"),
+    ] {
+        if !host_has(program) {
+            continue;
+        }
+        let version = outside(world.command(program).arg(argument));
+        assert_eq!(sandbox.exec([program, argument]).ok(), version);
+        for user in ["agent", "root"] {
+            assert_eq!(
+                login(&sandbox, user, &format!("{program} {argument}")).ok(),
+                version,
+                "{user}"
+            );
+        }
+    }
+}
+
+fn git(world: &'static World) {
+    if !host_has("git") {
+        return;
+    }
+    let home = home(world);
+    plant(
+        world,
+        home.path(),
+        ".gitconfig",
+        "[user]\n\tname = Ann Öther\n\temail = ann@example.org\n",
+        0o600,
+    );
+    let sandbox = sandbox_of(world, "git", &[("HOME", home.path().to_str().unwrap())]);
+    host_sh(
+        world,
+        &sandbox.workspace,
+        "git init -q -b main .; git -c user.name=x -c user.email=x@x commit -q --allow-empty -m outside",
+    );
+    bash(
+        &sandbox,
+        "agent",
+        "echo a >a; git add a; git commit -q -m agent",
+    )
+    .ok();
+    login(&sandbox, "agent", "git commit -q --allow-empty -m login").ok();
+    bash(
+        &sandbox,
+        "root",
+        "echo b >b; git add b; git commit -q -m root; git status --short",
+    )
+    .ok();
+    assert_eq!(
+        bash(
+            &sandbox,
+            "agent",
+            "git config user.name; git config user.email"
+        )
+        .ok(),
+        "Ann Öther\nann@example.org"
+    );
+    // Outside the history is whole, and the caller can go on with it.
+    let log = host_sh(
+        world,
+        &sandbox.workspace,
+        "git fsck --strict 2>&1 | grep -v ^notice || true; git log --format='%s %an %ae'",
+    );
+    let line = |subject: &str| format!("{subject} Ann Öther ann@example.org\n");
+    assert_eq!(
+        log,
+        [
+            line("root"),
+            line("login"),
+            line("agent"),
+            "outside x x@x".into()
+        ]
+        .concat()
+    );
+    host_sh(
+        world,
+        &sandbox.workspace,
+        "git -c user.name=x -c user.email=x@x commit -q --allow-empty -m again; git gc -q; rm -r .git",
+    );
+}
+
+/// Where the tester's own cargo is, if it is rustup's.
+fn rustup() -> Option<(PathBuf, PathBuf)> {
+    let home = PathBuf::from(std::env::var_os("HOME")?);
+    let place = |variable: &str, usual: &str| {
+        std::env::var_os(variable).map_or_else(|| home.join(usual), PathBuf::from)
+    };
+    let (cargo, rustup) = (
+        place("CARGO_HOME", ".cargo").join("bin"),
+        place("RUSTUP_HOME", ".rustup"),
+    );
+    (cargo.join("cargo").exists() && rustup.join("toolchains").is_dir()).then_some((cargo, rustup))
+}
+
+const CRATE: &str = r#"
+mkdir -p crate/src
+printf '[package]\nname = "sbxcrate"\nversion = "0.1.0"\nedition = "2021"\n' >crate/Cargo.toml
+echo 'fn main() { println!("cargo works"); }' >crate/src/main.rs
+"#;
+
+fn cargo(world: &'static World) {
+    if world.uid != rustix::process::geteuid().as_raw() {
+        return; // the tester's tool chains are not this user's
+    }
+    let Some((programs, rustup)) = rustup() else {
+        return blocked("the tester has no rustup");
+    };
+    // A home of the test's own: the tester's may change meanwhile.
+    let home = home(world);
+    let marker = plant(
+        world,
+        home.path(),
+        ".cargo/registry/marker",
+        "cached\n",
+        0o644,
+    );
+    world.make_dir(&home.path().join(".cargo/bin"));
+    for program in ["cargo", "rustc", "rustup"] {
+        std::fs::copy(
+            programs.join(program),
+            home.path().join(".cargo/bin").join(program),
+        )
+        .unwrap();
+    }
+    let path = format!("{}/.cargo/bin:{SYSTEM_PATH}", home.path().display());
+    let caller = [
+        ("HOME", home.path().to_str().unwrap()),
+        ("PATH", &path),
+        ("RUSTUP_HOME", rustup.to_str().unwrap()),
+    ];
+    let before = (listing(home.path()), listing(&rustup.join("toolchains")));
+    let sandbox = sandbox_of(world, "cargo", &caller);
+    host_sh(world, &sandbox.workspace, CRATE);
+    let build = "cd crate; rm -rf target; cargo build -q --offline; target/debug/sbxcrate";
+    assert_eq!(bash(&sandbox, "agent", build).ok(), "cargo works");
+    assert_eq!(login(&sandbox, "agent", build).ok(), "cargo works");
+    // What cargo keeps lies in the agent's home, above a copy of the caller's cache.
+    let script = "cat ~/.cargo/registry/marker; echo changed >~/.cargo/registry/marker; cargo install -q --offline --path crate; sbxcrate";
+    assert_eq!(bash(&sandbox, "agent", script).ok(), "cached\ncargo works");
+    assert_eq!(
+        bash(&sandbox, "agent", "type -P sbxcrate").ok(),
+        "/home/agent/.cargo/bin/sbxcrate"
+    );
+    bash(
+        &sandbox,
+        "root",
+        "cd /tmp; cargo new -q r; cd r; cargo run -q --offline",
+    )
+    .ok();
+    for refused in [
+        "touch $RUSTUP_HOME/x",
+        &format!("touch {}/x", home.path().join(".cargo/bin").display()),
+    ] {
+        for user in ["agent", "root"] {
+            bash(&sandbox, user, refused).refused();
+        }
+    }
+    assert_eq!(std::fs::read_to_string(marker).unwrap(), "cached\n");
+    assert_eq!(
+        (listing(home.path()), listing(&rustup.join("toolchains"))),
+        before
+    );
+}
+
+fn installed_programs(world: &'static World) {
+    let sandbox = world.sandbox("bins");
+    for dir in [".local/bin", ".cargo/bin", "go/bin"] {
+        let script = format!(
+            "mkdir -p ~/{dir}; printf '#!/bin/sh\\necho {dir}\\n' >~/{dir}/own; chmod 755 ~/{dir}/own"
+        );
+        bash(&sandbox, "agent", &script).ok();
+        assert_eq!(sandbox.exec(["own"]).ok(), dir);
+        assert_eq!(login(&sandbox, "agent", "own").ok(), dir);
+        bash(&sandbox, "agent", &format!("rm ~/{dir}/own")).ok();
+    }
+}
+
+const CANARY: &str = "sbx-canary-7f3a";
+
+/// What a home holds beside tool chains.
+const SECRETS: &[&str] = &[
+    ".aws/credentials",
+    ".cargo/credentials.toml",
+    ".cargo/config.toml",
+    ".config/gh/hosts.yml",
+    ".docker/config.json",
+    ".git-credentials",
+    ".netrc",
+    ".npmrc",
+    ".nvm/versions/node/v1/etc/npmrc",
+    ".pyenv/.git/config",
+    ".pyenv/.netrc",
+    ".pyenv/credentials.json",
+    ".pyenv/versions/3/.pypirc",
+    ".pyenv/versions/3/etc/.netrc",
+    ".rustup/.env",
+    ".ssh/id_ed25519",
+    "mytools/.env",
+    "mytools/id_rsa",
+    "mytools/server.key",
+    "notes.txt",
+];
+
+fn credentials(world: &'static World) {
+    let home = home(world);
+    for file in SECRETS {
+        // Readable for all: it is not the mode that hides them.
+        plant(world, home.path(), file, CANARY, 0o644);
+    }
+    let dirs = [
+        ".cargo/bin",
+        ".pyenv/shims",
+        ".nvm/versions/node/v1/bin",
+        "mytools",
+    ];
+    let mut path = String::new();
+    for (index, dir) in dirs.iter().enumerate() {
+        let program = format!("#!/bin/sh\necho tool {index}\n");
+        plant(
+            world,
+            home.path(),
+            &format!("{dir}/tool{index}"),
+            &program,
+            0o755,
+        );
+        path.push_str(&format!("{}/{dir}:", home.path().display()));
+    }
+    path.push_str(SYSTEM_PATH);
+    let caller = [
+        ("HOME", home.path().to_str().unwrap()),
+        ("PATH", &path),
+        ("AWS_SECRET_ACCESS_KEY", CANARY),
+        ("GITHUB_TOKEN", CANARY),
+    ];
+    let sandbox = sandbox_of(world, "creds", &caller);
+    for user in ["agent", "root"] {
+        for index in 0..dirs.len() {
+            let tool = format!("tool{index}");
+            assert_eq!(bash(&sandbox, user, &tool).ok(), format!("tool {index}"));
+            assert_eq!(login(&sandbox, user, &tool).ok(), format!("tool {index}"));
+        }
+        let search = format!(
+            "c={}; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c \"$c-7f3a\" || true; \
+             grep -rsl --devices=skip \"$c-7f3a\" {} /home /root /etc /opt /run /tmp /var /srv /mnt /media || true",
+            CANARY.trim_end_matches("-7f3a"),
+            home.path().display(),
+        );
+        assert_eq!(bash(&sandbox, user, &search).ok(), "0", "{user}");
+    }
+    // Neither through a path that exists outside.
+    for file in SECRETS {
+        let path = home.path().join(file);
+        let ran = sandbox.exec_with(&["-u", "root"], [Path::new("cat"), &path]);
+        assert!(!ran.out.contains(CANARY), "{file}");
+    }
+}
+
+fn locale(world: &'static World) {
+    let caller = [
+        ("TZ", "Pacific/Kiritimati"),
+        ("LC_ALL", "C.UTF-8"),
+        ("LANGUAGE", "de"),
+    ];
+    let sandbox = sandbox_of(world, "locale", &caller);
+    for user in users(world) {
+        let shown = login(
+            &sandbox,
+            user,
+            "date +%z; echo $LC_ALL $LANG $LANGUAGE; printf ä | wc -m",
+        )
+        .ok();
+        assert_eq!(shown, "+1400\nC.UTF-8 C.UTF-8 de\n1");
+    }
+    // Without a variable it is the machine's.
+    let sandbox = world.sandbox("zone");
+    let zone = outside(Command::new("date").arg("+%Z").env_remove("TZ"));
+    assert_eq!(sandbox.exec(["date", "+%Z"]).ok(), zone);
+}
