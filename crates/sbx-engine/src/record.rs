@@ -282,7 +282,9 @@ pub(crate) mod tests {
             Record::read(&dir),
             Err(RecordError::Version { version: 2, .. })
         ));
-        example("other", Mode::Root).write(&dir, Durability::Soon).unwrap();
+        example("other", Mode::Root)
+            .write(&dir, Durability::Soon)
+            .unwrap();
         assert!(matches!(
             Record::read(&dir),
             Err(RecordError::WrongName { .. })

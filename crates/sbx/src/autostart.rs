@@ -1,4 +1,4 @@
-//! Starting `sandboxd`: our own executable, detached, told apart by its name.
+//! Starting `sandboxd`: the program beside ours, detached.
 //!
 //! The daemon's stdout is a pipe to us until it serves: one line `ready` means yes, the end means no.
 
@@ -20,10 +20,10 @@ use sbx_engine::statedir::SOCKET;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 
-/// The name under which our executable is the daemon.
-pub(crate) const DAEMON_NAME: &str = "sandboxd";
+/// The daemon's program, which is installed together with ours.
+const DAEMON_NAME: &str = "sandboxd";
 /// What the daemon says when it serves.
-pub(crate) const READY: &[u8] = b"ready\n";
+const READY: &[u8] = b"ready\n";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How much of the log an error shows.
 const TAIL: u64 = 2048;
@@ -33,7 +33,7 @@ pub(crate) fn start(context: &Context, state: &StateDir) -> Result<UnixStream, F
     state.claim()?;
     context.ui.progress("Starting sandboxd daemon...");
     let log_end = std::fs::metadata(state.log()).map_or(0, |meta| meta.len());
-    let ready = spawn(context, state)
+    let ready = spawn(context, state, program()?)
         .map_err(|error| Failure::new(Kind::Engine, format!("cannot start sandboxd: {error}")))?;
     let deadline = Instant::now() + PATIENCE;
     let patience = if wait_ready(ready, deadline) {
@@ -61,23 +61,46 @@ pub(crate) fn start(context: &Context, state: &StateDir) -> Result<UnixStream, F
     }
 }
 
-/// The executable of this process, also after an upgrade has replaced or removed the file.
-fn own_executable() -> PathBuf {
-    match std::env::current_exe() {
-        Ok(path) if path.exists() => path,
-        _ => PathBuf::from("/proc/self/exe"),
+/// The daemon in the foreground, in place of this process. Returns only when that fails.
+pub(crate) fn become_daemon(context: &Context, state: &StateDir) -> Failure {
+    let attempt = || -> Result<io::Error, Failure> {
+        state.claim()?;
+        let program = program()?;
+        let mut command = Command::new(program);
+        command
+            .arg("--foreground")
+            .env_clear()
+            .envs(context.env.for_daemon())
+            .current_dir("/");
+        Ok(command.exec())
+    };
+    match attempt() {
+        Ok(error) => Failure::new(Kind::Engine, format!("cannot start sandboxd: {error}")),
+        Err(failure) => failure,
     }
 }
 
-fn spawn(context: &Context, state: &StateDir) -> io::Result<ChildStdout> {
+/// Never looked for elsewhere: it must be of our own version.
+fn program() -> Result<PathBuf, Failure> {
+    let beside = std::env::current_exe()
+        .map(|path| path.with_file_name(DAEMON_NAME))
+        .unwrap_or_default();
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    let message = format!("the daemon's program `{}` is missing", beside.display());
+    Err(Failure::new(Kind::Engine, message)
+        .hint("install `sbx`, `sandboxd` and `sbx-sudo` together"))
+}
+
+fn spawn(context: &Context, state: &StateDir, program: PathBuf) -> io::Result<ChildStdout> {
     let log = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o600)
         .open(state.log())?;
-    let mut command = Command::new(own_executable());
+    let mut command = Command::new(program);
     command
-        .arg0(DAEMON_NAME)
         .env_clear()
         .envs(context.env.for_daemon())
         .current_dir("/")

@@ -1,7 +1,7 @@
 //! `sbx`: the command line of the sandbox engine.
 //!
-//! The same executable is the daemon (under the name `sandboxd`) and the setup helper with the init of every
-//! sandbox (under the name `sbx-init`); those two are told apart before anything else happens.
+//! The daemon is a program of its own, `sandboxd`, beside this one: a command in a sandbox should not have to
+//! load it. Under the name `sbx-init` this program is the setup helper as well, for `sbx diagnose`.
 
 mod agents;
 mod attach;
@@ -22,7 +22,6 @@ mod names;
 mod plumbing;
 mod reading;
 mod relay;
-mod serve;
 mod statusfile;
 mod terminal;
 mod text;
@@ -44,11 +43,7 @@ fn main() -> ExitCode {
     if program.is_some_and(|name| name == "sbx-init") {
         return sbx_init::helper_main(sbx_engine::setup::run_task);
     }
-    let env = Env::from_process();
-    if program.is_some_and(|name| name == autostart::DAEMON_NAME) {
-        return serve::as_daemon(&env);
-    }
-    command_line(env, &args)
+    command_line(Env::from_process(), &args)
 }
 
 fn command_line(env: Env, args: &[OsString]) -> ExitCode {

@@ -157,7 +157,9 @@ impl World {
         change(&mut record);
         let dir = self.state.sandbox(&record.name);
         std::fs::create_dir_all(dir.path()).unwrap();
-        record.write(&dir, sbx_engine::statedir::Durability::Soon).unwrap();
+        record
+            .write(&dir, sbx_engine::statedir::Durability::Soon)
+            .unwrap();
         dir.path().to_owned()
     }
 

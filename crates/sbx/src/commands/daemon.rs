@@ -10,7 +10,7 @@ use crate::autostart;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
-use crate::{reading, serve};
+use crate::reading;
 
 /// How long a daemon that was told to end may take for it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -100,7 +100,10 @@ fn start(context: &Context, detach: bool) -> Result<(), Failure> {
             .note(format!("sandboxd serves {}", state.socket().display()));
         return Ok(());
     }
-    serve::in_foreground(context, state)
+    context
+        .ui
+        .note(format!("sandboxd serves {}", state.socket().display()));
+    Err(autostart::become_daemon(context, &state))
 }
 
 fn stop(context: &Context) -> Result<(), Failure> {

@@ -460,6 +460,7 @@ pub fn programs() -> &'static Path {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for (name, path) in [
             ("sbx", env!("CARGO_BIN_EXE_sbx")),
+            ("sandboxd", env!("CARGO_BIN_EXE_sandboxd")),
             ("sbx-sudo", env!("CARGO_BIN_EXE_sbx-sudo")),
         ] {
             fs::copy(path, dir.path().join(name)).unwrap();

@@ -1,5 +1,292 @@
-//! TODO
+//! Nothing is left behind: everything that a sandbox is made of is counted before and after, in a world of its own.
+//!
+//! Other tests make sandboxes at the same time, so what is counted is told apart by the world's own directory,
+//! which is in the mount table of every process of its sandboxes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::ModeTest;
+use crate::exec::pty::Session;
+use crate::harness::{Sandbox, World, eventually, tester_is_root};
 
-pub const TESTS: &[ModeTest] = &[];
+pub const TESTS: &[ModeTest] = &[
+    ("leaks::create_exec_stop_rm", whole_life),
+    ("leaks::rm_all_force_while_everything_runs", rm_all),
+    ("leaks::creates_that_fail", failed_creates),
+    ("leaks::an_init_that_dies", dead_init),
+    ("leaks::after_the_daemon_nothing_runs", after_the_daemon),
+];
+
+/// Everything of a world that can be left behind.
+#[derive(Debug, PartialEq, Eq)]
+struct Count {
+    names: Vec<String>,
+    /// Below the state directory, without the templates: they stay on purpose.
+    files: BTreeSet<PathBuf>,
+    /// Lines of the host's own mount table.
+    mounts: Vec<String>,
+    /// Processes in a mount namespace of this world's sandboxes.
+    processes: BTreeSet<i32>,
+    /// The namespaces that they are in.
+    namespaces: BTreeSet<String>,
+    /// What the daemon has open, by kind: numbers in it differ from time to time.
+    descriptors: Vec<String>,
+    /// Of the daemon.
+    children: BTreeSet<i32>,
+    threads: usize,
+    cgroups: BTreeSet<PathBuf>,
+}
+
+impl Count {
+    fn of(world: &World) -> Self {
+        let root = world.state().parent().unwrap().to_path_buf();
+        let root = root.to_str().unwrap();
+        let daemon = world.daemon_pid();
+        let processes = processes(root);
+        Self {
+            names: world.names(),
+            files: files(&world.state()),
+            mounts: lines_with(Path::new("/proc/self/mountinfo"), root),
+            namespaces: processes.iter().flat_map(|pid| namespaces(*pid)).filter(|ns| !namespaces_of_ours().contains(ns)).collect(),
+            processes,
+            descriptors: descriptors(daemon),
+            children: children(daemon),
+            threads: fs::read_dir(format!("/proc/{daemon}/task")).map_or(0, Iterator::count),
+            cgroups: cgroups(root),
+        }
+    }
+}
+
+fn lines_with(file: &Path, word: &str) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter(|line| line.contains(word)).map(str::to_owned).collect()
+}
+
+fn all_pids() -> impl Iterator<Item = i32> {
+    fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn processes(root: &str) -> BTreeSet<i32> {
+    all_pids().filter(|pid| !lines_with(Path::new(&format!("/proc/{pid}/mountinfo")), root).is_empty()).collect()
+}
+
+fn namespaces(pid: i32) -> Vec<String> {
+    let links = fs::read_dir(format!("/proc/{pid}/ns")).into_iter().flatten().flatten();
+    links.filter_map(|link| Some(fs::read_link(link.path()).ok()?.to_str()?.to_owned())).collect()
+}
+
+fn namespaces_of_ours() -> Vec<String> {
+    namespaces(i32::try_from(std::process::id()).unwrap())
+}
+
+fn files(state: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![state.to_path_buf()];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path != state.join("templates") {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    open.push(path.clone());
+                }
+                found.insert(path);
+            }
+        }
+    }
+    found
+}
+
+fn descriptors(daemon: i32) -> Vec<String> {
+    let fds = fs::read_dir(format!("/proc/{daemon}/fd")).into_iter().flatten().flatten();
+    let mut kinds: Vec<String> = fds
+        .filter_map(|fd| {
+            let target = fs::read_link(fd.path()).ok()?;
+            // `socket:[123]`, `pipe:[123]`, `net:[123]`; a path as it is.
+            Some(target.to_str()?.split('[').next()?.to_owned())
+        })
+        .collect();
+    kinds.sort();
+    kinds
+}
+
+fn children(daemon: i32) -> BTreeSet<i32> {
+    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Control groups that are named after something of this world, or hold a process of it.
+fn cgroups(root: &str) -> BTreeSet<PathBuf> {
+    let ours = processes(root);
+    let word = Path::new(root).file_name().unwrap().to_str().unwrap();
+    let mut found = BTreeSet::new();
+    let mut open = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(dir) = open.pop() {
+        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        let holds = procs.lines().any(|pid| pid.parse().is_ok_and(|pid: i32| ours.contains(&pid)));
+        if holds || dir.to_string_lossy().contains(word) {
+            found.insert(dir.clone());
+        }
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// A world whose daemon has made and removed a sandbox before: what it makes once is made.
+fn settled(world: &World) -> World {
+    let world = World::fresh(world.mode);
+    drop(world.sandbox("warm-up"));
+    world
+}
+
+/// What is counted comes back to what it was.
+#[track_caller]
+fn same_again(world: &World, before: &Count) {
+    let mut last = None;
+    let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eventually("everything is gone", || {
+            let now = Count::of(world);
+            let same = now == *before;
+            last = Some(now);
+            same.then_some(())
+        });
+    }));
+    if again.is_err() {
+        assert_eq!(last.as_ref(), Some(before));
+    }
+}
+
+/// The pool of a daemon's idle threads shrinks by itself, after seconds.
+fn rest(world: &World) -> Count {
+    let mut before = Count::of(world);
+    eventually("the daemon is at rest", || {
+        let now = Count::of(world);
+        let same = now == before && now.processes.is_empty() && now.threads <= 4;
+        before = now;
+        same.then_some(())
+    });
+    before
+}
+
+/// Uses a sandbox in every way that opens something.
+fn use_it(sandbox: &Sandbox<'_>) {
+    sandbox.sh("echo x > file; mkdir -p ~/a/b; echo y > ~/a/b/c").ok();
+    sandbox.root_sh("mkdir -p made/by; echo root > made/by/root; mkdir -m 000 ~/closed").ok();
+    sandbox.exec(["no-such-program"]).fails(127);
+    sandbox.exec_with(&["-d"], ["sh", "-c", "echo logged; sleep 1000"]).ok();
+    sandbox.sh("sleep 1000 >/dev/null 2>&1 & setsid sleep 1000 >/dev/null 2>&1 & unshare -rmpf sleep 1000 >/dev/null 2>&1 & true").ok();
+    let session = Session::start(sandbox.world, &["exec", "-it", &sandbox.name, "sh", "-c", "tty; exit 3"]);
+    assert_eq!(session.end().0, Some(3));
+}
+
+fn whole_life(world: &'static World) {
+    let world = settled(world);
+    let before = rest(&world);
+    for _ in 0..3 {
+        let sandbox = world.sandbox("life");
+        use_it(&sandbox);
+        let during = Count::of(&world);
+        if tester_is_root() {
+            // The count sees what there is.
+            assert!(during.processes.len() > 3, "{during:?}");
+            assert!(during.namespaces.len() >= 7, "{during:?}");
+            assert!(during.children.len() == 1 && during.descriptors.len() > before.descriptors.len(), "{during:?}");
+        }
+        assert!(during.files.len() > before.files.len());
+        assert_eq!(during.mounts, before.mounts, "the host's mount table");
+        world.run(["stop", &sandbox.name]).ok();
+        let stopped = Count::of(&world);
+        assert!(stopped.processes.is_empty() && stopped.namespaces.is_empty(), "{stopped:?}");
+        assert!(!world.state().join("vm").join(&sandbox.name).join("exec.sock").exists());
+        sandbox.exec(["true"]).ok();
+        world.run(["rm", "--force", &sandbox.name]).ok();
+        assert_eq!(fs::read_dir(world.state().join("vm")).unwrap().count(), 0);
+    }
+    same_again(&world, &before);
+}
+
+fn rm_all(world: &'static World) {
+    let world = settled(world);
+    let before = rest(&world);
+    let sandboxes: Vec<_> = (0..4).map(|_| world.sandbox("all")).collect();
+    for sandbox in &sandboxes {
+        use_it(sandbox);
+    }
+    let clients: Vec<_> = sandboxes.iter().map(|sandbox| world.sbx(["exec", &sandbox.name, "sleep", "1000"]).spawn().unwrap()).collect();
+    for sandbox in &sandboxes {
+        eventually("the command runs", || (world.inspect(&sandbox.name)["sessions"].as_u64()? >= 2).then_some(()));
+    }
+    // One of them is stopped.
+    world.run(["stop", &sandboxes[0].name]).ok();
+    world.run(["rm", "--all", "--force"]).ok();
+    assert!(world.names().is_empty());
+    assert_eq!(fs::read_dir(world.state().join("vm")).unwrap().count(), 0);
+    for mut client in clients {
+        assert_ne!(client.wait().unwrap().code(), Some(0));
+    }
+    same_again(&world, &before);
+}
+
+fn failed_creates(world: &'static World) {
+    let world = settled(world);
+    let before = rest(&world);
+    let dir = world.workspace();
+    let path = dir.to_str().unwrap();
+    let create = |more: &[&str]| world.run(["create", "--name", "broken"].iter().chain(more));
+    for more in [&["shell", "/no/such"][..], &["shell", "/"], &["shell", path, "/proc:ro"], &["claude", path], &["--platform", "plan9/mips", "shell", path], &["-e", "=x", "shell", path]] {
+        create(more).refused();
+    }
+    // The boot itself fails: no place for its layers.
+    let blocker = world.state().join("templates");
+    let aside = world.state().join("templates-aside");
+    fs::rename(&blocker, &aside).unwrap();
+    world.write(&blocker, "");
+    for _ in 0..3 {
+        create(&["shell", path]).refused();
+    }
+    fs::remove_file(&blocker).unwrap();
+    fs::rename(&aside, &blocker).unwrap();
+    same_again(&world, &before);
+    // And a success after that is as clean.
+    create(&["shell", path]).ok();
+    world.run(["rm", "--force", "broken"]).ok();
+    same_again(&world, &before);
+}
+
+fn dead_init(world: &'static World) {
+    let world = settled(world);
+    let before = rest(&world);
+    let sandbox = world.sandbox("dead");
+    use_it(&sandbox);
+    let init = rustix::process::Pid::from_raw(world.init_pid(&sandbox.name)).unwrap();
+    rustix::process::kill_process(init, rustix::process::Signal::KILL).unwrap();
+    eventually("the daemon knows", || (world.status(&sandbox.name) == "stopped").then_some(()));
+    let stopped = Count::of(&world);
+    assert!(stopped.processes.is_empty(), "{stopped:?}");
+    world.run(["rm", "--force", &sandbox.name]).ok();
+    same_again(&world, &before);
+}
+
+fn after_the_daemon(world: &'static World) {
+    let world = settled(world);
+    let root = world.state().parent().unwrap().to_str().unwrap().to_owned();
+    let sandbox = world.sandbox("last");
+    use_it(&sandbox);
+    let daemon = world.daemon_pid();
+    world.run(["daemon", "stop"]).ok();
+    assert!(processes(&root).is_empty());
+    assert!(!Path::new(&format!("/proc/{daemon}/fd")).exists());
+    let sockets: Vec<_> = files(&world.state()).into_iter().filter(|path| path.extension().is_some_and(|end| end == "sock")).collect();
+    assert_eq!(sockets, Vec::<PathBuf>::new());
+    // A removal without a daemon starts one, and cleans up all the same.
+    world.run(["rm", "--force", &sandbox.name]).ok();
+    assert_eq!(fs::read_dir(world.state().join("vm")).unwrap().count(), 0);
+}

@@ -37,9 +37,15 @@ attempt('stat', lambda: os.stat('/proc/1/exe'))
 
 /// The way of CVE-2019-5736: the helper is made to execute itself, and what is then `/proc/PID/exe`, a file of
 /// the daemon's, is within reach.
-fn self_exe(world: &'static World) {
+fn self_exe(shared: &'static World) {
+    // A daemon whose program is spoilt is not to be in the way of other tests.
+    let world = World::fresh(shared.mode);
+    let world = &world;
     let program = programs().join("sbx");
-    let before = (fs::read(&program).unwrap(), fs::metadata(&program).unwrap().mode());
+    let before = (
+        fs::read(&program).unwrap(),
+        fs::metadata(&program).unwrap().mode(),
+    );
     let sandbox = world.sandbox("self-exe");
     for user in ["root", "agent"] {
         // A script whose interpreter is whoever executes it. In a login shell's place it needs no request.
@@ -63,11 +69,23 @@ fn self_exe(world: &'static World) {
             sandbox.exec_with(&["-u", user], [script.to_str().unwrap()]);
         }
         let said = attack.join().unwrap();
-        assert_eq!(said.result("found"), "True", "our program was never seen: {}", said.all);
-        let worked: Vec<_> = said.results.iter().filter(|(_, result)| *result == "ok").collect();
+        assert_eq!(
+            said.result("found"),
+            "True",
+            "our program was never seen: {}",
+            said.all
+        );
+        let worked: Vec<_> = said
+            .results
+            .iter()
+            .filter(|(_, result)| *result == "ok")
+            .collect();
         assert!(worked.is_empty(), "as {user}: {worked:?}\n{}", said.all);
     }
-    let after = (fs::read(&program).unwrap(), fs::metadata(&program).unwrap().mode());
+    let after = (
+        fs::read(&program).unwrap(),
+        fs::metadata(&program).unwrap().mode(),
+    );
     assert!(before == after, "the program on disk has changed");
     // The daemon still starts sandboxes from its copy.
     let other = world.sandbox("after-exe");
