@@ -188,8 +188,13 @@ impl<'a> Client<'a> {
                 .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?,
             None => Vec::new(),
         };
-        let stream = self.connect()?;
-        let response = http::exchange(&stream, method, path, &body, timeout).map_err(|error| {
+        let ask = |stream: UnixStream| http::exchange(&stream, method, path, &body, timeout);
+        let mut answer = ask(self.connect()?);
+        // It ended while it was asked, and perhaps another one serves: reading twice does no harm.
+        if method == "GET" && answer.as_ref().is_err_and(hung_up) {
+            answer = ask(self.connect()?);
+        }
+        let response = answer.map_err(|error| {
             let log = self.state.log();
             Failure::new(
                 Kind::Engine,
@@ -214,6 +219,16 @@ pub(crate) fn nobody_listens(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}
+
+/// The daemon went away without an answer.
+fn hung_up(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof
     )
 }
 

@@ -45,6 +45,12 @@ pub(crate) fn exchange(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             other => other?,
         };
+        if count == 0 && received.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "connection closed without an answer",
+            ));
+        }
         if count == 0 {
             return parse(&received, Stream::Ended)?
                 .ok_or_else(|| malformed("connection closed in the middle of an answer"));

@@ -1,9 +1,10 @@
-//! Package caches of the caller that are a lower layer below `/home/agent`.
+//! Directories of the caller that a sandbox writes copies of: package caches, below `/home/agent`, and the
+//! wrappers of version managers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::layout::OverlayDir;
+use super::layout::{HostBind, OverlayDir};
 use super::spec::layer_name;
 
 /// A directory of the host, and its owner.
@@ -77,6 +78,32 @@ pub(super) fn caches(
                 .unwrap_or_else(|| home.join(cache.home));
             let found = probe(&place)?;
             let target = Path::new("/home/agent").join(cache.target);
+            Some(OverlayDir {
+                dir: layer_name(&target),
+                target,
+                lowers: vec![found.path],
+                as_owner: Some(found.owner),
+            })
+        })
+        .collect()
+}
+
+/// Where pyenv, rbenv and their like keep a wrapper per program. They write it again after every installation,
+/// and an installation that cannot is a failed one (`pip install` ends with 1).
+const SHIMS: &str = "shims";
+
+/// The wrappers of the tool chains in `binds`, at their own places.
+pub(super) fn shims(
+    binds: &[HostBind],
+    probe: &dyn Fn(&Path) -> Option<CacheDir>,
+) -> Vec<OverlayDir> {
+    binds
+        .iter()
+        .filter_map(|bind| {
+            // Not a link to something that is not shown.
+            let found = probe(&bind.source.join(SHIMS))
+                .filter(|found| found.path.starts_with(&bind.source))?;
+            let target = bind.target.join(SHIMS);
             Some(OverlayDir {
                 dir: layer_name(&target),
                 target,

@@ -11,7 +11,7 @@ use sbx_proto::plan::Mode;
 
 use super::TemplateError;
 use super::build::{LAYERS, ROOT};
-use super::caches::{CacheDir, caches};
+use super::caches::{CacheDir, caches, shims};
 use super::copy::{make_dir, may_enter, present, write_file};
 use super::env::env;
 use super::error::At as _;
@@ -220,22 +220,20 @@ pub(super) fn lay_out(
     let env = env(caller, &tools.path, &|path| {
         path.is_dir() && tools.shows(path)
     });
+    let probe = |path: &Path| cache_dir(path, mountinfo, &state);
+    let mut writable = shims(&tools.binds, &probe);
     binds.extend(tools.binds);
     let home = Path::new(&caller.home);
-    let caches = if home.is_absolute() {
-        caches(home, &caller.env, &|path| {
-            cache_dir(path, mountinfo, &state)
-        })
-    } else {
-        Vec::new()
-    };
+    if home.is_absolute() {
+        writable.extend(caches(home, &caller.env, &probe));
+    }
     HostLayout {
         fingerprint,
         root_lower: template.join(ROOT),
         overlays,
         binds,
         masks: tools.masks,
-        caches,
+        caches: writable,
         env,
         warnings,
     }

@@ -15,11 +15,12 @@ const PLACES: &[(&str, Option<&str>)] = &[
     ("PYENV_ROOT", Some(".pyenv")),
     ("RUSTUP_HOME", Some(".rustup")),
 ];
-/// Where `pip`, `npm -g`, `cargo install` and `go install` of the agent put programs.
-const AGENT_BINS: &[&str] = &[
+/// Where `pip`, `npm -g`, `cargo install` and `go install` put the agent's programs, and `pip` root's.
+const OWN_BINS: &[&str] = &[
     "/home/agent/.local/bin",
     "/home/agent/.cargo/bin",
     "/home/agent/go/bin",
+    "/root/.local/bin",
 ];
 const OUR_BIN: &str = "/usr/local/sbin";
 const SYSTEM: &[&str] = &[
@@ -73,7 +74,7 @@ fn search_path(caller: &[PathBuf]) -> String {
         .unwrap_or(entries.len());
     entries.insert(first, OUR_BIN);
     let mut seen = std::collections::BTreeSet::new();
-    AGENT_BINS
+    OWN_BINS
         .iter()
         .copied()
         .chain(entries)
@@ -130,7 +131,7 @@ mod tests {
             "/usr/games".into(),
         ];
         let got = env(&caller, &path, &|place| place == Path::new("/r"));
-        let search = "/home/agent/.local/bin:/home/agent/.cargo/bin:/home/agent/go/bin:/home/u/go/bin:/usr/local/sbin:/usr/bin:/usr/games:/usr/local/bin:/usr/sbin:/sbin:/bin";
+        let search = "/home/agent/.local/bin:/home/agent/.cargo/bin:/home/agent/go/bin:/root/.local/bin:/home/u/go/bin:/usr/local/sbin:/usr/bin:/usr/games:/usr/local/bin:/usr/sbin:/sbin:/bin";
         let want = [
             ("BASH_ENV", "/etc/sandbox-persistent.sh"),
             ("GIT_CONFIG_COUNT", "2"),

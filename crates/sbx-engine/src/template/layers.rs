@@ -21,6 +21,7 @@ use super::copy::{Take, copy_tree, make_dir, make_link, may_enter, may_read, pre
 use super::error::At as _;
 
 const SETID: u32 = 0o6000;
+const OTHERS_SEARCH: u32 = 0o001;
 const NOBODY: u32 = 65534;
 /// The device number that means "not there" to overlayfs; anybody may make it.
 const WHITEOUT: u64 = 0;
@@ -62,10 +63,15 @@ pub(super) fn skeleton(
             }
             let name = rel.join(entry.file_name());
             if kind.is_dir() {
-                // One that is not for the sandbox stays as the host has it: nobody's, and closed.
-                if is_open(&entry.path(), &meta, mode) {
-                    imitate(&layer.join(&name), &meta)?;
-                    todo.push(name);
+                match reach(&entry.path(), &meta, mode) {
+                    Reach::Listed => {
+                        imitate(&layer.join(&name), &meta)?;
+                        todo.push(name);
+                    }
+                    // Nobody's, as the host has it: what is known by name is found in it.
+                    Reach::Entered => {}
+                    // A package that has files in it could not even look for them.
+                    Reach::Closed => hide(&layer.join(&name))?,
                 }
             } else if meta.mode() & SETID != 0 {
                 set_id(&entry.path(), &layer.join(&name), &meta)?;
@@ -139,14 +145,39 @@ fn size(dir: &Path) -> Result<u64, TemplateError> {
     Ok(total)
 }
 
+/// What a sandbox may do with a directory.
+enum Reach {
+    Listed,
+    Entered,
+    Closed,
+}
+
 /// Root outside can enter everything; root inside is one of the others there.
-fn is_open(path: &Path, meta: &Metadata, mode: SandboxMode) -> bool {
-    match mode {
-        SandboxMode::Root => may_enter(meta.mode()),
-        SandboxMode::Subordinate | SandboxMode::Single => {
-            access(path, Access::READ_OK | Access::EXEC_OK).is_ok()
-        }
+fn reach(path: &Path, meta: &Metadata, mode: SandboxMode) -> Reach {
+    let (listed, entered) = match mode {
+        SandboxMode::Root => (may_enter(meta.mode()), meta.mode() & OTHERS_SEARCH != 0),
+        SandboxMode::Subordinate | SandboxMode::Single => (
+            access(path, Access::READ_OK | Access::EXEC_OK).is_ok(),
+            access(path, Access::EXEC_OK).is_ok(),
+        ),
+    };
+    match (listed, entered) {
+        (true, _) => Reach::Listed,
+        (false, true) => Reach::Entered,
+        (false, false) => Reach::Closed,
     }
+}
+
+/// Makes something of the host not exist inside, so that it is not in the way of a package.
+fn hide(place: &Path) -> Result<(), TemplateError> {
+    mknodat(
+        CWD,
+        place,
+        FileType::CharacterDevice,
+        Mode::empty(),
+        WHITEOUT,
+    )
+    .at("hide with", place)
 }
 
 /// Makes the directory `rel` and those above it in `layer`, each like the host's.
@@ -186,8 +217,7 @@ fn imitate(path: &Path, host: &Metadata) -> Result<(), TemplateError> {
 /// mode of such a file before it removes it, which nobody's file does not let it do.
 fn set_id(from: &Path, to: &Path, meta: &Metadata) -> Result<(), TemplateError> {
     if !may_read(meta.mode()) {
-        return mknodat(CWD, to, FileType::CharacterDevice, Mode::empty(), WHITEOUT)
-            .at("hide a program with", to);
+        return hide(to);
     }
     if present(fs::copy(from, to)).at("copy", from)?.is_none() {
         return Ok(());

@@ -41,7 +41,7 @@ pub struct HostLayout {
     pub binds: Vec<HostBind>,
     /// Paths inside that must show nothing, files or directories, after `binds`.
     pub masks: Vec<PathBuf>,
-    /// Package caches below `/home/agent`.
+    /// Package caches below `/home/agent`, and wrappers in tool chains; after `masks`.
     pub caches: Vec<OverlayDir>,
     pub env: BTreeMap<String, String>,
     pub warnings: Vec<String>,

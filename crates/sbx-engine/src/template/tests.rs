@@ -30,6 +30,7 @@ fn host() -> TempDir {
         ("usr/share/doc/readme", "x", 0o644),
         ("usr/share/app/key", "secret", 0o600),
         ("usr/share/closed/inner", "secret", 0o644),
+        ("usr/share/locked/inner", "secret", 0o644),
         ("opt/tool/run", "x", 0o755),
         (
             "etc/passwd",
@@ -94,6 +95,7 @@ fn host() -> TempDir {
         chmod(&root.join(dir), 0o755);
     }
     chmod(&root.join("usr/share/closed"), 0o711);
+    chmod(&root.join("usr/share/locked"), 0o700);
     symlink("usr/bin", root.join("bin")).unwrap();
     symlink("../lib/node_modules/npm/cli.js", root.join("usr/bin/npm")).unwrap();
     symlink("bash", root.join("usr/bin/other")).unwrap();
@@ -198,6 +200,8 @@ fn what_is_not_for_others_is_left_to_the_hosts_permissions() {
             "{closed}"
         );
     }
+    let hidden = fs::symlink_metadata(layer.join("share/locked")).unwrap();
+    assert!(hidden.file_type().is_char_device() && hidden.rdev() == 0);
     assert_eq!(
         fs::metadata(layer.join("share")).unwrap().mode() & 0o7777,
         0o755

@@ -170,9 +170,13 @@ fn tool_chains_of_the_path() {
 #[test]
 fn caches_keep_their_owner() {
     let home = TempDir::new().unwrap();
-    fs::create_dir_all(home.path().join(".cargo/registry")).unwrap();
+    let shims = home.path().join(".pyenv/shims");
+    for dir in [&home.path().join(".cargo/registry"), &shims] {
+        fs::create_dir_all(dir).unwrap();
+    }
     let caller = Caller {
         home: home.path().to_str().unwrap().into(),
+        path: shims.to_str().unwrap().into(),
         ..Caller::default()
     };
     let spec = Spec {
@@ -192,9 +196,13 @@ fn caches_keep_their_owner() {
     )
     .caches;
     let meta = fs::metadata(home.path()).unwrap();
-    let [cache] = caches.as_slice() else {
-        panic!("one cache expected: {caches:?}");
+    let [wrappers, cache] = caches.as_slice() else {
+        panic!("two expected: {caches:?}");
     };
+    assert_eq!(
+        (&wrappers.target, &wrappers.lowers),
+        (&shims, &vec![shims.clone()])
+    );
     assert_eq!(cache.target, Path::new("/home/agent/.cargo/registry"));
     assert_eq!(cache.dir, "home-agent--cargo-registry");
     assert_eq!(cache.as_owner, Some((meta.uid(), meta.gid())));

@@ -190,8 +190,9 @@ impl Builder<'_> {
 
     fn devpts(&self, target: &Path) -> SetupResult<()> {
         let options = Self::devpts_options(self.mode);
-        let mount = new_file_system("devpts", &options, MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
-        self.attach(mount, target)
+        // Not nodev as all others are: terminals are devices.
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        self.attach(mount_new("devpts", &options, flags)?, target)
     }
 
     fn devpts_options(mode: Mode) -> Vec<(&'static str, String)> {

@@ -283,7 +283,7 @@ fn after_the_daemon(world: &'static World) {
     let daemon = world.daemon_pid();
     world.run(["daemon", "stop"]).ok();
     assert!(processes(&root).is_empty());
-    assert!(!Path::new(&format!("/proc/{daemon}/fd")).exists());
+    eventually("the daemon's process ends", || descriptors(daemon).is_empty().then_some(()));
     let sockets: Vec<_> = files(&world.state()).into_iter().filter(|path| path.extension().is_some_and(|end| end == "sock")).collect();
     assert_eq!(sockets, Vec::<PathBuf>::new());
     // A removal without a daemon starts one, and cleans up all the same.

@@ -356,7 +356,7 @@ import itertools
 source, target = SOURCE, 'linked'
 attempt('link', lambda: os.link(source, target))
 fd = os.open(source, os.O_RDONLY)
-attempt('proc', lambda: os.link('/proc/self/fd/%d' % fd, target, follow_symlinks=True))
+attempt('proc', lambda: call('linkat', AT_FDCWD, '/proc/self/fd/%d' % fd, AT_FDCWD, target, 0x400))
 attempt('empty', lambda: call('linkat', fd, b'', AT_FDCWD, target, 0x1000))
 attempt('rename', lambda: os.rename(source, target))
 attempt('system', lambda: os.link('/usr/bin/env', target))

@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         nested,
     ),
     ("host_directories_cannot_be_watched", watching),
+    ("keys_of_the_caller_cannot_be_listed", keys),
 ];
 
 fn calls(world: &'static World) {
@@ -110,9 +111,9 @@ fn proc_sys(world: &'static World) {
             .filter(|(name, result)| *result == "ok" && *name != "opened")
             .collect();
         assert!(worked.is_empty(), "as {user}: {worked:?}");
-        for name in ["write_sys_kernel_core_pattern", "write_sys_kernel_modprobe"] {
-            said.refused(&[(name, &["EACCES", "EPERM"])]);
-        }
+        said.refused(&[("write_sys_kernel_core_pattern", &["EACCES", "EPERM"])]);
+        // A kernel without modules has no such file.
+        said.refused(&[("write_sys_kernel_modprobe", &["EACCES", "EPERM", "ENOENT"])]);
         if user == "root" && world.mode != Mode::Single {
             assert!(
                 opened.iter().any(|name| name.starts_with("net/")),
@@ -154,11 +155,13 @@ def inner():
     attempt('low_port', lambda: socket.socket().bind(('127.0.0.1', 80)) if int(open('/proc/sys/net/ipv4/ip_unprivileged_port_start').read()) > 80 else (_ for _ in ()).throw(OSError(errno.EACCES, 'open to all')))
     attempt('umount_proc', lambda: call('umount2', '/proc', MNT_DETACH))
     attempt('trace_init', lambda: call('ptrace', 0x4206, 1, 0, 0))
-    attempt('kill_init', lambda: os.kill(1, 0) if int(ROOT) == 0 else (_ for _ in ()).throw(OSError(errno.EPERM, 'same user')))
+    attempt('kill_init', lambda: os.kill(1, 0) if ROOT == 'other' else (_ for _ in ()).throw(OSError(errno.EPERM, 'same user')))
     os.makedirs('/tmp/escape-np', exist_ok=True)
 in_child(inner)
 ";
-    for (user, root) in [("agent", "0"), ("root", "1")] {
+    // With one id init has the same user; then a signal is allowed, and nothing happens.
+    let other = if world.mode == Mode::Single { "same" } else { "other" };
+    for (user, root) in [("agent", other), ("root", "same")] {
         // Root's own files are root's in a nested namespace too.
         let text: String = program
             .lines()
@@ -255,4 +258,53 @@ print('seen', b'beside-' in names or b'athome-' in names)
     for file in files {
         fs::remove_file(file).unwrap();
     }
+}
+
+/// No call about keys works inside; a proc file lists them too, also one that somebody inside has mounted.
+fn keys(world: &'static World) {
+    let sandbox = world.sandbox("keys");
+    let name = world.name("sbx-escape-key");
+    let hold = "
+call('add_key', b'user', NAME.encode(), b'payload', 7, -4)
+print('listed', NAME in open('/proc/keys').read())
+";
+    let control = super::on_host(world, hold, &[("NAME", &name)]);
+    if control.result("listed") != "True" {
+        return; // a kernel without keys
+    }
+    let program = "
+seen = ''
+for path in ('/proc/keys', '/run/.visible/proc/keys'):
+    try:
+        os.chmod('/run/.visible', 0o755)
+    except OSError:
+        pass
+    try:
+        seen += open(path).read()
+    except OSError:
+        pass
+def inner():
+    # A proc of one's own work has no masks.
+    nested()
+    unshare(CLONE_NEWPID)
+    def below():
+        os.makedirs('/tmp/escape-keys', exist_ok=True)
+        mount('proc', '/tmp/escape-keys', 'proc', 0)
+        print('nested_seen', NAME in open('/tmp/escape-keys/keys').read())
+    in_child(below)
+in_child(inner)
+print('seen', NAME in seen)
+";
+    let mut leaks = Vec::new();
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, program, &[("NAME", &name)]);
+        leaks.extend(said.results.iter().filter(|(_, result)| *result == "True").map(|(name, _)| format!("{user} {name}")));
+    }
+    let forget = "
+for line in open('/proc/keys'):
+    if NAME in line:
+        call('keyctl', 9, int(line.split()[0], 16), -4)
+";
+    super::on_host(world, forget, &[("NAME", &name)]);
+    assert!(leaks.is_empty(), "{leaks:?}");
 }

@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
 ];
 
 /// Two versions of a wheel in the current directory.
-const WHEELS: &str = r#"
+pub(super) const WHEELS: &str = r#"
 import zipfile
 for version in "1", "2":
     info = f"sbxpip-{version}.dist-info"

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::languages::WHEELS;
 use super::{
-    SYSTEM_PATH, bash, blocked, home, host_has, host_sh, listing, login, outside, plant,
+    SYSTEM_PATH, bash, blocked, home, host_has, host_sh, listing, login, outside, plant, python,
     sandbox_of, users,
 };
 use crate::ModeTest;
@@ -20,6 +21,8 @@ pub(crate) const TESTS: &[ModeTest] = &[
         "cargo_of_the_caller_builds_and_changes_nothing_outside",
         cargo,
     ),
+    ("wrappers_of_version_managers_are_written_again", wrappers),
+    ("pip_of_the_callers_pyenv_installs", pyenv),
     (
         "programs_installed_by_the_agent_are_found",
         installed_programs,
@@ -201,6 +204,64 @@ fn cargo(world: &'static World) {
     );
 }
 
+/// Version managers write a wrapper per program after every installation, and fail where they cannot.
+fn wrappers(world: &'static World) {
+    let home = home(world);
+    let tool = plant(
+        world,
+        home.path(),
+        ".pyenv/shims/tool",
+        "#!/bin/sh\necho host\n",
+        0o755,
+    );
+    let shims = tool.parent().unwrap();
+    let path = format!("{}:{SYSTEM_PATH}", shims.display());
+    let caller = [("HOME", home.path().to_str().unwrap()), ("PATH", &path)];
+    let before = listing(home.path());
+    let sandbox = sandbox_of(world, "shims", &caller);
+    assert_eq!(sandbox.exec(["tool"]).ok(), "host");
+    let script = format!(
+        "cd {}; printf '#!/bin/sh\\necho own\\n' >new; chmod 755 new; rm tool; ln new tool; tool",
+        shims.display()
+    );
+    assert_eq!(bash(&sandbox, "agent", &script).ok(), "own");
+    world.run(["stop", &sandbox.name]).ok();
+    assert_eq!(login(&sandbox, "agent", "tool").ok(), "own");
+    bash(&sandbox, "root", &format!("touch {}/../x", shims.display())).refused();
+    assert_eq!(listing(home.path()), before);
+}
+
+fn pyenv(world: &'static World) {
+    if world.uid != rustix::process::geteuid().as_raw() {
+        return; // the tester's tool chains are not this user's
+    }
+    let root = std::env::var_os("PYENV_ROOT")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".pyenv")))
+        .filter(|root| root.join("shims/pip").exists());
+    let Some(root) = root else {
+        return blocked("the tester has no pyenv with pip");
+    };
+    let home = home(world);
+    let path = format!("{}/shims:{SYSTEM_PATH}", root.display());
+    let caller = [
+        ("HOME", home.path().to_str().unwrap()),
+        ("PATH", &path),
+        ("PYENV_ROOT", root.to_str().unwrap()),
+    ];
+    let sandbox = sandbox_of(world, "pyenv", &caller);
+    let before = listing(&root.join("shims"));
+    python(&sandbox, "agent", WHEELS).ok();
+    for user in users(world) {
+        for install in ["pip install", "python3 -m pip install"] {
+            let script = format!("{install} --no-index ./sbxpip-1-py3-none-any.whl >&2; sbxpip");
+            assert_eq!(bash(&sandbox, user, &script).ok(), "pip 1");
+        }
+        assert_eq!(login(&sandbox, user, "sbxpip").ok(), "pip 1");
+    }
+    assert_eq!(listing(&root.join("shims")), before);
+}
+
 fn installed_programs(world: &'static World) {
     let sandbox = world.sandbox("bins");
     for dir in [".local/bin", ".cargo/bin", "go/bin"] {
@@ -280,7 +341,8 @@ fn credentials(world: &'static World) {
         }
         let search = format!(
             "c={}; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c \"$c-7f3a\" || true; \
-             grep -rsl --devices=skip \"$c-7f3a\" {} /home /root /etc /opt /run /tmp /var /srv /mnt /media || true",
+             find {} /home /root /etc /opt /run /tmp /var /srv /mnt /media -path /run/.visible -prune \
+               -o -type f -exec grep -sl \"$c-7f3a\" {{}} + || true",
             CANARY.trim_end_matches("-7f3a"),
             home.path().display(),
         );

@@ -16,7 +16,7 @@ def same(one, other):
 breaches = opened = 0
 for self in ("/proc/self", "/proc/thread-self"):
     for number in range(3, 80):
-        for flags in (os.O_RDWR, os.O_RDONLY, os.O_WRONLY, os.O_PATH):
+        for flags in (os.O_RDWR, os.O_RDONLY, os.O_WRONLY):
             try:
                 fd = os.open("%s/fd/%d" % (self, number), flags | os.O_CREAT | os.O_NONBLOCK, MODE)
             except OSError:
@@ -26,9 +26,9 @@ for self in ("/proc/self", "/proc/thread-self"):
                 breaches += 1
                 print("BREACH fd", number, flags, os.readlink("/proc/self/fd/%d" % fd))
             os.close(fd)
-        for name in ("..", "../..", "../../run", "1/environ", "self/mem"):
+        for name in ("../../etc/hostname", "../etc/hostname", "etc/hostname", "1/status", "self/status", "1/environ", "self/mem"):
             try:
-                fd = os.open("%s/fd/%d/%s" % (self, number, name), os.O_RDONLY | os.O_CREAT | os.O_PATH, MODE)
+                fd = os.open("%s/fd/%d/%s" % (self, number, name), os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK, MODE)
             except OSError:
                 continue
             breaches += 1

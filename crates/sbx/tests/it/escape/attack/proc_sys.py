@@ -29,7 +29,7 @@ for base in ("/proc", "/run/.visible/proc"):
                        ("sys/kernel/yama/ptrace_scope", b"0"), ("sys/kernel/unprivileged_bpf_disabled", b"0"), ("irq/default_smp_affinity", b"1"),
                        ("bus/pci/devices", b"x"), ("scsi/scsi", b"x"), ("mtrr", b"x"), ("acpi/wakeup", b"x")):
         attempt(prefix + "write_" + name.replace("/", "_"), lambda: overwrite("%s/%s" % (base, name), data))
-    for name in ("kcore", "kmsg", "kallsyms_not_zero", "keys", "timer_list", "sched_debug", "vmallocinfo", "slabinfo", "kpagecount", "kpageflags", "iomem_not_zero"):
+    for name in ("kcore", "kmsg", "kallsyms_not_zero", "timer_list", "sched_debug", "vmallocinfo", "slabinfo", "kpagecount", "kpageflags", "iomem_not_zero"):
         def look():
             if name.endswith("_not_zero"):
                 text = read("%s/%s" % (base, name[:-9])).decode()

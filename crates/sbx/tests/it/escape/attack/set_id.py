@@ -27,7 +27,7 @@ class XattrArgs(ctypes.Structure):
 
 def planted(path):
     """A call that returned is harmless when the bits are not there."""
-    return bool(os.lstat(path).st_mode & 0o6000)
+    return os.path.lexists(path) and bool(os.lstat(path).st_mode & 0o6000)
 
 
 def tried(name, work):
@@ -102,13 +102,13 @@ def calls(prefix):
 
     def temporary(p, m):
         fd = call("openat", AT_FDCWD, where, os.O_TMPFILE | os.O_WRONLY, m)
-        os.link("/proc/self/fd/%d" % fd, p, follow_symlinks=True)
+        call("linkat", AT_FDCWD, "/proc/self/fd/%d" % fd, AT_FDCWD, p, 0x400)
     new(prefix + "tmpfile", temporary)
 
     def temporary_chmod(p, m):
         fd = call("openat", AT_FDCWD, where, os.O_TMPFILE | os.O_WRONLY, 0o755)
         call("fchmod", fd, m)
-        os.link("/proc/self/fd/%d" % fd, p, follow_symlinks=True)
+        call("linkat", AT_FDCWD, "/proc/self/fd/%d" % fd, AT_FDCWD, p, 0x400)
     new(prefix + "tmpfile_fchmod", temporary_chmod)
 
     def bare_temporary(p, m):
@@ -142,7 +142,7 @@ def calls(prefix):
         os.chmod(own, 0o6755)
         new(prefix + "rename", lambda p, m: os.rename(own, p))
         new(prefix + "link", lambda p, m: os.link(own, p))
-        new(prefix + "link_fd", lambda p, m: os.link("/proc/self/fd/%d" % fd_of(own), p, follow_symlinks=True))
+        new(prefix + "link_fd", lambda p, m: call("linkat", AT_FDCWD, "/proc/self/fd/%d" % fd_of(own), AT_FDCWD, p, 0x400))
     except OSError as error:
         print(prefix + "own", name_of(error))
     directory = os.path.join(where, "%s-%d-dir" % (WHO, os.getpid()))
