@@ -264,7 +264,9 @@ impl Builder {
     }
 
     fn workspaces(&mut self, workspaces: &[WorkspaceRecord]) {
-        for workspace in in_mount_order(workspaces) {
+        let mut all = workspaces.to_vec();
+        all.extend(pins(workspaces));
+        for workspace in in_mount_order(&all) {
             let ids = match self.mode {
                 Mode::Root => SourceIds::Owner {
                     uid: workspace.uid,
@@ -360,6 +362,37 @@ impl Builder {
         self.sources.push(source);
         self.sources.len() - 1
     }
+}
+
+/// The directories between a writable workspace and a read-only one below it, each a mount of its own. A mount
+/// point cannot be renamed; without them `mv` of a directory in between would take the read-only files out from
+/// under their mount, to a place where the next start shows them writable.
+fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
+    let mut pins: Vec<WorkspaceRecord> = Vec::new();
+    for inner in workspaces.iter().filter(|workspace| workspace.readonly) {
+        let path = inner.path.as_path();
+        let outer = workspaces
+            .iter()
+            .filter(|outer| !outer.readonly && path.starts_with(outer.path.as_path()))
+            .min_by_key(|outer| outer.path.as_bytes().len());
+        let Some(outer) = outer else { continue };
+        for between in path.ancestors().skip(1) {
+            if between == outer.path.as_path() {
+                break;
+            }
+            let known = workspaces.iter().chain(&pins);
+            if known
+                .into_iter()
+                .all(|known| known.path.as_path() != between)
+            {
+                pins.push(WorkspaceRecord {
+                    path: between.into(),
+                    ..outer.clone()
+                });
+            }
+        }
+    }
+    pins
 }
 
 #[cfg(test)]

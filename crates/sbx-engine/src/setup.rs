@@ -9,12 +9,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sbx_proto::frame::{self, Decoder, FrameError, MAX_REPLY};
 use sbx_proto::plan::{BOOT_DESCRIPTORS, Ids, Job, Mode, Outcome, Plan, Task};
 use thiserror::Error;
 
+use crate::entry::lock;
 use crate::error::chain;
 use crate::plan::task_plan;
 use crate::remove::remove_tree;
@@ -76,7 +78,11 @@ pub struct BootFiles {
 /// Starts setup helpers; one per daemon.
 #[derive(Debug)]
 pub struct Helper {
+    /// For tasks. It never enters a sandbox.
     program: OwnedFd,
+    /// For the next boot. Every init has a copy of its own: where the caller is an id inside, a program there can
+    /// change the mode or owner of what its own init was executed from, and must not reach another sandbox by that.
+    spare: Arc<Mutex<Option<OwnedFd>>>,
     /// Where a helper's own complaints go.
     log: Option<File>,
     /// What sandboxes have as `sudo`.
@@ -87,6 +93,7 @@ impl Helper {
     pub fn new(log: Option<File>, sudo: Option<File>) -> io::Result<Self> {
         Ok(Self {
             program: sbx_sys::memfd::sealed_copy_of_self()?,
+            spare: Arc::default(),
             log,
             sudo,
         })
@@ -111,7 +118,8 @@ impl Helper {
             second.as_fd(),
             sudo.as_fd(),
         ];
-        let (outcome, received) = self.run(plan, &fds, BOOT_DEADLINE)?;
+        let program = self.take_spare().map_err(SetupError::Spawn)?;
+        let (outcome, received) = self.run(&program, plan, &fds, BOOT_DEADLINE)?;
         match outcome {
             Outcome::Booted { pid } => {
                 let pidfd = match received.into_iter().next() {
@@ -139,7 +147,8 @@ impl Helper {
         match ids.mode {
             Mode::Root | Mode::Single => run_task(&task).map_err(SetupError::Task),
             Mode::Subordinate => {
-                let (outcome, _) = self.run(&task_plan(ids, task), &[], TASK_DEADLINE)?;
+                let (outcome, _) =
+                    self.run(&self.program, &task_plan(ids, task), &[], TASK_DEADLINE)?;
                 done(outcome)
             }
         }
@@ -152,30 +161,51 @@ impl Helper {
             ids: ids.clone(),
             job: Job::Probe,
         };
-        let (outcome, _) = self.run(&plan, &[], PROBE_DEADLINE)?;
+        let (outcome, _) = self.run(&self.program, &plan, &[], PROBE_DEADLINE)?;
         done(outcome)
+    }
+
+    /// A copy for one boot. The next one is made while nobody waits for it.
+    fn take_spare(&self) -> io::Result<OwnedFd> {
+        let ready = lock(&self.spare).take();
+        let spare = Arc::clone(&self.spare);
+        let refill = move || match sbx_sys::memfd::sealed_copy_of_self() {
+            Ok(copy) => *lock(&spare) = Some(copy),
+            Err(error) => tracing::warn!(%error, "cannot copy the program for the next sandbox"),
+        };
+        // Without the thread the next boot makes its own.
+        drop(
+            std::thread::Builder::new()
+                .name("spare".into())
+                .spawn(refill),
+        );
+        match ready {
+            Some(copy) => Ok(copy),
+            None => sbx_sys::memfd::sealed_copy_of_self(),
+        }
     }
 
     fn run(
         &self,
+        program: &OwnedFd,
         plan: &Plan,
         fds: &[BorrowedFd<'_>],
         deadline: Duration,
     ) -> Result<(Outcome, Vec<OwnedFd>), SetupError> {
         let (ours, theirs) = UnixStream::pair().map_err(SetupError::Talk)?;
         let bytes = frame::encode(plan)?;
-        let mut child = self.spawn(theirs)?;
+        let mut child = self.spawn(program, theirs)?;
         let answer = exchange(&ours, &bytes, fds, deadline);
         finish(&mut child, answer.is_ok());
         answer
     }
 
-    fn spawn(&self, stdin: UnixStream) -> Result<Child, SetupError> {
+    fn spawn(&self, program: &OwnedFd, stdin: UnixStream) -> Result<Child, SetupError> {
         let stderr = match &self.log {
             Some(log) => log.try_clone().map_err(SetupError::Spawn)?.into(),
             None => Stdio::null(),
         };
-        Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()))
+        Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
             .arg0("sbx-init")
             .env_clear()
             .current_dir("/")

@@ -11,15 +11,15 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, MountFlags, MountPropagationFlags};
 use sbx_proto::OsBytes;
-use sbx_sys::process::SingleThreaded;
+use sbx_sys::process::{self, SingleThreaded};
 use sbx_sys::seccomp::{self, Notification};
 
 use crate::mountinfo::Entry;
-use caller::Caller;
+use caller::{Caller, MountList};
 
 /// File systems that may be mounted inside. None of them can show or change a file of the host. Not here:
 /// overlay (its upper layer could be a workspace, and copy-up writes setuid files there), cgroup and cgroup2
@@ -29,6 +29,21 @@ const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 /// `MS_MGC_VAL`: the kernel ignores this upper half if it is exactly this.
 const OLD_MAGIC: u64 = 0xc0ed_0000;
 const MAX_XATTR: usize = 64 << 10;
+/// Every flag of open(2) that this code was written for.
+const KNOWN_FLAGS: u32 = (libc::O_ACCMODE
+    | libc::O_CREAT
+    | libc::O_EXCL
+    | libc::O_NOCTTY
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_DSYNC
+    | libc::O_SYNC
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
+    | libc::O_NOATIME
+    | libc::O_CLOEXEC
+    | libc::O_TMPFILE) as u32;
 
 /// What is known about the sandbox's file systems.
 #[derive(Debug)]
@@ -59,10 +74,12 @@ impl Guard {
 
     /// May the object behind `fd` carry setuid bits and file capabilities? Only what cannot be seen from the
     /// host: the sandbox's own layers, and memory file systems.
-    fn is_own(&self, fd: BorrowedFd<'_>, mounts: &[Entry]) -> bool {
+    fn is_own(&self, fd: BorrowedFd<'_>, mounts: &MountList) -> bool {
         let Some(id) = caller::mount_id(&self.proc, fd) else {
             return false;
         };
+        // Read while the object is open: a number is given to another mount as soon as nothing holds it.
+        let mounts = mounts.read();
         // A mount that is attached nowhere is not listed, and so not the sandbox's own.
         mounts
             .iter()
@@ -82,15 +99,23 @@ pub(crate) fn answer(
     listener: BorrowedFd<'_>,
     call: &Notification,
 ) {
-    let result = Caller::find(&guard.proc, call.pid)
+    // Nothing of init's may be within reach of a path that the caller made up.
+    let closed = process::close_all_but(&[guard.proc.as_fd(), listener]).map_err(|_| Errno::IO);
+    let result = closed
+        .and_then(|()| Caller::find(&guard.proc, call.pid))
         .and_then(|caller| perform(proof, guard, listener, call, caller));
-    let _ = match result {
+    let given = match result {
         Ok(Answer::Value(value)) => seccomp::answer(listener, call.id, Ok(value)),
         Ok(Answer::Descriptor { fd, close_on_exec }) => {
             seccomp::answer_with_fd(listener, call.id, fd.as_fd(), close_on_exec)
         }
         Err(error) => seccomp::answer(listener, call.id, Err(error.raw_os_error())),
     };
+    if let Err(error) = given {
+        // The caller's table of descriptors may be full, for one.
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        let _ = seccomp::answer(listener, call.id, Err(errno));
+    }
 }
 
 enum Answer {
@@ -207,10 +232,25 @@ impl Place {
             Self::Path { base, path, follow } => {
                 let mut flags = OFlags::PATH | OFlags::CLOEXEC;
                 flags.set(OFlags::NOFOLLOW, !follow);
-                rustix::fs::openat(base_of(base.as_ref()), path, flags, FileMode::empty())
+                open(base_of(base.as_ref()), &path, flags, FileMode::empty())
             }
         }
     }
+}
+
+/// Opens as the caller would, except below `/proc`: `self` there is this process, and its links lead to what
+/// this process has open.
+fn open(
+    base: BorrowedFd<'_>,
+    path: &CStr,
+    flags: OFlags,
+    mode: FileMode,
+) -> Result<OwnedFd, Errno> {
+    let fd = rustix::fs::openat2(base, path, flags, mode, ResolveFlags::NO_MAGICLINKS)?;
+    if rustix::fs::fstatfs(&fd)?.f_type == rustix::fs::PROC_SUPER_MAGIC {
+        return Err(Errno::PERM);
+    }
+    Ok(fd)
 }
 
 fn base_of(base: Option<&OwnedFd>) -> BorrowedFd<'_> {
@@ -218,7 +258,7 @@ fn base_of(base: Option<&OwnedFd>) -> BorrowedFd<'_> {
 }
 
 impl Work {
-    fn run(self, guard: &Guard, mounts: &[Entry]) -> Result<Answer, Errno> {
+    fn run(self, guard: &Guard, mounts: &MountList) -> Result<Answer, Errno> {
         match self {
             Self::ChangeMode(fd, mode) => {
                 allow_set_id(guard, fd.as_fd(), mounts)?;
@@ -261,7 +301,7 @@ impl Work {
     }
 }
 
-fn allow_set_id(guard: &Guard, fd: BorrowedFd<'_>, mounts: &[Entry]) -> Result<(), Errno> {
+fn allow_set_id(guard: &Guard, fd: BorrowedFd<'_>, mounts: &MountList) -> Result<(), Errno> {
     if guard.is_own(fd, mounts) {
         Ok(())
     } else {
@@ -278,19 +318,25 @@ fn allow_kind(kind: &CStr) -> Result<(), Errno> {
 }
 
 /// A new file begins without the bits; a program that wants them changes the mode afterwards and is asked
-/// about that.
+/// about that. Only files: what would wait for another process (a FIFO) or for a device is refused.
 fn create(place: Place, flags: OFlags, mode: u32) -> Result<Answer, Errno> {
     let Place::Path { base, path, .. } = place else {
         return Err(Errno::BADF);
     };
     let close_on_exec = flags.contains(OFlags::CLOEXEC);
-    let mode = FileMode::from_bits_truncate(mode & !SET_ID);
-    let fd = rustix::fs::openat(
-        base_of(base.as_ref()),
-        path,
-        flags | OFlags::CLOEXEC | OFlags::NOCTTY,
-        mode,
-    )?;
+    let mode = FileMode::from_bits_truncate(mode & !SET_ID & 0o7777);
+    // The kernel ignores what it does not know in openat, and refuses it in openat2.
+    let known = OFlags::from_bits_retain(flags.bits() & KNOWN_FLAGS);
+    let ours = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let fd = open(base_of(base.as_ref()), &path, known | ours, mode)?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+    if !matches!(kind, FileType::RegularFile | FileType::Directory) {
+        return Err(Errno::PERM);
+    }
+    if !flags.contains(OFlags::NONBLOCK) {
+        let status = rustix::fs::fcntl_getfl(&fd)?;
+        rustix::fs::fcntl_setfl(&fd, status.difference(OFlags::NONBLOCK))?;
+    }
     Ok(Answer::Descriptor { fd, close_on_exec })
 }
 
@@ -306,7 +352,7 @@ fn make_node(place: Place, mode: u32, device: u64) -> Result<Answer, Errno> {
 
 fn set_xattr(
     guard: &Guard,
-    mounts: &[Entry],
+    mounts: &MountList,
     place: Place,
     xattr: &Xattr,
 ) -> Result<Answer, Errno> {
@@ -341,17 +387,23 @@ impl Mount {
             | MountPropagationFlags::PRIVATE
             | MountPropagationFlags::DOWNSTREAM
             | MountPropagationFlags::UNBINDABLE;
+        // The place is looked up once, without links through proc; from there on it is the working directory.
+        let flags_of_place = OFlags::PATH | OFlags::CLOEXEC;
+        let place = open(
+            rustix::fs::CWD,
+            &self.target,
+            flags_of_place,
+            FileMode::empty(),
+        )?;
+        rustix::process::fchdir(&place)?;
         if flags & propagation.bits() != 0 {
-            rustix::mount::mount_change(
-                &self.target,
-                MountPropagationFlags::from_bits_retain(flags),
-            )?;
+            rustix::mount::mount_change(".", MountPropagationFlags::from_bits_retain(flags))?;
             return Ok(DONE);
         }
         allow_kind(&self.kind)?;
         rustix::mount::mount(
             &self.source,
-            &self.target,
+            ".",
             &self.kind,
             MountFlags::from_bits_retain(flags),
             Some(self.data.as_c_str()),

@@ -22,8 +22,7 @@ pub fn bring_up() -> io::Result<()> {
     request.ifr_ifru.ifru_flags =
         i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(io::Error::other)?;
     // SAFETY: the request names the device, NUL-terminated, and the flags; the kernel only reads it.
-    checked(
-        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into(),
-    )?;
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    checked(done.into())?;
     Ok(())
 }

@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
+const F_SEAL_EXEC: u32 = 0x20;
+
 /// The running executable in a sealed memory file. A sandbox's init is started from it, so that
 /// `/proc/1/exe` leads to nothing that could be overwritten, and an upgrade of the program on disk does not
 /// matter to a running daemon.
@@ -20,8 +22,12 @@ pub fn sealed_copy_of_self() -> io::Result<OwnedFd> {
     io::copy(&mut program, &mut copy)?;
     rustix::fs::fcntl_add_seals(
         &copy,
-        SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+        SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW,
     )?;
+    // That it is executable is sealed too where the kernel can (6.3): its owner may be an id inside.
+    let last = SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&copy, SealFlags::from_bits_retain(F_SEAL_EXEC) | last)
+        .or_else(|_| rustix::fs::fcntl_add_seals(&copy, last))?;
     // A sealed file that this process still holds open for writing cannot be executed (ETXTBSY).
     let readonly = File::open(format!(
         "/proc/self/fd/{}",

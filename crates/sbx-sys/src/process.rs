@@ -115,6 +115,25 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Closes every descriptor of this process but the given ones and the standard three. For a forked child that
+/// ends with [`exit_now`]: whatever owned the others never learns of it.
+pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut numbers: Vec<u32> = keep
+        .iter()
+        .map(|fd| fd.as_raw_fd().cast_unsigned())
+        .collect();
+    numbers.sort_unstable();
+    let mut first = 3;
+    for number in numbers.into_iter().chain([u32::MAX]) {
+        if number > first {
+            // SAFETY: no pointers. The caller promises that nothing uses the closed descriptors again.
+            checked(unsafe { libc::syscall(libc::SYS_close_range, first, number - 1, 0) })?;
+        }
+        first = first.max(number.saturating_add(1));
+    }
+    Ok(())
+}
+
 /// Replaces the process. Returns only with the error.
 pub fn execve(path: &CString, argv: &[CString], env: &[CString]) -> io::Error {
     fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {

@@ -14,15 +14,13 @@ impl SignalFd {
     pub fn new(signals: &[i32]) -> io::Result<Self> {
         let set = set_of(signals)?;
         // SAFETY: `set` is initialised; the old mask is not asked for.
-        checked(
-            unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) }
-                .into(),
-        )?;
+        let blocked =
+            unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+        checked(blocked.into())?;
         // SAFETY: `set` is initialised; -1 asks for a new descriptor.
-        let fd = checked(
-            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) }
-                .into(),
-        )?;
+        let fd =
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        let fd = checked(fd.into())?;
         let fd = i32::try_from(fd).map_err(io::Error::other)?;
         // SAFETY: the kernel has just made it and nobody else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
@@ -57,10 +55,9 @@ pub fn reset() -> io::Result<()> {
     }
     let none = set_of(&[])?;
     // SAFETY: `none` is initialised; the old mask is not asked for.
-    checked(
-        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) }
-            .into(),
-    )?;
+    let unblocked =
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) };
+    checked(unblocked.into())?;
     Ok(())
 }
 

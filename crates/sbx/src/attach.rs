@@ -143,6 +143,8 @@ fn attempt(
         }
         Streams::Terminal { .. } | Streams::Log => None,
     };
+    // Before anything can run: from here on a signal is the command's, and must not end us instead.
+    let signals = watch_signals(streams)?;
     let sent = match &plumbing {
         Some(plumbing) => init.open(request, &plumbing.remote()),
         None => init.open(request, &[]),
@@ -152,7 +154,23 @@ fn attempt(
         Err(error) if gone(&error) => return Err(Broken::BeforeStart),
         Err(error) => return Err(engine("cannot ask the sandbox's init")(error).into()),
     }
-    Session::new(init, plumbing, streams.clone())?.run()
+    Session::new(init, signals, plumbing, streams.clone()).run()
+}
+
+fn watch_signals(streams: &Streams) -> Result<SignalFd, Failure> {
+    let mut wanted = vec![
+        Signal::INT,
+        Signal::TERM,
+        Signal::HUP,
+        Signal::QUIT,
+        Signal::USR1,
+        Signal::USR2,
+    ];
+    if matches!(streams, Streams::Terminal { .. }) {
+        wanted.push(Signal::WINCH);
+    }
+    let wanted: Vec<i32> = wanted.into_iter().map(Signal::as_raw).collect();
+    SignalFd::new(&wanted).map_err(engine("cannot watch signals"))
 }
 
 fn gone(error: &std::io::Error) -> bool {
@@ -195,21 +213,8 @@ struct Ended {
 }
 
 impl Session {
-    fn new(init: Init, plumbing: Option<Plumbing>, streams: Streams) -> Result<Self, Failure> {
-        let mut wanted = vec![
-            Signal::INT,
-            Signal::TERM,
-            Signal::HUP,
-            Signal::QUIT,
-            Signal::USR1,
-            Signal::USR2,
-        ];
-        if matches!(streams, Streams::Terminal { .. }) {
-            wanted.push(Signal::WINCH);
-        }
-        let wanted: Vec<i32> = wanted.into_iter().map(Signal::as_raw).collect();
-        let signals = SignalFd::new(&wanted).map_err(engine("cannot watch signals"))?;
-        Ok(Self {
+    fn new(init: Init, signals: SignalFd, plumbing: Option<Plumbing>, streams: Streams) -> Self {
+        Self {
             init,
             signals,
             streams,
@@ -218,7 +223,7 @@ impl Session {
             outputs: Vec::new(),
             raw: None,
             ended: None,
-        })
+        }
     }
 
     fn run(mut self) -> Result<Outcome, Broken> {

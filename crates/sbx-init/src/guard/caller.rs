@@ -1,6 +1,6 @@
 //! The process that waits for an answer: its memory, its descriptors, and becoming like it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -43,6 +43,21 @@ fn io(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
+/// The caller's mounts as they are when it is asked.
+#[derive(Debug)]
+pub(super) struct MountList(File);
+
+impl MountList {
+    /// Nothing when it cannot be read: then nothing is the sandbox's own.
+    pub(super) fn read(&self) -> Vec<Entry> {
+        let mut text = String::new();
+        match (&self.0).take(4 << 20).read_to_string(&mut text) {
+            Ok(_) => mountinfo::parse(&text),
+            Err(_) => vec![],
+        }
+    }
+}
+
 impl Caller {
     /// Opens everything about the thread `tid` of init's pid namespace.
     pub(super) fn find(proc: &OwnedFd, tid: u32) -> Result<Self, Errno> {
@@ -76,13 +91,9 @@ impl Caller {
         })
     }
 
-    pub(super) fn mounts(&self) -> Result<Vec<Entry>, Errno> {
-        let mut text = String::new();
-        (&self.mounts)
-            .take(4 << 20)
-            .read_to_string(&mut text)
-            .map_err(io)?;
-        Ok(mountinfo::parse(&text))
+    /// The list of the caller's mounts, to be read later.
+    pub(super) fn mounts(&self) -> Result<MountList, Errno> {
+        self.mounts.try_clone().map(MountList).map_err(io)
     }
 
     /// A copy of the caller's descriptor: the same open file, whatever the number means later.
@@ -147,6 +158,9 @@ impl Caller {
                 Some(fd) if flags & libc::AT_EMPTY_PATH != 0 => Ok(Place::Open(fd?)),
                 _ => Err(Errno::NOENT),
             };
+        }
+        if let Some(number) = descriptor_of(&path, self.status.group_leader) {
+            return Ok(Place::Open(self.descriptor(number)?));
         }
         // An absolute path does not need the descriptor, which may then be anything.
         let base = if path.as_bytes().starts_with(b"/") {
@@ -263,6 +277,24 @@ impl Caller {
     }
 }
 
+/// Programs change the mode of what they have open through its link in proc (the C library does, where the
+/// kernel has no call for it). `self` there would be the process that answers; the number is what is meant.
+fn descriptor_of(path: &CStr, leader: i32) -> Option<u32> {
+    let path = path.to_str().ok()?;
+    let number = match path.strip_prefix("/dev/fd/") {
+        Some(number) => number,
+        None => {
+            let (process, number) = path.strip_prefix("/proc/")?.split_once("/fd/")?;
+            let own = matches!(process, "self" | "thread-self") || process == leader.to_string();
+            own.then_some(number)?
+        }
+    };
+    number
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| number.parse().ok())?
+}
+
 /// Which mount a descriptor of this process is on.
 pub(super) fn mount_id(proc: &OwnedFd, fd: BorrowedFd<'_>) -> Option<u64> {
     let path = format!("self/fdinfo/{}", fd.as_raw_fd());
@@ -310,6 +342,23 @@ fn parse_status(text: &str) -> Option<Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_of_descriptors_name_the_callers() {
+        for (path, number) in [
+            (c"/proc/self/fd/7", Some(7)),
+            (c"/proc/thread-self/fd/0", Some(0)),
+            (c"/proc/42/fd/3", Some(3)),
+            (c"/dev/fd/12", Some(12)),
+            (c"/proc/43/fd/3", None),
+            (c"/proc/self/fd/7/x", None),
+            (c"/proc/self/fd/", None),
+            (c"/proc/self/fd/+7", None),
+            (c"proc/self/fd/7", None),
+        ] {
+            assert_eq!(descriptor_of(path, 42), number, "{path:?}");
+        }
+    }
 
     #[test]
     fn status_says_what_the_kernel_checks_files_with() {

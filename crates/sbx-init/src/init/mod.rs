@@ -82,7 +82,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         commands: BTreeMap::new(),
         outputs: Vec::new(),
         filters: Vec::new(),
-        answers: Vec::new(),
+        answers: BTreeMap::new(),
         handovers: BTreeMap::new(),
         next: 1,
         stopping: None,
@@ -107,8 +107,8 @@ struct Init<'a> {
     outputs: Vec<Output>,
     /// Listeners of the commands' filters; each ends with its last process.
     filters: Vec<OwnedFd>,
-    /// Pids of children that answer a filter.
-    answers: Vec<i32>,
+    /// Children that answer a filter, and the question each is about.
+    answers: BTreeMap<i32, Question>,
     /// Children that hand files over, and the exit that waits for them.
     handovers: BTreeMap<i32, Option<Ended>>,
     next: u64,
@@ -145,6 +145,12 @@ struct Output {
     id: u64,
     kind: &'static str,
     pipe: OwnedFd,
+}
+
+/// A system call that waits for its answer.
+struct Question {
+    filter: OwnedFd,
+    id: u64,
 }
 
 struct Stopping {
@@ -580,7 +586,17 @@ impl Init<'_> {
                 guard::answer(self.proof, &self.guard, filter.as_fd(), &call);
                 process::exit_now(0)
             }
-            Ok(Fork::Parent { pid, .. }) => self.answers.push(pid),
+            Ok(Fork::Parent { pid, .. }) => {
+                if let Ok(filter) = filter.try_clone() {
+                    self.answers.insert(
+                        pid,
+                        Question {
+                            filter,
+                            id: call.id,
+                        },
+                    );
+                }
+            }
             Err(_) => {
                 let _ = seccomp::answer(filter.as_fd(), call.id, Err(libc::EAGAIN));
             }
@@ -590,8 +606,10 @@ impl Init<'_> {
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             let pid = pid.as_raw_nonzero().get();
-            if let Some(position) = self.answers.iter().position(|known| *known == pid) {
-                self.answers.swap_remove(position);
+            if let Some(question) = self.answers.remove(&pid) {
+                // Whoever was to answer has, or is dead: nobody waits for ever. A second answer is none.
+                let answer = Err(libc::EIO);
+                let _ = seccomp::answer(question.filter.as_fd(), question.id, answer);
             } else if let Some(ended) = self.handovers.remove(&pid) {
                 if let Some(ended) = ended {
                     self.report(ended);

@@ -310,10 +310,14 @@ impl Builder<'_> {
 
     fn make_file(&self, target: &Path) -> SetupResult<OwnedFd> {
         let (parent, name) = self.parent(target)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Exclusive: what is there already may be a FIFO, on which an open would wait. The mount covers it,
+        // whatever it is.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         match rustix::fs::openat(&parent, &name, flags, FileMode::from_bits_truncate(0o644)) {
-            // What is there may be a link or a device: the mount covers it, whatever it is.
-            Ok(_) | Err(_) => {}
+            Ok(_) | Err(Errno::EXIST) => {}
+            Err(error) => {
+                return Err(error).doing(|| format!("make the file `{}`", target.display()));
+            }
         }
         resolve(self.root()?, target).doing(|| format!("make the file `{}`", target.display()))
     }

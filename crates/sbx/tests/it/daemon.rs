@@ -40,7 +40,8 @@ fn pid(number: i32) -> Pid {
 /// A process that has ended may still wait to be reaped.
 fn alive(number: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
 /// Ends the daemon without any warning.
@@ -125,9 +126,7 @@ fn killed_often(world: &'static World) {
     // An init that dies while nobody watches is found dead, and starts again.
     kill_daemon(&world);
     kill_process(pid(init), Signal::KILL).unwrap();
-    eventually("init is dead", || {
-        (!alive(init)).then_some(())
-    });
+    eventually("init is dead", || (!alive(init)).then_some(()));
     assert_eq!(sandbox.exec(["echo", "again"]).ok(), "again");
     // One that dies while the daemon watches too.
     let init = world.init_pid(&sandbox.name);
@@ -320,20 +319,40 @@ fn other_user(world: &'static World) {
     }
 }
 
-/// One request of the world's user.
-fn request(world: &World, method: &str, path: &str, version: Option<&str>, body: &str) -> (u16, Value) {
-    let mut curl = world.command("curl");
-    curl.args(["-sS", "--path-as-is", "-X", method, "-w", "\n%{http_code}", "--data-binary", "@-", "-H", "Expect:"]);
-    curl.args(["-H", "content-type: application/json", "--unix-socket"]).arg(world.state().join("sandboxd.sock"));
-    if let Some(version) = version {
-        curl.args(["-H", &format!("sbx-version: {version}")]);
-    }
-    let mut child = curl.arg(format!("http://x{path}")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    // An answer may come before all is read.
-    let _ = child.stdin.take().unwrap().write_all(body.as_bytes());
-    let output = Ran::from(child.wait_with_output().unwrap()).out;
-    let (body, status) = output.rsplit_once('\n').unwrap_or_default();
-    (status.parse().unwrap_or(0), serde_json::from_str(body).unwrap_or(Value::Null))
+/// One request of the world's user, and its answer.
+fn request(
+    world: &World,
+    method: &str,
+    path: &str,
+    version: Option<&str>,
+    body: &str,
+) -> (u16, Value) {
+    let socket = world.state().join("sandboxd.sock");
+    let version = version.map_or_else(String::new, |version| format!("sbx-version: {version}\r\n"));
+    // The connection stays open for both directions until the answer is there.
+    let mut socat = world
+        .command("socat")
+        .args(["-t", "60", "-"])
+        .arg(format!("UNIX-CONNECT:{},shut-none", socket.display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n{version}\r\n{body}",
+        body.len()
+    );
+    // An answer may come before all of it is read.
+    let _ = socat.stdin.take().unwrap().write_all(request.as_bytes());
+    let answer = Ran::from(socat.wait_with_output().unwrap()).out;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    (
+        status.parse().unwrap_or(0),
+        serde_json::from_str(body).unwrap_or(Value::Null),
+    )
 }
 
 fn nonsense(world: &'static World) {
@@ -353,8 +372,17 @@ fn nonsense(world: &'static World) {
         ("POST", "/v1/sandboxes", own, "{", 400),
         ("POST", "/v1/sandboxes", own, "[]", 400),
         ("POST", "/v1/sandboxes", own, &unknown.to_string(), 400),
-        ("POST", "/v1/sandboxes", own, &" ".repeat((1 << 20) + 1), 413),
-        ("POST", "/v1/sandboxes", Some("0.0.0"),
+        (
+            "POST",
+            "/v1/sandboxes",
+            own,
+            &" ".repeat((1 << 20) + 1),
+            413,
+        ),
+        (
+            "POST",
+            "/v1/sandboxes",
+            Some("0.0.0"),
             &create.to_string(),
             409,
         ),
@@ -377,7 +405,12 @@ fn nonsense(world: &'static World) {
     let (_, answer) = request(world, "GET", "/v1/sandboxes", Some("0.0.0"), "");
     assert_eq!(answer["hint"], "sbx daemon restart");
     if rustix::process::geteuid().as_raw() == world.uid {
-        for garbage in [&b"\0\0\0\0"[..], b"GET", b"\x16\x03\x01\x02\x00", &[b'x'; 100_000]] {
+        for garbage in [
+            &b"\0\0\0\0"[..],
+            b"GET",
+            b"\x16\x03\x01\x02\x00",
+            &[b'x'; 100_000],
+        ] {
             let mut stream = UnixStream::connect(world.state().join("sandboxd.sock")).unwrap();
             // It may hang up before it has read everything.
             let _ = stream.write_all(garbage);

@@ -148,13 +148,13 @@ impl Ran {
 
 impl World {
     /// The one that tests of this mode share; each test uses names of its own in it.
-    pub fn shared(mode: Mode) -> &'static World {
+    pub fn shared(mode: Mode) -> &'static Self {
         static WORLDS: [OnceLock<World>; 3] = [const { OnceLock::new() }; 3];
         let index = MODES.iter().position(|known| *known == mode).unwrap();
-        WORLDS[index].get_or_init(|| World::fresh(mode))
+        WORLDS[index].get_or_init(|| Self::fresh(mode))
     }
 
-    pub fn fresh(mode: Mode) -> World {
+    pub fn fresh(mode: Mode) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("sbx-it-")
             .tempdir()
@@ -170,7 +170,7 @@ impl World {
                 "tester",
             )
         };
-        let world = World {
+        let world = Self {
             mode,
             uid,
             gid,
@@ -379,14 +379,23 @@ impl Drop for World {
 
 /// What happens by itself is asked for again, a bounded number of times.
 #[track_caller]
-pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
+    eventually_or(probe, || what.to_owned())
+}
+
+/// The same with an explanation of what there is instead.
+#[track_caller]
+pub fn eventually_or<T>(
+    mut probe: impl FnMut() -> Option<T>,
+    explain: impl FnOnce() -> String,
+) -> T {
     for _ in 0..TRIES {
         if let Some(found) = probe() {
             return found;
         }
         std::thread::sleep(PAUSE);
     }
-    panic!("it did not come about: {what}");
+    panic!("it did not come about: {}", explain());
 }
 
 const TRIES: u32 = 2400;

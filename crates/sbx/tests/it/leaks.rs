@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::ModeTest;
 use crate::exec::pty::Session;
-use crate::harness::{Sandbox, World, eventually, tester_is_root};
+use crate::harness::{Sandbox, World, eventually, eventually_or, tester_is_root};
 
 pub const TESTS: &[ModeTest] = &[
     ("leaks::create_exec_stop_rm", whole_life),
@@ -49,7 +49,11 @@ impl Count {
             names: world.names(),
             files: files(&world.state()),
             mounts: lines_with(Path::new("/proc/self/mountinfo"), root),
-            namespaces: processes.iter().flat_map(|pid| namespaces(*pid)).filter(|ns| !namespaces_of_ours().contains(ns)).collect(),
+            namespaces: processes
+                .iter()
+                .flat_map(|pid| namespaces(*pid))
+                .filter(|ns| !namespaces_of_ours().contains(ns))
+                .collect(),
             processes,
             descriptors: descriptors(daemon),
             children: children(daemon),
@@ -61,20 +65,33 @@ impl Count {
 
 fn lines_with(file: &Path, word: &str) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines().filter(|line| line.contains(word)).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| line.contains(word))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn all_pids() -> impl Iterator<Item = i32> {
-    fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn processes(root: &str) -> BTreeSet<i32> {
-    all_pids().filter(|pid| !lines_with(Path::new(&format!("/proc/{pid}/mountinfo")), root).is_empty()).collect()
+    all_pids()
+        .filter(|pid| !lines_with(Path::new(&format!("/proc/{pid}/mountinfo")), root).is_empty())
+        .collect()
 }
 
 fn namespaces(pid: i32) -> Vec<String> {
-    let links = fs::read_dir(format!("/proc/{pid}/ns")).into_iter().flatten().flatten();
-    links.filter_map(|link| Some(fs::read_link(link.path()).ok()?.to_str()?.to_owned())).collect()
+    let links = fs::read_dir(format!("/proc/{pid}/ns"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    links
+        .filter_map(|link| Some(fs::read_link(link.path()).ok()?.to_str()?.to_owned()))
+        .collect()
 }
 
 fn namespaces_of_ours() -> Vec<String> {
@@ -99,7 +116,10 @@ fn files(state: &Path) -> BTreeSet<PathBuf> {
 }
 
 fn descriptors(daemon: i32) -> Vec<String> {
-    let fds = fs::read_dir(format!("/proc/{daemon}/fd")).into_iter().flatten().flatten();
+    let fds = fs::read_dir(format!("/proc/{daemon}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let mut kinds: Vec<String> = fds
         .filter_map(|fd| {
             let target = fs::read_link(fd.path()).ok()?;
@@ -112,10 +132,17 @@ fn descriptors(daemon: i32) -> Vec<String> {
 }
 
 fn children(daemon: i32) -> BTreeSet<i32> {
-    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir(format!("/proc/{daemon}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     tasks
         .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .flat_map(|text| {
+            text.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
         .collect()
 }
 
@@ -127,7 +154,9 @@ fn cgroups(root: &str) -> BTreeSet<PathBuf> {
     let mut open = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(dir) = open.pop() {
         let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-        let holds = procs.lines().any(|pid| pid.parse().is_ok_and(|pid: i32| ours.contains(&pid)));
+        let holds = procs
+            .lines()
+            .any(|pid| pid.parse().is_ok_and(|pid: i32| ours.contains(&pid)));
         if holds || dir.to_string_lossy().contains(word) {
             found.insert(dir.clone());
         }
@@ -150,18 +179,13 @@ fn settled(world: &World) -> World {
 /// What is counted comes back to what it was.
 #[track_caller]
 fn same_again(world: &World, before: &Count) {
-    let mut last = None;
-    let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        eventually("everything is gone", || {
-            let now = Count::of(world);
-            let same = now == *before;
-            last = Some(now);
-            same.then_some(())
-        });
-    }));
-    if again.is_err() {
-        assert_eq!(last.as_ref(), Some(before));
-    }
+    let same = || (Count::of(world) == *before).then_some(());
+    eventually_or(same, || {
+        format!(
+            "everything is gone: {:#?} is not {before:#?}",
+            Count::of(world)
+        )
+    });
 }
 
 /// The pool of a daemon's idle threads shrinks by itself, after seconds.
@@ -178,12 +202,21 @@ fn rest(world: &World) -> Count {
 
 /// Uses a sandbox in every way that opens something.
 fn use_it(sandbox: &Sandbox<'_>) {
-    sandbox.sh("echo x > file; mkdir -p ~/a/b; echo y > ~/a/b/c").ok();
-    sandbox.root_sh("mkdir -p made/by; echo root > made/by/root; mkdir -m 000 ~/closed").ok();
+    sandbox
+        .sh("echo x > file; mkdir -p ~/a/b; echo y > ~/a/b/c")
+        .ok();
+    sandbox
+        .root_sh("mkdir -p made/by; echo root > made/by/root; mkdir -m 000 ~/closed")
+        .ok();
     sandbox.exec(["no-such-program"]).fails(127);
-    sandbox.exec_with(&["-d"], ["sh", "-c", "echo logged; sleep 1000"]).ok();
+    sandbox
+        .exec_with(&["-d"], ["sh", "-c", "echo logged; sleep 1000"])
+        .ok();
     sandbox.sh("sleep 1000 >/dev/null 2>&1 & setsid sleep 1000 >/dev/null 2>&1 & unshare -rmpf sleep 1000 >/dev/null 2>&1 & true").ok();
-    let session = Session::start(sandbox.world, &["exec", "-it", &sandbox.name, "sh", "-c", "tty; exit 3"]);
+    let session = Session::start(
+        sandbox.world,
+        &["exec", "-it", &sandbox.name, "sh", "-c", "tty; exit 3"],
+    );
     assert_eq!(session.end().0, Some(3));
 }
 
@@ -198,14 +231,27 @@ fn whole_life(world: &'static World) {
             // The count sees what there is.
             assert!(during.processes.len() > 3, "{during:?}");
             assert!(during.namespaces.len() >= 7, "{during:?}");
-            assert!(during.children.len() == 1 && during.descriptors.len() > before.descriptors.len(), "{during:?}");
+            assert!(
+                during.children.len() == 1 && during.descriptors.len() > before.descriptors.len(),
+                "{during:?}"
+            );
         }
         assert!(during.files.len() > before.files.len());
         assert_eq!(during.mounts, before.mounts, "the host's mount table");
         world.run(["stop", &sandbox.name]).ok();
         let stopped = Count::of(&world);
-        assert!(stopped.processes.is_empty() && stopped.namespaces.is_empty(), "{stopped:?}");
-        assert!(!world.state().join("vm").join(&sandbox.name).join("exec.sock").exists());
+        assert!(
+            stopped.processes.is_empty() && stopped.namespaces.is_empty(),
+            "{stopped:?}"
+        );
+        assert!(
+            !world
+                .state()
+                .join("vm")
+                .join(&sandbox.name)
+                .join("exec.sock")
+                .exists()
+        );
         sandbox.exec(["true"]).ok();
         world.run(["rm", "--force", &sandbox.name]).ok();
         assert_eq!(fs::read_dir(world.state().join("vm")).unwrap().count(), 0);
@@ -220,9 +266,19 @@ fn rm_all(world: &'static World) {
     for sandbox in &sandboxes {
         use_it(sandbox);
     }
-    let clients: Vec<_> = sandboxes.iter().map(|sandbox| world.sbx(["exec", &sandbox.name, "sleep", "1000"]).spawn().unwrap()).collect();
+    let clients: Vec<_> = sandboxes
+        .iter()
+        .map(|sandbox| {
+            world
+                .sbx(["exec", &sandbox.name, "sleep", "1000"])
+                .spawn()
+                .unwrap()
+        })
+        .collect();
     for sandbox in &sandboxes {
-        eventually("the command runs", || (world.inspect(&sandbox.name)["sessions"].as_u64()? >= 2).then_some(()));
+        eventually("the command runs", || {
+            (world.inspect(&sandbox.name)["sessions"].as_u64()? >= 2).then_some(())
+        });
     }
     // One of them is stopped.
     world.run(["stop", &sandboxes[0].name]).ok();
@@ -241,7 +297,14 @@ fn failed_creates(world: &'static World) {
     let dir = world.workspace();
     let path = dir.to_str().unwrap();
     let create = |more: &[&str]| world.run(["create", "--name", "broken"].iter().chain(more));
-    for more in [&["shell", "/no/such"][..], &["shell", "/"], &["shell", path, "/proc:ro"], &["claude", path], &["--platform", "plan9/mips", "shell", path], &["-e", "=x", "shell", path]] {
+    for more in [
+        &["shell", "/no/such"][..],
+        &["shell", "/"],
+        &["shell", path, "/proc:ro"],
+        &["claude", path],
+        &["--platform", "plan9/mips", "shell", path],
+        &["-e", "=x", "shell", path],
+    ] {
         create(more).refused();
     }
     // The boot itself fails: no place for its layers.
@@ -268,7 +331,9 @@ fn dead_init(world: &'static World) {
     use_it(&sandbox);
     let init = rustix::process::Pid::from_raw(world.init_pid(&sandbox.name)).unwrap();
     rustix::process::kill_process(init, rustix::process::Signal::KILL).unwrap();
-    eventually("the daemon knows", || (world.status(&sandbox.name) == "stopped").then_some(()));
+    eventually("the daemon knows", || {
+        (world.status(&sandbox.name) == "stopped").then_some(())
+    });
     let stopped = Count::of(&world);
     assert!(stopped.processes.is_empty(), "{stopped:?}");
     world.run(["rm", "--force", &sandbox.name]).ok();
@@ -283,8 +348,13 @@ fn after_the_daemon(world: &'static World) {
     let daemon = world.daemon_pid();
     world.run(["daemon", "stop"]).ok();
     assert!(processes(&root).is_empty());
-    eventually("the daemon's process ends", || descriptors(daemon).is_empty().then_some(()));
-    let sockets: Vec<_> = files(&world.state()).into_iter().filter(|path| path.extension().is_some_and(|end| end == "sock")).collect();
+    eventually("the daemon's process ends", || {
+        descriptors(daemon).is_empty().then_some(())
+    });
+    let sockets: Vec<_> = files(&world.state())
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|end| end == "sock"))
+        .collect();
     assert_eq!(sockets, Vec::<PathBuf>::new());
     // A removal without a daemon starts one, and cleans up all the same.
     world.run(["rm", "--force", &sandbox.name]).ok();

@@ -23,7 +23,8 @@ pub const TESTS: &[ModeTest] = &[
         "lifecycle::the_very_first_command_is_quiet_on_stdout",
         first_command,
     ),
-    ("lifecycle::ls_and_inspect_as_json", json_shapes),
+    ("lifecycle::ls_as_json", json_shapes),
+    ("lifecycle::inspect_as_json", inspect_json),
     ("lifecycle::reading_without_a_daemon", reading_stopped),
     ("lifecycle::what_survives_a_stop", survives_stop),
     ("lifecycle::hostname_is_the_name", hostname),
@@ -422,9 +423,24 @@ fn json_shapes(world: &'static World) {
     );
     assert_eq!(listed["ports"], json!([]));
     assert!(!keys.contains(&"workspace_missing"));
-
     let shown = world.inspect(&sandbox.name);
-    assert_eq!(shown["id"], listed["id"]);
+    assert_eq!(
+        (&shown["id"], &shown["created_at"]),
+        (&listed["id"], &listed["created_at"])
+    );
+    let table = world.run(["ls"]).ok();
+    assert!(
+        table.lines().next().unwrap().starts_with("SANDBOX"),
+        "{table}"
+    );
+}
+
+fn inspect_json(world: &'static World) {
+    let extra = world.workspace();
+    let read_only = format!("{}:ro", extra.display());
+    let sandbox = world.sandbox_with("inspect", &[&read_only]);
+    let primary = sandbox.workspace.to_str().unwrap();
+    let shown = world.inspect(&sandbox.name);
     let id = shown["id"].as_str().unwrap();
     assert!(
         id.len() == 36 && id.split('-').map(str::len).eq([8, 4, 4, 4, 12]),
@@ -443,7 +459,6 @@ fn json_shapes(world: &'static World) {
         (&json!("running"), &json!("running"), &json!("host"))
     );
     assert_eq!(shown["mode"], world.mode.name());
-    assert_eq!(shown["created_at"], listed["created_at"]);
     shown["created_at"]
         .as_str()
         .unwrap()
@@ -467,11 +482,6 @@ fn json_shapes(world: &'static World) {
         "{text}"
     );
     assert!(serde_json::from_str::<Value>(&text).is_err());
-    let table = world.run(["ls"]).ok();
-    assert!(
-        table.lines().next().unwrap().starts_with("SANDBOX"),
-        "{table}"
-    );
     world.run(["inspect", "--json", "no-such-sandbox"]).fails(1);
 }
 

@@ -1,6 +1,15 @@
 //! End-to-end tests of the real binaries. Tests of sandboxes run once per privilege mode; a mode that this
 //! machine or user does not have is reported as ignored, with the reason.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    unreachable_pub,
+    reason = "tests: one that panics has failed, and its modules are a program of their own"
+)]
+
 mod cli;
 mod daemon;
 mod escape;

@@ -15,6 +15,10 @@ pub const TESTS: &[ModeTest] = &[
     ("workspaces::a_path_of_a_thousand_characters", long_path),
     ("workspaces::links_that_leave_resolve_inside", links),
     ("workspaces::dangerous_places_are_refused", refused),
+    (
+        "workspaces::a_home_that_holds_the_state_is_refused",
+        whole_home,
+    ),
     ("workspaces::files_of_root_are_handed_over", handed_over),
     ("workspaces::nested", nested),
     ("workspaces::modes_and_times_survive", modes_and_times),
@@ -371,8 +375,10 @@ fn refused(world: &'static World) {
     );
     assert!(!world.names().contains(&bad));
     fs::remove_file(link).unwrap();
+}
 
-    // A home that holds the state directory, as it is by default.
+/// Where the state directory is by default.
+fn whole_home(world: &'static World) {
     let home = world.workspace();
     let by_default = |args: &[&str]| {
         Ran::from(

@@ -8,7 +8,10 @@ use super::{LIBRARY, PYTHON, Said, run};
 use crate::ModeTest;
 use crate::harness::World;
 
-pub(crate) const TESTS: &[ModeTest] = &[("another_user_gets_nothing", another_user)];
+pub(crate) const TESTS: &[ModeTest] = &[
+    ("another_user_gets_nothing", another_user),
+    ("the_daemon_itself_checks_who_calls", open_path),
+];
 
 fn another_user(world: &'static World) {
     if !rustix::process::geteuid().is_root() {
@@ -89,6 +92,17 @@ for name in os.listdir('/proc'):
         "no process of the engine was found ({pids}): {}",
         said.all
     );
+    assert_eq!(fs::read_to_string(sandbox.path("mine")).unwrap(), "mine\n");
+}
+
+fn open_path(shared: &'static World) {
+    if !rustix::process::geteuid().is_root() {
+        return; // nobody else to be
+    }
+    // Its state directory is open to others for a moment.
+    let world = World::fresh(shared.mode);
+    let sandbox = world.sandbox("other-open");
+    let state = world.state();
     // With the path open the daemon itself still checks who calls.
     fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let socket = state.join("sandboxd.sock");
@@ -118,5 +132,4 @@ for name in os.listdir('/proc'):
         ran.code == 0 && !ran.out.contains(&sandbox.name) && !ran.out.contains("200 OK"),
         "{ran:?}"
     );
-    assert_eq!(fs::read_to_string(sandbox.path("mine")).unwrap(), "mine\n");
 }

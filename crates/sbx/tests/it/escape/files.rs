@@ -163,7 +163,8 @@ fn unreadable_system_files(world: &'static World) {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let put = |name: &str, mode: u32| {
         let path = dir.path().join(name);
-        fs::write(&path, SECRET).unwrap();
+        let mut file = fs::File::create(&path).unwrap();
+        std::io::Write::write_all(&mut file, SECRET.as_bytes()).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
     };

