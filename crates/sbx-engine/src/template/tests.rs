@@ -16,6 +16,7 @@ use super::spec::Spec;
 use super::{build, etc_files, prune};
 
 /// A small host with a merged /usr, and a secret in every corner.
+#[expect(clippy::too_many_lines, reason = "a whole host, as one table")]
 fn host() -> TempDir {
     let dir = TempDir::new().unwrap();
     let root = dir.path();
