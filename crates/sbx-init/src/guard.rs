@@ -253,6 +253,13 @@ fn open(
     Ok(fd)
 }
 
+/// Where something is to be mounted, which may be proc itself: to cover it in the caller's view is harmless.
+fn open_mount_point(path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(rustix::fs::CWD, path, flags, FileMode::empty(), resolve)
+}
+
 fn base_of(base: Option<&OwnedFd>) -> BorrowedFd<'_> {
     base.map_or(rustix::fs::CWD, AsFd::as_fd)
 }
@@ -388,13 +395,7 @@ impl Mount {
             | MountPropagationFlags::DOWNSTREAM
             | MountPropagationFlags::UNBINDABLE;
         // The place is looked up once, without links through proc; from there on it is the working directory.
-        let flags_of_place = OFlags::PATH | OFlags::CLOEXEC;
-        let place = open(
-            rustix::fs::CWD,
-            &self.target,
-            flags_of_place,
-            FileMode::empty(),
-        )?;
+        let place = open_mount_point(&self.target)?;
         rustix::process::fchdir(&place)?;
         if flags & propagation.bits() != 0 {
             rustix::mount::mount_change(".", MountPropagationFlags::from_bits_retain(flags))?;

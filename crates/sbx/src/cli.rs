@@ -16,7 +16,7 @@ use crate::{later, names};
 #[derive(Debug, Parser)]
 #[command(
     name = "sbx",
-    disable_version_flag = true,
+    version = sbx_api::VERSION,
     after_help = "Start with: sbx run shell"
 )]
 pub(crate) struct Cli {

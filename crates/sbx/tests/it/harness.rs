@@ -415,6 +415,8 @@ pub fn stop_shared() {
             let _ = fs::remove_dir_all(world.dir.path());
         }
     }
+    // A static too.
+    let _ = fs::remove_dir_all(programs());
 }
 
 #[derive(Debug)]

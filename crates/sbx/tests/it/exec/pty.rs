@@ -157,17 +157,18 @@ fn size(world: &'static World) {
     let session = script(
         &sandbox,
         "trap 'echo now $(stty size)' WINCH; tty; test -t 0 -a -t 1 -a -t 2 && echo three; echo size $(stty size); \
-         read -r _; while ! read -r -t 0.05 _; do :; done; exit 3",
+         while [ ! -e go ]; do sleep 0.05; done; read -r word; echo \"got $word\"; exit 3",
     );
     session.expect("/dev/pts/");
     session.expect("three");
     session.expect("size 31 117");
-    session.type_in("\r");
     session.resize(40, 99);
     session.expect("now 40 99");
     session.resize(11, 222);
     session.expect("now 11 222");
-    session.type_in("\r");
+    world.write(&sandbox.path("go"), "");
+    session.type_in("word\r");
+    session.expect("got word");
     assert_eq!(session.end().0, Some(3));
     // As root it is a terminal too, which can be opened by its name.
     for user in ["root", "agent"] {
