@@ -245,6 +245,13 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         reason: FAMILY_REASON,
     },
+    // Init has the uid of root inside, which is all that this call asks for.
+    Rule {
+        call: nr::SYS_prlimit64,
+        action: EPERM,
+        when: &[When::Equals { arg: 0, value: 1 }],
+        reason: "takes init's descriptors away",
+    },
     // Keys are kept per user, not per sandbox.
     refuse(nr::SYS_keyctl, EPERM, "the caller's keyrings"),
     refuse(nr::SYS_add_key, EPERM, "the caller's keyrings"),

@@ -13,6 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions};
 use sbx_proto::exec::{ExitStatus, FailKind, Reply, Request, Role};
 use sbx_proto::plan::{Boot, Mode};
@@ -173,7 +174,10 @@ impl Init<'_> {
             if self.finished() {
                 return;
             }
-            let ready = self.wait();
+            let Ok(ready) = self.wait() else {
+                // It cannot wait any more, so it must not go on: the kernel ends the sandbox with it.
+                return;
+            };
             // Listeners and pipes are removed by position: the last ones first.
             for (source, flags) in ready.into_iter().rev() {
                 self.handle(source, flags);
@@ -181,7 +185,7 @@ impl Init<'_> {
         }
     }
 
-    fn wait(&self) -> Vec<(Source, PollFlags)> {
+    fn wait(&self) -> Result<Vec<(Source, PollFlags)>, Errno> {
         let (sources, mut fds): (Vec<Source>, Vec<PollFd<'_>>) =
             self.interests().into_iter().unzip();
         let timeout = self
@@ -196,13 +200,14 @@ impl Init<'_> {
                 }
             });
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(0) | Err(_) => vec![],
-            Ok(_) => sources
+            Ok(0) | Err(Errno::INTR) => Ok(vec![]),
+            Ok(_) => Ok(sources
                 .into_iter()
                 .zip(&fds)
                 .map(|(source, fd)| (source, fd.revents()))
                 .filter(|(_, flags)| !flags.is_empty())
-                .collect(),
+                .collect()),
+            Err(error) => Err(error),
         }
     }
 

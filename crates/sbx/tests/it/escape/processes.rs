@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         host_processes,
     ),
     ("init_can_be_neither_traced_nor_ended", init),
+    ("the_limits_of_init_cannot_be_changed", limits_of_init),
     ("the_exec_helper_cannot_be_traced_before_execve", helper),
     ("a_fresh_command_has_three_descriptors", descriptors),
     (
@@ -19,6 +20,30 @@ pub(crate) const TESTS: &[ModeTest] = &[
         working_directory,
     ),
 ];
+
+/// Without descriptors init could not even wait, and would take a whole processor for trying.
+fn limits_of_init(world: &'static World) {
+    let sandbox = world.sandbox("limits");
+    let program = "
+import resource
+for name in ('NOFILE', 'CPU', 'NPROC', 'AS'):
+    try:
+        resource.prlimit(1, getattr(resource, 'RLIMIT_' + name), (1, 1))
+        print(name, 'ok')
+    except OSError as error:
+        print(name, 'EPERM' if error.errno == 1 else error.errno)
+resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))
+print('own', 'changed')
+";
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, program, &[]);
+        for name in ["NOFILE", "CPU", "NPROC", "AS"] {
+            assert_eq!(said.result(name), "EPERM", "as {user}: {}", said.all);
+        }
+        assert_eq!(said.result("own"), "changed", "{}", said.all);
+    }
+    assert_eq!(sandbox.exec(["echo", "1"]).ok(), "1");
+}
 
 fn host_processes(world: &'static World) {
     let sandbox = world.sandbox("procs");
