@@ -49,6 +49,8 @@ pub enum WorkspaceError {
     Missing(PathBuf),
     #[error("workspace `{}` leads to another place than when the sandbox was made", .0.display())]
     Moved(PathBuf),
+    #[error("workspace `{}` has another owner than when the sandbox was made", .0.display())]
+    OtherOwner(PathBuf),
     #[error("cannot look at workspace `{}`", .path.display())]
     Io {
         path: PathBuf,
@@ -81,9 +83,12 @@ pub enum WorkspaceError {
 impl WorkspaceError {
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::None | Self::Io { .. } | Self::Special(_) | Self::Twice(_) | Self::Moved(_) => {
-                None
-            }
+            Self::None
+            | Self::Io { .. }
+            | Self::Special(_)
+            | Self::Twice(_)
+            | Self::Moved(_)
+            | Self::OtherOwner(_) => None,
             Self::Relative(_) => Some("give the absolute path".into()),
             Self::Missing(path) => Some(format!("mkdir -p '{}'", path.display())),
             Self::PrimaryReadOnly => {
@@ -143,7 +148,12 @@ pub fn resolve_again(
             if canonical != path {
                 return Err(WorkspaceError::Moved(path));
             }
-            inspect(&path, workspace.readonly, &guard)
+            let now = inspect(&path, workspace.readonly, &guard)?;
+            // The owner decides how ids look through the mount: what is inside must not choose another one.
+            if (now.uid, now.gid) != (workspace.uid, workspace.gid) {
+                return Err(WorkspaceError::OtherOwner(path));
+            }
+            Ok(now)
         })
         .collect()
 }

@@ -353,8 +353,39 @@ fn make_node(place: Place, mode: u32, device: u64) -> Result<Answer, Errno> {
     };
     let kind = FileType::from_raw_mode(mode);
     let mode = FileMode::from_bits_truncate(mode & !SET_ID);
-    rustix::fs::mknodat(base_of(base.as_ref()), path, kind, mode, device)?;
+    let (parent, name) = split(&path)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = open(base_of(base.as_ref()), &parent, flags, FileMode::empty())?;
+    rustix::fs::mknodat(&parent, name, kind, mode, device)?;
     Ok(DONE)
+}
+
+/// Attributes that say nothing about modes and capabilities, on any file system: some keep a file's mode in an
+/// attribute with a name of their own.
+fn is_plain(name: &[u8]) -> bool {
+    let private = [
+        &b"user.containers."[..],
+        b"user.overlay.",
+        b"user.fuseoverlayfs.",
+    ];
+    let user = name.starts_with(b"user.") && !private.iter().any(|prefix| name.starts_with(prefix));
+    user || matches!(
+        name,
+        b"system.posix_acl_access" | b"system.posix_acl_default"
+    )
+}
+
+/// The directory of a path and the name in it.
+fn split(path: &CStr) -> Result<(CString, CString), Errno> {
+    let bytes = path.to_bytes();
+    let (parent, name) = match bytes.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => (&b"/"[..], bytes.get(1..)),
+        Some(at) => (bytes.get(..at).unwrap_or_default(), bytes.get(at + 1..)),
+        None => (&b"."[..], Some(bytes)),
+    };
+    let name = name.filter(|name| !name.is_empty()).ok_or(Errno::NOENT)?;
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno::INVAL);
+    Ok((text(parent)?, text(name)?))
 }
 
 fn set_xattr(
@@ -365,7 +396,7 @@ fn set_xattr(
 ) -> Result<Answer, Errno> {
     let opened = matches!(place, Place::Open(_));
     let fd = place.open()?;
-    if xattr.name.as_bytes().starts_with(b"security.") {
+    if !is_plain(xattr.name.as_bytes()) {
         allow_set_id(guard, fd.as_fd(), mounts)?;
     }
     let flags = XattrFlags::from_bits_retain(xattr.flags);

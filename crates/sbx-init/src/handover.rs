@@ -17,6 +17,15 @@ const AGENT: u32 = 1000;
 pub(crate) fn hand_over(workspaces: &[OsBytes]) {
     for workspace in workspaces {
         if let Ok(root) = rustix::fs::open(workspace.as_path(), DIRECTORY, FileMode::empty()) {
+            if rustix::fs::fstat(&root)
+                .is_ok_and(|stat| stat.st_uid != AGENT || stat.st_gid != AGENT)
+            {
+                let _ = rustix::fs::fchown(
+                    &root,
+                    Some(Uid::from_raw(AGENT)),
+                    Some(Gid::from_raw(AGENT)),
+                );
+            }
             // A directory that is moved under way ends the walk of that workspace; the next one goes on.
             let _ = walk(root);
         }

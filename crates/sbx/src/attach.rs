@@ -24,6 +24,9 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// How long a terminal is read after the command's end at most.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// The signal with which a caller who has asked twice already ends the client, as with docker.
+const PATIENCE_FOR_SIGNALS: usize = 3;
+
 /// How the command's streams are connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Streams {
@@ -157,6 +160,13 @@ fn attempt(
     Session::new(init, signals, plumbing, streams.clone()).run()
 }
 
+/// Signals that mean: end.
+fn is_end(number: i32) -> bool {
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT]
+        .iter()
+        .any(|signal| signal.as_raw() == number)
+}
+
 fn watch_signals(streams: &Streams) -> Result<SignalFd, Failure> {
     let mut wanted = vec![
         Signal::INT,
@@ -202,6 +212,8 @@ struct Session {
     /// Restores the terminal when the session ends, however it ends.
     raw: Option<RawMode>,
     ended: Option<Ended>,
+    /// How often the caller has asked for the end.
+    ends_asked: usize,
 }
 
 /// The command has ended; only its output is still being delivered.
@@ -223,6 +235,7 @@ impl Session {
             outputs: Vec::new(),
             raw: None,
             ended: None,
+            ends_asked: 0,
         }
     }
 
@@ -409,6 +422,12 @@ impl Session {
                 let code = u8::try_from((128 + number) & 0xff).unwrap_or(255);
                 return Ok(Some(Outcome::Interrupted(code)));
             } else {
+                self.ends_asked += usize::from(is_end(number));
+                if self.ends_asked >= PATIENCE_FOR_SIGNALS {
+                    // The command, or an init that is hostile, does not listen: the caller's word is the last.
+                    let code = u8::try_from((128 + number) & 0xff).unwrap_or(255);
+                    return Ok(Some(Outcome::Interrupted(code)));
+                }
                 Request::Signal { signal: number }
             };
             // A connection that is full or closed shows itself elsewhere.

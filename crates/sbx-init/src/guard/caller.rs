@@ -22,6 +22,8 @@ struct Status {
     capabilities: u64,
     umask: u32,
     group_leader: i32,
+    /// Set by programs that confine themselves, with Landlock for one.
+    no_new_privileges: bool,
 }
 
 #[derive(Debug)]
@@ -185,6 +187,16 @@ impl Caller {
         Ok(Work::ChangeModeAt(self.place(dirfd, address, flags)?, mode))
     }
 
+    /// A file cannot be made in the place of a caller that may be confined by Landlock: its rules are not to be
+    /// seen from outside. It cannot use the bits either.
+    fn unconfined(&self) -> Result<(), Errno> {
+        if self.status.no_new_privileges {
+            Err(Errno::PERM)
+        } else {
+            Ok(())
+        }
+    }
+
     pub(super) fn create(
         &self,
         dirfd: u64,
@@ -192,6 +204,7 @@ impl Caller {
         flags: u32,
         mode: u32,
     ) -> Result<Work, Errno> {
+        self.unconfined()?;
         Ok(Work::Create {
             place: self.place(dirfd, address, 0)?,
             flags: OFlags::from_bits_retain(flags),
@@ -206,6 +219,7 @@ impl Caller {
         mode: u32,
         device: u64,
     ) -> Result<Work, Errno> {
+        self.unconfined()?;
         Ok(Work::MakeNode {
             place: self.place(dirfd, address, 0)?,
             mode,
@@ -336,6 +350,7 @@ fn parse_status(text: &str) -> Option<Status> {
         capabilities: u64::from_str_radix(field("CapEff")?, 16).ok()?,
         umask: u32::from_str_radix(field("Umask")?, 8).ok()?,
         group_leader: field("Tgid")?.parse().ok()?,
+        no_new_privileges: field("NoNewPrivs")? != "0",
     })
 }
 
@@ -362,7 +377,7 @@ mod tests {
 
     #[test]
     fn status_says_what_the_kernel_checks_files_with() {
-        let text = "Name:\ta: b\nUmask:\t0027\nTgid:\t12\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000000001ff\n";
+        let text = "Name:\ta: b\nUmask:\t0027\nTgid:\t12\nNoNewPrivs:\t1\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000000001ff\n";
         assert_eq!(
             parse_status(text),
             Some(Status {
@@ -374,6 +389,7 @@ mod tests {
                 capabilities: 0x1ff,
                 umask: 0o027,
                 group_leader: 12,
+                no_new_privileges: true,
             })
         );
         assert_eq!(parse_status("Uid:\t0\n"), None);

@@ -54,8 +54,13 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
     ) else {
         return 1;
     };
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let guard = Guard::new(parts.proc, &mountinfo::parse(&mounts), &boot.workspaces);
+    // A mount point need not be text. Without the list nothing can be judged.
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mountinfo::parse(&String::from_utf8_lossy(&mounts));
+    if mounts.is_empty() {
+        return 1;
+    }
+    let guard = Guard::new(parts.proc, &mounts, &boot.workspaces);
     let mut init = Init {
         proof,
         id: boot.id,

@@ -35,7 +35,8 @@ struct Count {
     descriptors: Vec<String>,
     /// Of the daemon.
     children: BTreeSet<i32>,
-    threads: usize,
+    /// Threads of the daemon that follow a sandbox; those that serve requests come and go.
+    watchers: usize,
     cgroups: BTreeSet<PathBuf>,
 }
 
@@ -57,7 +58,7 @@ impl Count {
             processes,
             descriptors: descriptors(daemon),
             children: children(daemon),
-            threads: fs::read_dir(format!("/proc/{daemon}/task")).map_or(0, Iterator::count),
+            watchers: watchers(daemon),
             cgroups: cgroups(root),
         }
     }
@@ -146,6 +147,15 @@ fn children(daemon: i32) -> BTreeSet<i32> {
         .collect()
 }
 
+fn watchers(daemon: i32) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{daemon}/task"));
+    let names = tasks.into_iter().flatten().flatten();
+    names
+        .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
+        .filter(|name| name.trim() == "watch")
+        .count()
+}
+
 /// Control groups that are named after something of this world, or hold a process of it.
 fn cgroups(root: &str) -> BTreeSet<PathBuf> {
     let ours = processes(root);
@@ -188,16 +198,13 @@ fn same_again(world: &World, before: &Count) {
     });
 }
 
-/// The pool of a daemon's idle threads shrinks by itself, after seconds.
+/// What there is when nothing happens any more.
 fn rest(world: &World) -> Count {
-    let mut before = Count::of(world);
     eventually("the daemon is at rest", || {
         let now = Count::of(world);
-        let same = now == before && now.processes.is_empty() && now.threads <= 4;
-        before = now;
-        same.then_some(())
-    });
-    before
+        let quiet = now.processes.is_empty() && now.children.is_empty() && now.watchers == 0;
+        (quiet && now == Count::of(world)).then_some(now)
+    })
 }
 
 /// Uses a sandbox in every way that opens something.
@@ -236,7 +243,7 @@ fn whole_life(world: &'static World) {
                 "{during:?}"
             );
         }
-        assert!(during.files.len() > before.files.len());
+        assert!(during.files.len() > before.files.len() && during.watchers == 1);
         assert_eq!(during.mounts, before.mounts, "the host's mount table");
         world.run(["stop", &sandbox.name]).ok();
         let stopped = Count::of(&world);
