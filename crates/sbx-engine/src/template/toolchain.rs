@@ -176,8 +176,11 @@ impl Finder<'_> {
     /// What has to be shown so that the programs in `entry` work.
     fn roots(&self, entry: &Path) -> Vec<PathBuf> {
         let cargo = self.place("CARGO_HOME", ".cargo").join("bin");
-        if entry == cargo {
-            return vec![cargo, self.place("RUSTUP_HOME", ".rustup")];
+        // A caller who says where rustup's tool chains are may have its programs below another home.
+        let elsewhere =
+            entry.ends_with(".cargo/bin") && self.caller.env.contains_key("RUSTUP_HOME");
+        if entry == cargo || elsewhere {
+            return vec![entry.to_owned(), self.place("RUSTUP_HOME", ".rustup")];
         }
         let pyenv = self.place("PYENV_ROOT", ".pyenv");
         if entry.starts_with(&pyenv) {
