@@ -1,0 +1,38 @@
+//! What a sandbox may reach: rules, hosts, presets and the one decision. Pure: no clock, no files, no network.
+//!
+//! A [`Target`] is parsed once at the entrance (CONNECT line, `Host` header, SNI, DNS question), so that every
+//! spelling of a host gets the same verdict. A [`Policy`] is compiled from the [`Rule`]s that concern one sandbox
+//! and answers three questions: may this target be dialled ([`Policy::decide`]), may this name be resolved
+//! ([`Policy::resolvable`]), and may the address that it resolved to be dialled ([`Policy::judge_address`]).
+//! Time is an argument; who stores, logs and enforces is left to the callers.
+
+mod address;
+mod host;
+mod index;
+mod ipv4;
+mod pattern;
+mod policy;
+mod presets;
+mod proxy_config;
+mod rule;
+mod special;
+mod store;
+mod suggest;
+mod target;
+mod verdict;
+mod wild;
+
+pub use address::{RefusedRange, effective_address, refused_range};
+pub use host::{DomainName, Host, HostError};
+pub use pattern::{Pattern, PatternError};
+pub use policy::{Policy, Protocol};
+pub use presets::{Preset, UnknownPreset, preset};
+pub use proxy_config::{
+    Edit, OlderPattern, ProxyConfig, ProxyConfigError, ProxyMode, ProxyNetwork,
+};
+pub use rule::{BadScope, Decision, Origin, Rule, Scope, Traffic};
+pub use special::{GATEWAY, HOST_ALIAS, is_gateway, is_host_alias, is_localhost};
+pub use store::{Added, Existing, NewRule, PolicyFile, Removal, Removed, StoreError};
+pub use suggest::{Suggested, Suggestion, Unsolved, suggest};
+pub use target::{Target, TargetError};
+pub use verdict::{Kind, RuleRef, Verdict};

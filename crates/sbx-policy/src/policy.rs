@@ -1,0 +1,336 @@
+//! The one decision. Any matching deny wins, then any matching allow, else the answer is no.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+
+use crate::address::{RefusedRange, refused_range};
+use crate::host::Host;
+use crate::index::{Entry, Index};
+use crate::rule::{Decision, Rule, Traffic};
+use crate::special::{GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost};
+use crate::target::Target;
+use crate::verdict::{Kind, Verdict};
+
+const DEFAULT_DENY: &str = "No matching allow rule (default deny)";
+const PORTS: usize = 65_535;
+
+/// What a connection carries, as far as the entrance can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// HTTP or HTTPS.
+    Web,
+    Other,
+}
+
+/// The rules that concern one sandbox, ready to be asked.
+#[derive(Debug)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    index: Index,
+}
+
+impl Policy {
+    /// Takes the rules of every scope that concerns the sandbox, in the order in which ties are to be broken.
+    pub fn compile(rules: impl IntoIterator<Item = Rule>) -> Self {
+        let rules: Vec<Rule> = rules.into_iter().collect();
+        Self {
+            index: Index::build(&rules),
+            rules,
+        }
+    }
+
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// May this target be dialled? For a name, [`Policy::judge_address`] has the last word on where it leads.
+    pub fn decide(&self, target: &Target, protocol: Protocol, now: Timestamp) -> Verdict {
+        let asked = Asked {
+            port: target.port,
+            protocol,
+            now,
+        };
+        if is_localhost(&target.host) || is_gateway(&target.host) {
+            return loopback(target);
+        }
+        if is_host_alias(&target.host) {
+            return self.decide_host_alias(&asked);
+        }
+        let mut found = Found::default();
+        self.index
+            .visit(&target.host, &mut |entry| found.see(entry, &asked));
+        if let Host::Ip(address) = target.host
+            && let Some(range) = refused_range(address)
+        {
+            return found.for_refused(target, address, range);
+        }
+        found.answer()
+    }
+
+    /// May this name be resolved? Yes if a connection to it could be allowed on some port, since a DNS question is
+    /// itself a way out. Names that mean the sandbox or the host always resolve: the resolver answers them itself.
+    pub fn resolvable(&self, host: &Host, now: Timestamp) -> Verdict {
+        if is_localhost(host) || is_gateway(host) || is_host_alias(host) {
+            return built_in_name();
+        }
+        let mut allows = Vec::new();
+        let mut denies = Vec::new();
+        self.index.visit(host, &mut |entry| match entry.decision {
+            _ if !entry.is_current(now) => {}
+            Decision::Allow => allows.push(entry),
+            Decision::Deny => denies.push(entry),
+        });
+        if host.as_ip().and_then(refused_range).is_some() {
+            allows.retain(|entry| entry.names_addresses);
+        }
+        let open: Vec<&Entry> = [Protocol::Web, Protocol::Other]
+            .into_iter()
+            .flat_map(|protocol| open_on_some_port(&allows, &denies, protocol))
+            .collect();
+        if let Some(entry) = best(open.iter().copied()) {
+            return allowed(entry, open.iter().any(|entry| entry.names_host));
+        }
+        denies.retain(|deny| {
+            let closes = |allow: &&Entry| allow.port.is_none() || allow.port == deny.port;
+            deny.port.is_none() || allows.iter().any(closes)
+        });
+        match best(denies.into_iter()) {
+            Some(entry) => denied_by(entry),
+            None => default_deny(),
+        }
+    }
+
+    /// May the `address` that an allowed name led to be dialled?
+    ///
+    /// Denies of addresses hold. A refused range needs an allow that names the address, or a `named` verdict by a
+    /// rule for exactly this host; a wildcard does not suffice, or the owner of a name could lead into the host.
+    pub fn judge_address(
+        &self,
+        named: &Verdict,
+        target: &Target,
+        address: IpAddr,
+        protocol: Protocol,
+        now: Timestamp,
+    ) -> Verdict {
+        if !named.allowed {
+            return named.clone();
+        }
+        if is_host_alias(&target.host) {
+            return judge_host_alias(named, address);
+        }
+        let asked = Asked {
+            port: target.port,
+            protocol,
+            now,
+        };
+        let mut found = Found::default();
+        self.index
+            .visit_address(address, &mut |entry| found.see(entry, &asked));
+        if let Some(entry) = found.deny {
+            return denied_by(entry);
+        }
+        let Some(range) = refused_range(address) else {
+            return named.clone();
+        };
+        match found.names_addresses {
+            Some(entry) => allowed(entry, named.exact),
+            None if named.exact => named.clone(),
+            None => refused(target, address, range),
+        }
+    }
+
+    /// The first moment after `now` at which an answer may change by itself.
+    pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
+        let expiries = self.rules.iter().filter_map(|rule| rule.expires);
+        expiries.filter(|expires| *expires > now).min()
+    }
+
+    /// Only `localhost:P` opens a service of the host: no wildcard, and no rule without a port. A deny holds under
+    /// either spelling.
+    fn decide_host_alias(&self, asked: &Asked) -> Verdict {
+        let mut found = Found::default();
+        self.index.visit_name(HOST_ALIAS, &mut |entry| {
+            if entry.decision == Decision::Deny {
+                found.see(entry, asked);
+            }
+        });
+        self.index.visit_name(LOCALHOST, &mut |entry| {
+            if entry.decision == Decision::Deny || (entry.exact && entry.port.is_some()) {
+                found.see(entry, asked);
+            }
+        });
+        let mut verdict = found.answer();
+        if verdict.kind == Kind::Implicit {
+            let port = asked.port;
+            verdict.reason = format!(
+                "{DEFAULT_DENY}; a service of the host needs a rule for `{LOCALHOST}:{port}`"
+            );
+        }
+        verdict
+    }
+}
+
+/// Everything about a question but the host.
+struct Asked {
+    port: u16,
+    protocol: Protocol,
+    now: Timestamp,
+}
+
+/// The best of what matches, gathered in one walk.
+#[derive(Default)]
+struct Found<'a> {
+    deny: Option<&'a Entry>,
+    allow: Option<&'a Entry>,
+    /// The best allow that also opens refused addresses.
+    names_addresses: Option<&'a Entry>,
+    exact: bool,
+}
+
+impl<'a> Found<'a> {
+    fn see(&mut self, entry: &'a Entry, asked: &Asked) {
+        let concerned = entry.port.is_none_or(|port| port == asked.port)
+            && speaks_about(entry, asked.protocol)
+            && entry.is_current(asked.now);
+        if !concerned {
+            return;
+        }
+        match entry.decision {
+            Decision::Deny => keep_best(&mut self.deny, entry),
+            Decision::Allow => {
+                keep_best(&mut self.allow, entry);
+                self.exact |= entry.names_host;
+                if entry.names_addresses {
+                    keep_best(&mut self.names_addresses, entry);
+                }
+            }
+        }
+    }
+
+    fn answer(&self) -> Verdict {
+        match (self.deny, self.allow) {
+            (Some(entry), _) => denied_by(entry),
+            (None, Some(entry)) => allowed(entry, self.exact),
+            (None, None) => default_deny(),
+        }
+    }
+
+    /// The answer for a literal address in a refused range.
+    fn for_refused(&self, target: &Target, address: IpAddr, range: &RefusedRange) -> Verdict {
+        match (self.deny, self.names_addresses) {
+            (Some(entry), _) => denied_by(entry),
+            (None, Some(entry)) => allowed(entry, self.exact),
+            (None, None) if self.allow.is_some() => refused(target, address, range),
+            (None, None) => default_deny(),
+        }
+    }
+}
+
+fn allowed(entry: &Entry, exact: bool) -> Verdict {
+    Verdict {
+        allowed: true,
+        kind: Kind::Allowed,
+        rule: Some(entry.rule.clone()),
+        reason: entry.reason.clone(),
+        exact,
+    }
+}
+
+fn denied_by(entry: &Entry) -> Verdict {
+    Verdict {
+        rule: Some(entry.rule.clone()),
+        ..Verdict::denied(Kind::Explicit, entry.reason.clone())
+    }
+}
+
+fn keep_best<'a>(best: &mut Option<&'a Entry>, entry: &'a Entry) {
+    if best.is_none_or(|known| entry.is_better_than(known)) {
+        *best = Some(entry);
+    }
+}
+
+fn best<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<&'a Entry> {
+    let mut kept = None;
+    entries.for_each(|entry| keep_best(&mut kept, entry));
+    kept
+}
+
+fn speaks_about(entry: &Entry, protocol: Protocol) -> bool {
+    match entry.traffic {
+        Traffic::Any => true,
+        Traffic::Web => protocol == Protocol::Web,
+    }
+}
+
+/// The allows that leave at least one port open after all denies, for one protocol.
+fn open_on_some_port<'a>(
+    allows: &[&'a Entry],
+    denies: &[&'a Entry],
+    protocol: Protocol,
+) -> Vec<&'a Entry> {
+    let denies = denies.iter().filter(|entry| speaks_about(entry, protocol));
+    let Some(denied) = denies
+        .map(|entry| entry.port)
+        .collect::<Option<BTreeSet<u16>>>()
+    else {
+        return Vec::new();
+    };
+    let is_open = |entry: &&&Entry| match entry.port {
+        Some(port) => !denied.contains(&port),
+        None => denied.len() < PORTS,
+    };
+    let allows = allows.iter().filter(|entry| speaks_about(entry, protocol));
+    allows.filter(is_open).copied().collect()
+}
+
+fn judge_host_alias(named: &Verdict, address: IpAddr) -> Verdict {
+    if address.to_canonical().is_loopback() {
+        return named.clone();
+    }
+    Verdict::denied(
+        Kind::Address,
+        format!("{HOST_ALIAS} is the host's loopback and never {address}"),
+    )
+}
+
+fn loopback(target: &Target) -> Verdict {
+    let port = target.port;
+    let host = &target.host;
+    let reason = if is_gateway(host) {
+        format!("{GATEWAY} is the sandbox's proxy and no target")
+    } else {
+        format!(
+            "`{host}` is the sandbox itself; a service of the host is `{HOST_ALIAS}:{port}`, \
+             opened by a rule for `{LOCALHOST}:{port}`"
+        )
+    };
+    Verdict::denied(Kind::Loopback, reason)
+}
+
+fn refused(target: &Target, address: IpAddr, range: &RefusedRange) -> Verdict {
+    let RefusedRange {
+        reason, citation, ..
+    } = range;
+    let wanted = Target {
+        host: address.into(),
+        port: target.port,
+    };
+    let reason = format!("{address} is {reason} ({citation}); only a rule for `{wanted}` opens it");
+    Verdict::denied(Kind::Address, reason)
+}
+
+fn built_in_name() -> Verdict {
+    Verdict {
+        allowed: true,
+        kind: Kind::Allowed,
+        rule: None,
+        reason: "Built-in name".to_owned(),
+        exact: false,
+    }
+}
+
+fn default_deny() -> Verdict {
+    Verdict::denied(Kind::Implicit, DEFAULT_DENY.to_owned())
+}

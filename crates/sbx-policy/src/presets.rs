@@ -1,0 +1,193 @@
+//! The three starting points of a policy. Their rules come with the program and are not stored, so that an upgrade
+//! brings a better list; what the user adds is kept apart and stays.
+//!
+//! `deny-all` is the absence of allows. It is listed as `default-deny-all`, a deny without resources: a deny of
+//! `**` would beat every rule that the user adds later.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::pattern::{Pattern, PatternError};
+use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
+
+const BALANCED: &str = include_str!("presets/balanced.txt");
+const DEFAULT_PORT: &str = "443";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    AllowAll,
+    Balanced,
+    DenyAll,
+}
+
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+#[error("preset `{0}` is none of `allow-all`, `balanced`, `deny-all`")]
+pub struct UnknownPreset(String);
+
+/// The rules of a preset. Names and ids are the same and stable: scripts and logs refer to them.
+pub fn preset(preset: Preset) -> Vec<Rule> {
+    match preset {
+        Preset::AllowAll => vec![rule(
+            "default-allow-all",
+            Decision::Allow,
+            vec![Pattern::everything()],
+        )],
+        Preset::Balanced => sections(BALANCED)
+            .map(|(name, lines)| {
+                // A line that cannot be read allows nothing; a test reads them all.
+                let resources = lines.filter_map(|line| expand(line).ok()).flatten();
+                rule(name, Decision::Allow, resources.collect())
+            })
+            .collect(),
+        Preset::DenyAll => vec![rule("default-deny-all", Decision::Deny, Vec::new())],
+    }
+}
+
+impl Preset {
+    pub const ALL: [Self; 3] = [Self::AllowAll, Self::Balanced, Self::DenyAll];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AllowAll => "allow-all",
+            Self::Balanced => "balanced",
+            Self::DenyAll => "deny-all",
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Preset {
+    type Err = UnknownPreset;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPreset> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|preset| preset.as_str() == text)
+            .ok_or_else(|| UnknownPreset(text.to_owned()))
+    }
+}
+
+fn rule(name: &str, decision: Decision, resources: Vec<Pattern>) -> Rule {
+    Rule {
+        id: name.to_owned(),
+        name: name.to_owned(),
+        policy: Scope::Global.policy().to_owned(),
+        scope: Scope::Global,
+        decision,
+        resources,
+        origin: Origin::Preset,
+        traffic: Traffic::Any,
+        expires: None,
+        editable: false,
+        created: None,
+    }
+}
+
+fn sections(data: &str) -> impl Iterator<Item = (&str, impl Iterator<Item = &str>)> {
+    data.split("\n[")
+        .skip(1)
+        .filter_map(|section| section.split_once("]\n"))
+        .map(|(name, body)| {
+            let lines = body.lines().map(str::trim);
+            (
+                name,
+                lines.filter(|line| !line.is_empty() && !line.starts_with('#')),
+            )
+        })
+}
+
+/// `.example.org` is that domain and everything below it, on port 443 unless the line has a port.
+fn expand(line: &str) -> Result<Vec<Pattern>, PatternError> {
+    let Some(suffix) = line.strip_prefix('.') else {
+        return Ok(vec![line.parse()?]);
+    };
+    let (domain, port) = suffix.split_once(':').unwrap_or((suffix, DEFAULT_PORT));
+    Ok(vec![
+        format!("{domain}:{port}").parse()?,
+        format!("**.{domain}:{port}").parse()?,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_line_is_read_and_has_a_port() {
+        for (name, lines) in sections(BALANCED) {
+            let mut seen = BTreeSet::new();
+            for line in lines {
+                assert!(seen.insert(line), "{name}: {line} twice");
+                for pattern in expand(line).unwrap() {
+                    assert!(pattern.port().is_some(), "{name}: {line} has no port");
+                    assert!(!pattern.is_everything() && !pattern.is_address(), "{line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_groups_have_their_names() {
+        let names: Vec<String> = preset(Preset::Balanced)
+            .into_iter()
+            .map(|rule| rule.name)
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "default-ai-services",
+                "default-package-managers",
+                "default-code-and-containers",
+                "default-cloud-infrastructure",
+                "default-os-packages",
+                "default-cert-validation",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_dot_in_front_means_the_domain_and_everything_below() {
+        let shown = |line| -> Vec<String> {
+            let patterns = expand(line).unwrap();
+            patterns.iter().map(Pattern::to_string).collect()
+        };
+        assert_eq!(
+            shown(".example.org"),
+            ["example.org:443", "**.example.org:443"]
+        );
+        assert_eq!(
+            shown(".example.org:80"),
+            ["example.org:80", "**.example.org:80"]
+        );
+        assert_eq!(shown("a*.example.org:80"), ["a*.example.org:80"]);
+    }
+
+    #[test]
+    fn object_stores_stay_closed() {
+        let forbidden = [
+            "bucket.s3.amazonaws.com:443",
+            "bucket.s3.eu-west-1.amazonaws.com:443",
+            "storage.googleapis.com:443",
+            "account.blob.core.windows.net:443",
+            "bucket.account.r2.cloudflarestorage.com:443",
+            "app.vercel.app:443",
+            "user.github.io:443",
+        ];
+        for text in forbidden {
+            let target = crate::Target::parse_loose(text).unwrap();
+            for rule in preset(Preset::Balanced) {
+                assert!(!rule.resources.iter().any(|r| r.matches(&target)), "{text}");
+            }
+        }
+    }
+}

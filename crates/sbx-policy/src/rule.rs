@@ -1,0 +1,166 @@
+//! Rules as they are stored, listed and compiled. A rule is data: what it means is decided in [`crate::Policy`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::pattern::Pattern;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decision {
+    Allow,
+    Deny,
+}
+
+/// Whom a rule concerns. Written `global` or `sandbox:NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Scope {
+    Global,
+    Sandbox(String),
+}
+
+/// Who made a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// The user, for every sandbox.
+    Local,
+    /// The user, for one sandbox.
+    Scoped,
+    Kit,
+    Preset,
+    /// The older `proxy-config.json` of a sandbox.
+    ProxyConfig,
+}
+
+/// Which connections a rule speaks about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Traffic {
+    #[default]
+    Any,
+    /// HTTP and HTTPS only: the older policy mode never opened other TCP.
+    Web,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    pub id: String,
+    pub name: String,
+    /// `local-policy` (global), `local` (per sandbox), `kit:NAME` or `proxy-config:NAME`.
+    pub policy: String,
+    pub scope: Scope,
+    pub decision: Decision,
+    pub resources: Vec<Pattern>,
+    pub origin: Origin,
+    #[serde(default)]
+    pub traffic: Traffic,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+    pub editable: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<Timestamp>,
+}
+
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+#[error("scope `{0}` is neither `global` nor `sandbox:NAME`")]
+pub struct BadScope(String);
+
+impl Rule {
+    /// A rule counts up to, not including, the moment in which it expires.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+}
+
+impl Decision {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+impl Origin {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Scoped => "scoped",
+            Self::Kit => "kit",
+            Self::Preset => "preset",
+            Self::ProxyConfig => "proxy-config",
+        }
+    }
+}
+
+impl Scope {
+    /// The policy that rules of the user go to in this scope.
+    pub fn policy(&self) -> &'static str {
+        match self {
+            Self::Global => "local-policy",
+            Self::Sandbox(_) => "local",
+        }
+    }
+
+    /// Whether rules of this scope concern `sandbox` (`None`: what holds for every sandbox).
+    pub fn concerns(&self, sandbox: Option<&str>) -> bool {
+        match self {
+            Self::Global => true,
+            Self::Sandbox(name) => Some(name.as_str()) == sandbox,
+        }
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Global => f.write_str("global"),
+            Self::Sandbox(name) => write!(f, "sandbox:{name}"),
+        }
+    }
+}
+
+impl FromStr for Scope {
+    type Err = BadScope;
+
+    fn from_str(text: &str) -> Result<Self, BadScope> {
+        match text.split_once(':') {
+            None if text == "global" => Ok(Self::Global),
+            Some(("sandbox", name)) if !name.is_empty() => Ok(Self::Sandbox(name.to_owned())),
+            None | Some(_) => Err(BadScope(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for Scope {
+    type Error = BadScope;
+
+    fn try_from(text: String) -> Result<Self, BadScope> {
+        text.parse()
+    }
+}
+
+impl From<Scope> for String {
+    fn from(scope: Scope) -> Self {
+        scope.to_string()
+    }
+}

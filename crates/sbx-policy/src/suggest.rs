@@ -1,0 +1,224 @@
+//! From what was denied to the fewest rules that would have allowed it, each with the reason for its shape.
+//!
+//! A wildcard is offered only for three siblings or more, on the port that they share, and never where strangers
+//! are siblings (public suffixes, page and object hosting). A rule without a port is offered for three ports or
+//! more. Whatever needs more than a rule for a name is told apart instead of being papered over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::address::refused_range;
+use crate::host::{DomainName, Host};
+use crate::pattern::Pattern;
+use crate::special::{LOCALHOST, is_gateway, is_host_alias, is_localhost};
+use crate::target::Target;
+
+/// From this many siblings or ports on, one rule reads better than a list.
+const MANY: usize = 3;
+
+/// Below these, siblings belong to different people: a wildcard would let anybody in.
+const SHARED: [&str; 22] = [
+    "amazonaws.com",
+    "appspot.com",
+    "azureedge.net",
+    "azurewebsites.net",
+    "blogspot.com",
+    "cloudapp.net",
+    "cloudflarestorage.com",
+    "cloudfront.net",
+    "core.windows.net",
+    "digitaloceanspaces.com",
+    "firebaseapp.com",
+    "fly.dev",
+    "github.io",
+    "gitlab.io",
+    "herokuapp.com",
+    "netlify.app",
+    "ngrok.io",
+    "pages.dev",
+    "run.app",
+    "vercel.app",
+    "web.app",
+    "workers.dev",
+];
+/// Second-level labels that registries of countries sell names below, as in `co.uk`.
+const SECOND_LEVEL: [&str; 11] = [
+    "ac", "co", "com", "edu", "go", "gov", "mil", "ne", "net", "or", "org",
+];
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Suggestion {
+    /// Resources for allow rules. Together they allow every denied target that is not in `unsolved`.
+    pub rules: Vec<Suggested>,
+    pub unsolved: Vec<Unsolved>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suggested {
+    pub resource: Pattern,
+    /// The denied targets that this resource is for.
+    pub covers: Vec<Target>,
+    pub why: String,
+}
+
+/// A target that should not be opened in passing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsolved {
+    pub target: Target,
+    /// The resource that would open it, if there is one.
+    pub resource: Option<Pattern>,
+    pub reason: String,
+}
+
+/// What would allow `denied`. Only default denials belong here: no allow beats a deny rule.
+pub fn suggest(denied: impl IntoIterator<Item = Target>) -> Suggestion {
+    let mut suggestion = Suggestion::default();
+    let mut names: BTreeMap<DomainName, BTreeSet<u16>> = BTreeMap::new();
+    for target in denied.into_iter().collect::<BTreeSet<_>>() {
+        match (unsolvable(&target), &target.host) {
+            (Some(unsolved), _) => suggestion.unsolved.push(unsolved),
+            (None, Host::Name(name)) if !is_host_alias(&target.host) => {
+                names.entry(name.clone()).or_default().insert(target.port);
+            }
+            (None, Host::Name(_) | Host::Ip(_)) => suggestion.rules.extend(single(target)),
+        }
+    }
+    suggestion.rules.extend(cover(&names));
+    suggestion.rules.sort_by(|a, b| a.resource.cmp(&b.resource));
+    suggestion
+}
+
+fn unsolvable(target: &Target) -> Option<Unsolved> {
+    let unsolved = |resource, reason| {
+        Some(Unsolved {
+            target: target.clone(),
+            resource,
+            reason,
+        })
+    };
+    if is_localhost(&target.host) || is_gateway(&target.host) {
+        let reason = "means the sandbox itself; no rule opens it".to_owned();
+        return unsolved(None, reason);
+    }
+    let address = target.host.as_ip()?;
+    let range = refused_range(address)?;
+    let reason = format!("needs an explicit address rule: it is {}", range.reason);
+    unsolved(
+        Some(Pattern::exact(address.into(), Some(target.port))),
+        reason,
+    )
+}
+
+/// An ordinary address, or a service of the host.
+fn single(target: Target) -> Option<Suggested> {
+    let (host, why) = if is_host_alias(&target.host) {
+        let why = format!("a service of the host on port {}", target.port);
+        (Host::parse(LOCALHOST).ok()?, why)
+    } else {
+        let why = format!("an address, denied on port {}", target.port);
+        (target.host.clone(), why)
+    };
+    Some(Suggested {
+        resource: Pattern::exact(host, Some(target.port)),
+        covers: vec![target],
+        why,
+    })
+}
+
+/// Gives each target to the broadest candidate that matches it, and drops candidates that get none.
+fn cover(names: &BTreeMap<DomainName, BTreeSet<u16>>) -> Vec<Suggested> {
+    let mut rules: Vec<Suggested> = candidates(names)
+        .into_iter()
+        .map(|resource| Suggested {
+            resource,
+            covers: Vec::new(),
+            why: String::new(),
+        })
+        .collect();
+    for (name, ports) in names {
+        for port in ports {
+            let target = Target {
+                host: Host::Name(name.clone()),
+                port: *port,
+            };
+            let rule = rules.iter_mut().find(|rule| rule.resource.matches(&target));
+            if let Some(rule) = rule {
+                rule.covers.push(target);
+            }
+        }
+    }
+    rules.retain(|rule| !rule.covers.is_empty());
+    for rule in &mut rules {
+        rule.why = explain(&rule.resource, &rule.covers);
+    }
+    rules
+}
+
+/// Broadest first: wildcards before names, every port before one port.
+fn candidates(names: &BTreeMap<DomainName, BTreeSet<u16>>) -> Vec<Pattern> {
+    let wishes = names
+        .iter()
+        .flat_map(|(name, ports)| merge_ports(ports).into_iter().map(move |port| (name, port)));
+    let wishes: BTreeSet<(&DomainName, Option<u16>)> = wishes.collect();
+    let exact = wishes
+        .iter()
+        .map(|(name, port)| Pattern::exact(Host::Name((*name).clone()), *port));
+    let mut patterns = wildcards(&wishes);
+    patterns.extend(exact);
+    patterns.sort_by_key(|pattern| (pattern.is_exact_host(), pattern.port().is_some()));
+    patterns
+}
+
+fn wildcards(wishes: &BTreeSet<(&DomainName, Option<u16>)>) -> Vec<Pattern> {
+    let mut siblings: BTreeMap<(&str, Option<u16>), usize> = BTreeMap::new();
+    for (name, port) in wishes {
+        if let Some(parent) = parent_of_one_owner(name) {
+            *siblings.entry((parent, *port)).or_default() += 1;
+        }
+    }
+    siblings.retain(|_, count| *count >= MANY);
+    let mut ports: BTreeMap<&str, BTreeSet<Option<u16>>> = BTreeMap::new();
+    for (parent, port) in siblings.into_keys() {
+        ports.entry(parent).or_default().insert(port);
+    }
+    let texts = ports.into_iter().flat_map(|(parent, ports)| {
+        let every = ports.len() >= MANY || ports.contains(&None);
+        let ports = if every { BTreeSet::from([None]) } else { ports };
+        ports.into_iter().map(move |port| match port {
+            Some(port) => format!("*.{parent}:{port}"),
+            None => format!("*.{parent}"),
+        })
+    });
+    texts.filter_map(|text| text.parse().ok()).collect()
+}
+
+fn merge_ports(ports: &BTreeSet<u16>) -> Vec<Option<u16>> {
+    if ports.len() >= MANY {
+        return vec![None];
+    }
+    ports.iter().copied().map(Some).collect()
+}
+
+/// The parent of a name, if a wildcard below it would stay with one owner as far as we can tell.
+fn parent_of_one_owner(name: &DomainName) -> Option<&str> {
+    let (_, parent) = name.as_str().split_once('.')?;
+    let (second, top) = parent.rsplit_once('.')?;
+    let is_shared = SHARED.iter().any(|shared| {
+        let head = parent.strip_suffix(shared);
+        head.is_some_and(|head| head.is_empty() || head.ends_with('.'))
+    });
+    let is_suffix_of_country = top.len() == 2 && SECOND_LEVEL.contains(&second);
+    (!is_shared && !is_suffix_of_country).then_some(parent)
+}
+
+fn explain(resource: &Pattern, covers: &[Target]) -> String {
+    let names: BTreeSet<&Host> = covers.iter().map(|target| &target.host).collect();
+    let ports: BTreeSet<u16> = covers.iter().map(|target| target.port).collect();
+    let on = match resource.port() {
+        Some(port) => format!("on port {port}"),
+        None => format!("on {} ports", ports.len()),
+    };
+    if resource.is_exact_host() {
+        return format!("denied {on}");
+    }
+    format!("{} siblings denied {on}", names.len())
+}

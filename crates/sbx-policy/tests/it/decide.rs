@@ -1,0 +1,399 @@
+use jiff::{SignedDuration, Timestamp};
+use sbx_policy::{
+    Decision, HOST_ALIAS, Kind, Origin, Policy, Preset, Protocol, Rule, Scope, Target, Traffic,
+    Verdict, is_gateway, is_host_alias, preset,
+};
+
+use crate::support::{connect, host, now, policy, rule, target, web};
+
+fn later(seconds: i64) -> Timestamp {
+    now() + SignedDuration::from_secs(seconds)
+}
+
+fn deciding_rule(verdict: &Verdict) -> &str {
+    verdict.rule.as_ref().map_or("none", |rule| &rule.name)
+}
+
+#[test]
+fn deny_wins_then_allow_then_default_deny() {
+    let policy = policy(&[
+        "+**.example.com",
+        "-bad.example.com",
+        "+bad.example.com:443",
+    ]);
+    let denied = web(&policy, "bad.example.com");
+    assert_eq!((denied.allowed, denied.kind), (false, Kind::Explicit));
+    assert_eq!(deciding_rule(&denied), "-bad.example.com");
+    let allowed = web(&policy, "good.example.com");
+    assert_eq!(
+        (allowed.allowed, allowed.kind, allowed.exact),
+        (true, Kind::Allowed, false)
+    );
+    let other = web(&policy, "example.com");
+    assert_eq!(other.kind, Kind::Implicit);
+    assert_eq!(other.reason, "No matching allow rule (default deny)");
+    assert_eq!(other.rule, None);
+}
+
+#[test]
+fn the_most_specific_rule_is_reported_then_the_first() {
+    let policy = policy(&[
+        "+**",
+        "+**.example.com",
+        "+**.a.example.com",
+        "+*.a.example.com",
+        "+x*.a.example.com",
+        "+x.a.example.com",
+        "+x.a.example.com:443",
+        "+x.a.example.com:443,y.example",
+    ]);
+    let table = [
+        ("x.a.example.com:443", "+x.a.example.com:443"),
+        ("x.a.example.com:80", "+x.a.example.com"),
+        ("xy.a.example.com:443", "+x*.a.example.com"),
+        ("z.a.example.com:443", "+*.a.example.com"),
+        ("z.z.a.example.com:443", "+**.a.example.com"),
+        ("b.example.com:443", "+**.example.com"),
+        ("example.com:443", "+**"),
+    ];
+    for (wanted, expected) in table {
+        assert_eq!(deciding_rule(&web(&policy, wanted)), expected, "{wanted}");
+    }
+    let verdict = web(&policy, "y.example");
+    assert_eq!(verdict.rule.unwrap().resource.to_string(), "y.example");
+}
+
+#[test]
+fn literal_addresses_need_a_rule_for_addresses() {
+    let named = policy(&["+**.example.com", "+192.0.2.0/24:443"]);
+    assert!(web(&named, "192.0.2.7").allowed);
+    assert_eq!(web(&named, "192.0.2.7:80").kind, Kind::Implicit);
+    assert_eq!(web(&named, "198.51.100.1").kind, Kind::Implicit);
+    let open = policy(&["+**"]);
+    assert!(web(&open, "198.51.100.1").allowed);
+    assert!(web(&open, "[2001:db8::1]:443").allowed);
+}
+
+#[test]
+fn refused_ranges_need_their_own_rule() {
+    let refused = [
+        "10.0.0.1",
+        "127.0.0.1",
+        "0.0.0.0",
+        "169.254.169.254",
+        "100.64.1.1",
+        "224.0.0.1",
+        "[::1]:443",
+        "[fd00::1]:443",
+        "[fe80::1]:443",
+        "[::ffff:10.0.0.1]:443",
+        "[64:ff9b::10.0.0.1]:443",
+        "[::10.0.0.1]:443",
+        "2130706433",
+        "0x7f.1",
+        "168.63.129.16",
+    ];
+    for open in [
+        policy(&["+**"]),
+        policy(&["+**", "+0.0.0.0/0", "+::/0"]),
+        policy(&["+64:ff9b::/96", "+**"]),
+    ] {
+        for wanted in refused {
+            assert_eq!(web(&open, wanted).kind, Kind::Address, "{wanted}");
+        }
+    }
+    assert!(web(&policy(&["+**"]), "64:ff9b::8.8.8.8").allowed);
+    assert!(web(&policy(&["+10.0.0.1"]), "10.0.0.1").allowed);
+    assert!(web(&policy(&["+10.0.0.0/8"]), "[64:ff9b::10.0.0.1]:443").allowed);
+    assert!(web(&policy(&["+64:ff9b::10.0.0.1"]), "[64:ff9b::10.0.0.1]:443").allowed);
+    assert_eq!(
+        web(&policy(&["+10.0.0.1:80", "+**"]), "10.0.0.1:443").kind,
+        Kind::Address
+    );
+    let reason = web(&policy(&["+**"]), "10.0.0.1").reason;
+    assert_eq!(
+        reason,
+        "10.0.0.1 is a private address (RFC 1918); only a rule for `10.0.0.1:443` opens it"
+    );
+}
+
+#[test]
+fn denies_of_addresses_see_through_translation() {
+    for deny in ["-192.0.2.0/24", "-64:ff9b::/96", "-::/0"] {
+        let policy = policy(&["+**", deny]);
+        assert_eq!(
+            web(&policy, "[64:ff9b::192.0.2.1]:443").kind,
+            Kind::Explicit,
+            "{deny}"
+        );
+    }
+    assert!(web(&policy(&["+**", "-64:ff9b::/96"]), "192.0.2.1").allowed);
+}
+
+#[test]
+fn names_must_not_lead_into_refused_ranges() {
+    let policy = policy(&[
+        "+**.example.com",
+        "+exact.example.com:443",
+        "+192.168.7.0/24:443",
+        "-198.51.100.0/24",
+    ]);
+    let table = [
+        ("a.example.com", "203.0.113.1", Kind::Allowed),
+        ("a.example.com", "10.0.0.1", Kind::Address),
+        ("a.example.com", "127.0.0.1", Kind::Address),
+        ("a.example.com", "::ffff:127.0.0.1", Kind::Address),
+        ("a.example.com", "64:ff9b::7f00:1", Kind::Address),
+        ("a.example.com", "fd00:ec2::254", Kind::Address),
+        ("a.example.com", "192.168.7.9", Kind::Allowed),
+        ("a.example.com:80", "192.168.7.9", Kind::Address),
+        ("a.example.com", "198.51.100.7", Kind::Explicit),
+        ("a.example.com", "::ffff:198.51.100.7", Kind::Explicit),
+        ("exact.example.com", "10.0.0.1", Kind::Allowed),
+        ("exact.example.com:80", "10.0.0.1", Kind::Address),
+        ("exact.example.com", "198.51.100.7", Kind::Explicit),
+        ("other.org", "203.0.113.1", Kind::Implicit),
+    ];
+    for (wanted, address, expected) in table {
+        assert_eq!(
+            connect(&policy, wanted, address).kind,
+            expected,
+            "{wanted} at {address}"
+        );
+    }
+}
+
+#[test]
+fn a_presets_exact_entries_do_not_open_private_addresses() {
+    let mut entry = rule("+exact.example.com");
+    entry.origin = Origin::Preset;
+    let preset_only = Policy::compile([entry.clone()]);
+    assert_eq!(
+        connect(&preset_only, "exact.example.com", "10.0.0.1").kind,
+        Kind::Address
+    );
+    let named_too = Policy::compile([entry, rule("+exact.example.com")]);
+    assert!(connect(&named_too, "exact.example.com", "10.0.0.1").allowed);
+}
+
+#[test]
+fn services_of_the_host_need_a_rule_for_localhost_and_the_port() {
+    assert!(is_host_alias(&host("Host.Docker.Internal.")));
+    let service = "host.docker.internal:8080";
+    let closed: [&[&str]; 9] = [
+        &[],
+        &["+**"],
+        &["+**:8080"],
+        &["+localhost"],
+        &["+localhost:80"],
+        &["+host.docker.internal:8080", "+**.docker.internal"],
+        &["+127.0.0.1:8080", "+127.0.0.0/8"],
+        &["+*.localhost:8080"],
+        &["+local*.com", "+host.docker.internal"],
+    ];
+    for rules in closed {
+        let verdict = web(&policy(rules), service);
+        assert_eq!(verdict.kind, Kind::Implicit, "{rules:?}");
+        assert!(
+            verdict.reason.contains("`localhost:8080`"),
+            "{}",
+            verdict.reason
+        );
+    }
+    let open = policy(&["+localhost:8080"]);
+    assert!(web(&open, service).allowed);
+    assert!(!web(&open, "host.docker.internal:8081").allowed);
+    assert!(connect(&open, service, "127.0.0.1").allowed);
+    assert!(connect(&open, service, "::1").allowed);
+    assert_eq!(connect(&open, service, "192.0.2.1").kind, Kind::Address);
+    for deny in [
+        "-localhost",
+        "-localhost:8080",
+        "-host.docker.internal",
+        "-*.docker.internal:8080",
+        "-**",
+    ] {
+        let verdict = web(&policy(&["+localhost:8080", deny]), service);
+        assert_eq!(verdict.kind, Kind::Explicit, "{deny}");
+    }
+}
+
+#[test]
+fn the_sandbox_itself_and_the_proxy_are_no_targets() {
+    let policy = policy(&[
+        "+**",
+        "+localhost:443",
+        "+gateway.docker.internal",
+        "+*.localhost",
+    ]);
+    for wanted in [
+        "localhost",
+        "LOCALHOST.",
+        "a.localhost",
+        "gateway.docker.internal:3128",
+    ] {
+        let verdict = web(&policy, wanted);
+        assert_eq!(
+            (verdict.allowed, verdict.kind),
+            (false, Kind::Loopback),
+            "{wanted}"
+        );
+    }
+    let reason = web(&policy, "localhost:8080").reason;
+    assert!(reason.contains("host.docker.internal:8080") && reason.contains("`localhost:8080`"));
+    assert!(is_gateway(&host("gateway.docker.internal")));
+    assert!(web(&policy, "notlocalhost").allowed);
+}
+
+#[test]
+fn names_resolve_if_some_port_is_open() {
+    let table: [(&[&str], &str, Kind); 16] = [
+        (&["+h.example:22"], "h.example", Kind::Allowed),
+        (&["+**.h.example:22"], "h.example", Kind::Implicit),
+        (&["+**.h.example:22"], "a.h.example", Kind::Allowed),
+        (&[], "h.example", Kind::Implicit),
+        (
+            &["+h.example", "-h.example:443"],
+            "h.example",
+            Kind::Allowed,
+        ),
+        (
+            &["+h.example:443", "-h.example:443"],
+            "h.example",
+            Kind::Explicit,
+        ),
+        (&["+h.example:443", "-**:443"], "h.example", Kind::Explicit),
+        (
+            &["+h.example:443", "+h.example:80", "-**:443"],
+            "h.example",
+            Kind::Allowed,
+        ),
+        (
+            &["+h.example:443", "-h.example"],
+            "h.example",
+            Kind::Explicit,
+        ),
+        (&["-h.example"], "h.example", Kind::Explicit),
+        (&["-h.example:22"], "h.example", Kind::Implicit),
+        (&["+**"], "h.example", Kind::Allowed),
+        (&["-**"], "host.docker.internal", Kind::Allowed),
+        (&["-**"], "gateway.docker.internal", Kind::Allowed),
+        (&["-**"], "localhost", Kind::Allowed),
+        (&["+**"], "10.0.0.1", Kind::Implicit),
+    ];
+    for (rules, name, expected) in table {
+        let verdict = policy(rules).resolvable(&host(name), now());
+        assert_eq!(verdict.kind, expected, "{rules:?} {name}");
+    }
+}
+
+#[test]
+fn a_deny_of_web_leaves_other_traffic_resolvable() {
+    let mut deny = rule("-h.example");
+    deny.traffic = Traffic::Web;
+    let policy = Policy::compile([rule("+h.example:22"), deny]);
+    assert!(policy.resolvable(&host("h.example"), now()).allowed);
+    assert!(
+        !policy
+            .decide(&target("h.example:22"), Protocol::Web, now())
+            .allowed
+    );
+    assert!(
+        policy
+            .decide(&target("h.example:22"), Protocol::Other, now())
+            .allowed
+    );
+}
+
+#[test]
+fn web_rules_never_open_other_traffic() {
+    let mut open = rule("+**");
+    open.traffic = Traffic::Web;
+    let policy = Policy::compile([open]);
+    let wanted = target("h.example:22");
+    assert!(policy.decide(&wanted, Protocol::Web, now()).allowed);
+    assert_eq!(
+        policy.decide(&wanted, Protocol::Other, now()).kind,
+        Kind::Implicit
+    );
+}
+
+#[test]
+fn rules_end() {
+    let mut allow = rule("+h.example");
+    allow.expires = Some(later(60));
+    let mut deny = rule("-h.example");
+    deny.expires = Some(later(30));
+    let policy = Policy::compile([allow, deny]);
+    let kind_at = |moment| {
+        policy
+            .decide(&target("h.example"), Protocol::Web, moment)
+            .kind
+    };
+    assert_eq!(kind_at(now()), Kind::Explicit);
+    assert_eq!(kind_at(later(30)), Kind::Allowed);
+    assert_eq!(kind_at(later(60)), Kind::Implicit);
+    assert_eq!(policy.next_expiry(now()), Some(later(30)));
+    assert_eq!(policy.next_expiry(later(30)), Some(later(60)));
+    assert_eq!(policy.next_expiry(later(60)), None);
+}
+
+#[test]
+fn presets_mean_what_they_are_called() {
+    let decide = |chosen, text: &str| web(&Policy::compile(preset(chosen)), text);
+    assert!(decide(Preset::AllowAll, "anything.example:22").allowed);
+    assert!(!decide(Preset::AllowAll, &format!("{HOST_ALIAS}:8080")).allowed);
+    assert_eq!(decide(Preset::DenyAll, "github.com").kind, Kind::Implicit);
+    assert!(decide(Preset::Balanced, "github.com").allowed);
+    assert!(decide(Preset::Balanced, "api.github.com").allowed);
+    assert!(decide(Preset::Balanced, "crl3.digicert.com:80").allowed);
+    assert_eq!(
+        decide(Preset::Balanced, "github.com:22").kind,
+        Kind::Implicit
+    );
+    assert_eq!(decide(Preset::Balanced, "example.org").kind, Kind::Implicit);
+    for chosen in Preset::ALL {
+        assert_eq!(chosen.to_string().parse(), Ok(chosen));
+    }
+    assert!("open".parse::<Preset>().is_err());
+}
+
+#[test]
+fn a_deny_all_is_visible_and_does_not_beat_the_users_allows() {
+    let rules = preset(Preset::DenyAll);
+    assert_eq!(
+        (rules[0].name.as_str(), rules[0].decision),
+        ("default-deny-all", Decision::Deny)
+    );
+    let policy = Policy::compile(rules.into_iter().chain([rule("+h.example")]));
+    assert!(web(&policy, "h.example").allowed);
+}
+
+#[test]
+fn rules_travel_as_json_and_strictly() {
+    let mut original = rule("+*.h.example:443,10.0.0.0/8");
+    original.scope = Scope::Sandbox("a".to_owned());
+    original.expires = Some(now());
+    let json = serde_json::to_value(&original).unwrap();
+    assert_eq!(json["scope"], "sandbox:a");
+    assert_eq!(json["expires"], "2026-11-05T12:00:00Z");
+    assert_eq!(
+        serde_json::from_value::<Rule>(json.clone()).unwrap(),
+        original
+    );
+    let mut unknown = json;
+    unknown["expire"] = "never".into();
+    assert!(
+        serde_json::from_value::<Rule>(unknown)
+            .unwrap_err()
+            .to_string()
+            .contains("`expire`")
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_denied() {
+    let error = Target::parse_authority("a b:443", None).unwrap_err();
+    let verdict = Verdict::malformed(&error);
+    assert_eq!((verdict.allowed, verdict.kind), (false, Kind::Malformed));
+}
