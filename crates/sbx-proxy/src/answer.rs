@@ -1,0 +1,204 @@
+//! What the proxy itself says to an HTTP client.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sbx_policy::{Host, Target, Verdict};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::conn::Conn;
+use crate::denial::{self, Form};
+use crate::outlet::Shared;
+use crate::tunnel::write_all;
+use crate::wire::http1::{MAX_HEAD, RequestHead, parse_request};
+use crate::wire::tls::{self, Sniff};
+
+/// For a denied client to take its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A whole response after which the connection ends.
+pub(crate) fn response(status: &str, media: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {media}\r\nContent-Length: {length}\r\nConnection: close\r\n\
+         Cache-Control: no-store\r\nVia: 1.1 sbx\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+pub(crate) fn plain(status: &str, text: &str) -> Vec<u8> {
+    response(status, "text/plain; charset=utf-8", &format!("{text}\n"))
+}
+
+/// The response to a request that the policy denies.
+pub(crate) fn denial(
+    sandbox: &str,
+    target: &Target,
+    verdict: &Verdict,
+    head: Option<&RequestHead>,
+) -> Vec<u8> {
+    let accept = head
+        .and_then(|head| head.headers().get("accept"))
+        .and_then(|value| std::str::from_utf8(value).ok());
+    let (media, body) = denial::body(Form::accepted(accept), sandbox, target, verdict);
+    response("403 Forbidden", media, &body)
+}
+
+/// Says it, then lets the client read it: closing at once while it still sends would take the answer away.
+pub(crate) async fn say_and_end(stream: &TcpStream, answer: &[u8]) {
+    let said = async {
+        write_all(stream, answer).await?;
+        rustix::net::shutdown(stream, rustix::net::Shutdown::Write)?;
+        let mut rest = Vec::new();
+        while crate::conn::fill(stream, &mut rest).await? {
+            rest.clear();
+        }
+        io::Result::Ok(())
+    };
+    // A client that is gone needs no answer.
+    let _ = timeout(PATIENCE, said).await;
+}
+
+/// Tells the client of a denied tunnel why: it has been told that the tunnel is there, and now speaks TLS to whom
+/// it believes to be the host.
+pub(crate) async fn deny_tunnel(
+    shared: &Shared,
+    mut conn: Conn,
+    target: &Target,
+    verdict: &Verdict,
+) {
+    let told = async {
+        while conn.ahead.is_empty() {
+            if !conn.fill().await? {
+                return Ok(());
+            }
+        }
+        match conn.ahead.first() {
+            // A TLS handshake record.
+            Some(0x16) => deny_over_tls(shared, conn, target, verdict).await,
+            _ => {
+                let head = loop {
+                    match parse_request(&conn.ahead) {
+                        Ok(Some((head, _))) => break head,
+                        Ok(None) => {
+                            if !conn.fill().await? {
+                                return Ok(());
+                            }
+                        }
+                        // Another protocol: there is no way to tell.
+                        Err(_) => return Ok(()),
+                    }
+                };
+                let answer = denial(shared.audit.sandbox(), target, verdict, Some(&head));
+                say_and_end(&conn.stream, &answer).await;
+                Ok(())
+            }
+        }
+    };
+    let ended: Result<io::Result<()>, _> = timeout(PATIENCE, told).await;
+    if let Ok(Err(error)) = ended {
+        tracing::debug!(%error, "a denied client left");
+    }
+}
+
+async fn deny_over_tls(
+    shared: &Shared,
+    mut conn: Conn,
+    target: &Target,
+    verdict: &Verdict,
+) -> io::Result<()> {
+    let name = loop {
+        match tls::sniff(&conn.ahead) {
+            Sniff::NeedMore => {
+                if !conn.fill().await? {
+                    return Ok(());
+                }
+            }
+            Sniff::Hello(hello) => break hello.server_name,
+            Sniff::NotTls | Sniff::Malformed => return Ok(()),
+        }
+    };
+    // The client checks the name that it asked for.
+    let host = name
+        .and_then(|name| Host::parse(&name).ok())
+        .unwrap_or_else(|| target.host.clone());
+    let config = shared
+        .authority
+        .impersonate(&host, Timestamp::now())
+        .map_err(io::Error::other)?;
+    let Some(stream) = Arc::into_inner(conn.stream) else {
+        return Err(io::Error::other("the connection is in use"));
+    };
+    let replayed = Replay {
+        ahead: conn.ahead,
+        stream,
+    };
+    let mut tls = TlsAcceptor::from(config).accept(replayed).await?;
+    let mut bytes = Vec::new();
+    let head = loop {
+        match parse_request(&bytes) {
+            Ok(Some((head, _))) => break Some(head),
+            Ok(None) if bytes.len() < MAX_HEAD => {
+                if tls.read_buf(&mut bytes).await? == 0 {
+                    break None;
+                }
+            }
+            Ok(None) | Err(_) => break None,
+        }
+    };
+    let answer = denial(shared.audit.sandbox(), target, verdict, head.as_ref());
+    tls.write_all(&answer).await?;
+    tls.shutdown().await?;
+    // The rest of a request that nobody wanted.
+    while tls.read_buf(&mut bytes).await? > 0 {
+        bytes.clear();
+    }
+    Ok(())
+}
+
+/// A connection of which some bytes were read already.
+struct Replay {
+    ahead: Vec<u8>,
+    stream: TcpStream,
+}
+
+impl AsyncRead for Replay {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let count = buf.remaining().min(self.ahead.len());
+        let bytes: Vec<u8> = self.ahead.drain(..count).collect();
+        buf.put_slice(&bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Replay {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,280 @@
+//! What went out and what was refused: one line of JSON per decision, in a file per sandbox.
+//!
+//! A file per sandbox, so that a noisy one can rotate away nobody's evidence but its own. Lines are
+//! written by the thread that made the decision, before it goes on: none is queued, none is lost. A
+//! connection that lives long is written down while it is open and again when it ends, under one id.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// A file of this size is rotated.
+const FULL: u64 = 8 << 20;
+/// `NAME.jsonl`, `NAME.jsonl.1`, ...
+const KEPT: u32 = 5;
+
+/// How a request came to be asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entrance {
+    Connect,
+    Http,
+    Transparent,
+    Socks5,
+    Dns,
+}
+
+/// The way it took: the word of the `PROXY` column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Via {
+    /// The proxy answered or forwarded it itself.
+    Forward,
+    /// A tunnel that the client asked for.
+    ForwardBypass,
+    /// HTTP or TLS of a program that knows nothing of a proxy.
+    Transparent,
+    /// Any other TCP.
+    Network,
+    Dns,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Allow,
+    Deny,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Still going on; a later line has the same id.
+    Open,
+    Closed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// When it was decided.
+    pub time: Timestamp,
+    pub sandbox: String,
+    /// Unique together with the sandbox and the time.
+    pub id: u64,
+    pub entrance: Entrance,
+    pub proxy: Via,
+    pub host: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// The address that was dialled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    pub verdict: Outcome,
+    /// The id of the rule that decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule_name: Option<String>,
+    pub reason: String,
+    pub sent: u64,
+    pub received: u64,
+    pub duration_ms: u64,
+    pub phase: Phase,
+    /// What went wrong after it was allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Where the lines of a sandbox are.
+pub fn file(dir: &Path, sandbox: &str) -> PathBuf {
+    dir.join(format!("{sandbox}.jsonl"))
+}
+
+/// The files of a sandbox, oldest first, whether they exist or not.
+pub fn files(dir: &Path, sandbox: &str) -> Vec<PathBuf> {
+    let mut files: Vec<_> = (1..KEPT)
+        .rev()
+        .map(|n| dir.join(format!("{sandbox}.jsonl.{n}")))
+        .collect();
+    files.push(file(dir, sandbox));
+    files
+}
+
+#[derive(Debug)]
+pub struct Audit {
+    dir: PathBuf,
+    sandbox: String,
+    next: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: Option<(File, u64)>,
+    /// Lines that could not be written. While there are any, nothing goes out.
+    unwritten: Vec<u8>,
+}
+
+impl Audit {
+    pub fn new(dir: &Path, sandbox: &str) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            sandbox: sandbox.to_owned(),
+            next: AtomicU64::new(1),
+            state: Mutex::default(),
+        }
+    }
+
+    pub fn sandbox(&self) -> &str {
+        &self.sandbox
+    }
+
+    pub fn next_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether everything so far is on record. What cannot be recorded must not happen.
+    pub fn is_healthy(&self) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.unwritten.is_empty() || self.flush(&mut state).is_ok()
+    }
+
+    pub fn write(&self, line: &Line) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Serialising plain data to memory does not fail.
+        if serde_json::to_writer(&mut state.unwritten, line).is_ok() {
+            state.unwritten.push(b'\n');
+        }
+        if let Err(error) = self.flush(&mut state) {
+            tracing::error!(sandbox = self.sandbox, %error, "cannot write the network log; nothing is let out until it can be");
+        }
+    }
+
+    fn flush(&self, state: &mut State) -> io::Result<()> {
+        let (mut file, size) = match state.open.take() {
+            Some((file, size)) if size < FULL => (file, size),
+            Some(_) => {
+                self.rotate()?;
+                self.open()?
+            }
+            None => self.open()?,
+        };
+        // Appended in one piece; a part of a line is taken back before it is tried again.
+        if let Err(error) = file.write_all(&state.unwritten) {
+            file.set_len(size)?;
+            return Err(error);
+        }
+        let size = size + state.unwritten.len() as u64;
+        state.unwritten = Vec::new();
+        state.open = Some((file, size));
+        Ok(())
+    }
+
+    fn open(&self) -> io::Result<(File, u64)> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.dir)?;
+        let file = File::options()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(file(&self.dir, &self.sandbox))?;
+        let size = file.metadata()?.len();
+        Ok((file, size))
+    }
+
+    fn rotate(&self) -> io::Result<()> {
+        let files = files(&self.dir, &self.sandbox);
+        for pair in files.windows(2) {
+            let [older, newer] = pair else { continue };
+            match fs::rename(newer, older) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(audit: &Audit) -> Line {
+        Line {
+            time: Timestamp::UNIX_EPOCH,
+            sandbox: audit.sandbox().into(),
+            id: audit.next_id(),
+            entrance: Entrance::Connect,
+            proxy: Via::ForwardBypass,
+            host: "example.org".into(),
+            port: Some(443),
+            address: "192.0.2.1:443".parse().ok(),
+            verdict: Outcome::Allow,
+            rule: Some("r1".into()),
+            rule_name: None,
+            reason: "x".repeat(1000),
+            sent: 1,
+            received: 2,
+            duration_ms: 3,
+            phase: Phase::Closed,
+            error: None,
+        }
+    }
+
+    fn read(path: &Path) -> Vec<Line> {
+        fs::read_to_string(path)
+            .unwrap_or_default()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn lines_are_appended_rotated_and_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("log");
+        for _ in 0..2 {
+            let audit = Audit::new(&dir, "one");
+            audit.write(&line(&audit));
+        }
+        let audit = Audit::new(&dir, "one");
+        assert_eq!(read(&file(&dir, "one")).len(), 2);
+        let mode = fs::metadata(file(&dir, "one"))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        for _ in 0..(FULL / 1000 + 10) {
+            audit.write(&line(&audit));
+        }
+        let shown = files(&dir, "one");
+        assert_eq!(shown.len(), KEPT as usize);
+        let total: usize = shown.iter().map(|path| read(path).len()).sum();
+        assert_eq!(total as u64, 2 + FULL / 1000 + 10);
+        assert!(!read(&dir.join("one.jsonl.1")).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_kept_and_said() {
+        let temp = tempfile::tempdir().unwrap();
+        let blocked = temp.path().join("log");
+        File::create(&blocked).unwrap();
+        let audit = Audit::new(&blocked, "one");
+        assert!(audit.is_healthy());
+        audit.write(&line(&audit));
+        assert!(!audit.is_healthy());
+        fs::remove_file(&blocked).unwrap();
+        assert!(audit.is_healthy());
+        assert_eq!(read(&file(&blocked, "one")).len(), 1);
+    }
+}

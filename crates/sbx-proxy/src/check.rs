@@ -1,0 +1,22 @@
+//! The gate without a sandbox behind it: what `policy check` asks when no daemon runs.
+
+use std::io;
+use std::sync::Arc;
+
+use sbx_policy::{Policy, Protocol, Target};
+use tokio::sync::watch;
+
+use crate::gate::{Gate, Judged};
+use crate::resolver::system_lookup;
+
+pub fn check_blocking(policy: Arc<Policy>, target: &Target) -> io::Result<Judged> {
+    let (_sender, policy) = watch::channel(policy);
+    let gate = Gate::new(policy, system_lookup());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let judged = runtime.block_on(gate.judge(target, Protocol::Web));
+    // A look-up that hangs is not waited for.
+    runtime.shutdown_background();
+    Ok(judged)
+}

@@ -1,0 +1,113 @@
+//! What a client is told that may not go where it wants: what, why, and which command would allow it.
+
+use std::fmt::Write as _;
+
+use sbx_policy::{Kind, Origin, Target, Verdict};
+use serde_json::json;
+
+/// How the client would like to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Text,
+    Json,
+}
+
+impl Form {
+    /// By the client's `Accept` header.
+    pub(crate) fn accepted(accept: Option<&str>) -> Self {
+        let json = accept.is_some_and(|accept| {
+            accept.split(',').any(|kind| {
+                let kind = kind.split(';').next().unwrap_or_default().trim();
+                kind.eq_ignore_ascii_case("application/json") || kind.ends_with("+json")
+            })
+        });
+        if json { Self::Json } else { Self::Text }
+    }
+}
+
+/// The command that changes the verdict, where there is one.
+pub fn remedy(sandbox: &str, target: &Target, verdict: &Verdict) -> Option<String> {
+    let allow = |what: &str| format!("sbx policy allow network --sandbox {sandbox} {what}");
+    match verdict.kind {
+        Kind::Allowed | Kind::Malformed => None,
+        Kind::Explicit => {
+            let rule = verdict.rule.as_ref()?;
+            match rule.origin {
+                Origin::Local => Some(format!("sbx policy rm network --id {}", rule.id)),
+                Origin::Scoped => Some(format!(
+                    "sbx policy rm network --sandbox {sandbox} --id {}",
+                    rule.id
+                )),
+                Origin::Preset | Origin::Kit | Origin::ProxyConfig => {
+                    Some(format!("sbx policy inspect {}", rule.id))
+                }
+            }
+        }
+        Kind::Loopback => Some(allow(&format!("localhost:{}", target.port))),
+        Kind::Implicit | Kind::Address => Some(if sbx_policy::is_host_alias(&target.host) {
+            allow(&format!("localhost:{}", target.port))
+        } else {
+            allow(&target.to_string())
+        }),
+    }
+}
+
+/// The body of a denial and its media type.
+pub(crate) fn body(
+    form: Form,
+    sandbox: &str,
+    target: &Target,
+    verdict: &Verdict,
+) -> (&'static str, String) {
+    match form {
+        Form::Text => ("text/plain; charset=utf-8", text(sandbox, target, verdict)),
+        Form::Json => ("application/json", json_text(sandbox, target, verdict)),
+    }
+}
+
+fn text(sandbox: &str, target: &Target, verdict: &Verdict) -> String {
+    let mut text = match verdict.kind {
+        Kind::Explicit => format!("Blocked by local rule for {target}\n"),
+        Kind::Allowed | Kind::Implicit | Kind::Address | Kind::Loopback | Kind::Malformed => {
+            format!("Blocked by network policy: domain {target}\n")
+        }
+    };
+    // Writing to a string does not fail.
+    match &verdict.rule {
+        Some(rule) => {
+            let _ = writeln!(text, "  rule: {} ({})", rule.name, rule.id);
+            let _ = writeln!(text, "  origin: {}", rule.origin);
+        }
+        None => {
+            let _ = writeln!(text, "  rule: none");
+            let _ = writeln!(text, "  origin: default");
+        }
+    }
+    let _ = writeln!(text, "  detail: {}", verdict.reason);
+    if let Some(command) = remedy(sandbox, target, verdict) {
+        let _ = writeln!(text, "  hint: {command}");
+    }
+    text
+}
+
+fn json_text(sandbox: &str, target: &Target, verdict: &Verdict) -> String {
+    let value = json!({
+        "error": "blocked by network policy",
+        "sandbox": sandbox,
+        "target": target.to_string(),
+        "host": target.host.to_string(),
+        "port": target.port,
+        "deny_kind": verdict.kind,
+        "reason": verdict.reason,
+        "rule": verdict.rule.as_ref().map(|rule| json!({
+            "id": rule.id,
+            "name": rule.name,
+            "policy": rule.policy,
+            "scope": rule.scope,
+            "origin": rule.origin,
+            "resource": rule.resource,
+        })),
+        "hint": remedy(sandbox, target, verdict),
+    });
+    format!("{value}\n")
+}

@@ -1,0 +1,201 @@
+//! One connection from the decision to its end: on record, and cut when the rules no longer allow it.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sbx_policy::Verdict;
+use tokio::time::Instant;
+
+use crate::audit::{Audit, Entrance, Line, Outcome, Phase, Via};
+use crate::gate::{Gate, Judged};
+use crate::tunnel::Counters;
+
+/// A connection that is open for longer is on record before it ends.
+const NOTED_AFTER: Duration = Duration::from_secs(5);
+
+/// A decision that is being carried out. Its line is written at its end, at the latest when it is dropped.
+pub(crate) struct Journey<'a> {
+    audit: &'a Audit,
+    line: Line,
+    started: Instant,
+    counters: Arc<Counters>,
+}
+
+impl<'a> Journey<'a> {
+    pub(crate) fn begin(audit: &'a Audit, entrance: Entrance, via: Via, judged: &Judged) -> Self {
+        let target = &judged.target;
+        let line = line(audit, entrance, via, &judged.verdict);
+        Self {
+            audit,
+            line: Line {
+                host: target.host.to_string(),
+                port: Some(target.port),
+                ..line
+            },
+            started: Instant::now(),
+            counters: Arc::default(),
+        }
+    }
+
+    /// For whoever moves the bytes.
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Where it went.
+    pub(crate) fn reached(&mut self, address: SocketAddr) {
+        self.line.address = Some(address);
+    }
+
+    /// It was allowed and came to nothing.
+    pub(crate) fn failed(&mut self, error: impl std::fmt::Display) {
+        self.line.error = Some(error.to_string());
+    }
+
+    /// Runs the connection until it ends or until it is no longer allowed.
+    pub(crate) async fn guard(
+        &mut self,
+        gate: &Gate,
+        judged: &Judged,
+        address: SocketAddr,
+        work: impl Future<Output = io::Result<()>>,
+    ) {
+        self.reached(address);
+        let mut changes = gate.changes();
+        let mut noted = false;
+        let note = tokio::time::sleep(NOTED_AFTER);
+        tokio::pin!(work, note);
+        loop {
+            let expiry = until_expiry(gate);
+            tokio::select! {
+                ended = &mut work => {
+                    // What the two sides do to each other is theirs; it is on record, and no more than that.
+                    if let Err(error) = ended {
+                        self.failed(error);
+                    }
+                    return;
+                }
+                changed = changes.changed() => if changed.is_err() {
+                    self.failed("the sandbox stopped");
+                    return;
+                },
+                () = expiry => {}
+                () = &mut note, if !noted => {
+                    noted = true;
+                    self.note();
+                    continue;
+                }
+            }
+            let verdict = gate.still_allowed(judged, address);
+            if !verdict.allowed {
+                self.failed(format!("cut: {}", verdict.reason));
+                return;
+            }
+        }
+    }
+
+    fn note(&mut self) {
+        self.line.phase = Phase::Open;
+        self.write();
+    }
+
+    fn write(&mut self) {
+        self.line.sent = self.counters.sent();
+        self.line.received = self.counters.received();
+        let duration = self.started.elapsed().as_millis();
+        self.line.duration_ms = u64::try_from(duration).unwrap_or(u64::MAX);
+        self.audit.write(&self.line);
+    }
+}
+
+impl Drop for Journey<'_> {
+    fn drop(&mut self) {
+        self.line.phase = Phase::Closed;
+        self.write();
+    }
+}
+
+/// A denial, on record at once.
+pub(crate) fn record_denial(audit: &Audit, entrance: Entrance, via: Via, judged: &Judged) {
+    audit.write(&Line {
+        host: judged.target.host.to_string(),
+        port: Some(judged.target.port),
+        ..line(audit, entrance, via, &judged.verdict)
+    });
+}
+
+/// Something that named no target that could be judged.
+pub(crate) fn record_nonsense(
+    audit: &Audit,
+    entrance: Entrance,
+    via: Via,
+    host: &str,
+    port: Option<u16>,
+    reason: &str,
+) {
+    audit.write(&Line {
+        host: host.chars().take(300).collect(),
+        port,
+        ..blank(audit, entrance, via, Outcome::Deny, reason)
+    });
+}
+
+/// A name that was asked for.
+pub(crate) fn record_lookup(audit: &Audit, host: &str, verdict: &Verdict) {
+    audit.write(&Line {
+        host: host.to_owned(),
+        ..line(audit, Entrance::Dns, Via::Dns, verdict)
+    });
+}
+
+fn line(audit: &Audit, entrance: Entrance, via: Via, verdict: &Verdict) -> Line {
+    let outcome = if verdict.allowed {
+        Outcome::Allow
+    } else {
+        Outcome::Deny
+    };
+    Line {
+        rule: verdict.rule.as_ref().map(|rule| rule.id.clone()),
+        rule_name: verdict.rule.as_ref().map(|rule| rule.name.clone()),
+        ..blank(audit, entrance, via, outcome, &verdict.reason)
+    }
+}
+
+fn blank(audit: &Audit, entrance: Entrance, via: Via, verdict: Outcome, reason: &str) -> Line {
+    Line {
+        time: Timestamp::now(),
+        sandbox: audit.sandbox().to_owned(),
+        id: audit.next_id(),
+        entrance,
+        proxy: via,
+        host: String::new(),
+        port: None,
+        address: None,
+        verdict,
+        rule: None,
+        rule_name: None,
+        reason: reason.to_owned(),
+        sent: 0,
+        received: 0,
+        duration_ms: 0,
+        phase: Phase::Closed,
+        error: None,
+    }
+}
+
+/// When a rule that is in force ends; never, when none does.
+async fn until_expiry(gate: &Gate) {
+    let now = Timestamp::now();
+    match gate.policy().next_expiry(now) {
+        Some(at) => {
+            let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+            // A moment later, so that it has passed for whoever asks then.
+            tokio::time::sleep(left + Duration::from_millis(1)).await;
+        }
+        None => std::future::pending().await,
+    }
+}

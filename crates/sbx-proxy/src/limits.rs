@@ -1,0 +1,137 @@
+//! How many connections a sandbox may have. The one that has waited longest to say what it wants makes room.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::task::AbortHandle;
+
+/// One sandbox may use that part of the connections that the daemon's descriptors allow.
+const SHARE: u64 = 4;
+/// Descriptors for everything but connections.
+const RESERVED: u64 = 512;
+const AT_LEAST: u64 = 64;
+const AT_MOST: u64 = 4096;
+
+/// Connections per sandbox, each of which may need two descriptors.
+pub fn per_sandbox(descriptors: u64) -> usize {
+    let connections = descriptors.saturating_sub(RESERVED) / 2;
+    usize::try_from((connections / SHARE).clamp(AT_LEAST, AT_MOST)).unwrap_or(64)
+}
+
+/// The open connections of a sandbox.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    /// Have not said what they want yet; oldest first.
+    waiting: BTreeMap<u64, Option<AbortHandle>>,
+    busy: usize,
+}
+
+/// A connection that is counted.
+#[derive(Debug)]
+pub(crate) struct Place {
+    crowd: Arc<Crowd>,
+    id: u64,
+    busy: bool,
+}
+
+impl Crowd {
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            max,
+            state: Mutex::default(),
+        }
+    }
+
+    /// A place for a new connection, for which another may have to go; none when all are busy.
+    pub(crate) fn admit(self: &Arc<Self>) -> Option<Place> {
+        let mut state = self.state();
+        if state.waiting.len() + state.busy >= self.max {
+            let (_, oldest) = state.waiting.pop_first()?;
+            if let Some(task) = oldest {
+                task.abort();
+            }
+        }
+        state.next += 1;
+        let id = state.next;
+        state.waiting.insert(id, None);
+        Some(Place {
+            crowd: Arc::clone(self),
+            id,
+            busy: false,
+        })
+    }
+
+    /// Who serves the connection, should it have to make room.
+    pub(crate) fn served_by(&self, id: u64, task: AbortHandle) {
+        if let Some(waiting) = self.state().waiting.get_mut(&id) {
+            *waiting = Some(task);
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// It said what it wants: nothing that comes later pushes it out.
+    pub(crate) fn set_busy(&mut self) {
+        let mut state = self.crowd.state();
+        if state.waiting.remove(&self.id).is_some() {
+            state.busy += 1;
+            self.busy = true;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.crowd.state();
+        if self.busy {
+            state.busy -= 1;
+        } else {
+            state.waiting.remove(&self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_the_descriptors() {
+        assert_eq!(per_sandbox(256), 64);
+        assert_eq!(per_sandbox(1024), 64);
+        assert_eq!(per_sandbox(20_000), 2436);
+        assert_eq!(per_sandbox(1 << 20), 4096);
+    }
+
+    #[tokio::test]
+    async fn who_waits_longest_makes_room_and_the_busy_stay() {
+        let crowd = Arc::new(Crowd::new(2));
+        let mut busy = crowd.admit().unwrap();
+        busy.set_busy();
+        let waiting = crowd.admit().unwrap();
+        let task = tokio::spawn(std::future::pending::<()>());
+        crowd.served_by(waiting.id(), task.abort_handle());
+        let mut newest = crowd.admit().unwrap();
+        assert!(task.await.unwrap_err().is_cancelled());
+        drop(waiting);
+        newest.set_busy();
+        assert!(crowd.admit().is_none());
+        drop(busy);
+        assert!(crowd.admit().is_some());
+    }
+}

@@ -1,0 +1,112 @@
+//! What first bytes are taken for.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn http_is_recognised() {
+    for line in [
+        "GET / HTTP/1.1",
+        "get / HTTP/1.1",
+        "PROPFIND /dav HTTP/1.1",
+        "M-SEARCH * HTTP/1.1",
+        "BREW http://a/ HTTP/1.1",
+    ] {
+        let bytes = format!("{line}\r\nHost: a\r\n\r\nrest");
+        let head = bytes.len() - 4;
+        let answer = classify(bytes.as_bytes());
+        match line.contains(" * ") {
+            true => assert_eq!(answer, Traffic::BadHttp(HeadError::BadTarget)),
+            false => assert!(
+                matches!(answer, Traffic::Http(_, used) if used == head),
+                "{line}: {answer:?}"
+            ),
+        }
+    }
+    let (_, used) = match classify(b"\r\nGET / HTTP/1.0\r\n\r\n") {
+        Traffic::Http(head, used) => (head, used),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(used, 20);
+}
+
+#[test]
+fn bad_http_is_not_something_else() {
+    for (bytes, error) in [
+        (&b"GET /\r\n"[..], HeadError::BadRequestLine),
+        (b"GET x HTTP/1.1\r\n", HeadError::BadTarget),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HeadError::BadVersion),
+        (b"GET / HTTP/1.1\nHost: a\n\n", HeadError::BareLf),
+        (
+            b"BREW https://a/ HTTP/1.1\r\n",
+            HeadError::UnsupportedScheme,
+        ),
+        (b"CONNECT a HTTP/1.1\r\n", HeadError::BadAuthority),
+    ] {
+        assert_eq!(
+            classify(bytes),
+            Traffic::BadHttp(error),
+            "{}",
+            bytes.escape_ascii()
+        );
+    }
+    assert_eq!(classify(b"\x16\x03\x01\x00\x00"), Traffic::BadTls);
+}
+
+#[test]
+fn other_protocols() {
+    for bytes in [
+        &b"SSH-2.0-OpenSSH_9.6p1 Ubuntu-3ubuntu13\r\n"[..],
+        b"SSH-2.0-Go\r\n",
+        b"NICK agent\r\n",
+        b"EHLO example\r\n",
+        b"PING\r\n",
+        b"*1\r\n$4\r\nPING\r\n",
+        b"\0\0\0\x08\x04\xd2\x16\x2f",
+        b"\x05\x01\x00",
+        b"\r\r\n",
+        b" GET / HTTP/1.1",
+        b"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz",
+    ] {
+        assert_eq!(classify(bytes), Traffic::Other, "{}", bytes.escape_ascii());
+    }
+}
+
+#[test]
+fn undecided() {
+    for bytes in [
+        &b""[..],
+        b"\r",
+        b"\r\n",
+        b"G",
+        b"GET",
+        b"GET ",
+        b"FOO ",
+        b"FOO h",
+        b"FOO https:/",
+        b"FOO *",
+        b"\x16",
+    ] {
+        assert_eq!(
+            classify(bytes),
+            Traffic::NeedMore,
+            "{}",
+            bytes.escape_ascii()
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_settle(bytes in prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..60),
+        "\r?\n?[A-Z]{0,8} {0,2}[/*htps:. 0-9HTP\r\n]{0,30}".prop_map(String::into_bytes),
+    ]) {
+        let whole = classify(&bytes);
+        for end in 0..bytes.len() {
+            let answer = classify(&bytes[..end]);
+            prop_assert!(answer == Traffic::NeedMore || answer == whole, "{:?} at {}, then {:?}", answer, end, whole);
+        }
+    }
+}
