@@ -5,12 +5,14 @@ use std::sync::atomic::Ordering;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use jiff::Timestamp;
 use sbx_api::{
-    CreateRequest, DaemonInfo, ErrorBody, ErrorCode, KeepRequest, LogLevels, Sandbox, SandboxList,
-    ShutdownRequest, Started,
+    CreateRequest, Created, DaemonInfo, ErrorBody, ErrorCode, KeepRequest, LogLevels, Sandbox,
+    SandboxList, ShutdownRequest, Started,
 };
 use sbx_engine::EngineError;
 use sbx_engine::engine::{Engine, Removal};
+use sbx_engine::error::chain;
 
 use crate::extract::{Body, Force, Name};
 use crate::reply::Failure;
@@ -19,7 +21,7 @@ use crate::routes::App;
 pub(crate) const VERSION_PATH: &str = "/v1/version";
 pub(crate) const SHUTDOWN: &str = "/v1/daemon/shutdown";
 
-type Answer<T> = Result<Json<T>, Failure>;
+pub(crate) type Answer<T> = Result<Json<T>, Failure>;
 
 /// What this daemon is
 #[utoipa::path(get, path = VERSION_PATH, responses((status = 200, body = DaemonInfo)))]
@@ -38,7 +40,7 @@ pub(crate) async fn list(State(app): State<App>) -> Answer<SandboxList> {
 #[utoipa::path(
     post, path = "/v1/sandboxes", request_body = CreateRequest,
     responses(
-        (status = 200, body = Sandbox),
+        (status = 200, body = Created),
         (status = 400, description = "name, workspace or environment is refused", body = ErrorBody),
         (status = 409, description = "the name is taken", body = ErrorBody),
         (status = 413, description = "the body is too large", body = ErrorBody),
@@ -48,10 +50,25 @@ pub(crate) async fn list(State(app): State<App>) -> Answer<SandboxList> {
 pub(crate) async fn create(
     State(app): State<App>,
     Body(request): Body<CreateRequest>,
-) -> Answer<Sandbox> {
+) -> Answer<Created> {
     refuse_when_closing(&app)?;
-    let done = blocking(&app, move |engine| engine.create(request)).await?;
-    Ok(Json(done))
+    let book = app.book.clone();
+    let created = blocking(&app, move |engine| {
+        let sandbox = engine.create(request)?;
+        // Only now: a notice in an answer that is an error would not be read.
+        let notice = book
+            .ensure_chosen(Timestamp::now())
+            .unwrap_or_else(|error| {
+                tracing::error!(error = chain(&error), "cannot write the network policy");
+                None
+            });
+        Ok(Created {
+            sandbox,
+            notices: notice.into_iter().map(str::to_owned).collect(),
+        })
+    })
+    .await?;
+    Ok(Json(created))
 }
 
 /// One sandbox
@@ -178,7 +195,7 @@ fn refuse_when_closing(app: &App) -> Result<(), Failure> {
 }
 
 /// Calls the engine where it may take its time.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     app: &App,
     call: impl FnOnce(Engine) -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, Failure> {

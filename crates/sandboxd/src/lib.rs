@@ -3,13 +3,18 @@
 //! Only sockets and signals are asynchronous; every call into the engine runs on a thread of its own.
 //! [`serve`] is the whole daemon, [`router`] the API without a socket, [`openapi`] its description.
 
+mod egress;
 mod extract;
 mod handlers;
 mod logging;
+mod policy_handlers;
+mod reload;
 mod reply;
 mod routes;
 mod serve;
 
+pub use egress::{Outlets, network_log};
 pub use logging::Levels;
+pub use reload::{Judging, PolicyReload};
 pub use routes::{App, openapi, router};
 pub use serve::{ServeConfig, ServeError, serve};

@@ -10,6 +10,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use sbx_api::{DaemonInfo, ErrorCode, VERSION, VERSION_HEADER};
 use sbx_engine::Engine;
+use sbx_engine::policybook::PolicyBook;
 use tokio::sync::Notify;
 use utoipa::openapi::{Info, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
@@ -17,6 +18,8 @@ use utoipa_axum::routes;
 
 use crate::handlers::{self, SHUTDOWN, VERSION_PATH};
 use crate::logging::Levels;
+use crate::policy_handlers as policy;
+use crate::reload::PolicyReload;
 use crate::reply::Failure;
 
 /// What a request may weigh.
@@ -29,6 +32,10 @@ pub struct App {
     pub engine: Engine,
     pub levels: Arc<Levels>,
     pub info: DaemonInfo,
+    /// The network rules.
+    pub book: Arc<PolicyBook>,
+    /// What enforces them.
+    pub egress: Arc<dyn PolicyReload>,
     /// Told when the daemon is to end.
     pub end: Arc<Notify>,
     /// Nothing new is started any more.
@@ -70,6 +77,12 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(handlers::keep))
         .routes(routes!(handlers::log_levels, handlers::set_log_levels))
         .routes(routes!(handlers::shutdown))
+        .routes(routes!(policy::init))
+        .routes(routes!(policy::add))
+        .routes(routes!(policy::remove))
+        .routes(routes!(policy::reset))
+        .routes(routes!(policy::check))
+        .routes(routes!(policy::proxy_config, policy::change_proxy_config))
 }
 
 /// Client and daemon come from one program; another version may mean something else by the same words.

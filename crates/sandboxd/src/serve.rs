@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use sbx_api::{DaemonInfo, VERSION};
 use sbx_engine::error::chain;
 use sbx_engine::ids::Facts;
+use sbx_engine::policybook::PolicyBook;
 use sbx_engine::setup::Helper;
 use sbx_engine::socket::bind_unix;
 use sbx_engine::statedir::{SOCKET, StateError};
@@ -22,6 +23,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use crate::egress::Outlets;
 use crate::logging::Levels;
 use crate::routes::{App, router};
 
@@ -35,6 +37,8 @@ pub struct ServeConfig {
     pub path_dirs: Vec<PathBuf>,
     /// `SANDBOXD_LOG_LEVEL`
     pub log_level: Option<String>,
+    /// Copied to every new sandbox as its `proxy-config.json`, if it exists.
+    pub default_proxy_config: PathBuf,
     /// The program that sandboxes have as `sudo`.
     pub sudo: Option<PathBuf>,
     /// Called once requests are answered.
@@ -74,17 +78,27 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let levels = Levels::install(config.log_level.as_deref(), copy_of(&log)?);
     sbx_sys::process::set_child_subreaper().map_err(failed("become a subreaper"))?;
     let sudo = open_sudo(config.sudo);
+    let book = Arc::new(PolicyBook::new(&state, config.default_proxy_config));
+    let outlets = Arc::new(Outlets::new(
+        state.clone(),
+        Arc::clone(&book),
+        descriptors(),
+    ));
     let engine = Engine::new(Config {
         settings: state.settings()?,
         facts: Facts::read(&config.path_dirs),
         helper: Helper::new(Some(log), sudo).map_err(failed("copy the own program"))?,
         state: state.clone(),
+        book: Arc::clone(&book),
+        egress: outlets.clone(),
     });
     engine.recover()?;
     let app = App {
         engine,
         levels: Arc::new(levels),
         info: info(&state),
+        egress: outlets,
+        book,
         end: Arc::new(Notify::new()),
         closing: Arc::default(),
     };
@@ -169,6 +183,12 @@ impl Listener for SameUser {
     fn local_addr(&self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
 }
 
 fn own_uid() -> u32 {

@@ -3,6 +3,8 @@
 //!
 //! Every request carries [`VERSION_HEADER`]; a daemon of another version answers 409 and says so.
 
+pub mod policy;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -76,6 +78,9 @@ pub struct CreateRequest {
     /// `linux/amd64` style; must be this machine's.
     #[serde(default)]
     pub platform: Option<String>,
+    /// Hosts that this sandbox may not reach, whatever other rules say.
+    #[serde(default)]
+    pub deny_network: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -101,6 +106,16 @@ pub struct Caller {
     pub git_name: Option<String>,
     #[serde(default)]
     pub git_email: Option<String>,
+}
+
+/// What `POST /v1/sandboxes` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Created {
+    #[serde(flatten)]
+    pub sandbox: Sandbox,
+    /// Said once, to whoever made it: the network policy that was taken because none had been chosen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
 }
 
 /// `GET /v1/sandboxes`
@@ -141,6 +156,8 @@ pub struct Sandbox {
     /// Commands that run now.
     pub sessions: u32,
     pub mounts: Vec<Mount>,
+    /// As of the last start; absent before the first.
+    pub network: Option<Network>,
     /// What this backend and mode give and do not give, in words.
     pub isolation: Vec<String>,
     /// Anything the user should know: host changed since create, limits not enforced.
@@ -177,6 +194,22 @@ pub struct Mount {
     pub source: String,
     pub readonly: bool,
     pub kind: MountKind,
+}
+
+/// How a sandbox's network is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Network {
+    pub redirect: Redirect,
+}
+
+/// How what programs send to the world gets to the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Redirect {
+    /// By rules of nf_tables: programs inside have every port for themselves.
+    Nft,
+    /// Without nf_tables: from a few well-known ports, on which programs inside then cannot listen.
+    Ports,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

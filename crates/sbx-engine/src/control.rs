@@ -1,7 +1,8 @@
 //! The daemon's connection to one init. What runs on the other side is treated as hostile: messages have a
 //! size cap, answers a deadline, and anything that the protocol does not allow ends the conversation.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,15 +10,20 @@ use std::time::{Duration, Instant};
 use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{Reply, Request, Role};
 use sbx_proto::frame::{self, Decoder, FrameError, MAX_REPLY};
+use sbx_sys::fdpass;
 use thiserror::Error;
 
+use crate::egress::Listeners;
 use crate::socket::connect_unix;
 use crate::statedir::EXEC_SOCKET;
 
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+const LISTENERS_DEADLINE: Duration = Duration::from_secs(5);
 const WRITE_DEADLINE: Duration = Duration::from_secs(2);
 /// More messages in a second than commands can start and end.
 const MAX_PER_SECOND: u32 = 20_000;
+/// More descriptors than init has reason to send.
+const MAX_FDS: usize = 64;
 
 #[derive(Debug, Error)]
 pub enum ControlError {
@@ -55,6 +61,10 @@ pub enum Event {
 pub struct Link {
     stream: UnixStream,
     decoder: Decoder,
+    /// That came and nobody has taken.
+    fds: Vec<OwnedFd>,
+    /// What init said while something else was waited for.
+    running: Option<u32>,
     window: Instant,
     count: u32,
 }
@@ -78,6 +88,8 @@ impl Link {
         let mut link = Self {
             stream,
             decoder: Decoder::new(MAX_REPLY),
+            fds: Vec::new(),
+            running: None,
             window: Instant::now(),
             count: 0,
         };
@@ -99,9 +111,40 @@ impl Link {
         })
     }
 
+    /// Asks for the sandbox's listeners, and looks at what comes.
+    pub fn listeners(&mut self) -> Result<Listeners, ControlError> {
+        let request = frame::encode(&Request::Listeners)?;
+        self.stream.write_all(&request).map_err(ControlError::Io)?;
+        let until = Instant::now() + LISTENERS_DEADLINE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.message(Some(left))? {
+                Incoming::Reply(Reply::Listeners(said)) => {
+                    let sockets = std::mem::take(&mut self.fds);
+                    return Listeners::check(&said, sockets).map_err(ControlError::Garbage);
+                }
+                Incoming::Reply(Reply::Commands { running }) => {
+                    self.limit_rate()?;
+                    self.running = Some(running);
+                }
+                Incoming::Reply(other) => return Err(unexpected(&other)),
+                Incoming::Quiet => return Err(ControlError::TimedOut),
+                Incoming::Gone => return Err(ControlError::Ended),
+            }
+        }
+    }
+
     /// Waits for the next event, for ever without a time-out.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Event, ControlError> {
-        match self.message(timeout)? {
+        if let Some(running) = self.running.take() {
+            return Ok(Event::Commands { running });
+        }
+        let incoming = self.message(timeout)?;
+        if !self.fds.is_empty() {
+            let words = "descriptors that nobody asked for";
+            return Err(ControlError::Garbage(words.into()));
+        }
+        match incoming {
             Incoming::Reply(Reply::Commands { running }) => {
                 self.limit_rate()?;
                 Ok(Event::Commands { running })
@@ -138,7 +181,7 @@ impl Link {
             self.stream
                 .set_read_timeout(left)
                 .map_err(ControlError::Io)?;
-            match self.stream.read(&mut buffer) {
+            match fdpass::recv_with_fds(&self.stream, &mut buffer, &mut self.fds) {
                 Ok(0) => return Ok(Incoming::Gone),
                 Ok(count) => self.decoder.push(buffer.get(..count).unwrap_or_default()),
                 Err(e) => match e.kind() {
@@ -147,6 +190,9 @@ impl Link {
                     io::ErrorKind::ConnectionReset => return Ok(Incoming::Gone),
                     _ => return Err(ControlError::Io(e)),
                 },
+            }
+            if self.fds.len() > MAX_FDS {
+                return Err(ControlError::Garbage("too many descriptors".into()));
             }
         }
     }
@@ -185,6 +231,7 @@ fn unexpected(reply: &Reply) -> ControlError {
             "the answer to a command that nobody gave"
         }
         Reply::Commands { .. } => "a number of commands before the greeting",
+        Reply::Listeners(_) => "listeners that nobody asked for",
     };
     ControlError::Garbage(kind.into())
 }

@@ -44,6 +44,7 @@ impl Shared {
             workspaces,
             env: request.env,
             caller: request.caller,
+            sources: Vec::new(),
             ids: Ids {
                 mode: self.mode,
                 uid: Vec::new(),
@@ -55,6 +56,7 @@ impl Shared {
                 started_with: None,
             },
             init: None,
+            network: None,
             created_at: Timestamp::now(),
             started_at: None,
             stopped_at: None,

@@ -8,18 +8,23 @@ use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use sbx_api::{CreateRequest, Sandbox, Started, Status};
+use sbx_policy::Pattern;
+use sbx_proto::OsBytes;
 use sbx_proto::plan::{Ids, Mode, Task};
 
 use crate::autostop::{Alarm, deadline};
+use crate::egress::Egress;
 use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
 use crate::ids::{self, Facts};
 use crate::name::SandboxName;
+use crate::policybook::{PolicyBook, parse_resources};
 use crate::record::{Record, RecordError};
 use crate::settings::Settings;
 use crate::setup::Helper;
 use crate::statedir::{EXEC_SOCKET, StateDir};
-use crate::template::{self, HostLayout};
+use crate::template::{self, Asker, HostLayout};
+use crate::territory::Territory;
 use crate::view;
 
 #[derive(Debug)]
@@ -29,6 +34,10 @@ pub struct Config {
     pub settings: Settings,
     pub facts: Facts,
     pub helper: Helper,
+    /// The network rules.
+    pub book: Arc<PolicyBook>,
+    /// Serves the sandboxes' networks.
+    pub egress: Arc<dyn Egress>,
 }
 
 #[derive(Debug, Clone)]
@@ -81,6 +90,7 @@ impl Engine {
     /// Makes a sandbox and starts it. When anything fails, nothing is left, the name included.
     pub fn create(&self, request: CreateRequest) -> Result<Sandbox, EngineError> {
         let shared = &self.shared;
+        let denied = parse_resources(&request.deny_network)?;
         let record = shared.draft(request)?;
         let name = record.name.clone();
         let mut registry = lock(&shared.registry);
@@ -98,7 +108,7 @@ impl Engine {
             shared.forget(&entry);
             return Err(error);
         }
-        match shared.write_and_boot(&entry) {
+        match shared.write_and_boot(&entry, denied) {
             Ok(_) => Ok(shown(&entry)),
             Err(error) => {
                 if let Err(left) = shared.delete(&entry) {
@@ -276,8 +286,14 @@ impl Shared {
         }
     }
 
-    fn write_and_boot(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Vec<String>, EngineError> {
+    fn write_and_boot(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        denied: Vec<Pattern>,
+    ) -> Result<Vec<String>, EngineError> {
         entry.update(|_| {})?;
+        let book = &self.config.book;
+        book.begin_sandbox(&entry.name, denied, Timestamp::now())?;
         self.boot(entry)
     }
 
@@ -300,9 +316,17 @@ impl Shared {
             )
         };
         let progress = |text: &str| tracing::info!(sandbox = %entry.name, "{text}");
+        let path = |path: &OsBytes| path.to_path_buf();
+        let workspaces: Vec<_> = record.workspaces.iter().map(|w| path(&w.path)).collect();
+        let sources = record.sources.iter().map(|(a, b)| (path(a), path(b)));
         let layout = template::ensure(
             &store,
-            &record.caller,
+            Asker {
+                caller: &record.caller,
+                workspaces: &workspaces,
+                territory: &self.territory(),
+                sources: &sources.collect(),
+            },
             record.ids.mode,
             &build,
             &remove,
@@ -313,6 +337,14 @@ impl Shared {
             tracing::warn!(error = chain(&error), "cannot remove old templates");
         }
         Ok(layout)
+    }
+
+    /// What programs inside can write, in any sandbox, running or not.
+    fn territory(&self) -> Territory {
+        let entries: Vec<_> = lock(&self.registry).entries.values().cloned().collect();
+        let workspaces = entries.iter().flat_map(|entry| entry.record().workspaces);
+        let writable = workspaces.filter(|workspace| !workspace.readonly);
+        Territory::new(writable.map(|workspace| workspace.path.to_path_buf()))
     }
 
     fn fingerprints(&self) -> BTreeSet<String> {
@@ -334,8 +366,17 @@ impl Shared {
 
     /// Nothing is left of it.
     pub(crate) fn forget(&self, entry: &Entry) {
+        // While the name is still taken: the rules of the next one that has it are its own.
+        self.forget_rules(&entry.name);
         entry.state().removed = true;
         lock(&self.registry).entries.remove(&entry.name);
+    }
+
+    /// Rules that cannot be removed now are removed when the name is used again.
+    pub(crate) fn forget_rules(&self, name: &SandboxName) {
+        if let Err(error) = self.config.book.forget_sandbox(name) {
+            tracing::warn!(sandbox = %name, error = chain(&error), "its network rules stay for now");
+        }
     }
 }
 

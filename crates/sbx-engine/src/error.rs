@@ -6,6 +6,7 @@ use thiserror::Error;
 use crate::control::ControlError;
 use crate::ids::IdsError;
 use crate::name::{NameError, SandboxName};
+use crate::policybook::PolicyBookError;
 use crate::record::RecordError;
 use crate::remove::RemoveError;
 use crate::setup::SetupError;
@@ -31,8 +32,12 @@ pub enum EngineError {
     Setup(#[from] SetupError),
     #[error(transparent)]
     Control(#[from] ControlError),
+    #[error("cannot serve the sandbox's network: {0}")]
+    Egress(String),
     #[error(transparent)]
     Remove(#[from] RemoveError),
+    #[error(transparent)]
+    Policy(#[from] PolicyBookError),
     #[error("no sandbox `{0}`")]
     NotFound(String),
     #[error("sandbox `{0}` exists already")]
@@ -74,6 +79,7 @@ impl EngineError {
             | Self::EnvName(_)
             | Self::EnvValue(_) => ErrorCode::BadRequest,
             Self::NotFound(_) => ErrorCode::NotFound,
+            Self::Policy(e) => e.code(),
             Self::Exists(_) | Self::Busy { .. } | Self::Removing(_) => ErrorCode::Conflict,
             Self::Agent(_) => ErrorCode::NotYet,
             Self::State(_)
@@ -82,6 +88,7 @@ impl EngineError {
             | Self::Template(_)
             | Self::Setup(_)
             | Self::Control(_)
+            | Self::Egress(_)
             | Self::Remove(_)
             | Self::Unstoppable(_)
             | Self::Prepare { .. }
@@ -94,6 +101,7 @@ impl EngineError {
             Self::Workspace(e) => e.hint(),
             Self::State(e) => e.hint().map(str::to_owned),
             Self::Setup(e) => e.hint().map(str::to_owned),
+            Self::Policy(e) => e.hint(),
             Self::NotFound(_) => Some("sbx ls".into()),
             Self::Exists(name) => Some(format!("sbx run --name {name}, or sbx rm {name}")),
             Self::Busy { name, .. } => Some(format!("sbx rm --force {name}")),
@@ -102,6 +110,7 @@ impl EngineError {
             Self::Name(_)
             | Self::Record(_)
             | Self::Control(_)
+            | Self::Egress(_)
             | Self::Remove(_)
             | Self::Removing(_)
             | Self::Agent(_)

@@ -6,6 +6,7 @@
 
 pub mod autostop;
 pub mod control;
+pub mod egress;
 pub mod engine;
 pub mod entry;
 pub mod error;
@@ -13,6 +14,7 @@ pub mod ids;
 pub mod name;
 pub mod observe;
 pub mod plan;
+pub mod policybook;
 pub mod record;
 pub mod remove;
 pub mod settings;
@@ -20,6 +22,7 @@ pub mod setup;
 pub mod socket;
 pub mod statedir;
 pub mod template;
+pub mod territory;
 pub mod view;
 pub mod workspace;
 pub mod workspace_hints;

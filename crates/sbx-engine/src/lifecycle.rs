@@ -11,18 +11,19 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
-use sbx_api::Status;
+use sbx_api::{Network, Status};
 use sbx_proto::exec::Role;
 use sbx_proto::plan::Task;
 use sbx_sys::process::{pidfd_kill, start_time, wait_pidfd};
 
 use crate::control::{ControlError, Event, Link};
+use crate::egress::{Certificate, Redirect};
 use crate::engine::Shared;
 use crate::entry::{Entry, Live, lock};
 use crate::error::{EngineError, chain};
 use crate::ids;
 use crate::name::SandboxName;
-use crate::plan::{Place, Sudo, boot_plan, mounts};
+use crate::plan::{BUNDLES, Place, Sudo, Trust, boot_plan, mounts};
 use crate::record::{InitProcess, Record};
 use crate::remove::remove_tree;
 use crate::setup::{BootFiles, Booted};
@@ -58,6 +59,10 @@ impl Shared {
             let record = &mut entry.state().record;
             record.workspaces = workspaces;
             record.mounts = mounts(record, &layout);
+            let sources = layout.sources.iter();
+            record.sources = sources
+                .map(|(path, real)| (path.as_path().into(), real.as_path().into()))
+                .collect();
             record
                 .template
                 .fingerprint
@@ -76,7 +81,13 @@ impl Shared {
         };
         let place = prepare(&entry.dir, &record, sudo)?;
         let files = boot_files(&entry.dir).map_err(|e| prepare_error(entry.dir.path(), e))?;
-        let plan = boot_plan(&record, &layout, &place);
+        let authority = self.config.egress.authority(&record.id, &entry.dir);
+        let plan = boot_plan(
+            &record,
+            &layout,
+            &place,
+            &trust(authority.map_err(EngineError::Egress)?),
+        );
         let booted = self
             .config
             .helper
@@ -91,14 +102,18 @@ impl Shared {
     fn take_up(self: &Arc<Self>, entry: &Arc<Entry>, booted: Booted) -> Result<(), EngineError> {
         let id = entry.record().id;
         let taken = identify(booted.pid)
-            .map_err(ControlError::Io)
-            .and_then(|init| Ok((init, Link::connect(entry.dir.path(), &id, Role::Daemon)?)));
+            .map_err(|error| ControlError::Io(error).into())
+            .and_then(|init| {
+                let mut link = Link::connect(entry.dir.path(), &id, Role::Daemon)?;
+                self.serve_network(entry, &mut link)?;
+                Ok((init, link))
+            });
         let (init, link) = match taken {
             Ok(taken) => taken,
             Err(error) => {
                 end(&booted.pidfd);
                 remove_socket(&entry.dir);
-                return Err(error.into());
+                return Err(error);
             }
         };
         // In memory before it is watched: the init may end at once, and that has to be the last word.
@@ -108,6 +123,19 @@ impl Shared {
             self.halt(entry, "its record could not be written")?;
             return Err(error.into());
         }
+        Ok(())
+    }
+
+    /// Has the sandbox's network served, before anybody is told that it runs.
+    pub(crate) fn serve_network(&self, entry: &Entry, link: &mut Link) -> Result<(), EngineError> {
+        let listeners = link.listeners()?;
+        let redirect = match listeners.redirect {
+            Redirect::Nft => sbx_api::Redirect::Nft,
+            Redirect::Ports => sbx_api::Redirect::Ports,
+        };
+        let attached = self.config.egress.attach(&entry.name, listeners);
+        attached.map_err(EngineError::Egress)?;
+        entry.state().record.network = Some(Network { redirect });
         Ok(())
     }
 
@@ -122,6 +150,7 @@ impl Shared {
         let pidfd = Arc::new(pidfd);
         let failed = |source| {
             end(&pidfd);
+            self.config.egress.detach(&entry.name);
             remove_socket(&entry.dir);
             let mut state = entry.state();
             state.live = None;
@@ -157,6 +186,7 @@ impl Shared {
         if let Err(error) = wait_pidfd(pidfd) {
             tracing::error!(sandbox = %entry.name, %error, "cannot wait for the init");
         }
+        self.config.egress.detach(&entry.name);
         remove_socket(&entry.dir);
         if let Err(error) = entry.set_gone(reason) {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
@@ -234,6 +264,7 @@ impl Shared {
     pub(crate) fn remove_damaged(&self, name: &SandboxName) -> Result<(), EngineError> {
         let ids = ids::maps(&self.config.facts, self.mode, &[])?;
         self.delete_files(&self.config.state.sandbox(name), &ids)?;
+        self.forget_rules(name);
         lock(&self.registry).damaged.remove(name);
         Ok(())
     }
@@ -362,6 +393,19 @@ fn prepare(dir: &SandboxDir, record: &Record, sudo: Sudo) -> Result<Place, Engin
         })
     };
     made().map_err(|e| prepare_error(dir.path(), e))
+}
+
+fn trust(certificate: Certificate) -> Trust {
+    let mut bundles = BUNDLES.iter().copied();
+    let first = bundles.clone().next().unwrap_or_default();
+    Trust {
+        certificate: certificate.pem,
+        certificate_base64: certificate.base64,
+        // The host's own kind of system is the sandbox's.
+        bundle: bundles
+            .find(|bundle| Path::new(bundle).is_file())
+            .unwrap_or(first),
+    }
 }
 
 /// A file that everybody inside may read.

@@ -49,6 +49,15 @@ pub struct Place {
     pub sudo: Sudo,
 }
 
+/// The authority of the sandbox's proxy, as programs inside know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trust {
+    pub certificate: String,
+    pub certificate_base64: String,
+    /// The one of [`BUNDLES`] that programs are pointed to.
+    pub bundle: &'static str,
+}
+
 /// Whether a program for [`Step::Install`] comes with the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sudo {
@@ -56,9 +65,23 @@ pub enum Sudo {
     Absent,
 }
 
-pub fn boot_plan(record: &Record, layout: &HostLayout, place: &Place) -> Plan {
+/// Where distributions keep the certificates that programs trust; the first is made where none is.
+pub const BUNDLES: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+const CA_FILE: &str = "/usr/local/share/ca-certificates/proxy-ca.crt";
+/// The forward proxy, as clients are told of it.
+const PROXY: &str = "http://gateway.docker.internal:3128";
+const NO_PROXY: &str = "localhost,127.0.0.1,::1,gateway.docker.internal";
+
+pub fn boot_plan(record: &Record, layout: &HostLayout, place: &Place, trust: &Trust) -> Plan {
     let mut steps = Builder::new(record.ids.mode);
     steps.root(layout, place);
+    steps.trust(trust);
     steps.system();
     steps.workspaces(&record.workspaces);
     let writable = record.workspaces.iter().filter(|w| !w.readonly);
@@ -70,7 +93,7 @@ pub fn boot_plan(record: &Record, layout: &HostLayout, place: &Place) -> Plan {
             hostname: record.name.to_string(),
             sources: steps.sources,
             steps: steps.steps,
-            env: environment(record, layout),
+            env: environment(record, layout, trust),
             workdir: record
                 .workspaces
                 .first()
@@ -128,8 +151,21 @@ pub fn mounts(record: &Record, layout: &HostLayout) -> Vec<Mount> {
         .collect()
 }
 
-fn environment(record: &Record, layout: &HostLayout) -> Vec<(OsBytes, OsBytes)> {
+fn environment(record: &Record, layout: &HostLayout, trust: &Trust) -> Vec<(OsBytes, OsBytes)> {
     let mut env = BTreeMap::new();
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"] {
+        env.insert(name, PROXY);
+    }
+    let bundle = trust.bundle;
+    env.extend([
+        ("NO_PROXY", NO_PROXY),
+        ("no_proxy", NO_PROXY),
+        ("NODE_USE_ENV_PROXY", "1"),
+        ("SSL_CERT_FILE", bundle),
+        ("REQUESTS_CA_BUNDLE", bundle),
+        ("NODE_EXTRA_CA_CERTS", bundle),
+        ("PROXY_CA_CERT_B64", trust.certificate_base64.as_str()),
+    ]);
     for (name, value) in &record.caller.env {
         if CARRIED.contains(&name.as_str()) || name.starts_with("LC_") {
             env.insert(name.as_str(), value.as_str());
@@ -217,6 +253,14 @@ impl Builder {
             // With one id there is no other that a setuid program could change to.
             (Mode::Single, _) | (_, Sudo::Absent) => {}
         }
+    }
+
+    fn trust(&mut self, trust: &Trust) {
+        self.steps.push(Step::Trust {
+            certificate: trust.certificate.clone(),
+            file: CA_FILE.into(),
+            bundles: BUNDLES.iter().map(|bundle| (*bundle).into()).collect(),
+        });
     }
 
     /// What every Linux system has beside its files.
@@ -431,6 +475,7 @@ mod tests {
                 Some((501, 502)),
             )],
             env: BTreeMap::from([("PATH".into(), "/usr/bin".into())]),
+            sources: BTreeMap::new(),
             warnings: Vec::new(),
         }
     }
@@ -451,7 +496,12 @@ mod tests {
             files: vec![("/s/vm/ab/etc/hostname".into(), "/etc/hostname".into())],
             sudo: Sudo::Install,
         };
-        let plan = boot_plan(&record, &layout(), &place);
+        let trust = Trust {
+            certificate: "CA".into(),
+            certificate_base64: "Q0E=".into(),
+            bundle: "/etc/ssl/certs/ca-certificates.crt",
+        };
+        let plan = boot_plan(&record, &layout(), &place, &trust);
         assert_eq!((plan.protocol, plan.ids), (PROTOCOL, record.ids));
         match plan.job {
             Job::Boot(boot) => *boot,
@@ -519,6 +569,7 @@ mod tests {
             "bind /etc/hostname 6",
             "dir /tmp 1777",
             "install /usr/bin/sudo",
+            "trust CA /usr/local/share/ca-certificates/proxy-ca.crt",
             "tmpfs /run 755",
             "proc /proc",
             "sysfs /sys",
@@ -554,13 +605,24 @@ mod tests {
         let boot = boot(Mode::Root);
         let env: Vec<(OsBytes, OsBytes)> = [
             ("HOME", "/home/agent"),
+            ("HTTPS_PROXY", PROXY),
+            ("HTTP_PROXY", PROXY),
             ("LC_ALL", "C"),
             ("LOGNAME", "agent"),
+            ("NODE_EXTRA_CA_CERTS", BUNDLES[0]),
+            ("NODE_USE_ENV_PROXY", "1"),
+            ("NO_PROXY", NO_PROXY),
             ("PATH", "/usr/bin"),
+            ("PROXY_CA_CERT_B64", "Q0E="),
+            ("REQUESTS_CA_BUNDLE", BUNDLES[0]),
             ("SBX_SANDBOX", "ab"),
             ("SHELL", "/bin/bash"),
+            ("SSL_CERT_FILE", BUNDLES[0]),
             ("TOKEN", "secret"),
             ("USER", "agent"),
+            ("http_proxy", PROXY),
+            ("https_proxy", PROXY),
+            ("no_proxy", NO_PROXY),
         ]
         .map(|(k, v)| (k.into(), v.into()))
         .to_vec();
@@ -610,6 +672,9 @@ mod tests {
             Step::Devpts { target } => format!("devpts {}", text(target)),
             Step::Dir { target, mode, .. } => format!("dir {} {mode:o}", text(target)),
             Step::Symlink { target, to } => format!("symlink {} {}", text(target), text(to)),
+            Step::Trust {
+                certificate, file, ..
+            } => format!("trust {certificate} {}", text(file)),
             Step::Mask { target } => format!("mask {}", text(target)),
         }
     }

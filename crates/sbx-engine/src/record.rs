@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use sbx_api::{Caller, Mount, Status};
+use sbx_api::{Caller, Mount, Network, Status};
 use sbx_proto::OsBytes;
 use sbx_proto::plan::Ids;
 use serde::{Deserialize, Serialize};
@@ -32,10 +32,17 @@ pub struct Record {
     pub env: BTreeMap<String, String>,
     /// Needed again at every start: the template follows the caller's tool chains.
     pub caller: Caller,
+    /// Where the caller's tools and caches really were when they were first shown. One that leads elsewhere later
+    /// is not shown any more.
+    #[serde(default)]
+    pub sources: Vec<(OsBytes, OsBytes)>,
     pub ids: Ids,
     pub template: TemplateRecord,
     /// Present while an init may run.
     pub init: Option<InitProcess>,
+    /// As of the last start.
+    #[serde(default)]
+    pub network: Option<Network>,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub stopped_at: Option<Timestamp>,
@@ -214,6 +221,7 @@ pub(crate) mod tests {
                 home: "/home/u".into(),
                 ..Caller::default()
             },
+            sources: Vec::new(),
             ids: Ids {
                 mode,
                 uid: whole.clone(),
@@ -225,6 +233,7 @@ pub(crate) mod tests {
                 started_with: Some("f1".into()),
             },
             init: None,
+            network: None,
             created_at: Timestamp::UNIX_EPOCH,
             started_at: None,
             stopped_at: None,

@@ -113,6 +113,7 @@ impl Shared {
             .as_ref()
             .and_then(open_process)
             .ok_or(ControlError::Ended)?;
+        self.serve_network(entry, &mut link)?;
         self.watch(entry, link, pidfd, running)?;
         tracing::info!(sandbox = %entry.name, running, "taken over");
         Ok(())

@@ -99,6 +99,11 @@ impl StateDir {
         self.root.join("sandboxd.log")
     }
 
+    /// What went out of sandboxes and what was refused; a file per sandbox.
+    pub fn network_log(&self) -> PathBuf {
+        self.root.join("log").join("network")
+    }
+
     pub fn templates(&self) -> PathBuf {
         self.root.join("templates")
     }

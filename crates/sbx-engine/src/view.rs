@@ -1,6 +1,6 @@
 //! A record as the API shows it.
 
-use sbx_api::{Backend, Sandbox, Status, Workspace};
+use sbx_api::{Backend, Network, Redirect, Sandbox, Status, Workspace};
 use sbx_proto::plan::Mode;
 
 use crate::error::chain;
@@ -37,7 +37,8 @@ pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
         keep_alive: record.keep_alive,
         sessions,
         mounts: record.mounts,
-        isolation: isolation(record.ids.mode),
+        isolation: isolation(record.ids.mode, record.network),
+        network: record.network,
         warnings: record.warnings,
     }
 }
@@ -63,6 +64,7 @@ pub fn damaged(name: SandboxName, error: &RecordError) -> Sandbox {
         keep_alive: false,
         sessions: 0,
         mounts: Vec::new(),
+        network: None,
         isolation: Vec::new(),
         warnings: vec![chain(error)],
     }
@@ -77,7 +79,7 @@ pub fn mode_name(mode: Mode) -> &'static str {
 }
 
 /// What the namespace backend gives in a mode, and what it does not.
-pub fn isolation(mode: Mode) -> Vec<String> {
+pub fn isolation(mode: Mode, network: Option<Network>) -> Vec<String> {
     let ids = match mode {
         Mode::Root => {
             "ids: a range of 65,536 ids of its own; no id inside is the host's root or any host user"
@@ -89,12 +91,20 @@ pub fn isolation(mode: Mode) -> Vec<String> {
             "ids: the caller's one id, which is the agent inside; root inside is root by name only, packages cannot be installed"
         }
     };
+    let network = match network.map(|network| network.redirect) {
+        Some(Redirect::Nft) | None => {
+            "network: no device but lo; what is sent to the world ends at the engine"
+        }
+        Some(Redirect::Ports) => {
+            "network: no device but lo; without nf_tables only ports 22, 53, 80, 443 and 3128 of the world end at the engine, and programs inside cannot listen on them"
+        }
+    };
     [
         "backend namespace: shares the host's kernel; a flaw in the kernel can break the isolation, a microVM is stronger",
         "own user, mount, pid, network, ipc, uts and cgroup namespaces; system calls are filtered",
         ids,
         "files: the workspaces, and the host's programs read-only; nothing else of the host",
-        "network: no way out",
+        network,
         "limits: memory, cpu and process limits are not enforced yet",
     ]
     .map(str::to_owned)

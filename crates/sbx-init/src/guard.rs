@@ -14,7 +14,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, MountFlags, MountPropagationFlags};
-use sbx_proto::OsBytes;
 use sbx_sys::process::{self, SingleThreaded};
 use sbx_sys::seccomp::{self, Notification};
 
@@ -49,27 +48,22 @@ const KNOWN_FLAGS: u32 = (libc::O_ACCMODE
 #[derive(Debug)]
 pub(crate) struct Guard {
     proc: OwnedFd,
-    /// Superblocks of the sandbox's own layers and memory file systems.
+    /// Superblocks that were made for this sandbox: its layers and memory file systems.
     own: BTreeSet<String>,
-    /// Superblocks of workspaces: a tmpfs among them is not the sandbox's own.
-    shared: BTreeSet<String>,
+    /// All others that were mounted when it started. What belongs to the host was there then, and stays: a memory
+    /// file system that is neither was made inside.
+    foreign: BTreeSet<String>,
 }
 
 impl Guard {
     /// `mounts` is init's own view, right after the tree was built.
-    pub(crate) fn new(proc: OwnedFd, mounts: &[Entry], workspaces: &[OsBytes]) -> Self {
-        let shared: BTreeSet<String> = mounts
+    pub(crate) fn new(proc: OwnedFd, mounts: &[Entry], own: BTreeSet<String>) -> Self {
+        let foreign = mounts
             .iter()
-            .filter(|mount| workspaces.iter().any(|path| mount.is_below(path.as_path())))
             .map(|mount| mount.device.clone())
+            .filter(|device| !own.contains(device))
             .collect();
-        let own = mounts
-            .iter()
-            .filter(|mount| matches!(mount.kind.as_str(), "overlay" | "tmpfs" | "devpts"))
-            .map(|mount| mount.device.clone())
-            .filter(|device| !shared.contains(device))
-            .collect();
-        Self { proc, own, shared }
+        Self { proc, own, foreign }
     }
 
     /// May the object behind `fd` carry setuid bits and file capabilities? Only what cannot be seen from the
@@ -87,7 +81,7 @@ impl Guard {
             .is_some_and(|mount| {
                 self.own.contains(&mount.device)
                     || (matches!(mount.kind.as_str(), "tmpfs" | "ramfs")
-                        && !self.shared.contains(&mount.device))
+                        && !self.foreign.contains(&mount.device))
             })
     }
 }
@@ -109,6 +103,7 @@ pub(crate) fn answer(
         Ok(Answer::Descriptor { fd, close_on_exec }) => {
             seccomp::answer_with_fd(listener, call.id, fd.as_fd(), close_on_exec)
         }
+        Ok(Answer::GoOn) => seccomp::let_go_on(listener, call.id),
         Err(error) => seccomp::answer(listener, call.id, Err(error.raw_os_error())),
     };
     if let Err(error) = given {
@@ -120,7 +115,12 @@ pub(crate) fn answer(
 
 enum Answer {
     Value(i64),
-    Descriptor { fd: OwnedFd, close_on_exec: bool },
+    /// The kernel does it.
+    GoOn,
+    Descriptor {
+        fd: OwnedFd,
+        close_on_exec: bool,
+    },
 }
 
 const DONE: Answer = Answer::Value(0);
@@ -161,11 +161,21 @@ fn perform(
             let flags = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned();
             Work::SetXattr(caller.place(here, a, flags)?, caller.xattr(b, c, d, e)?)
         }
-        libc::SYS_fsetxattr => Work::SetXattr(
-            Place::Open(caller.descriptor(low(a))?),
-            caller.xattr(b, c, d, e)?,
-        ),
+        libc::SYS_fsetxattr => {
+            let fd = caller.descriptor(low(a))?;
+            if names_a_place_only(&fd)? {
+                return Err(Errno::BADF);
+            }
+            Work::SetXattr(Place::Open(fd), caller.xattr(b, c, d, e)?)
+        }
         libc::SYS_mount => Work::Mount(Box::new(caller.mount(call.args)?)),
+        libc::SYS_landlock_restrict_self => {
+            // A thread that cannot gain privileges never can again: nothing about this goes stale.
+            return match caller.is_marked_confined() && seccomp::still_waiting(listener, call.id) {
+                true => Ok(Answer::GoOn),
+                false => Err(Errno::PERM),
+            };
+        }
         libc::SYS_fsopen => Work::OpenFileSystem(caller.string(a, 64)?, low(b)),
         _ => return Err(Errno::NOSYS),
     };
@@ -388,19 +398,23 @@ fn split(path: &CStr) -> Result<(CString, CString), Errno> {
     Ok((text(parent)?, text(name)?))
 }
 
+/// Was it opened with `O_PATH`?
+fn names_a_place_only(fd: &OwnedFd) -> Result<bool, Errno> {
+    Ok(rustix::fs::fcntl_getfl(fd)?.contains(OFlags::PATH))
+}
+
 fn set_xattr(
     guard: &Guard,
     mounts: &MountList,
     place: Place,
     xattr: &Xattr,
 ) -> Result<Answer, Errno> {
-    let opened = matches!(place, Place::Open(_));
     let fd = place.open()?;
     if !is_plain(xattr.name.as_bytes()) {
         allow_set_id(guard, fd.as_fd(), mounts)?;
     }
     let flags = XattrFlags::from_bits_retain(xattr.flags);
-    if opened {
+    if !names_a_place_only(&fd)? {
         rustix::fs::fsetxattr(&fd, &xattr.name, &xattr.value, flags)?;
         return Ok(DONE);
     }

@@ -9,14 +9,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
-use sbx_proto::OsBytes;
 
 const AGENT: u32 = 1000;
 
-/// Walks every workspace. What cannot be changed (a file of some other host user) is left alone.
-pub(crate) fn hand_over(workspaces: &[OsBytes]) {
+/// Walks every workspace, from its directory as it was mounted: the names that lead to it can be changed from
+/// inside. What cannot be changed (a file of some other host user) is left alone.
+pub(crate) fn hand_over(workspaces: &[OwnedFd]) {
     for workspace in workspaces {
-        if let Ok(root) = rustix::fs::open(workspace.as_path(), DIRECTORY, FileMode::empty()) {
+        // Opened anew: what is read here must not be what another walk has read already.
+        if let Ok(root) = rustix::fs::openat(workspace, c".", DIRECTORY, FileMode::empty()) {
             if rustix::fs::fstat(&root)
                 .is_ok_and(|stat| stat.st_uid != AGENT || stat.st_gid != AGENT)
             {

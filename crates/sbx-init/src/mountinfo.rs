@@ -1,58 +1,35 @@
 //! Reading `/proc/PID/mountinfo`.
 
-use std::path::{Path, PathBuf};
-
 /// The fields that matter here of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
     /// `major:minor` of the superblock.
     pub(crate) device: String,
-    pub(crate) mount_point: PathBuf,
     pub(crate) kind: String,
 }
 
-/// Lines that do not look like mountinfo are left out.
-pub(crate) fn parse(text: &str) -> Vec<Entry> {
-    text.lines().filter_map(entry).collect()
+/// Lines that do not look like mountinfo are left out. A mount point need not be text.
+pub(crate) fn parse(bytes: &[u8]) -> Vec<Entry> {
+    let lines = bytes.split(|byte| *byte == b'\n');
+    lines.filter_map(entry).collect()
 }
 
-fn entry(line: &str) -> Option<Entry> {
-    let (head, tail) = line.split_once(" - ")?;
-    let mut fields = head.split(' ');
+fn entry(line: &[u8]) -> Option<Entry> {
+    const END_OF_OPTIONAL: &[u8] = b" - ";
+    let at = line
+        .windows(END_OF_OPTIONAL.len())
+        .position(|window| window == END_OF_OPTIONAL)?;
+    let mut fields = line.get(..at)?.split(|byte| *byte == b' ');
+    let mut tail = line
+        .get(at + END_OF_OPTIONAL.len()..)?
+        .split(|byte| *byte == b' ');
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     Some(Entry {
-        id: fields.next()?.parse().ok()?,
-        device: fields.nth(1)?.to_owned(),
-        mount_point: unescape(fields.nth(1)?),
-        kind: tail.split(' ').next()?.to_owned(),
+        id: text(fields.next()?).parse().ok()?,
+        device: text(fields.nth(1)?),
+        kind: text(tail.next()?),
     })
-}
-
-impl Entry {
-    pub(crate) fn is_below(&self, path: &Path) -> bool {
-        self.mount_point.starts_with(path)
-    }
-}
-
-/// The kernel writes space, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after.get(..3).and_then(|d| std::str::from_utf8(d).ok());
-        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
-            Some(byte) if first == b'\\' => {
-                bytes.push(byte);
-                rest = after.get(3..).unwrap_or_default();
-            }
-            _ => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 #[cfg(test)]
@@ -65,9 +42,20 @@ mod tests {
         let expected = Entry {
             id: 36,
             device: "98:0".into(),
-            mount_point: PathBuf::from("/a b\nc"),
             kind: "ext3".into(),
         };
-        assert_eq!(parse(text), [expected]);
+        assert_eq!(parse(text.as_bytes()), [expected]);
+    }
+
+    #[test]
+    fn a_mount_point_is_bytes() {
+        let text =
+            b"1 0 0:5 / /w/\xff\\040-\\040b rw - tmpfs none rw\n2 1 0:6 / /w rw - tmpfs none rw\n";
+        let found: Vec<_> = parse(text)
+            .into_iter()
+            .map(|entry| (entry.id, entry.device, entry.kind))
+            .collect();
+        let tmpfs = |id, device: &str| (id, device.to_owned(), "tmpfs".to_owned());
+        assert_eq!(found, [tmpfs(1, "0:5"), tmpfs(2, "0:6")]);
     }
 }

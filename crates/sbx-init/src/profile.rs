@@ -202,6 +202,11 @@ pub(crate) const RULES: &[Rule] = &[
         "overlayfs and cgroupfs inside reach host files; a short list of file systems is mountable",
     ),
     ask(nr::SYS_fsopen, &[], "as mount"),
+    ask(
+        nr::SYS_landlock_restrict_self,
+        &[],
+        "who answers is not confined: a program that is must be known by its no_new_privs",
+    ),
     refuse(
         nr::SYS_open_by_handle_at,
         EPERM,

@@ -23,6 +23,8 @@ pub enum Request {
     Detach,
     /// Daemon only: end every process (SIGTERM, after `grace_ms` SIGKILL), hand files over, exit.
     Shutdown { grace_ms: u64 },
+    /// Daemon only: the sockets that the sandbox's network ends at. Anybody else gets no answer.
+    Listeners,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +84,38 @@ pub enum Reply {
     Commands {
         running: u32,
     },
+    /// The answer to [`Request::Listeners`]; the sockets come with it, in the order of the list.
+    Listeners(Listeners),
+}
+
+/// Where everything ends up that programs send to the world.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listeners {
+    pub redirect: Redirect,
+    pub sockets: Vec<ListenerKind>,
+}
+
+/// How packets to any address get to the listeners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Redirect {
+    /// By rules of nf_tables, from every port: the sandbox's ports are its own.
+    Nft,
+    /// By listening on a few well-known ports, which programs inside then cannot have.
+    Ports,
+}
+
+/// What a listener of the sandbox's network is: its protocol and address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListenerKind {
+    Tcp4,
+    Tcp6,
+    DnsUdp4,
+    DnsUdp6,
+    DnsTcp4,
+    DnsTcp6,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 
 pub mod exec;
 pub mod frame;
+pub mod net;
 pub mod osbytes;
 pub mod plan;
 
@@ -12,4 +13,4 @@ pub use osbytes::OsBytes;
 
 /// Version of everything in this crate. A sandbox keeps the init it was started with, so a newer
 /// client can meet an older init: both sides say their version first and refuse another one.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;

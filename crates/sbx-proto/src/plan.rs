@@ -167,6 +167,13 @@ pub enum Step {
     Install {
         target: OsBytes,
     },
+    /// Programs trust the certificate: it is a file of its own, and part of each bundle that exists; of the first
+    /// one, when none does.
+    Trust {
+        certificate: String,
+        file: OsBytes,
+        bundles: Vec<OsBytes>,
+    },
     /// Nothing at `target` can be read; skipped where it does not exist.
     Mask {
         target: OsBytes,

@@ -4,13 +4,18 @@
 
 pub mod credentials;
 pub mod fdpass;
-pub mod loopback;
 pub mod memfd;
 pub mod mounts;
+pub mod nft;
+pub mod pktinfo;
 pub mod process;
+pub mod redirected;
+pub mod route;
 pub mod seccomp;
 pub mod signals;
 pub mod terminal;
+
+mod netlink;
 
 use std::io;
 

@@ -11,7 +11,8 @@ pub const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
 pub const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
 /// Sets attributes on a mount (and, if `recursive`, on what is mounted below it), and its id map if a user
-/// namespace is given.
+/// namespace is given. It becomes private: what is mounted elsewhere later does not appear in it, without the
+/// attributes, and the other way round.
 pub fn set_attributes(
     mount: BorrowedFd<'_>,
     recursive: bool,
@@ -21,7 +22,7 @@ pub fn set_attributes(
     let attr = libc::mount_attr {
         attr_set: attributes | idmap.map_or(0, |_| libc::MOUNT_ATTR_IDMAP),
         attr_clr: 0,
-        propagation: 0,
+        propagation: libc::MS_PRIVATE,
         userns_fd: match idmap {
             Some(fd) => u64::try_from(fd.as_raw_fd()).map_err(io::Error::other)?,
             None => 0,

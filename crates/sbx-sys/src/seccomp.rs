@@ -89,6 +89,21 @@ pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> io
     }
 }
 
+/// Lets the kernel do the call after all. Only for a decision that no memory, descriptor or path of the caller
+/// can change afterwards.
+pub fn let_go_on(listener: BorrowedFd<'_>, id: u64) -> io::Result<()> {
+    let mut response = libc::seccomp_notif_resp {
+        id,
+        val: 0,
+        error: 0,
+        flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+    };
+    match ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
 /// Puts a descriptor into the caller's process and answers the call with its number.
 pub fn answer_with_fd(
     listener: BorrowedFd<'_>,

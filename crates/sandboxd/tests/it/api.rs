@@ -149,6 +149,7 @@ fn a_second_daemon_is_refused_and_the_first_leaves_no_socket() {
         state: daemon.state.clone(),
         path_dirs: Vec::new(),
         log_level: None,
+        default_proxy_config: "/nowhere".into(),
         sudo: None,
         on_ready: Box::new(|| panic!("the second daemon serves")),
     });

@@ -29,6 +29,7 @@ impl Daemon {
                 state: served,
                 path_dirs: Vec::new(),
                 log_level: None,
+                default_proxy_config: "/nowhere".into(),
                 sudo: None,
                 on_ready: Box::new(move || ready.send(()).unwrap()),
             })

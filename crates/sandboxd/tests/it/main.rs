@@ -9,3 +9,4 @@
 mod api;
 mod harness;
 mod openapi;
+mod policy;

@@ -55,13 +55,13 @@ pub(super) fn targets() -> impl Iterator<Item = &'static str> {
     CACHES.iter().map(|cache| cache.target)
 }
 
-/// The caches that exist. `probe` gives the canonical path and owner of a directory that the caller may read
+/// The caches that exist, each with the place that the caller has it at. `probe` gives the canonical path and owner of a directory that the caller may read
 /// and that can be a layer.
 pub(super) fn caches(
     home: &Path,
     env: &BTreeMap<String, String>,
     probe: &dyn Fn(&Path) -> Option<CacheDir>,
-) -> Vec<OverlayDir> {
+) -> Vec<(PathBuf, OverlayDir)> {
     CACHES
         .iter()
         .filter_map(|cache| {
@@ -78,12 +78,13 @@ pub(super) fn caches(
                 .unwrap_or_else(|| home.join(cache.home));
             let found = probe(&place)?;
             let target = Path::new("/home/agent").join(cache.target);
-            Some(OverlayDir {
+            let cache = OverlayDir {
                 dir: layer_name(&target),
                 target,
                 lowers: vec![found.path],
                 as_owner: Some(found.owner),
-            })
+            };
+            Some((place, cache))
         })
         .collect()
 }
@@ -100,9 +101,9 @@ pub(super) fn shims(
     binds
         .iter()
         .filter_map(|bind| {
-            // Not a link to something that is not shown.
-            let found = probe(&bind.source.join(SHIMS))
-                .filter(|found| found.path.starts_with(&bind.source))?;
+            // Not a link: nothing can be mounted on one.
+            let place = bind.source.join(SHIMS);
+            let found = probe(&place).filter(|found| found.path == place)?;
             let target = bind.target.join(SHIMS);
             Some(OverlayDir {
                 dir: layer_name(&target),

@@ -1,9 +1,10 @@
 //! Finds the template of this host version, or has it built; then lays out a sandbox on it.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Access, FlockOperation, access, flock, syncfs};
 use sbx_api::{Caller, MountKind};
@@ -18,7 +19,8 @@ use super::error::At as _;
 use super::fingerprint::{fingerprint, mode_name};
 use super::layout::{HostBind, HostLayout, OverlayDir};
 use super::spec::{Spec, TopKind, layer_name, mounts_below};
-use super::toolchain::{Probe, tool_chains};
+use super::toolchain::{Probe, Refusals, clean, tool_chains};
+use crate::territory::{Territory, Way};
 
 const COMPLETE: &str = ".complete";
 const LOCK: &str = ".lock";
@@ -26,14 +28,26 @@ const UNFINISHED: &str = ".building-";
 /// How often a build is repeated because the host changed meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// The layout of a sandbox for `caller` on this host.
+/// Who asks for a sandbox, and what is known of its surroundings.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker<'a> {
+    pub caller: &'a Caller,
+    /// The sandbox's own workspaces.
+    pub workspaces: &'a [PathBuf],
+    /// What any sandbox can write.
+    pub territory: &'a Territory,
+    /// [`HostLayout::sources`] of the first start.
+    pub sources: &'a BTreeMap<PathBuf, PathBuf>,
+}
+
+/// The layout of a sandbox for `asker` on this host.
 ///
 /// `store` is `<state>/templates`. `build` runs [`super::build`] on a directory and a specification: as root
 /// of the user namespace in subordinate mode, as the caller otherwise. `remove` deletes a tree with the same
 /// ids. `progress` is told before something slow.
 pub fn ensure(
     store: &Path,
-    caller: &Caller,
+    asker: Asker<'_>,
     mode: Mode,
     build: &dyn Fn(&Path, &str) -> Result<(), String>,
     remove: &dyn Fn(&Path) -> Result<(), String>,
@@ -54,7 +68,7 @@ pub fn ensure(
         fingerprint,
         &spec,
         &mounts,
-        caller,
+        asker,
         store,
     ))
 }
@@ -199,33 +213,57 @@ pub(super) fn lay_out(
     fingerprint: String,
     spec: &Spec,
     mountinfo: &[u8],
-    caller: &Caller,
+    asker: Asker<'_>,
     store: &Path,
 ) -> HostLayout {
     let mut warnings = Vec::new();
     let (overlays, mut binds) = system_dirs(template, spec, &mut warnings);
     let state = store.parent().unwrap_or(store);
     let state = fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
+    let finder = Finder {
+        asker,
+        warnings: RefCell::default(),
+    };
+    let canonical = |path: &Path| fs::canonicalize(path).ok();
     let probe = Probe {
-        canonical: &|path| fs::canonicalize(path).ok(),
-        dir: &|path| visible_dir(path, spec.mode),
+        canonical: &canonical,
+        dir: &|path| visible_dir(finder.find(path)?, spec.mode),
         names: &|path| names(path, |_| true),
         dirs: &|path| {
-            names(path, |entry| {
-                entry.file_type().is_ok_and(|kind| kind.is_dir())
-            })
+            let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let mut dirs = names(path, is_dir);
+            dirs.retain(|name| asker.territory.outside(&path.join(name)).is_some());
+            dirs
         },
+        own: &|path| finder.own(path),
     };
+    let caller = asker.caller;
     let tools = tool_chains(caller, &state, &probe);
     let env = env(caller, &tools.path, &|path| {
-        path.is_dir() && tools.shows(path)
+        let shown = path.is_dir() && tools.shows(path);
+        let own = || finder.own(path).as_deref() == Some(path);
+        shown || (own() && fs::symlink_metadata(path).is_ok())
     });
-    let probe = |path: &Path| cache_dir(path, mountinfo, &state);
-    let mut writable = shims(&tools.binds, &probe);
+    let mut sources = tools.sources;
+    let mut writable = Vec::new();
+    if let Some(home) = clean(&caller.home) {
+        let refusals = Refusals::new(&home, &state, &canonical);
+        let probe = |path: &Path| {
+            let place = finder.find(path)?;
+            let refused = refusals.cover(path) || refusals.cover(&place);
+            cache_dir(place, mountinfo).filter(|_| !refused)
+        };
+        writable = shims(&tools.binds, &probe);
+        for (place, cache) in caches(&home, &caller.env, &probe) {
+            sources.extend(cache.lowers.first().map(|real| (place, real.clone())));
+            writable.push(cache);
+        }
+    }
     binds.extend(tools.binds);
-    let home = Path::new(&caller.home);
-    if home.is_absolute() {
-        writable.extend(caches(home, &caller.env, &probe));
+    warnings.extend(finder.warnings.into_inner());
+    // What was there once and is not now may come back, and must then be what it was.
+    for (path, real) in asker.sources {
+        sources.insert(path.clone(), real.clone());
     }
     HostLayout {
         fingerprint,
@@ -235,7 +273,56 @@ pub(super) fn lay_out(
         masks: tools.masks,
         caches: writable,
         env,
+        sources,
         warnings,
+    }
+}
+
+/// Finds what the caller names, unless a program in a sandbox had a hand in where that is.
+struct Finder<'a> {
+    asker: Asker<'a>,
+    warnings: RefCell<Vec<String>>,
+}
+
+impl Finder<'_> {
+    fn find(&self, path: &Path) -> Option<PathBuf> {
+        let shown = path.display();
+        match self.asker.territory.follow(path)? {
+            Way::Inside(place) => {
+                if self.own(path).is_none() && fs::symlink_metadata(&place).is_ok() {
+                    self.warn(format!(
+                        "`{shown}` is not shown inside: it lies in a workspace of another sandbox"
+                    ));
+                }
+                None
+            }
+            Way::Outside(real) => match self.asker.sources.get(path) {
+                Some(known) if *known != real => {
+                    self.warn(format!(
+                        "`{shown}` is not shown inside: it leads elsewhere than when the sandbox was made; hint: recreate it"
+                    ));
+                    None
+                }
+                Some(_) | None => Some(real),
+            },
+        }
+    }
+
+    /// Where in one of the sandbox's own workspaces the path leads to.
+    fn own(&self, path: &Path) -> Option<PathBuf> {
+        let Way::Inside(place) = self.asker.territory.follow(path)? else {
+            return None;
+        };
+        let plain = place.components().all(|part| part != Component::ParentDir);
+        let mut workspaces = self.asker.workspaces.iter();
+        (plain && workspaces.any(|workspace| place.starts_with(workspace))).then_some(place)
+    }
+
+    fn warn(&self, warning: String) {
+        let mut warnings = self.warnings.borrow_mut();
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
     }
 }
 
@@ -296,18 +383,17 @@ fn system_dirs(
 }
 
 /// The names in a directory of the entries that are wanted; of one that cannot be listed, none.
-fn names(dir: &Path, wanted: fn(&fs::DirEntry) -> bool) -> Vec<String> {
+fn names(dir: &Path, wanted: impl Fn(&fs::DirEntry) -> bool) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
-        .filter(wanted)
+        .filter(|entry| wanted(entry))
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect()
 }
 
 /// A directory that can be shown as it is. In root mode the sandbox has no id of the host, so that only
 /// what others may read is of any use.
-fn visible_dir(path: &Path, mode: Mode) -> Option<PathBuf> {
-    let canonical = fs::canonicalize(path).ok()?;
+fn visible_dir(canonical: PathBuf, mode: Mode) -> Option<PathBuf> {
     let meta = fs::metadata(&canonical).ok()?;
     let readable = match mode {
         Mode::Root => may_enter(meta.mode()),
@@ -325,14 +411,11 @@ fn open_to_others(path: &Path) -> bool {
         .all(|above| fs::symlink_metadata(above).is_ok_and(|meta| may_enter(meta.mode())))
 }
 
-fn cache_dir(path: &Path, mountinfo: &[u8], state: &Path) -> Option<CacheDir> {
-    let canonical = fs::canonicalize(path).ok()?;
+fn cache_dir(canonical: PathBuf, mountinfo: &[u8]) -> Option<CacheDir> {
     let meta = fs::metadata(&canonical).ok()?;
     let usable = meta.is_dir()
         && access(&canonical, Access::READ_OK | Access::EXEC_OK).is_ok()
-        && mounts_below(mountinfo, &canonical).is_empty()
-        && !state.starts_with(&canonical)
-        && !canonical.starts_with(state);
+        && mounts_below(mountinfo, &canonical).is_empty();
     usable.then(|| CacheDir {
         path: canonical,
         owner: (meta.uid(), meta.gid()),

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use sbx_proto::net::{GATEWAY_V4, HOST_V4};
 use sbx_proto::plan::Mode;
 
 use super::copy::{Take, copy_tree, make_dir, may_enter, present, write_file};
@@ -50,7 +51,8 @@ const NEVER: &[&str] = &[
 const NEVER_ENDS: &[&str] = &[".key", ".p12", ".pfx", ".keytab", ".kdbx"];
 
 const HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
-const RESOLV: &str = "# names are resolved by the sandbox engine\n";
+/// The resolver answers at any address; this is the one that it says to have.
+const RESOLV: &str = "# names are resolved by the sandbox engine\nnameserver 10.0.2.2\n";
 /// Directory services of the host are out of reach inside.
 const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\ngshadow: files\nhosts: files dns\n\
     networks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\nnetgroup: files\n";
@@ -60,7 +62,13 @@ const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\ngshadow: fil
 pub fn etc_files(name: &str) -> Vec<(&'static str, String)> {
     vec![
         ("etc/hostname", format!("{name}\n")),
-        ("etc/hosts", format!("{HOSTS}127.0.1.1\t{name}\n")),
+        (
+            "etc/hosts",
+            format!(
+                "{HOSTS}127.0.1.1\t{name}\n{GATEWAY_V4}\tgateway.docker.internal\n\
+                 {HOST_V4}\thost.docker.internal\n"
+            ),
+        ),
     ]
 }
 

@@ -44,5 +44,8 @@ pub struct HostLayout {
     /// Package caches below `/home/agent`, and wrappers in tool chains; after `masks`.
     pub caches: Vec<OverlayDir>,
     pub env: BTreeMap<String, String>,
+    /// Where the caller says that its tools and caches are, and where they really are: to be given again at the
+    /// next start.
+    pub sources: BTreeMap<PathBuf, PathBuf>,
     pub warnings: Vec<String>,
 }

@@ -10,9 +10,22 @@ use sbx_proto::plan::Mode;
 use tempfile::TempDir;
 
 use super::HostBind;
-use super::ensure::lay_out;
+use super::ensure::{Asker, lay_out};
 use super::spec::{Spec, Top, TopKind};
 use super::toolchain::{Probe, ToolChains, tool_chains};
+use crate::territory::Territory;
+
+/// Somebody without sandboxes.
+fn asker(caller: &Caller) -> Asker<'_> {
+    static NOWHERE: Territory = Territory::nowhere();
+    static NOTHING: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+    Asker {
+        caller,
+        workspaces: &[],
+        territory: &NOWHERE,
+        sources: &NOTHING,
+    }
+}
 
 #[test]
 fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
@@ -38,7 +51,7 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
             "f".into(),
             &spec(mode),
             b"",
-            &Caller::default(),
+            asker(&Caller::default()),
             Path::new("/s/t"),
         )
     };
@@ -64,7 +77,7 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
 }
 
 /// Directories of a made-up host, and where they really are when that differs.
-const DIRS: [(&str, &str); 16] = [
+const DIRS: [(&str, &str); 20] = [
     ("/home/u/.cargo/bin", ""),
     ("/home/u/.rustup", ""),
     ("/home/u/.pyenv", ""),
@@ -81,6 +94,10 @@ const DIRS: [(&str, &str); 16] = [
     ("/usr/bin", ""),
     ("/mnt/c/Windows", ""),
     ("/sneaky", "/home"),
+    ("/home/u/.ssh", ""),
+    ("/home/u/keys", "/home/u/.ssh"),
+    ("/home/u/.config/yarn/global/bin", ""),
+    ("/home/u/.config/other/bin", ""),
 ];
 
 #[test]
@@ -108,7 +125,8 @@ fn tool_chains_of_the_path() {
         home: "/home/u".into(),
         path: "/home/u/.cargo/bin:/home/u/.pyenv/shims:/home/u/.nvm/versions/node/v22/bin:/home/u/go/bin:.:::relative/bin:\
             /home/u/.local/bin/:/home/u/mytools:/home/u/../x:/home/u/.docker/sandboxes/bin:/home/u/.nix-profile/bin:/home/u:/:\
-            /home:/usr/bin:/usr/missing:/mnt/c/Windows:/sneaky:/home/u/go/bin"
+            /home:/usr/bin:/usr/missing:/mnt/c/Windows:/sneaky:/home/u/go/bin:/home/u/.ssh:/home/u/keys:/ws/.venv/bin:\
+            /home/u/.config/yarn/global/bin:/home/u/.config/other/bin"
             .into(),
         ..Caller::default()
     };
@@ -121,6 +139,7 @@ fn tool_chains_of_the_path() {
             Some("/home/u/.pyenv") => vec![".git".into(), "shims".into()],
             _ => vec![],
         },
+        own: &|path| path.starts_with("/ws").then(|| path.to_owned()),
     };
     let got = tool_chains(&caller, Path::new("/home/u/.docker/sandboxes"), &probe);
     let bind = |source: &str, target: &str| HostBind {
@@ -135,6 +154,7 @@ fn tool_chains_of_the_path() {
             binds: vec![
                 same("/data/tools"),
                 same("/home/u/.cargo/bin"),
+                same("/home/u/.config/yarn/global/bin"),
                 same("/home/u/.local/bin"),
                 same("/home/u/.local/share/uv"),
                 same("/home/u/.nvm/versions/node/v22"),
@@ -160,9 +180,30 @@ fn tool_chains_of_the_path() {
                 "/home/u/.local/bin",
                 "/home/u/mytools",
                 "/usr/bin",
+                "/ws/.venv/bin",
+                "/home/u/.config/yarn/global/bin",
             ]
             .map(PathBuf::from)
             .to_vec(),
+            sources: [
+                ("/home/u/.cargo/bin", "/home/u/.cargo/bin"),
+                (
+                    "/home/u/.config/yarn/global/bin",
+                    "/home/u/.config/yarn/global/bin"
+                ),
+                ("/home/u/.local/bin", "/home/u/.local/bin"),
+                ("/home/u/.local/share/uv", "/home/u/.local/share/uv"),
+                (
+                    "/home/u/.nvm/versions/node/v22",
+                    "/home/u/.nvm/versions/node/v22"
+                ),
+                ("/home/u/.pyenv", "/home/u/.pyenv"),
+                ("/home/u/.rustup", "/home/u/.rustup"),
+                ("/home/u/go/bin", "/home/u/go/bin"),
+                ("/home/u/mytools", "/data/tools"),
+            ]
+            .map(|(path, real)| (path.into(), real.into()))
+            .into(),
         }
     );
 }
@@ -191,7 +232,7 @@ fn caches_keep_their_owner() {
         "f".into(),
         &spec,
         b"",
-        &caller,
+        asker(&caller),
         Path::new("/s/t"),
     )
     .caches;
@@ -206,4 +247,81 @@ fn caches_keep_their_owner() {
     assert_eq!(cache.target, Path::new("/home/agent/.cargo/registry"));
     assert_eq!(cache.dir, "home-agent--cargo-registry");
     assert_eq!(cache.as_owner, Some((meta.uid(), meta.gid())));
+}
+
+#[test]
+fn what_sandboxes_can_write_and_what_has_moved_is_not_shown() {
+    let temp = TempDir::new().unwrap();
+    let home = fs::canonicalize(temp.path()).unwrap();
+    for dir in [
+        ".secret", "ws/.venv", "other/bin", "tools/one", "tools/two", "real", "cargo",
+    ] {
+        fs::create_dir_all(home.join(dir)).unwrap();
+    }
+    let link = |to: &str, at: &str| {
+        let _ = fs::remove_file(home.join(at));
+        std::os::unix::fs::symlink(home.join(to), home.join(at)).unwrap();
+    };
+    link(".secret", "ws/.venv/bin");
+    link(".secret", "ws/registry");
+    link("ws/.venv/bin", "around");
+    link("tools/one", "current");
+    let path = ["ws/.venv/bin", "around", "other/bin", "current", "real"];
+    let path: Vec<_> = path
+        .iter()
+        .map(|name| home.join(name).to_str().unwrap().to_owned())
+        .collect();
+    let caller = Caller {
+        home: home.to_str().unwrap().into(),
+        path: path.join(":"),
+        env: BTreeMap::from([
+            ("CARGO_HOME".into(), path[0].replace("/.venv/bin", "")),
+            ("JAVA_HOME".into(), path[0].clone()),
+        ]),
+        ..Caller::default()
+    };
+    let spec = Spec {
+        format: 1,
+        mode: Mode::Single,
+        mounts: vec![],
+        host: "/".into(),
+        tops: vec![],
+    };
+    let (own, territory) = (
+        [home.join("ws")],
+        Territory::new([home.join("ws"), home.join("other")]),
+    );
+    let of = |sources: &BTreeMap<PathBuf, PathBuf>| {
+        let asker = Asker {
+            workspaces: &own,
+            territory: &territory,
+            sources,
+            ..asker(&caller)
+        };
+        lay_out(
+            Path::new("/t"),
+            "f".into(),
+            &spec,
+            b"",
+            asker,
+            Path::new("/s/t"),
+        )
+    };
+    let targets = |layout: &super::HostLayout| -> Vec<PathBuf> {
+        layout.binds.iter().map(|bind| bind.target.clone()).collect()
+    };
+    let first = of(&BTreeMap::new());
+    let at = |name: &str| home.join(name);
+    assert_eq!(targets(&first), [at("current"), at("real"), at("tools/one")]);
+    assert!(first.caches.is_empty(), "{:?}", first.caches);
+    assert_eq!(first.env["JAVA_HOME"], path[0]);
+    assert!(first.env["PATH"].contains(&path[0]));
+    assert_eq!(first.warnings.len(), 1, "{:?}", first.warnings);
+
+    link("tools/two", "current");
+    let second = of(&first.sources);
+    assert_eq!(targets(&second), [at("real")]);
+    assert!(second.warnings.iter().any(|w| w.contains("elsewhere")));
+    link("tools/one", "current");
+    assert_eq!(targets(&of(&second.sources)), targets(&first));
 }

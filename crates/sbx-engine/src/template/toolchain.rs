@@ -1,7 +1,7 @@
 //! The tool chains on the caller's PATH that live outside the system directories: shown read-only at their
 //! own paths, without their credential files. Decides on what a [`Probe`] tells; touches nothing.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Component, Path, PathBuf};
 
 use sbx_api::{Caller, MountKind};
@@ -17,8 +17,10 @@ pub(super) struct Probe<'a> {
     pub(super) dir: &'a dyn Fn(&Path) -> Option<PathBuf>,
     /// The names in a directory.
     pub(super) names: &'a dyn Fn(&Path) -> Vec<String>,
-    /// The names of the directories in a directory, without symlinks.
+    /// The names of the directories in a directory, without symlinks and without workspaces.
     pub(super) dirs: &'a dyn Fn(&Path) -> Vec<String>,
+    /// Where in one of the sandbox's own workspaces a path leads to, if it does.
+    pub(super) own: &'a dyn Fn(&Path) -> Option<PathBuf>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub(super) struct ToolChains {
     pub(super) masks: Vec<PathBuf>,
     /// The entries of the caller's PATH that exist inside, in order.
     pub(super) path: Vec<PathBuf>,
+    /// Where the caller says that each is, and where it really was.
+    pub(super) sources: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl ToolChains {
@@ -69,6 +73,35 @@ const REFUSED: &[&str] = &[
     "boot", "dev", "etc", "media", "mnt", "nix", "proc", "run", "snap", "srv", "sys", "var",
 ];
 const AGENT_HOME: &str = "/home/agent";
+/// Never a source, nor anything below or behind them, wherever they lie: nothing but secrets and settings.
+const PRIVATE: &[&str] = &[
+    ".aws",
+    ".azure",
+    ".config",
+    ".docker",
+    ".gcloud",
+    ".gnupg",
+    ".gsutil",
+    ".kube",
+    ".minikube",
+    ".mozilla",
+    ".netrc",
+    ".oci",
+    ".password-store",
+    ".pki",
+    ".ssh",
+    ".terraform.d",
+    ".thunderbird",
+    ".vault-token",
+    "keyrings",
+];
+/// What tools keep their programs in below one of those.
+const TOOLS_IN_PRIVATE: &[&str] = &[
+    ".config/composer/vendor",
+    ".config/nvm",
+    ".config/yarn/global",
+    ".docker/bin",
+];
 
 const SECRET_NAMES: &[&str] = &[
     ".condarc",
@@ -119,20 +152,26 @@ pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> T
     };
     let finder = Finder {
         caller,
-        home_canonical: (probe.canonical)(&home),
+        refusals: Refusals::new(&home, state, probe.canonical),
         home,
-        state,
         probe,
     };
     let mut found = ToolChains::default();
     let mut seen = BTreeSet::new();
+    let mut own = BTreeSet::new();
     for entry in caller.path.split(':').filter_map(clean) {
         if !seen.insert(entry.clone()) {
             continue;
         }
+        if let Some(place) = (probe.own)(&entry) {
+            // Seen through the workspace, which is mounted over everything else.
+            own.insert(place.clone());
+            found.path.push(place);
+            continue;
+        }
         let mut shown = false;
         for root in finder.roots(&entry) {
-            shown |= finder.show(&root, &mut found.binds);
+            shown |= finder.show(&root, &mut found);
         }
         if shown || (is_system(&entry) && (probe.dir)(&entry).is_some()) {
             found.path.push(entry);
@@ -140,22 +179,23 @@ pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> T
     }
     for name in ["GOROOT", "JAVA_HOME"] {
         if let Some(place) = caller.env.get(name).and_then(|value| clean(value)) {
-            finder.show(&place, &mut found.binds);
+            finder.show(&place, &mut found);
         }
     }
     found.binds = without_nested(found.binds);
     found.masks = masks(&found.binds, probe);
     let kept = ToolChains {
-        path: Vec::new(),
-        masks: Vec::new(),
         binds: found.binds.clone(),
+        ..ToolChains::default()
     };
-    found.path.retain(|entry| kept.shows(entry));
+    found
+        .path
+        .retain(|entry| own.contains(entry) || kept.shows(entry));
     found
 }
 
 /// An absolute path without `.`, `..` and doubled slashes; not `/`.
-fn clean(text: &str) -> Option<PathBuf> {
+pub(super) fn clean(text: &str) -> Option<PathBuf> {
     let path = Path::new(text);
     if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
         return None;
@@ -167,9 +207,64 @@ fn clean(text: &str) -> Option<PathBuf> {
 struct Finder<'a> {
     caller: &'a Caller,
     home: PathBuf,
-    home_canonical: Option<PathBuf>,
-    state: &'a Path,
+    refusals: Refusals,
     probe: &'a Probe<'a>,
+}
+
+/// What is never shown, whoever asks for it.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    /// The caller's, by every name.
+    homes: Vec<PathBuf>,
+    state: PathBuf,
+}
+
+impl Refusals {
+    pub(super) fn new(
+        home: &Path,
+        state: &Path,
+        canonical: &dyn Fn(&Path) -> Option<PathBuf>,
+    ) -> Self {
+        let homes = [Some(home.to_owned()), canonical(home)];
+        Self {
+            homes: homes.into_iter().flatten().collect(),
+            state: state.to_owned(),
+        }
+    }
+
+    pub(super) fn cover(&self, path: &Path) -> bool {
+        let in_home = self.homes.iter().any(|home| path.starts_with(home));
+        let holds_home = self.homes.iter().any(|home| home.starts_with(path));
+        let first = path
+            .components()
+            .nth(1)
+            .and_then(|part| part.as_os_str().to_str());
+        holds_home
+            || self.state.starts_with(path)
+            || path.starts_with(&self.state)
+            || is_private(path)
+            || (!in_home && first.is_none_or(|first| REFUSED.contains(&first)))
+            // The agent's own home: read-only there would take it from the agent.
+            || Path::new(AGENT_HOME).starts_with(path)
+            || path.starts_with(Path::new(AGENT_HOME).join(".local"))
+    }
+}
+
+fn is_private(path: &Path) -> bool {
+    path.ancestors().any(|above| {
+        let private = above
+            .file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| PRIVATE.contains(&name));
+        let tool = || {
+            let mut tools = TOOLS_IN_PRIVATE.iter().map(Path::new);
+            tools.any(|tool| {
+                let base = above.parent().unwrap_or(above);
+                path.starts_with(base.join(tool))
+            })
+        };
+        private && !tool()
+    })
 }
 
 impl Finder<'_> {
@@ -234,44 +329,28 @@ impl Finder<'_> {
     }
 
     /// Adds the binds of `root`, if it may be shown at all.
-    fn show(&self, root: &Path, binds: &mut Vec<HostBind>) -> bool {
+    fn show(&self, root: &Path, found: &mut ToolChains) -> bool {
         let Some(canonical) = (self.probe.dir)(root) else {
             return false;
         };
         if is_system(root) && is_system(&canonical) {
             return true;
         }
-        if self.refused(root) || self.refused(&canonical) {
+        if self.refusals.cover(root) || self.refusals.cover(&canonical) {
             return false;
         }
         // Programs know their place by either spelling.
         for target in [root, canonical.as_path()] {
-            if !is_system(target) && !binds.iter().any(|bind| bind.target == target) {
-                binds.push(HostBind {
+            if !is_system(target) && !found.binds.iter().any(|bind| bind.target == target) {
+                found.binds.push(HostBind {
                     source: canonical.clone(),
                     target: target.to_owned(),
                     kind: MountKind::Toolchain,
                 });
             }
         }
+        found.sources.insert(root.to_owned(), canonical);
         true
-    }
-
-    fn refused(&self, path: &Path) -> bool {
-        let homes = [Some(self.home.as_path()), self.home_canonical.as_deref()];
-        let in_home = homes.iter().flatten().any(|home| path.starts_with(home));
-        let holds_home = homes.iter().flatten().any(|home| home.starts_with(path));
-        let first = path
-            .components()
-            .nth(1)
-            .and_then(|part| part.as_os_str().to_str());
-        holds_home
-            || self.state.starts_with(path)
-            || path.starts_with(self.state)
-            || (!in_home && first.is_none_or(|first| REFUSED.contains(&first)))
-            // The agent's own home: read-only there would take it from the agent.
-            || Path::new(AGENT_HOME).starts_with(path)
-            || path.starts_with(Path::new(AGENT_HOME).join(".local"))
     }
 
     fn place(&self, variable: &str, usual: &str) -> PathBuf {
@@ -283,38 +362,48 @@ impl Finder<'_> {
     }
 }
 
-/// Parents first, and none that another one shows already.
+/// Parents first, and none below another one: there it is the same directory, or a link that leads inside to where
+/// it leads outside.
 fn without_nested(mut binds: Vec<HostBind>) -> Vec<HostBind> {
     binds.sort_by(|a, b| a.target.cmp(&b.target));
     let mut kept: Vec<HostBind> = Vec::new();
     for bind in binds {
-        let shown = kept.iter().any(|above| {
-            bind.target
-                .strip_prefix(&above.target)
-                .is_ok_and(|rest| above.source.join(rest) == bind.source || rest == Path::new(""))
-        });
-        if !shown {
+        if !kept
+            .iter()
+            .any(|above| bind.target.starts_with(&above.target))
+        {
             kept.push(bind);
         }
     }
     kept
 }
 
+/// A mount covers a file, not the links to it: what a credential is a link to is masked where it is shown.
 fn masks(binds: &[HostBind], probe: &Probe<'_>) -> Vec<PathBuf> {
-    binds
-        .iter()
-        .flat_map(|bind| {
-            let mut names = (probe.names)(&bind.source);
-            names.retain(|name| is_secret(name));
-            names.sort();
-            let mut found: Vec<PathBuf> = names
-                .into_iter()
-                .map(|name| bind.target.join(name))
-                .collect();
-            found.extend(masks_below(bind, probe, &found));
-            found
-        })
-        .collect()
+    let mut masks: Vec<PathBuf> = Vec::new();
+    for bind in binds {
+        let mut names = (probe.names)(&bind.source);
+        names.retain(|name| is_secret(name));
+        names.sort();
+        let mut found: Vec<PathBuf> = names.iter().map(|name| bind.target.join(name)).collect();
+        found.extend(masks_below(bind, probe, &found));
+        for target in found {
+            let source = match target.strip_prefix(&bind.target) {
+                Ok(rest) => bind.source.join(rest),
+                Err(_) => continue,
+            };
+            match (probe.canonical)(&source).filter(|real| *real != source) {
+                Some(real) => masks.extend(binds.iter().filter_map(|shown| {
+                    let rest = real.strip_prefix(&shown.source).ok()?;
+                    (rest != Path::new("")).then(|| shown.target.join(rest))
+                })),
+                None => masks.push(target),
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    masks.retain(|mask| seen.insert(mask.clone()));
+    masks
 }
 
 /// The credentials in the directories of a tool chain that are not masked as a whole.
@@ -345,6 +434,7 @@ fn masks_below(bind: &HostBind, probe: &Probe<'_>, masked: &[PathBuf]) -> Vec<Pa
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET_NAMES.contains(&name.as_str())
+        || PRIVATE.contains(&name.as_str())
         || SECRET_STARTS.iter().any(|start| name.starts_with(start))
         || SECRET_ENDS.iter().any(|end| name.ends_with(end))
 }

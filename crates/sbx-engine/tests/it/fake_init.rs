@@ -1,6 +1,9 @@
 //! A process that stands for an init, and a thread that speaks for it.
 
+use std::fs::File;
 use std::io::{Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use sbx_engine::socket::bind_unix;
 use sbx_engine::statedir::EXEC_SOCKET;
 use sbx_proto::PROTOCOL;
-use sbx_proto::exec::{Reply, Request};
+use sbx_proto::exec::{ListenerKind, Listeners, Redirect, Reply, Request};
 use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};
 
 /// What the fake does once it has been greeted.
@@ -19,6 +22,8 @@ pub(crate) enum Manner {
     Honest { running: u32 },
     /// Says so, and then sends what the protocol does not allow.
     Garbage,
+    /// Gives files for listeners.
+    FalseListeners,
     /// Says that it is another sandbox.
     Impostor,
 }
@@ -64,7 +69,7 @@ fn serve(listener: &UnixListener, id: &str, pid: u32, manner: Manner, seen: &Sen
 
 fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sender<Request>) {
     let sandbox = match manner {
-        Manner::Honest { .. } | Manner::Garbage => id.to_owned(),
+        Manner::Honest { .. } | Manner::Garbage | Manner::FalseListeners => id.to_owned(),
         Manner::Impostor => "another".to_owned(),
     };
     let protocol = PROTOCOL;
@@ -72,10 +77,7 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
     say(&Reply::Hello { protocol, sandbox });
     match manner {
         Manner::Honest { running } => say(&Reply::Commands { running }),
-        Manner::Garbage => {
-            say(&Reply::Commands { running: 1 });
-            say(&Reply::Started { id: 7 });
-        }
+        Manner::Garbage | Manner::FalseListeners => say(&Reply::Commands { running: 1 }),
         Manner::Impostor => {}
     }
     let mut decoder = Decoder::new(MAX_REQUEST);
@@ -83,6 +85,13 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         decoder.push(buffer.get(..count).unwrap());
         while let Some(request) = decoder.take::<Request>().unwrap() {
+            if request == Request::Listeners {
+                give_listeners(&stream, manner);
+                if manner == Manner::Garbage {
+                    drop(stream.write_all(&encode(&Reply::Started { id: 7 }).unwrap()));
+                }
+                continue;
+            }
             if matches!(request, Request::Shutdown { .. }) {
                 let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
                 rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -92,4 +101,23 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
             drop(seen.send(request));
         }
     }
+}
+
+fn give_listeners(stream: &UnixStream, manner: Manner) {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let reply = Reply::Listeners(Listeners {
+        redirect: Redirect::Nft,
+        sockets: vec![ListenerKind::Tcp4, ListenerKind::DnsUdp4],
+    });
+    let file = File::open("/dev/null").unwrap();
+    let fds = match manner {
+        Manner::FalseListeners => [file.as_fd(), udp.as_fd()],
+        Manner::Honest { .. } | Manner::Garbage | Manner::Impostor => [tcp.as_fd(), udp.as_fd()],
+    };
+    drop(sbx_sys::fdpass::send_with_fds(
+        stream,
+        &encode(&reply).unwrap(),
+        &fds,
+    ));
 }

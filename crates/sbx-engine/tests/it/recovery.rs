@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use sbx_api::{Caller, Sandbox, Status};
+use sbx_engine::egress::NoEgress;
 use sbx_engine::engine::Removal;
 use sbx_engine::ids::Facts;
+use sbx_engine::policybook::PolicyBook;
 use sbx_engine::record::{InitProcess, Record, TemplateRecord, VERSION};
 use sbx_engine::setup::Helper;
 use sbx_engine::{Config, Engine, SandboxName, StateDir};
@@ -66,6 +69,7 @@ fn an_init_that_answers_garbage_is_killed() {
 fn what_does_not_prove_itself_is_not_running() {
     let world = World::new();
     let _impostor = world.running("impostor", Manner::Impostor, None);
+    let _false = world.running("false", Manner::FalseListeners, None);
     world.record("dead", |record| record.status = Status::Running);
     world.record("rebooted", |record| {
         record.status = Status::Running;
@@ -86,6 +90,7 @@ fn what_does_not_prove_itself_is_not_running() {
         reasons,
         [
             row("dead", "crashed"),
+            row("false", "crashed"),
             row("impostor", "crashed"),
             row("rebooted", "host restarted"),
         ]
@@ -147,6 +152,8 @@ impl World {
             settings: self.state.settings().unwrap(),
             facts: Facts::default(),
             helper: Helper::new(None, None).unwrap(),
+            egress: Arc::new(NoEgress),
+            book: Arc::new(PolicyBook::new(&self.state, "/nowhere".into())),
         });
         engine.recover().unwrap();
         engine
@@ -200,6 +207,7 @@ fn record(name: &str) -> Record {
         workspaces: Vec::new(),
         env: BTreeMap::new(),
         caller: Caller::default(),
+        sources: Vec::new(),
         ids: Ids {
             mode: Mode::Single,
             uid: caller.clone(),
@@ -211,6 +219,7 @@ fn record(name: &str) -> Record {
             started_with: None,
         },
         init: None,
+        network: None,
         created_at: Timestamp::UNIX_EPOCH,
         started_at: None,
         stopped_at: None,

@@ -52,9 +52,9 @@ pub(super) struct MountList(File);
 impl MountList {
     /// Nothing when it cannot be read: then nothing is the sandbox's own.
     pub(super) fn read(&self) -> Vec<Entry> {
-        let mut text = String::new();
-        match (&self.0).take(4 << 20).read_to_string(&mut text) {
-            Ok(_) => mountinfo::parse(&text),
+        let mut list = Vec::new();
+        match (&self.0).take(4 << 20).read_to_end(&mut list) {
+            Ok(_) => mountinfo::parse(&list),
             Err(_) => vec![],
         }
     }
@@ -187,10 +187,16 @@ impl Caller {
         Ok(Work::ChangeModeAt(self.place(dirfd, address, flags)?, mode))
     }
 
+    /// Whoever confines itself must be marked so first: with power over a user namespace the kernel would not
+    /// ask for it, and [`Self::unconfined`] could not tell.
+    pub(super) fn is_marked_confined(&self) -> bool {
+        self.status.no_new_privileges
+    }
+
     /// A file cannot be made in the place of a caller that may be confined by Landlock: its rules are not to be
     /// seen from outside. It cannot use the bits either.
     fn unconfined(&self) -> Result<(), Errno> {
-        if self.status.no_new_privileges {
+        if self.is_marked_confined() {
             Err(Errno::PERM)
         } else {
             Ok(())

@@ -185,7 +185,7 @@ impl Init<'_> {
                 .as_ref()
                 .and_then(|master| master.try_clone().ok());
             if let Some(peer) = peer {
-                self.reply_with(peer, &Reply::Started { id }, master);
+                self.reply_with(peer, &Reply::Started { id }, master.into_iter().collect());
             }
             return;
         }
@@ -293,7 +293,7 @@ impl Init<'_> {
         };
         for peer in self.peers.values_mut() {
             if peer.role() == Some(Role::Daemon) {
-                peer.send(&reply, None);
+                peer.send(&reply, vec![]);
             }
         }
     }

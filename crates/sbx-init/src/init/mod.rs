@@ -7,7 +7,7 @@ mod commands;
 mod log;
 mod peer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use sbx_sys::signals::SignalFd;
 
 use crate::guard::{self, Guard};
 use crate::handover;
-use crate::setup::Namespaces;
+use crate::setup::{Namespaces, Network};
 use crate::spawn::{Failure, Surroundings};
 use crate::{filter, mountinfo};
 use log::Log;
@@ -41,7 +41,12 @@ pub(crate) struct Parts {
     pub(crate) logs: [OwnedFd; 2],
     pub(crate) proc: OwnedFd,
     pub(crate) ptys: OwnedFd,
+    /// Open directories: names can be changed from inside.
+    pub(crate) workspaces: Vec<OwnedFd>,
+    /// Superblocks of the sandbox's own, as mountinfo names them.
+    pub(crate) own: BTreeSet<String>,
     pub(crate) namespaces: Namespaces,
+    pub(crate) network: Network,
     pub(crate) mode: Mode,
 }
 
@@ -54,13 +59,13 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
     ) else {
         return 1;
     };
-    // A mount point need not be text. Without the list nothing can be judged.
+    // Without the list nothing can be judged.
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = mountinfo::parse(&String::from_utf8_lossy(&mounts));
+    let mounts = mountinfo::parse(&mounts);
     if mounts.is_empty() {
         return 1;
     }
-    let guard = Guard::new(parts.proc, &mounts, &boot.workspaces);
+    let guard = Guard::new(parts.proc, &mounts, parts.own);
     let mut init = Init {
         proof,
         id: boot.id,
@@ -69,11 +74,12 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         ptys: parts.ptys,
         log: Log::new(parts.logs),
         guard,
+        network: parts.network,
         // With one id there is nothing to hand over.
         workspaces: if parts.mode == Mode::Single {
             vec![]
         } else {
-            boot.workspaces
+            parts.workspaces
         },
         surroundings: Surroundings {
             mode: parts.mode,
@@ -103,7 +109,8 @@ struct Init<'a> {
     ptys: OwnedFd,
     log: Log,
     guard: Guard,
-    workspaces: Vec<sbx_proto::OsBytes>,
+    network: Network,
+    workspaces: Vec<OwnedFd>,
     surroundings: Surroundings,
     peers: BTreeMap<u64, Peer>,
     /// By pid.
@@ -324,13 +331,18 @@ impl Init<'_> {
     }
 
     fn reply(&mut self, key: u64, reply: &Reply) {
-        self.reply_with(key, reply, None);
+        self.reply_with(key, reply, vec![]);
     }
 
-    fn reply_with(&mut self, key: u64, reply: &Reply, fd: Option<OwnedFd>) {
+    fn reply_with(&mut self, key: u64, reply: &Reply, fds: Vec<OwnedFd>) {
         if let Some(peer) = self.peers.get_mut(&key) {
-            peer.send(reply, fd);
+            peer.send(reply, fds);
         }
+    }
+
+    fn is_daemon(&self, key: u64) -> bool {
+        let peer = self.peers.get(&key);
+        peer.is_some_and(|peer| peer.role() == Some(Role::Daemon))
     }
 
     fn request(&mut self, key: u64, request: Request) {
@@ -346,12 +358,13 @@ impl Init<'_> {
             Request::Resize { rows, cols } => self.resize(key, rows, cols),
             Request::Detach => self.detach(key),
             Request::Shutdown { grace_ms } => {
-                if self
-                    .peers
-                    .get(&key)
-                    .is_some_and(|peer| peer.role() == Some(Role::Daemon))
-                {
+                if self.is_daemon(key) {
                     self.shut_down(Duration::from_millis(grace_ms));
+                }
+            }
+            Request::Listeners => {
+                if self.is_daemon(key) {
+                    self.hand_listeners_out(key);
                 }
             }
         }
@@ -373,6 +386,19 @@ impl Init<'_> {
         if role == Role::Daemon {
             let running = self.running();
             self.reply(key, &Reply::Commands { running });
+        }
+    }
+
+    /// Copies: init's own stay open.
+    fn hand_listeners_out(&mut self, key: u64) {
+        let sockets = self.network.sockets.iter();
+        match sockets.map(|(_, socket)| socket.try_clone()).collect() {
+            Ok(fds) => self.reply_with(key, &Reply::Listeners(self.network.listeners()), fds),
+            Err(error) => {
+                let kind = FailKind::Engine;
+                let message = format!("cannot copy the listeners: {error}");
+                self.reply(key, &Reply::Failed { kind, message });
+            }
         }
     }
 

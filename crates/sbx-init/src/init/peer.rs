@@ -18,7 +18,7 @@ pub(super) struct Peer {
     role: Option<Role>,
     decoder: Decoder,
     fds: Vec<OwnedFd>,
-    unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// The pid of its command.
     pub(super) command: Option<i32>,
 }
@@ -72,19 +72,19 @@ impl Peer {
         std::mem::take(&mut self.fds)
     }
 
-    pub(super) fn send(&mut self, reply: &Reply, fd: Option<OwnedFd>) {
+    pub(super) fn send(&mut self, reply: &Reply, fds: Vec<OwnedFd>) {
         if let Ok(bytes) = frame::encode(reply)
             && self.unsent.len() < MAX_UNSENT
         {
-            self.unsent.push_back((bytes, fd));
+            self.unsent.push_back((bytes, fds));
         }
         self.flush();
     }
 
     /// Replies are far smaller than a socket's buffer: one is sent whole or not at all.
     pub(super) fn flush(&mut self) {
-        while let Some((bytes, fd)) = self.unsent.front() {
-            let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        while let Some((bytes, fds)) = self.unsent.front() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             match fdpass::send_with_fds(&self.stream, bytes, &fds) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Ok(()) | Err(_) => self.unsent.pop_front(),

@@ -10,19 +10,27 @@ use std::os::unix::net::UnixStream;
 
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::MountFlags;
+use sbx_proto::exec::Listeners;
+use sbx_proto::frame::{self, Decoder, MAX_REPLY};
 use sbx_proto::plan::{IdRange, Ids, Mode};
+use sbx_sys::fdpass;
 use sbx_sys::process::{self, Fork, SingleThreaded};
-use sbx_sys::{fdpass, loopback};
 
 use super::idmaps;
+use super::network::{self, Network};
 use crate::error::{SetupError, SetupResult, While};
 
 /// As containers have it elsewhere: every port may be listened on, and the agent's group may ping. The
-/// network is the sandbox's own, so that nothing of the host is reached by it.
+/// network is the sandbox's own, so that nothing of the host is reached by it. Nothing answers a ping: every
+/// address is local, and the whole world would seem to be there.
 const NETWORK: &[(&str, &str)] = &[
     ("sys/net/ipv4/ip_unprivileged_port_start", "0"),
     ("sys/net/ipv4/ping_group_range", "1000 1000"),
+    ("sys/net/ipv4/icmp_echo_ignore_all", "1"),
+    ("sys/net/ipv6/icmp/echo_ignore_all", "1"),
 ];
+/// The descriptors of [`WithoutMounts`], in order.
+const NAMES: [&str; 5] = ["user", "net", "ipc", "uts", "cgroup"];
 
 /// What every command joins.
 #[derive(Debug)]
@@ -42,6 +50,7 @@ pub(crate) struct Namespaces {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) namespaces: WithoutMounts,
+    network: Network,
     child: UnixStream,
     pidfd: OwnedFd,
     mode: Mode,
@@ -75,18 +84,10 @@ pub(super) fn start(
             expect(&ours, b'u', "make the inner user namespace")?;
             write_maps(proc, pid, ids)?;
             say(&ours, b'm')?;
-            let fds = receive_fds(&ours, 5, "make the inner namespaces")?;
-            let [user, net, ipc, uts, cgroup] = <[OwnedFd; 5]>::try_from(fds).map_err(|_| {
-                SetupError::new("make the inner namespaces", "descriptors are missing")
-            })?;
+            let (namespaces, network) = receive_namespaces(&ours)?;
             Ok(Inner {
-                namespaces: WithoutMounts {
-                    user,
-                    net,
-                    ipc,
-                    uts,
-                    cgroup,
-                },
+                namespaces,
+                network,
                 child: ours,
                 pidfd,
                 mode: ids.mode,
@@ -97,7 +98,7 @@ pub(super) fn start(
 
 impl Inner {
     /// The tree is finished: take a locked copy of it as the mount namespace of every command.
-    pub(super) fn finish(self) -> SetupResult<Namespaces> {
+    pub(super) fn finish(self) -> SetupResult<(Namespaces, Network)> {
         say(&self.child, b't')?;
         let one = |step| -> SetupResult<OwnedFd> {
             receive_fds(&self.child, 1, step)?
@@ -117,7 +118,7 @@ impl Inner {
             uts,
             cgroup,
         } = self.namespaces;
-        Ok(Namespaces {
+        let namespaces = Namespaces {
             user,
             net,
             ipc,
@@ -125,7 +126,8 @@ impl Inner {
             cgroup,
             mount,
             named_root,
-        })
+        };
+        Ok((namespaces, self.network))
     }
 }
 
@@ -164,18 +166,13 @@ fn make(
     )
     .doing(|| "make the inner namespaces".into())?;
     rustix::system::sethostname(hostname.as_bytes()).doing(|| "set the host name".into())?;
-    loopback::bring_up().doing(|| "bring the loopback device up".into())?;
+    let network = network::make()?;
     for (path, value) in NETWORK {
         // A kernel without one of them is no reason to have no sandbox.
         let _ = write(proc, path, value);
     }
-    let names = ["user", "net", "ipc", "uts", "cgroup"];
-    let fds = names
-        .iter()
-        .map(|name| namespace(proc, name))
-        .collect::<SetupResult<Vec<_>>>()?;
-    let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    fdpass::send_with_fds(parent, b"n", &borrowed).doing(|| "hand the namespaces over".into())?;
+    send_namespaces(parent, proc, &network)?;
+    drop(network);
     expect(parent, b't', "wait for the tree")?;
     process::unshare(proof, process::NEW_MOUNT)
         .doing(|| "make the inner mount namespace".into())?;
@@ -190,6 +187,52 @@ fn make(
     let mount = namespace(proc, "mnt")?;
     fdpass::send_with_fds(parent, b"n", &[mount.as_fd()])
         .doing(|| "hand the mount namespace over".into())
+}
+
+/// The namespaces' descriptors and the network's listeners, and what those are.
+fn send_namespaces(
+    parent: &UnixStream,
+    proc: BorrowedFd<'_>,
+    network: &Network,
+) -> SetupResult<()> {
+    let namespaces = NAMES
+        .iter()
+        .map(|name| namespace(proc, name))
+        .collect::<SetupResult<Vec<_>>>()?;
+    let sockets = network.sockets.iter().map(|(_, socket)| socket);
+    let fds: Vec<_> = namespaces.iter().chain(sockets).map(AsFd::as_fd).collect();
+    let words = frame::encode(&network.listeners())
+        .map_err(|error| SetupError::new("hand the namespaces over", error.to_string()))?;
+    fdpass::send_with_fds(parent, &[b"n", &*words].concat(), &fds)
+        .doing(|| "hand the namespaces over".into())
+}
+
+fn receive_namespaces(child: &UnixStream) -> SetupResult<(WithoutMounts, Network)> {
+    let step = "make the inner namespaces";
+    let mut fds = Vec::new();
+    let mut buffer = [0; 1000];
+    let bytes = fdpass::recv_with_fds(child, &mut buffer, &mut fds).doing(|| step.into())?;
+    let words = buffer.get(1..bytes).unwrap_or_default();
+    if fds.len() < NAMES.len() {
+        return Err(SetupError::new(step, String::from_utf8_lossy(words)));
+    }
+    let sockets = fds.split_off(NAMES.len());
+    let missing = || SetupError::new(step, "descriptors are missing");
+    let [user, net, ipc, uts, cgroup] = fds.try_into().map_err(|_| missing())?;
+    let mut decoder = Decoder::new(MAX_REPLY);
+    decoder.push(words);
+    let listeners: Listeners = decoder
+        .take()
+        .map_err(|error| SetupError::new(step, error.to_string()))?
+        .ok_or_else(missing)?;
+    let namespaces = WithoutMounts {
+        user,
+        net,
+        ipc,
+        uts,
+        cgroup,
+    };
+    Ok((namespaces, Network::from(&listeners, sockets)?))
 }
 
 fn make_named_root(

@@ -4,14 +4,17 @@
 //!    namespaces, writes its id maps, and hands it what only the helper may open;
 //! 2. pid 1 of the sandbox (in the *outer* user namespace) builds the root file system, and stays as init;
 //! 3. a short-lived child ([`inner`]) makes the inner user namespace and what it owns, sends the namespaces'
-//!    descriptors to init, and ends.
+//!    descriptors and the [`network`]'s listeners to init, and ends.
 
 mod idmaps;
 mod inner;
+mod network;
+mod places;
 mod probe;
 
 mod sources;
 mod tree;
+mod trust;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -29,6 +32,7 @@ use crate::error::{SetupError, SetupResult, While};
 use crate::init::{self, Parts};
 
 pub(crate) use inner::Namespaces;
+pub(crate) use network::Network;
 
 /// What the outer user namespace owns besides itself.
 const NAMESPACES: process::NamespaceFlags =
@@ -249,7 +253,7 @@ fn build(
     process::setns(inner.namespaces.net.as_fd(), process::NEW_NET)
         .doing(|| "join the new network namespace".into())?;
     let built = tree::build(boot, trees, &descriptors.program, ids.mode)?;
-    let namespaces = inner.finish()?;
+    let (namespaces, network) = inner.finish()?;
     detach_stdio()?;
     process::set_not_dumpable().doing(|| "close this process to others".into())?;
     Ok(Parts {
@@ -257,7 +261,10 @@ fn build(
         logs: descriptors.logs,
         proc,
         ptys: built.ptys,
+        workspaces: built.workspaces,
+        own: built.own,
         namespaces,
+        network,
         mode: ids.mode,
     })
 }

@@ -1,9 +1,10 @@
 //! Building the root file system step by step, then making it the root.
 //!
-//! The sandbox's own layer is written by whoever was root inside before. Every path below the new root is
-//! therefore resolved by the kernel as if that root were `/` already: a symbolic link that a hostile program
-//! left behind leads to a place inside, never to one on the host.
+//! The sandbox's own layer is written by whoever was root inside before. Mounts therefore follow no link at all
+//! ([`Places`]); other paths below the new root are resolved by the kernel as if that root were `/` already, so that a
+//! link which a hostile program left behind leads to a place inside, never to one on the host.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -17,9 +18,12 @@ use rustix::mount::{
     OpenTreeFlags, UnmountFlags,
 };
 use rustix::process::{Gid, Uid};
+use sbx_proto::OsBytes;
 use sbx_proto::plan::{Boot, Mode, Owner, Step};
 use sbx_sys::mounts;
 
+use super::places::{Places, Whose};
+use super::trust;
 use crate::error::{SetupError, SetupResult, While};
 
 /// An existing directory on every machine, hidden by our scratch file system after all sources are open.
@@ -31,6 +35,10 @@ const TTY_GROUP: u32 = 5;
 pub(super) struct Built {
     /// The directory of the sandbox's terminals, as init sees it.
     pub(super) ptys: OwnedFd,
+    /// The writable workspaces. Names on the way to them can be changed from inside; these cannot.
+    pub(super) workspaces: Vec<OwnedFd>,
+    /// The superblocks that were made for this sandbox, as mountinfo names them.
+    pub(super) own: BTreeSet<String>,
 }
 
 pub(super) fn build(
@@ -45,6 +53,7 @@ pub(super) fn build(
     let mut builder = Builder {
         trees: trees.into_iter().map(Some).collect(),
         root: None,
+        places: Places::default(),
         program,
         null,
         mode,
@@ -65,7 +74,23 @@ pub(super) fn build(
         FileMode::empty(),
     )
     .doing(|| "open `/dev/pts` inside".into())?;
-    Ok(Built { ptys })
+    builder.places.verify()?;
+    Ok(Built {
+        ptys,
+        workspaces: open_workspaces(&builder.places, &boot.workspaces)?,
+        own: builder.places.into_own(),
+    })
+}
+
+fn open_workspaces(places: &Places, paths: &[OsBytes]) -> SetupResult<Vec<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut workspaces = Vec::new();
+    for path in paths {
+        let root = places.root_of(path.as_path())?;
+        // One that init may not list has nothing that init could hand over.
+        workspaces.extend(rustix::fs::openat(root, c".", flags, FileMode::empty()));
+    }
+    Ok(workspaces)
 }
 
 /// A detached mount of proc for the current pid namespace: init's own view, which nothing inside can cover.
@@ -91,10 +116,11 @@ pub(super) fn try_everything(mode: Mode) -> SetupResult<()> {
     Ok(())
 }
 
-struct Builder<'a> {
+pub(super) struct Builder<'a> {
     /// Taken as they are used.
     trees: Vec<Option<OwnedFd>>,
     root: Option<OwnedFd>,
+    places: Places,
     program: &'a OwnedFd,
     null: PathBuf,
     mode: Mode,
@@ -114,12 +140,15 @@ impl Builder<'_> {
             Step::Tmpfs { target, mode } => {
                 let options = [("mode", format!("{mode:o}"))];
                 let mount = new_file_system("tmpfs", &options, MountAttrFlags::empty())?;
-                self.attach(mount, target.as_path())
+                self.attach(mount, target.as_path(), Whose::Ours)
             }
-            Step::Proc { target } => self.attach(proc_mount()?, target.as_path()),
+            Step::Proc { target } => {
+                self.attach(proc_mount()?, target.as_path(), Whose::Foreign)
+            }
             Step::Sysfs { target } => {
                 let flags = MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
-                self.attach(new_file_system("sysfs", &[], flags)?, target.as_path())
+                let mount = new_file_system("sysfs", &[], flags)?;
+                self.attach(mount, target.as_path(), Whose::Foreign)
             }
             Step::Devpts { target } => self.devpts(target.as_path()),
             Step::Dir {
@@ -129,6 +158,11 @@ impl Builder<'_> {
             } => self.directory(target.as_path(), *mode, *owner),
             Step::Symlink { target, to } => self.symlink(target.as_path(), to.as_path()),
             Step::Install { target } => self.install(target.as_path()),
+            Step::Trust {
+                certificate,
+                file,
+                bundles,
+            } => trust::add(self, certificate, file.as_path(), bundles),
             Step::Mask { target } => self.mask(target.as_path()),
         }
     }
@@ -154,10 +188,12 @@ impl Builder<'_> {
             format!("{upper}/work"),
         )?;
         if target == Path::new("/") {
-            self.root = Some(mount_root(&mount)?);
-            return Ok(());
+            let root = mount_root(&mount)?;
+            let copy = rustix::io::dup(&root).doing(|| "keep the root".into())?;
+            self.root = Some(root);
+            return self.places.add(target, copy, Whose::Ours);
         }
-        self.attach(mount, target)
+        self.attach(mount, target, Whose::Ours)
     }
 
     /// Overlay takes paths: a layer is mounted below the scratch directory under its number.
@@ -181,18 +217,19 @@ impl Builder<'_> {
             .ok_or_else(|| SetupError::new(doing(), "its source was used before"))?;
         let kind = rustix::fs::fstat(&tree).doing(doing)?.st_mode;
         let place = if FileType::from_raw_mode(kind) == FileType::Directory {
-            self.make_directory(target)?
+            self.places.directory(target)?
         } else {
-            self.make_file(target)?
+            self.places.file(target)?
         };
-        move_to(tree.as_fd(), place.as_fd()).doing(doing)
+        move_to(tree.as_fd(), place.as_fd()).doing(doing)?;
+        self.places.add(target, tree, Whose::Foreign)
     }
 
-    fn devpts(&self, target: &Path) -> SetupResult<()> {
+    fn devpts(&mut self, target: &Path) -> SetupResult<()> {
         let options = Self::devpts_options(self.mode);
         // Not nodev as all others are: terminals are devices.
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        self.attach(mount_new("devpts", &options, flags)?, target)
+        self.attach(mount_new("devpts", &options, flags)?, target, Whose::Ours)
     }
 
     fn devpts_options(mode: Mode) -> Vec<(&'static str, String)> {
@@ -205,7 +242,7 @@ impl Builder<'_> {
 
     fn directory(&self, target: &Path, mode: u32, owner: Owner) -> SetupResult<()> {
         let doing = || format!("make `{}`", target.display());
-        let place = self.make_directory(target)?;
+        let place = self.places.directory(target)?;
         let real = rustix::fs::openat(
             &place,
             ".",
@@ -218,7 +255,9 @@ impl Builder<'_> {
     }
 
     fn symlink(&self, target: &Path, to: &Path) -> SetupResult<()> {
-        let (parent, name) = self.parent(target)?;
+        let name = target.file_name().unwrap_or_default();
+        let parent = target.parent().unwrap_or(Path::new("/"));
+        let parent = self.places.directory(parent)?;
         match rustix::fs::symlinkat(to, &parent, name) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error).doing(|| format!("make the link `{}`", target.display())),
@@ -245,13 +284,10 @@ impl Builder<'_> {
         rustix::fs::fchmod(&file, FileMode::from_bits_truncate(0o4755)).doing(doing)
     }
 
-    fn mask(&self, target: &Path) -> SetupResult<()> {
+    fn mask(&mut self, target: &Path) -> SetupResult<()> {
         let doing = || format!("mask `{}`", target.display());
-        let root = self.root()?;
-        let place = match resolve(root, target) {
-            Ok(place) => place,
-            Err(Errno::NOENT) => return Ok(()),
-            Err(error) => return Err(error).doing(doing),
+        let Some(place) = self.places.existing(target)? else {
+            return Ok(());
         };
         let kind = rustix::fs::fstat(&place).doing(doing)?.st_mode;
         let cover = if FileType::from_raw_mode(kind) == FileType::Directory {
@@ -264,22 +300,25 @@ impl Builder<'_> {
             mounts::set_attributes(null.as_fd(), false, attributes, None).doing(doing)?;
             null
         };
-        move_to(cover.as_fd(), place.as_fd()).doing(doing)
+        move_to(cover.as_fd(), place.as_fd()).doing(doing)?;
+        self.places.add(target, cover, Whose::Foreign)
     }
 
-    fn attach(&self, mount: OwnedFd, target: &Path) -> SetupResult<()> {
-        let place = self.make_directory(target)?;
-        move_to(mount.as_fd(), place.as_fd()).doing(|| format!("mount `{}`", target.display()))
+    fn attach(&mut self, mount: OwnedFd, target: &Path, whose: Whose) -> SetupResult<()> {
+        let place = self.places.directory(target)?;
+        move_to(mount.as_fd(), place.as_fd()).doing(|| format!("mount `{}`", target.display()))?;
+        self.places.add(target, mount, whose)
     }
 
-    fn root(&self) -> SetupResult<BorrowedFd<'_>> {
+    pub(super) fn root(&self) -> SetupResult<BorrowedFd<'_>> {
         self.root
             .as_ref()
             .map(AsFd::as_fd)
             .ok_or_else(|| SetupError::new("build the root", "the plan does not begin with `/`"))
     }
 
-    /// The directory `target`, made with its parents if it is missing.
+    /// The directory that `target` leads to inside, made with its parents if it is missing. For files of the
+    /// sandbox's own; what is mounted goes by [`Places`].
     fn make_directory(&self, target: &Path) -> SetupResult<OwnedFd> {
         let root = self.root()?;
         let doing = || format!("make the directory `{}`", target.display());
@@ -308,21 +347,7 @@ impl Builder<'_> {
         Ok(place)
     }
 
-    fn make_file(&self, target: &Path) -> SetupResult<OwnedFd> {
-        let (parent, name) = self.parent(target)?;
-        // Exclusive: what is there already may be a FIFO, on which an open would wait. The mount covers it,
-        // whatever it is.
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        match rustix::fs::openat(&parent, &name, flags, FileMode::from_bits_truncate(0o644)) {
-            Ok(_) | Err(Errno::EXIST) => {}
-            Err(error) => {
-                return Err(error).doing(|| format!("make the file `{}`", target.display()));
-            }
-        }
-        resolve(self.root()?, target).doing(|| format!("make the file `{}`", target.display()))
-    }
-
-    fn parent(&self, target: &Path) -> SetupResult<(OwnedFd, PathBuf)> {
+    pub(super) fn parent(&self, target: &Path) -> SetupResult<(OwnedFd, PathBuf)> {
         let name = target
             .file_name()
             .ok_or_else(|| SetupError::new("build the root", "a target has no name"))?;

@@ -1,0 +1,203 @@
+//! The sandboxes' way out: for each one that runs, its sockets, its authority and its policy meet here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use sbx_engine::SandboxName;
+use sbx_engine::egress::{Certificate, Egress, Listeners};
+use sbx_engine::error::chain;
+use sbx_engine::policybook::PolicyBook;
+use sbx_engine::statedir::{Durability, SandboxDir, StateDir, make_private_dirs, write_atomic};
+use sbx_policy::{Decision, Origin, Policy, Protocol, Rule, Scope, Target, Traffic};
+use sbx_proxy::ca::{self, Authority};
+use sbx_proxy::{Gate, Outlet, Settings, Sockets, limits, system_dial, system_lookup};
+use tokio::sync::watch;
+
+use crate::reload::{Judging, PolicyReload};
+
+/// As the seed layout has it; the key lies beside it and is never shown to the sandbox.
+const CA_DIR: &str = "proxy_cacerts";
+const CA_FILE: &str = "proxy-ca.crt";
+const KEY_FILE: &str = "proxy-ca.key";
+/// The name of the authority, which is part of every certificate that it signs.
+const LABEL_FILE: &str = "proxy-ca.name";
+
+/// Where the lines about all sandboxes' connections are.
+pub fn network_log(state: &StateDir) -> PathBuf {
+    state.root().join("log/network")
+}
+
+/// All outlets of a daemon.
+pub struct Outlets {
+    state: StateDir,
+    book: Arc<PolicyBook>,
+    max_connections: usize,
+    attached: Mutex<BTreeMap<SandboxName, Attached>>,
+}
+
+struct Attached {
+    policy: watch::Sender<Arc<Policy>>,
+    /// Dropped without the lock: it waits for its thread.
+    outlet: Outlet,
+}
+
+impl fmt::Debug for Outlets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outlets").finish_non_exhaustive()
+    }
+}
+
+impl Outlets {
+    /// `descriptors` is how many this process may have.
+    pub fn new(state: StateDir, book: Arc<PolicyBook>, descriptors: u64) -> Self {
+        Self {
+            state,
+            book,
+            max_connections: limits::per_sandbox(descriptors),
+            attached: Mutex::default(),
+        }
+    }
+
+    fn gate(&self, sandbox: Option<&str>) -> Arc<Gate> {
+        let running = sandbox.and_then(|sandbox| {
+            let name = SandboxName::parse(sandbox).ok()?;
+            self.attached().get(&name).map(|one| one.outlet.gate())
+        });
+        running.unwrap_or_else(|| {
+            let (_sender, policy) = watch::channel(self.compiled(sandbox));
+            Arc::new(Gate::new(policy, system_lookup()))
+        })
+    }
+
+    fn compiled(&self, sandbox: Option<&str>) -> Arc<Policy> {
+        Arc::new(self.book.policy_for(sandbox).unwrap_or_else(|error| {
+            let error = chain(&error);
+            tracing::error!(
+                sandbox,
+                error,
+                "the network policy cannot be read; nothing is let out"
+            );
+            closed(error)
+        }))
+    }
+
+    fn attached(&self) -> MutexGuard<'_, BTreeMap<SandboxName, Attached>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, sandbox: &SandboxName, listeners: Listeners) -> io::Result<Attached> {
+        let dir = self.state.sandbox(sandbox).path().join(CA_DIR);
+        let label = fs::read_to_string(dir.join(LABEL_FILE))?;
+        let key = fs::read_to_string(dir.join(KEY_FILE))?;
+        let authority =
+            Authority::load(label.trim(), &key, Timestamp::now()).map_err(io::Error::other)?;
+        let (sender, policy) = watch::channel(self.compiled(Some(sandbox.as_str())));
+        let settings = Settings {
+            sandbox: sandbox.to_string(),
+            log_dir: network_log(&self.state),
+            authority,
+            lookup: system_lookup(),
+            dial: system_dial(),
+            max_connections: self.max_connections,
+        };
+        let sockets = Sockets {
+            tcp: listeners.tcp,
+            dns_udp: listeners.dns_udp,
+            dns_tcp: listeners.dns_tcp,
+        };
+        Ok(Attached {
+            policy: sender,
+            outlet: Outlet::start(settings, policy, sockets)?,
+        })
+    }
+}
+
+impl Egress for Outlets {
+    fn authority(&self, id: &str, dir: &SandboxDir) -> Result<Certificate, String> {
+        certificate(&dir.path().join(CA_DIR), id)
+            .map_err(|error| format!("cannot make its certificate authority: {}", chain(&error)))
+    }
+
+    fn attach(&self, sandbox: &SandboxName, listeners: Listeners) -> Result<(), String> {
+        let attached = self.serve(sandbox, listeners).map_err(|e| chain(&e))?;
+        self.attached().insert(sandbox.clone(), attached);
+        // The rules may have changed while it was being made.
+        self.reload();
+        Ok(())
+    }
+
+    fn detach(&self, sandbox: &SandboxName) {
+        let attached = self.attached().remove(sandbox);
+        drop(attached);
+    }
+}
+
+impl PolicyReload for Outlets {
+    fn reload(&self) {
+        for (name, attached) in self.attached().iter() {
+            let policy = self.compiled(Some(name.as_str()));
+            attached.policy.send_replace(policy);
+        }
+    }
+
+    fn check<'a>(&'a self, sandbox: Option<&'a str>, target: &'a Target) -> Judging<'a> {
+        let gate = self.gate(sandbox);
+        Box::pin(async move { gate.judge(target, Protocol::Web).await })
+    }
+}
+
+/// The certificate of the authority in `dir`, which is made when there is none.
+fn certificate(dir: &Path, id: &str) -> io::Result<Certificate> {
+    let pem = match fs::read_to_string(dir.join(CA_FILE)) {
+        Ok(pem) => pem,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(dir, id)?,
+        Err(error) => return Err(error),
+    };
+    Ok(Certificate {
+        base64: STANDARD.encode(&pem),
+        pem,
+    })
+}
+
+/// The certificate last: where there is one, there is a key.
+fn make(dir: &Path, id: &str) -> io::Result<String> {
+    let label = id.split('-').next().unwrap_or(id);
+    let made = ca::create(label, Timestamp::now()).map_err(io::Error::other)?;
+    make_private_dirs(dir)?;
+    write_atomic(dir, LABEL_FILE, label.as_bytes(), Durability::Soon)?;
+    write_atomic(dir, KEY_FILE, made.key_pem.as_bytes(), Durability::Soon)?;
+    write_atomic(
+        dir,
+        CA_FILE,
+        made.certificate_pem.as_bytes(),
+        Durability::Soon,
+    )?;
+    Ok(made.certificate_pem)
+}
+
+/// Nothing is allowed, and the reason can be read wherever a denial is.
+fn closed(error: String) -> Policy {
+    let Ok(everything) = "**".parse() else {
+        return Policy::compile([]);
+    };
+    Policy::compile([Rule {
+        id: "policy-unreadable".into(),
+        name: error,
+        policy: "local-policy".into(),
+        scope: Scope::Global,
+        decision: Decision::Deny,
+        resources: vec![everything],
+        origin: Origin::Local,
+        traffic: Traffic::Any,
+        expires: None,
+        editable: false,
+        created: None,
+    }])
+}

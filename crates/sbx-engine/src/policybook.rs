@@ -1,0 +1,426 @@
+//! Where the network rules lie: `policy.json` of the state directory for what `sbx policy` decides, and a
+//! `proxy-config.json` per sandbox for the older surface. Both are read again for every question, so that what a
+//! person edits by hand counts. The daemon alone writes; whoever only looks creates nothing.
+//!
+//! A file that cannot be read is an error and never an empty one: the daemon then lets nothing out.
+
+mod error;
+mod shown;
+#[cfg(test)]
+mod tests;
+
+pub use error::PolicyBookError;
+pub use shown::{Question, answer, shown};
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use jiff::{SignedDuration, Timestamp};
+use sbx_api::policy::{PolicyRule, ProxyConfigChange, RuleDecision, RuleRemoval, RuleRequest};
+use sbx_policy::{
+    Added, Decision, Edit, Existing, NewRule, OlderPattern, Pattern, Policy, PolicyFile, Preset,
+    ProxyConfig, Removal, Rule, Scope, preset,
+};
+
+use crate::entry::lock;
+use crate::name::SandboxName;
+use crate::statedir::{Durability, StateDir, write_atomic};
+
+const POLICY: &str = "policy.json";
+const PROXY_CONFIG: &str = "proxy-config.json";
+/// What holds until somebody chooses.
+const DEFAULT: Preset = Preset::Balanced;
+/// Expired rules are shown on request for that long.
+const KEPT: SignedDuration = SignedDuration::from_hours(24);
+const NOTICE: &str = "No network policy had been chosen, so \"balanced\" was taken: package registries, code hosts, AI \
+     services and system packages are allowed, the rest is denied. See `sbx policy ls`; `sbx policy reset` takes it back.";
+
+/// `~/.sandboxd/proxy-config.json`, or in the directory that `SBX_HOME` names.
+pub fn default_proxy_config(home: &Path, sbx_home: Option<&Path>) -> PathBuf {
+    match sbx_home {
+        Some(root) => root.join(PROXY_CONFIG),
+        None => home.join(".sandboxd").join(PROXY_CONFIG),
+    }
+}
+
+/// The patterns of a list as it comes over the wire.
+pub fn parse_resources(texts: &[String]) -> Result<Vec<Pattern>, PolicyBookError> {
+    let mut patterns = Vec::new();
+    for text in texts {
+        patterns.extend(Pattern::parse_list(text)?);
+    }
+    Ok(patterns)
+}
+
+#[derive(Debug)]
+pub struct PolicyBook {
+    state: StateDir,
+    /// Copied to every new sandbox, if it exists.
+    default_proxy_config: PathBuf,
+    /// One change at a time.
+    writing: Mutex<Told>,
+}
+
+/// Whether the user knows which preset was taken.
+#[derive(Debug, Default)]
+enum Told {
+    #[default]
+    Yes,
+    NotYet,
+}
+
+/// What a change left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    pub rules: Vec<PolicyRule>,
+    /// Resources that needed no rule.
+    pub existing: Vec<Existing>,
+    pub notice: Option<&'static str>,
+}
+
+/// Reading.
+impl PolicyBook {
+    pub fn new(state: &StateDir, default_proxy_config: PathBuf) -> Self {
+        Self {
+            state: state.clone(),
+            default_proxy_config,
+            writing: Mutex::default(),
+        }
+    }
+
+    /// `None` when nobody has chosen a preset yet.
+    pub fn load(&self) -> Result<Option<PolicyFile>, PolicyBookError> {
+        let path = self.path();
+        let Some(text) = read(&path)? else {
+            return Ok(None);
+        };
+        PolicyFile::parse(&text)
+            .map(Some)
+            .map_err(|source| PolicyBookError::Damaged { path, source })
+    }
+
+    /// The rules that hold for a sandbox, or for all of them.
+    pub fn rules_for(&self, sandbox: Option<&str>) -> Result<Vec<Rule>, PolicyBookError> {
+        let rules = match self.load()? {
+            Some(file) => file.rules_for(sandbox),
+            None => preset(DEFAULT),
+        };
+        let Some(name) = sandbox else {
+            return Ok(rules);
+        };
+        match self.proxy_config(&SandboxName::parse(name)?)? {
+            None => Ok(rules),
+            Some(config) => {
+                let mut rules = config.narrow(rules);
+                rules.extend(config.rules(name));
+                Ok(rules)
+            }
+        }
+    }
+
+    /// The rules of every scope.
+    pub fn all_rules(&self) -> Result<Vec<Rule>, PolicyBookError> {
+        let mut rules = match self.load()? {
+            Some(file) => {
+                let own = file.rules.iter().cloned();
+                own.chain(preset(file.preset)).collect()
+            }
+            None => preset(DEFAULT),
+        };
+        for name in self.state.names()? {
+            if let Some(config) = self.proxy_config(&name)? {
+                rules.extend(config.rules(name.as_str()));
+            }
+        }
+        Ok(rules)
+    }
+
+    pub fn policy_for(&self, sandbox: Option<&str>) -> Result<Policy, PolicyBookError> {
+        Ok(Policy::compile(self.rules_for(sandbox)?))
+    }
+
+    /// The older file of a sandbox, if it has one.
+    pub fn proxy_config(&self, name: &SandboxName) -> Result<Option<ProxyConfig>, PolicyBookError> {
+        read_proxy_config(&self.state.sandbox(name).path().join(PROXY_CONFIG))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.state.root().join(POLICY)
+    }
+}
+
+/// Changing.
+impl PolicyBook {
+    /// Chooses a preset, once.
+    pub fn init(&self, preset: &str, now: Timestamp) -> Result<Preset, PolicyBookError> {
+        let preset: Preset = preset.parse()?;
+        let mut told = lock(&self.writing);
+        let file = PolicyFile::init(self.load()?.as_ref(), preset, now)?;
+        self.write(&file)?;
+        *told = Told::Yes;
+        Ok(preset)
+    }
+
+    /// Takes the usual preset when there is none; the sentence is for the user and comes once.
+    pub fn ensure_chosen(&self, now: Timestamp) -> Result<Option<&'static str>, PolicyBookError> {
+        let mut told = lock(&self.writing);
+        if self.load()?.is_none() {
+            self.write(&self.chosen(&mut told, now)?)?;
+        }
+        Ok(told.tell())
+    }
+
+    /// Adds a rule for all sandboxes or for one; whether that one exists is for the caller to know.
+    pub fn add(&self, request: &RuleRequest, now: Timestamp) -> Result<Changed, PolicyBookError> {
+        let resources = parse_resources(&request.resources)?;
+        let expires = match request.for_seconds {
+            None => None,
+            Some(seconds) => Some(after(now, seconds)?),
+        };
+        let rule = NewRule {
+            id: uuid::Uuid::new_v4().to_string(),
+            name: None,
+            scope: scope(request.sandbox.as_deref())?,
+            decision: match request.decision {
+                RuleDecision::Allow => Decision::Allow,
+                RuleDecision::Deny => Decision::Deny,
+            },
+            resources,
+            expires,
+        };
+        let mut told = lock(&self.writing);
+        let mut file = self.chosen(&mut told, now)?;
+        let Added { rule, existing } = file.add_rule(rule, now)?;
+        self.write(&file)?;
+        Ok(Changed {
+            rules: rule.iter().map(|rule| shown(rule, now)).collect(),
+            existing,
+            notice: told.tell(),
+        })
+    }
+
+    /// Removes rules, or resources of rules; says what they were.
+    pub fn remove(
+        &self,
+        request: &RuleRemoval,
+        now: Timestamp,
+    ) -> Result<Vec<PolicyRule>, PolicyBookError> {
+        let removal = Removal {
+            scope: scope(request.sandbox.as_deref())?,
+            id: request.id.clone(),
+            resources: parse_resources(&request.resources)?,
+        };
+        let _writing = lock(&self.writing);
+        let mut file = match self.load()? {
+            Some(file) => file,
+            // Only for the error that it gives.
+            None => PolicyFile::init(None, DEFAULT, now)?,
+        };
+        let before = file.rules.clone();
+        let removed = file.remove(&removal)?;
+        self.write(&file)?;
+        let mut gone = Vec::new();
+        for part in removed {
+            let mut rules = before.iter();
+            if let Some(rule) = rules.find(|rule| rule.id == part.rule_id) {
+                let resources = part.resources;
+                gone.push(shown(
+                    &Rule {
+                        resources,
+                        ..rule.clone()
+                    },
+                    now,
+                ));
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Forgets the choice and all rules, readable or not.
+    pub fn reset(&self) -> Result<(), PolicyBookError> {
+        let mut told = lock(&self.writing);
+        *told = Told::Yes;
+        let path = self.path();
+        let removed = match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.and_then(|()| fs::File::open(self.state.root())?.sync_all()),
+        };
+        removed.map_err(|source| PolicyBookError::Io { path, source })
+    }
+
+    /// What a new sandbox begins with: nothing of an earlier one of its name, its own denials, and a copy of the
+    /// default `proxy-config.json`. Its directory exists.
+    pub fn begin_sandbox(
+        &self,
+        name: &SandboxName,
+        denied: Vec<Pattern>,
+        now: Timestamp,
+    ) -> Result<(), PolicyBookError> {
+        let config = read_proxy_config(&self.default_proxy_config)?;
+        let mut told = lock(&self.writing);
+        let mut file = match self.load()? {
+            None if denied.is_empty() => None,
+            _ => Some(self.chosen(&mut told, now)?),
+        };
+        if let Some(file) = &mut file {
+            let left = file.remove_sandbox(name.as_str());
+            if !denied.is_empty() {
+                let rule = NewRule {
+                    id: uuid::Uuid::new_v4().to_string(),
+                    name: Some("deny-network".into()),
+                    scope: Scope::Sandbox(name.to_string()),
+                    decision: Decision::Deny,
+                    resources: denied,
+                    expires: None,
+                };
+                file.add_rule(rule, now)?;
+                self.write(file)?;
+            } else if !left.is_empty() {
+                self.write(file)?;
+            }
+        }
+        match config {
+            Some(config) => self.write_proxy_config(name, &config),
+            None => Ok(()),
+        }
+    }
+
+    /// The rules of a sandbox go with it.
+    pub fn forget_sandbox(&self, name: &SandboxName) -> Result<(), PolicyBookError> {
+        let _writing = lock(&self.writing);
+        let Some(mut file) = self.load()? else {
+            return Ok(());
+        };
+        if file.remove_sandbox(name.as_str()).is_empty() {
+            return Ok(());
+        }
+        self.write(&file)
+    }
+
+    /// Applies the options of `network proxy`, all or none; a sandbox without the file gets one.
+    pub fn change_proxy_config(
+        &self,
+        name: &SandboxName,
+        change: &ProxyConfigChange,
+    ) -> Result<ProxyConfig, PolicyBookError> {
+        let edits = edits(change)?;
+        let _writing = lock(&self.writing);
+        let mut config = self.proxy_config(name)?.unwrap_or_default();
+        for edit in edits {
+            config.edit(edit)?;
+        }
+        self.write_proxy_config(name, &config)?;
+        Ok(config)
+    }
+
+    /// The file to change: with the usual preset when nobody has chosen, which the user is to be told.
+    fn chosen(
+        &self,
+        told: &mut MutexGuard<'_, Told>,
+        now: Timestamp,
+    ) -> Result<PolicyFile, PolicyBookError> {
+        if let Some(mut file) = self.load()? {
+            file.drop_expired(now.saturating_sub(KEPT).unwrap_or(Timestamp::MIN));
+            return Ok(file);
+        }
+        **told = Told::NotYet;
+        Ok(PolicyFile::init(None, DEFAULT, now)?)
+    }
+
+    fn write(&self, file: &PolicyFile) -> Result<(), PolicyBookError> {
+        let text = file.to_json()?;
+        write_atomic(self.state.root(), POLICY, text.as_bytes(), Durability::Now).map_err(
+            |source| PolicyBookError::Io {
+                path: self.path(),
+                source,
+            },
+        )
+    }
+
+    fn write_proxy_config(
+        &self,
+        name: &SandboxName,
+        config: &ProxyConfig,
+    ) -> Result<(), PolicyBookError> {
+        let text = config.to_json()?;
+        let dir = self.state.sandbox(name);
+        write_atomic(dir.path(), PROXY_CONFIG, text.as_bytes(), Durability::Now).map_err(|source| {
+            PolicyBookError::Io {
+                path: dir.path().join(PROXY_CONFIG),
+                source,
+            }
+        })
+    }
+}
+
+impl Told {
+    fn tell(&mut self) -> Option<&'static str> {
+        match std::mem::take(self) {
+            Self::Yes => None,
+            Self::NotYet => Some(NOTICE),
+        }
+    }
+}
+
+fn scope(sandbox: Option<&str>) -> Result<Scope, PolicyBookError> {
+    Ok(match sandbox {
+        Some(name) => Scope::Sandbox(SandboxName::parse(name)?.into()),
+        None => Scope::Global,
+    })
+}
+
+fn after(now: Timestamp, seconds: u64) -> Result<Timestamp, PolicyBookError> {
+    i64::try_from(seconds)
+        .ok()
+        .filter(|seconds| *seconds > 0)
+        .and_then(|seconds| now.checked_add(SignedDuration::from_secs(seconds)).ok())
+        .ok_or(PolicyBookError::Duration(seconds))
+}
+
+fn edits(change: &ProxyConfigChange) -> Result<Vec<Edit>, PolicyBookError> {
+    let mut edits = Vec::new();
+    if let Some(policy) = &change.policy {
+        edits.push(Edit::Policy(policy.parse()?));
+    }
+    type Make = fn(OlderPattern) -> Edit;
+    let lists: [(&[String], Make); 6] = [
+        (&change.allow_host, Edit::AllowHost),
+        (&change.block_host, Edit::BlockHost),
+        (&change.bypass_host, Edit::BypassHost),
+        (&change.allow_cidr, Edit::AllowCidr),
+        (&change.block_cidr, Edit::BlockCidr),
+        (&change.bypass_cidr, Edit::BypassCidr),
+    ];
+    for (texts, edit) in lists {
+        for text in texts {
+            edits.push(edit(text.parse()?));
+        }
+    }
+    Ok(edits)
+}
+
+fn read_proxy_config(path: &Path) -> Result<Option<ProxyConfig>, PolicyBookError> {
+    let Some(text) = read(path)? else {
+        return Ok(None);
+    };
+    ProxyConfig::parse(&text)
+        .map(Some)
+        .map_err(|source| PolicyBookError::DamagedProxyConfig {
+            path: path.to_path_buf(),
+            source,
+        })
+}
+
+/// The text of a file that may not exist.
+fn read(path: &Path) -> Result<Option<String>, PolicyBookError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PolicyBookError::Io {
+            path: path.to_path_buf(),
+            source,
+        }),
+    }
+}

@@ -1,0 +1,191 @@
+//! Netlink: building requests as bytes, and one exchange with the kernel.
+
+use std::io;
+
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+};
+
+const HEADER: usize = 16;
+/// Offset of the sequence number in a header.
+const SEQUENCE: usize = 8;
+/// `NLMSG_ERROR`: an acknowledgement, or an error.
+const ERROR: u16 = 2;
+
+const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
+pub(crate) const ACK: u16 = libc::NLM_F_ACK as u16;
+pub(crate) const CREATE: u16 = libc::NLM_F_CREATE as u16;
+pub(crate) const EXCLUSIVE: u16 = libc::NLM_F_EXCL as u16;
+pub(crate) const APPEND: u16 = libc::NLM_F_APPEND as u16;
+
+/// Requests that travel together; each one's sequence number is its position, from 1 on.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+impl Batch {
+    /// Appends a request: `fixed` is the header of its family, `attributes` writes what follows.
+    pub(crate) fn push(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        fixed: &[u8],
+        attributes: impl FnOnce(&mut Attributes<'_>),
+    ) {
+        self.count += 1;
+        let start = self.bytes.len();
+        self.bytes.extend(0_u32.to_ne_bytes());
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend((flags | REQUEST).to_ne_bytes());
+        self.bytes.extend(self.count.to_ne_bytes());
+        self.bytes.extend(0_u32.to_ne_bytes());
+        self.bytes.extend(fixed);
+        attributes(&mut Attributes(&mut self.bytes));
+        let size = u32::try_from(self.bytes.len() - start).unwrap_or(u32::MAX);
+        if let Some(place) = self.bytes.get_mut(start..start + 4) {
+            place.copy_from_slice(&size.to_ne_bytes());
+        }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Type, length and value, nested as the families have it.
+pub(crate) struct Attributes<'a>(&'a mut Vec<u8>);
+
+impl Attributes<'_> {
+    pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
+        self.put(kind, |bytes| bytes.extend(value));
+    }
+
+    pub(crate) fn text(&mut self, kind: u16, value: &str) {
+        self.put(kind, |bytes| {
+            bytes.extend(value.as_bytes());
+            bytes.push(0);
+        });
+    }
+
+    /// netfilter's numbers are big-endian.
+    pub(crate) fn big(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_be_bytes());
+    }
+
+    pub(crate) fn nested(&mut self, kind: u16, inner: impl FnOnce(&mut Attributes<'_>)) {
+        self.put(kind | libc::NLA_F_NESTED as u16, |bytes| {
+            inner(&mut Attributes(bytes));
+        });
+    }
+
+    fn put(&mut self, kind: u16, value: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.0.len();
+        self.0.extend(0_u16.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        value(self.0);
+        let size = u16::try_from(self.0.len() - start).unwrap_or(u16::MAX);
+        if let Some(place) = self.0.get_mut(start..start + 2) {
+            place.copy_from_slice(&size.to_ne_bytes());
+        }
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+}
+
+/// Sends the requests and waits for the acknowledgement of those numbered `acknowledged`, or the first error.
+pub(crate) fn exchange(
+    protocol: Option<Protocol>,
+    batch: &Batch,
+    acknowledged: impl IntoIterator<Item = u32>,
+) -> io::Result<()> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        protocol,
+    )?;
+    send(&socket, batch.bytes(), SendFlags::empty())?;
+    let mut left: Vec<u32> = acknowledged.into_iter().collect();
+    let mut buffer = [0; 4096];
+    while !left.is_empty() {
+        // The kernel answers before `send` returns: an answer that is not there does not come.
+        let (size, _) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
+        for answer in answers(buffer.get(..size).unwrap_or_default()) {
+            match answer.error {
+                0 => left.retain(|sequence| *sequence != answer.sequence),
+                error => return Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    sequence: u32,
+    error: i32,
+}
+
+/// The acknowledgements and errors in what the kernel sent.
+fn answers(mut bytes: &[u8]) -> Vec<Answer> {
+    let mut found = Vec::new();
+    while let (Some(size), Some(kind)) = (number(bytes, 0), bytes.get(4..6)) {
+        let size = size as usize;
+        if size < HEADER {
+            break;
+        }
+        if *kind == ERROR.to_ne_bytes()
+            && let (Some(sequence), Some(error)) = (number(bytes, SEQUENCE), number(bytes, HEADER))
+        {
+            // The kernel writes it as a negative number.
+            let error = error.cast_signed().saturating_neg();
+            found.push(Answer { sequence, error });
+        }
+        bytes = bytes.get(size.next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_cover_what_is_nested_and_values_are_padded() {
+        let mut batch = Batch::default();
+        batch.push(7, ACK, &[1, 2, 3, 4], |list| {
+            list.nested(9, |list| list.bytes(5, b"x"));
+        });
+        assert_eq!(batch.bytes().len(), 16 + 4 + 4 + 8);
+        assert_eq!(number(batch.bytes(), 0), Some(32));
+        assert_eq!(batch.bytes()[20..24], [12, 0, 9, 0x80]);
+        assert_eq!(batch.bytes()[24..32], [5, 0, 5, 0, b'x', 0, 0, 0]);
+    }
+
+    #[test]
+    fn answers_are_read_and_nonsense_ends() {
+        let mut bytes = Vec::new();
+        for (sequence, error) in [(1_u32, 0_i32), (2, -libc::ENOENT)] {
+            bytes.extend(20_u32.to_ne_bytes());
+            bytes.extend(ERROR.to_ne_bytes());
+            bytes.extend([0; 2]);
+            bytes.extend(sequence.to_ne_bytes());
+            bytes.extend([0; 4]);
+            bytes.extend(error.to_ne_bytes());
+        }
+        bytes.extend([1; 8]);
+        let answer = |sequence, error| Answer { sequence, error };
+        assert_eq!(answers(&bytes), [answer(1, 0), answer(2, libc::ENOENT)]);
+        assert_eq!(answers(&[0; 64]), []);
+    }
+}
