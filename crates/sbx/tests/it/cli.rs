@@ -211,7 +211,7 @@ fn unknown_and_later_commands() {
     let later =
         |command: &str| format!("error: `sbx {command}` comes with a later version of sbx\n");
     home.fails("cp a b:c", 1, &later("cp"));
-    home.fails("policy init deny-all", 1, &later("policy"));
+    home.fails("secret ls", 1, &later("secret"));
     home.fails("help ports", 1, &later("ports"));
     let login = home.line("login");
     assert_eq!(login.code, 0);
@@ -228,7 +228,6 @@ fn later_flags() {
         "-m 4g",
         "--kit k",
         "-p 80:80",
-        "--deny-network h",
         "--mcp m",
         "--pull never",
         "--gpu",

@@ -1,6 +1,11 @@
 //! Real binaries, real users, real sandboxes: one [`World`] per privilege mode, or a fresh one where a test is
 //! about the daemon itself.
 
+mod processes;
+mod steps;
+
+pub use processes::{alive, children, kill, state};
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::ModeTest;
 use crate::exec::pty::Session;
-use crate::harness::{Sandbox, World, eventually, eventually_or, tester_is_root};
+use crate::harness::{Sandbox, World, children, eventually, eventually_or, tester_is_root};
 
 pub const TESTS: &[ModeTest] = &[
     ("leaks::create_exec_stop_rm", whole_life),
@@ -34,7 +34,7 @@ struct Count {
     /// What the daemon has open, by kind: numbers in it differ from time to time.
     descriptors: Vec<String>,
     /// Of the daemon.
-    children: BTreeSet<i32>,
+    children: Vec<i32>,
     /// Threads of the daemon that follow a sandbox; those that serve requests come and go.
     watchers: usize,
     cgroups: BTreeSet<PathBuf>,
@@ -130,21 +130,6 @@ fn descriptors(daemon: i32) -> Vec<String> {
         .collect();
     kinds.sort();
     kinds
-}
-
-fn children(daemon: i32) -> BTreeSet<i32> {
-    let tasks = fs::read_dir(format!("/proc/{daemon}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|text| {
-            text.split_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .collect::<Vec<_>>()
-        })
-        .collect()
 }
 
 fn watchers(daemon: i32) -> usize {
@@ -261,7 +246,7 @@ fn whole_life(world: &'static World) {
         );
         sandbox.exec(["true"]).ok();
         world.run(["rm", "--force", &sandbox.name]).ok();
-        assert_eq!(fs::read_dir(world.state().join("vm")).unwrap().count(), 0);
+        world.assert_no_sandboxes();
     }
     same_again(&world, &before);
 }
@@ -290,8 +275,7 @@ fn rm_all(world: &'static World) {
     // One of them is stopped.
     world.run(["stop", &sandboxes[0].name]).ok();
     world.run(["rm", "--all", "--force"]).ok();
-    assert!(world.names().is_empty());
-    assert_eq!(fs::read_dir(world.state().join("vm")).unwrap().count(), 0);
+    world.assert_no_sandboxes();
     for mut client in clients {
         assert_ne!(client.wait().unwrap().code(), Some(0));
     }
@@ -336,11 +320,7 @@ fn dead_init(world: &'static World) {
     let before = rest(&world);
     let sandbox = world.sandbox("dead");
     use_it(&sandbox);
-    let init = rustix::process::Pid::from_raw(world.init_pid(&sandbox.name)).unwrap();
-    rustix::process::kill_process(init, rustix::process::Signal::KILL).unwrap();
-    eventually("the daemon knows", || {
-        (world.status(&sandbox.name) == "stopped").then_some(())
-    });
+    sandbox.kill_init();
     let stopped = Count::of(&world);
     assert!(stopped.processes.is_empty(), "{stopped:?}");
     world.run(["rm", "--force", &sandbox.name]).ok();
@@ -365,5 +345,5 @@ fn after_the_daemon(world: &'static World) {
     assert_eq!(sockets, Vec::<PathBuf>::new());
     // A removal without a daemon starts one, and cleans up all the same.
     world.run(["rm", "--force", &sandbox.name]).ok();
-    assert_eq!(fs::read_dir(world.state().join("vm")).unwrap().count(), 0);
+    world.assert_no_sandboxes();
 }

@@ -17,6 +17,8 @@ mod exec;
 mod harness;
 mod leaks;
 mod lifecycle;
+mod network;
+mod run;
 mod sandbox;
 mod software;
 mod workspaces;
@@ -35,10 +37,19 @@ const AREAS: &[&[ModeTest]] = &[
     exec::TESTS,
     exec::STREAMS,
     exec::TERMINALS,
-    lifecycle::TESTS,
-    daemon::TESTS,
+    run::TESTS,
+    lifecycle::reading::TESTS,
+    lifecycle::identity::TESTS,
+    lifecycle::ending::TESTS,
+    lifecycle::auto_stop::TESTS,
+    lifecycle::failing::TESTS,
+    daemon::restarting::TESTS,
+    daemon::process::TESTS,
+    daemon::access::TESTS,
+    daemon::places::TESTS,
     workspaces::TESTS,
     leaks::TESTS,
+    network::TESTS,
 ];
 
 fn main() -> ExitCode {

@@ -27,7 +27,8 @@ fn frame(json: &str) -> Vec<u8> {
 
 fn hello(id: &str) -> Vec<u8> {
     frame(&format!(
-        "{{\"hello\":{{\"protocol\":1,\"sandbox\":\"{id}\"}}}}"
+        "{{\"hello\":{{\"protocol\":{},\"sandbox\":\"{id}\"}}}}",
+        sbx_proto::PROTOCOL
     ))
 }
 
@@ -63,7 +64,7 @@ fn speeches(id: &str) -> Vec<Speech> {
         ),
         say(
             "an unknown field",
-            frame("{\"hello\":{\"protocol\":1,\"sandbox\":\"x\",\"y\":1}}"),
+            frame("{\"hello\":{\"protocol\":2,\"sandbox\":\"x\",\"y\":1}}"),
             vec![],
         ),
         say(
@@ -98,6 +99,13 @@ fn speeches(id: &str) -> Vec<Speech> {
                 ]
                 .concat(),
             ),
+            vec![],
+        ),
+        say(
+            "listeners that are not there",
+            greeted(&frame(
+                "{\"listeners\":{\"redirect\":\"nft\",\"sockets\":[\"tcp4\",\"dns_udp4\"]}}",
+            )),
             vec![],
         ),
         say("greetings for ever", hello(id), hello(id)),

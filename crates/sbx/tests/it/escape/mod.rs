@@ -9,12 +9,17 @@ mod files;
 mod guard;
 mod hostile_init;
 mod kernel;
+mod landlock;
+mod mount_names;
 mod mounts;
+mod owners;
 mod processes;
 mod restart;
 mod setid;
+mod silent_init;
 mod sockets;
 mod streams;
+mod xattrs;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,12 +42,17 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     guard::TESTS,
     hostile_init::TESTS,
     kernel::TESTS,
+    landlock::TESTS,
+    mount_names::TESTS,
     mounts::TESTS,
+    owners::TESTS,
     processes::TESTS,
     restart::TESTS,
     setid::TESTS,
+    silent_init::TESTS,
     sockets::TESTS,
     streams::TESTS,
+    xattrs::TESTS,
 ];
 
 const LIBRARY: &str = include_str!("attack/lib.py");

@@ -24,7 +24,12 @@ fn try_all(world: &'static World, tries: &[(&str, &str, &str)]) {
     let sandbox = world.sandbox("setid");
     for (user, how, uid) in tries {
         let who = format!("{user}-{how}-{uid}");
-        let settings = [("WHO", who.as_str()), ("HOW", how), ("UID", uid)];
+        let settings = [
+            ("WHO", who.as_str()),
+            ("HOW", how),
+            ("UID", uid),
+            ("SCRATCH", "/tmp"),
+        ];
         let said = attack(&sandbox, user, CALLS, &settings);
         assert_no_set_id(&sandbox.workspace);
         said.all_refused(220);
@@ -71,12 +76,17 @@ fn try_all(world: &'static World, tries: &[(&str, &str, &str)]) {
 fn every_call(world: &'static World) {
     try_all(world, &[("root", "here", "0"), ("agent", "here", "1000")]);
     // The same calls on the host do plant them: the probe is real.
-    let dir = world.workspace();
+    let (dir, scratch) = (world.workspace(), world.workspace());
     let program = format!("import os\nos.chdir({:?})\n{CALLS}", dir.to_str().unwrap());
     let control = on_host(
         world,
         &program,
-        &[("WHO", "host"), ("HOW", "here"), ("UID", "0")],
+        &[
+            ("WHO", "host"),
+            ("HOW", "host"),
+            ("UID", "0"),
+            ("SCRATCH", scratch.to_str().unwrap()),
+        ],
     );
     for name in [
         "chmod_4755",

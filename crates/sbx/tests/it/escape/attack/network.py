@@ -1,20 +1,25 @@
-# The way out: there is none. Doors of init to another network namespace are tried too.
+# The way out: there is none but the engine, which tells nothing to who says nothing.
 def connect(family, address):
     with socket.socket(family, socket.SOCK_STREAM) as s:
-        s.settimeout(5)
+        s.settimeout(1)
         s.connect(address)
+        if not s.recv(1):
+            raise OSError(errno.ECONNRESET, "closed")
 
 
 def send(family, address):
     with socket.socket(family, socket.SOCK_DGRAM) as s:
-        s.sendto(b"x", address)
+        s.settimeout(1)
+        s.connect(address)
+        s.send(b"x")
+        s.recv(1)
 
 
 print("links", ",".join(sorted(name for _, name in socket.if_nameindex())))
 attempt("tcp4", lambda: connect(socket.AF_INET, ("192.0.2.1", 80)))
 attempt("tcp6", lambda: connect(socket.AF_INET6, ("2001:db8::1", 80)))
-attempt("udp4", lambda: send(socket.AF_INET, ("192.0.2.1", 53)))
-attempt("udp6", lambda: send(socket.AF_INET6, ("2001:db8::1", 53)))
+attempt("udp4", lambda: send(socket.AF_INET, ("192.0.2.1", 9)))
+attempt("udp6", lambda: send(socket.AF_INET6, ("2001:db8::1", 9)))
 for address in ADDRESSES.split("\n"):
     attempt("host_" + address, lambda: connect(socket.AF_INET, (address, int(PORT))))
 families = dict(ax25=3, ipx=4, appletalk=5, netrom=6, x25=9, key=15, llc=26, can=29, tipc=30, bluetooth=31, rxrpc=33,

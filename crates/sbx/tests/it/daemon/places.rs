@@ -1,0 +1,130 @@
+//! Where the state is: far away, or somebody else's.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use crate::ModeTest;
+use crate::harness::{Ran, World};
+
+pub const TESTS: &[ModeTest] = &[
+    ("daemon::a_home_of_two_hundred_characters", long_home),
+    ("daemon::another_products_directory", foreign),
+];
+
+/// The same user and sandboxes of its own, in another place.
+struct Elsewhere<'a> {
+    world: &'a World,
+    variable: &'static str,
+    state: PathBuf,
+}
+
+impl Elsewhere<'_> {
+    fn run(&self, args: &[&str]) -> Ran {
+        let mut command = self.world.sbx(args);
+        command
+            .env_remove("SBX_HOME")
+            .env(self.variable, &self.state);
+        Ran::from(command.output().unwrap())
+    }
+}
+
+impl Drop for Elsewhere<'_> {
+    fn drop(&mut self) {
+        self.run(&["rm", "--all", "--force"]);
+        self.run(&["daemon", "stop"]);
+    }
+}
+
+fn long_home(world: &'static World) {
+    let mut home = world.workspace();
+    while home.as_os_str().len() < 220 {
+        home = home.join("long-directory-name-of-a-home");
+        world.make_dir(&home);
+    }
+    let dir = world.workspace();
+    let settings = world.state().join("settings.json");
+    for variable in ["HOME", "SBX_HOME"] {
+        let elsewhere = Elsewhere {
+            world,
+            variable,
+            state: home.clone(),
+        };
+        if variable == "SBX_HOME" {
+            fs::remove_dir_all(home.join(".docker")).unwrap();
+        }
+        if let Ok(settings) = fs::read(&settings) {
+            let state = if variable == "HOME" {
+                home.join(".docker/sandboxes")
+            } else {
+                home.clone()
+            };
+            if variable == "HOME" {
+                world.make_dir(&home.join(".docker"));
+                world.make_dir(&state);
+            }
+            world.write(&state.join(".sbx-owner"), "sbx\n");
+            world.write(&state.join("settings.json"), settings);
+        }
+        elsewhere
+            .run(&["create", "--name", "far", "shell", dir.to_str().unwrap()])
+            .ok();
+        assert_eq!(
+            elsewhere.run(&["exec", "far", "echo", variable]).ok(),
+            variable
+        );
+        elsewhere.run(&["daemon", "restart"]).ok();
+        assert_eq!(
+            elsewhere.run(&["exec", "far", "echo", "again"]).ok(),
+            "again"
+        );
+        elsewhere.run(&["stop", "far"]).ok();
+        assert_eq!(elsewhere.run(&["ls", "-q"]).ok(), "far");
+        elsewhere.run(&["rm", "--force", "far"]).ok();
+        elsewhere.run(&["daemon", "stop"]).ok();
+    }
+}
+
+fn foreign(world: &'static World) {
+    let state = world.workspace();
+    let dir = world.workspace();
+    world.write(&state.join("their.db"), "theirs\n");
+    world.make_dir(&state.join("vm"));
+    let theirs = Elsewhere {
+        world,
+        variable: "SBX_HOME",
+        state: state.clone(),
+    };
+    for args in [
+        &["create", "--name", "box", "shell", dir.to_str().unwrap()][..],
+        &["run", "--name", "box", "shell", dir.to_str().unwrap()],
+        &["daemon", "start", "-d"],
+        &["daemon", "restart"],
+    ] {
+        let ran = theirs.run(args).refused();
+        assert!(
+            ran.err.contains("did not make") && ran.err.contains("SBX_HOME"),
+            "{args:?}: {}",
+            ran.err
+        );
+    }
+    assert_eq!(
+        theirs.run(&["ls", "--json"]).ok(),
+        "{\n  \"sandboxes\": []\n}"
+    );
+    let mut left: Vec<_> = fs::read_dir(&state)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["their.db", "vm"]);
+    assert_eq!(
+        fs::read_to_string(state.join("their.db")).unwrap(),
+        "theirs\n"
+    );
+    assert_eq!(
+        fs::metadata(&state).unwrap().permissions().mode() & 0o777,
+        0o755
+    );
+    assert_eq!(fs::read_dir(state.join("vm")).unwrap().count(), 0);
+}

@@ -1,0 +1,166 @@
+//! Daemons come and go, and sandboxes stay; there is one at a time.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::ModeTest;
+use crate::harness::{Ran, World, alive, eventually, kill, programs};
+
+pub const TESTS: &[ModeTest] = &[
+    ("daemon::killed_and_its_commands_go_on", killed),
+    ("daemon::killed_again_and_again", killed_often),
+    ("daemon::a_second_one_is_refused", second),
+    (
+        "daemon::stop_stops_sandboxes_and_restart_does_not",
+        stop_and_restart,
+    ),
+    ("daemon::many_first_commands_start_one", many_first),
+];
+
+/// Ends the daemon without any warning.
+fn kill_daemon(world: &World) {
+    let daemon = world.daemon_pid();
+    assert!(kill(daemon, Signal::KILL));
+    // Whoever asks at that moment is told the truth too.
+    world.run(["ls", "--json"]).ok();
+    eventually("the daemon is dead", || {
+        (world.daemon()["status"] == "stopped" && !alive(daemon)).then_some(())
+    });
+}
+
+fn killed(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let sandbox = world.sandbox("survivor");
+    let idle = world.sandbox("idle");
+    let client = sandbox.open_session();
+    sandbox.sh("echo kept > /tmp/kept").ok();
+    let init = world.init_pid(&sandbox.name);
+    kill_daemon(&world);
+    // Readers see what runs without a daemon, and start none.
+    assert_eq!(world.status(&sandbox.name), "running");
+    assert_eq!(world.daemon()["status"], "stopped");
+    // The next one takes it up: same init, same processes, same session.
+    assert_eq!(sandbox.exec(["cat", "/tmp/kept"]).ok(), "kept");
+    assert_eq!(world.init_pid(&sandbox.name), init);
+    let shown = world.inspect(&sandbox.name);
+    assert_eq!(
+        (&shown["status"], &shown["sessions"]),
+        (&json!("running"), &json!(1))
+    );
+    let list = world.run(["ls", "--json"]).ok();
+    assert_eq!(list.matches("\"status\": \"running\"").count(), 2, "{list}");
+    kill_daemon(&world);
+    world.write(&sandbox.path("go"), "");
+    let ended = Ran::from(client.wait_with_output().unwrap());
+    assert_eq!((ended.code, ended.out.as_str()), (44, "end\n"));
+    // Stopping and removing work on what the next daemon has found.
+    world.run(["stop", &sandbox.name]).ok();
+    assert_eq!(world.status(&sandbox.name), "stopped");
+    assert!(!alive(init), "init is still there");
+    assert_eq!(idle.exec(["echo", "alive"]).ok(), "alive");
+    kill_daemon(&world);
+    world.run(["rm", "--force", &idle.name, &sandbox.name]).ok();
+    world.assert_no_sandboxes();
+}
+
+fn killed_often(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let sandbox = world.sandbox("often");
+    let init = world.init_pid(&sandbox.name);
+    for round in 0..5 {
+        kill_daemon(&world);
+        assert_eq!(
+            sandbox.exec(["echo", &round.to_string()]).ok(),
+            round.to_string()
+        );
+    }
+    assert_eq!(world.init_pid(&sandbox.name), init);
+    // An init that dies while nobody watches is found dead, and starts again.
+    kill_daemon(&world);
+    assert!(kill(init, Signal::KILL));
+    eventually("init is dead", || (!alive(init)).then_some(()));
+    assert_eq!(sandbox.exec(["echo", "again"]).ok(), "again");
+    // One that dies while the daemon watches too.
+    sandbox.kill_init();
+    assert_eq!(world.inspect(&sandbox.name)["stop_reason"], "crashed");
+    assert_eq!(sandbox.exec(["echo", "and again"]).ok(), "and again");
+}
+
+fn second(world: &'static World) {
+    let _sandbox = world.sandbox("second");
+    let first = world.daemon_pid();
+    for args in [&["daemon", "start"][..], &["daemon", "start", "-d"]] {
+        assert!(world.run(args).fails(0).err.contains("already running"));
+    }
+    // Past the polite question: the daemon's own program.
+    let ran = Ran::from(world.command(programs().join("sandboxd")).output().unwrap()).refused();
+    assert!(ran.err.contains("another daemon"), "{}", ran.err);
+    assert_eq!(world.daemon_pid(), first);
+    world.run(["ls"]).ok();
+}
+
+fn stop_and_restart(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let sandbox = world.sandbox("box");
+    let client = sandbox.open_session();
+    let (init, daemon) = (world.init_pid(&sandbox.name), world.daemon_pid());
+    world.run(["daemon", "restart"]).ok();
+    assert_ne!(world.daemon_pid(), daemon);
+    assert_eq!(world.init_pid(&sandbox.name), init);
+    assert_eq!(world.inspect(&sandbox.name)["sessions"], 1);
+    world.write(&sandbox.path("go"), "");
+    let ended = Ran::from(client.wait_with_output().unwrap());
+    assert_eq!((ended.code, ended.out.as_str()), (44, "end\n"));
+    let stopped = world.run(["daemon", "stop"]).fails(0);
+    assert_eq!(stopped.out, "");
+    assert!(!alive(init), "init is still there");
+    assert_eq!(world.daemon()["status"], "stopped");
+    let shown = world.inspect(&sandbox.name);
+    assert_eq!(
+        (&shown["status"], &shown["stop_reason"]),
+        (&json!("stopped"), &json!("daemon stop"))
+    );
+    assert!(!world.state().join("sandboxd.sock").exists());
+    // Nothing is there to stop, which is fine; a restart starts one.
+    world.run(["daemon", "stop"]).ok();
+    world.run(["daemon", "restart"]).ok();
+    assert_eq!(world.daemon()["status"], "running");
+    // A signal is an ordinary end, and leaves the sandboxes too.
+    sandbox.exec(["true"]).ok();
+    let init = world.init_pid(&sandbox.name);
+    assert!(kill(world.daemon_pid(), Signal::TERM));
+    eventually("it ends", || {
+        (world.daemon()["status"] == "stopped").then_some(())
+    });
+    assert!(alive(init));
+    assert_eq!(sandbox.exec(["echo", "still"]).ok(), "still");
+    assert_eq!(world.init_pid(&sandbox.name), init);
+}
+
+fn many_first(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let dir = world.workspace();
+    let clients: Vec<_> = (0..8)
+        .map(|n| {
+            let name = format!("first-{n}");
+            world.begin_create(&name, &dir)
+        })
+        .collect();
+    for (n, client) in clients.into_iter().enumerate() {
+        assert_eq!(
+            Ran::from(client.wait_with_output().unwrap()).ok(),
+            format!("first-{n}")
+        );
+    }
+    assert_eq!(world.names().len(), 8);
+    let log = BufReader::new(fs::File::open(world.state().join("sandboxd.log")).unwrap()).lines();
+    assert_eq!(
+        log.map_while(Result::ok)
+            .filter(|line| line.contains("\"serving\""))
+            .count(),
+        1
+    );
+}

@@ -1,0 +1,94 @@
+//! The owner of a workspace's own directory: it decides who is who through the mount, and what is inside must
+//! not decide that.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
+
+use super::run;
+use crate::ModeTest;
+use crate::harness::{Mode, Sandbox, World, eventually, tester_is_root};
+
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "a_workspace_that_root_inside_gave_away_is_given_back",
+        given_back,
+    ),
+    (
+        "a_workspace_with_another_owner_is_not_mounted_again",
+        other_owner,
+    ),
+];
+
+fn owner(path: &Path) -> (u32, u32) {
+    let meta = fs::metadata(path).unwrap();
+    (meta.uid(), meta.gid())
+}
+
+fn given_back(world: &'static World) {
+    let extra = world.workspace();
+    let sandbox = world.sandbox_with("given", &[extra.to_str().unwrap()]);
+    let both = [sandbox.workspace.clone(), extra];
+    let directories = format!("'{}' '{}'", both[0].display(), both[1].display());
+    let ours = (world.uid, world.gid);
+    for who in ["0:0", "1:1", "0", ":4321", "4321:8765"] {
+        let seen = format!("chown {who} {directories}; stat -c %u:%g {directories}");
+        let ran = sandbox.root_sh(&seen);
+        if world.mode != Mode::Single {
+            // It was given away while the command ran: there is something to give back.
+            assert!(!ran.out.contains("1000:1000"), "{who}: {ran:?}");
+        }
+        for path in &both {
+            assert_eq!(owner(path), ours, "chown {who}, `{}`", path.display());
+        }
+        // It is the agent's, who can use it, also after the next start.
+        sandbox.sh("touch made && rm made").ok();
+    }
+    run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
+    assert_eq!(
+        sandbox.sh("stat -c %u:%g .; touch made && rm made").ok(),
+        "1000:1000"
+    );
+    // By a program that the agent started as root, too.
+    if world.mode != Mode::Single {
+        sandbox.sh("sudo chown 0:0 .").ok();
+        assert_eq!(owner(&both[0]), ours);
+    }
+}
+
+fn other_owner(world: &'static World) {
+    if !tester_is_root() {
+        return; // only root can give a file away on the host, or back
+    }
+    let sandbox = world.sandbox("owner");
+    let ours = (world.uid, world.gid);
+    // An init that is killed gives nothing back.
+    if world.mode != Mode::Single {
+        let script = "chown 0:0 . && exec sleep 1000";
+        sandbox
+            .exec_with(&["-d", "-u", "root"], ["sh", "-c", script])
+            .ok();
+        eventually("it is given away", || {
+            (owner(&sandbox.workspace) != ours).then_some(())
+        });
+        sandbox.kill_init();
+        refused(&sandbox);
+    } else {
+        run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
+    }
+    // Somebody outside does it: whoever that is, the record says who it was for.
+    for (uid, gid) in [(65_534, 65_534), (65_534, world.gid), (world.uid, 65_534)] {
+        chown(&sandbox.workspace, Some(uid), Some(gid)).unwrap();
+        refused(&sandbox);
+        assert_eq!(owner(&sandbox.workspace), (uid, gid));
+    }
+    chown(&sandbox.workspace, Some(ours.0), Some(ours.1)).unwrap();
+    assert_eq!(sandbox.exec(["stat", "-c", "%u", "."]).ok(), "1000");
+}
+
+#[track_caller]
+fn refused(sandbox: &Sandbox<'_>) {
+    let ran = run(&mut sandbox.world.sbx(["exec", &sandbox.name, "id"]), b"").fails(125);
+    assert!(ran.err.contains("has another owner"), "{ran:?}");
+    assert_eq!(ran.out, "");
+}

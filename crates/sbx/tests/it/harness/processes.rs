@@ -1,0 +1,40 @@
+//! Processes of the host, as `/proc` shows them.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Sends a signal; false when there is nobody to send it to.
+pub fn kill(number: i32, signal: Signal) -> bool {
+    kill_process(Pid::from_raw(number).unwrap(), signal).is_ok()
+}
+
+/// A process that has ended may still wait to be reaped.
+pub fn alive(number: i32) -> bool {
+    state(number).is_some_and(|state| !['Z', 'X'].contains(&state))
+}
+
+/// The letter of a process's state.
+pub fn state(number: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    // The name before it may hold anything.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The children of a process, whichever thread has started them.
+pub fn children(number: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{number}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let mut found: Vec<i32> = lists
+        .flat_map(|list| {
+            list.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}

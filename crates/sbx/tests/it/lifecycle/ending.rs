@@ -1,0 +1,85 @@
+//! `sbx stop` and `sbx rm`, also while something runs.
+
+use std::fs;
+
+use crate::ModeTest;
+use crate::exec::pty::Session;
+use crate::harness::{Ran, World, eventually};
+
+pub const TESTS: &[ModeTest] = &[
+    ("lifecycle::rm_respects_open_sessions", rm_busy),
+    ("lifecycle::rm_of_many", rm_many),
+    ("lifecycle::stop_ends_what_runs", stop_ends),
+];
+
+fn rm_busy(world: &'static World) {
+    let sandbox = world.sandbox("busy");
+    let client = sandbox.open_session();
+    // Without a terminal it cannot ask.
+    assert!(
+        world
+            .run(["rm", &sandbox.name])
+            .fails(1)
+            .err
+            .contains("--force")
+    );
+    eventually("the session is counted", || {
+        (world.inspect(&sandbox.name)["sessions"] == 1).then_some(())
+    });
+    for (answer, word) in [("n\r", "nothing was removed"), ("y\r", "1 running command")] {
+        let session = Session::start(world, &["rm", &sandbox.name]);
+        session.type_in(answer);
+        let (code, shown) = session.end();
+        assert_eq!(code, Some(1), "{shown}");
+        assert!(shown.contains(word), "{shown}");
+        assert_eq!(world.status(&sandbox.name), "running");
+    }
+    world.run(["rm", "--force", &sandbox.name]).ok();
+    let ended = Ran::from(client.wait_with_output().unwrap());
+    assert_ne!(ended.code, 0, "{ended:?}");
+    assert!(!world.names().contains(&sandbox.name));
+    world.run(["rm", "--force", &sandbox.name]).fails(1);
+}
+
+fn rm_many(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let dir = world.workspace();
+    for name in ["one", "two", "three"] {
+        world.create(name, &dir).ok();
+    }
+    // One that is missing does not save the others.
+    let ran = world
+        .run(["rm", "--force", "one", "missing", "two"])
+        .fails(1);
+    assert!(ran.err.contains("`missing`"), "{}", ran.err);
+    let names = world.names();
+    assert!(
+        names == ["three"] || names == ["one", "three", "two"],
+        "{names:?}"
+    );
+    world.run(["rm", "--all", "--force"]).ok();
+    world.assert_no_sandboxes();
+    assert!(dir.exists());
+    assert_eq!(
+        world.run(["ls", "--json"]).ok(),
+        "{\n  \"sandboxes\": []\n}"
+    );
+}
+
+fn stop_ends(world: &'static World) {
+    let sandbox = world.sandbox("ends");
+    // One that goes when asked, one that does not listen.
+    let polite = "trap 'echo bye > said; exit' TERM; echo ready; while :; do sleep 0.05; done";
+    let rude = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    let clients = [polite, rude].map(|script| sandbox.begin(script));
+    world.run(["stop", &sandbox.name]).ok();
+    assert_eq!(world.status(&sandbox.name), "stopped");
+    assert_eq!(fs::read_to_string(sandbox.path("said")).unwrap(), "bye\n");
+    for client in clients {
+        let ended = Ran::from(client.wait_with_output().unwrap());
+        assert!([0, 125, 137, 143].contains(&ended.code), "{ended:?}");
+    }
+    // Stopping what is stopped is no error; what does not exist is.
+    world.run(["stop", &sandbox.name]).ok();
+    world.run(["stop", "no-such-sandbox"]).fails(1);
+}

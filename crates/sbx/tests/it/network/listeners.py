@@ -1,0 +1,22 @@
+# Nobody is there: connections are made and wait.
+say("silence", lambda: tcp("1.2.3.4", 80, 0.3))
+open("waited", "w").close()
+await_file("served")
+say("tcp4", lambda: tcp("1.2.3.4", 80))
+say("tcp6", lambda: tcp("2001:db8::1", 443))
+say("any_port", lambda: tcp("203.0.113.7", 61951))
+say("gateway", lambda: tcp("10.0.2.2", 3128))
+say("dns4", lambda: udp("9.9.9.9", 53))
+say("dns6", lambda: udp("2001:db8::53", 53))
+say("dns_tcp4", lambda: tcp("9.9.9.9", 53))
+say("dns_tcp6", lambda: tcp("2001:db8::53", 53))
+say("udp4", lambda: udp("1.2.3.4", 9999))
+say("udp6", lambda: udp("2001:db8::1", 9999))
+say("quic", lambda: udp("1.2.3.4", 443))
+def take(kind, port, option):
+    s = socket.socket(socket.AF_INET, kind)
+    s.setsockopt(socket.SOL_SOCKET, option, 1)
+    s.bind(("0.0.0.0", port))
+for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+    say("take_tcp_%d" % option, lambda: take(socket.SOCK_STREAM, 61951, option))
+    say("take_dns_%d" % option, lambda: take(socket.SOCK_DGRAM, 61953, option))

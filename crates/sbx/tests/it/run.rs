@@ -1,0 +1,309 @@
+//! `sbx run`: which sandbox it means, its streams, what it leaves behind.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::ModeTest;
+use crate::harness::{World, eventually};
+
+pub const TESTS: &[ModeTest] = &[
+    ("run::in_a_directory_and_again", run_again),
+    ("run::by_name_from_anywhere", run_by_name),
+    ("run::stdin_and_exit_code", run_streams),
+    ("run::rm_leaves_nothing", run_rm),
+    ("run::detached_stays_up", run_detached),
+    ("run::environment_of_a_session_and_of_a_sandbox", run_env),
+];
+
+fn run_again(world: &'static World) {
+    let dir = world.workspace();
+    let name = format!("shell-{}", dir.file_name().unwrap().to_str().unwrap());
+    let ran = world
+        .run_in(
+            &dir,
+            &[
+                "run",
+                "shell",
+                "--",
+                "-c",
+                "echo hi; pwd; echo kept > /home/agent/kept",
+            ],
+        )
+        .fails(0);
+    assert_eq!(ran.out, format!("hi\n{}\n", dir.display()), "{}", ran.err);
+    assert!(world.names().contains(&name));
+    let first = world.id(&name);
+    // The same place again is the same sandbox, given by path too.
+    assert_eq!(
+        world
+            .run_in(&dir, &["run", "shell", "--", "-c", "cat /home/agent/kept"])
+            .ok(),
+        "kept"
+    );
+    let by_path = world.run([
+        "run",
+        "shell",
+        dir.to_str().unwrap(),
+        "--",
+        "-c",
+        "cat /home/agent/kept",
+    ]);
+    assert_eq!(by_path.ok(), "kept");
+    world.run(["stop", &name]).ok();
+    assert_eq!(
+        world
+            .run_in(&dir, &["run", "shell", "--", "-c", "cat /home/agent/kept"])
+            .ok(),
+        "kept"
+    );
+    assert_eq!(world.id(&name), first);
+    // A first word that is no flag stands in place of the default flags.
+    world.write(&dir.join("script"), "echo \"script $1\"\n");
+    assert_eq!(
+        world
+            .run_in(&dir, &["run", "shell", "--", "script", "arg"])
+            .ok(),
+        "script arg"
+    );
+    world.run(["rm", "--force", &name]).ok();
+}
+
+fn run_by_name(world: &'static World) {
+    let (dir, other) = (world.workspace(), world.workspace());
+    let name = world.name("named");
+    let missing = world
+        .run_in(&dir, &["run", "--name", &name, "--", "-c", "true"])
+        .fails(125);
+    assert!(
+        missing.err.contains("no sandbox is called"),
+        "{}",
+        missing.err
+    );
+    world
+        .run_in(&dir, &["run", "--name", &name, "shell", "--", "-c", "true"])
+        .ok();
+    let _cleanup = world.adopt(&name, &dir);
+    let first = world.id(&name);
+    // From anywhere, with and without the agent; the directory is the sandbox's.
+    for args in [
+        &["run", "--name", &name, "--", "-c", "pwd"][..],
+        &["run", "--name", &name, "shell", "--", "-c", "pwd"],
+    ] {
+        assert_eq!(world.run_in(&other, args).ok(), dir.to_str().unwrap());
+    }
+    let deprecated = world
+        .run_in(&other, &["run", &name, "--", "-c", "pwd"])
+        .fails(0);
+    assert_eq!(deprecated.out, format!("{}\n", dir.display()));
+    assert!(deprecated.err.contains("--name"), "{}", deprecated.err);
+    let elsewhere = world
+        .run_in(
+            &dir,
+            &["run", "--name", &name, "shell", other.to_str().unwrap()],
+        )
+        .fails(125);
+    assert!(
+        elsewhere.err.contains(dir.to_str().unwrap())
+            && elsewhere.err.contains(other.to_str().unwrap()),
+        "{}",
+        elsewhere.err
+    );
+    let more = world
+        .run_in(
+            &dir,
+            &[
+                "run",
+                "--name",
+                &name,
+                "shell",
+                ".",
+                other.to_str().unwrap(),
+            ],
+        )
+        .fails(125);
+    assert!(
+        more.err.contains("fixed when it is created"),
+        "{}",
+        more.err
+    );
+    for agent in ["claude", "no-such-agent"] {
+        let wrong = world
+            .run_in(&dir, &["run", "--name", &name, agent])
+            .fails(125);
+        assert!(wrong.err.contains(agent), "{}", wrong.err);
+    }
+    assert_eq!(world.id(&name), first);
+    // Another name on the same directory is another sandbox.
+    let second = world.name("named");
+    world
+        .run_in(
+            &dir,
+            &["run", "--name", &second, "shell", "--", "-c", "true"],
+        )
+        .ok();
+    let _cleanup_too = world.adopt(&second, &dir);
+    assert_ne!(world.id(&second), first);
+}
+
+fn run_streams(world: &'static World) {
+    let dir = world.workspace();
+    let name = world.name("streams");
+    let args = [
+        "run",
+        "--name",
+        &name,
+        "shell",
+        dir.to_str().unwrap(),
+        "--",
+        "-c",
+    ];
+    let ran = world.run_with_stdin(args.iter().chain(&["cat; echo err >&2; exit 33"]), b"in\n");
+    assert_eq!((ran.code, ran.out.as_str()), (33, "in\n"), "{}", ran.err);
+    assert!(ran.err.ends_with("err\n"), "{}", ran.err);
+    // A script on stdin is what a shell without a terminal runs.
+    let script = world.run_with_stdin(["run", "--name", &name], b"echo from stdin\nexit 34\n");
+    assert_eq!(
+        (script.code, script.out.as_str()),
+        (34, "from stdin\n"),
+        "{}",
+        script.err
+    );
+    world
+        .run(["run", "--name", &name, "--", "-c", "kill -9 $$"])
+        .fails(137);
+    world.run(["rm", "--force", &name]).ok();
+}
+
+fn run_rm(world: &'static World) {
+    let dir = world.workspace();
+    let name = world.name("once");
+    let run = [
+        "run",
+        "--rm",
+        "--name",
+        &name,
+        "shell",
+        dir.to_str().unwrap(),
+        "--",
+        "-c",
+    ];
+    world
+        .run(run.iter().chain(&["echo x > made; exit 35"]))
+        .fails(35);
+    assert!(!world.names().contains(&name));
+    assert!(!world.state().join("vm").join(&name).exists());
+    assert_eq!(fs::read_to_string(dir.join("made")).unwrap(), "x\n");
+    world
+        .run([
+            "run",
+            "--rm",
+            "-d",
+            "--name",
+            &name,
+            "shell",
+            dir.to_str().unwrap(),
+        ])
+        .refused();
+    assert!(!world.names().contains(&name));
+}
+
+fn run_detached(world: &'static World) {
+    let dir = world.workspace();
+    let name = world.name("up");
+    let ran = world
+        .run([
+            "run",
+            "-d",
+            "--name",
+            &name,
+            "shell",
+            dir.to_str().unwrap(),
+            "--",
+            "-c",
+            "echo logged",
+        ])
+        .fails(0);
+    let _cleanup = world.adopt(&name, &dir);
+    let shown = world.inspect(&name);
+    assert_eq!(
+        ran.out,
+        format!("{}\n", shown["id"].as_str().unwrap()),
+        "{}",
+        ran.err
+    );
+    assert_eq!(
+        (&shown["status"], &shown["keep_alive"], &shown["stop_at"]),
+        (&json!("running"), &json!(true), &Value::Null)
+    );
+    eventually("its output is in the log", || {
+        (world.run(["logs", &name]).out == "logged\n").then_some(())
+    });
+    // Again on the one that exists, without a command.
+    let again = world.run(["run", "-d", "--name", &name]).ok();
+    assert_eq!(again, shown["id"].as_str().unwrap());
+    // A stop ends that: the next start is an ordinary one.
+    world.run(["stop", &name]).ok();
+    world.run(["exec", &name, "true"]).ok();
+    eventually("a deadline", || {
+        world.inspect(&name)["stop_at"].is_string().then_some(())
+    });
+    assert_eq!(world.inspect(&name)["keep_alive"], false);
+}
+
+fn run_env(world: &'static World) {
+    let dir = world.workspace();
+    let name = world.name("env");
+    let file = world.home().join(world.name("env"));
+    world.write(&file, "FILE=from file\nBOTH=file\n");
+    let create = [
+        "create",
+        "--name",
+        &name,
+        "-e",
+        "STORED=kept",
+        "-e",
+        "BOTH=flag",
+        "--env-file",
+        file.to_str().unwrap(),
+    ];
+    world
+        .run(create.iter().chain(&["shell", dir.to_str().unwrap()]))
+        .ok();
+    let _cleanup = world.adopt(&name, &dir);
+    fs::remove_file(file).unwrap();
+    let show = "echo \"$STORED|$FILE|$BOTH|${SESSION-unset}\"";
+    let stored = || world.run(["exec", &name, "sh", "-c", show]).ok();
+    assert_eq!(stored(), "kept|from file|flag|unset");
+    let session = world.run([
+        "run",
+        "-e",
+        "SESSION=now",
+        "-e",
+        "STORED=other",
+        "--name",
+        &name,
+        "--",
+        "-c",
+        show,
+    ]);
+    assert_eq!(session.ok(), "other|from file|flag|now");
+    assert_eq!(stored(), "kept|from file|flag|unset");
+    assert_eq!(
+        world.run(["run", "--name", &name, "--", "-c", show]).ok(),
+        "kept|from file|flag|unset"
+    );
+    world.run(["stop", &name]).ok();
+    assert_eq!(stored(), "kept|from file|flag|unset");
+    // Names are shown, values are not.
+    assert_eq!(
+        world.inspect(&name)["env"],
+        json!(["BOTH", "FILE", "STORED"])
+    );
+    assert!(
+        !world
+            .run(["inspect", "--json", &name])
+            .ok()
+            .contains("from file")
+    );
+}
