@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    completion, create, daemon, diagnose, exec, inspect, logs, ls, rm, run, stop, version,
+    completion, create, daemon, diagnose, exec, inspect, logs, ls, network, policy, rm, run, stop,
+    version,
 };
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -51,6 +52,9 @@ pub(crate) enum Command {
     Stop(stop::Args),
     #[command(visible_aliases = ["remove", "delete"])]
     Rm(rm::Args),
+    Policy(policy::Args),
+    #[command(hide = true)]
+    Network(network::Args),
     Diagnose(diagnose::Args),
     Daemon(daemon::Args),
     Version(version::Args),
@@ -88,6 +92,8 @@ impl Cli {
             Some(Command::Logs(args)) => args.json,
             Some(Command::Version(args)) => args.json,
             Some(Command::Diagnose(args)) => args.json(),
+            Some(Command::Policy(args)) => args.json(),
+            Some(Command::Network(args)) => args.json(),
             Some(Command::Daemon(args)) => {
                 matches!(args.command, daemon::Command::Status { json: true })
             }
@@ -126,6 +132,8 @@ impl Cli {
         match command {
             Command::Run(args) => run::run(context, args),
             Command::Exec(args) => exec::run(context, args),
+            Command::Policy(args) => policy::run(context, args),
+            Command::Network(args) => network::run(context, args).map(done),
             Command::Create(args) => create::run(context, args).map(done),
             Command::Ls(args) => ls::run(context, args).map(done),
             Command::Inspect(args) => inspect::run(context, args).map(done),

@@ -4,8 +4,12 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use sbx_api::policy::{
+    CheckAnswer, CheckRequest, PolicyInit, ProxyConfigChange, ProxyConfigState, RuleList,
+    RuleRemoval, RuleRequest,
+};
 use sbx_api::{
-    CreateRequest, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Sandbox, SandboxList,
+    CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Sandbox, SandboxList,
     ShutdownRequest, Started,
 };
 use sbx_engine::socket::connect_unix;
@@ -61,7 +65,7 @@ impl<'a> Client<'a> {
         Ok(list.sandboxes)
     }
 
-    pub(crate) fn create(&self, request: &CreateRequest) -> Result<Sandbox, Failure> {
+    pub(crate) fn create(&self, request: &CreateRequest) -> Result<Created, Failure> {
         self.call("POST", "/v1/sandboxes", &Some(request), SLOW)
     }
 
@@ -125,6 +129,46 @@ impl<'a> Client<'a> {
     pub(crate) fn set_log_levels(&self, levels: &LogLevels) -> Result<(), Failure> {
         self.send("PUT", "/v1/daemon/log-level", &Some(levels), QUICK)
             .map(drop)
+    }
+
+    pub(crate) fn init_policy(&self, request: &PolicyInit) -> Result<(), Failure> {
+        self.send("POST", "/v1/policy/init", &Some(request), QUICK)
+            .map(drop)
+    }
+
+    pub(crate) fn add_rule(&self, request: &RuleRequest) -> Result<RuleList, Failure> {
+        let add = |client: &Self| client.call("POST", "/v1/policy/rules", &Some(request), QUICK);
+        match &request.sandbox {
+            Some(name) => self.named(name, add),
+            None => add(self),
+        }
+    }
+
+    pub(crate) fn remove_rules(&self, request: &RuleRemoval) -> Result<RuleList, Failure> {
+        self.call("POST", "/v1/policy/rules/remove", &Some(request), QUICK)
+    }
+
+    pub(crate) fn reset_policy(&self) -> Result<(), Failure> {
+        self.send("POST", "/v1/policy/reset", &NOTHING, SLOW)
+            .map(drop)
+    }
+
+    pub(crate) fn check_policy(&self, request: &CheckRequest) -> Result<CheckAnswer, Failure> {
+        let check = |client: &Self| client.call("POST", "/v1/policy/check", &Some(request), QUICK);
+        match &request.sandbox {
+            Some(name) => self.named(name, check),
+            None => check(self),
+        }
+    }
+
+    pub(crate) fn change_proxy_config(
+        &self,
+        name: &str,
+        change: &ProxyConfigChange,
+    ) -> Result<ProxyConfigState, Failure> {
+        self.named(name, |client| {
+            client.call("POST", &route(name, "/proxy-config"), &Some(change), QUICK)
+        })
     }
 
     /// A connection to the daemon; starts it when that is wanted and needed.

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use sbx_engine::StateDir;
+use sbx_engine::policybook::default_proxy_config;
 
 use crate::failure::Failure;
 
@@ -84,12 +85,20 @@ impl Env {
             .map(PathBuf::from)
     }
 
+    fn sbx_home(&self) -> Option<&Path> {
+        self.get(SBX_HOME)
+            .filter(|root| !root.is_empty())
+            .map(Path::new)
+    }
+
+    /// The network settings that a new sandbox begins with.
+    pub(crate) fn default_proxy_config(&self) -> PathBuf {
+        default_proxy_config(&self.home().unwrap_or_default(), self.sbx_home())
+    }
+
     /// Where everything of the engine lies; nothing is created by asking.
     pub(crate) fn state_dir(&self) -> Result<StateDir, Failure> {
-        let sbx_home = self
-            .get(SBX_HOME)
-            .filter(|root| !root.is_empty())
-            .map(Path::new);
+        let sbx_home = self.sbx_home();
         let home = self.home();
         if home.is_none() && sbx_home.is_none() {
             return Err(

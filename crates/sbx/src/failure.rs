@@ -6,6 +6,7 @@ use std::io;
 use sbx_api::{ErrorBody, ErrorCode};
 use sbx_engine::EngineError;
 use sbx_engine::name::NameError;
+use sbx_engine::policybook::PolicyBookError;
 use sbx_engine::statedir::StateError;
 
 /// Decides the exit code, and the word that programs see.
@@ -172,6 +173,16 @@ impl From<StateError> for Failure {
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
+        Self::from(ErrorBody {
+            message: with_causes(&error),
+            code: error.code(),
+            hint: error.hint(),
+        })
+    }
+}
+
+impl From<PolicyBookError> for Failure {
+    fn from(error: PolicyBookError) -> Self {
         Self::from(ErrorBody {
             message: with_causes(&error),
             code: error.code(),

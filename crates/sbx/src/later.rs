@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use crate::failure::{Failure, Kind};
 
 /// Commands that exist there and not yet here.
-const COMMANDS: [&str; 17] = [
-    "cp", "env", "kit", "logout", "mcp", "network", "policy", "ports", "prune", "reset", "save",
-    "secret", "settings", "setup", "skills", "template", "tui",
+const COMMANDS: [&str; 15] = [
+    "cp", "env", "kit", "logout", "mcp", "ports", "prune", "reset", "save", "secret", "settings",
+    "setup", "skills", "template", "tui",
 ];
 
 pub(crate) fn is_later_command(name: &str) -> bool {
@@ -31,8 +31,6 @@ pub(crate) struct LaterFlags {
     kit: Vec<String>,
     #[arg(short = 'p', long, hide = true)]
     publish: Vec<String>,
-    #[arg(long, hide = true)]
-    deny_network: Vec<String>,
     #[arg(long, hide = true)]
     profile: Option<String>,
     #[arg(long, hide = true)]
@@ -77,7 +75,6 @@ impl LaterFlags {
             ("--memory", !self.memory.as_deref().unwrap_or("").is_empty()),
             ("--kit", !self.kit.is_empty()),
             ("--publish", !self.publish.is_empty()),
-            ("--deny-network", !self.deny_network.is_empty()),
             ("--profile", self.profile.is_some()),
             ("--static-mcp", !self.static_mcp.is_empty()),
             ("--mcp", !self.mcp.is_empty()),

@@ -19,6 +19,7 @@ mod http;
 mod init;
 mod later;
 mod names;
+mod netlog;
 mod plumbing;
 mod reading;
 mod relay;
@@ -26,6 +27,7 @@ mod statusfile;
 mod terminal;
 mod text;
 mod ui;
+mod when;
 mod workspace;
 
 use std::ffi::OsString;

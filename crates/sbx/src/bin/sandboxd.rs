@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use sandboxd::ServeConfig;
 use sbx_engine::StateDir;
 use sbx_engine::error::chain;
+use sbx_engine::policybook::default_proxy_config;
 
 /// What a client that started us waits for on our stdout.
 const READY: &[u8] = b"ready\n";
@@ -38,10 +39,12 @@ fn serve() -> Result<(), String> {
     let moved = value("SBX_HOME").map(PathBuf::from);
     let state = StateDir::locate(&home, moved.as_deref()).map_err(|error| chain(&error))?;
     let path = value("PATH").unwrap_or_default();
+    let default_proxy_config = default_proxy_config(&home, moved.as_deref());
     let served = sandboxd::serve(ServeConfig {
         state,
         path_dirs: std::env::split_paths(&path).collect(),
         log_level: value("SANDBOXD_LOG_LEVEL").and_then(|level| level.into_string().ok()),
+        default_proxy_config,
         sudo: sudo(),
         on_ready: Box::new(say_ready),
     });

@@ -46,6 +46,9 @@ pub(crate) struct CreateFlags {
     /// Refuse when this machine is not of that platform, such as linux/amd64
     #[arg(long, value_name = "OS/ARCH")]
     pub(crate) platform: Option<String>,
+    /// Never let it reach these hosts, whatever the network policy allows; can be given again
+    #[arg(long, value_name = "RESOURCES")]
+    pub(crate) deny_network: Vec<String>,
     #[command(flatten)]
     pub(crate) later: LaterFlags,
 }
@@ -87,18 +90,22 @@ pub(crate) fn create(
     flags: &CreateFlags,
 ) -> Result<Sandbox, Failure> {
     let caller = caller(context, workspaces.first())?;
-    let sandbox = client.create(&CreateRequest {
+    let created = client.create(&CreateRequest {
         name: Some(name.as_str().to_owned()),
         agent: agent.name().to_owned(),
         workspaces,
         env: flags.env.resolve_text(&context.env)?,
         caller,
         platform: flags.platform.clone(),
+        deny_network: flags.deny_network.clone(),
     })?;
-    for warning in &sandbox.warnings {
+    for notice in &created.notices {
+        context.ui.note(notice);
+    }
+    for warning in &created.sandbox.warnings {
         context.ui.warning(warning);
     }
-    Ok(sandbox)
+    Ok(created.sandbox)
 }
 
 /// What was made, for a person who watches.

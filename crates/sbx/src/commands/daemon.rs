@@ -149,7 +149,7 @@ fn terminate(client: &Client<'_>) -> Result<(), Failure> {
     rustix::process::kill_process(peer.pid, rustix::process::Signal::TERM).map_err(failed)
 }
 
-fn wait_until_gone(client: &Client<'_>) -> Result<(), Failure> {
+pub(crate) fn wait_until_gone(client: &Client<'_>) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     let mut wait = Duration::from_millis(1);
     while Instant::now() < deadline {

@@ -73,6 +73,7 @@ fn to_json(sandbox: &Sandbox, daemon: Option<&DaemonInfo>, now: Timestamp) -> Va
         "backend": backend(sandbox.backend),
         "mode": sandbox.mode,
         "isolation": sandbox.isolation,
+        "network": sandbox.network,
         "image": sandbox.template,
         "kits": [],
         "ports": [],

@@ -8,11 +8,13 @@ use sbx_proto::exec::Exec;
 
 use super::create::{self, CreateFlags};
 use super::exec::add_term;
+use super::policy::quoted;
 use crate::agents::{self, Agent};
 use crate::attach::{self, Outcome, Streams};
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
+use crate::netlog::{Mark, NetworkLog, denied_hosts};
 use crate::plumbing::Stdin;
 use crate::workspace;
 
@@ -70,7 +72,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     if args.detached {
         return detached(context, &client, args, &sandbox);
     }
+    let log = NetworkLog::of(client.state());
+    let before = log.end(&sandbox.name);
     let result = session(context, &client, args, &sandbox);
+    if !args.quiet
+        && let Some(denials) = denials(&log, &sandbox.name, before)
+    {
+        context.ui.note(denials);
+    }
     if args.rm
         && let Err(failure) = client.remove(&sandbox.name, true)
     {
@@ -181,8 +190,12 @@ fn check_existing(
         .hint(format!("sbx run --name {name}")));
     }
     if args.flags.platform.is_some() {
-        return Err(conflict(format!(
-            "--platform can only be used when creating a new sandbox, and `{name}` exists"
+        return Err(only_for_new("--platform", name));
+    }
+    if !args.flags.deny_network.is_empty() {
+        let resources = quoted(&args.flags.deny_network.join(","));
+        return Err(only_for_new("--deny-network", name).hint(format!(
+            "sbx policy deny network --sandbox {name} {resources}"
         )));
     }
     let mut stored = sandbox.workspaces.iter();
@@ -205,6 +218,25 @@ fn check_existing(
         .hint(format!("sbx rm {name}, or choose another name with --name")));
     }
     Ok(())
+}
+
+/// What the network policy refused since the mark, in a line; a log that cannot be read is no reason to fail.
+fn denials(log: &NetworkLog, name: &str, mut mark: Mark) -> Option<String> {
+    let entries = log.read_on(name, &mut mark).ok()?;
+    let (hosts, them) = match denied_hosts(&entries.lines) {
+        0 => return None,
+        1 => ("1 host was".to_owned(), "it"),
+        several => (format!("{several} hosts were"), "them"),
+    };
+    Some(format!(
+        "{hosts} denied by the network policy; sbx policy log {name} shows {them}"
+    ))
+}
+
+fn only_for_new(flag: &str, name: &str) -> Failure {
+    conflict(format!(
+        "{flag} can only be used when creating a new sandbox, and `{name}` exists"
+    ))
 }
 
 fn conflict(message: String) -> Failure {

@@ -1,0 +1,148 @@
+//! `sbx network log`
+
+use sbx_proxy::audit::{Entrance, Line, Outcome};
+use serde_json::{Value, json};
+
+use crate::commands::policy::log::{check_name, read};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::netlog::{Filter, NetworkLog, place};
+use crate::text;
+
+/// Show what sandboxes requested, one line per request
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "sbx network log [SANDBOX] [OPTIONS]")]
+pub(crate) struct Args {
+    /// Only this sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show the latest N requests only; 0 is all of them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: usize,
+    /// Print the entries only, without a heading
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let log = NetworkLog::of(&context.state()?);
+    if let Some(sandbox) = &args.sandbox {
+        check_name(context, &log, sandbox)?;
+    }
+    let mut lines = read(context, &log, args.sandbox.as_deref(), &Filter::default())?;
+    if args.limit > 0 {
+        let skipped = lines.len().saturating_sub(args.limit);
+        lines.drain(..skipped);
+    }
+    if args.json {
+        let entries: Vec<Value> = lines.iter().map(entry).collect();
+        return context.ui.json(&json!({"entries": entries}));
+    }
+    context.ui.data(to_text(&lines, args.quiet))
+}
+
+fn entry(line: &Line) -> Value {
+    json!({
+        "timestamp": line.time,
+        "sandbox": line.sandbox,
+        "type": kind(line),
+        "method": method(line),
+        "url": url(line),
+        "action": action(line),
+    })
+}
+
+fn to_text(lines: &[Line], quiet: bool) -> String {
+    if lines.is_empty() {
+        return if quiet { "" } else { "No requests found.\n" }.to_owned();
+    }
+    let header = ["TIMESTAMP", "SANDBOX", "TYPE", "METHOD", "URL", "ACTION"];
+    let mut rows = Vec::new();
+    if !quiet {
+        rows.push(header.map(str::to_owned).to_vec());
+    }
+    for line in lines {
+        rows.push(vec![
+            line.time.to_string(),
+            text::one_line(&line.sandbox),
+            kind(line).to_owned(),
+            method(line).to_owned(),
+            text::one_line(&url(line)),
+            action(line).to_owned(),
+        ]);
+    }
+    text::table(&rows).join("\n") + "\n"
+}
+
+fn kind(line: &Line) -> &'static str {
+    match (line.entrance, line.port) {
+        (Entrance::Dns, _) => "dns",
+        (Entrance::Http, _) | (Entrance::Transparent, Some(80)) => "http",
+        (Entrance::Connect, _) | (Entrance::Transparent, Some(443)) => "https",
+        (Entrance::Transparent | Entrance::Socks5, _) => "tcp",
+    }
+}
+
+/// Only CONNECT is known: what is inside a request is not written down.
+fn method(line: &Line) -> &'static str {
+    match line.entrance {
+        Entrance::Connect => "CONNECT",
+        Entrance::Http | Entrance::Transparent | Entrance::Socks5 | Entrance::Dns => "",
+    }
+}
+
+fn url(line: &Line) -> String {
+    match kind(line) {
+        "http" => format!("http://{}/", place(line)),
+        "https" => format!("https://{}/", place(line)),
+        _ => place(line),
+    }
+}
+
+fn action(line: &Line) -> &'static str {
+    match line.verdict {
+        Outcome::Allow => "allow",
+        Outcome::Deny => "deny",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlog::tests::line;
+
+    #[test]
+    fn the_shape_of_an_entry() {
+        let line = line("dev", "a.test", Outcome::Deny);
+        let expected = json!({
+            "timestamp": "2026-01-29T10:15:25Z",
+            "sandbox": "dev",
+            "type": "https",
+            "method": "CONNECT",
+            "url": "https://a.test:443/",
+            "action": "deny",
+        });
+        assert_eq!(entry(&line), expected);
+        let text = "\
+TIMESTAMP             SANDBOX  TYPE   METHOD   URL                  ACTION
+2026-01-29T10:15:25Z  dev      https  CONNECT  https://a.test:443/  deny
+";
+        assert_eq!(to_text(std::slice::from_ref(&line), false), text);
+        assert_eq!(to_text(&[line], true).lines().count(), 1);
+        assert_eq!(to_text(&[], true), "");
+    }
+
+    #[test]
+    fn other_traffic_has_no_url() {
+        let mut ssh = line("dev", "git.test", Outcome::Allow);
+        ssh.entrance = Entrance::Transparent;
+        ssh.port = Some(22);
+        assert_eq!((kind(&ssh), url(&ssh).as_str()), ("tcp", "git.test:22"));
+        ssh.entrance = Entrance::Dns;
+        ssh.port = None;
+        assert_eq!((kind(&ssh), url(&ssh).as_str()), ("dns", "git.test"));
+    }
+}

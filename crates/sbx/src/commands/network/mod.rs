@@ -1,0 +1,33 @@
+//! `sbx network`: the older commands for the network of a sandbox.
+
+mod log;
+mod proxy;
+
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// The older commands for what a sandbox may reach; `sbx policy` is the newer one
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Proxy(proxy::Args),
+    Log(log::Args),
+}
+
+impl Args {
+    pub(crate) fn json(&self) -> bool {
+        matches!(&self.command, Command::Log(args) if args.json)
+    }
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::Proxy(args) => proxy::run(context, args),
+        Command::Log(args) => log::run(context, args),
+    }
+}

@@ -1,0 +1,119 @@
+//! `sbx network proxy`
+
+use sbx_api::policy::ProxyConfigChange;
+use sbx_policy::{OlderPattern, ProxyConfig, ProxyMode};
+
+use crate::client::{Absent, Client};
+use crate::commands::policy::{book, existing};
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+
+/// Show or change the older network settings of a sandbox
+///
+/// They lie in the sandbox's `proxy-config.json` and hold beside the rules of `sbx policy`: each side can allow,
+/// and a block of either side wins. `*.example.com` means every name below example.com here, `*` everything;
+/// `--policy allow` allows HTTP and HTTPS only. Without options the settings are shown.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "sbx network proxy SANDBOX [OPTIONS]",
+    after_help = "Examples:\n  sbx network proxy dev\n  sbx network proxy dev --policy deny --allow-host api.example.com\n  \
+                  sbx network proxy dev --block-cidr 10.0.0.0/8"
+)]
+pub(crate) struct Args {
+    /// Name of the sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: String,
+    /// What holds for hosts that are not named
+    #[arg(long, value_parser = ["allow", "deny"])]
+    policy: Option<String>,
+    /// Allow a host; can be given again, as all of these
+    #[arg(long, value_name = "HOST")]
+    allow_host: Vec<String>,
+    /// Block a host
+    #[arg(long, value_name = "HOST")]
+    block_host: Vec<String>,
+    /// Never look into the encrypted connections to a host
+    #[arg(long, value_name = "HOST")]
+    bypass_host: Vec<String>,
+    /// Allow a network
+    #[arg(long, value_name = "CIDR")]
+    allow_cidr: Vec<String>,
+    /// Block a network
+    #[arg(long, value_name = "CIDR")]
+    block_cidr: Vec<String>,
+    /// Never look into the encrypted connections to a network
+    #[arg(long, value_name = "CIDR")]
+    bypass_cidr: Vec<String>,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let name = existing(context, &args.sandbox)?;
+    let change = ProxyConfigChange {
+        policy: args.policy.clone(),
+        allow_host: args.allow_host.clone(),
+        block_host: args.block_host.clone(),
+        bypass_host: args.bypass_host.clone(),
+        allow_cidr: args.allow_cidr.clone(),
+        block_cidr: args.block_cidr.clone(),
+        bypass_cidr: args.bypass_cidr.clone(),
+    };
+    let config = if change == ProxyConfigChange::default() {
+        book(context)?.proxy_config(&name)?
+    } else {
+        let client = Client::new(context, Absent::Start)?;
+        let state = client.change_proxy_config(&args.sandbox, &change)?;
+        let config = state.config.map(serde_json::from_value).transpose();
+        config.map_err(|error| {
+            let message = format!("the daemon's answer is not understood: {error}");
+            Failure::new(Kind::Engine, message)
+        })?
+    };
+    context.ui.data(to_text(config.as_ref()))
+}
+
+/// Labelled lines, in the order of the file.
+fn to_text(config: Option<&ProxyConfig>) -> String {
+    let Some(config) = config else {
+        return "No proxy-config.json: only the rules of `sbx policy` hold.\n".to_owned();
+    };
+    let policy = match config.policy {
+        Some(ProxyMode::Allow) => "allow",
+        Some(ProxyMode::Deny) => "deny",
+        None => "as `sbx policy` says",
+    };
+    let mut text = format!("Policy:          {policy}\n");
+    let network = &config.network;
+    for (label, entries) in [
+        ("Allowed hosts:", &network.allowed_domains),
+        ("Blocked hosts:", &network.blocked_domains),
+        ("Bypassed hosts:", &network.bypass_domains),
+        ("Allowed CIDRs:", &network.allow_cidr),
+        ("Blocked CIDRs:", &network.block_cidr),
+        ("Bypassed CIDRs:", &network.bypass_cidr),
+    ] {
+        let entries: Vec<String> = entries.iter().map(OlderPattern::to_string).collect();
+        if !entries.is_empty() {
+            text.push_str(&format!("{label:<17}{}\n", entries.join(", ")));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_in_words() {
+        let config = ProxyConfig::parse(
+            r#"{"policy": "deny",
+                "network": {"allowedDomains": ["a.test", "*.b.test"], "blockCIDR": ["10.0.0.0/8"]}}"#,
+        );
+        let config = config.unwrap();
+        assert_eq!(
+            to_text(Some(&config)),
+            "Policy:          deny\nAllowed hosts:   a.test, *.b.test\nBlocked CIDRs:   10.0.0.0/8\n"
+        );
+        assert!(to_text(None).starts_with("No proxy-config.json"));
+    }
+}

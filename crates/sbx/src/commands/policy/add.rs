@@ -1,0 +1,180 @@
+//! What `sbx policy allow` and `sbx policy deny` have in common.
+
+use sbx_api::policy::{PolicyRule, RuleDecision, RuleRequest};
+use sbx_engine::SandboxName;
+use sbx_policy::Pattern;
+
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::when;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Hosts, addresses and networks, separated by commas
+    #[arg(value_name = "RESOURCES", required = true)]
+    resources: Vec<String>,
+    /// Only for this sandbox
+    #[arg(long, value_name = "SANDBOX")]
+    sandbox: Option<String>,
+    /// The rule ends by itself after this time, such as 10m or 2h
+    #[arg(long = "for", value_name = "DURATION")]
+    for_: Option<String>,
+}
+
+pub(crate) fn run(context: &Context, args: &Args, decision: RuleDecision) -> Result<(), Failure> {
+    let request = request(args, decision)?;
+    let client = Client::new(context, Absent::Start)?;
+    let added = client.add_rule(&request)?;
+    if let Some(notice) = &added.notice {
+        context.ui.note(notice);
+    }
+    for existing in &added.existing {
+        context.ui.note(format!(
+            "{} has this decision already, by rule {}",
+            existing.resource, existing.rule_id
+        ));
+    }
+    let lines: String = added
+        .rules
+        .iter()
+        .map(|rule| line("added to", rule))
+        .collect();
+    context.ui.data(lines)
+}
+
+/// Checked before anything is started.
+fn request(args: &Args, decision: RuleDecision) -> Result<RuleRequest, Failure> {
+    let verb = word(decision);
+    let text = match args.resources.as_slice() {
+        [one] => one,
+        several => return Err(several_words(verb, args.sandbox.as_deref(), several)),
+    };
+    let patterns = Pattern::parse_list(text)
+        .map_err(|error| Failure::new(Kind::BadRequest, error.to_string()))?;
+    let for_seconds = args.for_.as_deref().map(when::duration).transpose()?;
+    if let Some(name) = &args.sandbox {
+        SandboxName::parse(name)?;
+    }
+    Ok(RuleRequest {
+        decision,
+        sandbox: args.sandbox.clone(),
+        resources: patterns.iter().map(Pattern::to_string).collect(),
+        for_seconds,
+    })
+}
+
+/// The older form `NAME RESOURCES`, or a list with spaces: said with the command that is meant.
+fn several_words(verb: &str, sandbox: Option<&str>, words: &[String]) -> Failure {
+    let looks_like_host = |word: &String| word.contains(['.', '*', ':', '/', ',']);
+    let base = format!("sbx policy {verb} network");
+    match words {
+        [name, rest @ ..]
+            if sandbox.is_none() && !looks_like_host(name) && SandboxName::parse(name).is_ok() =>
+        {
+            Failure::usage("the sandbox is named with `--sandbox`").hint(format!(
+                "{base} --sandbox {name} {}",
+                quoted(&rest.join(","))
+            ))
+        }
+        _ => {
+            let scope = sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"));
+            Failure::usage("resources are one word, separated by commas")
+                .hint(format!("{base}{scope} {}", quoted(&words.join(","))))
+        }
+    }
+}
+
+/// As a shell reads it back.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:/@%+=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// `Rule added to policy local (scope: sandbox:dev): ID (a.test)`
+pub(crate) fn line(done: &str, rule: &PolicyRule) -> String {
+    let until = match rule.expires_at {
+        Some(expires) => format!(", until {expires}"),
+        None => String::new(),
+    };
+    format!(
+        "Rule {done} policy {} (scope: {}): {} ({}){until}\n",
+        rule.policy_id,
+        rule.scope,
+        rule.id,
+        rule.resources.join(",")
+    )
+}
+
+pub(crate) fn word(decision: RuleDecision) -> &'static str {
+    match decision {
+        RuleDecision::Allow => "allow",
+        RuleDecision::Deny => "deny",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(words: &[&str], sandbox: Option<&str>) -> Result<RuleRequest, Failure> {
+        let args = Args {
+            resources: words.iter().map(|word| (*word).to_owned()).collect(),
+            sandbox: sandbox.map(str::to_owned),
+            for_: Some("10m".into()),
+        };
+        request(&args, RuleDecision::Allow)
+    }
+
+    #[test]
+    fn lists_become_one_request() {
+        let request = asked(&["a.test:443, *.B.test"], Some("dev")).unwrap();
+        assert_eq!(request.resources, ["a.test:443", "*.b.test"]);
+        assert_eq!(request.for_seconds, Some(600));
+        assert_eq!(request.sandbox.as_deref(), Some("dev"));
+    }
+
+    #[test]
+    fn wrong_forms_are_answered_with_the_right_one() {
+        for (words, sandbox, hint) in [
+            (
+                &["dev", "*.a.test"][..],
+                None,
+                "sbx policy allow network --sandbox dev '*.a.test'",
+            ),
+            (
+                &["a.test", "b.test"],
+                None,
+                "sbx policy allow network a.test,b.test",
+            ),
+            (
+                &["a", "b"],
+                Some("dev"),
+                "sbx policy allow network --sandbox dev a,b",
+            ),
+        ] {
+            let failure = asked(words, sandbox).unwrap_err();
+            assert_eq!(failure.kind, Kind::Usage);
+            assert_eq!(failure.hint.as_deref(), Some(hint));
+        }
+        for bad in ["", "*", "https://a.test/x", "a.test:0", "10.0.0.1/8"] {
+            assert_eq!(
+                asked(&[bad], None).unwrap_err().kind,
+                Kind::BadRequest,
+                "{bad}"
+            );
+        }
+        assert!(asked(&["a.test"], Some("a_b")).is_err());
+    }
+
+    #[test]
+    fn words_for_a_shell() {
+        assert_eq!(quoted("a.test:443,b.test"), "a.test:443,b.test");
+        assert_eq!(quoted("*.a"), "'*.a'");
+        assert_eq!(quoted("a'b"), r"'a'\''b'");
+        assert_eq!(quoted(""), "''");
+    }
+}

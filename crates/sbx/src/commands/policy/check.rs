@@ -1,0 +1,156 @@
+//! `sbx policy check`
+
+use std::sync::Arc;
+
+use sbx_api::policy::{CheckAnswer, CheckRequest};
+use sbx_engine::policybook::{Question, answer};
+use sbx_policy::Target;
+
+use super::{book, existing};
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::text;
+
+/// Tell whether something would be allowed, and why
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Tell whether a host may be reached; the exit code is 1 when it may not
+    ///
+    /// TARGET is a host, `host:port`, an address or a URL. The port is 443 when none is given; a URL that is
+    /// not of HTTP needs one. Names are looked up, since the address has a say.
+    #[command(after_help = "Examples:\n  sbx policy check network example.com\n  \
+                            sbx policy check network --sandbox dev --json https://a.test/v1")]
+    Network(Network),
+}
+
+#[derive(Debug, clap::Args)]
+struct Network {
+    #[arg(value_name = "TARGET")]
+    target: String,
+    /// For this sandbox; else by the rules that hold for all
+    #[arg(long, value_name = "SANDBOX")]
+    sandbox: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Also print the rule, the addresses and what would change the answer
+    #[arg(long)]
+    verbose: bool,
+}
+
+impl Args {
+    pub(crate) fn json(&self) -> bool {
+        let What::Network(args) = &self.what;
+        args.json
+    }
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
+    let What::Network(args) = &args.what;
+    let target = Target::parse_loose(&args.target)
+        .map_err(|error| Failure::new(Kind::BadRequest, error.to_string()))?;
+    let answer = ask(context, args, &target)?;
+    if args.json {
+        context.ui.json(&answer)?;
+    } else {
+        context.ui.data(to_text(&answer, args.verbose))?;
+    }
+    Ok(u8::from(!answer.allowed))
+}
+
+/// Asks the daemon when one runs: it knows what names led to. Else the rules are read and asked here.
+fn ask(context: &Context, args: &Network, target: &Target) -> Result<CheckAnswer, Failure> {
+    let client = Client::new(context, Absent::Report)?;
+    let request = CheckRequest {
+        sandbox: args.sandbox.clone(),
+        target: args.target.clone(),
+    };
+    match client.check_policy(&request) {
+        Err(failure) if failure.kind == Kind::NoDaemon => {}
+        other => return other,
+    }
+    if let Some(name) = &args.sandbox {
+        existing(context, name)?;
+    }
+    let sandbox = args.sandbox.as_deref();
+    let policy = Arc::new(book(context)?.policy_for(sandbox)?);
+    let judged = sbx_proxy::check_blocking(policy, target)
+        .map_err(|error| Failure::failed(format!("cannot look up names: {error}")))?;
+    Ok(answer(&Question {
+        sandbox,
+        asked: &args.target,
+        target,
+        verdict: &judged.verdict,
+        addresses: &judged.addresses,
+    }))
+}
+
+fn to_text(answer: &CheckAnswer, verbose: bool) -> String {
+    let verdict = if answer.allowed { "Allowed" } else { "Denied" };
+    let mut lines = vec![
+        format!("{verdict}: {}", answer.resource_value),
+        "Governance: not managed, local rules decide".to_owned(),
+        format!("Context: {}", answer.context),
+    ];
+    let mut add = |label: &str, value: &Option<String>| {
+        if let Some(value) = value {
+            lines.push(format!("{label}: {value}"));
+        }
+    };
+    add("Reason", &answer.reason);
+    if verbose {
+        add("Rule", &answer.rule);
+        add("Rule id", &answer.rule_id);
+        add("Origin", &answer.origin);
+        add("Kind", &answer.deny_kind);
+        let addresses = (!answer.addresses.is_empty()).then(|| answer.addresses.join(", "));
+        add("Addresses", &addresses);
+        add("To change it", &answer.hint);
+    }
+    lines
+        .iter()
+        .map(|line| text::one_line(line) + "\n")
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use sbx_api::policy::Governance;
+
+    use super::*;
+
+    #[test]
+    fn answers_in_words() {
+        let answer = CheckAnswer {
+            action: "net:connect:tcp".into(),
+            allowed: false,
+            context: "sandbox:dev".into(),
+            deny_kind: Some("implicit".into()),
+            governance: Governance { active: false },
+            origin: None,
+            reason: Some("No matching allow rule (default deny)".into()),
+            resource_type: "net:domain".into(),
+            resource_value: "a.test:443".into(),
+            rule: None,
+            rule_id: None,
+            target: "a.test".into(),
+            kind: "network".into(),
+            addresses: vec![],
+            hint: Some("sbx policy allow network --sandbox dev a.test:443".into()),
+        };
+        let short = "Denied: a.test:443\nGovernance: not managed, local rules decide\n\
+                     Context: sandbox:dev\nReason: No matching allow rule (default deny)\n";
+        assert_eq!(to_text(&answer, false), short);
+        let long = format!(
+            "{short}Kind: implicit\nTo change it: sbx policy allow network --sandbox dev a.test:443\n"
+        );
+        assert_eq!(to_text(&answer, true), long);
+    }
+}

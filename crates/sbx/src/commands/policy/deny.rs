@@ -1,0 +1,29 @@
+//! `sbx policy deny`
+
+use sbx_api::policy::RuleDecision;
+
+use super::add;
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// Deny sandboxes to reach something
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Deny hosts, for all sandboxes or for one, whatever other rules allow
+    ///
+    /// RESOURCES is written as for `sbx policy allow network`.
+    #[command(after_help = "Examples:\n  sbx policy deny network example.com\n  \
+                            sbx policy deny network --sandbox dev '**'")]
+    Network(add::Args),
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let What::Network(args) = &args.what;
+    add::run(context, args, RuleDecision::Deny)
+}

@@ -1,0 +1,308 @@
+//! `sbx policy log`
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread::sleep;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use sbx_policy::Pattern;
+use sbx_proxy::audit::{Line, Outcome, Phase};
+use serde_json::{Value, json};
+
+use super::RuleType;
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::netlog::{Filter, Mark, NetworkLog, Row, place, rows, via};
+use crate::{text, when};
+
+/// How often the files are looked at.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Show what sandboxes reached and what they were refused
+///
+/// Requests to the same place in the same way are one row. The log of a sandbox stays when the sandbox is
+/// removed.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "sbx policy log [SANDBOX] [OPTIONS]",
+    after_help = "Examples:\n  sbx policy log dev --verdict deny\n  sbx policy log dev --since 10m --json\n  \
+                  sbx policy log -f"
+)]
+pub(crate) struct Args {
+    /// Only this sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show the latest N rows only; 0 is all of them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: usize,
+    /// Print the entries only, without headings
+    #[arg(short = 'q', long)]
+    quiet: bool,
+    /// What the entries are about; there are none about files
+    #[arg(long = "type", value_enum, default_value_t = RuleType::All)]
+    kind: RuleType,
+    /// Print what happens from now on, a line each, until interrupted; with --since or --limit also what happened before
+    #[arg(short = 'f', long)]
+    follow: bool,
+    /// Nothing before this: a duration back (10m, 2d), or a moment (2026-01-31T12:00:00Z)
+    #[arg(long, value_name = "WHEN")]
+    since: Option<String>,
+    /// Nothing from this on
+    #[arg(long, value_name = "WHEN")]
+    until: Option<String>,
+    /// Only hosts that this matches, written as in rules
+    #[arg(long, value_name = "PATTERN")]
+    host: Option<String>,
+    /// Only what was allowed, or only what was denied
+    #[arg(long, value_enum)]
+    verdict: Option<Verdict>,
+    /// Also names that were looked up and allowed
+    #[arg(long)]
+    dns: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Verdict {
+    Allow,
+    Deny,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let filter = filter(args, Timestamp::now())?;
+    let log = NetworkLog::of(&context.state()?);
+    if let Some(sandbox) = &args.sandbox {
+        check_name(context, &log, sandbox)?;
+    }
+    if args.follow {
+        return follow(context, args, &log, &filter);
+    }
+    let mut found = rows(&read(context, &log, args.sandbox.as_deref(), &filter)?);
+    if args.kind == RuleType::Filesystem {
+        found.clear();
+    }
+    if args.limit > 0 {
+        found.truncate(args.limit);
+    }
+    if args.json {
+        return context.ui.json(&to_json(&found));
+    }
+    context
+        .ui
+        .data(to_text(&found, args.quiet, &TimeZone::system()))
+}
+
+/// The lines that the filter takes; others that cannot be read are reported.
+pub(crate) fn read(
+    context: &Context,
+    log: &NetworkLog,
+    sandbox: Option<&str>,
+    filter: &Filter,
+) -> Result<Vec<Line>, Failure> {
+    let mut entries = log.read(sandbox)?;
+    if entries.damaged > 0 {
+        context.ui.warning(format!(
+            "{} damaged line(s) of the network log were skipped",
+            entries.damaged
+        ));
+    }
+    entries.lines.retain(|line| filter.takes(line));
+    Ok(entries.lines)
+}
+
+/// A sandbox that neither exists nor has left a log is a slip.
+pub(crate) fn check_name(context: &Context, log: &NetworkLog, name: &str) -> Result<(), Failure> {
+    if log.sandboxes()?.iter().any(|known| known == name) {
+        return Ok(());
+    }
+    super::existing(context, name).map(drop)
+}
+
+fn filter(args: &Args, now: Timestamp) -> Result<Filter, Failure> {
+    let moment = |text: &Option<String>| text.as_deref().map(|t| when::moment(t, now)).transpose();
+    let pattern = |text: &String| {
+        text.parse::<Pattern>()
+            .map_err(|error| Failure::new(Kind::BadRequest, format!("--host: {error}")))
+    };
+    Ok(Filter {
+        since: moment(&args.since)?,
+        until: moment(&args.until)?,
+        host: args.host.as_ref().map(pattern).transpose()?,
+        verdict: args.verdict.map(|verdict| match verdict {
+            Verdict::Allow => Outcome::Allow,
+            Verdict::Deny => Outcome::Deny,
+        }),
+        dns: args.dns,
+    })
+}
+
+fn to_json(rows: &[Row]) -> Value {
+    let hosts = |verdict: Outcome| -> Vec<Value> {
+        let rows = rows.iter().filter(|row| row.verdict == verdict);
+        rows.map(|row| {
+            json!({
+                "host": row.host,
+                "vm_name": row.sandbox,
+                "proxy_type": via(row.proxy),
+                "rule": row.rule,
+                "last_seen": row.last_seen,
+                "since": row.since,
+                "count_since": row.count,
+                "reason": row.reason,
+            })
+        })
+        .collect()
+    };
+    json!({"blocked_hosts": hosts(Outcome::Deny), "allowed_hosts": hosts(Outcome::Allow)})
+}
+
+fn to_text(rows: &[Row], quiet: bool, zone: &TimeZone) -> String {
+    let mut tables = Vec::new();
+    for (title, verdict) in [
+        ("Blocked requests:", Outcome::Deny),
+        ("Allowed requests:", Outcome::Allow),
+    ] {
+        let mut cells: Vec<Vec<String>> = rows
+            .iter()
+            .filter(|row| row.verdict == verdict)
+            .map(|row| cells(row, zone))
+            .collect();
+        if cells.is_empty() {
+            continue;
+        }
+        if quiet {
+            tables.push(text::table(&cells).join("\n") + "\n");
+            continue;
+        }
+        let header = [
+            "SANDBOX",
+            "TYPE",
+            "HOST",
+            "PROXY",
+            "RULE",
+            "REASON",
+            "LAST SEEN",
+            "COUNT",
+        ];
+        cells.insert(0, header.map(str::to_owned).to_vec());
+        tables.push(format!("{title}\n{}\n", text::table(&cells).join("\n")));
+    }
+    match (tables.is_empty(), quiet) {
+        (true, true) => String::new(),
+        (true, false) => "No requests found.\n".to_owned(),
+        (false, true) => tables.concat(),
+        (false, false) => tables.join("\n"),
+    }
+}
+
+fn cells(row: &Row, zone: &TimeZone) -> Vec<String> {
+    vec![
+        text::one_line(&row.sandbox),
+        "network".to_owned(),
+        text::one_line(&row.host),
+        via(row.proxy).to_owned(),
+        text::one_line(&row.rule),
+        text::one_line(&row.reason),
+        seen(row.last_seen, zone),
+        row.count.to_string(),
+    ]
+}
+
+/// `10:15:25 29-Jan`
+fn seen(time: Timestamp, zone: &TimeZone) -> String {
+    let time = time.to_zoned(zone.clone());
+    time.strftime("%H:%M:%S %d-%b").to_string()
+}
+
+/// Prints lines as they come, for ever.
+fn follow(
+    context: &Context,
+    args: &Args,
+    log: &NetworkLog,
+    filter: &Filter,
+) -> Result<(), Failure> {
+    let mut tail = Tail::default();
+    let earlier = args.since.is_some() || args.limit > 0;
+    let mut lines = tail.look(log, args.sandbox.as_deref())?;
+    lines.retain(|line| filter.takes(line));
+    if !earlier {
+        lines.clear();
+    } else if args.limit > 0 {
+        let skipped = lines.len().saturating_sub(args.limit);
+        lines.drain(..skipped);
+    }
+    let zone = TimeZone::system();
+    loop {
+        for line in &lines {
+            if let Some(text) = tail.shown(line, args.json, &zone)? {
+                context.ui.data(text)?;
+            }
+        }
+        sleep(PAUSE);
+        lines = tail.look(log, args.sandbox.as_deref())?;
+        lines.retain(|line| filter.takes(line));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tail {
+    marks: BTreeMap<String, Mark>,
+    /// Connections that were shown while they were open.
+    open: BTreeSet<(String, Timestamp, u64)>,
+}
+
+impl Tail {
+    /// What is new, in the order of time.
+    fn look(&mut self, log: &NetworkLog, sandbox: Option<&str>) -> Result<Vec<Line>, Failure> {
+        let sandboxes = match sandbox {
+            Some(sandbox) => vec![sandbox.to_owned()],
+            None => log.sandboxes()?,
+        };
+        let mut lines = Vec::new();
+        for sandbox in sandboxes {
+            let mark = self.marks.entry(sandbox.clone()).or_default();
+            lines.extend(log.read_on(&sandbox, mark)?.lines);
+        }
+        lines.sort_by_key(|line| line.time);
+        Ok(lines)
+    }
+
+    /// The line as JSON, or as text; the end of a connection that was shown already is no news in text.
+    fn shown(
+        &mut self,
+        line: &Line,
+        json: bool,
+        zone: &TimeZone,
+    ) -> Result<Option<String>, Failure> {
+        if json {
+            let text = serde_json::to_string(line)
+                .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
+            return Ok(Some(text + "\n"));
+        }
+        let key = (line.sandbox.clone(), line.time, line.id);
+        if self.open.remove(&key) {
+            return Ok(None);
+        }
+        if line.phase == Phase::Open {
+            self.open.insert(key);
+        }
+        let verdict = match line.verdict {
+            Outcome::Allow => "allow",
+            Outcome::Deny => "deny",
+        };
+        Ok(Some(format!(
+            "{}  {verdict:<5}  {}  {}  {}  {}\n",
+            seen(line.time, zone),
+            text::one_line(&line.sandbox),
+            text::one_line(&place(line)),
+            via(line.proxy),
+            text::one_line(&line.reason),
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests;

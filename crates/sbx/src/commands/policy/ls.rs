@@ -1,0 +1,300 @@
+//! `sbx policy ls`
+
+use jiff::Timestamp;
+use sbx_api::policy::{PolicyRule, RuleDecision};
+use sbx_engine::policybook::shown;
+use serde_json::json;
+
+use super::add::word;
+use super::{RuleType, book, existing, note_when_unchosen};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::text;
+
+/// List the rules that hold
+///
+/// Without SANDBOX the rules of all sandboxes are listed, else those that hold for that one.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "sbx policy ls [SANDBOX] [OPTIONS]")]
+pub(crate) struct Args {
+    /// Only what holds for this sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: Option<String>,
+    /// One line per rule, with ids and resources
+    #[arg(long)]
+    wide: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// What the rules are about; there are none about files
+    #[arg(long = "type", value_enum, default_value_t = RuleType::All)]
+    kind: RuleType,
+    /// Only rules from there
+    #[arg(long, value_enum)]
+    source: Option<Source>,
+    /// Only rules that allow, or only those that deny
+    #[arg(long, value_enum)]
+    decision: Option<Decision>,
+    /// Also rules that have expired
+    #[arg(long)]
+    include_inactive: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Source {
+    Local,
+    Org,
+    Kit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Decision {
+    Allow,
+    Deny,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let book = book(context)?;
+    let rules = match &args.sandbox {
+        Some(name) => book.rules_for(Some(existing(context, name)?.as_str()))?,
+        None => book.all_rules()?,
+    };
+    let now = Timestamp::now();
+    let mut rules: Vec<PolicyRule> = rules
+        .iter()
+        .map(|rule| shown(rule, now))
+        .filter(|rule| args.takes(rule))
+        .collect();
+    // What holds for all comes first.
+    rules.sort_by(|a, b| a.scope.cmp(&b.scope));
+    if args.json {
+        return context.ui.json(&json!({"rules": rules}));
+    }
+    let mut lines = if args.wide {
+        wide(&rules, args.include_inactive)
+    } else {
+        overview(&rules, args.include_inactive)
+    };
+    if let Some(header) = lines.first_mut() {
+        *header = context.ui.heading(header);
+    }
+    note_when_unchosen(context, &book)?;
+    if rules.is_empty() {
+        return context.ui.data("No rules found.\n");
+    }
+    context.ui.data(lines.join("\n") + "\n")
+}
+
+impl Args {
+    fn takes(&self, rule: &PolicyRule) -> bool {
+        let source = match self.source {
+            None => true,
+            Some(Source::Local) => source(rule) == "local",
+            Some(Source::Org) => source(rule) == "org",
+            Some(Source::Kit) => source(rule) == "kit",
+        };
+        let decision = match self.decision {
+            None => true,
+            Some(Decision::Allow) => rule.decision == RuleDecision::Allow,
+            Some(Decision::Deny) => rule.decision == RuleDecision::Deny,
+        };
+        source
+            && decision
+            && self.kind != RuleType::Filesystem
+            && (self.include_inactive || rule.status == "active")
+    }
+}
+
+/// The word of the `SOURCE` column: everything that this user made or chose is local.
+pub(crate) fn source(rule: &PolicyRule) -> &str {
+    match rule.origin.as_str() {
+        "kit" => "kit",
+        "org" => "org",
+        _ => "local",
+    }
+}
+
+/// A line per policy.
+fn overview(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
+    let mut header = vec!["POLICY", "SOURCE", "APPLIES TO", "SUMMARY"];
+    if inactive {
+        header.push("STATUS");
+    }
+    let mut rows = vec![header.into_iter().map(str::to_owned).collect()];
+    for group in groups(rules, inactive) {
+        let Some(first) = group.first() else { continue };
+        let mut row = vec![
+            text::one_line(&first.policy_id),
+            source(first).to_owned(),
+            text::one_line(&first.applies_to),
+            summary(&group),
+        ];
+        if inactive {
+            row.push(first.status.clone());
+        }
+        rows.push(row);
+    }
+    text::table(&rows)
+}
+
+/// Rules of one policy, scope and status, in the order in which they come.
+pub(crate) fn groups<'a>(
+    rules: impl IntoIterator<Item = &'a PolicyRule>,
+    by_status: bool,
+) -> Vec<Vec<&'a PolicyRule>> {
+    let mut groups: Vec<Vec<&PolicyRule>> = Vec::new();
+    for rule in rules {
+        let same = |group: &&mut Vec<&PolicyRule>| {
+            group.first().is_some_and(|first| {
+                (&first.policy_id, &first.scope) == (&rule.policy_id, &rule.scope)
+                    && (!by_status || first.status == rule.status)
+            })
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(rule),
+            None => groups.push(vec![rule]),
+        }
+    }
+    groups
+}
+
+/// `6 allow rules (193 resources), 1 deny rule (2 resources)`
+fn summary(rules: &[&PolicyRule]) -> String {
+    let counted = |count: usize, what: &str| {
+        let plural = if count == 1 { "" } else { "s" };
+        format!("{count} {what}{plural}")
+    };
+    let mut parts = Vec::new();
+    for decision in [RuleDecision::Allow, RuleDecision::Deny] {
+        let of_decision = || rules.iter().filter(|rule| rule.decision == decision);
+        let count = of_decision().count();
+        if count > 0 {
+            let resources: usize = of_decision().map(|rule| rule.resources.len()).sum();
+            parts.push(format!(
+                "{} ({})",
+                counted(count, &format!("{} rule", word(decision))),
+                counted(resources, "resource")
+            ));
+        }
+    }
+    parts.join(", ")
+}
+
+/// A line per rule.
+fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
+    let mut header = vec![
+        "SOURCE",
+        "APPLIES TO",
+        "POLICY",
+        "POLICY_ID",
+        "RULE",
+        "RULE_ID",
+        "TYPE",
+        "DECISION",
+        "RESOURCES",
+    ];
+    if inactive {
+        header.push("STATUS");
+    }
+    let mut rows = vec![header.into_iter().map(str::to_owned).collect()];
+    for rule in rules {
+        let mut row = vec![
+            source(rule).to_owned(),
+            rule.applies_to.clone(),
+            rule.policy_id.clone(),
+            rule.policy_id.clone(),
+            rule.name.clone(),
+            rule.id.clone(),
+            rule.resource_type.clone(),
+            word(rule.decision).to_owned(),
+            rule.resources.join(","),
+        ];
+        if inactive {
+            row.push(rule.status.clone());
+        }
+        rows.push(row.iter().map(|cell| text::one_line(cell)).collect());
+    }
+    text::table(&rows)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn rule(name: &str, decision: RuleDecision, resources: &[&str]) -> PolicyRule {
+        PolicyRule {
+            id: format!("id-of-{name}"),
+            name: name.into(),
+            policy_id: "local-policy".into(),
+            scope: "global".into(),
+            applies_to: "all".into(),
+            resource_type: "network".into(),
+            decision,
+            resources: resources.iter().map(|text| (*text).to_owned()).collect(),
+            origin: "local".into(),
+            layer: "local".into(),
+            status: "active".into(),
+            editable: true,
+            sandbox_id: None,
+            traffic: None,
+            expires_at: None,
+        }
+    }
+
+    fn some() -> Vec<PolicyRule> {
+        let mut scoped = rule("mine", RuleDecision::Deny, &["**"]);
+        scoped.policy_id = "local".into();
+        scoped.scope = "sandbox:dev".into();
+        scoped.applies_to = "sandbox:dev".into();
+        scoped.origin = "scoped".into();
+        let mut over = rule("old", RuleDecision::Allow, &["c.test"]);
+        over.status = "inactive".into();
+        vec![
+            rule("one", RuleDecision::Allow, &["a.test:443", "*.b.test"]),
+            scoped,
+            rule("two", RuleDecision::Deny, &["x.test"]),
+            over,
+        ]
+    }
+
+    #[test]
+    fn a_line_per_policy() {
+        let rules = &some()[..3];
+        assert_eq!(
+            overview(rules, false),
+            [
+                "POLICY        SOURCE  APPLIES TO   SUMMARY",
+                "local-policy  local   all          1 allow rule (2 resources), 1 deny rule (1 resource)",
+                "local         local   sandbox:dev  1 deny rule (1 resource)",
+            ]
+        );
+        let with_status = overview(&some(), true);
+        assert!(with_status[0].ends_with("STATUS"), "{with_status:#?}");
+        assert_eq!(with_status.len(), 4);
+        assert!(with_status[3].ends_with("inactive"), "{with_status:#?}");
+    }
+
+    #[test]
+    fn a_line_per_rule() {
+        assert_eq!(
+            wide(&some()[..2], false),
+            [
+                "SOURCE  APPLIES TO   POLICY        POLICY_ID     RULE  RULE_ID     TYPE     DECISION  RESOURCES",
+                "local   all          local-policy  local-policy  one   id-of-one   network  allow     a.test:443,*.b.test",
+                "local   sandbox:dev  local         local         mine  id-of-mine  network  deny      **",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_shape_of_the_json() {
+        let expected = json!({
+            "id": "id-of-one", "name": "one", "policy_id": "local-policy", "scope": "global",
+            "applies_to": "all", "resource_type": "network", "decision": "allow",
+            "resources": ["a.test"], "origin": "local", "layer": "local", "status": "active",
+            "editable": true,
+        });
+        let rule = rule("one", RuleDecision::Allow, &["a.test"]);
+        assert_eq!(serde_json::to_value(rule).unwrap(), expected);
+    }
+}

@@ -1,0 +1,66 @@
+//! `sbx policy rm`
+
+use sbx_api::policy::RuleRemoval;
+use sbx_policy::Pattern;
+
+use super::add::line;
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+
+/// Remove rules
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Remove rules about hosts
+    ///
+    /// With both `--id` and `--resource` only what matches both is removed. A resource is taken out of the rules
+    /// that name it; a rule without resources goes.
+    #[command(
+        after_help = "Examples:\n  sbx policy rm network --resource a.test\n  \
+                            sbx policy rm network --sandbox dev --id 0b4f..."
+    )]
+    Network(Network),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("which").required(true).multiple(true))]
+struct Network {
+    /// A rule of this sandbox; else one of all sandboxes
+    #[arg(long, value_name = "SANDBOX")]
+    sandbox: Option<String>,
+    /// The rule's id, which `sbx policy ls --wide` shows
+    #[arg(long, value_name = "ID", group = "which")]
+    id: Option<String>,
+    /// Resources as rules name them, separated by commas
+    #[arg(long = "resource", value_name = "RESOURCES", group = "which")]
+    resources: Option<String>,
+    #[arg(short = 'f', long, hide = true)]
+    force: bool,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let What::Network(args) = &args.what;
+    let resources = match &args.resources {
+        None => Vec::new(),
+        Some(text) => Pattern::parse_list(text)
+            .map_err(|error| Failure::new(Kind::BadRequest, error.to_string()))?,
+    };
+    let client = Client::new(context, Absent::Start)?;
+    let removed = client.remove_rules(&RuleRemoval {
+        sandbox: args.sandbox.clone(),
+        id: args.id.clone(),
+        resources: resources.iter().map(Pattern::to_string).collect(),
+    })?;
+    let lines: String = removed
+        .rules
+        .iter()
+        .map(|rule| line("removed from", rule))
+        .collect();
+    context.ui.data(lines)
+}

@@ -1,0 +1,171 @@
+//! `sbx policy suggest`
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use sbx_policy::{Host, Protocol, Suggestion, Target, suggest};
+use sbx_proxy::audit::{Line, Outcome};
+use serde_json::{Value, json};
+
+use super::add::quoted;
+use super::log::read;
+use super::{book, existing};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::netlog::{Filter, NetworkLog};
+
+/// Show the rules that would allow what a sandbox was denied
+///
+/// The smallest set of rules, as commands to look at and to run. What is allowed by now, and what a rule denies on
+/// purpose, is left out.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Name of the sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let name = existing(context, &args.sandbox)?;
+    let log = NetworkLog::of(&context.state()?);
+    let filter = Filter {
+        verdict: Some(Outcome::Deny),
+        ..Filter::default()
+    };
+    let lines = read(context, &log, Some(name.as_str()), &filter)?;
+    let policy = book(context)?.policy_for(Some(name.as_str()))?;
+    let now = Timestamp::now();
+    // By the rules of now: what was denied then may be allowed, or denied on purpose.
+    let still_denied = |target: &Target| {
+        let verdict = policy.decide(target, Protocol::Web, now);
+        !verdict.allowed && verdict.kind != sbx_policy::Kind::Explicit
+    };
+    let suggestion = suggest(targets(&lines).into_iter().filter(still_denied));
+    if args.json {
+        return context.ui.json(&to_json(name.as_str(), &suggestion));
+    }
+    for unsolved in &suggestion.unsolved {
+        let target = &unsolved.target;
+        context.ui.note(match &unsolved.resource {
+            Some(resource) => format!(
+                "not suggested: {target} {}; if it is meant: {}",
+                unsolved.reason,
+                command(name.as_str(), &resource.to_string())
+            ),
+            None => format!("not suggested: {target} {}", unsolved.reason),
+        });
+    }
+    if suggestion.rules.is_empty() {
+        context
+            .ui
+            .note("Nothing to suggest: no denied request would need a rule.");
+    }
+    context.ui.data(to_text(name.as_str(), &suggestion))
+}
+
+/// What was asked for. A name that was only looked up stands for HTTPS, unless a port is known.
+fn targets(lines: &[Line]) -> BTreeSet<Target> {
+    let target = |line: &Line, port| {
+        let host = Host::parse(&line.host).ok()?;
+        Some(Target { host, port })
+    };
+    let mut targets: BTreeSet<Target> = lines
+        .iter()
+        .filter_map(|line| target(line, line.port?))
+        .collect();
+    let looked_up: Vec<Target> = lines
+        .iter()
+        .filter(|line| line.port.is_none())
+        .filter_map(|line| target(line, 443))
+        .filter(|wanted| !targets.iter().any(|known| known.host == wanted.host))
+        .collect();
+    targets.extend(looked_up);
+    targets
+}
+
+/// A command per rule, each with its reason as a comment that a shell skips.
+fn to_text(sandbox: &str, suggestion: &Suggestion) -> String {
+    let mut text = String::new();
+    for rule in &suggestion.rules {
+        let command = command(sandbox, &rule.resource.to_string());
+        text.push_str(&format!("{command}  # {}\n", rule.why));
+    }
+    text
+}
+
+fn to_json(sandbox: &str, suggestion: &Suggestion) -> Value {
+    let shown =
+        |targets: &[Target]| -> Vec<String> { targets.iter().map(Target::to_string).collect() };
+    let rules: Vec<Value> = suggestion
+        .rules
+        .iter()
+        .map(|rule| {
+            let resource = rule.resource.to_string();
+            json!({
+                "command": command(sandbox, &resource),
+                "resource": resource,
+                "covers": shown(&rule.covers),
+                "why": rule.why,
+            })
+        })
+        .collect();
+    let unsolved: Vec<Value> = suggestion
+        .unsolved
+        .iter()
+        .map(|unsolved| {
+            json!({
+                "target": unsolved.target.to_string(),
+                "resource": unsolved.resource.as_ref().map(ToString::to_string),
+                "reason": unsolved.reason,
+            })
+        })
+        .collect();
+    json!({"sandbox": sandbox, "rules": rules, "unsolved": unsolved})
+}
+
+fn command(sandbox: &str, resource: &str) -> String {
+    format!(
+        "sbx policy allow network --sandbox {sandbox} {}",
+        quoted(resource)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlog::tests::line;
+
+    #[test]
+    fn commands_with_reasons() {
+        let hosts = ["a.x.test", "b.x.test", "c.x.test", "other.test"];
+        let lines: Vec<Line> = hosts.map(|host| line("dev", host, Outcome::Deny)).to_vec();
+        let suggestion = suggest(targets(&lines));
+        assert_eq!(
+            to_text("dev", &suggestion),
+            "sbx policy allow network --sandbox dev other.test:443  # denied on port 443\n\
+             sbx policy allow network --sandbox dev '*.x.test:443'  # 3 siblings denied on port 443\n"
+        );
+        let json = to_json("dev", &suggestion);
+        assert_eq!(json["rules"][0]["covers"], json!(["other.test:443"]));
+        assert_eq!(json["unsolved"], json!([]));
+    }
+
+    #[test]
+    fn names_that_were_only_looked_up() {
+        let mut lookup = line("dev", "a.test", Outcome::Deny);
+        lookup.port = None;
+        let mut ssh = line("dev", "b.test", Outcome::Deny);
+        ssh.port = Some(22);
+        let mut both = ssh.clone();
+        both.port = None;
+        let bad = line("dev", "not a host", Outcome::Deny);
+        let shown: Vec<String> = targets(&[lookup, ssh, both, bad])
+            .iter()
+            .map(Target::to_string)
+            .collect();
+        assert_eq!(shown, ["a.test:443", "b.test:22"]);
+    }
+}

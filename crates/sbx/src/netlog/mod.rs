@@ -1,0 +1,323 @@
+//! The network log, read from its files: no daemon is needed and nothing is created.
+//!
+//! [`NetworkLog`] finds and reads lines, [`Filter`] picks some, [`rows`] counts them.
+
+mod filter;
+mod rows;
+
+pub(crate) use filter::Filter;
+pub(crate) use rows::{Row, denied_hosts, place, rows, via};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use sbx_engine::StateDir;
+use sbx_proxy::audit::{self, Line, Phase};
+
+use crate::failure::Failure;
+
+/// Files are rotated long before they are as large as this.
+const MAX_FILE: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub(crate) struct NetworkLog {
+    dir: PathBuf,
+}
+
+/// How far the log of one sandbox has been read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The inode; none when there was no file.
+    file: Option<u64>,
+    offset: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    pub(crate) lines: Vec<Line>,
+    /// Lines that could not be read.
+    pub(crate) damaged: usize,
+    /// The last line has no end: it is being written, or was cut off.
+    unfinished: bool,
+}
+
+impl NetworkLog {
+    pub(crate) fn of(state: &StateDir) -> Self {
+        Self {
+            dir: state.network_log(),
+        }
+    }
+
+    /// The sandboxes that have a log; they need not exist any more.
+    pub(crate) fn sandboxes(&self) -> Result<Vec<String>, Failure> {
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(unreadable(&self.dir, &error)),
+        };
+        let mut names = BTreeSet::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| unreadable(&self.dir, &error))?;
+            names.extend(entry.file_name().to_str().and_then(sandbox_of));
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    /// Everything about one sandbox, or about all of them, in the order of time.
+    pub(crate) fn read(&self, sandbox: Option<&str>) -> Result<Entries, Failure> {
+        let sandboxes = match sandbox {
+            Some(sandbox) => vec![sandbox.to_owned()],
+            None => self.sandboxes()?,
+        };
+        let mut all = Entries::default();
+        for sandbox in sandboxes {
+            let entries = self.read_on(&sandbox, &mut Mark::default())?;
+            all.lines.extend(entries.lines);
+            all.damaged += entries.damaged + usize::from(entries.unfinished);
+        }
+        all.lines = joined(all.lines);
+        all.lines.sort_by_key(|line| line.time);
+        Ok(all)
+    }
+
+    /// The end of a sandbox's log.
+    pub(crate) fn end(&self, sandbox: &str) -> Mark {
+        match fs::metadata(audit::file(&self.dir, sandbox)) {
+            Ok(meta) => Mark {
+                file: Some(meta.ino()),
+                offset: meta.len(),
+            },
+            Err(_) => Mark::default(),
+        }
+    }
+
+    /// What was added after the mark, which moves on behind the last whole line.
+    pub(crate) fn read_on(&self, sandbox: &str, mark: &mut Mark) -> Result<Entries, Failure> {
+        let mut files = self.open(sandbox)?;
+        let known = |files: &[Opened]| files.iter().position(|f| Some(f.inode) == mark.file);
+        let mut start = known(&files);
+        if mark.file.is_some() && start.is_none() {
+            // Files that are rotated at this very moment can be missed once.
+            files = self.open(sandbox)?;
+            start = known(&files);
+        }
+        let mut entries = Entries::default();
+        let mut offset = start.map_or(0, |_| mark.offset);
+        for opened in files.into_iter().skip(start.unwrap_or(0)) {
+            let read = entries
+                .add(opened.file, offset)
+                .map_err(|error| unreadable(&opened.path, &error))?;
+            *mark = Mark {
+                file: Some(opened.inode),
+                offset: offset + read,
+            };
+            offset = 0;
+        }
+        Ok(entries)
+    }
+
+    /// The files that exist, oldest first.
+    fn open(&self, sandbox: &str) -> Result<Vec<Opened>, Failure> {
+        let mut opened: Vec<Opened> = Vec::new();
+        for path in audit::files(&self.dir, sandbox) {
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(unreadable(&path, &error)),
+            };
+            let inode = file
+                .metadata()
+                .map_err(|error| unreadable(&path, &error))?
+                .ino();
+            // Renamed between two of our steps.
+            opened.retain(|other| other.inode != inode);
+            opened.push(Opened { path, file, inode });
+        }
+        Ok(opened)
+    }
+}
+
+#[derive(Debug)]
+struct Opened {
+    path: PathBuf,
+    file: File,
+    inode: u64,
+}
+
+impl Entries {
+    /// Adds the lines after `offset`; says how many bytes the whole ones have.
+    fn add(&mut self, mut file: File, offset: u64) -> io::Result<u64> {
+        file.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE).read_to_end(&mut bytes)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n');
+        let whole = whole.map_or(0, |last| last + 1);
+        self.unfinished = bytes.len() > whole;
+        let (bytes, _) = bytes.split_at(whole);
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            match serde_json::from_slice(line) {
+                Ok(line) => self.lines.push(line),
+                Err(_) => self.damaged += 1,
+            }
+        }
+        Ok(whole as u64)
+    }
+}
+
+/// A connection that was written down while it was open and again when it ended is one.
+fn joined(lines: Vec<Line>) -> Vec<Line> {
+    let mut open: BTreeMap<(String, Timestamp, u64), usize> = BTreeMap::new();
+    let mut joined: Vec<Line> = Vec::with_capacity(lines.len());
+    for line in lines {
+        let key = (line.sandbox.clone(), line.time, line.id);
+        match open.remove(&key).and_then(|place| joined.get_mut(place)) {
+            Some(earlier) => *earlier = line,
+            None => {
+                if line.phase == Phase::Open {
+                    open.insert(key, joined.len());
+                }
+                joined.push(line);
+            }
+        }
+    }
+    joined
+}
+
+/// `NAME.jsonl` and `NAME.jsonl.3` are of `NAME`.
+fn sandbox_of(file: &str) -> Option<String> {
+    let current = match file.rsplit_once('.') {
+        Some((rest, number)) if number.parse::<u32>().is_ok() => rest,
+        _ => file,
+    };
+    current.strip_suffix(".jsonl").map(str::to_owned)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    Failure::failed(format!(
+        "cannot read the network log `{}`: {error}",
+        path.display()
+    ))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::io::Write;
+
+    use sbx_proxy::audit::{Entrance, Outcome, Via};
+
+    use super::*;
+
+    pub(crate) fn line(sandbox: &str, host: &str, verdict: Outcome) -> Line {
+        Line {
+            time: "2026-01-29T10:15:25Z".parse().unwrap(),
+            sandbox: sandbox.into(),
+            id: 1,
+            entrance: Entrance::Connect,
+            proxy: Via::Forward,
+            host: host.into(),
+            port: Some(443),
+            address: None,
+            verdict,
+            rule: None,
+            rule_name: None,
+            reason: "No matching allow rule (default deny)".into(),
+            sent: 0,
+            received: 0,
+            duration_ms: 0,
+            phase: Phase::Closed,
+            error: None,
+        }
+    }
+
+    fn append(path: &Path, text: &str) {
+        let mut file = File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn text(line: &Line) -> String {
+        serde_json::to_string(line).unwrap() + "\n"
+    }
+
+    fn log() -> (tempfile::TempDir, NetworkLog) {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().to_owned();
+        (temp, NetworkLog { dir })
+    }
+
+    #[test]
+    fn files_belong_to_sandboxes() {
+        for (file, sandbox) in [
+            ("ab.jsonl", Some("ab")),
+            ("ab.jsonl.4", Some("ab")),
+            ("a.b.jsonl", Some("a.b")),
+            ("ab.jsonl.1.jsonl", Some("ab.jsonl.1")),
+            ("ab.json", None),
+            ("ab.1", None),
+        ] {
+            assert_eq!(sandbox_of(file).as_deref(), sandbox, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_missing_log_is_an_empty_one() {
+        let log = NetworkLog {
+            dir: "/nowhere/at/all".into(),
+        };
+        assert!(log.sandboxes().unwrap().is_empty());
+        assert!(log.read(None).unwrap().lines.is_empty());
+        assert_eq!(log.end("ab"), Mark::default());
+    }
+
+    #[test]
+    fn damaged_lines_are_counted_and_phases_joined() {
+        let (temp, log) = log();
+        let mut open = line("ab", "a.test", Outcome::Allow);
+        open.phase = Phase::Open;
+        let mut closed = open.clone();
+        closed.phase = Phase::Closed;
+        closed.received = 7;
+        let content = [
+            &text(&open),
+            "garbage\n",
+            &text(&closed),
+            "{\"time\":\"2026",
+        ]
+        .concat();
+        append(&temp.path().join("ab.jsonl"), &content);
+        let entries = log.read(None).unwrap();
+        assert_eq!((entries.lines, entries.damaged), (vec![closed], 2));
+    }
+
+    #[test]
+    fn a_mark_survives_rotation_and_half_lines() {
+        let (temp, log) = log();
+        let path = |name: &str| temp.path().join(name);
+        let hosts = |mark: &mut Mark| -> Vec<String> {
+            let entries = log.read_on("ab", mark).unwrap();
+            entries.lines.into_iter().map(|line| line.host).collect()
+        };
+        let deny = |host| text(&line("ab", host, Outcome::Deny));
+        append(&path("ab.jsonl"), &deny("one"));
+        let mut mark = log.end("ab");
+        assert_eq!(hosts(&mut mark), [""; 0]);
+        let two = deny("two");
+        let (half, rest) = two.split_at(9);
+        append(&path("ab.jsonl"), half);
+        assert_eq!(hosts(&mut mark), [""; 0]);
+        append(&path("ab.jsonl"), rest);
+        append(&path("ab.jsonl"), &deny("three"));
+        fs::rename(path("ab.jsonl"), path("ab.jsonl.1")).unwrap();
+        append(&path("ab.jsonl"), &deny("four"));
+        assert_eq!(hosts(&mut mark), ["two", "three", "four"]);
+        assert_eq!(hosts(&mut mark), [""; 0]);
+        assert_eq!(hosts(&mut Mark::default()).len(), 4);
+    }
+}

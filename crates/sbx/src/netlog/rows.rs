@@ -1,0 +1,158 @@
+//! Lines that say the same, counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use sbx_proxy::audit::{Line, Outcome, Via};
+
+/// What a sandbox did with one `host:port` in one way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) sandbox: String,
+    /// `host:port`; a name that was only looked up has no port.
+    pub(crate) host: String,
+    pub(crate) proxy: Via,
+    pub(crate) verdict: Outcome,
+    /// Of the latest line.
+    pub(crate) rule: String,
+    pub(crate) reason: String,
+    pub(crate) last_seen: Timestamp,
+    pub(crate) since: Timestamp,
+    pub(crate) count: u64,
+}
+
+/// One row per sandbox, `host:port`, way and verdict; the latest first.
+pub(crate) fn rows(lines: &[Line]) -> Vec<Row> {
+    let mut found: BTreeMap<(&str, String, &str, bool), Row> = BTreeMap::new();
+    for line in lines {
+        let host = place(line);
+        let allowed = line.verdict == Outcome::Allow;
+        let key = (
+            line.sandbox.as_str(),
+            host.clone(),
+            via(line.proxy),
+            allowed,
+        );
+        let row = found.entry(key).or_insert_with(|| Row {
+            sandbox: line.sandbox.clone(),
+            host,
+            proxy: line.proxy,
+            verdict: line.verdict,
+            rule: String::new(),
+            reason: String::new(),
+            last_seen: line.time,
+            since: line.time,
+            count: 0,
+        });
+        row.count += 1;
+        row.since = row.since.min(line.time);
+        if line.time >= row.last_seen {
+            row.last_seen = line.time;
+            row.rule = line
+                .rule_name
+                .clone()
+                .or_else(|| line.rule.clone())
+                .unwrap_or_default();
+            row.reason.clone_from(&line.reason);
+        }
+    }
+    let mut rows: Vec<Row> = found.into_values().collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.last_seen));
+    rows
+}
+
+/// How many different places were refused. A refused look-up of a name is about the same place as a refused
+/// connection to it.
+pub(crate) fn denied_hosts(lines: &[Line]) -> usize {
+    let denied = || lines.iter().filter(|line| line.verdict == Outcome::Deny);
+    let dialled: BTreeSet<_> = denied()
+        .filter_map(|line| Some((line.host.as_str(), line.port?)))
+        .collect();
+    let named: BTreeSet<_> = denied()
+        .filter(|line| line.port.is_none())
+        .map(|line| line.host.as_str())
+        .filter(|host| !dialled.iter().any(|(dialled, _)| dialled == host))
+        .collect();
+    dialled.len() + named.len()
+}
+
+/// `host:port` as people write it.
+pub(crate) fn place(line: &Line) -> String {
+    match line.port {
+        Some(port) if line.host.contains(':') => format!("[{}]:{port}", line.host),
+        Some(port) => format!("{}:{port}", line.host),
+        None => line.host.clone(),
+    }
+}
+
+/// The word of the `PROXY` column.
+pub(crate) fn via(via: Via) -> &'static str {
+    match via {
+        Via::Forward => "forward",
+        Via::ForwardBypass => "forward-bypass",
+        Via::Transparent => "transparent",
+        Via::Network => "network",
+        Via::Dns => "dns",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlog::tests::line;
+
+    #[test]
+    fn the_same_is_counted_and_the_latest_explains() {
+        let first = line("ab", "a.test", Outcome::Deny);
+        let mut second = first.clone();
+        second.time = "2026-01-29T10:20:00Z".parse().unwrap();
+        second.rule_name = Some("no-a".into());
+        second.rule = Some("id".into());
+        second.reason = "later".into();
+        let allowed = line("ab", "a.test", Outcome::Allow);
+        let rows = rows(&[first.clone(), allowed, second.clone()]);
+        assert_eq!(rows.len(), 2);
+        let expected = Row {
+            sandbox: "ab".into(),
+            host: "a.test:443".into(),
+            proxy: Via::Forward,
+            verdict: Outcome::Deny,
+            rule: "no-a".into(),
+            reason: "later".into(),
+            last_seen: second.time,
+            since: first.time,
+            count: 2,
+        };
+        assert_eq!(rows[0], expected);
+    }
+
+    #[test]
+    fn refused_places_are_counted_once() {
+        let connect = line("ab", "a.test", Outcome::Deny);
+        let mut other_port = connect.clone();
+        other_port.port = Some(80);
+        let mut lookup = connect.clone();
+        lookup.port = None;
+        let mut only_lookup = lookup.clone();
+        only_lookup.host = "b.test".into();
+        let allowed = line("ab", "c.test", Outcome::Allow);
+        let all = [
+            connect.clone(),
+            connect,
+            other_port,
+            lookup,
+            only_lookup,
+            allowed,
+        ];
+        assert_eq!(denied_hosts(&all), 3);
+        assert_eq!(denied_hosts(&[]), 0);
+    }
+
+    #[test]
+    fn addresses_with_colons_stand_in_brackets() {
+        let mut six = line("ab", "2001:db8::1", Outcome::Deny);
+        assert_eq!(place(&six), "[2001:db8::1]:443");
+        six.port = None;
+        assert_eq!(place(&six), "2001:db8::1");
+    }
+}
