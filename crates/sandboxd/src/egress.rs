@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
@@ -21,6 +21,7 @@ use sbx_proxy::{Gate, Outlet, Settings, Sockets, limits, system_dial, system_loo
 use tokio::sync::watch;
 
 use crate::reload::{Judging, PolicyReload};
+use crate::rule_files::RuleFiles;
 
 /// As the seed layout has it; the key lies beside it and is never shown to the sandbox.
 const CA_DIR: &str = "proxy_cacerts";
@@ -29,16 +30,13 @@ const KEY_FILE: &str = "proxy-ca.key";
 /// The name of the authority, which is part of every certificate that it signs.
 const LABEL_FILE: &str = "proxy-ca.name";
 
-/// Where the lines about all sandboxes' connections are.
-pub fn network_log(state: &StateDir) -> PathBuf {
-    state.root().join("log/network")
-}
-
 /// All outlets of a daemon.
 pub struct Outlets {
     state: StateDir,
     book: Arc<PolicyBook>,
     max_connections: usize,
+    /// None where the kernel gives none: then only what the API changes is noticed at once.
+    files: Option<Arc<RuleFiles>>,
     attached: Mutex<BTreeMap<SandboxName, Attached>>,
 }
 
@@ -57,12 +55,22 @@ impl fmt::Debug for Outlets {
 impl Outlets {
     /// `descriptors` is how many this process may have.
     pub fn new(state: StateDir, book: Arc<PolicyBook>, descriptors: u64) -> Self {
+        let files = RuleFiles::new()
+            .and_then(|files| files.watch(state.root()).map(|()| Arc::new(files)))
+            .inspect_err(|error| tracing::warn!(%error, "edits of the rules' files go unnoticed"))
+            .ok();
         Self {
             state,
             book,
+            files,
             max_connections: limits::per_sandbox(descriptors),
             attached: Mutex::default(),
         }
+    }
+
+    /// The files in which people may edit rules.
+    pub(crate) fn files(&self) -> Option<Arc<RuleFiles>> {
+        self.files.clone()
     }
 
     fn gate(&self, sandbox: Option<&str>) -> Arc<Gate> {
@@ -101,7 +109,7 @@ impl Outlets {
         let (sender, policy) = watch::channel(self.compiled(Some(sandbox.as_str())));
         let settings = Settings {
             sandbox: sandbox.to_string(),
-            log_dir: network_log(&self.state),
+            log_dir: self.state.network_log(),
             authority,
             lookup: system_lookup(),
             dial: system_dial(),
@@ -128,6 +136,12 @@ impl Egress for Outlets {
     fn attach(&self, sandbox: &SandboxName, listeners: Listeners) -> Result<(), String> {
         let attached = self.serve(sandbox, listeners).map_err(|e| chain(&e))?;
         self.attached().insert(sandbox.clone(), attached);
+        let dir = self.state.sandbox(sandbox);
+        if let Some(files) = &self.files
+            && let Err(error) = files.watch(dir.path())
+        {
+            tracing::warn!(%sandbox, %error, "edits of its proxy-config.json go unnoticed");
+        }
         // The rules may have changed while it was being made.
         self.reload();
         Ok(())

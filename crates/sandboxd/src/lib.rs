@@ -11,9 +11,10 @@ mod policy_handlers;
 mod reload;
 mod reply;
 mod routes;
+mod rule_files;
 mod serve;
 
-pub use egress::{Outlets, network_log};
+pub use egress::Outlets;
 pub use logging::Levels;
 pub use reload::{Judging, PolicyReload};
 pub use routes::{App, openapi, router};

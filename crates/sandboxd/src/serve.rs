@@ -26,6 +26,7 @@ use tokio::sync::Notify;
 use crate::egress::Outlets;
 use crate::logging::Levels;
 use crate::routes::{App, router};
+use crate::rule_files;
 
 /// How long requests that are under way may take when the daemon ends.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -92,6 +93,9 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         book: Arc::clone(&book),
         egress: outlets.clone(),
     });
+    if let Some(files) = outlets.files() {
+        rule_files::follow(files, outlets.clone()).map_err(failed("start a thread"))?;
+    }
     engine.recover()?;
     let app = App {
         engine,

@@ -238,6 +238,11 @@ fn unexpected(reply: &Reply) -> ControlError {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::fd::{AsFd, BorrowedFd};
+
+    use sbx_proto::exec;
+
     use super::*;
 
     /// Greets an init that sends `bytes` whatever it is told.
@@ -284,6 +289,50 @@ mod tests {
         let mut bytes = hello("id-1");
         bytes.extend(frame::encode(&Reply::Started { id: 1 }).unwrap());
         let mut link = greet(bytes).unwrap();
+        assert!(matches!(link.next(None), Err(ControlError::Garbage(_))));
+    }
+
+    /// A link to an init that has greeted, and the init's side.
+    fn greeted() -> (Link, UnixStream) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&hello("id-1")).unwrap();
+        (Link::greet(ours, "id-1", Role::Daemon).unwrap(), theirs)
+    }
+
+    fn send(init: &UnixStream, reply: &Reply, fds: &[BorrowedFd<'_>]) {
+        fdpass::send_with_fds(init, &frame::encode(reply).unwrap(), fds).unwrap();
+    }
+
+    #[test]
+    fn listeners_come_between_other_news() {
+        let (mut link, init) = greeted();
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let listeners = Reply::Listeners(exec::Listeners {
+            redirect: exec::Redirect::Nft,
+            sockets: vec![exec::ListenerKind::Tcp4, exec::ListenerKind::DnsUdp4],
+        });
+        send(&init, &Reply::Commands { running: 3 }, &[]);
+        send(&init, &listeners, &[tcp.as_fd(), udp.as_fd()]);
+        send(&init, &Reply::Commands { running: 4 }, &[]);
+        let taken = link.listeners().unwrap();
+        assert_eq!((taken.tcp.len(), taken.dns_udp.len()), (1, 1));
+        assert_eq!(link.next(None).unwrap(), Event::Commands { running: 3 });
+        assert_eq!(link.next(None).unwrap(), Event::Commands { running: 4 });
+        send(&init, &listeners, &[tcp.as_fd(), udp.as_fd()]);
+        assert!(matches!(link.next(None), Err(ControlError::Garbage(_))));
+    }
+
+    #[test]
+    fn descriptors_that_nobody_asked_for_are_garbage() {
+        let (mut link, init) = greeted();
+        send(&init, &Reply::Commands { running: 1 }, &[init.as_fd()]);
+        assert!(matches!(link.next(None), Err(ControlError::Garbage(_))));
+        let (mut link, init) = greeted();
+        // Byte by byte, and never a whole message.
+        for _ in 0..2 {
+            fdpass::send_with_fds(&init, &[1], &[init.as_fd(); 60]).unwrap();
+        }
         assert!(matches!(link.next(None), Err(ControlError::Garbage(_))));
     }
 

@@ -37,7 +37,7 @@ pub enum EngineError {
     #[error(transparent)]
     Remove(#[from] RemoveError),
     #[error(transparent)]
-    Policy(#[from] PolicyBookError),
+    Policy(Box<PolicyBookError>),
     #[error("no sandbox `{0}`")]
     NotFound(String),
     #[error("sandbox `{0}` exists already")]
@@ -68,6 +68,12 @@ pub enum EngineError {
         #[source]
         source: RecordError,
     },
+}
+
+impl From<PolicyBookError> for EngineError {
+    fn from(error: PolicyBookError) -> Self {
+        Self::Policy(Box::new(error))
+    }
 }
 
 impl EngineError {

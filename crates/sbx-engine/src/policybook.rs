@@ -5,11 +5,13 @@
 //! A file that cannot be read is an error and never an empty one: the daemon then lets nothing out.
 
 mod error;
+mod older;
 mod shown;
 #[cfg(test)]
 mod tests;
 
 pub use error::PolicyBookError;
+pub use older::default_proxy_config;
 pub use shown::{Question, answer, shown};
 
 use std::fs;
@@ -18,32 +20,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use jiff::{SignedDuration, Timestamp};
-use sbx_api::policy::{PolicyRule, ProxyConfigChange, RuleDecision, RuleRemoval, RuleRequest};
+use sbx_api::policy::{PolicyRule, RuleDecision, RuleRemoval, RuleRequest};
 use sbx_policy::{
-    Added, Decision, Edit, Existing, NewRule, OlderPattern, Pattern, Policy, PolicyFile, Preset,
-    ProxyConfig, Removal, Rule, Scope, preset,
+    Added, Decision, Existing, NewRule, Pattern, Policy, PolicyFile, Preset, Removal, Rule, Scope,
+    preset,
 };
 
+use self::older::read_proxy_config;
 use crate::entry::lock;
 use crate::name::SandboxName;
 use crate::statedir::{Durability, StateDir, write_atomic};
 
 const POLICY: &str = "policy.json";
-const PROXY_CONFIG: &str = "proxy-config.json";
 /// What holds until somebody chooses.
 const DEFAULT: Preset = Preset::Balanced;
 /// Expired rules are shown on request for that long.
 const KEPT: SignedDuration = SignedDuration::from_hours(24);
 const NOTICE: &str = "No network policy had been chosen, so \"balanced\" was taken: package registries, code hosts, AI \
      services and system packages are allowed, the rest is denied. See `sbx policy ls`; `sbx policy reset` takes it back.";
-
-/// `~/.sandboxd/proxy-config.json`, or in the directory that `SBX_HOME` names.
-pub fn default_proxy_config(home: &Path, sbx_home: Option<&Path>) -> PathBuf {
-    match sbx_home {
-        Some(root) => root.join(PROXY_CONFIG),
-        None => home.join(".sandboxd").join(PROXY_CONFIG),
-    }
-}
 
 /// The patterns of a list as it comes over the wire.
 pub fn parse_resources(texts: &[String]) -> Result<Vec<Pattern>, PolicyBookError> {
@@ -98,7 +92,10 @@ impl PolicyBook {
         };
         PolicyFile::parse(&text)
             .map(Some)
-            .map_err(|source| PolicyBookError::Damaged { path, source })
+            .map_err(|source| PolicyBookError::Damaged {
+                path,
+                source: Box::new(source),
+            })
     }
 
     /// The rules that hold for a sandbox, or for all of them.
@@ -139,11 +136,6 @@ impl PolicyBook {
 
     pub fn policy_for(&self, sandbox: Option<&str>) -> Result<Policy, PolicyBookError> {
         Ok(Policy::compile(self.rules_for(sandbox)?))
-    }
-
-    /// The older file of a sandbox, if it has one.
-    pub fn proxy_config(&self, name: &SandboxName) -> Result<Option<ProxyConfig>, PolicyBookError> {
-        read_proxy_config(&self.state.sandbox(name).path().join(PROXY_CONFIG))
     }
 
     fn path(&self) -> PathBuf {
@@ -299,22 +291,6 @@ impl PolicyBook {
         self.write(&file)
     }
 
-    /// Applies the options of `network proxy`, all or none; a sandbox without the file gets one.
-    pub fn change_proxy_config(
-        &self,
-        name: &SandboxName,
-        change: &ProxyConfigChange,
-    ) -> Result<ProxyConfig, PolicyBookError> {
-        let edits = edits(change)?;
-        let _writing = lock(&self.writing);
-        let mut config = self.proxy_config(name)?.unwrap_or_default();
-        for edit in edits {
-            config.edit(edit)?;
-        }
-        self.write_proxy_config(name, &config)?;
-        Ok(config)
-    }
-
     /// The file to change: with the usual preset when nobody has chosen, which the user is to be told.
     fn chosen(
         &self,
@@ -337,21 +313,6 @@ impl PolicyBook {
                 source,
             },
         )
-    }
-
-    fn write_proxy_config(
-        &self,
-        name: &SandboxName,
-        config: &ProxyConfig,
-    ) -> Result<(), PolicyBookError> {
-        let text = config.to_json()?;
-        let dir = self.state.sandbox(name);
-        write_atomic(dir.path(), PROXY_CONFIG, text.as_bytes(), Durability::Now).map_err(|source| {
-            PolicyBookError::Io {
-                path: dir.path().join(PROXY_CONFIG),
-                source,
-            }
-        })
     }
 }
 
@@ -377,40 +338,6 @@ fn after(now: Timestamp, seconds: u64) -> Result<Timestamp, PolicyBookError> {
         .filter(|seconds| *seconds > 0)
         .and_then(|seconds| now.checked_add(SignedDuration::from_secs(seconds)).ok())
         .ok_or(PolicyBookError::Duration(seconds))
-}
-
-fn edits(change: &ProxyConfigChange) -> Result<Vec<Edit>, PolicyBookError> {
-    let mut edits = Vec::new();
-    if let Some(policy) = &change.policy {
-        edits.push(Edit::Policy(policy.parse()?));
-    }
-    type Make = fn(OlderPattern) -> Edit;
-    let lists: [(&[String], Make); 6] = [
-        (&change.allow_host, Edit::AllowHost),
-        (&change.block_host, Edit::BlockHost),
-        (&change.bypass_host, Edit::BypassHost),
-        (&change.allow_cidr, Edit::AllowCidr),
-        (&change.block_cidr, Edit::BlockCidr),
-        (&change.bypass_cidr, Edit::BypassCidr),
-    ];
-    for (texts, edit) in lists {
-        for text in texts {
-            edits.push(edit(text.parse()?));
-        }
-    }
-    Ok(edits)
-}
-
-fn read_proxy_config(path: &Path) -> Result<Option<ProxyConfig>, PolicyBookError> {
-    let Some(text) = read(path)? else {
-        return Ok(None);
-    };
-    ProxyConfig::parse(&text)
-        .map(Some)
-        .map_err(|source| PolicyBookError::DamagedProxyConfig {
-            path: path.to_path_buf(),
-            source,
-        })
 }
 
 /// The text of a file that may not exist.

@@ -150,22 +150,10 @@ fn redirects(redirect: &Redirect) -> Vec<Vec<Expression>> {
 /// One step of a rule. Values go through the first register.
 #[derive(Debug, Clone)]
 enum Expression {
-    Meta {
-        key: i32,
-    },
-    Payload {
-        base: i32,
-        offset: u32,
-        length: u32,
-    },
-    Fib {
-        result: u32,
-        flags: u32,
-    },
-    Compare {
-        how: i32,
-        value: Vec<u8>,
-    },
+    Meta { key: i32 },
+    Payload { base: i32, offset: u32, length: u32 },
+    Fib { result: u32, flags: u32 },
+    Compare { how: i32, value: Vec<u8> },
     Return,
     Port(u16),
     Redirect,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::AddressFamily;
-use rustix::net::sockopt::socket_domain;
+use rustix::net::sockopt::{set_ipv6_freebind, socket_domain};
 
 use crate::checked;
 
@@ -21,10 +21,14 @@ pub struct Datagram {
     pub local: IpAddr,
 }
 
-/// Makes the kernel tell with every datagram where it was sent to.
+/// Makes the kernel tell with every datagram where it was sent to, and lets the answer come from there even if that
+/// is an address which only a route makes local: for IPv6 these are not the socket's to send from by themselves.
 pub fn enable(socket: &impl AsFd) -> io::Result<()> {
     let (level, option) = match socket_domain(socket)? {
-        AddressFamily::INET6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+        AddressFamily::INET6 => {
+            set_ipv6_freebind(socket, true)?;
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
+        }
         _ => (libc::IPPROTO_IP, libc::IP_PKTINFO),
     };
     let on: libc::c_int = 1;

@@ -167,6 +167,14 @@ pub fn set_dumpable() -> io::Result<()> {
     Ok(())
 }
 
+/// Lets this process have as many descriptors open, and under way in messages, as it may at most.
+pub fn raise_open_files() -> io::Result<()> {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
+    Ok(())
+}
+
 /// A new, empty session keyring instead of the caller's.
 pub fn new_session_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;

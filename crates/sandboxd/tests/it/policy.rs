@@ -19,7 +19,7 @@ impl Daemon {
 
     fn allowed(&self, target: &str) -> bool {
         let answer = self.json("POST", "/v1/policy/check", &json!({"target": target}));
-        answer["allowed"].as_bool().unwrap()
+        answer.get("allowed").and_then(Value::as_bool).unwrap()
     }
 }
 

@@ -22,7 +22,7 @@ pub enum PolicyBookError {
     Damaged {
         path: PathBuf,
         #[source]
-        source: StoreError,
+        source: Box<StoreError>,
     },
     #[error("the network settings in `{path}` cannot be read, so nothing is allowed")]
     DamagedProxyConfig {
@@ -35,7 +35,7 @@ pub enum PolicyBookError {
     #[error(transparent)]
     Name(#[from] NameError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(Box<StoreError>),
     #[error(transparent)]
     Pattern(#[from] PatternError),
     #[error(transparent)]
@@ -44,6 +44,12 @@ pub enum PolicyBookError {
     Preset(#[from] UnknownPreset),
     #[error("a rule cannot hold for {0} seconds")]
     Duration(u64),
+}
+
+impl From<StoreError> for PolicyBookError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Box::new(error))
+    }
 }
 
 impl PolicyBookError {

@@ -1,6 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use sbx_api::ErrorCode;
+use sbx_api::policy::ProxyConfigChange;
 use sbx_policy::{Protocol, Target};
 use tempfile::TempDir;
 
@@ -281,7 +282,7 @@ fn the_default_settings_are_copied_and_hand_edits_count() {
     place.book.begin_sandbox(&name, Vec::new(), now()).unwrap();
     assert!(place.allowed(Some("ab"), "x.y.a.test"));
     assert!(!place.allowed(None, "x.a.test"));
-    let own = place.state.sandbox(&name).path().join(PROXY_CONFIG);
+    let own = place.state.sandbox(&name).path().join("proxy-config.json");
     place.put(
         &own,
         r#"{"policy":"allow","network":{"blockedDomains":["b.test"]}}"#,

@@ -304,7 +304,8 @@ fn a_template_is_built_once_and_only_used_when_complete() {
 
 #[test]
 fn names_of_a_sandbox() {
-    let hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\tbox\n";
+    let hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\tbox\n\
+                 10.0.2.2\tgateway.docker.internal\n10.0.2.3\thost.docker.internal\n";
     assert_eq!(
         etc_files("box"),
         [

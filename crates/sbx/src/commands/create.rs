@@ -2,16 +2,17 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use sbx_api::{Backend, Caller, CreateRequest, Sandbox, WorkspaceRequest};
 use sbx_engine::SandboxName;
+use sbx_engine::territory::Territory;
 
 use crate::agents::Agent;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::envfile::EnvArgs;
 use crate::failure::{Failure, Kind};
+use crate::git;
 use crate::later::LaterFlags;
 use crate::workspace;
 
@@ -89,7 +90,7 @@ pub(crate) fn create(
     workspaces: Vec<WorkspaceRequest>,
     flags: &CreateFlags,
 ) -> Result<Sandbox, Failure> {
-    let caller = caller(context, workspaces.first())?;
+    let caller = caller(context, client, &workspaces)?;
     let created = client.create(&CreateRequest {
         name: Some(name.as_str().to_owned()),
         agent: agent.name().to_owned(),
@@ -138,7 +139,11 @@ pub(crate) fn backend(backend: Backend) -> &'static str {
 }
 
 /// The few things of the caller that a sandbox carries in.
-fn caller(context: &Context, primary: Option<&WorkspaceRequest>) -> Result<Caller, Failure> {
+fn caller(
+    context: &Context,
+    client: &Client<'_>,
+    workspaces: &[WorkspaceRequest],
+) -> Result<Caller, Failure> {
     let env = &context.env;
     let text = |key: &str| match env.get(key) {
         None => Ok(String::new()),
@@ -147,60 +152,31 @@ fn caller(context: &Context, primary: Option<&WorkspaceRequest>) -> Result<Calle
             .map(str::to_owned)
             .ok_or_else(|| Failure::new(Kind::BadRequest, format!("variable {key} is not UTF-8"))),
     };
-    let (git_name, git_email) = primary
-        .map(|workspace| git_identity(Path::new(&workspace.path)))
+    let identity = workspaces
+        .first()
+        .map(|primary| {
+            let territory = territory(client, workspaces);
+            git::identity(env, Path::new(&primary.path), &territory)
+        })
         .unwrap_or_default();
     Ok(Caller {
         home: text("HOME")?,
         path: text("PATH")?,
         env: env.for_sandbox(),
-        git_name,
-        git_email,
+        git_name: identity.name,
+        git_email: identity.email,
     })
 }
 
-/// Name and address as `git` sees them in the workspace; nothing without git.
-fn git_identity(workspace: &Path) -> (Option<String>, Option<String>) {
-    let output = Command::new("git")
-        .args(["config", "-z", "--get-regexp", r"^user\.(name|email)$"])
-        .current_dir(workspace)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
-    output
-        .map(|output| parse_identity(&output.stdout))
-        .unwrap_or_default()
-}
-
-fn parse_identity(entries: &[u8]) -> (Option<String>, Option<String>) {
-    let (mut name, mut email) = (None, None);
-    for entry in entries.split(|byte| *byte == 0) {
-        let Some((key, value)) = std::str::from_utf8(entry)
-            .ok()
-            .and_then(|entry| entry.split_once('\n'))
-        else {
-            continue;
-        };
-        match key {
-            "user.name" => name = Some(value.to_owned()),
-            "user.email" => email = Some(value.to_owned()),
-            _ => {}
-        }
-    }
-    (name, email)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_identity_wins() {
-        let entries = b"user.name\nGlobal\0user.email\na@b.test\0user.name\nRepo\0";
-        assert_eq!(
-            parse_identity(entries),
-            (Some("Repo".to_owned()), Some("a@b.test".to_owned()))
-        );
-        assert_eq!(parse_identity(b""), (None, None));
-    }
+/// What a program in a sandbox may have written, now or in an earlier one: this sandbox's workspaces and those of
+/// all others.
+fn territory(client: &Client<'_>, workspaces: &[WorkspaceRequest]) -> Territory {
+    // A daemon that does not answer does not create anything either, and says so then.
+    let others = client.list().unwrap_or_default();
+    let others = others.iter().flat_map(|sandbox| &sandbox.workspaces);
+    let paths = workspaces
+        .iter()
+        .map(|workspace| workspace.path.as_str())
+        .chain(others.map(|workspace| workspace.path.as_str()));
+    Territory::new(paths.filter_map(|path| std::fs::canonicalize(path).ok()))
 }

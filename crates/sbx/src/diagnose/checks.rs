@@ -364,7 +364,7 @@ fn nf_tables(facts: &Facts) -> Check {
         check(Status::Pass, "available")
     } else {
         check(Status::Warn, "nf_tables was not found")
-            .detail("the network of a later version of sbx needs it")
+            .detail("without it the proxy takes the ports 22, 53, 80, 443 and 3128 from programs inside, and hears of no other")
             .hint("sudo modprobe nf_tables")
     }
 }

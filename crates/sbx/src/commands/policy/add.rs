@@ -97,7 +97,7 @@ pub(crate) fn quoted(word: &str) -> String {
 /// `Rule added to policy local (scope: sandbox:dev): ID (a.test)`
 pub(crate) fn line(done: &str, rule: &PolicyRule) -> String {
     let until = match rule.expires_at {
-        Some(expires) => format!(", until {expires}"),
+        Some(expires) => format!(", until {expires:.0}"),
         None => String::new(),
     };
     format!(

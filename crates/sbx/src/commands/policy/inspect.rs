@@ -97,7 +97,7 @@ fn policy_text(rules: &[&PolicyRule]) -> String {
 fn status(rule: &PolicyRule) -> String {
     let mut status = rule.status.clone();
     if let Some(expires) = rule.expires_at {
-        status.push_str(&format!(" until {expires}"));
+        status.push_str(&format!(" until {expires:.0}"));
     }
     if rule.traffic.is_some() {
         status.push_str(", HTTP and HTTPS only");

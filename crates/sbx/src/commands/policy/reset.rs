@@ -21,8 +21,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     confirm(context, args)?;
-    let client = Client::new(context, Absent::Start)?;
-    client.reset_policy()?;
+    // Started if need be: sandboxes may run without a daemon.
+    Client::new(context, Absent::Start)?.reset_policy()?;
+    let client = Client::new(context, Absent::Report)?;
     client.shutdown(true)?;
     wait_until_gone(&client)?;
     context.ui.note(

@@ -1,0 +1,166 @@
+//! What belongs to one sandbox.
+
+use std::fs;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use super::{entry, world};
+use crate::harness::{Ran, eventually};
+
+pub fn denials_of_a_create() {
+    let world = world();
+    let workspace = world.workspace();
+    let path = workspace.to_str().unwrap();
+    let create = |denied: &str| {
+        world.run([
+            "create",
+            "--name",
+            "dev",
+            "--deny-network",
+            denied,
+            "shell",
+            path,
+        ])
+    };
+    let bad = create("a.test,*").fails(1);
+    assert!(bad.err.contains("`**`"), "{}", bad.err);
+    world.assert_no_sandboxes();
+    assert!(!world.state().join("policy.json").exists());
+    let made = create("a.test,*.b.test");
+    assert!(made.err.contains("\"balanced\" was taken"), "{}", made.err);
+    let sandbox = world.adopt("dev", &workspace);
+    let rules = world.json("policy ls dev --json --decision deny");
+    assert_eq!(rules["rules"][0]["scope"], "sandbox:dev");
+    assert_eq!(
+        rules["rules"][0]["resources"],
+        json!(["a.test", "*.b.test"])
+    );
+    world
+        .line("policy check network --sandbox dev a.test")
+        .fails(1);
+    let again = create("c.test").fails(1);
+    assert!(again.err.contains("exists"), "{}", again.err);
+    assert_eq!(world.json("policy ls dev --json --decision deny"), rules);
+    let run = world
+        .run(["run", "--name", "dev", "--deny-network", "*.c.test"])
+        .fails(125);
+    let hint = "hint: sbx policy deny network --sandbox dev '*.c.test'\n";
+    assert!(run.err.ends_with(hint), "{}", run.err);
+
+    world.logged("dev", &entry("dev", 1, "a.test", 443, "deny"));
+    drop(sandbox);
+    assert_eq!(
+        world.json("policy ls --json --decision deny")["rules"],
+        json!([])
+    );
+    assert!(world.line("policy log dev").ok().contains("a.test:443"));
+    let sandbox = world.sandbox("dev");
+    assert!(!world.line("policy ls").err.contains("chosen"));
+    let rules = world.json(&format!(
+        "policy ls {} --json --decision deny",
+        sandbox.name
+    ));
+    assert_eq!(rules["rules"], json!([]));
+}
+
+pub fn older_settings() {
+    let world = world();
+    let default = r#"{"network": {"allowedDomains": ["*.a.test"]}}"#;
+    if !world.state().exists() {
+        world.make_dir(&world.state());
+        world.write(&world.state().join(".sbx-owner"), "sbx\n");
+    }
+    world.write(&world.state().join("proxy-config.json"), default);
+    world.line("policy init deny-all").ok();
+    let sandbox = world.sandbox("old");
+    let name = &sandbox.name;
+    let proxy = |flags: &str| world.line(&format!("network proxy {name}{flags}"));
+    let begin = "Policy:          as `sbx policy` says\nAllowed hosts:   *.a.test";
+    assert_eq!(proxy("").ok(), begin);
+    let changed = proxy(
+        " --policy deny --allow-host b.test:443 --block-host c.test --bypass-host d.test \
+         --allow-cidr 192.0.2.0/24 --block-cidr 192.0.2.7 --bypass-cidr 198.51.100.0/24"
+            .replace("         ", "")
+            .as_str(),
+    );
+    let expected = "Policy:          deny\nAllowed hosts:   *.a.test, b.test:443\n\
+                    Blocked hosts:   c.test\nBypassed hosts:  d.test\nAllowed CIDRs:   192.0.2.0/24\n\
+                    Blocked CIDRs:   192.0.2.7\nBypassed CIDRs:  198.51.100.0/24";
+    assert_eq!(changed.ok(), expected);
+    assert_eq!(proxy("").ok(), expected);
+    let check = |target: &str| {
+        world
+            .run(["policy", "check", "network", "--sandbox", name, target])
+            .code
+    };
+    assert_eq!((check("192.0.2.1"), check("192.0.2.7")), (0, 1));
+    let bad = proxy(" --allow-host ok.test --block-cidr nonsense").fails(1);
+    assert!(bad.err.contains("nonsense"), "{}", bad.err);
+    assert_eq!(proxy("").ok(), expected, "a change is whole or none");
+    // What a person writes counts at once.
+    let own = world
+        .state()
+        .join("vm")
+        .join(name)
+        .join("proxy-config.json");
+    world.write(&own, "nonsense");
+    let damaged = world.line(&format!("policy ls {name}")).fails(1);
+    assert!(damaged.err.contains("proxy-config.json"), "{}", damaged.err);
+    fs::remove_file(&own).unwrap();
+    assert!(proxy("").ok().starts_with("No proxy-config.json"));
+    assert_eq!(
+        fs::read_to_string(world.state().join("proxy-config.json")).unwrap(),
+        default
+    );
+}
+
+pub fn a_run_says_what_was_denied() {
+    let world = world();
+    let workspace = world.workspace();
+    world.create("dev", &workspace).ok();
+    let _sandbox = world.adopt("dev", &workspace);
+    world.logged("dev", &entry("dev", 1, "before.test", 443, "deny"));
+    let run = |more: &[&str], meanwhile: &dyn Fn()| {
+        let _ = fs::remove_file(workspace.join("go"));
+        let _ = fs::remove_file(workspace.join("here"));
+        let script = "touch here; while [ ! -e go ]; do sleep 0.05; done; exit 3";
+        let mut command = world.sbx(["run", "--name", "dev"]);
+        command.args(more).args(["--", "-c", script]);
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        eventually("the run begins", || {
+            workspace.join("here").exists().then_some(())
+        });
+        meanwhile();
+        world.write(&workspace.join("go"), "");
+        Ran::from(child.wait_with_output().unwrap()).fails(3).err
+    };
+    assert_eq!(run(&[], &|| ()), "");
+    let denied = |hosts: &[&str]| {
+        for (id, host) in (10..).zip(hosts) {
+            world.logged("dev", &entry("dev", id, host, 443, "deny"));
+        }
+        world.logged("dev", &entry("dev", 50, "fine.test", 443, "allow"));
+    };
+    assert_eq!(
+        run(&[], &|| denied(&["a.test", "b.test", "a.test"])),
+        "2 hosts were denied by the network policy; sbx policy log dev shows them\n"
+    );
+    assert_eq!(
+        run(&[], &|| denied(&["a.test"])),
+        "1 host was denied by the network policy; sbx policy log dev shows it\n"
+    );
+    assert_eq!(run(&["-q"], &|| denied(&["a.test"])), "");
+    let suggested = world.line("policy suggest dev").ok();
+    assert!(
+        suggested.contains("sbx policy allow network --sandbox dev a.test:443  # "),
+        "{suggested}"
+    );
+    let json = world.json("policy suggest dev --json");
+    assert_eq!(json["sandbox"], "dev");
+    assert_eq!(json["rules"].as_array().unwrap().len(), 3, "{json:#}");
+}
