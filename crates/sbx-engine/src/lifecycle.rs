@@ -29,7 +29,7 @@ use crate::remove::remove_tree;
 use crate::setup::{BootFiles, Booted};
 use crate::socket::bind_unix;
 use crate::statedir::{EXEC_SOCKET, RECORD, SandboxDir, make_private_dirs, private};
-use crate::{template, workspace};
+use crate::{limits, template, workspace};
 
 /// How long processes inside have between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
@@ -87,6 +87,7 @@ impl Shared {
             &layout,
             &place,
             &trust(authority.map_err(EngineError::Egress)?),
+            limits::current(),
         );
         let booted = self
             .config

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use sbx_api::{Mount, MountKind};
-use sbx_proto::plan::{Access, Boot, Job, Mode, Owner, Plan, Source, SourceIds, Step, Task};
+use sbx_proto::plan::{
+    Access, Boot, Job, Limits, Mode, Owner, Plan, Source, SourceIds, Step, Task,
+};
 use sbx_proto::{OsBytes, PROTOCOL};
 
 use crate::record::{Record, WorkspaceRecord};
@@ -78,7 +80,13 @@ const CA_FILE: &str = "/usr/local/share/ca-certificates/proxy-ca.crt";
 const PROXY: &str = "http://gateway.docker.internal:3128";
 const NO_PROXY: &str = "localhost,127.0.0.1,::1,gateway.docker.internal";
 
-pub fn boot_plan(record: &Record, layout: &HostLayout, place: &Place, trust: &Trust) -> Plan {
+pub fn boot_plan(
+    record: &Record,
+    layout: &HostLayout,
+    place: &Place,
+    trust: &Trust,
+    limits: Limits,
+) -> Plan {
     let mut steps = Builder::new(record.ids.mode);
     steps.root(layout, place);
     steps.trust(trust);
@@ -100,6 +108,7 @@ pub fn boot_plan(record: &Record, layout: &HostLayout, place: &Place, trust: &Tr
                 .map(|primary| primary.path.clone())
                 .unwrap_or_else(|| "/".into()),
             workspaces: writable.map(|w| w.path.clone()).collect(),
+            limits,
         })),
     }
 }
@@ -441,6 +450,8 @@ fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
 
 #[cfg(test)]
 mod tests {
+    use sbx_proto::plan::OpenFiles;
+
     use super::*;
     use crate::record::WorkspaceKind;
     use crate::record::tests::example;
@@ -501,7 +512,11 @@ mod tests {
             certificate_base64: "Q0E=".into(),
             bundle: "/etc/ssl/certs/ca-certificates.crt",
         };
-        let plan = boot_plan(&record, &layout(), &place, &trust);
+        let limits = Limits {
+            user: vec![("max_user_namespaces".into(), 9)],
+            open_files: OpenFiles { soft: 1, hard: 2 },
+        };
+        let plan = boot_plan(&record, &layout(), &place, &trust, limits);
         assert_eq!((plan.protocol, plan.ids), (PROTOCOL, record.ids));
         match plan.job {
             Job::Boot(boot) => *boot,
@@ -630,6 +645,7 @@ mod tests {
         assert_eq!(boot.hostname, "ab");
         assert_eq!(boot.workdir, "/w/project".into());
         assert_eq!(boot.workspaces, vec!["/w/project".into()]);
+        assert_eq!(boot.limits.user, [("max_user_namespaces".to_owned(), 9)]);
     }
 
     #[test]

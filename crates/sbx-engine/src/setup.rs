@@ -252,8 +252,14 @@ fn exchange(
     socket
         .set_write_timeout(Some(deadline))
         .map_err(SetupError::Talk)?;
-    // A helper that dies while it is told the plan has more to say by its answer than by EPIPE.
-    let sent = sbx_sys::fdpass::send_with_fds(socket, plan, fds);
+    // A helper that dies while it is told the plan has more to say by its answer than by EPIPE. Any other failure
+    // means that it waits for a plan which does not come.
+    let sent = match sbx_sys::fdpass::send_with_fds(socket, plan, fds) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            return Err(SetupError::Talk(error));
+        }
+        sent => sent,
+    };
     let until = Instant::now() + deadline;
     let mut decoder = Decoder::new(MAX_REPLY);
     let mut received = Vec::new();

@@ -59,11 +59,15 @@ impl Territory {
             }
             let next = place.join(part);
             if self.roots.iter().any(|root| next.starts_with(root)) {
-                return Some(Way::Inside(rest.iter().fold(next, |at, part| at.join(part))));
+                return Some(Way::Inside(
+                    rest.iter().fold(next, |at, part| at.join(part)),
+                ));
             }
             let meta = fs::symlink_metadata(&next).ok()?;
             if self.identities.contains(&(meta.dev(), meta.ino())) {
-                return Some(Way::Inside(rest.iter().fold(next, |at, part| at.join(part))));
+                return Some(Way::Inside(
+                    rest.iter().fold(next, |at, part| at.join(part)),
+                ));
             }
             if !meta.file_type().is_symlink() {
                 place = next;

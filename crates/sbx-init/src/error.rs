@@ -21,6 +21,11 @@ impl SetupError {
         }
     }
 
+    /// The kernel does not let this process: with one id, most of the system's files are somebody else's.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.errno, Some(libc::EACCES | libc::EPERM | libc::EROFS))
+    }
+
     pub(crate) fn into_outcome(self) -> Outcome {
         Outcome::Failed {
             step: self.step,

@@ -38,6 +38,8 @@ pub(crate) struct Rule {
 
 const EPERM: Action = Action::Fail(libc::EPERM);
 const ENOSYS: Action = Action::Fail(libc::ENOSYS);
+/// As if somebody else had the file open, which programs that ask for a lease expect.
+const EAGAIN: Action = Action::Fail(libc::EAGAIN);
 
 const fn refuse(call: libc::c_long, action: Action, reason: &'static str) -> Rule {
     Rule {
@@ -75,6 +77,8 @@ const NAMESPACED_FAMILIES: &[u32] = &[
 
 const SET_ID_REASON: &str =
     "no file of a workspace may gain setuid or setgid: on the host it would run as its owner";
+const LEASE_REASON: &str =
+    "a lease on a file of a workspace holds up every host program that opens it";
 const FAMILY_REASON: &str = "vsock and other families reach past the network namespace, or are kernel surface that nothing here needs";
 
 pub(crate) const RULES: &[Rule] = &[
@@ -257,6 +261,25 @@ pub(crate) const RULES: &[Rule] = &[
         when: &[When::Equals { arg: 0, value: 1 }],
         reason: "takes init's descriptors away",
     },
+    // A lease makes everybody else who opens the file wait, on the host too.
+    Rule {
+        call: nr::SYS_fcntl,
+        action: EAGAIN,
+        when: &[When::Equals {
+            arg: 1,
+            value: nr::F_SETLEASE as u32,
+        }],
+        reason: LEASE_REASON,
+    },
+    Rule {
+        call: nr::SYS_fcntl,
+        action: EAGAIN,
+        when: &[When::Equals {
+            arg: 1,
+            value: F_SETDELEG,
+        }],
+        reason: LEASE_REASON,
+    },
     // Keys are kept per user, not per sandbox.
     refuse(nr::SYS_keyctl, EPERM, "the caller's keyrings"),
     refuse(nr::SYS_add_key, EPERM, "the caller's keyrings"),
@@ -326,5 +349,7 @@ pub(crate) const RULES: &[Rule] = &[
     ),
 ];
 
+/// Leases of directories, newer than the C library's list.
+const F_SETDELEG: u32 = 1024 + 16;
 const TIOCLINUX: u32 = 0x541c;
 const SYS_SETXATTRAT: libc::c_long = 463;

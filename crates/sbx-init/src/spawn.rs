@@ -11,8 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sbx_proto::exec::{Exec, FailKind};
-use sbx_proto::plan::Mode;
+use sbx_proto::plan::{Mode, OpenFiles};
 use sbx_proto::{OsBytes, frame};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{credentials, fdpass, seccomp, signals, terminal};
@@ -29,6 +30,7 @@ pub(crate) struct Surroundings {
     pub(crate) filter: Vec<seccomp::Instruction>,
     pub(crate) env: Vec<(OsBytes, OsBytes)>,
     pub(crate) workdir: OsBytes,
+    pub(crate) open_files: OpenFiles,
 }
 
 /// The three descriptors that a command begins with.
@@ -120,6 +122,8 @@ fn prepare(
     fdpass::send_with_fds(status, b"l", &[listener.as_fd()])
         .map_err(engine("hand the filter over"))?;
     drop(listener);
+    // Only now: the descriptor above is one under way, of which init may have more than commands.
+    limit_open_files(surroundings.open_files).map_err(engine("limit open files"))?;
     let account = accounts::find(
         exec.user.as_deref(),
         surroundings.mode,
@@ -127,7 +131,11 @@ fn prepare(
         &read_small("/etc/group"),
     )
     .map_err(Failure::bad_request)?;
+    // Becoming somebody can open this process to others of that id (`fs.suid_dumpable`): nothing of init's may be
+    // left in it but its memory, and that only for the moment until it is closed again.
+    close_all_but_needed(surroundings, status).map_err(engine("close descriptors"))?;
     become_account(surroundings, &account).map_err(engine("become the user"))?;
+    process::set_not_dumpable().map_err(engine("close this process to others"))?;
     enter_directory(
         exec.workdir
             .as_ref()
@@ -154,6 +162,16 @@ fn prepare(
 fn c_string(bytes: Vec<u8>) -> Result<CString, Failure> {
     CString::new(bytes)
         .map_err(|_| Failure::bad_request("an argument or variable contains a NUL byte".into()))
+}
+
+fn limit_open_files(wanted: OpenFiles) -> io::Result<()> {
+    let own = getrlimit(Resource::Nofile);
+    let hard = own.maximum.map_or(wanted.hard, |own| own.min(wanted.hard));
+    let limit = Rlimit {
+        current: Some(wanted.soft.min(hard)),
+        maximum: Some(hard),
+    };
+    Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
 fn take_stdio(stdio: Stdio) -> io::Result<()> {
@@ -189,6 +207,12 @@ fn become_account(surroundings: &Surroundings, account: &Account) -> io::Result<
             credentials::set_capabilities(0)
         }
     }
+}
+
+fn close_all_but_needed(surroundings: &Surroundings, status: &UnixStream) -> io::Result<()> {
+    let mut keep = vec![status.as_fd()];
+    keep.extend(surroundings.namespaces.named_root.as_ref().map(AsFd::as_fd));
+    process::close_all_but(&keep)
 }
 
 /// The directory must be a place below the root: a link to a descriptor leads elsewhere.

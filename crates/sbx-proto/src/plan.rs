@@ -86,6 +86,24 @@ pub struct Boot {
     /// Writable workspaces, by their path inside. No setuid bit may appear below them, and files of other
     /// ids than the agent's are handed over to it.
     pub workspaces: Vec<OsBytes>,
+    pub limits: Limits,
+}
+
+/// How much a sandbox may have of what the kernel counts per user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Files below `/proc/sys/user` and their values in the outer user namespace.
+    pub user: Vec<(String, u64)>,
+    /// Of every command.
+    pub open_files: OpenFiles,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenFiles {
+    pub soft: u64,
+    pub hard: u64,
 }
 
 /// Something of the host that becomes part of the sandbox.

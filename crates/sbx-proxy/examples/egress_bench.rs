@@ -199,7 +199,11 @@ fn decisions(rounds: usize) {
         let start = Instant::now();
         let block = [7u8; 64];
         let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
-        let hash = suite.tls13().expect("a suite of TLS 1.3").common.hash_provider;
+        let hash = suite
+            .tls13()
+            .expect("a suite of TLS 1.3")
+            .common
+            .hash_provider;
         for _ in 0..count {
             black_box(hash.hash(black_box(&block)));
         }

@@ -55,15 +55,24 @@ pub(crate) fn denial(
 pub(crate) async fn say_and_end(stream: &TcpStream, answer: &[u8]) {
     let said = async {
         write_all(stream, answer).await?;
-        rustix::net::shutdown(stream, rustix::net::Shutdown::Write)?;
-        let mut rest = Vec::new();
-        while crate::conn::fill(stream, &mut rest).await? {
-            rest.clear();
-        }
-        io::Result::Ok(())
+        linger(stream).await
     };
     // A client that is gone needs no answer.
     let _ = timeout(PATIENCE, said).await;
+}
+
+/// Lets a client read what it was told before it was done: it may need to say the rest of its own first.
+pub(crate) async fn end(stream: &TcpStream) {
+    let _ = timeout(PATIENCE, linger(stream)).await;
+}
+
+async fn linger(stream: &TcpStream) -> io::Result<()> {
+    rustix::net::shutdown(stream, rustix::net::Shutdown::Write)?;
+    let mut rest = Vec::new();
+    while crate::conn::fill(stream, &mut rest).await? {
+        rest.clear();
+    }
+    Ok(())
 }
 
 /// Tells the client of a denied tunnel why: it has been told that the tunnel is there, and now speaks TLS to whom

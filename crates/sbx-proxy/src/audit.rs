@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 const FULL: u64 = 8 << 20;
 /// `NAME.jsonl`, `NAME.jsonl.1`, ...
 const KEPT: u32 = 5;
+/// Of refusals, while they cannot be written.
+const MAX_UNWRITTEN: usize = 1 << 20;
 
 /// How a request came to be asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +122,8 @@ struct State {
     open: Option<(File, u64)>,
     /// Lines that could not be written. While there are any, nothing goes out.
     unwritten: Vec<u8>,
+    /// Refusals beyond what is kept of those.
+    lost: u64,
 }
 
 impl Audit {
@@ -143,11 +147,17 @@ impl Audit {
     /// Whether everything so far is on record. What cannot be recorded must not happen.
     pub fn is_healthy(&self) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.unwritten.is_empty() || self.flush(&mut state).is_ok()
+        let ready = state.unwritten.is_empty() && state.open.as_ref().is_some_and(is_there);
+        ready || self.flush(&mut state).is_ok()
     }
 
     pub fn write(&self, line: &Line) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only what was let out before is kept without bound: it was not much, and nothing follows it.
+        if line.verdict == Outcome::Deny && state.unwritten.len() > MAX_UNWRITTEN {
+            state.lost += 1;
+            return;
+        }
         // Serialising plain data to memory does not fail.
         if serde_json::to_writer(&mut state.unwritten, line).is_ok() {
             state.unwritten.push(b'\n');
@@ -159,11 +169,12 @@ impl Audit {
 
     fn flush(&self, state: &mut State) -> io::Result<()> {
         let (mut file, size) = match state.open.take() {
-            Some((file, size)) if size < FULL => (file, size),
-            Some(_) => {
+            Some(open) if !is_there(&open) => self.open()?,
+            Some((_, FULL..)) => {
                 self.rotate()?;
                 self.open()?
             }
+            Some(open) => open,
             None => self.open()?,
         };
         // Appended in one piece; a part of a line is taken back before it is tried again.
@@ -174,6 +185,14 @@ impl Audit {
         let size = size + state.unwritten.len() as u64;
         state.unwritten = Vec::new();
         state.open = Some((file, size));
+        if state.lost > 0 {
+            tracing::warn!(
+                sandbox = self.sandbox,
+                lost = state.lost,
+                "refusals are not on record: there were too many while the network log could not be written"
+            );
+            state.lost = 0;
+        }
         Ok(())
     }
 
@@ -202,6 +221,11 @@ impl Audit {
         }
         Ok(())
     }
+}
+
+/// Somebody may have removed it: then its lines would be nowhere.
+fn is_there((file, _): &(File, u64)) -> bool {
+    file.metadata().is_ok_and(|file| file.nlink() > 0)
 }
 
 #[cfg(test)]
@@ -270,11 +294,48 @@ mod tests {
         let blocked = temp.path().join("log");
         File::create(&blocked).unwrap();
         let audit = Audit::new(&blocked, "one");
-        assert!(audit.is_healthy());
+        assert!(!audit.is_healthy());
         audit.write(&line(&audit));
         assert!(!audit.is_healthy());
         fs::remove_file(&blocked).unwrap();
         assert!(audit.is_healthy());
         assert_eq!(read(&file(&blocked, "one")).len(), 1);
+    }
+
+    #[test]
+    fn a_log_that_is_removed_is_begun_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let audit = Audit::new(temp.path(), "one");
+        audit.write(&line(&audit));
+        fs::remove_file(file(temp.path(), "one")).unwrap();
+        audit.write(&line(&audit));
+        assert_eq!(read(&file(temp.path(), "one")).len(), 1);
+        fs::remove_file(file(temp.path(), "one")).unwrap();
+        assert!(audit.is_healthy());
+        assert!(file(temp.path(), "one").exists());
+    }
+
+    #[test]
+    fn refusals_that_cannot_be_written_have_an_end() {
+        let temp = tempfile::tempdir().unwrap();
+        let blocked = temp.path().join("log");
+        File::create(&blocked).unwrap();
+        let audit = Audit::new(&blocked, "one");
+        let mut refusal = line(&audit);
+        refusal.verdict = Outcome::Deny;
+        for _ in 0..3000 {
+            audit.write(&refusal);
+        }
+        // What was let out is never forgotten.
+        audit.write(&line(&audit));
+        let kept = audit.state.lock().unwrap().unwritten.len();
+        assert!(
+            (MAX_UNWRITTEN..MAX_UNWRITTEN + 5000).contains(&kept),
+            "{kept}"
+        );
+        fs::remove_file(&blocked).unwrap();
+        assert!(audit.is_healthy());
+        let lines = read(&file(&blocked, "one"));
+        assert_eq!(lines.last().unwrap().verdict, Outcome::Allow);
     }
 }

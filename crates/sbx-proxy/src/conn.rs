@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout_at};
 
 /// Read at once.
@@ -54,19 +55,17 @@ impl Conn {
     }
 }
 
-/// Appends what can be read; false at the end.
+/// Appends what can be read; false at the end. Who waits holds no more memory than what was read.
 pub(crate) async fn fill(stream: &TcpStream, buffer: &mut Vec<u8>) -> io::Result<bool> {
     loop {
-        stream.readable().await?;
+        // A peer that always has more to say must not keep the others from speaking.
+        consume_budget().await;
         buffer.reserve(PIECE);
         match stream.try_read_buf(buffer) {
             Ok(read) => return Ok(read > 0),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if buffer.is_empty() {
-                    *buffer = Vec::new();
-                }
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => buffer.shrink_to_fit(),
             Err(error) => return Err(error),
         }
+        stream.readable().await?;
     }
 }

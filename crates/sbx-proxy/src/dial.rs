@@ -46,7 +46,8 @@ pub(crate) fn tune(stream: &TcpStream) {
     let tuned = stream
         .set_nodelay(true)
         .and_then(|()| Ok(sockopt::set_socket_keepalive(stream, true)?))
-        .and_then(|()| Ok(sockopt::set_tcp_keepidle(stream, Duration::from_secs(60))?));
+        .and_then(|()| Ok(sockopt::set_tcp_keepidle(stream, Duration::from_secs(60))?))
+        .and_then(|()| Ok(sockopt::set_tcp_keepintvl(stream, Duration::from_secs(15))?));
     if let Err(error) = tuned {
         tracing::debug!(%error, "cannot tune a connection");
     }

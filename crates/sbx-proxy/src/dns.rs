@@ -21,7 +21,7 @@ use crate::outlet::Shared;
 use crate::resolver::FRESH;
 use crate::tunnel::write_all;
 use crate::wire::dns::{
-    Query, answer_addresses, answer_ptr, empty, error_reply, framed, nxdomain, parse_query,
+    Query, answer_addresses, answer_ptr, class, empty, error_reply, framed, nxdomain, parse_query,
     refused, reverse_name, rtype, servfail, take_framed,
 };
 
@@ -115,6 +115,12 @@ async fn answer(shared: &Shared, message: &[u8], over: Over) -> Option<Vec<u8>> 
         Over::Udp => query,
         Over::Tcp => query.over_tcp(),
     };
+    if query.qclass != class::IN {
+        let reason = format!("class {} is not answered", query.qclass);
+        let (entrance, via) = (Entrance::Dns, Via::Dns);
+        record_nonsense(&shared.audit, entrance, via, &query.name, Some(53), &reason);
+        return Some(refused(&query));
+    }
     Some(match query.qtype {
         rtype::A | rtype::AAAA => addresses(shared, &query).await,
         rtype::PTR => pointer(shared, &query),
@@ -151,6 +157,10 @@ async fn known(shared: &Shared, query: &Query) -> Result<Vec<IpAddr>, Vec<u8>> {
     };
     if let Some(own) = own_address(&host) {
         return Ok(own);
+    }
+    // A question is a way out too: what cannot be put on record is not asked.
+    if !shared.audit.is_healthy() {
+        return Err(refused(query));
     }
     let (verdict, found) = shared.gate.judge_lookup(&host).await;
     record_lookup(&shared.audit, &query.name, &verdict);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::audit::{Entrance, Via};
 use crate::conn::Conn;
-use crate::dial::dial_any;
+use crate::dial::{dial_any, reset};
 use crate::gate::{Judged, Needs};
 use crate::http::Side;
 use crate::journey::Journey;
@@ -68,7 +68,10 @@ pub(crate) async fn tunnel(
         conn.ahead = Vec::new();
         relay(&conn.stream, &upstream, &counters).await
     };
-    journey.guard(&shared.gate, &judged, address, work).await;
+    if journey.guard(&shared.gate, &judged, address, work).await {
+        reset(&conn.stream);
+        reset(&upstream);
+    }
 }
 
 async fn speaks_web(conn: &mut Conn) -> bool {

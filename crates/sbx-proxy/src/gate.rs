@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use sbx_policy::{
-    DomainName, HOST_ALIAS, Host, Kind, Policy, Protocol, Target, Verdict, is_host_alias,
+    DomainName, GATEWAY, HOST_ALIAS, Host, Kind, Policy, Protocol, Target, Verdict, is_host_alias,
 };
-use sbx_proto::net::HOST_V4;
+use sbx_proto::net::{GATEWAY_V4, HOST_V4};
 use tokio::sync::watch;
 
 use crate::resolver::{Lookup, Resolver};
@@ -21,6 +21,8 @@ pub struct Judged {
     /// Where to dial, in this order. These addresses were judged; no name is looked up again.
     pub addresses: Vec<SocketAddr>,
     protocol: Protocol,
+    /// Other traffic than `protocol` may go the same way: it has to stay allowed too.
+    anything: bool,
     /// A name that the client claims besides the target: no rule may deny it.
     claimed: Option<Host>,
 }
@@ -69,19 +71,27 @@ impl Gate {
 
     /// A client names what it wants to reach: CONNECT, absolute-form HTTP, SOCKS5, `policy check`.
     pub async fn judge(&self, target: &Target, protocol: Protocol) -> Judged {
-        match &target.host {
-            Host::Name(name) => self.judge_name(name, target, protocol).await,
-            Host::Ip(ip) => self.judge_literal(*ip, target, protocol),
+        let own = Target {
+            host: own_name(&target.host).unwrap_or_else(|| target.host.clone()),
+            port: target.port,
+        };
+        match &own.host {
+            Host::Name(name) => self.judge_name(name, &own, protocol).await,
+            Host::Ip(ip) => self.judge_literal(*ip, &own, protocol),
         }
     }
 
-    /// A client asks for a tunnel: what it will carry is not known yet.
+    /// A client asks for a tunnel: what it will carry is not known yet, and most tunnels carry HTTPS.
     pub(crate) async fn judge_tunnel(&self, target: &Target) -> (Judged, Needs) {
-        let judged = self.judge(target, Protocol::Other).await;
-        if judged.allowed() {
-            return (judged, Needs::Nothing);
-        }
-        (self.judge(target, Protocol::Web).await, Needs::Web)
+        let mut judged = self.judge(target, Protocol::Web).await;
+        let open = |at: &SocketAddr| self.allowed_now(&judged, *at, Protocol::Other).allowed;
+        judged.anything = judged.allowed() && judged.addresses.iter().all(open);
+        let needs = if judged.anything {
+            Needs::Nothing
+        } else {
+            Needs::Web
+        };
+        (judged, needs)
     }
 
     /// A client dialled an address as if there were no proxy, and perhaps said a name (SNI, Host).
@@ -95,13 +105,8 @@ impl Gate {
             host: Host::Ip(dialled.ip().to_canonical()),
             port: dialled.port(),
         };
-        if dialled.ip() == IpAddr::V4(HOST_V4) {
-            let target = Target {
-                host: host_alias(),
-                port: dialled.port(),
-            };
-            return self.judge(&target, protocol).await;
-        }
+        // Inside, these addresses mean the host and the proxy, whatever a client says besides.
+        let claimed = claimed.filter(|_| own_name(&literal.host).is_none());
         let Some(host @ Host::Name(name)) = claimed else {
             return self.judge(&literal, protocol).await;
         };
@@ -112,8 +117,13 @@ impl Gate {
         let mut judged = self.judge_name(name, &named, protocol).await;
         let dialled = SocketAddr::new(dialled.ip().to_canonical(), dialled.port());
         if judged.allowed() && self.belongs(&judged, name, dialled) {
+            let verdict = self.still_allowed(&judged, dialled);
             // The connection goes where it was dialled to, whatever other addresses the name has.
             judged.addresses = vec![dialled];
+            if !verdict.allowed {
+                judged.addresses.clear();
+                judged.verdict = verdict;
+            }
             return judged;
         }
         if judged.verdict.kind == Kind::Explicit {
@@ -122,10 +132,13 @@ impl Gate {
         // The name alone opens nothing: its owner need not own the address.
         let mut by_address = self.judge_unnamed(dialled.ip(), &literal, protocol);
         by_address.claimed = Some(host.clone());
-        if !by_address.allowed() && !judged.allowed() {
+        if by_address.allowed() {
+            return by_address;
+        }
+        if !judged.allowed() && by_address.verdict.kind != Kind::Explicit {
             return judged;
         }
-        if !by_address.allowed() {
+        if judged.allowed() {
             by_address.target = named;
             by_address.verdict.reason = format!(
                 "{} is not an address of {name}: {}",
@@ -153,21 +166,29 @@ impl Gate {
 
     /// Decides again about something that is going on, after the rules changed.
     pub(crate) fn still_allowed(&self, judged: &Judged, address: SocketAddr) -> Verdict {
+        let verdict = self.allowed_now(judged, address, judged.protocol);
+        if verdict.allowed && judged.anything {
+            return self.allowed_now(judged, address, Protocol::Other);
+        }
+        verdict
+    }
+
+    fn allowed_now(&self, judged: &Judged, address: SocketAddr, protocol: Protocol) -> Verdict {
         let (policy, now) = (self.policy(), Timestamp::now());
         if let Some(claimed) = &judged.claimed {
             let claimed = Target {
                 host: claimed.clone(),
                 port: address.port(),
             };
-            let verdict = policy.decide(&claimed, judged.protocol, now);
+            let verdict = policy.decide(&claimed, protocol, now);
             if verdict.kind == Kind::Explicit {
                 return verdict;
             }
         }
-        let verdict = policy.decide(&judged.target, judged.protocol, now);
+        let verdict = policy.decide(&judged.target, protocol, now);
         match &judged.target.host {
             Host::Name(_) if verdict.allowed && !is_host_alias(&judged.target.host) => {
-                policy.judge_address(&verdict, &judged.target, address.ip(), judged.protocol, now)
+                policy.judge_address(&verdict, &judged.target, address.ip(), protocol, now)
             }
             Host::Name(_) | Host::Ip(_) => verdict,
         }
@@ -175,21 +196,11 @@ impl Gate {
 
     /// Whether the address is one of an allowed name's, now or as the program was told before.
     fn belongs(&self, judged: &Judged, name: &DomainName, dialled: SocketAddr) -> bool {
-        judged.addresses.contains(&dialled)
-            || (self.resolver.names(dialled.ip()).contains(name)
-                && self.still_allowed(judged, dialled).allowed)
+        judged.addresses.contains(&dialled) || self.resolver.names(dialled.ip()).contains(name)
     }
 
     async fn judge_name(&self, name: &DomainName, target: &Target, protocol: Protocol) -> Judged {
-        let (policy, now) = (self.policy(), Timestamp::now());
-        let verdict = policy.decide(target, protocol, now);
-        let mut judged = Judged {
-            target: target.clone(),
-            verdict,
-            addresses: Vec::new(),
-            protocol,
-            claimed: None,
-        };
+        let mut judged = self.decide(target, protocol);
         if !judged.allowed() {
             return judged;
         }
@@ -203,6 +214,9 @@ impl Gate {
         }
         // A name that has no address is allowed and leads nowhere; the client is told which of the two.
         let found = self.resolver.resolve(name).await.unwrap_or_default();
+        // That may have taken a while, and the rules may be others now.
+        judged = self.decide(target, protocol);
+        let (policy, now) = (self.policy(), Timestamp::now());
         let mut refused = None;
         for ip in found {
             let ip = ip.to_canonical();
@@ -248,18 +262,23 @@ impl Gate {
     }
 
     fn judge_unnamed(&self, ip: IpAddr, target: &Target, protocol: Protocol) -> Judged {
-        let verdict = self.policy().decide(target, protocol, Timestamp::now());
-        let judged = Judged {
-            target: target.clone(),
-            verdict,
-            addresses: Vec::new(),
-            protocol,
-            claimed: None,
-        };
+        let judged = self.decide(target, protocol);
         if judged.allowed() {
             judged_at(ip, target.port, judged)
         } else {
             judged
+        }
+    }
+
+    /// By the rules alone: no address yet.
+    fn decide(&self, target: &Target, protocol: Protocol) -> Judged {
+        Judged {
+            target: target.clone(),
+            verdict: self.policy().decide(target, protocol, Timestamp::now()),
+            addresses: Vec::new(),
+            protocol,
+            anything: false,
+            claimed: None,
         }
     }
 }
@@ -271,7 +290,12 @@ fn judged_at(ip: IpAddr, port: u16, judged: Judged) -> Judged {
     }
 }
 
-fn host_alias() -> Host {
-    // A constant that is a name.
-    Host::parse(HOST_ALIAS).unwrap_or(Host::Ip(IpAddr::V4(HOST_V4)))
+/// The name of an address that means something else inside than outside.
+fn own_name(host: &Host) -> Option<Host> {
+    let name = match host.as_ip()? {
+        IpAddr::V4(HOST_V4) => HOST_ALIAS,
+        IpAddr::V4(GATEWAY_V4) => GATEWAY,
+        IpAddr::V4(_) | IpAddr::V6(_) => return None,
+    };
+    Host::parse(name).ok()
 }

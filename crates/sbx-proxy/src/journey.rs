@@ -56,14 +56,32 @@ impl<'a> Journey<'a> {
         self.line.error = Some(error.to_string());
     }
 
-    /// Runs the connection until it ends or until it is no longer allowed.
+    /// What failed is tried again.
+    pub(crate) fn recovered(&mut self) {
+        self.line.error = None;
+    }
+
+    /// It turned out to be for somebody else than its first bytes said.
+    pub(crate) fn became(&mut self, via: Via, judged: &Judged) {
+        let target = &judged.target;
+        self.line = Line {
+            host: target.host.to_string(),
+            port: Some(target.port),
+            time: self.line.time,
+            id: self.line.id,
+            address: self.line.address,
+            ..line(self.audit, self.line.entrance, via, &judged.verdict)
+        };
+    }
+
+    /// Runs the connection until it ends or until it is no longer allowed: true in the latter case.
     pub(crate) async fn guard(
         &mut self,
         gate: &Gate,
         judged: &Judged,
         address: SocketAddr,
         work: impl Future<Output = io::Result<()>>,
-    ) {
+    ) -> bool {
         self.reached(address);
         let mut changes = gate.changes();
         let mut noted = false;
@@ -71,17 +89,12 @@ impl<'a> Journey<'a> {
         tokio::pin!(work, note);
         loop {
             let expiry = until_expiry(gate);
+            // The rules first: what they no longer allow does not get another byte through.
             tokio::select! {
-                ended = &mut work => {
-                    // What the two sides do to each other is theirs; it is on record, and no more than that.
-                    if let Err(error) = ended {
-                        self.failed(error);
-                    }
-                    return;
-                }
+                biased;
                 changed = changes.changed() => if changed.is_err() {
                     self.failed("the sandbox stopped");
-                    return;
+                    return true;
                 },
                 () = expiry => {}
                 () = &mut note, if !noted => {
@@ -89,11 +102,18 @@ impl<'a> Journey<'a> {
                     self.note();
                     continue;
                 }
+                ended = &mut work => {
+                    // What the two sides do to each other is theirs; it is on record, and no more than that.
+                    if let Err(error) = ended {
+                        self.failed(error);
+                    }
+                    return false;
+                }
             }
             let verdict = gate.still_allowed(judged, address);
             if !verdict.allowed {
                 self.failed(format!("cut: {}", verdict.reason));
-                return;
+                return true;
             }
         }
     }

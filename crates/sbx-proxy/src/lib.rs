@@ -15,6 +15,7 @@ mod conn;
 mod denial;
 mod dial;
 mod dns;
+mod exchange;
 mod forward;
 mod gate;
 mod http;
@@ -25,6 +26,9 @@ mod sniff;
 mod socks;
 mod transparent;
 mod tunnel;
+
+#[cfg(test)]
+mod tests;
 
 pub use check::check_blocking;
 pub use denial::remedy;

@@ -30,7 +30,7 @@ struct State {
     next: u64,
     /// Have not said what they want yet; oldest first.
     waiting: BTreeMap<u64, Option<AbortHandle>>,
-    busy: usize,
+    busy: BTreeMap<u64, Option<AbortHandle>>,
 }
 
 /// A connection that is counted.
@@ -38,7 +38,6 @@ struct State {
 pub(crate) struct Place {
     crowd: Arc<Crowd>,
     id: u64,
-    busy: bool,
 }
 
 impl Crowd {
@@ -52,7 +51,7 @@ impl Crowd {
     /// A place for a new connection, for which another may have to go; none when all are busy.
     pub(crate) fn admit(self: &Arc<Self>) -> Option<Place> {
         let mut state = self.state();
-        if state.waiting.len() + state.busy >= self.max {
+        if state.waiting.len() + state.busy.len() >= self.max {
             let (_, oldest) = state.waiting.pop_first()?;
             if let Some(task) = oldest {
                 task.abort();
@@ -64,7 +63,6 @@ impl Crowd {
         Some(Place {
             crowd: Arc::clone(self),
             id,
-            busy: false,
         })
     }
 
@@ -88,9 +86,18 @@ impl Place {
     /// It said what it wants: nothing that comes later pushes it out.
     pub(crate) fn set_busy(&mut self) {
         let mut state = self.crowd.state();
-        if state.waiting.remove(&self.id).is_some() {
-            state.busy += 1;
-            self.busy = true;
+        if let Some(task) = state.waiting.remove(&self.id) {
+            state.busy.insert(self.id, task);
+        }
+    }
+
+    /// It has what it wanted and may want more: it waits again, behind those that wait already.
+    pub(crate) fn set_waiting(&mut self) {
+        let mut state = self.crowd.state();
+        if let Some(task) = state.busy.remove(&self.id) {
+            state.next += 1;
+            self.id = state.next;
+            state.waiting.insert(self.id, task);
         }
     }
 }
@@ -98,11 +105,8 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.crowd.state();
-        if self.busy {
-            state.busy -= 1;
-        } else {
-            state.waiting.remove(&self.id);
-        }
+        state.waiting.remove(&self.id);
+        state.busy.remove(&self.id);
     }
 }
 
@@ -130,6 +134,18 @@ mod tests {
         assert!(task.await.unwrap_err().is_cancelled());
         drop(waiting);
         newest.set_busy();
+        assert!(crowd.admit().is_none());
+        // Between two requests it can go, though not before who waits for longer.
+        let idle = tokio::spawn(std::future::pending::<()>());
+        let mut kept = newest;
+        kept.set_waiting();
+        crowd.served_by(kept.id(), idle.abort_handle());
+        let mut next = crowd.admit().unwrap();
+        assert!(idle.await.unwrap_err().is_cancelled());
+        drop(kept);
+        next.set_busy();
+        next.set_waiting();
+        next.set_busy();
         assert!(crowd.admit().is_none());
         drop(busy);
         assert!(crowd.admit().is_some());

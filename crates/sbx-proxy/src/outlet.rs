@@ -4,12 +4,12 @@
 //! whatever one sandbox does, the others get their part.
 
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sbx_policy::Policy;
@@ -17,7 +17,7 @@ use sbx_proto::net::{GATEWAY_V4, HOST_V4, PROXY_PORT};
 use sbx_sys::redirected::original_dst;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::audit::{Audit, Entrance, Via};
 use crate::ca::Authority;
@@ -56,7 +56,7 @@ pub struct Sockets {
 /// Ends with the sandbox: dropping it closes everything.
 pub struct Outlet {
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
     shared: Arc<Shared>,
 }
 
@@ -74,19 +74,25 @@ pub(crate) struct Shared {
     crowd: Arc<Crowd>,
 }
 
+impl Shared {
+    pub(crate) fn new(settings: Settings, policy: watch::Receiver<Arc<Policy>>) -> Self {
+        Self {
+            gate: Arc::new(Gate::new(policy, settings.lookup)),
+            audit: Audit::new(&settings.log_dir, &settings.sandbox),
+            authority: settings.authority,
+            dial: settings.dial,
+            crowd: Arc::new(Crowd::new(settings.max_connections)),
+        }
+    }
+}
+
 impl Outlet {
     pub fn start(
         settings: Settings,
         policy: watch::Receiver<Arc<Policy>>,
         sockets: Sockets,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            gate: Arc::new(Gate::new(policy, settings.lookup)),
-            audit: Audit::new(&settings.log_dir, &settings.sandbox),
-            authority: settings.authority,
-            dial: settings.dial,
-            crowd: Arc::new(Crowd::new(settings.max_connections)),
-        });
+        let shared = Arc::new(Shared::new(settings, policy));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(RESOLVER_THREADS)
@@ -183,7 +189,10 @@ enum Kind {
 async fn accept(shared: Arc<Shared>, listener: TcpListener, kind: Kind) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => admit(&shared, stream, kind),
+            Ok((stream, _)) => match kind {
+                Kind::World => drop(admit(&shared, stream, connection)),
+                Kind::Dns => drop(admit(&shared, stream, dns::serve_tcp)),
+            },
             Err(error) => {
                 tracing::warn!(sandbox = shared.audit.sandbox(), %error, "cannot accept a connection");
                 tokio::time::sleep(BREATH).await;
@@ -192,7 +201,15 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, kind: Kind) {
     }
 }
 
-fn admit(shared: &Arc<Shared>, stream: TcpStream, kind: Kind) {
+/// Serves it as soon as there is a place for it.
+pub(crate) fn admit<F>(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    serve: impl FnOnce(Arc<Shared>, TcpStream, Place) -> F,
+) -> Option<JoinHandle<()>>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let Some(place) = shared.crowd.admit() else {
         let reason = "too many connections";
         journey::record_nonsense(
@@ -204,26 +221,32 @@ fn admit(shared: &Arc<Shared>, stream: TcpStream, kind: Kind) {
             reason,
         );
         reset(&stream);
-        return;
+        return None;
     };
     let id = place.id();
-    let task = match kind {
-        Kind::World => tokio::spawn(connection(Arc::clone(shared), stream, place)).abort_handle(),
-        Kind::Dns => tokio::spawn(dns::serve_tcp(Arc::clone(shared), stream, place)).abort_handle(),
-    };
-    shared.crowd.served_by(id, task);
+    let task = tokio::spawn(serve(Arc::clone(shared), stream, place));
+    shared.crowd.served_by(id, task.abort_handle());
+    Some(task)
+}
+
+async fn connection(shared: Arc<Shared>, stream: TcpStream, place: Place) {
+    match original_dst(&stream) {
+        Ok(dialled) => route(shared, stream, dialled, place).await,
+        Err(error) => {
+            tracing::warn!(sandbox = shared.audit.sandbox(), %error, "a connection to nowhere");
+        }
+    }
 }
 
 /// By the address that the program dialled: the proxy itself, or the world.
-async fn connection(shared: Arc<Shared>, stream: TcpStream, place: Place) {
+pub(crate) async fn route(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    dialled: SocketAddr,
+    place: Place,
+) {
     tune(&stream);
-    let dialled = match original_dst(&stream) {
-        Ok(dialled) => SocketAddr::new(dialled.ip().to_canonical(), dialled.port()),
-        Err(error) => {
-            tracing::warn!(sandbox = shared.audit.sandbox(), %error, "a connection to nowhere");
-            return;
-        }
-    };
+    let dialled = SocketAddr::new(dialled.ip().to_canonical(), dialled.port());
     let conn = Conn::new(stream);
     if is_proxy(dialled) {
         forward::serve(&shared, conn, place).await;

@@ -11,6 +11,8 @@ use crate::wire::sniff::{Traffic, classify};
 
 /// From the first byte to the end of a hello or a head.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The type of TLS's first record.
+const HANDSHAKE: u8 = 0x16;
 /// HTTP/2 without TLS: what it is for is compressed, so it is judged by its address.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -26,6 +28,8 @@ pub(crate) enum First {
     Other,
     /// Nothing yet.
     Silent,
+    /// Nothing, and nothing will come: it only listens.
+    Mute,
     Bad(String),
     Gone,
 }
@@ -34,7 +38,7 @@ impl First {
     pub(crate) fn protocol(&self) -> Protocol {
         match self {
             Self::Tls { .. } | Self::Http | Self::Http2 => Protocol::Web,
-            Self::Other | Self::Silent | Self::Bad(_) | Self::Gone => Protocol::Other,
+            Self::Other | Self::Silent | Self::Mute | Self::Bad(_) | Self::Gone => Protocol::Other,
         }
     }
 }
@@ -43,7 +47,7 @@ impl First {
 pub(crate) async fn first(conn: &mut Conn, patience: Duration) -> First {
     match conn.first_bytes(patience).await {
         Ok(true) => {}
-        Ok(false) => return First::Gone,
+        Ok(false) => return First::Mute,
         Err(error) if error.kind() == io::ErrorKind::TimedOut => return First::Silent,
         Err(_) => return First::Gone,
     }
@@ -59,6 +63,10 @@ pub(crate) async fn first(conn: &mut Conn, patience: Duration) -> First {
         return match told {
             Traffic::NeedMore => match conn.fill_until(deadline).await {
                 Ok(true) => continue,
+                // What began as HTTP or TLS is not called something else for being cut short.
+                Ok(false) if conn.ahead.contains(&b' ') || conn.ahead.starts_with(&[HANDSHAKE]) => {
+                    First::Bad("its first message does not end".into())
+                }
                 // Something short and then nothing: a protocol that is neither.
                 Ok(false) => First::Other,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {

@@ -3,6 +3,7 @@
 use sbx_policy::{Host, Target};
 use tokio::time::{Duration, Instant};
 
+use crate::answer::say_and_end;
 use crate::audit::{Entrance, Via};
 use crate::conn::Conn;
 use crate::forward::{Words, tunnel};
@@ -19,29 +20,28 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) async fn serve(shared: &Shared, mut conn: Conn, mut place: Place) {
     let target = match negotiate(&mut conn).await {
-        Ok(Some(request)) => target(request),
+        Ok(Some(request)) => target(request).map_err(|reason| (reason, Reply::Failure)),
         Ok(None) => return,
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err((error.to_string(), error.reply())),
     };
     place.set_busy();
     let target = match target {
         Ok(target) => target,
-        Err(reason) => {
+        Err((reason, reply)) => {
             let (entrance, via) = (Entrance::Socks5, Via::Forward);
             journey::record_nonsense(&shared.audit, entrance, via, "", None, &reason);
-            // The client may be gone.
-            let _ = write_all(&conn.stream, &Reply::Failure.bytes()).await;
-            return;
+            return say_and_end(&conn.stream, &reply.bytes()).await;
         }
     };
+    // What cannot be put on record does not happen, not even a look-up.
+    if !shared.audit.is_healthy() {
+        return say_and_end(&conn.stream, &Reply::Failure.bytes()).await;
+    }
     let (judged, needs) = shared.gate.judge_tunnel(&target).await;
-    if !judged.allowed() || !shared.audit.is_healthy() {
-        if !judged.allowed() {
-            journey::record_denial(&shared.audit, Entrance::Socks5, Via::Forward, &judged);
-        }
+    if !judged.allowed() {
+        journey::record_denial(&shared.audit, Entrance::Socks5, Via::Forward, &judged);
         // The protocol has no room for the reason; the log has it.
-        let _ = write_all(&conn.stream, &Reply::NotAllowed.bytes()).await;
-        return;
+        return say_and_end(&conn.stream, &Reply::NotAllowed.bytes()).await;
     }
     let words = Words {
         granted: Reply::Succeeded.bytes(),
@@ -68,18 +68,9 @@ async fn negotiate(conn: &mut Conn) -> Result<Option<Request>, SocksError> {
             greeted = true;
             continue;
         }
-        if greeted {
-            match parse_request(&conn.ahead) {
-                Ok(Some((request, length))) => {
-                    conn.used(length);
-                    return Ok(Some(request));
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    let _ = write_all(&conn.stream, &error.reply().bytes()).await;
-                    return Err(error);
-                }
-            }
+        if greeted && let Some((request, length)) = parse_request(&conn.ahead)? {
+            conn.used(length);
+            return Ok(Some(request));
         }
         if !matches!(conn.fill_until(deadline).await, Ok(true)) {
             return Ok(None);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sbx_policy::Kind;
 use tokio::net::TcpStream;
 
 use crate::audit::{Entrance, Via};
@@ -16,28 +17,36 @@ use crate::journey::{self, Journey};
 use crate::limits::Place;
 use crate::outlet::Shared;
 use crate::sniff::{First, first};
-use crate::tunnel::{pump, write_all};
+use crate::tunnel::{Broken, both, pump, write_all};
 
 /// Who has said nothing by then may be waiting for the other side to speak first.
 const SILENCE: Duration = Duration::from_millis(300);
+/// Who may not go there by the address alone has that long to say a name that changes it.
+const SLOW: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn serve(shared: &Shared, mut conn: Conn, dialled: SocketAddr, mut place: Place) {
     let mut said = first(&mut conn, SILENCE).await;
-    let mut judged = judge(shared, dialled, &said).await;
-    let mut reached = None;
+    if !shared.audit.is_healthy() {
+        return unrecordable(conn, Side::Transparent(dialled)).await;
+    }
     if matches!(said, First::Silent) {
-        if judged.allowed() && shared.audit.is_healthy() {
+        let judged = judge(shared, dialled, &said).await;
+        if judged.allowed() {
             place.set_busy();
-            reached = dial_any(&shared.dial, &judged.addresses).await.ok();
+            return listen(shared, conn, dialled, &judged, place).await;
         }
-        // Perhaps it is only slow, and its name says more than its address.
-        if wait_for_either(&mut conn, reached.as_ref().map(|(stream, _)| stream)).await {
-            said = first(&mut conn, PATIENCE).await;
-            judged = judge(shared, dialled, &said).await;
+        // Perhaps it is only slow, and its name says more than its address; no name undoes a denial.
+        if judged.verdict.kind != Kind::Explicit {
+            said = first(&mut conn, SLOW).await;
         }
     }
     place.set_busy();
+    spoken(shared, conn, dialled, &said, place).await;
+}
+
+/// The client spoke first, as most do.
+async fn spoken(shared: &Shared, conn: Conn, dialled: SocketAddr, said: &First, place: Place) {
     match said {
         First::Http => {
             let side = Side::Transparent(dialled);
@@ -46,35 +55,94 @@ pub(crate) async fn serve(shared: &Shared, mut conn: Conn, dialled: SocketAddr, 
         First::Bad(reason) => {
             let (host, port) = (dialled.ip().to_string(), Some(dialled.port()));
             let (entrance, via) = (Entrance::Transparent, Via::Transparent);
-            journey::record_nonsense(&shared.audit, entrance, via, &host, port, &reason);
+            journey::record_nonsense(&shared.audit, entrance, via, &host, port, reason);
             return reset(&conn.stream);
         }
-        First::Gone | First::Tls { .. } | First::Http2 | First::Other | First::Silent => {}
+        First::Gone
+        | First::Mute
+        | First::Tls { .. }
+        | First::Http2
+        | First::Other
+        | First::Silent => {}
     }
+    let judged = judge(shared, dialled, said).await;
     if !judged.allowed() {
-        return deny(shared, &conn, &said, &judged);
+        return deny(shared, &conn, said, &judged);
     }
     if matches!(said, First::Gone) {
-        // Allowed, and it left before it said anything.
+        // Allowed, and it broke before it said anything.
         return;
     }
-    if !shared.audit.is_healthy() {
-        return unrecordable(conn, Side::Transparent(dialled)).await;
+    let mut journey = Journey::begin(&shared.audit, Entrance::Transparent, via(said), &judged);
+    if let Some((upstream, address)) = dial(shared, &conn, &judged, &mut journey).await {
+        let leg = Leg {
+            shared,
+            dialled,
+            upstream,
+            address,
+        };
+        leg.carry(conn, &judged, &mut journey, false).await;
     }
-    carry(shared, conn, dialled, &said, &judged, reached).await;
 }
 
-/// True when the client is the first to speak (or to leave), false when the other side is, or nobody.
-async fn wait_for_either(conn: &mut Conn, upstream: Option<&TcpStream>) -> bool {
-    let other_side = async {
-        match upstream {
-            Some(upstream) => drop(upstream.readable().await),
-            None => std::future::pending().await,
-        }
+/// The client may wait for the other side to speak first, so that side is dialled.
+async fn listen(
+    shared: &Shared,
+    mut conn: Conn,
+    dialled: SocketAddr,
+    judged: &Judged,
+    place: Place,
+) {
+    let mut journey = Journey::begin(&shared.audit, Entrance::Transparent, Via::Network, judged);
+    let Some((upstream, address)) = dial(shared, &conn, judged, &mut journey).await else {
+        return;
     };
+    let mut spoke = false;
+    let waiting = async {
+        spoke = client_is_first(&mut conn, &upstream).await;
+        Ok(())
+    };
+    let cut = journey.guard(&shared.gate, judged, address, waiting).await;
+    if cut {
+        return reset(&conn.stream);
+    }
+    let leg = Leg {
+        shared,
+        dialled,
+        upstream,
+        address,
+    };
+    if !spoke {
+        return leg.carry(conn, judged, &mut journey, true).await;
+    }
+    // It was only slow: what it says counts, as if it had said it at once.
+    let said = first(&mut conn, PATIENCE).await;
+    match said {
+        First::Tls { .. } | First::Http2 | First::Other => {}
+        First::Http | First::Bad(_) => {
+            // Each request is judged, and dialled for, by itself.
+            drop((journey, leg));
+            return spoken(shared, conn, dialled, &said, place).await;
+        }
+        First::Silent | First::Mute | First::Gone => {
+            return leg.carry(conn, judged, &mut journey, false).await;
+        }
+    }
+    let judged = judge(shared, dialled, &said).await;
+    if judged.allowed() {
+        journey.became(via(&said), &judged);
+        leg.carry(conn, &judged, &mut journey, false).await;
+    } else {
+        deny(shared, &conn, &said, &judged);
+    }
+}
+
+/// True when the client is the first to speak or to leave, false when the other side is, or nobody.
+async fn client_is_first(conn: &mut Conn, upstream: &TcpStream) -> bool {
     tokio::select! {
+        biased;
         _ = conn.fill() => true,
-        () = other_side => false,
+        _ = upstream.readable() => false,
         () = tokio::time::sleep(PATIENCE) => false,
     }
 }
@@ -82,9 +150,13 @@ async fn wait_for_either(conn: &mut Conn, upstream: Option<&TcpStream>) -> bool 
 async fn judge(shared: &Shared, dialled: SocketAddr, said: &First) -> Judged {
     let claimed = match said {
         First::Tls { host } => host.as_ref(),
-        First::Http | First::Http2 | First::Other | First::Silent | First::Bad(_) | First::Gone => {
-            None
-        }
+        First::Http
+        | First::Http2
+        | First::Other
+        | First::Silent
+        | First::Mute
+        | First::Bad(_)
+        | First::Gone => None,
     };
     let gate = &shared.gate;
     gate.judge_dialled(dialled, claimed, said.protocol()).await
@@ -98,47 +170,63 @@ fn deny(shared: &Shared, conn: &Conn, said: &First, judged: &Judged) {
 fn via(said: &First) -> Via {
     match said {
         First::Tls { .. } | First::Http | First::Http2 => Via::Transparent,
-        First::Other | First::Silent | First::Bad(_) | First::Gone => Via::Network,
+        First::Other | First::Silent | First::Mute | First::Bad(_) | First::Gone => Via::Network,
     }
 }
 
-async fn carry(
+async fn dial(
     shared: &Shared,
-    mut conn: Conn,
-    dialled: SocketAddr,
-    said: &First,
+    conn: &Conn,
     judged: &Judged,
-    reached: Option<(TcpStream, SocketAddr)>,
-) {
-    let mut journey = Journey::begin(&shared.audit, Entrance::Transparent, via(said), judged);
-    let reached = match reached {
-        Some(reached) => Ok(reached),
-        None => dial_any(&shared.dial, &judged.addresses).await,
-    };
-    let (upstream, address) = match reached {
-        Ok(reached) => reached,
+    journey: &mut Journey<'_>,
+) -> Option<(TcpStream, SocketAddr)> {
+    match dial_any(&shared.dial, &judged.addresses).await {
+        Ok(reached) => Some(reached),
         Err(error) => {
             journey.failed(error);
-            return reset(&conn.stream);
+            reset(&conn.stream);
+            None
         }
-    };
-    let counters = journey.counters();
-    let silent = matches!(said, First::Silent);
-    let client = Arc::clone(&conn.stream);
-    let work = async {
-        let sending = async {
-            if silent {
-                speak_up(shared, &mut conn, dialled).await?;
-            }
-            write_all(&upstream, &conn.ahead).await?;
-            counters.add_sent(conn.ahead.len());
-            conn.ahead = Vec::new();
-            pump(&client, &upstream, |bytes| counters.add_sent(bytes)).await
+    }
+}
+
+/// The part of a connection between here and the world.
+struct Leg<'a> {
+    shared: &'a Shared,
+    dialled: SocketAddr,
+    upstream: TcpStream,
+    address: SocketAddr,
+}
+
+impl Leg<'_> {
+    /// Until its end. What a `silent` client says first is judged before it goes out.
+    async fn carry(self, mut conn: Conn, judged: &Judged, journey: &mut Journey<'_>, silent: bool) {
+        let (shared, upstream) = (self.shared, &self.upstream);
+        let counters = journey.counters();
+        let client = Arc::clone(&conn.stream);
+        let work = async {
+            let sending = async {
+                if silent {
+                    let judged = speak_up(shared, &mut conn, self.dialled).await;
+                    judged.map_err(Broken::From)?;
+                }
+                let told = write_all(upstream, &conn.ahead).await;
+                told.map_err(Broken::To)?;
+                counters.add_sent(conn.ahead.len());
+                conn.ahead = Vec::new();
+                pump(&client, upstream, |bytes| counters.add_sent(bytes)).await
+            };
+            let receiving = pump(upstream, &client, |bytes| counters.add_received(bytes));
+            both(sending, receiving).await
         };
-        let receiving = pump(&upstream, &client, |bytes| counters.add_received(bytes));
-        tokio::try_join!(sending, receiving).map(drop)
-    };
-    journey.guard(&shared.gate, judged, address, work).await;
+        if journey
+            .guard(&shared.gate, judged, self.address, work)
+            .await
+        {
+            reset(&client);
+            reset(upstream);
+        }
+    }
 }
 
 /// The first words of a client that let the other side begin. Nothing of it goes out before it was judged by what
@@ -152,7 +240,7 @@ async fn speak_up(shared: &Shared, conn: &mut Conn, dialled: SocketAddr) -> io::
     };
     match &said {
         First::Tls { .. } | First::Http2 | First::Other => {}
-        First::Gone | First::Silent => return Ok(()),
+        First::Gone | First::Mute | First::Silent => return Ok(()),
         // The other side spoke first, which no HTTP server does.
         First::Http => return Err(io::Error::other("cut: HTTP where another protocol began")),
         First::Bad(reason) => return Err(io::Error::other(format!("cut: {reason}"))),

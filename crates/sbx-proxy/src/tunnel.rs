@@ -1,11 +1,14 @@
 //! Bytes both ways between two sockets, unchanged, without memory of its own while nothing moves.
 
 use std::cell::RefCell;
+use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::net::Shutdown;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
 
 /// Read and written at once.
 const SCRATCH: usize = 128 << 10;
@@ -46,11 +49,37 @@ pub(crate) async fn relay(
     upstream: &TcpStream,
     counters: &Counters,
 ) -> io::Result<()> {
-    tokio::try_join!(
+    both(
         pump(client, upstream, |bytes| counters.add_sent(bytes)),
         pump(upstream, client, |bytes| counters.add_received(bytes)),
-    )?;
-    Ok(())
+    )
+    .await
+}
+
+/// Which end of a direction gave up.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    From(io::Error),
+    To(io::Error),
+}
+
+/// Both directions. A side that takes no more may still have said something: the other direction goes on until it
+/// ends by itself. A side that breaks while it speaks ends everything.
+pub(crate) async fn both(
+    one: impl Future<Output = Result<(), Broken>>,
+    other: impl Future<Output = Result<(), Broken>>,
+) -> io::Result<()> {
+    let (one, other) =
+        tokio::try_join!(async { settle(one.await) }, async { settle(other.await) })?;
+    one.and(other)
+}
+
+fn settle(ended: Result<(), Broken>) -> io::Result<io::Result<()>> {
+    match ended {
+        Ok(()) => Ok(Ok(())),
+        Err(Broken::To(error)) => Ok(Err(error)),
+        Err(Broken::From(error)) => Err(error),
+    }
 }
 
 /// One direction, until its end, which is passed on.
@@ -58,20 +87,29 @@ pub(crate) async fn pump(
     from: &TcpStream,
     to: &TcpStream,
     count: impl Fn(usize),
-) -> io::Result<()> {
+) -> Result<(), Broken> {
     loop {
-        from.readable().await?;
-        let rest = match move_once(from, to, &count) {
-            Ok(Moved::End) => {
-                return Ok(rustix::net::shutdown(to, Shutdown::Write)?);
+        // A peer that always has more to say must not keep the others from speaking, nor a change of the rules
+        // from being heard.
+        consume_budget().await;
+        tokio::select! {
+            biased;
+            ready = from.readable() => ready.map_err(Broken::From)?,
+            // Whoever has said everything is only heard of again when it breaks.
+            _ = std::future::pending::<()>() => {
+                return Err(Broken::To(io::ErrorKind::ConnectionReset.into()));
             }
-            Ok(Moved::All) => continue,
-            Ok(Moved::Rest(rest)) => rest,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            Err(error) => return Err(error),
+        }
+        let rest = match move_once(from, to, &count)? {
+            Moved::End => {
+                let passed_on = rustix::net::shutdown(to, Shutdown::Write);
+                return passed_on.map_err(|error| Broken::To(error.into()));
+            }
+            Moved::All | Moved::Nothing => continue,
+            Moved::Rest(rest) => rest,
         };
         let length = rest.len();
-        write_all(to, &rest).await?;
+        write_all(to, &rest).await.map_err(Broken::To)?;
         count(length);
     }
 }
@@ -89,23 +127,28 @@ pub(crate) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()
 }
 
 enum Moved {
+    Nothing,
     All,
     /// The other side takes no more for now.
     Rest(Vec<u8>),
     End,
 }
 
-fn move_once(from: &TcpStream, to: &TcpStream, count: &impl Fn(usize)) -> io::Result<Moved> {
+fn move_once(from: &TcpStream, to: &TcpStream, count: &impl Fn(usize)) -> Result<Moved, Broken> {
     BUFFER.with_borrow_mut(|buffer| {
         buffer.resize(SCRATCH, 0);
-        let length = from.try_read(buffer)?;
+        let length = match from.try_read(buffer) {
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Moved::Nothing),
+            Err(error) => return Err(Broken::From(error)),
+        };
         let Some(bytes) = buffer.get(..length).filter(|bytes| !bytes.is_empty()) else {
             return Ok(Moved::End);
         };
         let written = match to.try_write(bytes) {
             Ok(written) => written,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(error),
+            Err(error) => return Err(Broken::To(error)),
         };
         count(written);
         match bytes.get(written..) {
@@ -150,10 +193,7 @@ mod tests {
             got
         };
         let (relayed, answer, got) =
-            tokio::join!(relay(&client, &upstream, &counters), program, async {
-                let got = origin.await;
-                got
-            });
+            tokio::join!(relay(&client, &upstream, &counters), program, origin);
         relayed.unwrap();
         assert_eq!(
             (got == sent, answer.as_slice()),

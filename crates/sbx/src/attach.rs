@@ -146,6 +146,9 @@ fn attempt(
         }
         Streams::Terminal { .. } | Streams::Log => None,
     };
+    // Descriptors under way are counted per user; with a higher limit than commands inside have, none of them can
+    // use up what this message needs.
+    let _ = sbx_sys::process::raise_open_files();
     // Before anything can run: from here on a signal is the command's, and must not end us instead.
     let signals = watch_signals(streams)?;
     let sent = match &plumbing {

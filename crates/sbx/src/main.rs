@@ -15,6 +15,7 @@ mod diagnose;
 mod env;
 mod envfile;
 mod failure;
+mod git;
 mod http;
 mod init;
 mod later;

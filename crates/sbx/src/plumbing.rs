@@ -1,8 +1,9 @@
 //! Which descriptors a sandbox gets for a command's stdin, stdout and stderr.
 //!
-//! **Only an anonymous pipe of the caller is handed over, and only as stdout or stderr.** Whoever holds a
-//! descriptor can re-open it through `/proc/self/fd`: a file for writing, a directory to walk out of, a
-//! terminal to read from. Everything else ends in a fresh pipe that we relay.
+//! **Only an anonymous pipe of the caller is handed over, only as stdout or stderr, and only by root.** Whoever holds
+//! a descriptor can re-open it through `/proc/self/fd`: a file for writing, a directory to walk out of, a terminal to
+//! read from. A pipe can be re-opened for reading by its owner, who is the agent inside when the caller is an
+//! ordinary user: then what others write to it could be read. Everything else ends in a fresh pipe that we relay.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -111,15 +112,27 @@ impl Sharing {
     }
 
     fn output(self, caller: BorrowedFd<'static>, outputs: &mut Vec<Output>) -> Result<End, Errno> {
-        if is_anonymous_output_pipe(caller) {
-            self.open_to_sandbox(caller, 0o622);
+        let is_pipe = is_anonymous_output_pipe(caller);
+        if is_pipe && self.keeps_to_writing(caller) {
             return Ok(End::Caller(caller));
         }
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         set_nonblocking(&read)?;
         self.open_to_sandbox(&write, 0o622);
-        outputs.push(Output::from_pipe(read, caller));
+        outputs.push(if is_pipe {
+            Output::from_pipe_to_pipe(read, caller)
+        } else {
+            Output::from_pipe(read, caller)
+        });
         Ok(End::Ours(write))
+    }
+
+    /// Whether the sandbox could do nothing with the caller's pipe but write: no id inside is its owner's, and
+    /// others may not read it.
+    fn keeps_to_writing(self, pipe: BorrowedFd<'_>) -> bool {
+        self.open_to_sandbox(pipe, 0o622);
+        let closed = |stat: Stat| stat.st_mode & 0o044 == 0;
+        self.root && fstat(pipe).is_ok_and(closed)
     }
 }
 

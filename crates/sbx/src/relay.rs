@@ -6,11 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use rustix::pipe::SpliceFlags;
 
 use crate::detach_keys::{DetachKeys, Typed};
 use crate::plumbing::file_type;
 
 const CHUNK: usize = 64 << 10;
+/// What is moved from pipe to pipe at once, at most: more than either holds.
+const MOVED: usize = 1 << 20;
 /// What a blocking descriptor takes at once when it is polled as writable.
 const CAUTIOUS: usize = 4096;
 
@@ -52,10 +55,19 @@ pub(crate) struct Output {
     from: Option<OwnedFd>,
     to: Sink,
     pending: Pending,
+    /// From pipe to pipe nothing is copied.
+    splice: Option<Splice>,
     /// What may still be read: set when the command has ended and others hold its pipe.
     left: Option<u64>,
     /// Why the caller's stream does not take bytes any more.
     pub(crate) broken: Option<Errno>,
+}
+
+/// Which of two pipes is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Splice {
+    Bytes,
+    Room,
 }
 
 /// What an [`Output`] waits for.
@@ -73,8 +85,18 @@ impl Output {
             from: Some(pipe),
             to: Sink::of(to),
             pending: Pending::default(),
+            splice: None,
             left: None,
             broken: None,
+        }
+    }
+
+    /// The same for a caller's stream that is a pipe too.
+    pub(crate) fn from_pipe_to_pipe(pipe: OwnedFd, to: BorrowedFd<'static>) -> Self {
+        Self {
+            to: Sink::Plain(to),
+            splice: Some(Splice::Bytes),
+            ..Self::from_pipe(pipe, to)
         }
     }
 
@@ -83,6 +105,8 @@ impl Output {
             Wait::Writable
         } else if self.from.is_none() || self.left == Some(0) {
             Wait::Done
+        } else if self.splice == Some(Splice::Room) {
+            Wait::Writable
         } else {
             Wait::Readable
         }
@@ -99,6 +123,9 @@ impl Output {
 
     /// Moves what can be moved. True when bytes were read.
     pub(crate) fn advance(&mut self) -> bool {
+        if let Some(waited) = self.splice {
+            return self.move_pages(waited);
+        }
         let mut read = false;
         if self.pending.is_empty() {
             read = self.read();
@@ -112,6 +139,37 @@ impl Output {
         if let Some(from) = &self.from {
             self.left = Some(rustix::io::ioctl_fionread(from).unwrap_or(0));
         }
+    }
+
+    fn move_pages(&mut self, waited: Splice) -> bool {
+        let Some(from) = &self.from else { return false };
+        let most = self
+            .left
+            .map_or(MOVED, |left| usize::try_from(left).unwrap_or(MOVED));
+        // Whatever mode the caller's pipe is in, this does not wait for it.
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        match rustix::pipe::splice(from, None, &self.to, None, most.min(MOVED), flags) {
+            Ok(0) => self.from = None,
+            Ok(count) => {
+                self.left = self.left.map(|left| left.saturating_sub(count as u64));
+                self.splice = Some(Splice::Bytes);
+                return true;
+            }
+            Err(Errno::INTR) => {}
+            // It is the other one that is not ready.
+            Err(Errno::AGAIN) => {
+                self.splice = Some(match waited {
+                    Splice::Bytes => Splice::Room,
+                    Splice::Room => Splice::Bytes,
+                });
+            }
+            Err(error) => {
+                // With our end closed the command gets SIGPIPE, as it would from the caller's stream.
+                self.from = None;
+                self.broken = Some(error);
+            }
+        }
+        false
     }
 
     fn read(&mut self) -> bool {
@@ -325,6 +383,36 @@ mod tests {
         rustix::io::write(&write, b"from somebody else").unwrap();
         assert_eq!(output.wait(), Wait::Readable);
         assert!(output.advance());
+        assert_eq!(output.wait(), Wait::Done);
+    }
+
+    #[test]
+    fn from_pipe_to_pipe_nothing_waits_and_nothing_is_lost() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (reader, caller) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let caller: &'static OwnedFd = Box::leak(Box::new(caller));
+        let filled = rustix::io::write(caller, &vec![0; 64 << 10]).unwrap();
+        let mut output = Output::from_pipe_to_pipe(read, caller.as_fd());
+        rustix::io::write(&write, b"from the command").unwrap();
+        output.command_ended();
+        rustix::io::write(&write, b"from somebody else").unwrap();
+        assert_eq!(output.wait(), Wait::Readable);
+        assert!(!output.advance(), "the caller's pipe is full, and blocking");
+        assert_eq!(output.wait(), Wait::Writable);
+        let mut drained = vec![0; filled + 100];
+        assert_eq!(rustix::io::read(&reader, &mut drained[..]).unwrap(), filled);
+        assert!(output.advance());
+        assert_eq!(output.wait(), Wait::Done);
+        let count = rustix::io::read(&reader, &mut drained[..]).unwrap();
+        assert_eq!(&drained[..count], b"from the command");
+
+        // A reader that has gone is known by the next write.
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let mut output = Output::from_pipe_to_pipe(read, caller.as_fd());
+        drop(reader);
+        rustix::io::write(&write, b"lost").unwrap();
+        assert!(!output.advance());
+        assert_eq!(output.broken, Some(Errno::PIPE));
         assert_eq!(output.wait(), Wait::Done);
     }
 

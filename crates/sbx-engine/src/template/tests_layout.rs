@@ -254,7 +254,13 @@ fn what_sandboxes_can_write_and_what_has_moved_is_not_shown() {
     let temp = TempDir::new().unwrap();
     let home = fs::canonicalize(temp.path()).unwrap();
     for dir in [
-        ".secret", "ws/.venv", "other/bin", "tools/one", "tools/two", "real", "cargo",
+        ".secret",
+        "ws/.venv",
+        "other/bin",
+        "tools/one",
+        "tools/two",
+        "real",
+        "cargo",
     ] {
         fs::create_dir_all(home.join(dir)).unwrap();
     }
@@ -308,11 +314,18 @@ fn what_sandboxes_can_write_and_what_has_moved_is_not_shown() {
         )
     };
     let targets = |layout: &super::HostLayout| -> Vec<PathBuf> {
-        layout.binds.iter().map(|bind| bind.target.clone()).collect()
+        layout
+            .binds
+            .iter()
+            .map(|bind| bind.target.clone())
+            .collect()
     };
     let first = of(&BTreeMap::new());
     let at = |name: &str| home.join(name);
-    assert_eq!(targets(&first), [at("current"), at("real"), at("tools/one")]);
+    assert_eq!(
+        targets(&first),
+        [at("current"), at("real"), at("tools/one")]
+    );
     assert!(first.caches.is_empty(), "{:?}", first.caches);
     assert_eq!(first.env["JAVA_HOME"], path[0]);
     assert!(first.env["PATH"].contains(&path[0]));

@@ -293,7 +293,9 @@ impl Caller {
             .map_err(io)?;
         credentials::raise_capabilities().map_err(io)?;
         process::setns(self.user.as_fd(), process::NEW_USER).map_err(io)?;
-        credentials::set_capabilities(self.status.capabilities).map_err(io)
+        credentials::set_capabilities(self.status.capabilities).map_err(io)?;
+        // Each of these changes may have opened this process to others of the caller's id (`fs.suid_dumpable`).
+        process::set_not_dumpable().map_err(io)
     }
 }
 

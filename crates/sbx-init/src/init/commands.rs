@@ -309,6 +309,11 @@ impl Init<'_> {
         if let Some(signal) = Signal::from_named_raw(signal) {
             // The command leads a session and group of its own.
             let _ = rustix::process::kill_process_group(pid, signal);
+            // Others inside can stop it before its program runs; what its caller asks for must reach it.
+            let starting = self.commands.get(&pid.as_raw_nonzero().get());
+            if starting.is_some_and(|command| command.starting.is_some()) {
+                let _ = rustix::process::kill_process_group(pid, Signal::CONT);
+            }
         }
     }
 

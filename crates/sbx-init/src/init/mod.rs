@@ -87,6 +87,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
             filter: filter::program(),
             env: boot.env,
             workdir: boot.workdir,
+            open_files: boot.limits.open_files,
         },
         peers: BTreeMap::new(),
         commands: BTreeMap::new(),

@@ -8,6 +8,7 @@
 
 mod idmaps;
 mod inner;
+mod limits;
 mod network;
 mod places;
 mod probe;
@@ -43,6 +44,8 @@ pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let daemon = UnixStream::from(daemon);
+    // Descriptors under way are counted per user, and this process must not be the first to be refused.
+    let _ = process::raise_open_files();
     let (outcome, pidfd) = match run(&daemon, run_task) {
         Ok(Finished::Booted { pid, pidfd }) => (Outcome::Booted { pid }, Some(pidfd)),
         Ok(Finished::Done) => (Outcome::Done, None),
@@ -247,6 +250,7 @@ fn build(
             .collect::<SetupResult<Vec<_>>>()?,
     };
     let proc = tree::proc_mount()?;
+    limits::set(proc.as_fd(), &boot.limits.user);
     let inner = inner::start(proof, ids, &boot.hostname, proc.as_fd())?;
     // From here on init lives in the sandbox's network namespace: sysfs shows the namespace of whoever
     // mounts it.

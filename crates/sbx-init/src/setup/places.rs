@@ -165,7 +165,10 @@ impl Places {
         let rest = target.strip_prefix(&base.target).unwrap_or(target);
         let names = rest.components().map(|part| match part {
             Component::Normal(name) => Ok(PathBuf::from(name)),
-            _ => Err(SetupError::new(at("mount", target), "it is not a plain path")),
+            _ => Err(SetupError::new(
+                at("mount", target),
+                "it is not a plain path",
+            )),
         });
         Ok((base, names.collect::<SetupResult<_>>()?))
     }
@@ -241,7 +244,10 @@ mod tests {
             let meta = fs::symlink_metadata(own.path().join(name)).unwrap();
             assert!(!meta.is_symlink() && meta.is_dir() == is_dir, "{name}");
         }
-        assert_eq!(fs::read_dir(own.path().join("elsewhere")).unwrap().count(), 0);
+        assert_eq!(
+            fs::read_dir(own.path().join("elsewhere")).unwrap().count(),
+            0
+        );
     }
 
     #[test]
@@ -260,7 +266,11 @@ mod tests {
         }
         places.file(Path::new("/w/file")).unwrap();
         assert_eq!(fs::read_dir(host.path()).unwrap().count(), 2);
-        let masked = |path: &str| places.existing(Path::new(path)).map(|place| place.is_some());
+        let masked = |path: &str| {
+            places
+                .existing(Path::new(path))
+                .map(|place| place.is_some())
+        };
         assert!(masked("/w/file").unwrap());
         assert!(!masked("/w/gone").unwrap() && !masked("/w/link").unwrap());
         assert!(masked("/w/link/x").is_err(), "a link on the way");

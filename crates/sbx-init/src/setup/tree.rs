@@ -142,9 +142,7 @@ impl Builder<'_> {
                 let mount = new_file_system("tmpfs", &options, MountAttrFlags::empty())?;
                 self.attach(mount, target.as_path(), Whose::Ours)
             }
-            Step::Proc { target } => {
-                self.attach(proc_mount()?, target.as_path(), Whose::Foreign)
-            }
+            Step::Proc { target } => self.attach(proc_mount()?, target.as_path(), Whose::Foreign),
             Step::Sysfs { target } => {
                 let flags = MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
                 let mount = new_file_system("sysfs", &[], flags)?;

@@ -24,7 +24,10 @@ pub(super) fn add(
     file: &Path,
     bundles: &[OsBytes],
 ) -> SetupResult<()> {
-    replace(builder, file, certificate)?;
+    match replace(builder, file, certificate) {
+        Err(error) if error.is_refusal() => {}
+        other => other?,
+    }
     let mut found = false;
     for bundle in bundles {
         match open(builder, bundle.as_path()) {
@@ -33,6 +36,7 @@ pub(super) fn add(
                 append(bundle, certificate).doing(|| "trust the sandbox's authority".into())?;
             }
             Ok(None) => {}
+            Err(error) if error.is_refusal() => {}
             Err(error) => return Err(error),
         }
     }

@@ -23,6 +23,8 @@ fn main() -> ExitCode {
     {
         return sbx_init::helper_main(sbx_engine::setup::run_task);
     }
+    // A sandbox of the same user may have half of it, of descriptors under way too.
+    let _ = sbx_sys::process::raise_open_files();
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {

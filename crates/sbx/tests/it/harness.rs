@@ -1,9 +1,11 @@
 //! Real binaries, real users, real sandboxes: one [`World`] per privilege mode, or a fresh one where a test is
 //! about the daemon itself.
 
+mod internet;
 mod processes;
 mod steps;
 
+pub use internet::Internet;
 pub use processes::{alive, children, kill, state};
 
 use std::ffi::OsStr;
@@ -17,6 +19,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
+
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+static ONLINE: [OnceLock<World>; 3] = [const { OnceLock::new() }; 3];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -103,6 +109,7 @@ pub struct World {
     user: String,
     dir: TempDir,
     next: AtomicU32,
+    internet: Option<Internet>,
 }
 
 /// What a command left behind.
@@ -159,6 +166,24 @@ impl World {
         WORLDS[index].get_or_init(|| Self::fresh(mode))
     }
 
+    /// The one that tests of this mode share that need an outside world. Nothing is allowed in it.
+    pub fn online(mode: Mode) -> &'static Self {
+        let index = MODES.iter().position(|known| *known == mode).unwrap();
+        ONLINE[index].get_or_init(|| Self::fresh_online(mode, false))
+    }
+
+    /// Its packets are recorded with `sniff`.
+    pub fn fresh_online(mode: Mode, sniff: bool) -> Self {
+        let mut world = Self::fresh(mode);
+        world.internet = Some(Internet::open(sniff));
+        world.run(["policy", "init", "deny-all"]).ok();
+        world
+    }
+
+    pub fn internet(&self) -> &Internet {
+        self.internet.as_ref().unwrap()
+    }
+
     pub fn fresh(mode: Mode) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("sbx-it-")
@@ -182,6 +207,7 @@ impl World {
             user: user.to_owned(),
             dir,
             next: AtomicU32::new(0),
+            internet: None,
         };
         world.own(world.dir.path());
         for name in ["home", "work"] {
@@ -239,20 +265,20 @@ impl World {
 
     /// A host command as the mode's user, with a clean environment.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
+        let mut command = match &self.internet {
+            Some(internet) => internet.command(self.uid, self.gid, program.as_ref()),
+            None => Command::new(program),
+        };
         command
             .env_clear()
             .env("HOME", self.home())
             .env("USER", &self.user)
-            .env(
-                "PATH",
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            )
+            .env("PATH", SYSTEM_PATH)
             .env("SBX_HOME", self.state())
             .env("LANG", "C.UTF-8")
             .current_dir(self.home())
             .stdin(Stdio::null());
-        if rustix::process::geteuid().is_root() && self.uid != 0 {
+        if rustix::process::geteuid().is_root() && self.uid != 0 && self.internet.is_none() {
             command.uid(self.uid).gid(self.gid);
         }
         command
@@ -419,6 +445,11 @@ pub fn stop_shared() {
             world.stop_daemon();
             let _ = fs::remove_dir_all(world.dir.path());
         }
+    }
+    for world in ONLINE.iter().filter_map(OnceLock::get) {
+        world.stop_daemon();
+        let _ = fs::remove_dir_all(world.dir.path());
+        world.internet().close();
     }
     // A static too.
     let _ = fs::remove_dir_all(programs());

@@ -12,12 +12,14 @@
 
 mod cli;
 mod daemon;
+mod egress;
 mod escape;
 mod exec;
 mod harness;
 mod leaks;
 mod lifecycle;
 mod network;
+mod policy;
 mod run;
 mod sandbox;
 mod software;
@@ -55,6 +57,7 @@ const AREAS: &[&[ModeTest]] = &[
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = cli::trials();
+    trials.extend(policy::trials());
     for mode in MODES {
         let blocked = mode.blocked();
         if let Some(reason) = &blocked {
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
             let name = format!("software::{name}");
             trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
         }
+        trials.extend(egress::trials(mode, blocked.is_some()));
         for (name, test) in escape::TESTS.iter().copied().flatten() {
             let name = format!("escape::{name}");
             trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));

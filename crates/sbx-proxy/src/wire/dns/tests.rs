@@ -122,7 +122,9 @@ fn what_is_not_a_query() {
         bytes[at] = byte;
         bytes
     };
-    let long = vec!["a".repeat(63); 4].join(".");
+    let longest = format!("{}.{}", vec!["a".repeat(63); 3].join("."), "b".repeat(61));
+    assert_eq!(parsed(&longest, 1).name, longest);
+    let long = format!("{longest}b");
     let mut label64 = query("a.b", 1, None);
     label64.splice(12..14, std::iter::once(64).chain([b'a'; 64]));
     let cases: Vec<(Vec<u8>, DnsError)> = vec![

@@ -226,12 +226,15 @@ fn not_tls() {
 #[test]
 fn records_that_do_not_hold_a_hello() {
     let good = message(&sni(b"a"));
+    let mut longer = [&good[..], b"x"].concat();
+    longer[3] += 1;
     let cases: &[Vec<u8>] = &[
         vec![22, 3, 1, 0, 0],
         vec![22, 3, 1, 0x40, 1],
         records(&[2, 0, 0, 0], 10),
         records(&[1, 0xff, 0xff, 0xff], 10),
         records(&[&good[..], b"x"].concat(), 1000),
+        records(&longer, 1000),
         [records(&good[..9], 100), vec![21, 3, 1, 0, 2, 1, 0]].concat(),
         [records(&good[..9], 100), vec![22, 4, 1, 0, 2, 1, 0]].concat(),
     ];

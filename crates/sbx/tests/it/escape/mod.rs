@@ -5,7 +5,10 @@
 
 mod accounts;
 mod binary;
+mod caller_pipes;
+mod callers_git;
 mod files;
+mod frozen;
 mod guard;
 mod hostile_init;
 mod kernel;
@@ -13,12 +16,15 @@ mod landlock;
 mod mount_names;
 mod mounts;
 mod owners;
+mod planted;
 mod processes;
 mod restart;
 mod setid;
+mod shared_limits;
 mod silent_init;
 mod sockets;
 mod streams;
+mod targets;
 mod xattrs;
 
 use std::collections::BTreeMap;
@@ -38,7 +44,10 @@ use crate::harness::{Ran, Sandbox, World};
 pub(crate) const TESTS: &[&[ModeTest]] = &[
     accounts::TESTS,
     binary::TESTS,
+    caller_pipes::TESTS,
+    callers_git::TESTS,
     files::TESTS,
+    frozen::TESTS,
     guard::TESTS,
     hostile_init::TESTS,
     kernel::TESTS,
@@ -46,12 +55,15 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     mount_names::TESTS,
     mounts::TESTS,
     owners::TESTS,
+    planted::TESTS,
     processes::TESTS,
     restart::TESTS,
     setid::TESTS,
+    shared_limits::TESTS,
     silent_init::TESTS,
     sockets::TESTS,
     streams::TESTS,
+    targets::TESTS,
     xattrs::TESTS,
 ];
 

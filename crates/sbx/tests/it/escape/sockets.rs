@@ -21,8 +21,9 @@ pub(crate) const TESTS: &[ModeTest] = &[
 fn sockets(world: &'static World) {
     let sandbox = world.sandbox("sockets");
     let name = format!(
-        "sbx-escape-{}-{}",
+        "sbx-escape-{}-{}-{}",
         std::process::id(),
+        world.mode.name(),
         world.name("abstract")
     );
     let _abstract =

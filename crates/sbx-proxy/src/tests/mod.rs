@@ -1,0 +1,19 @@
+//! The whole way out, over real sockets: a fake resolver, a dialler that leads every judged address to a local
+//! origin and writes down which it was, and clients at every entrance.
+
+mod bodies;
+mod changes;
+mod crowd;
+mod denials;
+mod entrances;
+mod http;
+mod oddities;
+mod origin;
+mod property;
+mod rebinding;
+mod resolving;
+mod silence;
+mod smuggling;
+mod unwritable;
+mod upgrades;
+mod world;

@@ -1,0 +1,244 @@
+//! Clients and origins that behave badly, or only oddly.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustix::net::sockopt::set_socket_linger;
+use sbx_policy::Policy;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+
+use super::origin::{head, ok, say};
+use super::world::{World, exactly, rest, rules, soon};
+use crate::audit::{self, Outcome};
+use crate::ca::{self, Authority};
+use crate::{Outlet, Settings, Sockets, system_dial};
+
+/// From here on the clock jumps to the next deadline whenever nothing moves.
+async fn closed_after(client: &mut super::world::Client) -> Duration {
+    tokio::time::pause();
+    let started = tokio::time::Instant::now();
+    assert_eq!(client.rest().await, "");
+    tokio::time::resume();
+    started.elapsed()
+}
+
+#[tokio::test]
+async fn who_never_finishes_is_not_waited_for() {
+    let world = World::new(&["allow **"]).await;
+    for (words, seconds) in [
+        ("", 30),
+        ("G", 20),
+        ("GET http://one.test/ HTTP/1.1\r\nHost: on", 20),
+        ("\u{5}", 20),
+        ("\u{5}\u{1}", 20),
+    ] {
+        let mut client = world.forward().await;
+        client.send(words).await;
+        tokio::task::yield_now().await;
+        let waited = closed_after(&mut client).await.as_secs();
+        assert!(
+            (seconds - 1..=seconds + 1).contains(&waited),
+            "{words:?}: {waited}"
+        );
+    }
+    for words in ["GET / HTTP/1.1\r\n", "\u{16}\u{3}\u{1}\u{1}\u{1}\u{1}"] {
+        let mut client = world.transparent("192.0.2.1:80").await;
+        client.send(words).await;
+        tokio::time::pause();
+        client.is_reset().await;
+        tokio::time::resume();
+        client.leave().await;
+        assert_eq!(world.last_line().reason, "its first message does not end");
+    }
+    assert!(world.dialled().is_empty());
+}
+
+/// One byte at a time does not buy more time.
+#[tokio::test]
+async fn a_trickle_has_the_same_deadline() {
+    let world = World::new(&["allow **"]).await;
+    let mut client = world.forward().await;
+    tokio::time::pause();
+    let started = tokio::time::Instant::now();
+    while client.stream.write_all(b"G").await.is_ok() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if client.stream.try_read(&mut [0]).is_ok_and(|read| read == 0) {
+            break;
+        }
+    }
+    assert!(started.elapsed() < Duration::from_secs(25));
+}
+
+#[tokio::test]
+async fn a_kept_connection_is_not_kept_forever() {
+    let world = World::new(&["allow one.test"]).await;
+    let mut client = world.forward().await;
+    client
+        .send("GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n")
+        .await;
+    let mut origin = world.arrives().await;
+    head(&mut origin).await;
+    say(&mut origin, ok("")).await;
+    client.hears(&ok("")).await;
+    let waited = closed_after(&mut client).await.as_secs();
+    assert!((74..=76).contains(&waited), "{waited}");
+    assert_eq!(rest(&mut origin).await, "");
+}
+
+#[tokio::test]
+async fn garbage_first_bytes() {
+    let world = World::new(&["allow 192.0.2.1", "allow one.test"]).await;
+    for words in [&[0; 100][..], &[0xff; 5000], b"\r\n\r\n\r\n", b"\0\x05\x01"] {
+        let mut client = world.forward().await;
+        client.send(words).await;
+        let answer = client.rest().await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{words:?}: {answer}");
+        client.leave().await;
+    }
+    assert!(world.dialled().is_empty());
+    // To an address that is allowed they may go: it is the other side's business.
+    let mut client = world.transparent("192.0.2.1:9999").await;
+    client.send([0; 100]).await;
+    let mut origin = world.arrives().await;
+    assert_eq!(exactly(&mut origin, 100).await, "\0".repeat(100));
+}
+
+#[tokio::test]
+async fn who_breaks_off_is_noticed_by_the_other_side() {
+    let world = World::new(&["allow one.test"]).await;
+    for request in [
+        "GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n",
+        "CONNECT one.test:443 HTTP/1.1\r\nHost: one.test:443\r\n\r\n",
+    ] {
+        for half_closed in [false, true] {
+            let mut client = world.forward().await;
+            client.send(request).await;
+            let mut origin = world.arrives().await;
+            if request.starts_with("GET") {
+                head(&mut origin).await;
+            } else {
+                client.until("\r\n\r\n").await;
+            }
+            if half_closed {
+                // It says goodbye, which the origin hears, and still waits for an answer.
+                client.stream.shutdown().await.unwrap();
+                assert_eq!(rest(&mut origin).await, "");
+            }
+            // The origin says nothing: only the break itself can end this.
+            set_socket_linger(&client.stream, Some(Duration::ZERO)).unwrap();
+            client.leave().await;
+            assert_eq!(rest(&mut origin).await, "");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_has_said_everything_gets_its_answer() {
+    let world = World::new(&["allow one.test"]).await;
+    let mut client = world.forward().await;
+    client
+        .send("GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n")
+        .await;
+    client.stream.shutdown().await.unwrap();
+    let mut origin = world.arrives().await;
+    head(&mut origin).await;
+    assert_eq!(rest(&mut origin).await, "");
+    say(&mut origin, ok("late")).await;
+    assert_eq!(client.rest().await, ok("late"));
+}
+
+/// An origin that answers and stops reading: its last words arrive although the client's do not.
+#[tokio::test]
+async fn last_words_through_a_tunnel() {
+    let world = World::new(&["allow one.test"]).await;
+    let mut client = world.forward().await;
+    client
+        .send("CONNECT one.test:443 HTTP/1.1\r\nHost: one.test:443\r\n\r\n")
+        .await;
+    client.until("\r\n\r\n").await;
+    let mut origin = world.arrives().await;
+    client.send(vec![b'x'; 100_000]).await;
+    let last: String = "last words ".repeat(10_000);
+    say(&mut origin, &last).await;
+    // There is something left to read: this breaks the connection.
+    drop(origin);
+    let mut got = String::new();
+    let mut piece = vec![0; 1 << 16];
+    loop {
+        // It goes on talking meanwhile.
+        let _ = client.stream.try_write(b"more");
+        match soon(client.stream.read(&mut piece)).await {
+            Ok(0) | Err(_) => break,
+            Ok(read) => got.push_str(std::str::from_utf8(&piece[..read]).unwrap()),
+        }
+    }
+    assert_eq!(got.len(), last.len());
+}
+
+#[tokio::test]
+async fn long_connections_are_on_record_before_they_end() {
+    let world = World::new(&["allow one.test"]).await;
+    let mut client = world.forward().await;
+    client
+        .send("CONNECT one.test:443 HTTP/1.1\r\nHost: one.test:443\r\n\r\n")
+        .await;
+    client.until("\r\n\r\n").await;
+    let mut origin = world.arrives().await;
+    client.send("hello").await;
+    assert_eq!(exactly(&mut origin, 5).await, "hello");
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    tokio::time::resume();
+    let open = world.last_line();
+    assert_eq!((open.phase, open.sent), (audit::Phase::Open, 5));
+    drop(origin);
+    client.leave().await;
+    let closed = world.last_line();
+    assert_eq!((closed.phase, closed.id), (audit::Phase::Closed, open.id));
+    assert_eq!(world.lines().len(), 2);
+}
+
+/// The real thing: a thread of its own, with sockets that it is given.
+#[test]
+fn an_outlet_serves_its_sockets_until_it_is_dropped() {
+    use std::io::{Read, Write};
+    let dir = tempfile::tempdir().unwrap();
+    let now = Timestamp::now();
+    let made = ca::create("one", now).unwrap();
+    let settings = Settings {
+        sandbox: "one".into(),
+        log_dir: dir.path().into(),
+        authority: Authority::load("one", &made.key_pem, now).unwrap(),
+        lookup: Arc::new(|_| Box::pin(std::future::pending())),
+        dial: system_dial(),
+        max_connections: 10,
+    };
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    tcp.set_nonblocking(true).unwrap();
+    let address = tcp.local_addr().unwrap();
+    let (_policy, watched) = watch::channel(Arc::new(Policy::compile(rules(&["deny 127.0.0.1"]))));
+    let sockets = Sockets {
+        tcp: vec![OwnedFd::from(tcp)],
+        ..Sockets::default()
+    };
+    let outlet = Outlet::start(settings, watched, sockets).unwrap();
+    // No redirect: the address that was dialled is its own.
+    let mut client = std::net::TcpStream::connect(address).unwrap();
+    client
+        .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    assert!(client.read(&mut [0]).is_err());
+    let mut open = std::net::TcpStream::connect(address).unwrap();
+    drop(outlet);
+    assert!(matches!(open.read(&mut [0]), Ok(0) | Err(_)));
+    assert!(std::net::TcpStream::connect(address).is_err());
+    let log = std::fs::read_to_string(audit::file(dir.path(), "one")).unwrap();
+    let line: audit::Line = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (line.verdict, line.rule.as_deref()),
+        (Outcome::Deny, Some("r0"))
+    );
+}

@@ -1,0 +1,86 @@
+//! Services of the host itself: `host.docker.internal:PORT` inside, `localhost:PORT` in a rule.
+
+use serde_json::Value;
+
+use super::{WAYS, Way, sandbox};
+use crate::ModeTest;
+use crate::harness::World;
+
+pub(super) const TESTS: &[ModeTest] = &[("host::services_by_port", services)];
+
+fn services(world: &'static World) {
+    let sandbox = sandbox(world, "host");
+    // Everything else is allowed, and this is not.
+    sandbox.allow("**");
+    let url = |port: u16| format!("-w ' %{{http_code}}' http://host.docker.internal:{port}/echo");
+    let denied = |way: Way, port: u16| {
+        let ran = sandbox.curl(way, &url(port));
+        match way {
+            Way::Forward => {
+                let hint = format!(
+                    "hint: sbx policy allow network --sandbox {} localhost:{port}",
+                    sandbox.name
+                );
+                assert!(
+                    ran.out.ends_with(" 403") && ran.out.contains(&hint),
+                    "{}",
+                    ran.out
+                );
+            }
+            Way::Transparent => assert!(matches!(ran.code, 52 | 56), "{} {}", ran.code, ran.err),
+        }
+    };
+    for way in WAYS {
+        denied(way, 8000);
+    }
+    sandbox.allow("localhost:8000,localhost:7000");
+    for way in WAYS {
+        let said = sandbox.curl(way, &url(8000)).ok();
+        let body: Value = serde_json::from_str(said.strip_suffix(" 200").unwrap()).unwrap();
+        assert_eq!(body["at"], "127.0.0.1:8000");
+        let headers = body["headers"].to_string();
+        assert!(
+            headers.contains(r#"["Host","localhost:8000"]"#),
+            "{headers}"
+        );
+        denied(way, 8001);
+    }
+    let raw = include_str!("raw.py");
+    let said = |target: &str| sandbox.python(Way::Transparent, raw, &[target]).ok();
+    assert_eq!(said("host.docker.internal:7000"), "ping");
+    let cut = said("host.docker.internal:2525");
+    assert!(
+        cut.starts_with("ConnectionResetError") || cut == "ended",
+        "{cut}"
+    );
+    // Loopback inside is the sandbox's own, by whichever name.
+    for target in [
+        "127.0.0.1:8000",
+        "localhost:8000",
+        "[::1]:8000",
+        "127.0.0.1:7000",
+    ] {
+        let refused = said(target);
+        assert!(
+            refused.starts_with("ConnectionRefusedError"),
+            "{target}: {refused}"
+        );
+    }
+    for target in [
+        "127.0.0.1:8000",
+        "localhost:8000",
+        "[::1]:8000",
+        "0.0.0.0:8000",
+    ] {
+        let told = sandbox.curl(
+            Way::Forward,
+            &format!("--noproxy '' -w ' %{{http_code}}' http://{target}/echo"),
+        );
+        assert!(
+            told.out.ends_with(" 403"),
+            "{target}: {} {}",
+            told.out,
+            told.err
+        );
+    }
+}

@@ -1,0 +1,51 @@
+# Makes this network and mount namespace an internet of its own: sh internet.sh DIR. Everything in DIR is the caller's
+# to remove, the rest ends with the last process in these namespaces.
+set -eu
+dir=$1
+cd "$dir"
+umask 022
+ip link set lo up
+# Every address is here.
+ip route add local default dev lo
+ip -6 route add local default dev lo
+echo 'nameserver 203.0.113.53' >resolv.conf
+printf '127.0.0.1 localhost\n::1 localhost\n' >hosts
+mount --bind resolv.conf /etc/resolv.conf
+mount --bind hosts /etc/hosts
+
+curve='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -days 2'
+openssl req -x509 $curve -keyout ca.key -out ca.pem -subj '/CN=Origin Test CA' 2>/dev/null
+openssl req -x509 $curve -CA ca.pem -CAkey ca.key -keyout origin.key -out origin.crt -subj '/CN=origin.test' \
+  -addext basicConstraints=critical,CA:FALSE \
+  -addext 'subjectAltName=DNS:origin.test,DNS:*.origin.test,DNS:deep.www.origin.test,DNS:*.test,DNS:*.wild.test,IP:198.51.100.7' 2>/dev/null
+cat origin.crt origin.key >origin.pem
+
+export HOME="$dir" GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@origin.test GIT_COMMITTER_NAME=t \
+  GIT_COMMITTER_EMAIL=t@origin.test
+mkdir www
+git init -q -b main src
+echo content >src/file
+git -C src add file
+git -C src commit -qm first
+git clone -q --bare src www/repo.git
+git -C www/repo.git update-server-info
+
+: >children
+# They would be packets of their own.
+[ ! -e sniff ] || exec /usr/bin/python3 origin.py "$dir"
+if command -v node >/dev/null; then
+  printf '{"args": ["node", "%s/h2.js", "%s"], "port": 8443}\n' "$dir" "$dir" >>children
+fi
+if command -v dropbear >/dev/null && command -v dropbearkey >/dev/null && command -v ssh-keygen >/dev/null; then
+  dropbearkey -t ed25519 -f ssh_host >/dev/null 2>&1
+  ssh-keygen -q -t ed25519 -N '' -f ssh_key
+  cat >ssh.sh <<END
+set -eu
+mount -t tmpfs -o mode=700 tmpfs /root
+mkdir -m 700 /root/.ssh
+cp "$dir/ssh_key.pub" /root/.ssh/authorized_keys
+exec dropbear -F -E -s -r "$dir/ssh_host" -p 22
+END
+  printf '{"args": ["unshare", "--mount", "--propagation", "private", "sh", "%s/ssh.sh"], "port": 22}\n' "$dir" >>children
+fi
+exec /usr/bin/python3 origin.py "$dir"

@@ -1,0 +1,220 @@
+//! The way out, end to end: real clients in real sandboxes, and an outside world of the test's own that records
+//! whatever reaches it. Clients are tried as they come, with the proxy that they are told of, and as those that
+//! know of none.
+
+mod allowed;
+mod clients;
+mod cut;
+mod denied;
+mod exfiltration;
+mod host;
+mod names;
+mod neighbours;
+mod packages;
+mod rebinding;
+mod streams;
+
+use std::fs;
+use std::path::Path;
+
+use libtest_mimic::{Completion, Trial};
+use serde_json::Value;
+
+use crate::ModeTest;
+use crate::harness::{Internet, Mode, Ran, Sandbox, World};
+
+const TESTS: &[&[ModeTest]] = &[
+    denied::TESTS,
+    allowed::TESTS,
+    cut::TESTS,
+    host::TESTS,
+    names::TESTS,
+    rebinding::TESTS,
+    clients::TESTS,
+    streams::TESTS,
+    neighbours::TESTS,
+    exfiltration::TESTS,
+];
+
+/// A test that finds out by itself whether this machine has what it takes: if not, why.
+type Attempt = (&'static str, fn(&'static World) -> Result<(), String>);
+
+pub(crate) fn trials(mode: Mode, blocked: bool) -> Vec<Trial> {
+    let offline = Internet::blocked();
+    if let (false, Some(reason)) = (blocked, &offline) {
+        eprintln!(
+            "environment_blocked: egress in {} mode: {reason}",
+            mode.name()
+        );
+    }
+    let named = |name: &str| format!("{}::egress::{name}", mode.name());
+    let tests = TESTS.iter().copied().flatten().map(|(name, test)| {
+        let trial = Trial::test(named(name), move || {
+            test(World::online(mode));
+            Ok(())
+        });
+        trial.with_ignored_flag(blocked || offline.is_some())
+    });
+    let attempts = packages::TESTS.iter().map(|(name, test)| {
+        let trial = Trial::ignorable_test(named(name), move || match test(World::shared(mode)) {
+            Ok(()) => Ok(Completion::Completed),
+            Err(reason) => {
+                eprintln!("environment_blocked: {reason}");
+                Ok(Completion::ignored_with(reason))
+            }
+        });
+        trial.with_ignored_flag(blocked)
+    });
+    tests.chain(attempts).collect()
+}
+
+/// How a client gets out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Through the proxy that the environment names.
+    Forward,
+    /// It knows of none.
+    Transparent,
+}
+
+const WAYS: [Way; 2] = [Way::Forward, Way::Transparent];
+
+/// Before a shell script.
+const NO_PROXY: &str =
+    "unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY NODE_USE_ENV_PROXY";
+
+/// Trusts both the world's authority and the proxy's.
+const TRUST: &str = r#"cat "$SSL_CERT_FILE" ca.pem >all.pem"#;
+
+/// A sandbox in the outside world; nothing is allowed in it.
+fn sandbox<'a>(world: &'a World, hint: &str) -> Sandbox<'a> {
+    let sandbox = world.sandbox(hint);
+    let authority = fs::read(world.internet().file("ca.pem")).unwrap();
+    world.write(&sandbox.path("ca.pem"), authority);
+    sandbox.sh(TRUST).ok();
+    sandbox
+}
+
+impl Sandbox<'_> {
+    #[track_caller]
+    fn allow(&self, resource: &str) {
+        self.rule("allow", resource);
+    }
+
+    #[track_caller]
+    fn rule(&self, decision: &str, resource: &str) {
+        let world = self.world;
+        world
+            .run([
+                "policy",
+                decision,
+                "network",
+                "--sandbox",
+                &self.name,
+                resource,
+            ])
+            .ok();
+    }
+
+    #[track_caller]
+    fn unrule(&self, resource: &str) {
+        let world = self.world;
+        world
+            .run([
+                "policy",
+                "rm",
+                "network",
+                "--sandbox",
+                &self.name,
+                "--resource",
+                resource,
+            ])
+            .ok();
+    }
+
+    /// `policy check --json`, whatever it says.
+    #[track_caller]
+    fn check(&self, target: &str) -> Value {
+        let world = self.world;
+        let ran = world.run([
+            "policy",
+            "check",
+            "network",
+            "--json",
+            "--sandbox",
+            &self.name,
+            target,
+        ]);
+        let said: Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(ran.code == 0, said["allowed"] == true, "{said}");
+        said
+    }
+
+    /// A script that takes this way out.
+    fn by(&self, way: Way, script: &str) -> Ran {
+        match way {
+            Way::Forward => self.sh(script),
+            Way::Transparent => self.sh(&format!("{NO_PROXY}\n{script}")),
+        }
+    }
+
+    /// `curl` that trusts everybody it should; a word of arguments each.
+    fn curl(&self, way: Way, args: &str) -> Ran {
+        self.by(way, &format!("curl -sS -m 30 --cacert all.pem {args}"))
+    }
+
+    fn python(&self, way: Way, script: &str, args: &[&str]) -> Ran {
+        let file = self.path("script.py");
+        self.world.write(&file, script);
+        let quoted: Vec<String> = args.iter().map(|arg| format!("'{arg}'")).collect();
+        self.by(
+            way,
+            &format!("/usr/bin/python3 script.py {}", quoted.join(" ")),
+        )
+    }
+
+    /// The lines of the network log, oldest first.
+    fn log(&self) -> Vec<Value> {
+        let file = format!("log/network/{}.jsonl", self.name);
+        let text = fs::read_to_string(self.world.state().join(file)).unwrap_or_default();
+        let lines = text.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// Whether there is a line about this host with this way and verdict.
+    #[track_caller]
+    fn assert_logged(&self, host: &str, proxy: &str, verdict: &str) -> Value {
+        let log = self.log();
+        let found = log.iter().find(|line| {
+            line["host"] == host && line["proxy"] == proxy && line["verdict"] == verdict
+        });
+        found
+            .unwrap_or_else(|| panic!("no {proxy} {verdict} of {host} in {log:#?}"))
+            .clone()
+    }
+}
+
+/// What the world has on record about a name, as a question or as a request.
+fn heard_of(world: &World, name: &str) -> Vec<Value> {
+    let all = world.internet().records();
+    all.into_iter()
+        .filter(|record| {
+            record["name"] == name
+                || record["host"]
+                    .as_str()
+                    .is_some_and(|host| host.starts_with(name))
+        })
+        .collect()
+}
+
+/// Whether the host, and therefore every sandbox, has a program; says so where it has not.
+fn host_has(program: &str) -> bool {
+    let dirs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
+    let found = dirs.iter().any(|dir| Path::new(dir).join(program).exists());
+    if !found {
+        eprintln!("environment_blocked: the host has no `{program}`");
+    }
+    found
+}

@@ -1,0 +1,98 @@
+//! A name that somebody else controls must not lead to addresses that nobody meant.
+
+use super::{WAYS, Way, sandbox};
+use crate::ModeTest;
+use crate::harness::World;
+
+pub(super) const TESTS: &[ModeTest] =
+    &[("rebinding::wildcards_lead_to_no_private_address", wildcards)];
+
+const INWARD: [&str; 5] = [
+    "private.test",
+    "metadata.test",
+    "loopback.test",
+    "mapped.test",
+    // Its name is harmless and its address is not.
+    "10.9.9.9",
+];
+
+fn wildcards(world: &'static World) {
+    let sandbox = sandbox(world, "rebind");
+    let script = include_str!("reach.py");
+    let reached = |way: Way, hosts: &[&str]| -> Vec<String> {
+        let targets: Vec<String> = hosts.iter().map(|host| format!("{host}:80")).collect();
+        let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+        let said = sandbox.python(way, script, &targets).ok();
+        said.lines().map(str::to_owned).collect()
+    };
+    for rule in ["*.test", "**"] {
+        sandbox.allow(rule);
+        for way in WAYS {
+            for line in reached(way, &INWARD) {
+                assert!(!line.starts_with("200 "), "{way:?} {rule}: {line}");
+            }
+            // Of two addresses the one that is nobody's secret.
+            let line = reached(way, &["rebind.test"]).remove(0);
+            match way {
+                Way::Forward => assert_eq!(line, "200 203.0.113.1:80"),
+                // A client that dials the other by itself is stopped as well.
+                Way::Transparent => assert!(
+                    line == "200 203.0.113.1:80"
+                        || line.starts_with("Remote")
+                        || line.starts_with("Connection"),
+                    "{line}"
+                ),
+            }
+        }
+        // The name of another is no way in.
+        let claimed = sandbox.curl(
+            Way::Transparent,
+            "--resolve origin.test:80:10.9.9.9 http://origin.test/echo",
+        );
+        assert!(
+            matches!(claimed.code, 52 | 56),
+            "{} {}",
+            claimed.code,
+            claimed.out
+        );
+        let claimed = sandbox.curl(
+            Way::Transparent,
+            "--resolve origin.test:443:10.9.9.9 https://origin.test/echo",
+        );
+        assert!(
+            matches!(claimed.code, 35 | 56),
+            "{} {}",
+            claimed.code,
+            claimed.out
+        );
+        sandbox.unrule(rule);
+    }
+    // Without those rules: who says the name of the host is meant by the rule for it.
+    sandbox.allow("*.test");
+    for (host, address) in [
+        ("private.test", "10.9.9.9"),
+        ("metadata.test", "169.254.169.254"),
+    ] {
+        sandbox.allow(host);
+        for way in WAYS {
+            assert_eq!(
+                reached(way, &[host]),
+                [format!("200 {address}:80")],
+                "{way:?}"
+            );
+        }
+        sandbox.unrule(host);
+    }
+    sandbox.allow("10.9.9.0/24");
+    assert_eq!(
+        reached(Way::Forward, &["private.test", "10.9.9.9"]),
+        ["200 10.9.9.9:80"; 2]
+    );
+    let records = world.internet().records();
+    let to_loopback = records.iter().any(|record| {
+        record["host"]
+            .as_str()
+            .is_some_and(|host| host.starts_with("loopback.test"))
+    });
+    assert!(!to_loopback);
+}

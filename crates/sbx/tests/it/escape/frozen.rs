@@ -1,0 +1,67 @@
+//! A command's process is the agent's from the moment it changes its ids, and so can be stopped by others inside before
+//! the program runs. The caller's word is still the last.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Guarded, PYTHON, run, script};
+use crate::ModeTest;
+use crate::harness::{World, eventually};
+
+pub(crate) const TESTS: &[ModeTest] = &[(
+    "a_command_that_is_frozen_before_it_runs_can_be_left_and_stopped",
+    frozen,
+)];
+
+fn frozen(shared: &'static World) {
+    let world = World::fresh(shared.mode);
+    let sandbox = world.sandbox("frozen");
+    let program = "
+me = os.getpid()
+mine = set(os.listdir('/proc'))
+print('ready', flush=True)
+while True:
+    for name in os.listdir('/proc'):
+        if name.isdigit() and name not in mine:
+            try:
+                os.kill(int(name), signal.SIGSTOP)
+            except OSError:
+                pass
+";
+    let path = sandbox.path("program.py");
+    world.write(&path, script(program, &[]));
+    let attacker = world
+        .sbx(["exec", &sandbox.name, PYTHON, "program.py"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _attacker = Guarded(attacker);
+    let mut hung: Vec<Child> = Vec::new();
+    for _ in 0..10 {
+        let child = world
+            .sbx(["exec", &sandbox.name, "true"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        hung.push(child);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    for child in &mut hung {
+        let pid = Pid::from_child(child);
+        for _ in 0..3 {
+            if child.try_wait().unwrap().is_none() {
+                kill_process(pid, Signal::TERM).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        eventually("the client's end", || child.try_wait().unwrap());
+    }
+    run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
+    assert_eq!(world.status(&sandbox.name), "stopped");
+    assert_eq!(sandbox.sh("echo again").ok(), "again");
+    run(&mut world.sbx(["rm", "--force", &sandbox.name]), b"").ok();
+}
