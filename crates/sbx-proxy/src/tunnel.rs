@@ -96,7 +96,7 @@ pub(crate) async fn pump(
             biased;
             ready = from.readable() => ready.map_err(Broken::From)?,
             // Whoever has said everything is only heard of again when it breaks.
-            _ = std::future::pending::<()>() => {
+            _ = to.ready(Interest::ERROR) => {
                 return Err(Broken::To(io::ErrorKind::ConnectionReset.into()));
             }
         }
@@ -142,6 +142,9 @@ fn move_once(from: &TcpStream, to: &TcpStream, count: &impl Fn(usize)) -> Result
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Moved::Nothing),
             Err(error) => return Err(Broken::From(error)),
         };
+        if length > 0 && length < SCRATCH {
+            say_drained(from);
+        }
         let Some(bytes) = buffer.get(..length).filter(|bytes| !bytes.is_empty()) else {
             return Ok(Moved::End);
         };
@@ -156,6 +159,15 @@ fn move_once(from: &TcpStream, to: &TcpStream, count: &impl Fn(usize)) -> Result
             Some(rest) => Ok(Moved::Rest(rest.to_vec())),
         }
     })
+}
+
+/// A read that did not fill the buffer took everything: the next one is worth a try when there is news. (That the
+/// peer has closed is not forgotten.) Without this every message costs a second read that finds nothing.
+fn say_drained(stream: &TcpStream) {
+    let nothing: io::Result<()> =
+        stream.try_io(Interest::READABLE, || Err(io::ErrorKind::WouldBlock.into()));
+    // It is what it was told to be.
+    drop(nothing);
 }
 
 #[cfg(test)]

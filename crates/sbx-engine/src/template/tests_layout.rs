@@ -27,6 +27,17 @@ fn asker(caller: &Caller) -> Asker<'_> {
     }
 }
 
+/// A host that shows nothing of its system.
+fn bare() -> Spec {
+    Spec {
+        format: 1,
+        mode: Mode::Single,
+        mounts: vec![],
+        host: "/".into(),
+        tops: vec![],
+    }
+}
+
 #[test]
 fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
     let spec = |mode| Spec {
@@ -100,6 +111,47 @@ const DIRS: [(&str, &str); 20] = [
     ("/home/u/.config/other/bin", ""),
 ];
 
+/// The caller's, with everything in it that must not be shown.
+const PATH: &str = "/home/u/.cargo/bin:/home/u/.pyenv/shims:/home/u/.nvm/versions/node/v22/bin:/home/u/go/bin:.:::relative/bin:\
+            /home/u/.local/bin/:/home/u/mytools:/home/u/../x:/home/u/.docker/sandboxes/bin:/home/u/.nix-profile/bin:/home/u:/:\
+            /home:/usr/bin:/usr/missing:/mnt/c/Windows:/sneaky:/home/u/go/bin:/home/u/.ssh:/home/u/keys:/ws/.venv/bin:\
+            /home/u/.config/yarn/global/bin:/home/u/.config/other/bin";
+const SHOWN: [&str; 9] = [
+    "/home/u/.cargo/bin",
+    "/home/u/.pyenv/shims",
+    "/home/u/.nvm/versions/node/v22/bin",
+    "/home/u/go/bin",
+    "/home/u/.local/bin",
+    "/home/u/mytools",
+    "/usr/bin",
+    "/ws/.venv/bin",
+    "/home/u/.config/yarn/global/bin",
+];
+const MASKS: [&str; 5] = [
+    "/data/tools/x.pem",
+    "/home/u/.pyenv/.git",
+    "/home/u/.pyenv/id_rsa.pub",
+    "/home/u/.pyenv/shims/.netrc",
+    "/home/u/mytools/x.pem",
+];
+const SOURCES: [(&str, &str); 9] = [
+    ("/home/u/.cargo/bin", "/home/u/.cargo/bin"),
+    (
+        "/home/u/.config/yarn/global/bin",
+        "/home/u/.config/yarn/global/bin",
+    ),
+    ("/home/u/.local/bin", "/home/u/.local/bin"),
+    ("/home/u/.local/share/uv", "/home/u/.local/share/uv"),
+    (
+        "/home/u/.nvm/versions/node/v22",
+        "/home/u/.nvm/versions/node/v22",
+    ),
+    ("/home/u/.pyenv", "/home/u/.pyenv"),
+    ("/home/u/.rustup", "/home/u/.rustup"),
+    ("/home/u/go/bin", "/home/u/go/bin"),
+    ("/home/u/mytools", "/data/tools"),
+];
+
 #[test]
 fn tool_chains_of_the_path() {
     let dirs = BTreeMap::from(DIRS);
@@ -123,11 +175,7 @@ fn tool_chains_of_the_path() {
     };
     let caller = Caller {
         home: "/home/u".into(),
-        path: "/home/u/.cargo/bin:/home/u/.pyenv/shims:/home/u/.nvm/versions/node/v22/bin:/home/u/go/bin:.:::relative/bin:\
-            /home/u/.local/bin/:/home/u/mytools:/home/u/../x:/home/u/.docker/sandboxes/bin:/home/u/.nix-profile/bin:/home/u:/:\
-            /home:/usr/bin:/usr/missing:/mnt/c/Windows:/sneaky:/home/u/go/bin:/home/u/.ssh:/home/u/keys:/ws/.venv/bin:\
-            /home/u/.config/yarn/global/bin:/home/u/.config/other/bin"
-            .into(),
+        path: PATH.into(),
         ..Caller::default()
     };
     let probe = Probe {
@@ -163,47 +211,11 @@ fn tool_chains_of_the_path() {
                 same("/home/u/go/bin"),
                 bind("/data/tools", "/home/u/mytools"),
             ],
-            masks: [
-                "/data/tools/x.pem",
-                "/home/u/.pyenv/.git",
-                "/home/u/.pyenv/id_rsa.pub",
-                "/home/u/.pyenv/shims/.netrc",
-                "/home/u/mytools/x.pem"
-            ]
-            .map(PathBuf::from)
-            .to_vec(),
-            path: [
-                "/home/u/.cargo/bin",
-                "/home/u/.pyenv/shims",
-                "/home/u/.nvm/versions/node/v22/bin",
-                "/home/u/go/bin",
-                "/home/u/.local/bin",
-                "/home/u/mytools",
-                "/usr/bin",
-                "/ws/.venv/bin",
-                "/home/u/.config/yarn/global/bin",
-            ]
-            .map(PathBuf::from)
-            .to_vec(),
-            sources: [
-                ("/home/u/.cargo/bin", "/home/u/.cargo/bin"),
-                (
-                    "/home/u/.config/yarn/global/bin",
-                    "/home/u/.config/yarn/global/bin"
-                ),
-                ("/home/u/.local/bin", "/home/u/.local/bin"),
-                ("/home/u/.local/share/uv", "/home/u/.local/share/uv"),
-                (
-                    "/home/u/.nvm/versions/node/v22",
-                    "/home/u/.nvm/versions/node/v22"
-                ),
-                ("/home/u/.pyenv", "/home/u/.pyenv"),
-                ("/home/u/.rustup", "/home/u/.rustup"),
-                ("/home/u/go/bin", "/home/u/go/bin"),
-                ("/home/u/mytools", "/data/tools"),
-            ]
-            .map(|(path, real)| (path.into(), real.into()))
-            .into(),
+            masks: MASKS.map(PathBuf::from).to_vec(),
+            path: SHOWN.map(PathBuf::from).to_vec(),
+            sources: SOURCES
+                .map(|(path, real)| (path.into(), real.into()))
+                .into(),
         }
     );
 }
@@ -220,13 +232,7 @@ fn caches_keep_their_owner() {
         path: shims.to_str().unwrap().into(),
         ..Caller::default()
     };
-    let spec = Spec {
-        format: 1,
-        mode: Mode::Single,
-        mounts: vec![],
-        host: "/".into(),
-        tops: vec![],
-    };
+    let spec = bare();
     let caches = lay_out(
         Path::new("/t"),
         "f".into(),
@@ -286,13 +292,7 @@ fn what_sandboxes_can_write_and_what_has_moved_is_not_shown() {
         ]),
         ..Caller::default()
     };
-    let spec = Spec {
-        format: 1,
-        mode: Mode::Single,
-        mounts: vec![],
-        host: "/".into(),
-        tops: vec![],
-    };
+    let spec = bare();
     let (own, territory) = (
         [home.join("ws")],
         Territory::new([home.join("ws"), home.join("other")]),

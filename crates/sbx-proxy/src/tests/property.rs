@@ -210,6 +210,12 @@ async fn check_name(case: Case) {
     let (world, target) = (case.world().await, case.target());
     let judged = world.shared.gate.judge(&target, Protocol::Web).await;
     named_entrances(&case, &world, &judged).await;
+    let (policy, now) = (world.shared.gate.policy(), Timestamp::now());
+    for at in &judged.addresses {
+        let verdict = policy.decide(&target, Protocol::Web, now);
+        let at = policy.judge_address(&verdict, &target, at.ip(), Protocol::Web, now);
+        assert!(at.allowed, "{judged:?}");
+    }
     let known = lookup(&world, target.host.to_string().as_str()).await;
     if judged.allowed() {
         assert!(known.is_some(), "it may be dialled and not be known");

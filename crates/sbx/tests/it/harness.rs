@@ -22,8 +22,6 @@ use tempfile::TempDir;
 
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-static ONLINE: [OnceLock<World>; 3] = [const { OnceLock::new() }; 3];
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Root,
@@ -164,24 +162,6 @@ impl World {
         static WORLDS: [OnceLock<World>; 3] = [const { OnceLock::new() }; 3];
         let index = MODES.iter().position(|known| *known == mode).unwrap();
         WORLDS[index].get_or_init(|| Self::fresh(mode))
-    }
-
-    /// The one that tests of this mode share that need an outside world. Nothing is allowed in it.
-    pub fn online(mode: Mode) -> &'static Self {
-        let index = MODES.iter().position(|known| *known == mode).unwrap();
-        ONLINE[index].get_or_init(|| Self::fresh_online(mode, false))
-    }
-
-    /// Its packets are recorded with `sniff`.
-    pub fn fresh_online(mode: Mode, sniff: bool) -> Self {
-        let mut world = Self::fresh(mode);
-        world.internet = Some(Internet::open(sniff));
-        world.run(["policy", "init", "deny-all"]).ok();
-        world
-    }
-
-    pub fn internet(&self) -> &Internet {
-        self.internet.as_ref().unwrap()
     }
 
     pub fn fresh(mode: Mode) -> Self {
@@ -446,11 +426,7 @@ pub fn stop_shared() {
             let _ = fs::remove_dir_all(world.dir.path());
         }
     }
-    for world in ONLINE.iter().filter_map(OnceLock::get) {
-        world.stop_daemon();
-        let _ = fs::remove_dir_all(world.dir.path());
-        world.internet().close();
-    }
+    internet::stop_shared();
     // A static too.
     let _ = fs::remove_dir_all(programs());
 }

@@ -48,7 +48,7 @@ fn services(world: &'static World) {
     let raw = include_str!("raw.py");
     let said = |target: &str| sandbox.python(Way::Transparent, raw, &[target]).ok();
     assert_eq!(said("host.docker.internal:7000"), "ping");
-    let cut = said("host.docker.internal:2525");
+    let cut = said("host.docker.internal:8001");
     assert!(
         cut.starts_with("ConnectionResetError") || cut == "ended",
         "{cut}"

@@ -23,7 +23,8 @@ use serde_json::Value;
 use crate::ModeTest;
 use crate::harness::{Internet, Mode, Ran, Sandbox, World};
 
-const TESTS: &[&[ModeTest]] = &[
+/// In one world, with sandboxes of their own.
+const SHARED: &[&[ModeTest]] = &[
     denied::TESTS,
     allowed::TESTS,
     cut::TESTS,
@@ -33,7 +34,6 @@ const TESTS: &[&[ModeTest]] = &[
     clients::TESTS,
     streams::TESTS,
     neighbours::TESTS,
-    exfiltration::TESTS,
 ];
 
 /// A test that finds out by itself whether this machine has what it takes: if not, why.
@@ -48,15 +48,24 @@ pub(crate) fn trials(mode: Mode, blocked: bool) -> Vec<Trial> {
         );
     }
     let named = |name: &str| format!("{}::egress::{name}", mode.name());
-    let tests = TESTS.iter().copied().flatten().map(|(name, test)| {
-        let trial = Trial::test(named(name), move || {
+    let shared = SHARED.iter().copied().flatten();
+    let online = shared.map(|(name, test)| {
+        Trial::test(named(name), move || {
             test(World::online(mode));
             Ok(())
-        });
-        trial.with_ignored_flag(blocked || offline.is_some())
+        })
     });
+    // In worlds of their own.
+    let fresh = exfiltration::TESTS.iter().map(|(name, test)| {
+        Trial::test(named(name), move || {
+            test(mode);
+            Ok(())
+        })
+    });
+    let tests = online.chain(fresh);
+    let tests = tests.map(|trial| trial.with_ignored_flag(blocked || offline.is_some()));
     let attempts = packages::TESTS.iter().map(|(name, test)| {
-        let trial = Trial::ignorable_test(named(name), move || match test(World::shared(mode)) {
+        let trial = Trial::ignorable_test(named(name), move || match test(World::strict(mode)) {
             Ok(()) => Ok(Completion::Completed),
             Err(reason) => {
                 eprintln!("environment_blocked: {reason}");

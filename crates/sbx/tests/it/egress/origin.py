@@ -246,7 +246,15 @@ def accept(sock, serve):
     while True:
         conn, _ = sock.accept()
         record("tcp", at=place(conn))
-        thread(serve, conn)
+        thread(quietly, serve, conn)
+
+
+def quietly(serve, conn):
+    try:
+        serve(conn)
+    except OSError:
+        # The other side has gone.
+        pass
 
 
 def echo(conn):

@@ -43,8 +43,6 @@ impl Client<'_> {
             let why = reachable.err.lines().last().unwrap_or_default();
             return Err(format!("{name}: its registry does not answer here: {why}"));
         }
-        let world = World::fresh(world.mode);
-        world.run(["policy", "init", "deny-all"]).ok();
         let sandbox = world.sandbox(name);
         if let Some(program) = self.program {
             fs::copy(program, sandbox.path("program")).unwrap();

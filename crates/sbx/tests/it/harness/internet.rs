@@ -3,16 +3,22 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::tester_is_root;
+use super::{MODES, Mode, World, tester_is_root};
+
+/// One per mode.
+type Worlds = [OnceLock<World>; MODES.len()];
+
+static ONLINE: Worlds = [const { OnceLock::new() }; MODES.len()];
+static STRICT: Worlds = [const { OnceLock::new() }; MODES.len()];
 
 /// Beside the tests that use them.
 const FILES: [(&str, &str); 3] = [
@@ -55,10 +61,10 @@ impl Internet {
             .unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for (name, text) in FILES {
-            fs::write(dir.path().join(name), text).unwrap();
+            write(&dir.path().join(name), text);
         }
         if sniff {
-            fs::write(dir.path().join("sniff"), "").unwrap();
+            write(&dir.path().join("sniff"), "");
         }
         let mut origin = Command::new("unshare")
             .args(["--net", "--mount", "--propagation", "private", "sh"])
@@ -115,6 +121,54 @@ impl Internet {
         let _ = origin.wait();
         let _ = fs::remove_dir_all(self.dir.path());
     }
+}
+
+impl World {
+    /// The one that tests of this mode share that need an outside world. Nothing is allowed in it.
+    pub fn online(mode: Mode) -> &'static Self {
+        shared(&ONLINE, mode).get_or_init(|| Self::fresh_online(mode, false))
+    }
+
+    /// The same with the machine's own network.
+    pub fn strict(mode: Mode) -> &'static Self {
+        shared(&STRICT, mode).get_or_init(|| {
+            let world = Self::fresh(mode);
+            world.run(["policy", "init", "deny-all"]).ok();
+            world
+        })
+    }
+
+    /// Its packets are recorded with `sniff`.
+    pub fn fresh_online(mode: Mode, sniff: bool) -> Self {
+        let mut world = Self::fresh(mode);
+        world.internet = Some(Internet::open(sniff));
+        world.run(["policy", "init", "deny-all"]).ok();
+        world
+    }
+
+    pub fn internet(&self) -> &Internet {
+        self.internet.as_ref().unwrap()
+    }
+}
+
+fn shared(worlds: &'static Worlds, mode: Mode) -> &'static OnceLock<World> {
+    &worlds[MODES.iter().position(|known| *known == mode).unwrap()]
+}
+
+/// Statics are not dropped.
+pub(super) fn stop_shared() {
+    for world in ONLINE.iter().chain(&STRICT).filter_map(OnceLock::get) {
+        world.stop_daemon();
+        let _ = fs::remove_dir_all(world.dir.path());
+        if let Some(internet) = &world.internet {
+            internet.close();
+        }
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    let mut file = fs::File::create(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
 }
 
 impl Drop for Internet {
