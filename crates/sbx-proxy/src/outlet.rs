@@ -12,8 +12,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use sbx_policy::Policy;
-use sbx_proto::net::{GATEWAY_V4, HOST_V4, PROXY_PORT};
+use sbx_proto::net::{GATEWAY_V4, HOST_V4, PROXY_PORT, SANDBOX_V4, SANDBOX_V6};
 use sbx_sys::redirected::original_dst;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{oneshot, watch};
@@ -193,12 +194,32 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, kind: Kind) {
                 Kind::World => drop(admit(&shared, stream, connection)),
                 Kind::Dns => drop(admit(&shared, stream, dns::serve_tcp)),
             },
-            Err(error) => {
+            Err(error) if is_passing(&error) => {
                 tracing::warn!(sandbox = shared.audit.sandbox(), %error, "cannot accept a connection");
                 tokio::time::sleep(BREATH).await;
             }
+            Err(error) => {
+                // Root inside can destroy the sockets of its own network; nothing gets out by that.
+                tracing::error!(sandbox = shared.audit.sandbox(), %error, "a listener is gone until the next start");
+                return;
+            }
         }
     }
+}
+
+/// Whether it may work again later.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [
+        Errno::CONNABORTED,
+        Errno::INTR,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+        Errno::PERM,
+        Errno::PROTO,
+    ];
+    Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
 }
 
 /// Serves it as soon as there is a place for it.
@@ -231,6 +252,14 @@ where
 
 async fn connection(shared: Arc<Shared>, stream: TcpStream, place: Place) {
     match original_dst(&stream) {
+        // Root inside dialled the listener itself: whatever its own address means outside is not what it meant.
+        Ok(dialled) if is_own(dialled.ip()) => {
+            let (host, port) = (dialled.ip().to_string(), Some(dialled.port()));
+            let (entrance, via) = (Entrance::Transparent, Via::Network);
+            let reason = "an address of the sandbox itself";
+            journey::record_nonsense(&shared.audit, entrance, via, &host, port, reason);
+            reset(&stream);
+        }
         Ok(dialled) => route(shared, stream, dialled, place).await,
         Err(error) => {
             tracing::warn!(sandbox = shared.audit.sandbox(), %error, "a connection to nowhere");
@@ -253,6 +282,11 @@ pub(crate) async fn route(
     } else {
         transparent::serve(&shared, conn, dialled, place).await;
     }
+}
+
+fn is_own(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip.is_loopback() || ip == IpAddr::V4(SANDBOX_V4) || ip == IpAddr::V6(SANDBOX_V6)
 }
 
 fn is_proxy(dialled: SocketAddr) -> bool {
