@@ -222,7 +222,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
     let mut client = std::net::TcpStream::connect(address).unwrap();
     // It may be refused before it has said anything.
     let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert!(client.read(&mut [0]).is_err());
+    assert!(matches!(client.read(&mut [0]), Ok(0) | Err(_)));
     let mut open = std::net::TcpStream::connect(address).unwrap();
     drop(outlet);
     assert!(matches!(open.read(&mut [0]), Ok(0) | Err(_)));
