@@ -14,6 +14,7 @@ mod pattern;
 mod policy;
 mod presets;
 mod proxy_config;
+mod remedy;
 mod rule;
 mod special;
 mod store;
@@ -30,6 +31,7 @@ pub use presets::{Preset, UnknownPreset, preset};
 pub use proxy_config::{
     Edit, OlderPattern, ProxyConfig, ProxyConfigError, ProxyMode, ProxyNetwork,
 };
+pub use remedy::remedy;
 pub use rule::{BadScope, Decision, Origin, Rule, Scope, Traffic};
 pub use special::{GATEWAY, HOST_ALIAS, is_gateway, is_host_alias, is_localhost};
 pub use store::{Added, Existing, NewRule, PolicyFile, Removal, Removed, StoreError};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use sbx_policy::{Kind, Origin, Target, Verdict};
+use sbx_policy::{Kind, Target, Verdict, remedy};
 use serde_json::json;
 
 /// How the client would like to read it.
@@ -22,33 +22,6 @@ impl Form {
             })
         });
         if json { Self::Json } else { Self::Text }
-    }
-}
-
-/// The command that changes the verdict, where there is one.
-pub fn remedy(sandbox: &str, target: &Target, verdict: &Verdict) -> Option<String> {
-    let allow = |what: &str| format!("sbx policy allow network --sandbox {sandbox} {what}");
-    match verdict.kind {
-        Kind::Allowed | Kind::Malformed => None,
-        Kind::Explicit => {
-            let rule = verdict.rule.as_ref()?;
-            match rule.origin {
-                Origin::Local => Some(format!("sbx policy rm network --id {}", rule.id)),
-                Origin::Scoped => Some(format!(
-                    "sbx policy rm network --sandbox {sandbox} --id {}",
-                    rule.id
-                )),
-                Origin::Preset | Origin::Kit | Origin::ProxyConfig => {
-                    Some(format!("sbx policy inspect {}", rule.id))
-                }
-            }
-        }
-        Kind::Loopback => Some(allow(&format!("localhost:{}", target.port))),
-        Kind::Implicit | Kind::Address => Some(if sbx_policy::is_host_alias(&target.host) {
-            allow(&format!("localhost:{}", target.port))
-        } else {
-            allow(&target.to_string())
-        }),
     }
 }
 
@@ -84,7 +57,7 @@ fn text(sandbox: &str, target: &Target, verdict: &Verdict) -> String {
         }
     }
     let _ = writeln!(text, "  detail: {}", verdict.reason);
-    if let Some(command) = remedy(sandbox, target, verdict) {
+    if let Some(command) = remedy(Some(sandbox), target, verdict) {
         let _ = writeln!(text, "  hint: {command}");
     }
     text
@@ -107,7 +80,7 @@ fn json_text(sandbox: &str, target: &Target, verdict: &Verdict) -> String {
             "origin": rule.origin,
             "resource": rule.resource,
         })),
-        "hint": remedy(sandbox, target, verdict),
+        "hint": remedy(Some(sandbox), target, verdict),
     });
     format!("{value}\n")
 }

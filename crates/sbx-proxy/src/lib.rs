@@ -31,7 +31,6 @@ mod tunnel;
 mod tests;
 
 pub use check::check_blocking;
-pub use denial::remedy;
 pub use dial::{Dial, system_dial};
 pub use gate::{Gate, Judged};
 pub use outlet::{Outlet, Settings, Sockets};

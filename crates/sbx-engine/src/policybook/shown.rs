@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use jiff::Timestamp;
 use sbx_api::policy::{CheckAnswer, Governance, PolicyRule, RuleDecision};
 use sbx_policy::{
-    Decision, Host, Kind, Origin, Pattern, Rule, Scope, Target, Traffic, Verdict, is_host_alias,
+    Decision, Host, Pattern, Rule, Scope, Target, Traffic, Verdict, is_host_alias, remedy,
 };
 
 /// `now` decides whether the rule is still one.
@@ -88,37 +88,5 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         kind: "network".into(),
         addresses: question.addresses.iter().map(ToString::to_string).collect(),
         hint: remedy(sandbox, target, verdict),
-    }
-}
-
-/// The command that changes the verdict, where there is one.
-fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Option<String> {
-    let scope = sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"));
-    let allow = |what: &str| Some(format!("sbx policy allow network{scope} {what}"));
-    match verdict.kind {
-        Kind::Allowed | Kind::Malformed => None,
-        Kind::Explicit => {
-            let rule = verdict.rule.as_ref()?;
-            Some(match (rule.origin, &rule.scope) {
-                (Origin::Local | Origin::Scoped, Scope::Global) => {
-                    format!("sbx policy rm network --id {}", rule.id)
-                }
-                (Origin::Local | Origin::Scoped, Scope::Sandbox(name)) => {
-                    format!("sbx policy rm network --sandbox {name} --id {}", rule.id)
-                }
-                (Origin::Preset | Origin::Kit | Origin::ProxyConfig, _) => {
-                    format!("sbx policy inspect {}", rule.id)
-                }
-            })
-        }
-        Kind::Loopback => Some(format!(
-            "sbx policy check network{scope} {}:{}",
-            sbx_policy::HOST_ALIAS,
-            target.port
-        )),
-        Kind::Implicit | Kind::Address if is_host_alias(&target.host) => {
-            allow(&format!("localhost:{}", target.port))
-        }
-        Kind::Implicit | Kind::Address => allow(&target.to_string()),
     }
 }
