@@ -17,7 +17,7 @@ use sbx_engine::policybook::PolicyBook;
 use sbx_engine::statedir::{Durability, SandboxDir, StateDir, make_private_dirs, write_atomic};
 use sbx_policy::{Decision, Origin, Policy, Protocol, Rule, Scope, Target, Traffic};
 use sbx_proxy::ca::{self, Authority};
-use sbx_proxy::{Gate, Outlet, Settings, Sockets, limits, system_dial, system_lookup};
+use sbx_proxy::{Bypass, Gate, Outlet, Settings, Sockets, limits, system_dial, system_lookup};
 use tokio::sync::watch;
 
 use crate::reload::{Judging, PolicyReload};
@@ -96,6 +96,15 @@ impl Outlets {
         }))
     }
 
+    /// What the older settings of a sandbox say, whenever it matters. Settings that cannot be read open nothing.
+    fn bypass(&self, sandbox: &SandboxName) -> Bypass {
+        let (book, sandbox) = (Arc::clone(&self.book), sandbox.clone());
+        Arc::new(move |host| match book.proxy_config(&sandbox) {
+            Ok(config) => config.is_some_and(|config| config.bypasses(host)),
+            Err(_) => true,
+        })
+    }
+
     fn attached(&self) -> MutexGuard<'_, BTreeMap<SandboxName, Attached>> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,6 +123,7 @@ impl Outlets {
             lookup: system_lookup(),
             dial: system_dial(),
             max_connections: self.max_connections,
+            bypass: self.bypass(sandbox),
         };
         let sockets = Sockets {
             tcp: listeners.tcp,

@@ -276,6 +276,7 @@ fn start_proxy(authority: Authority, log_dir: &std::path::Path) -> Outlet {
         lookup: system_lookup(),
         dial: system_dial(),
         max_connections: 1000,
+        bypass: Arc::new(|_| false),
     };
     let sockets = Sockets {
         tcp: vec![listener.into()],

@@ -231,6 +231,12 @@ async fn connect(shared: &Shared, conn: Conn, authority: &str) {
     let (judged, needs) = shared.gate.judge_tunnel(&target).await;
     if !judged.allowed() {
         journey::record_denial(&shared.audit, Entrance::Connect, Via::Forward, &judged);
+        if (shared.bypass)(&judged.target.host) {
+            // Most clients hide this answer, but nobody opens TLS that was to be left alone.
+            let sandbox = shared.audit.sandbox();
+            let answer = answer::denial(sandbox, &judged.target, &judged.verdict, None);
+            return say_and_end(&conn.stream, &answer).await;
+        }
         if write_all(&conn.stream, &granted).await.is_ok() {
             deny_tunnel(shared, conn, &judged.target, &judged.verdict).await;
         }

@@ -33,5 +33,5 @@ mod tests;
 pub use check::check_blocking;
 pub use dial::{Dial, system_dial};
 pub use gate::{Gate, Judged};
-pub use outlet::{Outlet, Settings, Sockets};
+pub use outlet::{Bypass, Outlet, Settings, Sockets};
 pub use resolver::{Lookup, system_lookup};

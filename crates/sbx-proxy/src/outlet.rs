@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sbx_policy::Policy;
+use sbx_policy::{Host, Policy};
 use sbx_proto::net::{GATEWAY_V4, HOST_V4, PROXY_PORT, SANDBOX_V4, SANDBOX_V6};
 use sbx_sys::redirected::original_dst;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -35,6 +35,9 @@ const STACK: usize = 512 << 10;
 /// After a failed accept (no descriptors): what is open has to end first.
 const BREATH: Duration = Duration::from_millis(50);
 
+/// Whether the TLS of a host is left alone.
+pub type Bypass = Arc<dyn Fn(&Host) -> bool + Send + Sync>;
+
 /// What the thread of a sandbox works with.
 pub struct Settings {
     pub sandbox: String,
@@ -44,6 +47,8 @@ pub struct Settings {
     pub lookup: Lookup,
     pub dial: Dial,
     pub max_connections: usize,
+    /// Hosts whose TLS is never opened, not even to say why they are denied.
+    pub bypass: Bypass,
 }
 
 /// Listening sockets in the network namespace of the sandbox.
@@ -72,6 +77,7 @@ pub(crate) struct Shared {
     pub(crate) audit: Audit,
     pub(crate) authority: Authority,
     pub(crate) dial: Dial,
+    pub(crate) bypass: Bypass,
     crowd: Arc<Crowd>,
 }
 
@@ -82,6 +88,7 @@ impl Shared {
             audit: Audit::new(&settings.log_dir, &settings.sandbox),
             authority: settings.authority,
             dial: settings.dial,
+            bypass: settings.bypass,
             crowd: Arc::new(Crowd::new(settings.max_connections)),
         }
     }

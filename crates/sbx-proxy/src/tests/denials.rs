@@ -258,3 +258,13 @@ async fn socks_that_is_not_spoken_here() {
     }
     assert!(world.dialled().is_empty());
 }
+
+#[tokio::test]
+async fn tls_that_is_to_be_left_alone_is_not_opened() {
+    let world = World::new(&["allow one.test"]).await;
+    let mut client = world.forward().await;
+    client
+        .send("CONNECT pinned.test:443 HTTP/1.1\r\nHost: pinned.test:443\r\n\r\n")
+        .await;
+    client.hears("HTTP/1.1 403 Forbidden\r\n").await;
+}

@@ -208,6 +208,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
         lookup: Arc::new(|_| Box::pin(std::future::pending())),
         dial: system_dial(),
         max_connections: 10,
+        bypass: Arc::new(|_| false),
     };
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     tcp.set_nonblocking(true).unwrap();

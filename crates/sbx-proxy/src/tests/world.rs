@@ -108,6 +108,7 @@ impl World {
             lookup: lookup(Arc::clone(&zone), Arc::clone(&asked)),
             dial: dial(at, Arc::clone(&dialled), Arc::clone(&refusing)),
             max_connections,
+            bypass: Arc::new(|host| host.to_string() == "pinned.test"),
         };
         let world = Self {
             shared: Arc::new(Shared::new(settings, watched)),
