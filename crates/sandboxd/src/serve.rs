@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::serve::Listener;
 use jiff::Timestamp;
@@ -14,8 +14,8 @@ use sbx_engine::error::chain;
 use sbx_engine::ids::Facts;
 use sbx_engine::policybook::PolicyBook;
 use sbx_engine::setup::Helper;
-use sbx_engine::socket::bind_unix;
-use sbx_engine::statedir::{SOCKET, StateError};
+use sbx_engine::socket::{bind_unix, connect_unix};
+use sbx_engine::statedir::{DaemonLock, SOCKET, StateError};
 use sbx_engine::{Config, Engine, EngineError, StateDir};
 use serde_json::json;
 use thiserror::Error;
@@ -30,6 +30,8 @@ use crate::rule_files;
 
 /// How long requests that are under way may take when the daemon ends.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long another daemon may hold the lock without serving.
+const LAST_BREATH: Duration = Duration::from_secs(8);
 
 /// What the program around the daemon knows.
 pub struct ServeConfig {
@@ -74,7 +76,7 @@ impl ServeError {
 pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let state = config.state;
     state.claim()?;
-    let lock = state.lock_daemon()?;
+    let lock = lock(&state)?;
     let log = open_log(&state)?;
     let levels = Levels::install(config.log_level.as_deref(), copy_of(&log)?);
     sbx_sys::process::set_child_subreaper().map_err(failed("become a subreaper"))?;
@@ -186,6 +188,22 @@ impl Listener for SameUser {
 
     fn local_addr(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// The state directory for this process alone. A daemon that was killed may take a while to die, when the disk is slow:
+/// as long as nobody answers, the lock is waited for.
+fn lock(state: &StateDir) -> Result<DaemonLock, StateError> {
+    let deadline = Instant::now() + LAST_BREATH;
+    loop {
+        match state.lock_daemon() {
+            Err(StateError::Locked { .. })
+                if Instant::now() < deadline && connect_unix(state.root(), SOCKET).is_err() =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
     }
 }
 

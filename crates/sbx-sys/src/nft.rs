@@ -9,19 +9,19 @@
 //!   chain output { type nat hook output priority -99
 //!     oif != lo return; ip saddr != $v4 return; ip6 saddr != $v6 return         # not to the world
 //!     ip daddr {$v4, 127.0.0.0/8, 224.0.0.0/3} return; ip6 daddr {$v6, ::1, ff00::/8} return
-//!     tcp|udp dport 53 redirect to :$dns; tcp|udp redirect to :$tcp
+//!     tcp|udp dport 53 redirect to :$dns; tcp|udp redirect to :$tcp; icmp|icmpv6 drop
 //!   }
 //!   chain prerouting { type nat hook prerouting priority -99                     # from containers inside
 //!     iif lo return; fib daddr . iif type local return; ip: fib daddr type local return; ip6 daddr $v6 return
 //!     ip daddr 224.0.0.0/3 return; ip6 daddr ff00::/8 return; fib daddr oif != 0 return
-//!     tcp|udp dport 53 redirect to :$dns; tcp|udp redirect to :$tcp
+//!     tcp|udp dport 53 redirect to :$dns; tcp|udp redirect to :$tcp; icmp|icmpv6 drop
 //!   }
 //! }
 //! ```
 //!
 //! The priority is one after the usual: what nested Docker or Kubernetes translates stays theirs. UDP other than
 //! DNS goes to a port where nobody listens: the sender hears of it, and it does not end at a program inside that
-//! happens to have the port.
+//! happens to have the port. A ping of the world is dropped: the sandbox would answer it itself.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -68,11 +68,13 @@ const NEW_RULE: u16 = libc::NFT_MSG_NEWRULE as u16;
 const V4: u8 = libc::NFPROTO_IPV4 as u8;
 const V6: u8 = libc::NFPROTO_IPV6 as u8;
 const PROTOCOLS: [u8; 2] = [libc::IPPROTO_TCP as u8, libc::IPPROTO_UDP as u8];
+const PINGS: [u8; 2] = [libc::IPPROTO_ICMP as u8, libc::IPPROTO_ICMPV6 as u8];
 const DNS: u16 = 53;
 const LOOPBACK: u32 = 1;
 /// `NF_IP_PRI_NAT_DST` is -100.
 const AFTER_OTHERS: i32 = -99;
 const RETURN: i32 = libc::NFT_RETURN;
+const DROP: i32 = libc::NF_DROP;
 
 /// The batch, and the number of its last rule.
 fn messages(redirect: &Redirect) -> (Batch, u32) {
@@ -144,6 +146,10 @@ fn redirects(redirect: &Redirect) -> Vec<Vec<Expression>> {
         rules.push([&of_protocol[..], &to_dns, &to(redirect.dns_port)].concat());
         rules.push([&of_protocol[..], &to(redirect.tcp_port)].concat());
     }
+    for protocol in PINGS {
+        let of_protocol = [meta(libc::NFT_META_L4PROTO), equals(&[protocol])];
+        rules.push([&of_protocol[..], &[Expression::Verdict(DROP)]].concat());
+    }
     rules
 }
 
@@ -154,7 +160,7 @@ enum Expression {
     Payload { base: i32, offset: u32, length: u32 },
     Fib { result: u32, flags: u32 },
     Compare { how: i32, value: Vec<u8> },
-    Return,
+    Verdict(i32),
     Port(u16),
     Redirect,
 }
@@ -221,7 +227,7 @@ fn at_least(value: u8) -> Expression {
 /// No redirect where the test holds.
 fn leave(test: [Expression; 2]) -> Vec<Expression> {
     let [load, compare] = test;
-    vec![load, compare, Expression::Return]
+    vec![load, compare, Expression::Verdict(RETURN)]
 }
 
 fn leave_v4(test: [Expression; 2]) -> Vec<Expression> {
@@ -297,10 +303,10 @@ impl Expression {
                 list.big(2, how.cast_unsigned());
                 list.nested(3, |list| list.bytes(1, value));
             }),
-            Self::Return => named(list, "immediate", |list| {
+            Self::Verdict(verdict) => named(list, "immediate", |list| {
                 list.big(1, VERDICT);
                 list.nested(2, |list| {
-                    list.nested(2, |list| list.big(1, RETURN.cast_unsigned()));
+                    list.nested(2, |list| list.big(1, verdict.cast_unsigned()));
                 });
             }),
             Self::Port(port) => named(list, "immediate", |list| {
@@ -350,9 +356,9 @@ mod tests {
         let rules = |count| vec![0xa06_u16; count];
         let expected = [
             &[0x10, 0xa00, 0xa03][..],
-            &rules(13),
+            &rules(15),
             &[0xa03],
-            &rules(11),
+            &rules(13),
             &[0x11],
         ];
         assert_eq!(kinds, expected.concat());

@@ -9,11 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::relay::{Input, Output};
-
-const RELAY_PIPE: usize = 256 << 10;
 
 /// What the caller's stdin is to the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,9 +120,6 @@ impl Sharing {
         set_nonblocking(&read)?;
         self.open_to_sandbox(&write, 0o622);
         outputs.push(if is_pipe {
-            // With room for more than the caller's pipe has, the command goes on while bytes are moved. A user who
-            // has too many big pipes already gets one of the usual size.
-            let _ = fcntl_setpipe_size(&read, RELAY_PIPE);
             Output::from_pipe_to_pipe(read, caller)
         } else {
             Output::from_pipe(read, caller)

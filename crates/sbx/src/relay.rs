@@ -14,6 +14,10 @@ use crate::plumbing::file_type;
 const CHUNK: usize = 64 << 10;
 /// What is moved from pipe to pipe at once, at most: more than either holds.
 const MOVED: usize = 1 << 20;
+/// After this much a command has a lot to say, and a bigger pipe is worth it: it goes on while bytes are moved, and is
+/// woken less often. Not before, since the kernel counts the pages of all of a user's pipes together.
+const A_LOT: u64 = 1 << 20;
+const BIG_PIPE: usize = 1 << 20;
 /// What a blocking descriptor takes at once when it is polled as writable.
 const CAUTIOUS: usize = 4096;
 
@@ -57,6 +61,8 @@ pub(crate) struct Output {
     pending: Pending,
     /// From pipe to pipe nothing is copied.
     splice: Option<Splice>,
+    /// How much was moved that way.
+    moved: u64,
     /// What may still be read: set when the command has ended and others hold its pipe.
     left: Option<u64>,
     /// Why the caller's stream does not take bytes any more.
@@ -86,6 +92,7 @@ impl Output {
             to: Sink::of(to),
             pending: Pending::default(),
             splice: None,
+            moved: 0,
             left: None,
             broken: None,
         }
@@ -153,6 +160,12 @@ impl Output {
             Ok(count) => {
                 self.left = self.left.map(|left| left.saturating_sub(count as u64));
                 self.splice = Some(Splice::Bytes);
+                let before = self.moved;
+                self.moved = before.saturating_add(count as u64);
+                if before < A_LOT && self.moved >= A_LOT {
+                    // Refused to a user who has too many already: then it stays as it is.
+                    let _ = rustix::pipe::fcntl_setpipe_size(from, BIG_PIPE);
+                }
                 return true;
             }
             Err(Errno::INTR) => {}

@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::MountFlags;
 use sbx_proto::exec::Listeners;
+use sbx_proto::exec::Redirect;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY};
 use sbx_proto::plan::{IdRange, Ids, Mode};
 use sbx_sys::fdpass;
@@ -21,11 +22,13 @@ use super::network::{self, Network};
 use crate::error::{SetupError, SetupResult, While};
 
 /// As containers have it elsewhere: every port may be listened on, and the agent's group may ping. The
-/// network is the sandbox's own, so that nothing of the host is reached by it. Nothing answers a ping: every
-/// address is local, and the whole world would seem to be there.
+/// network is the sandbox's own, so that nothing of the host is reached by it.
 const NETWORK: &[(&str, &str)] = &[
     ("sys/net/ipv4/ip_unprivileged_port_start", "0"),
     ("sys/net/ipv4/ping_group_range", "1000 1000"),
+];
+/// Every address is local, and without rules that say otherwise the whole world would answer a ping.
+const MUTE: &[(&str, &str)] = &[
     ("sys/net/ipv4/icmp_echo_ignore_all", "1"),
     ("sys/net/ipv6/icmp/echo_ignore_all", "1"),
 ];
@@ -167,7 +170,11 @@ fn make(
     .doing(|| "make the inner namespaces".into())?;
     rustix::system::sethostname(hostname.as_bytes()).doing(|| "set the host name".into())?;
     let network = network::make()?;
-    for (path, value) in NETWORK {
+    let mute = match network.redirect {
+        Redirect::Nft => &[][..],
+        Redirect::Ports => MUTE,
+    };
+    for (path, value) in NETWORK.iter().chain(mute) {
         // A kernel without one of them is no reason to have no sandbox.
         let _ = write(proc, path, value);
     }

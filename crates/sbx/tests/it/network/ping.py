@@ -6,3 +6,5 @@ def ping(host):
     return s.recv(99)
 say("v4", lambda: ping("8.8.8.8"))
 say("v6", lambda: ping("2001:db8::1"))
+say("own4", lambda: ping("127.0.0.1") and "answered")
+say("own6", lambda: ping("::1") and "answered")
