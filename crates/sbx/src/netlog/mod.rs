@@ -6,7 +6,7 @@ mod filter;
 mod rows;
 
 pub(crate) use filter::Filter;
-pub(crate) use rows::{Row, denied_hosts, place, rows, via};
+pub(crate) use rows::{Row, denied_hosts, is_odd_question, place, rows, via};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

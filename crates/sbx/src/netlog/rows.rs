@@ -64,7 +64,10 @@ pub(crate) fn rows(lines: &[Line]) -> Vec<Row> {
 /// How many different places were refused. A refused look-up of a name is about the same place as a refused
 /// connection to it.
 pub(crate) fn denied_hosts(lines: &[Line]) -> usize {
-    let denied = || lines.iter().filter(|line| line.verdict == Outcome::Deny);
+    let denied = || {
+        let denied = lines.iter().filter(|line| line.verdict == Outcome::Deny);
+        denied.filter(|line| !is_odd_question(line))
+    };
     let dialled: BTreeSet<_> = denied()
         .filter_map(|line| Some((line.host.as_str(), line.port?)))
         .collect();
@@ -74,6 +77,11 @@ pub(crate) fn denied_hosts(lines: &[Line]) -> usize {
         .filter(|host| !dialled.iter().any(|(dialled, _)| dialled == host))
         .collect();
     dialled.len() + named.len()
+}
+
+/// A question to the resolver that no rule would have it answer: of a type that is never answered.
+pub(crate) fn is_odd_question(line: &Line) -> bool {
+    line.proxy == Via::Dns && line.port.is_some()
 }
 
 /// `host:port` as people write it.

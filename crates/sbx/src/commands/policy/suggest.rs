@@ -12,7 +12,7 @@ use super::log::read;
 use super::{book, existing};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::netlog::{Filter, NetworkLog};
+use crate::netlog::{Filter, NetworkLog, is_odd_question};
 
 /// Show the rules that would allow what a sandbox was denied
 ///
@@ -72,12 +72,11 @@ fn targets(lines: &[Line]) -> BTreeSet<Target> {
         let host = Host::parse(&line.host).ok()?;
         Some(Target { host, port })
     };
-    let mut targets: BTreeSet<Target> = lines
-        .iter()
+    let lines = || lines.iter().filter(|line| !is_odd_question(line));
+    let mut targets: BTreeSet<Target> = lines()
         .filter_map(|line| target(line, line.port?))
         .collect();
-    let looked_up: Vec<Target> = lines
-        .iter()
+    let looked_up: Vec<Target> = lines()
         .filter(|line| line.port.is_none())
         .filter_map(|line| target(line, 443))
         .filter(|wanted| !targets.iter().any(|known| known.host == wanted.host))
@@ -162,7 +161,11 @@ mod tests {
         let mut both = ssh.clone();
         both.port = None;
         let bad = line("dev", "not a host", Outcome::Deny);
-        let shown: Vec<String> = targets(&[lookup, ssh, both, bad])
+        // A type of record that is never answered: no rule would help.
+        let mut odd = line("dev", "_http._tcp.c.test", Outcome::Deny);
+        odd.proxy = sbx_proxy::audit::Via::Dns;
+        odd.port = Some(53);
+        let shown: Vec<String> = targets(&[lookup, ssh, both, bad, odd])
             .iter()
             .map(Target::to_string)
             .collect();

@@ -114,8 +114,7 @@ fn suggested(sandbox: &Sandbox<'_>) -> Vec<String> {
             .unwrap_or_else(|| panic!("{rule}"))
             .to_owned()
     };
-    let dialled = |resource: &String| !resource.ends_with(":53");
-    rules.iter().map(resource).filter(dialled).collect()
+    rules.iter().map(resource).collect()
 }
 
 fn apt(world: &'static World) -> Result<(), String> {
