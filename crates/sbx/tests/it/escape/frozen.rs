@@ -15,18 +15,25 @@ pub(crate) const TESTS: &[ModeTest] = &[(
     frozen,
 )];
 
+/// How many commands are started until one is frozen.
+const MOST: usize = 200;
+
 fn frozen(shared: &'static World) {
     let world = World::fresh(shared.mode);
     let sandbox = world.sandbox("frozen");
     let program = "
-me = os.getpid()
 mine = set(os.listdir('/proc'))
-print('ready', flush=True)
+# Before its program runs, a process is still called what init is called.
+init = open('/proc/1/comm').read()
+os.close(os.open('ready', os.O_CREAT | os.O_WRONLY))
 while True:
     for name in os.listdir('/proc'):
         if name.isdigit() and name not in mine:
             try:
                 os.kill(int(name), signal.SIGSTOP)
+                if open('/proc/%s/comm' % name).read() == init:
+                    mine.add(name)
+                    open('before-' + name, 'w').close()
             except OSError:
                 pass
 ";
@@ -39,8 +46,17 @@ while True:
         .spawn()
         .unwrap();
     let _attacker = Guarded(attacker);
+    eventually("the attacker", || {
+        sandbox.path("ready").exists().then_some(())
+    });
+    let frozen_early = || {
+        let names = std::fs::read_dir(&sandbox.workspace).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("before-")).count()
+    };
+    // It is a race, which the attacker wins now and then.
     let mut hung: Vec<Child> = Vec::new();
-    for _ in 0..10 {
+    while frozen_early() == 0 && hung.len() < MOST {
         let child = world
             .sbx(["exec", &sandbox.name, "true"])
             .stdout(Stdio::null())
@@ -48,8 +64,9 @@ while True:
             .spawn()
             .unwrap();
         hung.push(child);
+        std::thread::sleep(Duration::from_millis(50));
     }
-    std::thread::sleep(Duration::from_secs(1));
+    assert!(frozen_early() > 0, "no command was frozen in time");
     for child in &mut hung {
         let pid = Pid::from_child(child);
         for _ in 0..3 {
