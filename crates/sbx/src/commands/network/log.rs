@@ -3,7 +3,7 @@
 use sbx_proxy::audit::{Entrance, Line, Outcome};
 use serde_json::{Value, json};
 
-use crate::commands::policy::log::{check_name, read};
+use crate::commands::policy::log::{Shown, check_name, read};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::netlog::{Filter, NetworkLog, place};
@@ -13,35 +13,30 @@ use crate::text;
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "sbx network log [SANDBOX] [OPTIONS]")]
 pub(crate) struct Args {
-    /// Only this sandbox
-    #[arg(value_name = "SANDBOX")]
-    sandbox: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Show the latest N requests only; 0 is all of them
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    limit: usize,
-    /// Print the entries only, without a heading
-    #[arg(short = 'q', long)]
-    quiet: bool,
+    #[command(flatten)]
+    pub(crate) shown: Shown,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let log = NetworkLog::of(&context.state()?);
-    if let Some(sandbox) = &args.sandbox {
+    if let Some(sandbox) = &args.shown.sandbox {
         check_name(context, &log, sandbox)?;
     }
-    let mut lines = read(context, &log, args.sandbox.as_deref(), &Filter::default())?;
-    if args.limit > 0 {
-        let skipped = lines.len().saturating_sub(args.limit);
+    let mut lines = read(
+        context,
+        &log,
+        args.shown.sandbox.as_deref(),
+        &Filter::default(),
+    )?;
+    if args.shown.limit > 0 {
+        let skipped = lines.len().saturating_sub(args.shown.limit);
         lines.drain(..skipped);
     }
-    if args.json {
+    if args.shown.json {
         let entries: Vec<Value> = lines.iter().map(entry).collect();
         return context.ui.json(&json!({"entries": entries}));
     }
-    context.ui.data(to_text(&lines, args.quiet))
+    context.ui.data(to_text(&lines, args.shown.quiet))
 }
 
 fn entry(line: &Line) -> Value {

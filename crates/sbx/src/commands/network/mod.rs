@@ -21,7 +21,7 @@ enum Command {
 
 impl Args {
     pub(crate) fn json(&self) -> bool {
-        matches!(&self.command, Command::Log(args) if args.json)
+        matches!(&self.command, Command::Log(args) if args.shown.json)
     }
 }
 

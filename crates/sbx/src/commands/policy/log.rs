@@ -30,18 +30,8 @@ const PAUSE: Duration = Duration::from_millis(200);
                   sbx policy log -f"
 )]
 pub(crate) struct Args {
-    /// Only this sandbox
-    #[arg(value_name = "SANDBOX")]
-    sandbox: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Show the latest N rows only; 0 is all of them
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    limit: usize,
-    /// Print the entries only, without headings
-    #[arg(short = 'q', long)]
-    quiet: bool,
+    #[command(flatten)]
+    pub(crate) shown: Shown,
     /// What the entries are about; there are none about files
     #[arg(long = "type", value_enum, default_value_t = RuleType::All)]
     kind: RuleType,
@@ -65,6 +55,23 @@ pub(crate) struct Args {
     dns: bool,
 }
 
+/// What every log is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Shown {
+    /// Only this sandbox
+    #[arg(value_name = "SANDBOX")]
+    pub(crate) sandbox: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show the latest N only; 0 is all of them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) limit: usize,
+    /// Print the entries only, without headings
+    #[arg(short = 'q', long)]
+    pub(crate) quiet: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Verdict {
     Allow,
@@ -74,25 +81,30 @@ enum Verdict {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let filter = filter(args, Timestamp::now())?;
     let log = NetworkLog::of(&context.state()?);
-    if let Some(sandbox) = &args.sandbox {
+    if let Some(sandbox) = &args.shown.sandbox {
         check_name(context, &log, sandbox)?;
     }
     if args.follow {
         return follow(context, args, &log, &filter);
     }
-    let mut found = rows(&read(context, &log, args.sandbox.as_deref(), &filter)?);
+    let mut found = rows(&read(
+        context,
+        &log,
+        args.shown.sandbox.as_deref(),
+        &filter,
+    )?);
     if args.kind == RuleType::Filesystem {
         found.clear();
     }
-    if args.limit > 0 {
-        found.truncate(args.limit);
+    if args.shown.limit > 0 {
+        found.truncate(args.shown.limit);
     }
-    if args.json {
+    if args.shown.json {
         return context.ui.json(&to_json(&found));
     }
     context
         .ui
-        .data(to_text(&found, args.quiet, &TimeZone::system()))
+        .data(to_text(&found, args.shown.quiet, &TimeZone::system()))
 }
 
 /// The lines that the filter takes; others that cannot be read are reported.
@@ -225,24 +237,24 @@ fn follow(
     filter: &Filter,
 ) -> Result<(), Failure> {
     let mut tail = Tail::default();
-    let earlier = args.since.is_some() || args.limit > 0;
-    let mut lines = tail.look(log, args.sandbox.as_deref())?;
+    let earlier = args.since.is_some() || args.shown.limit > 0;
+    let mut lines = tail.look(log, args.shown.sandbox.as_deref())?;
     lines.retain(|line| filter.takes(line));
     if !earlier {
         lines.clear();
-    } else if args.limit > 0 {
-        let skipped = lines.len().saturating_sub(args.limit);
+    } else if args.shown.limit > 0 {
+        let skipped = lines.len().saturating_sub(args.shown.limit);
         lines.drain(..skipped);
     }
     let zone = TimeZone::system();
     loop {
         for line in &lines {
-            if let Some(text) = tail.shown(line, args.json, &zone)? {
+            if let Some(text) = tail.shown(line, args.shown.json, &zone)? {
                 context.ui.data(text)?;
             }
         }
         sleep(PAUSE);
-        lines = tail.look(log, args.sandbox.as_deref())?;
+        lines = tail.look(log, args.shown.sandbox.as_deref())?;
         lines.retain(|line| filter.takes(line));
     }
 }

@@ -65,7 +65,7 @@ impl Args {
             Command::Ls(args) => args.json,
             Command::Inspect(args) => args.json,
             Command::Check(args) => args.json(),
-            Command::Log(args) => args.json,
+            Command::Log(args) => args.shown.json,
             Command::Suggest(args) => args.json,
             Command::Profile(args) => args.json(),
             Command::Init(_)
