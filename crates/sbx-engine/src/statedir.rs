@@ -19,6 +19,7 @@ pub const SOCKET: &str = "sandboxd.sock";
 pub const EXEC_SOCKET: &str = "exec.sock";
 pub const RECORD: &str = "sandbox.json";
 const MARKER: &str = ".sbx-owner";
+const LOCK: &str = "sandboxd.lock";
 const MARKER_TEXT: &[u8] = b"state directory of sbx, format 1\n";
 const TEMP_SUFFIX: &str = ".tmp";
 
@@ -159,7 +160,7 @@ impl StateDir {
     }
 
     pub fn lock_daemon(&self) -> Result<DaemonLock, StateError> {
-        let path = self.root.join("sandboxd.lock");
+        let path = self.root.join(LOCK);
         let file = private()
             .create(true)
             .truncate(false)
@@ -172,6 +173,14 @@ impl StateDir {
             }),
             Err(e) => Err(io_error(&path, e.into())),
         }
+    }
+
+    /// Whether a daemon has the state, found out without waking it: while a command runs in a sandbox that is up, it
+    /// has nothing to do.
+    pub fn has_daemon(&self) -> bool {
+        let file = File::open(self.root.join(LOCK));
+        let lock = FlockOperation::NonBlockingLockShared;
+        file.is_ok_and(|file| rustix::fs::flock(&file, lock) == Err(rustix::io::Errno::WOULDBLOCK))
     }
 
     /// `daemon.json`: who serves, for people and for `daemon status`.
@@ -374,12 +383,15 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let state = state(temp.path());
         state.claim().unwrap();
+        assert!(!state.has_daemon());
         let lock = state.lock_daemon().unwrap();
+        assert!(state.has_daemon());
         assert!(matches!(
             state.lock_daemon(),
             Err(StateError::Locked { .. })
         ));
         drop(lock);
+        assert!(!state.has_daemon());
         state.lock_daemon().unwrap();
     }
 

@@ -14,6 +14,7 @@ mod init;
 mod mountinfo;
 mod profile;
 mod setup;
+mod spare;
 mod spawn;
 
 use std::process::ExitCode;

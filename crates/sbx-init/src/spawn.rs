@@ -1,26 +1,29 @@
-//! From init into a command: join the namespaces, install the filter, become the user, execute.
+//! From a process in the sandbox into a command: take the streams, become the user, execute.
 //!
-//! Until `execve` the child has init's memory. It is closed to root inside, because init is not dumpable and
+//! Until `execve` the process has init's memory. It is closed to root inside, because init is not dumpable and
 //! was executed outside of the inner user namespace; every descriptor is close-on-exec.
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sbx_proto::exec::{Exec, FailKind};
+use sbx_proto::OsBytes;
+use sbx_proto::exec::{Exec, FailKind, Stdio as WantedStdio};
 use sbx_proto::plan::{Mode, OpenFiles};
-use sbx_proto::{OsBytes, frame};
-use sbx_sys::process::{self, Fork, SingleThreaded};
-use sbx_sys::{credentials, fdpass, seccomp, signals, terminal};
+use sbx_sys::process;
+use sbx_sys::{credentials, seccomp, terminal};
 use serde::{Deserialize, Serialize};
 
 use crate::accounts::{self, Account};
 use crate::setup::Namespaces;
+
+const PASSWD: &str = "/etc/passwd";
+const GROUP: &str = "/etc/group";
 
 /// What every command of a sandbox has in common.
 #[derive(Debug)]
@@ -34,19 +37,7 @@ pub(crate) struct Surroundings {
 }
 
 /// The three descriptors that a command begins with.
-#[derive(Debug)]
-pub(crate) struct Stdio {
-    pub(crate) fds: [OwnedFd; 3],
-    /// They are a terminal, to be the command's controlling one.
-    pub(crate) terminal: bool,
-}
-
-#[derive(Debug)]
-pub(crate) struct Spawned {
-    pub(crate) pid: i32,
-    /// Says the filter's listener, then either why it failed or, by ending, that the program runs.
-    pub(crate) status: UnixStream,
-}
+pub(crate) type Stdio = [OwnedFd; 3];
 
 /// Why a command did not start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +47,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    fn bad_request(message: String) -> Self {
+    pub(crate) fn bad_request(message: String) -> Self {
         Self {
             kind: FailKind::BadRequest,
             message,
@@ -71,31 +62,51 @@ impl Failure {
     }
 }
 
-pub(crate) fn spawn(
-    proof: &SingleThreaded,
-    surroundings: &Surroundings,
-    exec: &Exec,
-    stdio: Stdio,
-) -> Result<Spawned, Failure> {
-    let (ours, theirs) =
-        UnixStream::pair().map_err(|e| Failure::engine("make a socket pair", e))?;
-    ours.set_nonblocking(true)
-        .map_err(|e| Failure::engine("make a socket pair", e))?;
-    match process::fork(proof, 0).map_err(|e| Failure::engine("fork", e))? {
-        Fork::Child => {
-            drop(ours);
-            let failure = enter(surroundings, exec, stdio, &theirs);
-            if let Ok(bytes) = frame::encode(&failure) {
-                let _ = fdpass::send_with_fds(&theirs, &bytes, &[]);
-            }
-            process::exit_now(1)
-        }
-        Fork::Parent { pid, .. } => Ok(Spawned { pid, status: ours }),
+/// The user that most commands run as, looked up before anybody asked.
+#[derive(Debug)]
+pub(crate) struct Foreseen {
+    agent: Account,
+    files: Stamps,
+}
+
+/// `passwd` and `group`, as they were: device, inode, size, time of the last change.
+type Stamps = [(u64, u64, u64, i64, i64); 2];
+
+impl Foreseen {
+    pub(crate) fn look(surroundings: &Surroundings) -> Option<Self> {
+        // In this order: what changes after it was read is not what was stamped.
+        let files = stamps()?;
+        let agent = account(surroundings, None).ok()?;
+        Some(Self { agent, files })
+    }
+
+    fn account(&self, user: Option<&str>) -> Option<Account> {
+        (user.is_none() && stamps() == Some(self.files)).then(|| self.agent.clone())
     }
 }
 
-fn enter(surroundings: &Surroundings, exec: &Exec, stdio: Stdio, status: &UnixStream) -> Failure {
-    match prepare(surroundings, exec, stdio, status) {
+fn stamps() -> Option<Stamps> {
+    let stamp = |path| {
+        let file = std::fs::metadata(path).ok()?;
+        let (seconds, nanoseconds) = (file.ctime(), file.ctime_nsec());
+        Some((file.dev(), file.ino(), file.size(), seconds, nanoseconds))
+    };
+    Some([stamp(PASSWD)?, stamp(GROUP)?])
+}
+
+fn account(surroundings: &Surroundings, user: Option<&str>) -> Result<Account, Failure> {
+    let (passwd, group) = (read_small(PASSWD), read_small(GROUP));
+    accounts::find(user, surroundings.mode, &passwd, &group).map_err(Failure::bad_request)
+}
+
+/// Becomes the command. Returns only when that fails.
+pub(crate) fn enter(
+    surroundings: &Surroundings,
+    foreseen: Option<&Foreseen>,
+    exec: &Exec,
+    stdio: &Stdio,
+) -> Failure {
+    match prepare(surroundings, foreseen, exec, stdio) {
         Ok(prepared) => execute(&prepared),
         Err(failure) => failure,
     }
@@ -109,31 +120,21 @@ struct Prepared {
 
 fn prepare(
     surroundings: &Surroundings,
+    foreseen: Option<&Foreseen>,
     exec: &Exec,
-    stdio: Stdio,
-    status: &UnixStream,
+    stdio: &Stdio,
 ) -> Result<Prepared, Failure> {
     let engine = |step: &'static str| move |error: io::Error| Failure::engine(step, error);
-    rustix::process::setsid().map_err(|e| Failure::engine("make a session", e))?;
-    signals::reset().map_err(engine("reset signals"))?;
-    take_stdio(stdio).map_err(engine("set up stdin, stdout and stderr"))?;
-    join(&surroundings.namespaces).map_err(engine("join the sandbox"))?;
-    let listener = seccomp::install(&surroundings.filter).map_err(engine("install the filter"))?;
-    fdpass::send_with_fds(status, b"l", &[listener.as_fd()])
-        .map_err(engine("hand the filter over"))?;
-    drop(listener);
-    // Only now: the descriptor above is one under way, of which init may have more than commands.
+    let terminal = matches!(exec.stdio, WantedStdio::Tty { .. });
+    take_stdio(stdio, terminal).map_err(engine("set up stdin, stdout and stderr"))?;
     limit_open_files(surroundings.open_files).map_err(engine("limit open files"))?;
-    let account = accounts::find(
-        exec.user.as_deref(),
-        surroundings.mode,
-        &read_small("/etc/passwd"),
-        &read_small("/etc/group"),
-    )
-    .map_err(Failure::bad_request)?;
-    // Becoming somebody can open this process to others of that id (`fs.suid_dumpable`): nothing of init's may be
-    // left in it but its memory, and that only for the moment until it is closed again.
-    close_all_but_needed(surroundings, status).map_err(engine("close descriptors"))?;
+    let user = exec.user.as_deref();
+    let account = match foreseen.and_then(|foreseen| foreseen.account(user)) {
+        Some(account) => account,
+        None => account(surroundings, user)?,
+    };
+    // Becoming somebody can open this process to others of that id (`fs.suid_dumpable`), for the moment until it
+    // is closed again.
     become_account(surroundings, &account).map_err(engine("become the user"))?;
     process::set_not_dumpable().map_err(engine("close this process to others"))?;
     enter_directory(
@@ -174,25 +175,14 @@ fn limit_open_files(wanted: OpenFiles) -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
-fn take_stdio(stdio: Stdio) -> io::Result<()> {
-    let [input, output, errors] = &stdio.fds;
-    if stdio.terminal {
+fn take_stdio([input, output, errors]: &Stdio, terminal: bool) -> io::Result<()> {
+    if terminal {
         terminal::make_controlling(input.as_fd())?;
     }
     rustix::stdio::dup2_stdin(input)?;
     rustix::stdio::dup2_stdout(output)?;
     rustix::stdio::dup2_stderr(errors)?;
     process::close_on_exec_from(3)
-}
-
-/// The user namespace first: it is what gives the power to join the others.
-fn join(namespaces: &Namespaces) -> io::Result<()> {
-    process::setns(namespaces.user.as_fd(), process::NEW_USER)?;
-    process::setns(namespaces.ipc.as_fd(), process::NEW_IPC)?;
-    process::setns(namespaces.uts.as_fd(), process::NEW_UTS)?;
-    process::setns(namespaces.net.as_fd(), process::NEW_NET)?;
-    process::setns(namespaces.cgroup.as_fd(), process::NEW_CGROUP)?;
-    process::setns(namespaces.mount.as_fd(), process::NEW_MOUNT)
 }
 
 fn become_account(surroundings: &Surroundings, account: &Account) -> io::Result<()> {
@@ -207,12 +197,6 @@ fn become_account(surroundings: &Surroundings, account: &Account) -> io::Result<
             credentials::set_capabilities(0)
         }
     }
-}
-
-fn close_all_but_needed(surroundings: &Surroundings, status: &UnixStream) -> io::Result<()> {
-    let mut keep = vec![status.as_fd()];
-    keep.extend(surroundings.namespaces.named_root.as_ref().map(AsFd::as_fd));
-    process::close_all_but(&keep)
 }
 
 /// The directory must be a place below the root: a link to a descriptor leads elsewhere.
@@ -306,7 +290,8 @@ fn failure(name: &str, error: io::Error) -> Failure {
 /// A file of the sandbox that may be anything by now: no waiting for a FIFO, no more than 1 MiB.
 fn read_small(path: &str) -> String {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let mut text = Vec::new();
+    // Room for any ordinary one, so that it is read in one go.
+    let mut text = Vec::with_capacity(16 << 10);
     if let Ok(file) = rustix::fs::open(path, flags, FileMode::empty()) {
         let _ = File::from(file).take(1 << 20).read_to_end(&mut text);
     }

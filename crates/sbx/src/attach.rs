@@ -135,11 +135,7 @@ fn attempt(
         Streams::Terminal { .. } => Terminal::Wanted,
         Streams::Pipes(_) | Streams::Log => Terminal::None,
     };
-    let init = match Init::connect(client.state(), socket, wanted) {
-        Ok(init) => init,
-        Err(error) if nobody_listens(&error) => return Err(Broken::BeforeStart),
-        Err(error) => return Err(engine("cannot reach the sandbox's init")(error).into()),
-    };
+    // Before init is woken by the connection: what it is to do then comes at once.
     let plumbing = match streams {
         Streams::Pipes(stdin) => {
             Some(Plumbing::lay(*stdin).map_err(|e| engine("cannot make pipes")(e.into()))?)
@@ -149,6 +145,11 @@ fn attempt(
     // Descriptors under way are counted per user; with a higher limit than commands inside have, none of them can
     // use up what this message needs.
     let _ = sbx_sys::process::raise_open_files();
+    let init = match Init::connect(client.state(), socket, wanted) {
+        Ok(init) => init,
+        Err(error) if nobody_listens(&error) => return Err(Broken::BeforeStart),
+        Err(error) => return Err(engine("cannot reach the sandbox's init")(error).into()),
+    };
     // Before anything can run: from here on a signal is the command's, and must not end us instead.
     let signals = watch_signals(streams)?;
     let sent = match &plumbing {
@@ -255,7 +256,7 @@ impl Session {
             }
             if self.input.as_ref().is_some_and(|input| input.detached) {
                 // An init that is gone shows itself to the next command.
-                drop(self.init.send(&Request::Detach, &[]));
+                drop(self.init.send(&Request::Detach));
                 return Ok(Outcome::Detached);
             }
         }
@@ -434,7 +435,7 @@ impl Session {
                 Request::Signal { signal: number }
             };
             // A connection that is full or closed shows itself elsewhere.
-            drop(self.init.send(&request, &[]));
+            drop(self.init.send(&request));
         }
         Ok(None)
     }

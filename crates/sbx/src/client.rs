@@ -82,8 +82,8 @@ impl<'a> Client<'a> {
     /// one nobody would stop an idle sandbox.
     pub(crate) fn socket_of_running(&self, name: &str) -> Option<String> {
         let name = SandboxName::parse(name).ok()?;
-        connect_unix(self.state.root(), SOCKET).ok()?;
-        Some(format!("vm/{name}/{EXEC_SOCKET}"))
+        let socket = format!("vm/{name}/{EXEC_SOCKET}");
+        self.state.has_daemon().then_some(socket)
     }
 
     pub(crate) fn start(&self, name: &str) -> Result<Started, Failure> {

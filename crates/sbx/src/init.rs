@@ -65,20 +65,21 @@ impl Init {
         })
     }
 
-    /// The greeting and the command, back to back. From here on nothing blocks.
+    /// The greeting and the command in one breath: init wakes up once. From here on nothing blocks.
     pub(crate) fn open(&self, exec: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let hello = Request::Hello {
             protocol: PROTOCOL,
             role: Role::Client,
         };
-        self.send(&hello, &[])?;
-        self.send(exec, fds)?;
+        let mut bytes = encode(&hello).map_err(io::Error::other)?;
+        bytes.extend(encode(exec).map_err(io::Error::other)?);
+        send_with_fds(&self.stream, &bytes, fds)?;
         self.stream.set_nonblocking(true)
     }
 
-    pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn send(&self, request: &Request) -> io::Result<()> {
         let bytes = encode(request).map_err(io::Error::other)?;
-        send_with_fds(&self.stream, &bytes, fds)
+        send_with_fds(&self.stream, &bytes, &[])
     }
 
     /// False before init has said that the command runs: then another attempt does no harm.

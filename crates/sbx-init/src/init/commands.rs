@@ -13,7 +13,8 @@ use sbx_sys::process::{self, Fork};
 
 use super::{Command, Ended, Init, Output, ROOT_WAS_USED, Starting};
 use crate::handover;
-use crate::spawn::{self, Failure, Stdio};
+use crate::spare::{LISTENER, Order, Spare, TAKEN};
+use crate::spawn::{Failure, Stdio};
 
 impl Init<'_> {
     pub(super) fn exec(&mut self, key: u64, exec: &Exec) -> Result<(), Failure> {
@@ -37,7 +38,7 @@ impl Init<'_> {
         }
         let id = self.next_number();
         let (stdio, master) = self.stdio(id, &exec.stdio, fds)?;
-        let spawned = spawn::spawn(self.proof, &self.surroundings, exec, stdio)?;
+        let (pid, starting) = self.spawn(Order::new(exec, stdio)?)?;
         let detached = exec.stdio == WantedStdio::Log;
         if detached {
             let argv: Vec<_> = exec
@@ -48,26 +49,46 @@ impl Init<'_> {
             self.log.write(id, "start", argv.join(" ").as_bytes());
         }
         if let Some(peer) = self.peers.get_mut(&key) {
-            peer.command = Some(spawned.pid);
+            peer.command = Some(pid);
         }
         let agent = matches!(exec.user.as_deref(), None | Some("agent" | "1000"));
         self.commands.insert(
-            spawned.pid,
+            pid,
             Command {
                 id,
                 peer: Some(key),
-                starting: Some(Starting {
-                    status: spawned.status,
-                    said: Vec::new(),
-                }),
+                starting: Some(starting),
                 failed: None,
                 master,
                 root: !agent,
                 detached,
             },
         );
-        self.tell_daemon();
         Ok(())
+    }
+
+    /// The spare process takes the order; without one that lives, a new process does.
+    fn spawn(&mut self, order: Order) -> Result<(i32, Starting), Failure> {
+        if let Some(spare) = self.spare.take()
+            && spare.give(&order)
+        {
+            return Ok((spare.pid(), Starting::new(spare.into_door(), Some(order))));
+        }
+        self.spawn_anew(&order)
+    }
+
+    fn spawn_anew(&self, order: &Order) -> Result<(i32, Starting), Failure> {
+        let fresh = Spare::new(self.proof, &self.surroundings)?;
+        // Where it cannot take the order it says why, as a command that fails later does.
+        fresh.give(order);
+        Ok((fresh.pid(), Starting::new(fresh.into_door(), None)))
+    }
+
+    /// Something to come faster by: when it cannot be made, the next command finds out why.
+    pub(super) fn keep_a_spare(&mut self) {
+        if self.spare.is_none() && self.stopping.is_none() {
+            self.spare = Spare::new(self.proof, &self.surroundings).ok();
+        }
     }
 
     /// The three descriptors for a command, and the terminal's master.
@@ -83,11 +104,7 @@ impl Init<'_> {
                     kind: FailKind::BadRequest,
                     message: "three descriptors must come with the request".into(),
                 })?;
-                let stdio = Stdio {
-                    fds,
-                    terminal: false,
-                };
-                Ok((stdio, None))
+                Ok((fds, None))
             }
             WantedStdio::Tty { rows, cols } => {
                 let (master, slave) = self
@@ -98,13 +115,7 @@ impl Init<'_> {
                         .map_err(|e| Failure::engine("make a terminal", e))
                 };
                 let fds = [twice(&slave)?, twice(&slave)?, slave];
-                Ok((
-                    Stdio {
-                        fds,
-                        terminal: true,
-                    },
-                    Some(master),
-                ))
+                Ok((fds, Some(master)))
             }
             WantedStdio::Log => {
                 let pipe = || {
@@ -125,13 +136,7 @@ impl Init<'_> {
                     pipe: err,
                 });
                 let fds = [input, out_end, err_end];
-                Ok((
-                    Stdio {
-                        fds,
-                        terminal: false,
-                    },
-                    None,
-                ))
+                Ok((fds, None))
             }
         }
     }
@@ -174,28 +179,55 @@ impl Init<'_> {
                 .extend_from_slice(buffer.get(..count).unwrap_or_default());
             return;
         }
-        let said = std::mem::take(&mut starting.said);
-        command.starting = None;
-        let (id, peer) = (command.id, command.peer);
-        // The first byte came with the listener; without it the child did not get that far.
-        let words = said.strip_prefix(b"l").unwrap_or(&said);
-        if words.is_empty() && !said.is_empty() {
-            let master = command
-                .master
-                .as_ref()
-                .and_then(|master| master.try_clone().ok());
-            if let Some(peer) = peer {
-                self.reply_with(peer, &Reply::Started { id }, master.into_iter().collect());
-            }
+        let Some(Starting { said, order, .. }) = command.starting.take() else {
             return;
+        };
+        match (start_of(&said), order) {
+            (Start::Executed, _) => self.started(pid),
+            (Start::Died, Some(order)) => self.start_again(pid, &order),
+            (Start::Died, None) => {
+                command.failed = Some(Failure {
+                    kind: FailKind::Engine,
+                    message: "the command's process died before it was executed".into(),
+                });
+            }
+            (Start::Failed(failure), _) => command.failed = Some(failure),
         }
-        let mut decoder = sbx_proto::frame::Decoder::new(sbx_proto::frame::MAX_REPLY);
-        decoder.push(words);
-        let failure = decoder.take::<Failure>().ok().flatten();
-        command.failed = Some(failure.unwrap_or(Failure {
-            kind: FailKind::Engine,
-            message: "the command's process died before it was executed".into(),
-        }));
+    }
+
+    fn started(&mut self, pid: i32) {
+        let Some(command) = self.commands.get(&pid) else {
+            return;
+        };
+        let (id, peer) = (command.id, command.peer);
+        let master = command.master.as_ref();
+        let master = master.and_then(|master| master.try_clone().ok());
+        if let Some(peer) = peer {
+            self.reply_with(peer, &Reply::Started { id }, master.into_iter().collect());
+        }
+        self.tell_daemon();
+    }
+
+    /// The spare process was dying when it got the order, and never read it.
+    fn start_again(&mut self, pid: i32, order: &Order) {
+        let Some(mut command) = self.commands.remove(&pid) else {
+            return;
+        };
+        let pid = match self.spawn_anew(order) {
+            Ok((pid, starting)) => {
+                command.starting = Some(starting);
+                pid
+            }
+            Err(failure) => {
+                command.failed = Some(failure);
+                pid
+            }
+        };
+        let peer = command.peer.and_then(|key| self.peers.get_mut(&key));
+        if let Some(peer) = peer {
+            peer.command = Some(pid);
+        }
+        self.commands.insert(pid, command);
     }
 
     pub(super) fn copy_output(&mut self, index: usize) {
@@ -334,5 +366,51 @@ fn winsize(rows: u16, cols: u16) -> Winsize {
         ws_col: cols,
         ws_xpixel: 0,
         ws_ypixel: 0,
+    }
+}
+
+/// How a start went, by all that was said.
+#[derive(Debug, PartialEq, Eq)]
+enum Start {
+    Executed,
+    /// Before it had the order.
+    Died,
+    Failed(Failure),
+}
+
+fn start_of(said: &[u8]) -> Start {
+    let (ready, words) = match said.strip_prefix(&[LISTENER]) {
+        Some(rest) => (true, rest),
+        None => (false, said),
+    };
+    let (taken, words) = match words.strip_prefix(&[TAKEN]) {
+        Some(rest) => (true, rest),
+        None => (false, words),
+    };
+    let mut decoder = sbx_proto::frame::Decoder::new(sbx_proto::frame::MAX_REPLY);
+    decoder.push(words);
+    match decoder.take::<Failure>() {
+        Ok(Some(failure)) => Start::Failed(failure),
+        _ if ready && taken && words.is_empty() => Start::Executed,
+        _ => Start::Died,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_that_had_its_order_and_says_nothing_was_executed() {
+        let failure = Failure::bad_request("no".into());
+        let frame = sbx_proto::frame::encode(&failure).unwrap();
+        let with = |prefix: &[u8]| [prefix, &frame].concat();
+        assert_eq!(start_of(b"lt"), Start::Executed);
+        for died in [&b""[..], b"l", b"t", b"ltx", b"x"] {
+            assert_eq!(start_of(died), Start::Died, "{died:?}");
+        }
+        for failed in [with(b""), with(b"l"), with(b"lt")] {
+            assert_eq!(start_of(&failed), Start::Failed(failure.clone()));
+        }
     }
 }

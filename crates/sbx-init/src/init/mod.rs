@@ -1,6 +1,6 @@
 //! Pid 1 of a sandbox: serves exec requests, reaps, answers the filter's questions, hands files over.
 //!
-//! One thread, one `poll` loop, no long-lived children of its own. Bytes of commands do not pass through it,
+//! One thread, one `poll` loop, one child of its own: the [`Spare`]. Bytes of commands do not pass through it,
 //! except what detached commands write to the log.
 
 mod commands;
@@ -24,6 +24,7 @@ use sbx_sys::signals::SignalFd;
 use crate::guard::{self, Guard};
 use crate::handover;
 use crate::setup::{Namespaces, Network};
+use crate::spare::{Order, Spare};
 use crate::spawn::{Failure, Surroundings};
 use crate::{filter, mountinfo};
 use log::Log;
@@ -90,6 +91,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
             open_files: boot.limits.open_files,
         },
         peers: BTreeMap::new(),
+        spare: None,
         commands: BTreeMap::new(),
         outputs: Vec::new(),
         filters: Vec::new(),
@@ -98,6 +100,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         next: 1,
         stopping: None,
     };
+    init.keep_a_spare();
     init.run();
     0
 }
@@ -114,6 +117,8 @@ struct Init<'a> {
     workspaces: Vec<OwnedFd>,
     surroundings: Surroundings,
     peers: BTreeMap<u64, Peer>,
+    /// Becomes the next command.
+    spare: Option<Spare>,
     /// By pid.
     commands: BTreeMap<i32, Command>,
     outputs: Vec<Output>,
@@ -143,6 +148,18 @@ struct Command {
 struct Starting {
     status: UnixStream,
     said: Vec<u8>,
+    /// For another process, should the one that waited for it be dead by then.
+    order: Option<Order>,
+}
+
+impl Starting {
+    fn new(status: UnixStream, order: Option<Order>) -> Self {
+        Self {
+            status,
+            said: Vec::new(),
+            order,
+        }
+    }
 }
 
 struct Ended {
@@ -438,6 +455,7 @@ impl Init<'_> {
     }
 
     fn reap(&mut self) {
+        let before = self.commands.len();
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             let pid = pid.as_raw_nonzero().get();
             if let Some(question) = self.answers.remove(&pid) {
@@ -455,7 +473,14 @@ impl Init<'_> {
                     (None, None) => continue, // stopped or continued, not ended
                 };
                 self.command_ended(pid, status);
+            } else {
+                self.spare.take_if(|spare| spare.pid() == pid);
             }
+        }
+        // Not when a command starts, which it would slow down; nor when a spare dies, which whoever is root inside
+        // could make it do for ever.
+        if self.commands.len() < before {
+            self.keep_a_spare();
         }
     }
 
@@ -478,6 +503,9 @@ impl Init<'_> {
 
     fn shut_down(&mut self, grace: Duration) {
         if self.stopping.is_none() {
+            if let Some(spare) = self.spare.take() {
+                spare.end();
+            }
             let _ = process::kill_all(Signal::TERM);
             self.stopping = Some(Stopping {
                 kill_at: Instant::now() + grace,

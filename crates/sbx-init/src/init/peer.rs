@@ -53,7 +53,8 @@ impl Peer {
 
     /// Reads what is there; false when the other side is gone.
     pub(super) fn receive(&mut self) -> bool {
-        let mut buffer = [0; 64 << 10];
+        // Small: these are pages that every spare process makes init copy again.
+        let mut buffer = [0; 4 << 10];
         loop {
             match fdpass::recv_with_fds(&self.stream, &mut buffer, &mut self.fds) {
                 Ok(0) => return false,

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use super::{Guarded, attack, finish, on_host, run, script};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{World, eventually};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -14,6 +14,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
     ("init_can_be_neither_traced_nor_ended", init),
     ("the_limits_of_init_cannot_be_changed", limits_of_init),
     ("the_exec_helper_cannot_be_traced_before_execve", helper),
+    (
+        "the_spare_process_gives_nothing_away_and_is_not_needed",
+        spare,
+    ),
     ("a_fresh_command_has_three_descriptors", descriptors),
     (
         "a_working_directory_of_a_descriptor_leads_nowhere",
@@ -154,6 +158,49 @@ fn helper(world: &'static World) {
     let seen: u32 = said.result("seen").parse().unwrap();
     assert!(seen > 20, "too few helpers were seen: {}", said.all);
     assert_eq!(said.result("taken"), "0", "of {seen}: {}", said.all);
+}
+
+/// The process that waits to become the next command. Unlike a command on its way, it can be attacked at leisure.
+fn spare(world: &'static World) {
+    let sandbox = world.sandbox("spare");
+    // A command takes the spare process there is, and one that ends has the next one made.
+    let beside_a_spare = |user: &str, program: &[&str]| {
+        let mut command = world.sbx(["exec", "-i", "-u", user, &sandbox.name]);
+        let child = command
+            .args(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        eventually("the attacker", || {
+            std::fs::remove_file(sandbox.path("ready")).ok()
+        });
+        sandbox.exec(["true"]).ok();
+        finish(child, b"go\n")
+    };
+    let text = script(include_str!("attack/spare.py"), &[]);
+    world.write(&sandbox.path("attack.py"), text);
+    for user in ["root", "agent"] {
+        let said = super::Said::from(beside_a_spare(user, &[super::PYTHON, "attack.py"]));
+        assert_ne!(said.result("pid"), "None", "as {user}: {}", said.all);
+        for way in [
+            "seize", "fd", "environ", "mem", "maps", "root", "cwd", "exe", "ns", "getfd", "readv",
+        ] {
+            let own = said.result(&format!("own_{way}"));
+            assert_eq!(own, "ok", "{way} as {user}: {}", said.all);
+            assert_ne!(said.result(way), "ok", "{way} as {user}: {}", said.all);
+        }
+    }
+    // Stopped with everything else, or ended: the next command runs all the same.
+    for signal in ["STOP", "KILL"] {
+        let script = format!("touch ready; read go; pkill -{signal} -x sbx-spare && echo hit");
+        let hit = beside_a_spare("root", &["sh", "-c", &script]).ok();
+        assert_eq!(hit, "hit", "{signal}");
+        assert_eq!(sandbox.exec(["echo", signal]).ok(), signal);
+        assert_eq!(sandbox.exec(["echo", signal]).ok(), signal);
+    }
+    run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
 }
 
 fn descriptors(world: &'static World) {

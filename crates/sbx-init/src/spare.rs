@@ -1,0 +1,179 @@
+//! A process that is in the sandbox already and waits to become a command.
+//!
+//! Joining the namespaces and installing the filter is most of what starting a command takes, and no command is
+//! needed for it: init keeps one process that has done so. Whoever is root inside sees it and can stop or end it,
+//! as it can every command; it can neither look into it nor trace it. It holds no descriptor of init's.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, Signal};
+use sbx_proto::exec::Exec;
+use sbx_proto::frame;
+use sbx_sys::process::{self, Fork, SingleThreaded};
+use sbx_sys::{fdpass, seccomp, signals};
+
+use crate::setup::Namespaces;
+use crate::spawn::{self, Failure, Foreseen, Stdio, Surroundings};
+
+/// What processes inside see it as until it is a command.
+const NAME: &std::ffi::CStr = c"sbx-spare";
+
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pid: i32,
+    /// Takes one order. Says [`LISTENER`] with the filter's listener, [`TAKEN`] when it has the order, and then either
+    /// why the command failed or, by ending, that it runs.
+    door: UnixStream,
+}
+
+pub(crate) const LISTENER: u8 = b'l';
+pub(crate) const TAKEN: u8 = b't';
+
+/// A command as it is handed to a spare process. In a file: a process that was stopped must not make init wait,
+/// however much there is to say.
+#[derive(Debug)]
+pub(crate) struct Order {
+    exec: File,
+    stdio: Stdio,
+}
+
+impl Order {
+    pub(crate) fn new(exec: &Exec, stdio: Stdio) -> Result<Self, Failure> {
+        let write = || {
+            let bytes = serde_json::to_vec(exec)?;
+            let mut file = File::from(rustix::fs::memfd_create(c"exec", MemfdFlags::CLOEXEC)?);
+            file.write_all(&bytes)?;
+            Ok(file)
+        };
+        let exec = write().map_err(|e: io::Error| Failure::engine("write the request down", e))?;
+        Ok(Self { exec, stdio })
+    }
+}
+
+impl Spare {
+    pub(crate) fn new(
+        proof: &SingleThreaded,
+        surroundings: &Surroundings,
+    ) -> Result<Self, Failure> {
+        let pair = || {
+            let (ours, theirs) = UnixStream::pair()?;
+            ours.set_nonblocking(true)?;
+            Ok((ours, theirs))
+        };
+        let (ours, theirs) =
+            pair().map_err(|e: io::Error| Failure::engine("make a socket pair", e))?;
+        match process::fork(proof, 0).map_err(|e| Failure::engine("fork", e))? {
+            Fork::Child => {
+                drop(ours);
+                if let Err(failure) = serve(surroundings, &theirs)
+                    && let Ok(bytes) = frame::encode(&failure)
+                {
+                    let _ = fdpass::send_with_fds(&theirs, &bytes, &[]);
+                }
+                process::exit_now(1)
+            }
+            Fork::Parent { pid, .. } => Ok(Self { pid, door: ours }),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// False when it does not take the order: it is dead.
+    pub(crate) fn give(&self, order: &Order) -> bool {
+        // Whoever is root inside may have stopped it, with everything else.
+        self.signal(Signal::CONT);
+        let [input, output, errors] = &order.stdio;
+        let fds = [
+            order.exec.as_fd(),
+            input.as_fd(),
+            output.as_fd(),
+            errors.as_fd(),
+        ];
+        fdpass::send_with_fds(&self.door, b"e", &fds).is_ok()
+    }
+
+    pub(crate) fn end(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// Where to hear how the command's start goes.
+    pub(crate) fn into_door(self) -> UnixStream {
+        self.door
+    }
+
+    /// It is init's own child and not reaped yet: its number is still its own.
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+/// The spare process: gets ready, waits, becomes the command. Returns `Ok` when nobody wants it any more.
+fn serve(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failure> {
+    get_ready(surroundings, door)?;
+    let foreseen = Foreseen::look(surroundings);
+    let Some((exec, stdio)) = wait(door)? else {
+        return Ok(());
+    };
+    fdpass::send_with_fds(door, &[TAKEN], &[])
+        .map_err(|e| Failure::engine("take the request", e))?;
+    Err(spawn::enter(surroundings, foreseen.as_ref(), &exec, &stdio))
+}
+
+fn get_ready(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failure> {
+    let engine = |step: &'static str| move |error: io::Error| Failure::engine(step, error);
+    rustix::process::setsid().map_err(|e| Failure::engine("make a session", e))?;
+    signals::reset().map_err(engine("reset signals"))?;
+    let _ = rustix::thread::set_name(NAME); // for those who look
+    join(&surroundings.namespaces).map_err(engine("join the sandbox"))?;
+    // Another user namespace can open this process to others (`fs.suid_dumpable`). Nothing of init's may be left
+    // in it but its memory, and that only for the moment until it is closed again.
+    let mut keep = vec![door.as_fd()];
+    keep.extend(surroundings.namespaces.named_root.as_ref().map(AsFd::as_fd));
+    process::close_all_but(&keep).map_err(engine("close descriptors"))?;
+    process::set_not_dumpable().map_err(engine("close this process to others"))?;
+    let listener = seccomp::install(&surroundings.filter).map_err(engine("install the filter"))?;
+    fdpass::send_with_fds(door, &[LISTENER], &[listener.as_fd()])
+        .map_err(engine("hand the filter over"))
+}
+
+/// The user namespace first: it is what gives the power to join the others.
+fn join(namespaces: &Namespaces) -> io::Result<()> {
+    process::setns(namespaces.user.as_fd(), process::NEW_USER)?;
+    process::setns(namespaces.ipc.as_fd(), process::NEW_IPC)?;
+    process::setns(namespaces.uts.as_fd(), process::NEW_UTS)?;
+    process::setns(namespaces.net.as_fd(), process::NEW_NET)?;
+    process::setns(namespaces.cgroup.as_fd(), process::NEW_CGROUP)?;
+    process::setns(namespaces.mount.as_fd(), process::NEW_MOUNT)
+}
+
+/// `None` when init has gone, or has no use for this process.
+fn wait(door: &UnixStream) -> Result<Option<(Exec, Stdio)>, Failure> {
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    let count = fdpass::recv_with_fds(door, &mut [0], &mut fds)
+        .map_err(|e| Failure::engine("wait for a command", e))?;
+    if count == 0 {
+        return Ok(None);
+    }
+    let [exec, input, output, errors] = <[OwnedFd; 4]>::try_from(fds)
+        .map_err(|_| Failure::bad_request("the command's descriptors are missing".into()))?;
+    let read = || {
+        let exec = File::from(exec);
+        let size = usize::try_from(exec.metadata()?.len()).map_err(io::Error::other)?;
+        let mut bytes = vec![0; size];
+        // By position: another process may have to read it again.
+        exec.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|e: io::Error| Failure::engine("read the request", e))?;
+    let exec = serde_json::from_slice(&bytes).map_err(|e| Failure::bad_request(e.to_string()))?;
+    Ok(Some((exec, [input, output, errors])))
+}
