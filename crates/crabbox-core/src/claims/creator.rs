@@ -1,0 +1,225 @@
+//! Who makes a sandbox, so that a later process can tell that it is dead and will not finish.
+//!
+//! A process id alone proves nothing: it is given out again, and means another process in another container or on
+//! another machine. Whatever cannot be told for sure is [`Fate::Unknown`], which is not dead.
+
+use std::fs;
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use serde::{Deserialize, Serialize};
+
+/// One process of one boot of one machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Creator {
+    pub pid: u32,
+    /// In clock ticks since the boot, as the kernel counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Alive,
+    Dead,
+    Unknown,
+}
+
+/// What the kernel says about a process id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Running {
+        start_time: u64,
+    },
+    /// Over, and not yet reaped: nothing can run in it.
+    Ended,
+    Absent,
+    Hidden,
+}
+
+impl Creator {
+    /// This process.
+    pub fn current() -> Self {
+        let pid = std::process::id();
+        let start_time = match look(pid) {
+            Seen::Running { start_time } => Some(start_time),
+            Seen::Ended | Seen::Absent | Seen::Hidden => None,
+        };
+        let uname = rustix::system::uname();
+        Self {
+            pid,
+            start_time,
+            boot_id: text("/proc/sys/kernel/random/boot_id"),
+            pid_namespace: fs::read_link("/proc/self/ns/pid")
+                .ok()
+                .map(|link| link.to_string_lossy().into_owned()),
+            host: uname.nodename().to_str().ok().map(str::to_owned),
+        }
+    }
+
+    /// What became of it, seen from here and now.
+    pub fn fate(&self) -> Fate {
+        decide(self, &Self::current(), look(self.pid))
+    }
+}
+
+fn decide(creator: &Creator, here: &Creator, seen: Seen) -> Fate {
+    let (Some(boot), Some(boot_here)) = (&creator.boot_id, &here.boot_id) else {
+        return Fate::Unknown;
+    };
+    if boot != boot_here {
+        // This machine was started again, or it is another one that shares the state directory.
+        let rebooted = creator.host.is_some() && creator.host == here.host;
+        return if rebooted { Fate::Dead } else { Fate::Unknown };
+    }
+    if creator.pid_namespace.is_none() || creator.pid_namespace != here.pid_namespace {
+        return Fate::Unknown;
+    }
+    match (seen, creator.start_time) {
+        (Seen::Absent | Seen::Ended, _) => Fate::Dead,
+        (Seen::Running { start_time }, Some(expected)) if start_time == expected => Fate::Alive,
+        (Seen::Running { .. }, Some(_)) => Fate::Dead,
+        (Seen::Running { .. }, None) | (Seen::Hidden, _) => Fate::Unknown,
+    }
+}
+
+fn look(pid: u32) -> Seen {
+    match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => parse_stat(&stat).unwrap_or(Seen::Hidden),
+        // Where processes of others are hidden, or there is no `/proc`, the signal still knows.
+        Err(e) if e.kind() == io::ErrorKind::NotFound && is_absent(pid) => Seen::Absent,
+        Err(_) => Seen::Hidden,
+    }
+}
+
+fn is_absent(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    // A number that cannot be a process is no process.
+    pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+}
+
+/// The third field is the state, the 22nd the start. The second is the program's name, which may hold anything.
+fn parse_stat(stat: &[u8]) -> Option<Seen> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    match fields.next()? {
+        "Z" | "X" | "x" => Some(Seen::Ended),
+        _ => {
+            let start_time = fields.nth(18)?.parse().ok()?;
+            Some(Seen::Running { start_time })
+        }
+    }
+}
+
+fn text(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn creator() -> Creator {
+        Creator {
+            pid: 7,
+            start_time: Some(100),
+            boot_id: Some("boot".to_owned()),
+            pid_namespace: Some("pid:[1]".to_owned()),
+            host: Some("host".to_owned()),
+        }
+    }
+
+    const SAME: Seen = Seen::Running { start_time: 100 };
+    const REUSED: Seen = Seen::Running { start_time: 101 };
+
+    #[test]
+    fn only_certainty_is_death() {
+        let here = creator();
+        for (seen, fate) in [
+            (SAME, Fate::Alive),
+            (REUSED, Fate::Dead),
+            (Seen::Absent, Fate::Dead),
+            (Seen::Ended, Fate::Dead),
+            (Seen::Hidden, Fate::Unknown),
+        ] {
+            assert_eq!(decide(&creator(), &here, seen), fate, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn elsewhere_nothing_is_known() {
+        let here = creator();
+        let with = |change: fn(&mut Creator)| {
+            let mut creator = creator();
+            change(&mut creator);
+            decide(&creator, &here, Seen::Absent)
+        };
+        assert_eq!(with(|c| c.boot_id = None), Fate::Unknown);
+        assert_eq!(with(|c| c.pid_namespace = None), Fate::Unknown);
+        assert_eq!(
+            with(|c| c.pid_namespace = Some("pid:[2]".to_owned())),
+            Fate::Unknown
+        );
+        let other_boot = |c: &mut Creator| c.boot_id = Some("earlier".to_owned());
+        assert_eq!(with(other_boot), Fate::Dead);
+        assert_eq!(
+            with(|c| {
+                c.boot_id = Some("other".to_owned());
+                c.host = Some("other".to_owned());
+            }),
+            Fate::Unknown
+        );
+        let mut unknown_start = creator();
+        unknown_start.start_time = None;
+        assert_eq!(decide(&unknown_start, &here, SAME), Fate::Unknown);
+    }
+
+    #[test]
+    fn names_of_programs_do_not_confuse() {
+        let after_state = " 1".repeat(18);
+        for name in ["sh", "a) Z 1 (b", "\u{fffd})"] {
+            let stat = format!("12 ({name}) S{after_state} 4242 1 2\n");
+            let expected = Seen::Running { start_time: 4242 };
+            assert_eq!(parse_stat(stat.as_bytes()), Some(expected), "{name}");
+        }
+        assert_eq!(parse_stat(b"12 (sh) Z 1"), Some(Seen::Ended));
+        for bad in ["", "12 (sh", "12 (sh)", "12 (sh) S 1 2"] {
+            assert_eq!(parse_stat(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_process_lives_and_an_ended_one_does_not() {
+        let here = Creator::current();
+        if here.boot_id.is_none() {
+            return;
+        }
+        assert_eq!(here.fate(), Fate::Alive);
+
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let Seen::Running { start_time } = look(child.id()) else {
+            panic!("the child is not visible");
+        };
+        let creator = Creator {
+            pid: child.id(),
+            start_time: Some(start_time),
+            ..here
+        };
+        assert_eq!(creator.fate(), Fate::Alive);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(creator.fate(), Fate::Dead);
+    }
+}

@@ -1,0 +1,397 @@
+//! Locks below `<state>/claim-locks`, which end with the process that holds them.
+//!
+//! Their files are never deleted: a lock on a file that another process has just unlinked would lock nothing.
+//! Whoever needs several takes the operation lock first, then the one for slugs, then the claim's.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+
+use super::files;
+use super::lease_id::LeaseId;
+use crate::{Code, Failure};
+
+const DIR: &str = "claim-locks";
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const POLL: Duration = Duration::from_millis(50);
+/// For locks that are held only while a file is written.
+const BRIEF: Duration = Duration::from_secs(30);
+const MAX_HOLDER: u64 = 300;
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy)]
+pub struct Wait<'a> {
+    canceled: &'a dyn Fn() -> bool,
+    until: Option<Instant>,
+}
+
+impl Wait<'static> {
+    /// Take it now or not at all.
+    pub fn not_at_all() -> Self {
+        Self {
+            canceled: &|| false,
+            until: Some(Instant::now()),
+        }
+    }
+}
+
+impl<'a> Wait<'a> {
+    /// Until it is free, or `canceled` says yes.
+    pub fn until_canceled(canceled: &'a dyn Fn() -> bool) -> Self {
+        Self {
+            canceled,
+            until: None,
+        }
+    }
+
+    #[must_use]
+    pub fn but_no_longer_than(self, until: Instant) -> Self {
+        Self {
+            until: Some(until),
+            ..self
+        }
+    }
+}
+
+/// Whether others may hold the same lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    Alone,
+    /// With others that share as well.
+    WithOthers,
+}
+
+/// The right to run in, stop or clean up one lease, until it is dropped.
+#[derive(Debug)]
+pub struct OperationLock {
+    file: File,
+}
+
+impl Drop for OperationLock {
+    fn drop(&mut self) {
+        // Only so that nobody reads an old name. The lock itself goes with the file.
+        drop(self.file.set_len(0));
+    }
+}
+
+/// The right to write one claim, or to choose a slug.
+#[derive(Debug)]
+pub(super) struct BriefLock {
+    _file: File,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Locks {
+    dir: PathBuf,
+}
+
+impl Locks {
+    pub(super) fn below(state_dir: &Path) -> Self {
+        Self {
+            dir: state_dir.join(DIR),
+        }
+    }
+
+    pub(super) fn claim(&self, lease: &LeaseId) -> Result<BriefLock, Failure> {
+        self.brief(
+            &format!("{lease}.json.lock"),
+            &format!("the claim of lease {lease}"),
+        )
+    }
+
+    pub(super) fn slugs(&self) -> Result<BriefLock, Failure> {
+        self.brief("slug-allocation.lock", "the choice of slugs")
+    }
+
+    /// `command` is what the others are told; it must not hold secrets.
+    pub(super) fn operation(
+        &self,
+        lease: &LeaseId,
+        command: &str,
+        sharing: Sharing,
+        wait: Wait<'_>,
+    ) -> Result<OperationLock, Failure> {
+        let name = format!("{lease}.operation.lock");
+        let mut file = self.acquire(&name, &format!("lease {lease}"), sharing, wait)?;
+        // The lock holds without it.
+        drop(sign(&mut file, command));
+        Ok(OperationLock { file })
+    }
+
+    fn brief(&self, name: &str, what: &str) -> Result<BriefLock, Failure> {
+        let wait = Wait::until_canceled(&|| false).but_no_longer_than(Instant::now() + BRIEF);
+        let mut file = self.acquire(name, what, Sharing::Alone, wait)?;
+        drop(sign(&mut file, ""));
+        Ok(BriefLock { _file: file })
+    }
+
+    fn acquire(
+        &self,
+        name: &str,
+        what: &str,
+        sharing: Sharing,
+        wait: Wait<'_>,
+    ) -> Result<File, Failure> {
+        files::make_dir(&self.dir)?;
+        let path = self.dir.join(name);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path)
+            .map_err(|e| files::io_failure("open lock", &path, &e))?;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let tried = match sharing {
+                Sharing::Alone => file.try_lock(),
+                Sharing::WithOthers => file.try_lock_shared(),
+            };
+            match tried {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(e)) => {
+                    return Err(files::io_failure("lock", &path, &e));
+                }
+            }
+            if (wait.canceled)() {
+                let message = format!("canceled while waiting for {what}");
+                return Err(Failure::new(Code::Canceled, message));
+            }
+            let now = Instant::now();
+            let left = wait.until.map(|until| until.saturating_duration_since(now));
+            if left == Some(Duration::ZERO) {
+                let message = format!("{what} is in use by {}", holder(&mut file));
+                return Err(Failure::new(Code::Timeout, message));
+            }
+            thread::sleep(left.map_or(pause, |left| left.min(pause)));
+            pause = (pause * 2).min(POLL);
+        }
+    }
+}
+
+fn sign(file: &mut File, command: &str) -> std::io::Result<()> {
+    file.set_len(0)?;
+    file.write_all(format!("{} {command}\n", std::process::id()).as_bytes())
+}
+
+/// Who has the lock, as it says of itself.
+fn holder(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let read = file
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| file.take(MAX_HOLDER).read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    let line = text.lines().next().unwrap_or_default();
+    let line: String = line.chars().filter(|c| !c.is_control()).collect();
+    let (pid, command) = line.split_once(' ').unwrap_or((&line, ""));
+    match (read, pid.parse::<u32>(), command) {
+        (Err(_), _, _) | (_, Err(_), _) => "another process".to_owned(),
+        (Ok(_), Ok(pid), "") => format!("process {pid}"),
+        (Ok(_), Ok(pid), command) => format!("process {pid} ({command})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn lease(text: &str) -> LeaseId {
+        LeaseId::parse(text).unwrap()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    /// Gap of the original: one provider had no operation lock at all.
+    #[test]
+    fn a_stop_waits_for_a_run() {
+        let state = tempfile::tempdir().unwrap();
+        let locks = Locks::below(state.path());
+        let run = locks
+            .operation(
+                &lease("x_1"),
+                "crabbox run",
+                Sharing::Alone,
+                Wait::not_at_all(),
+            )
+            .unwrap();
+        let (tell, told) = mpsc::channel();
+        let (waits, waiting) = mpsc::channel();
+        let waiter = {
+            let locks = locks.clone();
+            thread::spawn(move || {
+                let canceled = || {
+                    waits.send(()).ok();
+                    false
+                };
+                let wait = Wait::until_canceled(&canceled);
+                let lock = locks.operation(&lease("x_1"), "crabbox stop", Sharing::Alone, wait);
+                tell.send(()).unwrap();
+                lock.unwrap();
+            })
+        };
+        // Asked twice whether it is canceled: it came to the lock and did not get it.
+        waiting.recv().unwrap();
+        waiting.recv().unwrap();
+        assert!(told.try_recv().is_err());
+        // Another lease is another matter.
+        locks
+            .operation(
+                &lease("x_2"),
+                "crabbox stop",
+                Sharing::Alone,
+                Wait::not_at_all(),
+            )
+            .unwrap();
+        drop(run);
+        told.recv().unwrap();
+        waiter.join().unwrap();
+    }
+
+    #[test]
+    fn runs_share_a_lease_and_a_stop_waits_for_all_of_them() {
+        let state = tempfile::tempdir().unwrap();
+        let locks = Locks::below(state.path());
+        let take = |sharing| locks.operation(&lease("x_1"), "crabbox", sharing, Wait::not_at_all());
+        let (one, two) = (
+            take(Sharing::WithOthers).unwrap(),
+            take(Sharing::WithOthers).unwrap(),
+        );
+        drop(one);
+        assert_eq!(take(Sharing::Alone).unwrap_err().code, Code::Timeout);
+        drop(two);
+        let stop = take(Sharing::Alone).unwrap();
+        assert_eq!(take(Sharing::WithOthers).unwrap_err().code, Code::Timeout);
+        drop(stop);
+        take(Sharing::WithOthers).unwrap();
+    }
+
+    #[test]
+    fn the_error_says_who_holds_it() {
+        let state = tempfile::tempdir().unwrap();
+        let locks = Locks::below(state.path());
+        let pid = std::process::id();
+        let run = locks
+            .operation(
+                &lease("x_1"),
+                "crabbox run\x1b[2J\n",
+                Sharing::Alone,
+                Wait::not_at_all(),
+            )
+            .unwrap();
+        let failure = locks
+            .operation(
+                &lease("x_1"),
+                "crabbox stop",
+                Sharing::Alone,
+                Wait::not_at_all(),
+            )
+            .unwrap_err();
+        assert_eq!(failure.code, Code::Timeout);
+        assert_eq!(
+            failure.message,
+            format!("lease x_1 is in use by process {pid} (crabbox run[2J)")
+        );
+        drop(run);
+        let path = state.path().join("claim-locks/x_1.operation.lock");
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
+    }
+
+    #[test]
+    fn a_lock_file_full_of_anything_is_no_trouble() {
+        let state = tempfile::tempdir().unwrap();
+        let locks = Locks::below(state.path());
+        let _held = locks
+            .operation(
+                &lease("x_1"),
+                "crabbox run",
+                Sharing::Alone,
+                Wait::not_at_all(),
+            )
+            .unwrap();
+        let path = state.path().join("claim-locks/x_1.operation.lock");
+        super::super::tests::write(&path, &[0xff; 5000]);
+        let failure = locks
+            .operation(
+                &lease("x_1"),
+                "crabbox stop",
+                Sharing::Alone,
+                Wait::not_at_all(),
+            )
+            .unwrap_err();
+        assert_eq!(failure.message, "lease x_1 is in use by another process");
+    }
+
+    #[test]
+    fn waiting_ends_when_canceled() {
+        let state = tempfile::tempdir().unwrap();
+        let locks = Locks::below(state.path());
+        let _run = locks
+            .operation(
+                &lease("x_1"),
+                "crabbox run",
+                Sharing::Alone,
+                Wait::not_at_all(),
+            )
+            .unwrap();
+        let asked = Cell::new(0);
+        let canceled = || {
+            asked.set(asked.get() + 1);
+            asked.get() == 3
+        };
+        let wait = Wait::until_canceled(&canceled);
+        let failure = locks
+            .operation(&lease("x_1"), "crabbox stop", Sharing::Alone, wait)
+            .unwrap_err();
+        assert_eq!(failure.code, Code::Canceled);
+        assert_eq!(asked.get(), 3);
+    }
+
+    #[test]
+    fn waiting_ends_at_its_deadline() {
+        let state = tempfile::tempdir().unwrap();
+        let locks = Locks::below(state.path());
+        let _run = locks
+            .operation(
+                &lease("x_1"),
+                "crabbox run",
+                Sharing::Alone,
+                Wait::not_at_all(),
+            )
+            .unwrap();
+        let until = Instant::now() + Duration::from_millis(20);
+        let wait = Wait::until_canceled(&|| false).but_no_longer_than(until);
+        let failure = locks
+            .operation(&lease("x_1"), "crabbox stop", Sharing::Alone, wait)
+            .unwrap_err();
+        assert_eq!(failure.code, Code::Timeout);
+        assert!(Instant::now() >= until);
+    }
+
+    #[test]
+    fn a_lock_that_is_a_link_is_refused() {
+        let state = tempfile::tempdir().unwrap();
+        let locks = Locks::below(state.path());
+        files::make_dir(&locks.dir).unwrap();
+        let target = state.path().join("target");
+        std::os::unix::fs::symlink(&target, locks.dir.join("x_1.json.lock")).unwrap();
+        assert_eq!(locks.claim(&lease("x_1")).unwrap_err().code, Code::State);
+        assert!(!target.exists());
+    }
+}

@@ -1,0 +1,70 @@
+//! Which claims were never finished because their maker died. Pure: it decides and does nothing.
+//!
+//! Whoever acts on it takes the lease's operation lock, reads the claim again, asks again, removes the sandbox by its
+//! name, and only then removes the claim. The other order would lose the sandbox if it is killed in between.
+
+use super::claim::{Claim, State};
+use super::creator::{Creator, Fate};
+
+/// The claims to sweep, given what became of their makers.
+pub fn orphans<'a>(claims: &'a [Claim], fate: &dyn Fn(&Creator) -> Fate) -> Vec<&'a Claim> {
+    let mut orphans: Vec<_> = claims.iter().collect();
+    orphans.retain(|claim| is_orphan(claim, fate));
+    orphans
+}
+
+/// Whether the sandbox of this claim will never be finished. In doubt it will.
+pub fn is_orphan(claim: &Claim, fate: &dyn Fn(&Creator) -> Fate) -> bool {
+    match claim.state {
+        State::Ready | State::Releasing => false,
+        State::Creating => claim
+            .creator
+            .as_ref()
+            .is_some_and(|creator| match fate(creator) {
+                Fate::Dead => true,
+                Fate::Alive | Fate::Unknown => false,
+            }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::claim;
+    use super::*;
+
+    #[test]
+    fn only_the_unfinished_of_the_dead_are_swept() {
+        let made_by = |id: &str, pid: u32| {
+            let mut claim = claim(id);
+            claim.creator = Some(Creator {
+                pid,
+                ..Creator::default()
+            });
+            claim
+        };
+        let mut nobodys = claim("x_6");
+        nobodys.creator = None;
+        // A claim that is ready keeps its sandbox, whatever else it says.
+        let mut ready = made_by("x_4", 1);
+        ready.state = State::Ready;
+        let claims = [
+            made_by("x_1", 1),
+            made_by("x_2", 2),
+            made_by("x_3", 3),
+            ready,
+            made_by("x_5", 1).releasing(),
+            nobodys,
+            made_by("x_7", 1),
+        ];
+        let fate = |creator: &Creator| match creator.pid {
+            1 => Fate::Dead,
+            2 => Fate::Alive,
+            _ => Fate::Unknown,
+        };
+        let swept: Vec<_> = orphans(&claims, &fate)
+            .into_iter()
+            .map(|claim| claim.lease_id.as_str())
+            .collect();
+        assert_eq!(swept, ["x_1", "x_7"]);
+    }
+}

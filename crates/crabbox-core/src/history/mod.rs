@@ -1,0 +1,20 @@
+//! Local records of runs: what ran where, how it ended, how long each phase took, what it said.
+//!
+//! `<state>/runs/<run id>/{run.json, stdout.log, stderr.log}`, for the user alone, without known secrets, and bounded:
+//! by runs, by bytes, and by bytes per log. Each run has its own directory, which appears and disappears as a whole, so
+//! that processes need no lock to write beside each other. Nothing that a live process writes is ever removed.
+
+mod ledger;
+mod log;
+mod prune;
+mod record;
+mod run;
+
+#[cfg(test)]
+mod tests;
+
+pub use ledger::{Ledger, Listing, Problem};
+pub use log::{LogTee, RunLog};
+pub use prune::Bounds;
+pub use record::{LogInfo, Record, Status};
+pub use run::{ActiveRun, Begin, Finish};

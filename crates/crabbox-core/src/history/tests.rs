@@ -1,0 +1,394 @@
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use crate::Code;
+use crate::process::Stream;
+use crate::redact::Redactor;
+use crate::timing::{ErrorKind, RunStatus};
+
+const SMALL: Bounds = Bounds {
+    runs: 10,
+    bytes: 1 << 20,
+    log: 64,
+};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+fn begin(id: &str, second: i64) -> Begin {
+    Begin {
+        run_id: format!("run_{id}"),
+        provider: "p".to_owned(),
+        lease_id: String::new(),
+        slug: String::new(),
+        repo_root: "/repo".to_owned(),
+        command: "deploy --token hunter2 exact".to_owned(),
+        label: Some("for hunter2".to_owned()),
+        started_at: at(second),
+    }
+}
+
+fn finish(second: i64) -> Finish {
+    Finish {
+        ended_at: at(second),
+        exit_code: Some(7),
+        status: RunStatus::Failed,
+        error_kind: Some(ErrorKind::CommandExit),
+        timing: None,
+    }
+}
+
+/// A finished run.
+fn record(ledger: &Ledger, id: &str, second: i64, slug: &str) {
+    let mut run = ledger
+        .begin(begin(id, second), Redactor::default())
+        .unwrap();
+    run.leased("l_1", slug).unwrap();
+    run.finish(finish(second + 1)).unwrap();
+}
+
+/// Makes a run's process one that is dead.
+fn bury(state: &Path, id: &str) {
+    let path = state.join("runs").join(format!("run_{id}/run.json"));
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let started = json["process"]["startTime"].as_u64().unwrap();
+    json["process"]["startTime"] = (started + 1).into();
+    let fresh = path.with_extension("fresh");
+    let mut file = fs::File::create(&fresh).unwrap();
+    file.write_all(json.to_string().as_bytes()).unwrap();
+    fs::rename(fresh, path).unwrap();
+}
+
+fn ids(ledger: &Ledger) -> Vec<String> {
+    let runs = ledger.list().unwrap().runs;
+    runs.into_iter().map(|run| run.run_id).collect()
+}
+
+fn log(ledger: &Ledger, id: &str, stream: Stream) -> String {
+    let mut text = String::new();
+    let mut file = ledger.read_log(&format!("run_{id}"), stream).unwrap();
+    file.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_run_is_written_down_from_beginning_to_end() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = Ledger::new(state.path(), Bounds::default());
+    assert_eq!(ledger.list().unwrap(), Listing::default());
+
+    let redactor = Redactor::new(["hunter2"]);
+    let mut run = ledger.begin(begin("0a", 0), redactor).unwrap();
+    let running = ledger.find("latest").unwrap();
+    assert_eq!(running.run_status, Status::Running);
+    assert_eq!(running.command, "deploy --token [redacted] exact");
+    assert_eq!(running.label.as_deref(), Some("for [redacted]"));
+
+    run.leased("l_1", "blue-crab").unwrap();
+    let mut tee = LogTee::new(Vec::new(), run.log(Stream::Stdout));
+    tee.write_all(b"it is hun").unwrap();
+    tee.write_all(b"ter2!\n").unwrap();
+    run.log(Stream::Stderr).append(b"warning\n");
+    // What was written so far can be read while it runs.
+    assert_eq!(log(&ledger, "0a", Stream::Stdout), "it is [redacted]!\n");
+
+    let ended = run.finish(finish(5)).unwrap();
+    assert_eq!(ledger.find("blue-crab").unwrap(), ended);
+    assert_eq!(log(&ledger, "0a", Stream::Stderr), "warning\n");
+    let mut shown = serde_json::to_value(&ended).unwrap();
+    shown.as_object_mut().unwrap().shift_remove("process");
+    assert_eq!(
+        shown.to_string(),
+        r#"{"runId":"run_0a","provider":"p","leaseId":"l_1","slug":"blue-crab","repoRoot":"/repo","command":"deploy --token [redacted] exact","startedAt":"2027-01-15T08:00:00Z","endedAt":"2027-01-15T08:00:05Z","exitCode":7,"runStatus":"failed","errorKind":"command-exit","label":"for [redacted]","stdout":{"bytes":15,"stored":18,"truncated":false},"stderr":{"bytes":8,"stored":8,"truncated":false}}"#
+    );
+}
+
+#[test]
+fn everything_is_the_users_alone() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = Ledger::new(state.path(), Bounds::default());
+    record(&ledger, "0a", 0, "s");
+    let mode = |path: &str| {
+        let found = fs::metadata(state.path().join("runs").join(path)).unwrap();
+        found.permissions().mode() & 0o7777
+    };
+    assert_eq!(mode(""), 0o700);
+    assert_eq!(mode("run_0a"), 0o700);
+    for file in ["run_0a/run.json", "run_0a/stdout.log", "run_0a/stderr.log"] {
+        assert_eq!(mode(file), 0o600, "{file}");
+    }
+    let names = fs::read_dir(state.path().join("runs/run_0a")).unwrap();
+    assert_eq!(names.count(), 3);
+}
+
+#[test]
+fn a_run_whose_process_died_was_interrupted() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = Ledger::new(state.path(), SMALL);
+    drop(ledger.begin(begin("0a", 0), Redactor::default()).unwrap());
+    assert_eq!(ledger.find("latest").unwrap().run_status, Status::Running);
+    bury(state.path(), "0a");
+    let interrupted = ledger.find("latest").unwrap();
+    assert_eq!(interrupted.run_status, Status::Interrupted);
+    assert_eq!(interrupted.ended_at, None);
+    // One that had ended did end.
+    record(&ledger, "0b", 1, "s");
+    bury(state.path(), "0b");
+    assert_eq!(ledger.find("latest").unwrap().run_status, Status::Failed);
+}
+
+#[test]
+fn runs_are_found_by_id_beginning_slug_and_age() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = Ledger::new(state.path(), SMALL);
+    assert_eq!(ledger.find("latest").unwrap_err().code, Code::NotFound);
+    record(&ledger, "abc1", 1, "blue-crab");
+    record(&ledger, "abc2", 3, "blue-crab");
+    record(&ledger, "abc", 2, "red-crab");
+    let find = |which: &str| ledger.find(which).map(|run| run.run_id);
+    assert_eq!(find("latest").unwrap(), "run_abc2");
+    assert_eq!(find("blue-crab").unwrap(), "run_abc2");
+    assert_eq!(find("red-crab").unwrap(), "run_abc");
+    assert_eq!(find("run_abc").unwrap(), "run_abc");
+    assert_eq!(find("run_abc1").unwrap(), "run_abc1");
+    assert_eq!(find("abc1").unwrap(), "run_abc1");
+    let several = find("ab").unwrap_err();
+    assert_eq!(several.code, Code::Usage);
+    assert_eq!(
+        several.message,
+        "\"ab\" is the beginning of 3 runs: run_abc2, run_abc, run_abc1"
+    );
+    for missing in ["", "xyz", "run_f", "blue"] {
+        assert_eq!(find(missing).unwrap_err().code, Code::NotFound, "{missing}");
+    }
+}
+
+#[test]
+fn ids_never_leave_the_directory() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = Ledger::new(state.path(), SMALL);
+    for bad in ["../x", "run_", "run_..", "run_a/b", "run_G", ""] {
+        assert!(ledger.read_log(bad, Stream::Stdout).is_err(), "{bad}");
+        let begin = Begin {
+            run_id: bad.to_owned(),
+            ..begin("0", 0)
+        };
+        assert!(ledger.begin(begin, Redactor::default()).is_err(), "{bad}");
+    }
+    // An id that is taken is not taken over.
+    record(&ledger, "0a", 0, "s");
+    let again = ledger.begin(begin("0a", 5), Redactor::default());
+    assert_eq!(again.unwrap_err().code, Code::State);
+    assert_eq!(ledger.find("0a").unwrap().started_at, at(0));
+    assert_eq!(fs::read_dir(state.path().join("runs")).unwrap().count(), 1);
+}
+
+#[test]
+fn damaged_records_are_problems_and_break_nothing() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = Ledger::new(state.path(), SMALL);
+    for (id, second) in [("01", 1), ("02", 2), ("03", 3), ("04", 4)] {
+        record(&ledger, id, second, "s");
+    }
+    let runs = state.path().join("runs");
+    let write = |id: &str, text: &str| {
+        let mut file = fs::File::create(runs.join(id).join("run.json")).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    };
+    write("run_01", "{");
+    let other = fs::read_to_string(runs.join("run_03/run.json")).unwrap();
+    write("run_02", &other);
+    fs::remove_file(runs.join("run_04/run.json")).unwrap();
+    fs::File::create(runs.join("run_05")).unwrap();
+    fs::File::create(runs.join("note.txt")).unwrap();
+    let listing = ledger.list().unwrap();
+    assert_eq!(ids(&ledger), ["run_03"]);
+    let mut problems: Vec<&str> = listing
+        .problems
+        .iter()
+        .map(|problem| problem.run_id.as_str())
+        .collect();
+    problems.sort_unstable();
+    assert_eq!(problems, ["run_01", "run_02", "run_04", "run_05"]);
+    assert_eq!(ledger.find("latest").unwrap().run_id, "run_03");
+}
+
+#[test]
+fn the_oldest_runs_go_and_live_ones_stay() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = Ledger::new(state.path(), SMALL);
+    for second in 0..10 {
+        record(&ledger, &format!("{second:02}"), second, "s");
+        bury(state.path(), &format!("{second:02}"));
+    }
+    ledger.prune(at(100)).unwrap();
+    assert_eq!(ids(&ledger).len(), 10);
+    // The oldest of all lives.
+    drop(ledger.begin(begin("aa", -5), Redactor::default()).unwrap());
+    ledger.prune(at(100)).unwrap();
+    let kept = ids(&ledger);
+    assert_eq!(kept.len(), 9);
+    assert_eq!(kept.first().map(String::as_str), Some("run_09"));
+    assert_eq!(kept.last().map(String::as_str), Some("run_aa"));
+    assert!(!kept.contains(&"run_01".to_owned()));
+}
+
+#[test]
+fn bytes_are_bounded_too() {
+    let state = tempfile::tempdir().unwrap();
+    let bounds = Bounds {
+        bytes: 100_000,
+        log: 40_000,
+        ..SMALL
+    };
+    let ledger = Ledger::new(state.path(), bounds);
+    for second in 0..4 {
+        let id = format!("{second:02}");
+        let run = ledger
+            .begin(begin(&id, second), Redactor::default())
+            .unwrap();
+        run.log(Stream::Stdout).append(&[b'x'; 30_000]);
+        run.finish(finish(second)).unwrap();
+        bury(state.path(), &id);
+    }
+    ledger.prune(at(100)).unwrap();
+    assert_eq!(ids(&ledger), ["run_03", "run_02"]);
+}
+
+#[test]
+fn what_killed_processes_left_is_swept() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = Ledger::new(state.path(), Bounds { runs: 0, ..SMALL });
+    record(&ledger, "0a", 0, "s");
+    bury(state.path(), "0a");
+    let runs = state.path().join("runs");
+    let me = crate::claims::Creator::current();
+    let mine = format!(".new-{}-{}-run_0c", me.pid, me.start_time.unwrap());
+    for name in [".trash-0123", ".new-4194399-5-run_0b", mine.as_str()] {
+        fs::create_dir(runs.join(name)).unwrap();
+        fs::File::create(runs.join(name).join("stdout.log")).unwrap();
+    }
+    ledger.prune(at(100)).unwrap();
+    let mut left: Vec<String> = fs::read_dir(&runs)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, [".lock".to_owned(), mine]);
+}
+
+#[test]
+fn many_may_write_list_and_prune_at_once() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = Ledger::new(state.path(), Bounds { runs: 5, ..SMALL });
+    std::thread::scope(|scope| {
+        for thread in 0..4_i64 {
+            let (ledger, state) = (&ledger, state.path());
+            scope.spawn(move || {
+                for turn in 0..25_i64 {
+                    let id = format!("{thread:02}{turn:02}");
+                    record(ledger, &id, turn, "s");
+                    bury(state, &id);
+                    ledger.prune(at(100)).unwrap();
+                    // Whatever is removed meanwhile, nothing is seen half.
+                    assert_eq!(ledger.list().unwrap().problems, []);
+                }
+            });
+        }
+    });
+    ledger.prune(at(100)).unwrap();
+    let listing = ledger.list().unwrap();
+    assert_eq!(listing.problems, []);
+    assert!(listing.runs.len() <= 5, "{}", listing.runs.len());
+}
+
+/// The log of a stream that came in pieces.
+fn stored(text: &[u8], piece: usize, cap: usize, redactor: &Redactor) -> (String, LogInfo) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let log = RunLog::new(file.reopen().unwrap(), redactor, cap);
+    for piece in text.chunks(piece) {
+        log.append(piece);
+    }
+    let info = log.finish();
+    log.append(b"late");
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(info.stored, text.len() as u64);
+    (text, info)
+}
+
+#[test]
+fn bug_16_of_a_long_log_the_beginning_and_the_end_are_kept() {
+    let text: String = (0..100).map(|n| format!("{n:03}\n")).collect();
+    let none = Redactor::default();
+    for piece in [1, 7, 400] {
+        let (shown, info) = stored(text.as_bytes(), piece, 16, &none);
+        assert_eq!(
+            shown,
+            "000\n001\n\n[... 384 bytes left out ...]\n098\n099\n"
+        );
+        let expected = LogInfo {
+            bytes: 400,
+            stored: shown.len() as u64,
+            truncated: true,
+        };
+        assert_eq!(info, expected);
+        let (whole, info) = stored(text.as_bytes(), piece, 400, &none);
+        assert_eq!(whole, text);
+        assert!(!info.truncated);
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_harms_nobody() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let read_only = fs::File::open(file.path()).unwrap();
+    let log = RunLog::new(read_only, &Redactor::default(), 64);
+    let mut tee = LogTee::new(Vec::new(), log.clone());
+    tee.write_all(b"text").unwrap();
+    let expected = LogInfo {
+        bytes: 4,
+        stored: 0,
+        truncated: true,
+    };
+    assert_eq!(log.finish(), expected);
+}
+
+proptest! {
+    #[test]
+    fn no_cut_shows_a_part_of_a_secret(
+        before in 0_usize..60,
+        between in 0_usize..60,
+        after in 0_usize..60,
+        piece in 1_usize..20,
+        cap in 2_usize..60,
+    ) {
+        let secret = "0123456789";
+        let text = format!(
+            "{}{secret}{}{secret}{}",
+            "a".repeat(before), "b".repeat(between), "c".repeat(after),
+        );
+        let redactor = Redactor::new([secret]);
+        let (shown, info) = stored(text.as_bytes(), piece, cap, &redactor);
+        prop_assert_eq!(info.bytes, text.len() as u64);
+        let shown: String = shown
+            .lines()
+            .filter(|line| !line.starts_with("[... "))
+            .collect();
+        prop_assert!(!shown.contains(|char: char| char.is_ascii_digit()), "{}", shown);
+    }
+
+    #[test]
+    fn a_short_log_is_whole(text in "[ab\n]{0,64}", piece in 1_usize..70) {
+        let (shown, info) = stored(text.as_bytes(), piece, 64, &Redactor::default());
+        prop_assert_eq!(&shown, &text);
+        prop_assert!(!info.truncated);
+    }
+}

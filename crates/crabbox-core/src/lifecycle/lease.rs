@@ -1,0 +1,233 @@
+//! Taking a lease, reusing one, giving one back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Context, bounded};
+use crate::claims::{
+    Claim, Creator, Intent, OperationLock, Reclaim, RepoRoot, SlugChoice, State, Wait, binding,
+    sweep,
+};
+use crate::provider::Workspace;
+use crate::{Code, Failure};
+
+/// What a new lease is to be.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    pub slug: SlugChoice,
+    pub ttl: Duration,
+    pub idle_timeout: Duration,
+    pub keep: bool,
+    /// For the claim, besides the provider's own.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A lease in use. Nobody stops it as long as this lives.
+#[derive(Debug)]
+pub struct Lease {
+    pub claim: Claim,
+    pub origin: Origin,
+    _lock: OperationLock,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    Fresh,
+    Reused,
+}
+
+/// A sandbox that stays.
+pub fn warmup(
+    context: Context<'_>,
+    workspace: &Workspace,
+    terms: &Terms,
+) -> Result<Claim, Failure> {
+    take(context, workspace, terms, "crabbox warmup").map(|lease| lease.claim)
+}
+
+/// Recorded first, made second: a process that dies in between leaves a claim that the next one sweeps.
+pub(super) fn take(
+    context: Context<'_>,
+    workspace: &Workspace,
+    terms: &Terms,
+    command: &str,
+) -> Result<Lease, Failure> {
+    context.provider.validate()?;
+    sweep_orphans(context);
+    let mut intended = context.provider.intend(workspace)?;
+    intended.labels.extend(terms.labels.clone());
+    let lock = context
+        .store
+        .operation(&intended.lease_id, command, Wait::not_at_all())?;
+    let intent = Intent {
+        lease_id: intended.lease_id,
+        provider: context.name().to_owned(),
+        provider_scope: intended.scope,
+        repo_root: Some(RepoRoot::new(&workspace.root)?),
+        idle_timeout_seconds: terms.idle_timeout.as_secs(),
+        ttl_seconds: terms.ttl.as_secs(),
+        keep: terms.keep,
+        labels: intended.labels,
+        creator: Creator::current(),
+    };
+    let claim = context
+        .store
+        .create(Claim::intended(intent, Timestamp::now()), &terms.slug)?;
+    let made = context
+        .provider
+        .create(&claim, workspace, context.cancel)
+        .and_then(|labels| context.store.replace(&claim, ready(&claim, labels)));
+    match made {
+        Ok(claim) => Ok(Lease {
+            claim,
+            origin: Origin::Fresh,
+            _lock: lock,
+        }),
+        Err(failure) => Err(undo(context, &claim, failure)),
+    }
+}
+
+fn ready(claim: &Claim, labels: BTreeMap<String, String>) -> Claim {
+    let mut claim = claim.ready();
+    claim.labels.extend(labels);
+    claim
+}
+
+/// A sandbox that was not made whole goes. What cannot be removed now keeps its claim, and is swept later.
+fn undo(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure {
+    let removed = bounded::cleanup(|cancel| context.provider.remove(claim, cancel))
+        .and_then(|()| context.store.remove(claim));
+    match removed {
+        Ok(()) => failure,
+        // Nothing can have been made.
+        Err(_) if failure.code == Code::ProviderMissing => match context.store.remove(claim) {
+            Ok(()) => failure,
+            Err(other) => failure.and(&other),
+        },
+        Err(other) => {
+            let lease = &claim.lease_id;
+            let stop = context.provider.spec().stop_command(claim);
+            let kept = Failure::new(
+                other.code,
+                format!("cleanup of lease {lease} failed as well: {other}"),
+            );
+            failure.and(&kept.hint(stop))
+        }
+    }
+}
+
+/// Leases whose creator died before it was done. What cannot be removed now stays for the next time.
+pub(super) fn sweep_orphans(context: Context<'_>) {
+    let Ok(scan) = context.store.scan() else {
+        return; // whoever needs the claims says what is wrong with them
+    };
+    let ours = |claim: &&Claim| claim.provider == context.name();
+    for claim in sweep::orphans(&scan.claims, &Creator::fate)
+        .into_iter()
+        .filter(ours)
+    {
+        let swept = remove_orphan(context, claim);
+        let lease = &claim.lease_id;
+        match swept {
+            Ok(()) => context
+                .report
+                .line(&format!("removed lease={lease} reason=its creator died")),
+            Err(failure) => context.report.line(&format!(
+                "warning: cannot remove the unfinished lease {lease}: {failure}"
+            )),
+        }
+    }
+}
+
+fn remove_orphan(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
+    let _lock = context
+        .store
+        .operation(&claim.lease_id, "crabbox sweep", Wait::not_at_all())?;
+    match context.store.read(&claim.lease_id)? {
+        Some(again) if again == *claim => {}
+        Some(_) | None => return Ok(()), // somebody else was faster
+    }
+    context.provider.remove(claim, context.cancel)?;
+    context.store.remove(claim)
+}
+
+/// A lease that exists, for this repository.
+pub(super) fn reuse(
+    context: Context<'_>,
+    identifier: &str,
+    workspace: &Workspace,
+    reclaim: Reclaim,
+    idle_timeout: Duration,
+    command: &str,
+) -> Result<Lease, Failure> {
+    context.provider.validate()?;
+    let repo = RepoRoot::new(&workspace.root)?;
+    let found = context.find(identifier)?;
+    binding::check(&found, &repo, reclaim)?;
+    let canceled = || context.canceled();
+    let lock = context.store.operation_shared(
+        &found.lease_id,
+        command,
+        Wait::until_canceled(&canceled),
+    )?;
+    // It may have changed, or be gone, by the time it is our turn.
+    let claim = context.store.read(&found.lease_id)?.ok_or_else(|| {
+        let message = format!("lease {} was released meanwhile", found.lease_id);
+        Failure::new(Code::NotFound, message)
+    })?;
+    let allowed = binding::check(&claim, &repo, reclaim)?;
+    usable(context, &claim)?;
+    let idle = idle_timeout.as_secs();
+    let bound = binding::bind(&claim, &repo, allowed, Timestamp::now(), idle);
+    // Nothing to write when it was used this very second.
+    let claim = if bound == claim {
+        claim
+    } else {
+        context.store.replace(&claim, bound)?
+    };
+    Ok(Lease {
+        claim,
+        origin: Origin::Reused,
+        _lock: lock,
+    })
+}
+
+fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
+    let lease = &claim.lease_id;
+    match claim.state {
+        State::Ready => {}
+        State::Creating => {
+            let message = format!("lease {lease} is not ready: it is still being created");
+            return Err(Failure::new(Code::NotFound, message).hint("crabbox list"));
+        }
+        State::Releasing => {
+            let message = format!("lease {lease} is being released");
+            let stop = context.provider.spec().stop_command(claim);
+            return Err(Failure::new(Code::NotFound, message).hint(stop));
+        }
+    }
+    // Use renews the idle time, but not the time to live.
+    if claim.expires_at.is_some_and(|end| end <= Timestamp::now()) {
+        let message = format!("lease {lease} reached its TTL expiry; command not run");
+        return Err(Failure::new(Code::Expired, message)
+            .hint("crabbox cleanup")
+            .hint("crabbox run without --id makes a new one"));
+    }
+    Ok(())
+}
+
+/// The end of a lease that this process made. Whatever somebody else has changed since stays theirs.
+pub(super) fn give_back(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
+    let claim = &lease.claim;
+    let changed = || {
+        let message = format!("lease {} claim changed; retry", claim.lease_id);
+        Failure::new(Code::ClaimChanged, message)
+    };
+    if context.store.read(&claim.lease_id)?.as_ref() != Some(claim) {
+        return Err(changed());
+    }
+    bounded::cleanup(|cancel| context.provider.remove(claim, cancel))?;
+    context.store.remove(claim)
+}

@@ -1,0 +1,369 @@
+//! One command in a sandbox, from the lease to its release.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::Context;
+use super::lease::{self, Lease, Origin, Terms};
+use crate::claims::{Claim, Reclaim};
+use crate::env::Forwarded;
+use crate::process::{Output, Reason, Stdin};
+use crate::provider::{Execution, StopBy, Workspace, WorkspaceKind};
+use crate::timing::{ErrorKind, Report, RunStatus, SyncPhase, Timing, format_ms, millis};
+use crate::{Code, Failure};
+
+/// Where to run.
+#[derive(Debug)]
+pub enum Target {
+    Fresh(Terms),
+    Reuse {
+        identifier: String,
+        reclaim: Reclaim,
+        idle_timeout: Duration,
+    },
+}
+
+/// When a fresh lease stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    No,
+    OnFailure,
+    Yes,
+}
+
+#[derive(Debug)]
+pub struct Streams {
+    pub stdin: Stdin,
+    pub terminal: bool,
+    pub stdout: Output,
+    pub stderr: Output,
+}
+
+/// A command that was checked as far as it can be without a sandbox.
+pub struct RunRequest<'a> {
+    pub run_id: String,
+    pub workspace: &'a Workspace,
+    pub target: Target,
+    pub keep: Keep,
+    /// What the sandbox executes.
+    pub argv: Vec<String>,
+    /// What the user typed, for hints.
+    pub shown: String,
+    pub workdir: Option<String>,
+    pub label: Option<String>,
+    /// The variables for a lease, once it is known which one that is.
+    pub env: &'a dyn Fn(&Claim) -> Result<Forwarded, Failure>,
+    /// Whether to say which ones.
+    pub say_env: bool,
+    pub streams: Streams,
+}
+
+/// How a run ended, in all its parts.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The command's own exit code, or why there is none.
+    pub ended: Result<i32, Failure>,
+    pub session: Option<Session>,
+    pub timing: Report,
+}
+
+/// The lease that a run used, for `--lease-output`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Session {
+    pub provider: String,
+    pub lease_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slug: Option<String>,
+    pub reused: bool,
+    pub kept: bool,
+    pub run_id: String,
+    pub cleanup_command: String,
+}
+
+pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
+    let mut timing = Timing::new(Instant::now());
+    let facts = Facts {
+        run_id: request.run_id.clone(),
+        label: request.label.clone(),
+        workdir: request
+            .workdir
+            .clone()
+            .unwrap_or_else(|| workdir(context, request.workspace)),
+    };
+    timing.start("lease", Instant::now());
+    let lease = match &request.target {
+        Target::Fresh(terms) => lease::take(context, request.workspace, terms, "crabbox run"),
+        Target::Reuse {
+            identifier,
+            reclaim,
+            idle_timeout,
+        } => lease::reuse(
+            context,
+            identifier,
+            request.workspace,
+            *reclaim,
+            *idle_timeout,
+            "crabbox run",
+        ),
+    };
+    timing.stop(Instant::now());
+    let lease = match lease {
+        Ok(lease) => lease,
+        Err(failure) => {
+            return Outcome {
+                timing: facts.report(context, None, &timing, &Err(failure.clone())),
+                ended: Err(failure),
+                session: None,
+            };
+        }
+    };
+    announce(context, &lease, &facts);
+    let keep = request.keep;
+    let (shown, terms) = (request.shown.clone(), terms_of(&lease.claim));
+    let ended = execute(context, &lease, request, &mut timing);
+    summary(context, &timing, &ended);
+    timing.start("release", Instant::now());
+    let kept = settle(context, &lease, keep, &ended, &shown, &terms);
+    timing.stop(Instant::now());
+    Outcome {
+        session: Some(session(context, &lease, &facts, kept)),
+        timing: facts.report(context, Some(&lease.claim), &timing, &ended),
+        ended,
+    }
+}
+
+/// What the report says whatever happens.
+struct Facts {
+    run_id: String,
+    label: Option<String>,
+    workdir: String,
+}
+
+fn workdir(context: Context<'_>, workspace: &Workspace) -> String {
+    let path = context.provider.workdir(workspace);
+    path.to_string_lossy().into_owned()
+}
+
+fn announce(context: Context<'_>, lease: &Lease, facts: &Facts) {
+    let provider = context.name();
+    let claim = &lease.claim;
+    let id = &claim.lease_id;
+    let sandbox = claim.labels.get("sandbox").map_or("-", String::as_str);
+    let slug = claim.slug.as_ref().map_or("-", |slug| slug.as_str());
+    if lease.origin == Origin::Fresh {
+        context.report.line(&format!(
+            "leased {id} slug={slug} provider={provider} sandbox={sandbox}"
+        ));
+    }
+    let delegated = match context.provider.spec().workspace {
+        WorkspaceKind::Shared => " sync_delegated=true",
+        WorkspaceKind::Archive => "",
+    };
+    context.report.line(&format!(
+        "provider={provider} lease={id} sandbox={sandbox} workdir={}{delegated}",
+        facts.workdir
+    ));
+}
+
+fn execute(
+    context: Context<'_>,
+    lease: &Lease,
+    request: RunRequest<'_>,
+    timing: &mut Timing,
+) -> Result<i32, Failure> {
+    let env = (request.env)(&lease.claim)?;
+    if request.say_env {
+        context.report.line(&env.summary(context.name()));
+    }
+    if let Some(reason) = context.cancel.reason() {
+        return Err(canceled(reason));
+    }
+    let exec = Execution {
+        argv: request.argv,
+        env: env.vars(),
+        workdir: request.workdir.as_deref(),
+        workspace: request.workspace,
+        stdin: request.streams.stdin,
+        terminal: request.streams.terminal,
+        stdout: request.streams.stdout,
+        stderr: request.streams.stderr,
+    };
+    timing.start("command", Instant::now());
+    let ended = context.provider.exec(&lease.claim, exec, context.cancel);
+    timing.stop(Instant::now());
+    // A command that ends because it was told to did not end by itself.
+    match (context.cancel.reason(), ended) {
+        (Some(reason), _) => Err(canceled(reason)),
+        (None, ended) => ended,
+    }
+}
+
+fn canceled(reason: Reason) -> Failure {
+    Failure::new(Code::Canceled, format!("canceled: {reason}"))
+}
+
+fn exit_of(ended: &Result<i32, Failure>) -> i32 {
+    match ended {
+        Ok(code) => *code,
+        Err(failure) => failure.code.exit_code().into(),
+    }
+}
+
+fn summary(context: Context<'_>, timing: &Timing, ended: &Result<i32, Failure>) {
+    let now = Instant::now();
+    let sync = match context.provider.spec().workspace {
+        WorkspaceKind::Shared => "sync_delegated=true".to_owned(),
+        WorkspaceKind::Archive => format!("sync={}", format_ms(timing.of("sync", now))),
+    };
+    context.report.line(&format!(
+        "{} run summary {sync} command={} total={} exit={}",
+        context.name(),
+        format_ms(timing.of("command", now)),
+        format_ms(timing.total(now)),
+        exit_of(ended)
+    ));
+}
+
+/// Keeps the lease or gives it back. True when it stays.
+fn settle(
+    context: Context<'_>,
+    lease: &Lease,
+    keep: Keep,
+    ended: &Result<i32, Failure>,
+    shown: &str,
+    terms: &str,
+) -> bool {
+    if lease.origin == Origin::Reused {
+        return true;
+    }
+    let succeeded = matches!(ended, Ok(0));
+    let stop = context.provider.spec().stop_command(&lease.claim);
+    match keep {
+        Keep::Yes => return true,
+        Keep::OnFailure if !succeeded => {
+            for line in kept_on_failure(context, &lease.claim, shown, terms, &stop) {
+                context.report.line(&line);
+            }
+            return true;
+        }
+        Keep::OnFailure | Keep::No => {}
+    }
+    if succeeded && let Some(line) = context.provider.keep_after_success(&lease.claim, &stop) {
+        context.report.line(&line);
+        return true;
+    }
+    match lease::give_back(context, lease) {
+        Ok(()) => false,
+        // The command's own end counts, not what became of its sandbox.
+        Err(failure) => {
+            let sandbox = lease.claim.labels.get("sandbox");
+            let name = sandbox.map_or(lease.claim.lease_id.as_str(), String::as_str);
+            let line = format!(
+                "warning: {} rm failed for {name}: {failure}",
+                context.name()
+            );
+            context.report.line(&line);
+            context.report.line(&format!("hint: {stop}"));
+            true
+        }
+    }
+}
+
+fn terms_of(claim: &Claim) -> String {
+    let shown = |seconds| format_ms(Duration::from_secs(seconds));
+    format!(
+        "idle_timeout={} ttl={}",
+        shown(claim.idle_timeout_seconds),
+        shown(claim.ttl_seconds)
+    )
+}
+
+fn kept_on_failure(
+    context: Context<'_>,
+    claim: &Claim,
+    shown: &str,
+    terms: &str,
+    stop: &str,
+) -> [String; 3] {
+    let lease = &claim.lease_id;
+    let slug = claim.slug.as_ref().map_or("-", |slug| slug.as_str());
+    let id = match context.provider.spec().stop_by {
+        StopBy::Slug if slug != "-" => slug,
+        StopBy::Slug | StopBy::LeaseId => lease.as_str(),
+    };
+    let provider = context.name();
+    [
+        format!("keep-on-failure: kept lease={lease} slug={slug} expires=idle/ttl {terms}"),
+        format!("rerun: crabbox run --provider {provider} --id {id} -- {shown}"),
+        format!("stop: {stop}"),
+    ]
+}
+
+fn session(context: Context<'_>, lease: &Lease, facts: &Facts, kept: bool) -> Session {
+    let claim = &lease.claim;
+    Session {
+        provider: context.name().to_owned(),
+        lease_id: claim.lease_id.as_str().to_owned(),
+        slug: claim.slug.as_ref().map(|slug| slug.as_str().to_owned()),
+        reused: lease.origin == Origin::Reused,
+        kept,
+        run_id: facts.run_id.clone(),
+        cleanup_command: context.provider.spec().stop_command(claim),
+    }
+}
+
+impl Facts {
+    fn report(
+        &self,
+        context: Context<'_>,
+        claim: Option<&Claim>,
+        timing: &Timing,
+        ended: &Result<i32, Failure>,
+    ) -> Report {
+        let now = Instant::now();
+        let spec = context.provider.spec();
+        let (run_status, error_kind) = judge(ended);
+        let delegated = spec.workspace == WorkspaceKind::Shared;
+        let skipped = SyncPhase {
+            name: "sync".to_owned(),
+            ms: None,
+            skipped: Some(true),
+            reason: Some("provider-delegated workspace".to_owned()),
+        };
+        let slug = claim.and_then(|claim| claim.slug.as_ref());
+        Report {
+            provider: spec.name.to_owned(),
+            lease_id: claim.map_or_else(String::new, |claim| claim.lease_id.as_str().to_owned()),
+            slug: slug.map_or_else(String::new, |slug| slug.as_str().to_owned()),
+            run_id: self.run_id.clone(),
+            sync_ms: millis(timing.of("sync", now)),
+            sync_phases: if delegated { vec![skipped] } else { Vec::new() },
+            sync_skipped: delegated,
+            sync_delegated: delegated,
+            command_ms: millis(timing.of("command", now)),
+            total_ms: millis(timing.total(now)),
+            end_to_end_ms: millis(timing.total(now)),
+            exit_code: exit_of(ended),
+            run_status,
+            error_kind,
+            label: self.label.clone(),
+            phases: timing.phases(now),
+            workdir: Some(self.workdir.clone()),
+            stop_command: claim.map(|claim| spec.stop_command(claim)),
+        }
+    }
+}
+
+fn judge(ended: &Result<i32, Failure>) -> (RunStatus, Option<ErrorKind>) {
+    match ended {
+        Ok(0) => (RunStatus::Succeeded, None),
+        Ok(_) => (RunStatus::Failed, Some(ErrorKind::CommandExit)),
+        Err(failure) => match failure.code {
+            Code::Canceled => (RunStatus::Canceled, Some(ErrorKind::Canceled)),
+            Code::Timeout => (RunStatus::TimedOut, Some(ErrorKind::Timeout)),
+            _ => (RunStatus::Failed, Some(ErrorKind::ProviderError)),
+        },
+    }
+}

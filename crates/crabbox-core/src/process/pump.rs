@@ -1,0 +1,219 @@
+//! Threads that carry bytes between a child's pipes and our readers and writers.
+
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::AsFd;
+use std::process::ChildStdin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::Cancel;
+
+const CHUNK: usize = 64 << 10;
+/// After this much the child has a lot to say, and is woken less often with a bigger pipe. Not before, since the
+/// kernel counts the pages of all of a user's pipes together.
+const A_LOT: u64 = 1 << 20;
+const BIG: usize = 1 << 20;
+/// How long a grandchild that holds the pipe of an ended child may be silent, and how long it is listened to at all.
+const IDLE: Duration = Duration::from_secs(2);
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Something that happens once, and wakes whoever waits with a [`Cancel`].
+#[derive(Debug, Clone)]
+pub(super) struct Event {
+    happened: Arc<AtomicBool>,
+    cancel: Cancel,
+}
+
+impl Event {
+    pub(super) fn new(cancel: &Cancel) -> Self {
+        Self {
+            happened: Arc::default(),
+            cancel: cancel.clone(),
+        }
+    }
+
+    pub(super) fn happened(&self) -> bool {
+        self.happened.load(Ordering::Acquire)
+    }
+
+    pub(super) fn happen(&self) {
+        self.happened.store(true, Ordering::Release);
+        self.cancel.nudge();
+    }
+
+    /// Runs `work` in a thread, and happens when that ends, by a panic too.
+    pub(super) fn after<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
+        struct AtEnd(Event);
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                self.0.happen();
+            }
+        }
+        let at_end = AtEnd(self.clone());
+        thread::Builder::new().spawn(move || {
+            let _at_end = at_end;
+            work()
+        })
+    }
+}
+
+/// A thread that copies one stream of a child.
+pub(super) struct Pump<S> {
+    done: Event,
+    thread: JoinHandle<(S, io::Result<()>)>,
+}
+
+impl<S: Write + Send + 'static> Pump<S> {
+    /// `ended` is readable (its other side closed) when the child has ended.
+    pub(super) fn start(
+        from: impl Read + AsFd + Send + 'static,
+        ended: PipeReader,
+        mut sink: S,
+        cancel: &Cancel,
+    ) -> io::Result<Self> {
+        let done = Event::new(cancel);
+        let thread = done.after(move || {
+            let copied = copy(from, &ended, &mut sink);
+            (sink, copied)
+        })?;
+        Ok(Self { done, thread })
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.done.happened()
+    }
+
+    /// The sink, and why copying ended early. Waits when the pump is not done.
+    pub(super) fn finish(self) -> io::Result<(S, io::Result<()>)> {
+        self.thread
+            .join()
+            .map_err(|_| io::Error::other("a writer panicked"))
+    }
+}
+
+/// Copies everything to the child, which may not want it. Nobody waits for this thread: who holds the other side decides
+/// when it ends.
+pub(super) fn feed(mut from: impl Read + Send + 'static, mut to: ChildStdin) -> io::Result<()> {
+    thread::Builder::new()
+        .spawn(move || {
+            let mut buffer = vec![0; CHUNK];
+            loop {
+                match from.read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(count) => {
+                        if to
+                            .write_all(buffer.get(..count).unwrap_or_default())
+                            .is_err()
+                        {
+                            break;
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => break,
+                }
+            }
+        })
+        .map(drop)
+}
+
+fn copy(mut from: impl Read + AsFd, ended: &PipeReader, sink: &mut impl Write) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    let mut moved: u64 = 0;
+    let mut rest: Option<Rest> = None;
+    loop {
+        match &rest {
+            None => {
+                if ended_first(&from, ended)? {
+                    rest = Some(Rest::of(&from));
+                    continue;
+                }
+            }
+            Some(rest) => {
+                if !rest.more(&from)? {
+                    return Ok(());
+                }
+            }
+        }
+        let count = match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        sink.write_all(buffer.get(..count).unwrap_or_default())?;
+        sink.flush()?;
+        if let Some(rest) = &mut rest {
+            rest.owed = rest.owed.saturating_sub(count as u64);
+        }
+        if moved < A_LOT && moved + count as u64 >= A_LOT {
+            widen(&from);
+            buffer.resize(BIG / 4, 0);
+        }
+        moved += count as u64;
+    }
+}
+
+/// What is still copied after the child has ended.
+struct Rest {
+    /// What was in the pipe by then. The child wrote it, so it is copied however long our side takes.
+    owed: u64,
+    until: Instant,
+}
+
+impl Rest {
+    fn of(from: &impl AsFd) -> Self {
+        Self {
+            owed: rustix::io::ioctl_fionread(from).unwrap_or(0),
+            until: Instant::now() + DRAIN,
+        }
+    }
+
+    fn more(&self, from: &impl AsFd) -> io::Result<bool> {
+        if self.owed > 0 {
+            return Ok(true);
+        }
+        let left = self.until.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(from, PollFlags::IN)];
+        wait(&mut fds, Some(left.min(IDLE)))
+    }
+}
+
+/// Waits for bytes or for the child's end; true for the end, whatever else there is.
+fn ended_first(from: &impl AsFd, ended: &PipeReader) -> io::Result<bool> {
+    let mut fds = [
+        PollFd::new(from, PollFlags::IN),
+        PollFd::new(ended, PollFlags::IN),
+    ];
+    wait(&mut fds, None)?;
+    let [_, ended] = fds;
+    Ok(!ended.revents().is_empty())
+}
+
+/// False when the time is over. An interrupted wait begins anew: the time is only ever a bound for the silent.
+fn wait(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<bool> {
+    let time = time.and_then(|time| Timespec::try_from(time).ok());
+    loop {
+        match poll(fds, time.as_ref()) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Best effort: a user may be out of pipe pages.
+#[cfg(target_os = "linux")]
+fn widen(pipe: &impl AsFd) {
+    let _ = rustix::pipe::fcntl_setpipe_size(pipe, BIG);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn widen(_pipe: &impl AsFd) {}

@@ -1,0 +1,363 @@
+//! Starting a child, waiting for its end, and ending it when it may not go on.
+
+use std::io::{self, Cursor, IsTerminal, PipeWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
+
+use super::cancel::Woken;
+use super::pump::{Event, Pump, feed};
+use super::{
+    Cancel, Captured, End, Limits, Output, ProcessError, Reason, Stdin, Stream, Streamed, Tool,
+};
+
+/// How long a killed child may take to be gone: one that hangs in the kernel is left behind.
+const KILLED: Duration = Duration::from_secs(5);
+/// How long output that nobody takes is waited for after a cancellation.
+const UNWANTED: Duration = Duration::from_secs(1);
+
+impl Tool {
+    /// Runs it and takes what it writes. Any end is `Ok`: what an exit code means is the caller's business.
+    pub fn capture(self, limits: &Limits, cancel: &Cancel) -> Result<Captured, ProcessError> {
+        let full = [Event::new(cancel), Event::new(cancel)];
+        let [full_out, full_err] = full.clone();
+        let mut running = Running::start(self, Stdio::piped(), Stdio::piped(), cancel)?;
+        let from = running.child.stdout.take();
+        let stdout = running.pump(from, Capped::new(limits.output, full_out))?;
+        let from = running.child.stderr.take();
+        let stderr = running.pump(from, Capped::new(limits.output, full_err))?;
+
+        let followed = running.follow(limits, || full.iter().any(Event::happened));
+        let end = running.settle(followed, || is_done(&stdout) && is_done(&stderr));
+        // Too much may also have come from what was left in the pipe.
+        for (stream, full) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&full) {
+            if full.happened() {
+                return Err(ProcessError::TooMuchOutput {
+                    what: running.what.clone(),
+                    stream,
+                    limit: limits.output,
+                });
+            }
+        }
+        let end = running.judge(end, limits)?;
+        Ok(Captured {
+            end,
+            stdout: running.taken(stdout)?,
+            stderr: running.taken(stderr)?,
+            what: running.what.clone(),
+        })
+    }
+
+    /// Runs it and passes on what it writes, in constant memory.
+    pub fn stream(
+        self,
+        stdout: Output,
+        stderr: Output,
+        limits: &Limits,
+        cancel: &Cancel,
+    ) -> Result<Streamed, ProcessError> {
+        let mut running = Running::start(self, stdout.stdio(), stderr.stdio(), cancel)?;
+        let from = running.child.stdout.take();
+        let stdout = match stdout {
+            Output::To(sink) => running.pump(from, sink)?,
+            Output::Inherit | Output::Null => None,
+        };
+        let from = running.child.stderr.take();
+        let stderr = match stderr {
+            Output::To(sink) => running.pump(from, sink)?,
+            Output::Inherit | Output::Null => None,
+        };
+        let followed = running.follow(limits, || false);
+        let end = running.settle(followed, || is_done(&stdout) && is_done(&stderr));
+        let end = running.judge(end, limits)?;
+        let mut broken = Vec::new();
+        for (stream, pump) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
+            if let Some(pump) = pump
+                && let Err(error) = pump.finish().and_then(|(_, copied)| copied)
+            {
+                broken.push((stream, error));
+            }
+        }
+        Ok(Streamed { end, broken })
+    }
+}
+
+impl Output {
+    fn stdio(&self) -> Stdio {
+        match self {
+            Self::Inherit => Stdio::inherit(),
+            Self::Null => Stdio::null(),
+            Self::To(_) => Stdio::piped(),
+        }
+    }
+}
+
+/// What a signal goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Group {
+    /// The child leads a group of its own, and all of it is ended.
+    Own,
+    /// The child shares ours, since it reads our terminal: it alone is ended.
+    Ours,
+}
+
+/// Why a child was not let end by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    Canceled(Reason),
+    Late,
+    /// The caller wants no more.
+    Enough,
+}
+
+struct Running {
+    what: String,
+    child: Child,
+    pid: Option<Pid>,
+    group: Group,
+    started: Instant,
+    exited: Event,
+    /// Closed when the child has ended: then pumps stop waiting for more.
+    ended: Option<(io::PipeReader, PipeWriter)>,
+    cancel: Cancel,
+}
+
+impl Running {
+    fn start(
+        tool: Tool,
+        stdout: Stdio,
+        stderr: Stdio,
+        cancel: &Cancel,
+    ) -> Result<Self, ProcessError> {
+        let what = tool.label();
+        if let Some(reason) = cancel.reason() {
+            return Err(ProcessError::Canceled { what, reason });
+        }
+        let mut command = Command::new(&tool.program);
+        command.args(&tool.args).stdout(stdout).stderr(stderr);
+        for (name, value) in &tool.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(cwd) = &tool.cwd {
+            command.current_dir(cwd);
+        }
+        let (stdin, input) = split(tool.stdin);
+        command.stdin(stdin);
+        let group = match &input {
+            Input::Terminal => Group::Ours,
+            Input::Own | Input::Copied(_) => Group::Own,
+        };
+        if group == Group::Own {
+            command.process_group(0);
+        }
+        let pipe = io::pipe().map_err(|source| ProcessError::Io {
+            what: what.clone(),
+            source,
+        })?;
+        let child = command
+            .spawn()
+            .map_err(|error| ProcessError::start(&tool.program, tool.cwd.as_deref(), error))?;
+        let mut running = Self {
+            what,
+            pid: i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+            child,
+            group,
+            started: Instant::now(),
+            exited: Event::new(cancel),
+            ended: Some(pipe),
+            cancel: cancel.clone(),
+        };
+        running.watch().map_err(|source| running.io(source))?;
+        if let (Input::Copied(from), Some(to)) = (input, running.child.stdin.take()) {
+            feed(from, to).map_err(|source| running.io(source))?;
+        }
+        Ok(running)
+    }
+
+    /// Waits in a thread, and leaves the child unreaped: until it is reaped, its number cannot become another's.
+    fn watch(&self) -> io::Result<()> {
+        let pid = self.pid;
+        let wait = move || {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while let Some(Err(Errno::INTR)) = pid.map(|pid| waitid(WaitId::Pid(pid), options)) {}
+        };
+        self.exited.after(wait).map(drop)
+    }
+
+    fn pump<S: Write + Send + 'static>(
+        &self,
+        from: Option<impl io::Read + AsFd + Send + 'static>,
+        sink: S,
+    ) -> Result<Option<Pump<S>>, ProcessError> {
+        let (Some(from), Some((ended, _))) = (from, &self.ended) else {
+            return Ok(None);
+        };
+        ended
+            .try_clone()
+            .and_then(|ended| Pump::start(from, ended, sink, &self.cancel))
+            .map(Some)
+            .map_err(|source| self.io(source))
+    }
+
+    /// Until the child ends, or has to.
+    fn follow(&mut self, limits: &Limits, enough: impl Fn() -> bool) -> Option<Stopped> {
+        let deadline = limits
+            .timeout
+            .and_then(|timeout| self.started.checked_add(timeout));
+        let stopped = match self
+            .cancel
+            .wait(deadline, || self.exited.happened() || enough())
+        {
+            Woken::Done if self.exited.happened() => None,
+            Woken::Done => Some(Stopped::Enough),
+            Woken::Canceled(reason) => Some(Stopped::Canceled(reason)),
+            Woken::Late => Some(Stopped::Late),
+        };
+        if stopped.is_some() {
+            self.stop(limits.grace);
+        }
+        self.ended = None;
+        stopped
+    }
+
+    /// First the polite way. What is left of the group afterwards has no choice.
+    fn stop(&self, grace: Duration) {
+        if !grace.is_zero() {
+            self.signal(Signal::TERM);
+            let patience = Instant::now() + grace;
+            self.cancel.wait_anyway(patience, || self.exited.happened());
+        }
+        self.signal(Signal::KILL);
+        let patience = Instant::now() + KILLED;
+        self.cancel.wait_anyway(patience, || self.exited.happened());
+    }
+
+    /// An error means that there is nobody left.
+    fn signal(&self, signal: Signal) {
+        let Some(pid) = self.pid else { return };
+        let _ = match self.group {
+            Group::Own => kill_process_group(pid, signal),
+            Group::Ours => kill_process(pid, signal),
+        };
+    }
+
+    /// Lets the pumps write what is left. Output that nobody takes holds up a canceled run only for a moment.
+    fn settle(&self, stopped: Option<Stopped>, done: impl Fn() -> bool) -> Option<Stopped> {
+        let stopped = match stopped {
+            Some(stopped) => stopped,
+            None => match self.cancel.wait(None, &done) {
+                Woken::Done | Woken::Late => return None,
+                Woken::Canceled(reason) => Stopped::Canceled(reason),
+            },
+        };
+        self.cancel.wait_anyway(Instant::now() + UNWANTED, done);
+        Some(stopped)
+    }
+
+    fn judge(&mut self, stopped: Option<Stopped>, limits: &Limits) -> Result<End, ProcessError> {
+        let what = self.what.clone();
+        match stopped {
+            None | Some(Stopped::Enough) => match self.child.wait() {
+                Ok(status) => Ok(End::of(status)),
+                Err(source) => Err(ProcessError::Io { what, source }),
+            },
+            Some(Stopped::Canceled(reason)) => Err(ProcessError::Canceled { what, reason }),
+            Some(Stopped::Late) => Err(ProcessError::TimedOut {
+                what,
+                after: limits.timeout.unwrap_or_default(),
+            }),
+        }
+    }
+
+    fn taken(&self, pump: Option<Pump<Capped>>) -> Result<Vec<u8>, ProcessError> {
+        let Some(pump) = pump else {
+            return Ok(Vec::new());
+        };
+        let (sink, copied) = pump.finish().map_err(|source| self.io(source))?;
+        copied.map_err(|source| self.io(source))?;
+        Ok(sink.bytes)
+    }
+
+    fn io(&self, source: io::Error) -> ProcessError {
+        ProcessError::Io {
+            what: self.what.clone(),
+            source,
+        }
+    }
+}
+
+/// No way out leaves a child running or a zombie.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended.is_some() {
+            self.stop(Duration::ZERO);
+        }
+        drop(self.child.try_wait());
+    }
+}
+
+/// Whether nothing is left to do for this stream.
+fn is_done<S: Write + Send + 'static>(pump: &Option<Pump<S>>) -> bool {
+    pump.as_ref().is_none_or(Pump::is_done)
+}
+
+/// How a child's stdin comes to it.
+enum Input {
+    /// It reads our terminal.
+    Terminal,
+    /// It has its own descriptor.
+    Own,
+    Copied(Box<dyn io::Read + Send>),
+}
+
+fn split(stdin: Stdin) -> (Stdio, Input) {
+    match stdin {
+        Stdin::Null => (Stdio::null(), Input::Own),
+        Stdin::Inherit if io::stdin().is_terminal() => (Stdio::inherit(), Input::Terminal),
+        Stdin::Inherit => (Stdio::inherit(), Input::Own),
+        Stdin::File(file) => (file.into(), Input::Own),
+        Stdin::Bytes(bytes) => (Stdio::piped(), Input::Copied(Box::new(Cursor::new(bytes)))),
+        Stdin::Reader(reader) => (Stdio::piped(), Input::Copied(reader)),
+    }
+}
+
+/// Takes so much and no more.
+struct Capped {
+    bytes: Vec<u8>,
+    limit: usize,
+    full: Event,
+}
+
+impl Capped {
+    fn new(limit: usize, full: Event) -> Self {
+        Self {
+            bytes: Vec::new(),
+            limit,
+            full,
+        }
+    }
+}
+
+impl Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.limit {
+            self.full.happen();
+            return Err(io::Error::other("too much output"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,291 @@
+//! The settings that every provider has.
+
+use super::table::{Kind, Merge, Setting, Trust};
+
+const SYNC: Option<&str> = Some("sync");
+const ENV: Option<&str> = Some("env");
+
+/// The rows, in the order in which `config show` and the reference list them.
+pub const CORE: &[Setting] = &[
+    Setting::new(
+        None,
+        "profile",
+        Kind::Text,
+        "default",
+        "Profile whose variables go with a command",
+    )
+    .env(&["CRABBOX_PROFILE"])
+    .flag("profile")
+    .trust(Trust::OwnProfile),
+    // Its default is not in the table: which provider it is, the program says.
+    Setting::new(None, PROVIDER, Kind::Name, "", "Where commands run")
+        .env(&["CRABBOX_PROVIDER"])
+        .flag("provider")
+        .trust(Trust::ConfiguredProvider),
+    Setting::new(
+        None,
+        "target",
+        Kind::Name,
+        "linux",
+        "Operating system of the sandbox",
+    )
+    .aliases(&["targetOS"])
+    .env(&["CRABBOX_TARGET", "CRABBOX_TARGET_OS"])
+    .flag("target"),
+    Setting::new(
+        None,
+        "ttl",
+        Kind::Lifetime("ttl"),
+        "90m",
+        "Longest life of a lease",
+    )
+    .aliases(&["lease.ttl"])
+    .env(&["CRABBOX_TTL"])
+    .flag("ttl")
+    .trust(Trust::ShorterThanUser)
+    .creation_only(),
+    Setting::new(
+        None,
+        "idleTimeout",
+        Kind::Lifetime("idle timeout"),
+        "30m",
+        "A lease that is not used for this long has expired",
+    )
+    .aliases(&["lease.idleTimeout"])
+    .env(&["CRABBOX_IDLE_TIMEOUT"])
+    .flag("idle-timeout")
+    .trust(Trust::ShorterThanUser)
+    .creation_only(),
+    Setting::new(
+        SYNC,
+        "exclude",
+        Kind::List(Merge::Append),
+        "",
+        "Patterns that are not sent, after the built-in ones; every file adds its own",
+    )
+    .aliases(&["sync.excludes"]),
+    Setting::new(
+        SYNC,
+        "include",
+        Kind::List(Merge::AppendUnique),
+        "",
+        "If not empty, only these paths are sent; every file adds its own",
+    )
+    .aliases(&["sync.includes"]),
+    Setting::new(
+        SYNC,
+        "delete",
+        Kind::Bool,
+        "true",
+        "Remove remote files that are gone here",
+    )
+    .env(&["CRABBOX_SYNC_DELETE"]),
+    Setting::new(
+        SYNC,
+        "checksum",
+        Kind::Bool,
+        "false",
+        "Compare files by content",
+    )
+    .env(&["CRABBOX_SYNC_CHECKSUM"]),
+    Setting::new(
+        SYNC,
+        "gitSeed",
+        Kind::Bool,
+        "true",
+        "Start from the remote's Git history where a provider can",
+    )
+    .env(&["CRABBOX_SYNC_GIT_SEED"]),
+    Setting::new(
+        SYNC,
+        "fingerprint",
+        Kind::Bool,
+        "true",
+        "Skip a sync that would change nothing",
+    )
+    .env(&["CRABBOX_SYNC_FINGERPRINT"]),
+    Setting::new(
+        SYNC,
+        "baseRef",
+        Kind::Text,
+        "",
+        "Git reference that changes are counted from",
+    )
+    .env(&["CRABBOX_SYNC_BASE_REF"]),
+    Setting::new(
+        SYNC,
+        "timeout",
+        Kind::Duration,
+        "15m",
+        "Longest duration of a sync",
+    )
+    .env(&["CRABBOX_SYNC_TIMEOUT"]),
+    Setting::new(
+        SYNC,
+        "warnFiles",
+        Kind::Count,
+        "50000",
+        "Warn from this many files on",
+    )
+    .env(&["CRABBOX_SYNC_WARN_FILES"]),
+    Setting::new(
+        SYNC,
+        "warnBytes",
+        Kind::Count,
+        "5368709120",
+        "Warn from this many bytes on",
+    )
+    .env(&["CRABBOX_SYNC_WARN_BYTES"]),
+    Setting::new(
+        SYNC,
+        "failFiles",
+        Kind::Count,
+        "150000",
+        "Refuse from this many files on",
+    )
+    .env(&["CRABBOX_SYNC_FAIL_FILES"]),
+    Setting::new(
+        SYNC,
+        "failBytes",
+        Kind::Count,
+        "21474836480",
+        "Refuse from this many bytes on",
+    )
+    .env(&["CRABBOX_SYNC_FAIL_BYTES"]),
+    Setting::new(
+        SYNC,
+        "allowLarge",
+        Kind::Bool,
+        "false",
+        "Send also what is over the limits",
+    )
+    .env(&["CRABBOX_SYNC_ALLOW_LARGE"])
+    .flag("force-sync-large"),
+    Setting::new(
+        ENV,
+        "allow",
+        Kind::List(Merge::Replace),
+        "CI,NODE_OPTIONS",
+        "Variables that go with a command; `NAME*` is a beginning",
+    )
+    .env(&["CRABBOX_ENV_ALLOW"])
+    .trust(Trust::WithinUser),
+];
+
+/// The row whose default the program supplies.
+pub(super) const PROVIDER: &str = "provider";
+
+/// Keys of other programs that read the same files: known, and of no effect here. A whole section is named by its key.
+const ELSEWHERE: &[&str] = &[
+    "actions",
+    "anthropicSandboxRuntime",
+    "appleContainer",
+    "appleVM",
+    "appleVZ",
+    "architecture",
+    "asciiBox",
+    "aws",
+    "awsLambdaMicroVM",
+    "azure",
+    "azureDynamicSessions",
+    "blacksmith",
+    "blaxel",
+    "boxd",
+    "broker",
+    "browser",
+    "cache",
+    "capacity",
+    "class",
+    "cloudRunSandbox",
+    "cloudflare",
+    "cloudflareDynamicWorkers",
+    "cloudflareSandbox",
+    "code",
+    "codeSandbox",
+    "coder",
+    "coordinator",
+    "coordinatorToken",
+    "crownest",
+    "cua",
+    "cubeSandbox",
+    "daytona",
+    "desktop",
+    "desktopEnv",
+    "digitalocean",
+    "e2b",
+    "exeDev",
+    "external",
+    "fastapiCloud",
+    "firecracker",
+    "freestyle",
+    "gcp",
+    "githubCodespaces",
+    "hetzner",
+    "hostId",
+    "hostinger",
+    "hyperv",
+    "incus",
+    "islo",
+    "jobs",
+    "kubevirt",
+    "lambda",
+    "linode",
+    "localContainer",
+    "lume",
+    "machine0",
+    "modal",
+    "morph",
+    "multipass",
+    "mxc",
+    "namespace",
+    "namespaceInstance",
+    "nebius",
+    "network",
+    "nomad",
+    "nvidiaBrev",
+    "openComputer",
+    "orgo",
+    "os",
+    "ovh",
+    "parallels",
+    "phala",
+    "presets",
+    "proofTemplates",
+    "proxmox",
+    "railway",
+    "results",
+    "run",
+    "runpod",
+    "scaleway",
+    "sealosDevbox",
+    "semaphore",
+    "serverType",
+    "shard",
+    "smolvm",
+    "sprites",
+    "static",
+    "superserve",
+    "tailscale",
+    "tart",
+    "tencentcloud",
+    "tenki",
+    "tensorlake",
+    "unikraftCloud",
+    "upstashBox",
+    "vast",
+    "vercelSandbox",
+    "vultr",
+    "wandb",
+    "windows",
+    "windowsSandbox",
+    "workRoot",
+    "xcpNg",
+];
+
+pub(super) fn is_elsewhere(path: &str) -> bool {
+    ELSEWHERE.contains(&path) || path.starts_with("ssh")
+}
+
+/// What a profile may hold besides its variables.
+pub(super) const PROFILE_ELSEWHERE: [&str; 4] =
+    ["artifactGlobs", "doctor", "presets", "proofTemplates"];

@@ -1,0 +1,132 @@
+//! Which files are read, and whose word each of them is.
+//!
+//! Nothing here touches the file system: the caller resolves links and reads.
+
+use std::path::{Component, Path, PathBuf};
+
+/// Whose word a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    User,
+    Repository,
+}
+
+/// A path as it was given (made absolute), and as the file system resolves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub given: PathBuf,
+    pub canonical: PathBuf,
+}
+
+/// The files of a repository, weakest first. They lie at its root, wherever below it the command is given.
+pub fn repository_files(root: &Path) -> [PathBuf; 2] {
+    [root.join("crabbox.yaml"), root.join(".crabbox.yaml")]
+}
+
+/// The user's file in the directory for configuration (`$XDG_CONFIG_HOME`, or the system's usual one).
+pub fn user_file(config_home: &Path) -> PathBuf {
+    config_home.join("crabbox").join("config.yaml")
+}
+
+/// Whose word the file of `CRABBOX_CONFIG` is. It replaces all others, so a checkout must not become trusted by it:
+/// whatever lies in the active repository, by name or through a link, is the repository's. Only the user's own
+/// file is the user's wherever it lies.
+pub fn owner_of(file: &Place, user_file: &Place, repository: Option<&Place>) -> Owner {
+    if file.canonical == user_file.canonical {
+        return Owner::User;
+    }
+    let inside = repository.is_some_and(|root| {
+        let paths = [clean(&file.given), clean(&file.canonical)];
+        let roots = [clean(&root.given), clean(&root.canonical)];
+        paths
+            .iter()
+            .any(|path| roots.iter().any(|root| path.starts_with(root)))
+    });
+    match inside {
+        true => Owner::Repository,
+        false => Owner::User,
+    }
+}
+
+/// Without `.` and `..`, by the letters alone.
+fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                clean.pop();
+            }
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => clean.push(part),
+        }
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(given: &str, canonical: &str) -> Place {
+        Place {
+            given: given.into(),
+            canonical: canonical.into(),
+        }
+    }
+
+    #[test]
+    fn bug_5_repository_files_lie_at_the_root() {
+        assert_eq!(
+            repository_files(Path::new("/work/app")),
+            [
+                PathBuf::from("/work/app/crabbox.yaml"),
+                PathBuf::from("/work/app/.crabbox.yaml")
+            ]
+        );
+        assert_eq!(
+            user_file(Path::new("/home/u/.config")),
+            PathBuf::from("/home/u/.config/crabbox/config.yaml")
+        );
+    }
+
+    #[test]
+    fn a_file_in_the_repository_is_the_repositorys_by_name_or_through_a_link() {
+        let user = place(
+            "/home/u/.config/crabbox/config.yaml",
+            "/home/u/.config/crabbox/config.yaml",
+        );
+        let root = place("/home/u/app", "/data/app");
+        let owner = |given, canonical| owner_of(&place(given, canonical), &user, Some(&root));
+        assert_eq!(owner("/etc/ci.yaml", "/etc/ci.yaml"), Owner::User);
+        assert_eq!(
+            owner("/home/u/app2/c.yaml", "/data/app2/c.yaml"),
+            Owner::User
+        );
+        assert_eq!(
+            owner("/home/u/app/c.yaml", "/data/app/c.yaml"),
+            Owner::Repository
+        );
+        assert_eq!(
+            owner("/home/u/x/../app/c.yaml", "/data/app/c.yaml"),
+            Owner::Repository
+        );
+        // A link that leads in, and one in it that leads out.
+        assert_eq!(owner("/tmp/c.yaml", "/data/app/c.yaml"), Owner::Repository);
+        assert_eq!(
+            owner("/home/u/app/c.yaml", "/etc/c.yaml"),
+            Owner::Repository
+        );
+        assert_eq!(owner("/data/app/c.yaml", "/elsewhere"), Owner::Repository);
+        assert_eq!(owner_of(&place("/r/c", "/r/c"), &user, None), Owner::User);
+    }
+
+    #[test]
+    fn the_users_own_file_is_the_users_even_in_a_repository() {
+        let user = place(
+            "/home/u/.config/crabbox/config.yaml",
+            "/home/u/dots/config.yaml",
+        );
+        let root = place("/home/u/dots", "/home/u/dots");
+        assert_eq!(owner_of(&user, &user, Some(&root)), Owner::User);
+    }
+}

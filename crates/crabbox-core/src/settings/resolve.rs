@@ -1,0 +1,274 @@
+//! All sources together: flags, then variables, then the repository's files, then the user's file, then defaults.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::allowed::{Own, User, beyond, refusal};
+use super::core_table::PROVIDER;
+use super::layers::{Assigned, Catalogue, FileLayer};
+use super::origin::Origin;
+use super::outside::{self, Outside};
+use super::profiles::ProfileEnv;
+use super::resolved::{Entry, Settings};
+use super::source::{SourceFile, printable};
+use super::table::{Kind, Merge, ProviderTable, Setting};
+use super::trust::TrustStore;
+use super::value::{self, Value};
+use super::yaml;
+use crate::failure::{Code, Failure};
+
+/// Everything that a setting can come from.
+#[derive(Debug, Clone)]
+pub struct Sources<'a> {
+    /// The user's file, or that of `CRABBOX_CONFIG` if it is the user's word.
+    pub user: Option<&'a SourceFile>,
+    /// The repository's files, weakest first.
+    pub repository: &'a [SourceFile],
+    pub environment: &'a BTreeMap<String, String>,
+    /// In the order of the command line.
+    pub flags: &'a [FlagValue],
+    pub trust: &'a TrustStore,
+    /// The provider when nobody chooses one.
+    pub default_provider: &'a str,
+    /// Providers that the user has set up in a way that is not in the tables, such as a credential.
+    pub configured: &'a [String],
+    /// Sections of files that are known and have no table.
+    pub elsewhere: &'a [&'a str],
+}
+
+/// One flag as it was given. A flag that can be repeated comes several times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagValue {
+    /// With or without dashes.
+    pub flag: String,
+    pub value: String,
+}
+
+/// What holds, and where each of it came from.
+pub fn load(
+    core: &'static [Setting],
+    providers: &[ProviderTable],
+    sources: &Sources<'_>,
+) -> Result<Settings, Failure> {
+    let catalogue = Catalogue {
+        core,
+        providers,
+        elsewhere: sources.elsewhere,
+    };
+    let layers = Layers {
+        user: (sources.user.map(|file| read(&catalogue, file))).transpose()?,
+        repository: (sources.repository.iter())
+            .map(|file| read(&catalogue, file))
+            .collect::<Result<_, _>>()?,
+        outside: outside::read(&catalogue, sources)?,
+    };
+    check_repository(&catalogue, sources, &layers)?;
+    let entries = (catalogue.settings())
+        .map(|setting| resolve(setting, sources, &layers))
+        .collect::<Result<_, _>>()?;
+    Ok(layers.finish(entries))
+}
+
+#[derive(Debug)]
+struct Layers<'a> {
+    user: Option<Layer<'a>>,
+    repository: Vec<Layer<'a>>,
+    outside: Outside,
+}
+
+#[derive(Debug)]
+struct Layer<'a> {
+    file: &'a SourceFile,
+    says: FileLayer,
+}
+
+fn read<'a>(catalogue: &Catalogue<'_>, file: &'a SourceFile) -> Result<Layer<'a>, Failure> {
+    let document = yaml::parse(file)?;
+    let says = catalogue.read(&document)?;
+    Ok(Layer { file, says })
+}
+
+impl Layer<'_> {
+    fn find(&self, setting: &Setting) -> Option<&Assigned> {
+        (self.says.assigned.iter()).find(|assigned| assigned.setting == setting)
+    }
+}
+
+fn default_of(setting: &Setting, sources: &Sources<'_>) -> Result<Value, Failure> {
+    let text = match (setting.section, setting.key) {
+        (None, PROVIDER) => sources.default_provider,
+        (None | Some(_), _) => setting.default,
+    };
+    value::default(setting.kind, text).map_err(|problem| {
+        let name = format!("the default of `{}`", setting.path());
+        Failure::new(Code::Config, problem.about(&name))
+    })
+}
+
+fn resolve(
+    setting: &'static Setting,
+    sources: &Sources<'_>,
+    layers: &Layers<'_>,
+) -> Result<Entry, Failure> {
+    let mut entry = Entry {
+        setting,
+        value: default_of(setting, sources)?,
+        origin: Origin::Default,
+    };
+    if let Some(layer) = &layers.user {
+        entry.put(layer, |path, line| Origin::User { path, line });
+    }
+    for layer in &layers.repository {
+        entry.put(layer, |path, line| Origin::Repository { path, line });
+    }
+    for (value, origin) in layers.outside.of(setting) {
+        entry.value = value.clone();
+        entry.origin = origin.clone();
+    }
+    Ok(entry)
+}
+
+impl Entry {
+    /// Puts a file on top of what weaker sources say.
+    fn put(&mut self, layer: &Layer<'_>, origin: impl Fn(PathBuf, u64) -> Origin) {
+        let Some(assigned) = layer.find(self.setting) else {
+            return;
+        };
+        self.origin = origin(layer.file.path.clone(), assigned.at.line);
+        match (self.setting.kind, &mut self.value, &assigned.value) {
+            (Kind::List(Merge::Append), Value::List(list), Value::List(more)) => {
+                list.extend(more.iter().cloned());
+            }
+            (Kind::List(Merge::AppendUnique), Value::List(list), Value::List(more)) => {
+                for entry in more {
+                    if !list.contains(entry) {
+                        list.push(entry.clone());
+                    }
+                }
+            }
+            (_, value, new) => *value = new.clone(),
+        }
+    }
+}
+
+/// Refuses what the repository may not set, all of it at once.
+fn check_repository(
+    catalogue: &Catalogue<'_>,
+    sources: &Sources<'_>,
+    layers: &Layers<'_>,
+) -> Result<(), Failure> {
+    let user = User {
+        providers: configured(catalogue, sources, layers),
+        profiles: layers.user.as_ref().map(|layer| &layer.says.profiles),
+    };
+    let mut refused = Vec::new();
+    for layer in &layers.repository {
+        let file = layer.file;
+        if sources.trust.trusts(&file.canonical, &file.bytes) {
+            continue;
+        }
+        for assigned in &layer.says.assigned {
+            let own = layers.own(assigned.setting, sources)?;
+            if let Some(why) = refusal(assigned.setting, &assigned.value, &own, &user) {
+                let key = assigned.setting.path();
+                refused.push(refused_key(&file.path, assigned.at.line, &key, &why));
+            }
+        }
+        refused.extend(check_profiles(catalogue, sources, layers, layer)?);
+    }
+    let mut refused = refused.into_iter();
+    let Some(first) = refused.next() else {
+        return Ok(());
+    };
+    let mut failure = Failure::new(Code::Untrusted, first)
+        .hint("read the file, then accept it as it is with `crabbox trust`");
+    failure.also = refused.collect();
+    Err(failure)
+}
+
+/// A profile's list is `env.allow` by another name.
+fn check_profiles(
+    catalogue: &Catalogue<'_>,
+    sources: &Sources<'_>,
+    layers: &Layers<'_>,
+    layer: &Layer<'_>,
+) -> Result<Vec<String>, Failure> {
+    let row = (catalogue.core.iter()).find(|setting| setting.answers_to("env.allow"));
+    let own = (row.map(|row| layers.own(row, sources))).transpose()?;
+    let mut refused = Vec::new();
+    for (name, profile) in &layer.says.profiles {
+        let Some(allow) = &profile.allow else {
+            continue;
+        };
+        let mut lists = own.as_ref().map(Own::lists).unwrap_or_default();
+        let mine = (layers.user.as_ref()).and_then(|user| user.says.profiles.get(name));
+        if let Some(mine) = mine.and_then(|profile| profile.allow.as_ref()) {
+            lists.push(&mine.names);
+        }
+        if let Some(why) = beyond(&allow.names, &lists) {
+            let key = format!("profiles.{}.envAllow", printable(name));
+            refused.push(refused_key(&layer.file.path, allow.at.line, &key, &why));
+        }
+    }
+    Ok(refused)
+}
+
+fn refused_key(path: &Path, line: u64, key: &str, why: &str) -> String {
+    let path = path.display();
+    format!("config {path}:{line}: a repository may not set `{key}`: {why}")
+}
+
+/// The providers that the user has named or told something.
+fn configured(
+    catalogue: &Catalogue<'_>,
+    sources: &Sources<'_>,
+    layers: &Layers<'_>,
+) -> BTreeSet<String> {
+    let mut names: BTreeSet<_> = sources.configured.iter().cloned().collect();
+    names.insert(sources.default_provider.to_owned());
+    let own = |setting: &'static Setting| {
+        let file = layers.user.as_ref().and_then(|layer| layer.find(setting));
+        let file = file.map(|assigned| &assigned.value);
+        let outside = layers.outside.of(setting).map(|(value, _)| value);
+        file.into_iter().chain(outside)
+    };
+    if let Some(row) = catalogue.core.iter().find(|row| row.answers_to(PROVIDER)) {
+        names.extend(own(row).map(Value::to_text));
+    }
+    for table in catalogue.providers {
+        if table.settings.iter().any(|row| own(row).next().is_some()) {
+            names.insert(table.name.to_owned());
+        }
+    }
+    names
+}
+
+impl Layers<'_> {
+    /// What the user says about `setting`, the repository's files left out.
+    fn own(&self, setting: &Setting, sources: &Sources<'_>) -> Result<Own, Failure> {
+        let default = default_of(setting, sources)?;
+        let file = self.user.as_ref().and_then(|layer| layer.find(setting));
+        Ok(Own {
+            base: file.map_or(default, |assigned| assigned.value.clone()),
+            stronger: (self.outside.of(setting))
+                .map(|(value, _)| value.clone())
+                .collect(),
+        })
+    }
+
+    fn finish(self, entries: Vec<Entry>) -> Settings {
+        let mut profiles: BTreeMap<String, ProfileEnv> = BTreeMap::new();
+        let mut ignored = Vec::new();
+        for layer in self.user.into_iter().chain(self.repository) {
+            ignored.extend(layer.says.ignored);
+            for (name, says) in layer.says.profiles {
+                profiles.entry(name).or_default().put(says);
+            }
+        }
+        Settings {
+            entries,
+            profiles,
+            ignored,
+        }
+    }
+}

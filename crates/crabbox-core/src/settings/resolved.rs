@@ -1,0 +1,101 @@
+//! The values that hold, by section and key.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::core_table::PROVIDER;
+use super::layers::Ignored;
+use super::origin::Origin;
+use super::profiles::ProfileEnv;
+use super::table::Setting;
+use super::value::Value;
+
+/// Everything that was decided. A section of `None` is the file's top level.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub(super) entries: Vec<Entry>,
+    pub(super) profiles: BTreeMap<String, ProfileEnv>,
+    /// Keys that are known and have no effect here.
+    pub ignored: Vec<Ignored>,
+}
+
+/// One row with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub setting: &'static Setting,
+    pub value: Value,
+    pub origin: Origin,
+}
+
+impl Settings {
+    /// All rows, in the order of the tables.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub fn entry<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> Option<&Entry> {
+        let section = section.into();
+        (self.entries.iter())
+            .find(|entry| entry.setting.section == section && entry.setting.key == key)
+    }
+
+    /// `None` for a row that no table has.
+    pub fn origin<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> Option<&Origin> {
+        self.entry(section, key).map(|entry| &entry.origin)
+    }
+
+    pub fn text<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> &str {
+        match self.value(section.into(), key) {
+            Some(Value::Text(text)) => text,
+            other => mistaken(key, other),
+        }
+    }
+
+    pub fn list<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> &[String] {
+        match self.value(section.into(), key) {
+            Some(Value::List(list)) => list,
+            other => mistaken(key, other),
+        }
+    }
+
+    pub fn count<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> u64 {
+        match self.value(section.into(), key) {
+            Some(Value::Count(count)) => *count,
+            other => mistaken(key, other),
+        }
+    }
+
+    pub fn flag<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> bool {
+        match self.value(section.into(), key) {
+            Some(Value::Bool(yes)) => *yes,
+            other => mistaken(key, other),
+        }
+    }
+
+    pub fn duration<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> Duration {
+        match self.value(section.into(), key) {
+            Some(Value::Duration(duration)) => *duration,
+            other => mistaken(key, other),
+        }
+    }
+
+    pub fn profile_env(&self, name: &str) -> Option<&ProfileEnv> {
+        self.profiles.get(name)
+    }
+
+    /// The provider's name, in lower case.
+    pub fn provider(&self) -> &str {
+        self.text(None, PROVIDER)
+    }
+
+    fn value(&self, section: Option<&str>, key: &str) -> Option<&Value> {
+        self.entry(section, key).map(|entry| &entry.value)
+    }
+}
+
+/// The caller asks for a row that no table has, or for another kind than it is: a mistake in the program, which
+/// every test that comes along here finds.
+fn mistaken<T: Default>(key: &str, found: Option<&Value>) -> T {
+    debug_assert!(false, "no such setting: {key}, found {found:?}");
+    T::default()
+}

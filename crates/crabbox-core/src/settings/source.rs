@@ -1,0 +1,185 @@
+//! A configuration file as people see it: which one, and the place in it that an error is about.
+//!
+//! What is in a repository's file is somebody else's text. Control characters of it never reach the terminal.
+
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Code, Failure};
+
+/// A file that the caller has read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFile {
+    /// As it is shown.
+    pub path: PathBuf,
+    /// With every link resolved: trust is recorded for this path.
+    pub canonical: PathBuf,
+    pub bytes: Vec<u8>,
+}
+
+/// A place in a file. Both count from 1, columns in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct At {
+    pub(super) line: u64,
+    pub(super) column: u64,
+    /// How many characters are meant.
+    pub(super) width: u64,
+}
+
+/// How much of the line an error shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Show {
+    Line,
+    /// Up to the end of the marked part: what follows a key that we do not know may be a credential.
+    UpToHere,
+}
+
+/// The text of a file with its name.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
+}
+
+/// A shown line is cut to this many characters before and after the marked place.
+const CONTEXT: usize = 60;
+
+impl Source<'_> {
+    pub(super) fn failure(&self, at: At, show: Show, what: &str) -> Failure {
+        let mut message = format!(
+            "parse config {}: line {} column {}: {what}",
+            self.path.display(),
+            at.line,
+            at.column
+        );
+        if let Some(snippet) = self.snippet(at, show) {
+            message.push('\n');
+            message.push_str(&snippet);
+        }
+        Failure::new(Code::Config, message)
+    }
+
+    pub(super) fn unknown_key(&self, at: At, path: &str, meant: Option<&str>) -> Failure {
+        let path = printable(path);
+        let what = match meant {
+            Some(meant) => format!("unknown key `{path}`; did you mean `{meant}`?"),
+            None => format!("unknown key `{path}`"),
+        };
+        self.failure(at, Show::UpToHere, &what)
+    }
+
+    /// The line and a mark under the place.
+    fn snippet(&self, at: At, show: Show) -> Option<String> {
+        let line = self.text.lines().nth(index(at.line)?)?;
+        let start = index(at.column)?;
+        let width = usize::try_from(at.width).ok()?.clamp(1, CONTEXT);
+        let from = start.saturating_sub(CONTEXT);
+        let end = match show {
+            Show::Line => start.saturating_add(CONTEXT),
+            Show::UpToHere => start.saturating_add(width),
+        };
+        let shown: Vec<char> = line.chars().skip(from).take(end - from).collect();
+        let before: String = shown.iter().take(start - from).map(|c| plain(*c)).collect();
+        let marked: String = shown.iter().skip(start - from).map(|c| plain(*c)).collect();
+        let more = match line.chars().nth(end) {
+            Some(_) => " ...",
+            None => "",
+        };
+        let number = at.line.to_string();
+        let margin = " ".repeat(number.len());
+        let indent = " ".repeat(before.chars().count());
+        let carets = "^".repeat(width.min(marked.chars().count().max(1)));
+        Some(format!(
+            "{margin} |\n{number} | {before}{marked}{more}\n{margin} | {indent}{carets}"
+        ))
+    }
+}
+
+/// From a number that counts from 1.
+fn index(number: u64) -> Option<usize> {
+    usize::try_from(number.checked_sub(1)?).ok()
+}
+
+fn plain(c: char) -> char {
+    match c {
+        '\t' => ' ',
+        c if unsafe_to_print(c) => '\u{fffd}',
+        c => c,
+    }
+}
+
+/// Text of a file, safe to print on one line.
+pub(super) fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| {
+            let escaped = unsafe_to_print(c).then(|| c.escape_default());
+            let plain = escaped.is_none().then_some(c);
+            escaped.into_iter().flatten().chain(plain)
+        })
+        .collect()
+}
+
+/// Control characters, and those that change the direction of the text around them.
+fn unsafe_to_print(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str, at: At, show: Show) -> String {
+        let path = Path::new("/r/crabbox.yaml");
+        Source { path, text }.failure(at, show, "no").message
+    }
+
+    #[test]
+    fn the_place_is_marked_and_a_value_can_be_kept_back() {
+        let at = At {
+            line: 2,
+            column: 3,
+            width: 5,
+        };
+        let text = "a:\n  token: s3cret\n";
+        assert_eq!(
+            shown(text, at, Show::Line),
+            "parse config /r/crabbox.yaml: line 2 column 3: no\n  |\n2 |   token: s3cret\n  |   ^^^^^"
+        );
+        assert_eq!(
+            shown(text, at, Show::UpToHere),
+            "parse config /r/crabbox.yaml: line 2 column 3: no\n  |\n2 |   token ...\n  |   ^^^^^"
+        );
+    }
+
+    #[test]
+    fn long_lines_and_control_characters_are_tamed() {
+        let text = format!("{}\u{1b}[31m{}", "x".repeat(500), "y".repeat(500));
+        let at = At {
+            line: 1,
+            column: 501,
+            width: 400,
+        };
+        let message = shown(&text, at, Show::Line);
+        assert!(
+            !message.contains('\u{1b}') && message.len() < 400,
+            "{message}"
+        );
+        assert_eq!(
+            printable("a\u{1b}[0m\u{202e}b\n"),
+            "a\\u{1b}[0m\\u{202e}b\\n"
+        );
+    }
+
+    #[test]
+    fn a_place_that_does_not_exist_shows_nothing() {
+        let at = At {
+            line: 9,
+            column: 0,
+            width: 0,
+        };
+        assert_eq!(
+            shown("a", at, Show::Line),
+            "parse config /r/crabbox.yaml: line 9 column 0: no"
+        );
+    }
+}

@@ -1,0 +1,31 @@
+//! What a repository sends to a sandbox: manifest, excludes, guardrails, archive.
+//!
+//! Three steps, which the caller times and may interrupt one by one: [`list`] asks git once and looks at each file,
+//! [`guard::judge`] decides whether that is too much, [`Archive`] packs it. Nothing here follows a symlink, and nothing that
+//! is sent lies outside the root.
+
+mod archive;
+mod exclude;
+mod glob;
+pub mod guard;
+mod listing;
+mod manifest;
+mod path;
+pub mod plan;
+mod source;
+mod status;
+mod tree;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+pub use archive::{Archive, ArchiveStats, Compression};
+pub use exclude::{Decision, Rules};
+pub use guard::{Allow, Limits, Verdict, human_bytes};
+pub use listing::{Listed, ListingError, Tag, parse_listing};
+pub use manifest::{Entry, Kind, Manifest, Protected, Skipped, Why};
+pub use path::{RelPath, UnsafePath};
+pub use plan::Plan;
+pub use source::{Source, check, list};
+pub use status::parse_status;

@@ -1,0 +1,136 @@
+//! Files below a root, reached one directory at a time, so that no symlink on the way is followed.
+//!
+//! A path alone does not do: where a directory of the listing has been replaced by a symlink, `dir/file` is a file
+//! outside the root.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::RelPath;
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOFOLLOW);
+
+/// Keeps the directories of the last path open. Fast for sorted paths.
+pub(super) struct Tree {
+    root: OwnedFd,
+    dir: Vec<u8>,
+    levels: Vec<(usize, OwnedFd)>,
+}
+
+impl Tree {
+    pub(super) fn open(root: &Path) -> io::Result<Self> {
+        let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
+        Ok(Self {
+            root: rustix::fs::open(root, flags, Mode::empty())?,
+            dir: Vec::new(),
+            levels: Vec::new(),
+        })
+    }
+
+    /// None where there is nothing of that name any more.
+    pub(super) fn stat(&mut self, path: &RelPath) -> io::Result<Option<Stat>> {
+        let found = self.at(path.as_bytes(), |dir, name| {
+            rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        });
+        absent_is_none(found)
+    }
+
+    /// Opens a file without waiting for anybody: a pipe may have taken its place. None where there is none.
+    pub(super) fn file(&mut self, path: &RelPath) -> io::Result<Option<File>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let found = self.at(path.as_bytes(), |dir, name| {
+            rustix::fs::openat(dir, name, flags, Mode::empty())
+        });
+        match found {
+            // Of the file itself this is not absence: a symlink is in its place.
+            Err(Errno::LOOP) => Err(Errno::LOOP.into()),
+            found => Ok(absent_is_none(found)?.map(File::from)),
+        }
+    }
+
+    /// The raw target of a symlink. None where there is none.
+    pub(super) fn link(&mut self, path: &RelPath) -> io::Result<Option<Vec<u8>>> {
+        let found = self.at(path.as_bytes(), |dir, name| {
+            rustix::fs::readlinkat(dir, name, Vec::new())
+        });
+        Ok(absent_is_none(found)?.map(std::ffi::CString::into_bytes))
+    }
+
+    /// The names in a directory, in no order. The empty path is the root.
+    pub(super) fn names(&mut self, dir: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.enter(dir)?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(self.current())? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") {
+                names.push(name.to_vec());
+            }
+        }
+        Ok(names)
+    }
+
+    fn at<T>(
+        &mut self,
+        path: &[u8],
+        act: impl FnOnce(BorrowedFd<'_>, &[u8]) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let slash = path.iter().rposition(|&byte| byte == b'/');
+        let (dir, name) = match slash.and_then(|at| path.split_at_checked(at)) {
+            Some((dir, name)) => (dir, name.get(1..).unwrap_or_default()),
+            None => (&[][..], path),
+        };
+        if self.dir != dir {
+            self.enter(dir)?;
+        }
+        act(self.current(), name)
+    }
+
+    fn current(&self) -> BorrowedFd<'_> {
+        let last = self.levels.last();
+        last.map_or(self.root.as_fd(), |(_, open)| open.as_fd())
+    }
+
+    fn enter(&mut self, dir: &[u8]) -> Result<(), Errno> {
+        while let Some((end, _)) = self.levels.last() {
+            let above = self.dir.get(..*end) == dir.get(..*end);
+            if above && matches!(dir.get(*end), None | Some(b'/')) {
+                break;
+            }
+            self.levels.pop();
+        }
+        let mut known = self.levels.last().map_or(0, |(end, _)| *end);
+        self.dir.truncate(known);
+        while known < dir.len() {
+            let from = if known == 0 { 0 } else { known + 1 };
+            let rest = dir.get(from..).unwrap_or_default();
+            let name = rest.split(|&byte| byte == b'/').next().unwrap_or_default();
+            let open = rustix::fs::openat(self.current(), name, DIRECTORY, Mode::empty())?;
+            known = from + name.len();
+            // Kept in step with the levels, also when the next one fails.
+            self.dir.clear();
+            self.dir
+                .extend_from_slice(dir.get(..known).unwrap_or_default());
+            self.levels.push((known, open));
+        }
+        Ok(())
+    }
+}
+
+/// A directory of the path that is none any more, be it a file or a symlink, makes the file as absent as a missing
+/// name does.
+fn absent_is_none<T>(found: Result<T, Errno>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,149 @@
+//! The `sbx` program at work.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crabbox_core::process::{Cancel, Captured, Limits, Output, Stdin, Streamed, Tool, Whose};
+use crabbox_core::redact::Redactor;
+use crabbox_core::{Code, Failure};
+use serde::Deserialize;
+
+use super::argv::{self, Argv};
+use super::engine::{self, Found};
+use super::parse::{self, Listed, Version};
+
+/// For calls that only look.
+pub(super) const LOOK: Duration = Duration::from_secs(60);
+/// For making and removing a sandbox.
+const CHANGE: Duration = Duration::from_secs(600);
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) found: Found,
+    state: PathBuf,
+    redactor: Redactor,
+}
+
+/// Who ended a command, by `--status-file`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum EndedBy {
+    Command,
+    Engine,
+}
+
+#[derive(Deserialize)]
+struct StatusFile {
+    by: EndedBy,
+}
+
+impl Client {
+    pub(super) fn new(found: Found, state: &Path) -> Self {
+        Self {
+            found,
+            state: state.to_path_buf(),
+            redactor: Redactor::default(),
+        }
+    }
+
+    pub(super) fn version(&self, cancel: &Cancel) -> Result<Version, Failure> {
+        let said = self.capture(argv::version(), LOOK, cancel)?;
+        let version = parse::version(&String::from_utf8_lossy(&said.stdout));
+        if version.first_line.is_empty() {
+            return Err(Failure::new(
+                Code::ProviderMalformed,
+                "`sbx version` printed nothing",
+            ));
+        }
+        engine::remember(&self.state, &self.found.program, &version);
+        Ok(version)
+    }
+
+    /// Ours says who ended a command, and is trusted about what it removed.
+    pub(super) fn is_own(&self, cancel: &Cancel) -> Result<bool, Failure> {
+        match engine::recall(&self.state, &self.found.program) {
+            Some(known) => Ok(known.own),
+            None => Ok(self.version(cancel)?.engine == parse::Engine::Own),
+        }
+    }
+
+    pub(super) fn list(&self, cancel: &Cancel) -> Result<Vec<Listed>, Failure> {
+        let said = self.capture(argv::list(), LOOK, cancel)?;
+        parse::list(&said.stdout)
+    }
+
+    pub(super) fn change(&self, argv: Argv, cancel: &Cancel) -> Result<(), Failure> {
+        self.capture(argv, CHANGE, cancel).map(drop)
+    }
+
+    /// Whatever it exits with, as long as it runs: its output is the answer.
+    pub(super) fn look(&self, argv: Argv, cancel: &Cancel) -> Result<Captured, Failure> {
+        self.tool(argv)
+            .capture(&Limits::within(LOOK), cancel)
+            .map_err(|error| self.explain(error.into_failure(Whose::Provider)))
+    }
+
+    /// A call that must succeed.
+    pub(super) fn capture(
+        &self,
+        argv: Argv,
+        timeout: Duration,
+        cancel: &Cancel,
+    ) -> Result<Captured, Failure> {
+        let said = self
+            .tool(argv)
+            .show_args()
+            .capture(&Limits::within(timeout), cancel)
+            .map_err(|error| self.explain(error.into_failure(Whose::Provider)))?;
+        if said.end.success() {
+            return Ok(said);
+        }
+        let mut failure = said.failure(&self.redactor);
+        let words = said.said(&self.redactor).unwrap_or_default();
+        failure
+            .hints
+            .extend(parse::guidance(&words).map(str::to_owned));
+        Err(failure)
+    }
+
+    pub(super) fn stream(
+        &self,
+        argv: Argv,
+        stdin: Stdin,
+        stdout: Output,
+        stderr: Output,
+        cancel: &Cancel,
+    ) -> Result<Streamed, Failure> {
+        let limits = Limits {
+            grace: Duration::from_secs(10),
+            ..Limits::default()
+        };
+        self.tool(argv)
+            .stdin(stdin)
+            .stream(stdout, stderr, &limits, cancel)
+            .map_err(|error| self.explain(error.into_failure(Whose::Provider)))
+    }
+
+    fn tool(&self, argv: Argv) -> Tool {
+        let words: Vec<OsString> = argv.into_words();
+        Tool::new(&self.found.program).args(words)
+    }
+
+    fn explain(&self, failure: Failure) -> Failure {
+        if failure.code != Code::ProviderMissing {
+            return failure;
+        }
+        failure.hint(
+            "install the standalone sbx CLI, or set dockerSandbox.cliPath (--docker-sandbox-cli)",
+        )
+    }
+}
+
+/// Who ended the command, where the engine said so.
+pub(super) fn ended_by(status_file: &Path) -> Option<EndedBy> {
+    let bytes = fs::read(status_file).ok()?;
+    let status: StatusFile = serde_json::from_slice(&bytes).ok()?;
+    Some(status.by)
+}

@@ -1,0 +1,393 @@
+//! `docker-sandbox`: sandboxes of this machine, through the `sbx` command line.
+//!
+//! Its contract with the engine is the command line and the JSON alone, so that our own engine and Docker's are the same
+//! to it. Two things differ where the engine says that it is ours: it tells who ended a command, and it is believed
+//! when it says that a sandbox was removed.
+
+mod argv;
+mod client;
+mod doctor;
+mod engine;
+pub mod parse;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crabbox_core::claims::{Claim, LeaseId, random_hex};
+use crabbox_core::command::{Assignments, Rules};
+use crabbox_core::env::{EnvFile, env_file_bytes};
+use crabbox_core::git::{Env, Repository};
+use crabbox_core::process::{Cancel, Stdin};
+use crabbox_core::provider::{
+    Check, CopyRequest, Execution, Intended, Observed, Phase, PortsRequest, Provider, Spec, StopBy,
+    Workspace, WorkspaceKind,
+};
+use crabbox_core::settings::Settings;
+use crabbox_core::{Code, Failure};
+
+use argv::Attach;
+use client::{Client, EndedBy, ended_by};
+pub use engine::Places;
+use parse::Listed;
+use settings::Config;
+
+pub const SPEC: Spec = Spec {
+    name: "docker-sandbox",
+    family: "docker-sandbox",
+    kind: "delegated-run",
+    category: "local-sandbox",
+    targets: &["linux"],
+    features: &["run-session", "mcp-attachments", "cleanup"],
+    runtime: &["delegated-command", "local-runtime", "local-sandbox"],
+    evidence: &["session"],
+    lifecycle: &["cleanup", "run-session"],
+    coordinator: "never",
+    table: settings::TABLE,
+    lease_prefix: "dsbx_",
+    workspace: WorkspaceKind::Shared,
+    command: Rules {
+        shell: &["sh", "-lc"],
+        assignments: Assignments::Strict,
+    },
+    stop_by: StopBy::Slug,
+    ports: true,
+    copy: true,
+    instead_of_class: "--docker-sandbox-cpus and --docker-sandbox-memory",
+    instead_of_type: "--docker-sandbox-template",
+    credentials: &[],
+};
+
+/// The longest name that sbx takes.
+const MAX_NAME: usize = 63;
+const NAME_PREFIX: &str = "crabbox-";
+/// Labels of a claim.
+const SANDBOX: &str = "sandbox";
+const CLONE: &str = "clone";
+
+#[derive(Debug)]
+pub struct DockerSandbox {
+    config: Config,
+    /// Not found: said by whatever needs it first.
+    client: Result<Client, Failure>,
+    state: PathBuf,
+    /// For git.
+    env: Env,
+}
+
+impl DockerSandbox {
+    /// Nothing is started.
+    pub fn new(settings: &Settings, places: &Places, state: &Path, env: Env) -> Self {
+        let config = Config::from(settings);
+        let client = engine::find(&config.cli, places).map(|found| Client::new(found, state));
+        Self {
+            config,
+            client,
+            state: state.to_path_buf(),
+            env,
+        }
+    }
+
+    fn client(&self) -> Result<&Client, Failure> {
+        self.client.as_ref().map_err(Clone::clone)
+    }
+
+    /// Clones are only made of the main checkout of a repository.
+    fn check_clone(&self, workspace: &Workspace) -> Result<(), Failure> {
+        if !self.config.clone {
+            return Ok(());
+        }
+        let needs = "docker-sandbox --clone requires a normal Git repository workspace";
+        let repository = Repository::discover(&workspace.root, &self.env)
+            .map_err(|failure| Failure::new(failure.code, format!("{needs}: {failure}")))?;
+        match repository {
+            None => Err(Failure::new(
+                Code::Config,
+                format!("{needs}: `{}` is not one", workspace.root.display()),
+            )),
+            Some(repository) if repository.is_linked_worktree() => Err(Failure::new(
+                Code::Config,
+                format!("{needs}: linked Git worktrees are not supported"),
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Proves what became of a sandbox by the engine's own list.
+    fn find(&self, name: &str, cancel: &Cancel) -> Result<Option<Listed>, Failure> {
+        let all = self.client()?.list(cancel)?;
+        Ok(all.into_iter().find(|one| one.name == name))
+    }
+
+    /// The engine failed, not the command. Perhaps because there is no such sandbox any more.
+    fn engine_failure(&self, claim: &Claim, code: i32, cancel: &Cancel) -> Failure {
+        let name = sandbox_name(claim);
+        match self.find(name, cancel) {
+            Ok(None) => absent(name),
+            Ok(Some(_)) | Err(_) => Failure::new(
+                Code::Provider,
+                format!("docker-sandbox run failed: `sbx exec` exited {code}"),
+            )
+            .hint("crabbox doctor --provider docker-sandbox"),
+        }
+    }
+}
+
+fn absent(name: &str) -> Failure {
+    Failure::new(
+        Code::NotFound,
+        format!("docker-sandbox sandbox {name:?} is not present in sbx inventory"),
+    )
+}
+
+/// The claim says it; the lease id does as well.
+fn sandbox_name(claim: &Claim) -> &str {
+    let by_id = claim.lease_id.as_str();
+    claim
+        .labels
+        .get(SANDBOX)
+        .map(String::as_str)
+        .or_else(|| by_id.strip_prefix(SPEC.lease_prefix))
+        .unwrap_or(by_id)
+}
+
+fn is_clone(claim: &Claim) -> bool {
+    claim.labels.get(CLONE).is_some_and(|value| value == "true")
+}
+
+/// `crabbox-<repository>-<6 hex>`, with what is too long cut out of the repository's name.
+fn new_name(repository: &str, random: &str) -> String {
+    let mut name = String::new();
+    for c in repository.chars().flat_map(char::to_lowercase) {
+        if c.is_ascii_alphanumeric() {
+            name.push(c);
+        } else if !name.is_empty() && !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    let name = name.trim_matches('-');
+    let name = name.strip_prefix(NAME_PREFIX).unwrap_or(name);
+    let room = MAX_NAME - NAME_PREFIX.len() - 1 - random.len();
+    let name = name.get(..room).unwrap_or(name).trim_matches('-');
+    let name = if name.is_empty() { "repo" } else { name };
+    format!("{NAME_PREFIX}{name}-{random}")
+}
+
+impl Provider for DockerSandbox {
+    fn spec(&self) -> &'static Spec {
+        &SPEC
+    }
+
+    fn validate(&self) -> Result<(), Failure> {
+        self.config.validate()
+    }
+
+    fn intend(&self, workspace: &Workspace) -> Result<Intended, Failure> {
+        self.client()?;
+        self.check_clone(workspace)?;
+        let name = new_name(&workspace.name, &random_hex(3)?);
+        let mut labels = BTreeMap::from([(SANDBOX.to_owned(), name.clone())]);
+        if self.config.clone {
+            labels.insert(CLONE.to_owned(), "true".to_owned());
+        }
+        Ok(Intended {
+            lease_id: LeaseId::parse(&format!("{}{name}", SPEC.lease_prefix))?,
+            scope: String::new(),
+            labels,
+        })
+    }
+
+    fn create(
+        &self,
+        claim: &Claim,
+        workspace: &Workspace,
+        cancel: &Cancel,
+    ) -> Result<BTreeMap<String, String>, Failure> {
+        let argv = argv::create(sandbox_name(claim), &self.config, &workspace.root);
+        self.client()?.change(argv, cancel)?;
+        Ok(BTreeMap::new())
+    }
+
+    fn workdir(&self, workspace: &Workspace) -> PathBuf {
+        self.config
+            .workdir
+            .clone()
+            .unwrap_or_else(|| workspace.root.clone())
+    }
+
+    fn exec(&self, claim: &Claim, exec: Execution<'_>, cancel: &Cancel) -> Result<i32, Failure> {
+        let client = self.client()?;
+        let own = client.is_own(cancel)?;
+        let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
+        let status_file = own.then(|| env_file.path().with_extension("status"));
+        let _status_file = status_file.as_deref().map(RemovedAtEnd);
+        let workdir = exec
+            .workdir
+            .map_or_else(|| self.workdir(exec.workspace), PathBuf::from);
+        let attach = Attach {
+            stdin: !matches!(exec.stdin, Stdin::Null),
+            terminal: exec.terminal,
+        };
+        let name = sandbox_name(claim);
+        let argv = argv::exec(
+            name,
+            &workdir,
+            env_file.path(),
+            status_file.as_deref(),
+            attach,
+            &exec.argv,
+        );
+        let done = client.stream(argv, exec.stdin, exec.stdout, exec.stderr, cancel)?;
+        let code = done.end.code();
+        if code == 0 {
+            return Ok(0);
+        }
+        match status_file.as_deref().map(ended_by) {
+            Some(Some(EndedBy::Command)) => Ok(code),
+            Some(Some(EndedBy::Engine) | None) => Err(self.engine_failure(claim, code, cancel)),
+            // Another engine's codes are also a command's own. Without the sandbox it cannot have been one.
+            None if matches!(code, 1 | 125) => match self.find(name, cancel) {
+                Ok(None) => Err(absent(name)),
+                Err(failure) => Err(failure),
+                Ok(Some(_)) => Ok(code),
+            },
+            None => Ok(code),
+        }
+    }
+
+    fn observe(&self, claims: &[Claim], cancel: &Cancel) -> Result<Vec<Observed>, Failure> {
+        let all = self.client()?.list(cancel)?;
+        let observed = |claim: &Claim| {
+            let name = sandbox_name(claim);
+            match all.iter().find(|one| one.name == name) {
+                Some(listed) => seen(listed),
+                None => Observed {
+                    state: "missing".to_owned(),
+                    phase: Phase::Absent,
+                    labels: BTreeMap::from([(SANDBOX.to_owned(), name.to_owned())]),
+                },
+            }
+        };
+        Ok(claims.iter().map(observed).collect())
+    }
+
+    fn remove(&self, claim: &Claim, cancel: &Cancel) -> Result<(), Failure> {
+        let name = sandbox_name(claim);
+        if self.find(name, cancel)?.is_none() {
+            return Ok(());
+        }
+        let removed = self.client()?.change(argv::remove(name), cancel);
+        // Some versions exit with 0 and remove nothing, others fail where nothing is left to remove: the list decides.
+        match (self.find(name, cancel), removed) {
+            (Ok(None), _) => Ok(()),
+            (Ok(Some(_)), Ok(())) => Err(Failure::new(
+                Code::Provider,
+                format!("`sbx rm --force {name}` succeeded, and the sandbox is still there"),
+            )),
+            (Ok(Some(_)) | Err(_), Err(failure)) | (Err(failure), Ok(())) => Err(failure),
+        }
+        .map_err(|failure| failure.hint(format!("run `sbx rm --force {name}` to retry cleanup")))
+    }
+
+    fn only_by_hand(&self, claim: &Claim) -> Option<String> {
+        is_clone(claim).then(|| "clone mode may hold commits that were not fetched".to_owned())
+    }
+
+    fn keep_after_success(&self, claim: &Claim, stop: &str) -> Option<String> {
+        is_clone(claim).then(|| {
+            format!("docker-sandbox clone run kept sandbox to preserve unfetched commits; cleanup manually with: {stop}")
+        })
+    }
+
+    fn doctor(&self, cancel: &Cancel) -> Vec<Check> {
+        match &self.client {
+            Ok(client) => doctor::checks(client, cancel),
+            Err(failure) => vec![doctor::missing(failure)],
+        }
+    }
+
+    fn ports(
+        &self,
+        claim: &Claim,
+        request: &PortsRequest,
+        cancel: &Cancel,
+    ) -> Result<Vec<u8>, Failure> {
+        let argv = argv::ports(sandbox_name(claim), request);
+        let said = self.client()?.capture(argv, client::LOOK, cancel)?;
+        Ok(said.stdout)
+    }
+
+    fn copy(&self, claim: &Claim, request: &CopyRequest, cancel: &Cancel) -> Result<(), Failure> {
+        self.client()?
+            .change(argv::copy(sandbox_name(claim), request), cancel)
+    }
+}
+
+/// The engine stops a sandbox that nobody uses, and starts it for the next command: stopped is not over.
+fn seen(listed: &Listed) -> Observed {
+    let phase = match listed.state.as_str() {
+        "running" | "ready" | "started" | "active" | "stopped" => Phase::Ready,
+        "expired" | "failed" | "released" | "stopped_with_code" | "terminated" => Phase::Over,
+        _ => Phase::NotYet,
+    };
+    let mut labels = BTreeMap::new();
+    for (key, value) in [
+        (SANDBOX, &listed.name),
+        ("agent", &listed.agent),
+        ("workspace", &listed.workspace),
+        ("isolation", &listed.backend),
+    ] {
+        if !value.is_empty() {
+            labels.insert(key.to_owned(), value.clone());
+        }
+    }
+    Observed {
+        state: listed.state.clone(),
+        phase,
+        labels,
+    }
+}
+
+/// A file that another program writes for us.
+struct RemovedAtEnd<'a>(&'a Path);
+
+impl Drop for RemovedAtEnd<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_they_are_for() {
+        assert_eq!(new_name("my-app", "1a2b3c"), "crabbox-my-app-1a2b3c");
+        assert_eq!(
+            new_name("crabbox-My_App!", "1a2b3c"),
+            "crabbox-my-app-1a2b3c"
+        );
+        assert_eq!(new_name("Ünïcode", "1a2b3c"), "crabbox-n-code-1a2b3c");
+        assert_eq!(new_name("", "1a2b3c"), "crabbox-repo-1a2b3c");
+        let long = new_name(&"x".repeat(200), "1a2b3c");
+        assert_eq!(long.len(), MAX_NAME);
+        assert!(long.ends_with("x-1a2b3c"));
+    }
+
+    #[test]
+    fn bug_13_a_stopped_sandbox_can_run_commands() {
+        let listed = |state: &str| Listed {
+            id: "i".into(),
+            name: "n".into(),
+            state: state.into(),
+            agent: String::new(),
+            workspace: String::new(),
+            backend: String::new(),
+        };
+        assert_eq!(seen(&listed("stopped")).phase, Phase::Ready);
+        assert_eq!(seen(&listed("running")).phase, Phase::Ready);
+        assert_eq!(seen(&listed("failed")).phase, Phase::Over);
+        assert_eq!(seen(&listed("starting")).phase, Phase::NotYet);
+    }
+}

@@ -1,0 +1,290 @@
+//! What `sbx` prints, in all the spellings that are known of it.
+
+use std::collections::BTreeMap;
+
+use crabbox_core::{Code, Failure};
+use serde_json::Value;
+
+/// One sandbox of `sbx ls --json`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub id: String,
+    pub name: String,
+    /// In lower case.
+    pub state: String,
+    pub agent: String,
+    pub workspace: String,
+    /// What isolates it, where the engine says so.
+    pub backend: String,
+}
+
+const WRAPPERS: [&str; 4] = ["sandboxes", "items", "data", "results"];
+
+/// Nothing at all means that there is none; anything that is not a list is not understood.
+pub fn list(bytes: &[u8]) -> Result<Vec<Listed>, Failure> {
+    if bytes.trim_ascii().is_empty() {
+        return Ok(Vec::new());
+    }
+    let value: Value = serde_json::from_slice(bytes)
+        .map_err(|error| malformed("not valid JSON").because(&error))?;
+    let items = match &value {
+        Value::Array(items) => items,
+        Value::Object(object) => WRAPPERS
+            .iter()
+            .find_map(|key| object.get(*key)?.as_array())
+            .ok_or_else(|| malformed("the object has none of sandboxes, items, data, results"))?,
+        Value::Null => return Err(malformed("expected array or object, got null")),
+        Value::Bool(_) => return Err(malformed("expected array or object, got boolean")),
+        Value::Number(_) => return Err(malformed("expected array or object, got number")),
+        Value::String(_) => return Err(malformed("expected array or object, got string")),
+    };
+    Ok(items.iter().filter_map(listed).collect())
+}
+
+fn malformed(reason: &str) -> Failure {
+    Failure::new(
+        Code::ProviderMalformed,
+        format!("parse sbx ls --json output: {reason}"),
+    )
+    .hint("upgrade or inspect the installed sbx CLI")
+}
+
+/// `None` for what is no sandbox: without a name and an id there is nothing to hold on to.
+fn listed(item: &Value) -> Option<Listed> {
+    let object = item.as_object()?;
+    let first = |keys: &[&str]| {
+        keys.iter()
+            .filter_map(|key| object.get(*key).and_then(text))
+            .find(|value| !value.is_empty())
+    };
+    let id = first(&["id", "ID", "sandboxId", "sandbox_id"]);
+    let name = first(&["name", "Name", "sandboxName", "sandbox_name"]);
+    let (id, name) = match (id, name) {
+        (None, None) => return None,
+        (Some(id), None) => (id.clone(), id),
+        (None, Some(name)) => (name.clone(), name),
+        (Some(id), Some(name)) => (id, name),
+    };
+    Some(Listed {
+        id,
+        name,
+        state: first(&["state", "status", "Status"])
+            .map_or_else(|| "unknown".to_owned(), |state| state.to_lowercase()),
+        agent: first(&["agent", "Agent"]).unwrap_or_default(),
+        workspace: first(&["workspace", "workdir", "workingDir", "working_dir"])
+            .unwrap_or_default(),
+        backend: first(&["backend"]).unwrap_or_default(),
+    })
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.trim().to_owned()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// The version that the contract was checked with.
+pub const BASELINE: &str = "0.31.3";
+
+/// `sbx version`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// Its first line that says anything.
+    pub first_line: String,
+    pub engine: Engine,
+    pub compatible: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// Ours says which contracts it keeps.
+    Own,
+    Foreign,
+}
+
+pub fn version(text: &str) -> Version {
+    let first_line = text
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .unwrap_or_default()
+        .to_owned();
+    let says = |line: &str| {
+        line.split(|c: char| c.is_whitespace() || c == ',')
+            .any(|token| token.trim_start_matches('v') == BASELINE)
+    };
+    let lines_of = |word: &'static str| {
+        text.lines()
+            .filter(move |line| line.to_lowercase().contains(word))
+    };
+    let contract = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("contract:"));
+    match contract {
+        Some(kept) => Version {
+            first_line,
+            engine: Engine::Own,
+            compatible: says(kept),
+        },
+        None => Version {
+            first_line,
+            engine: Engine::Foreign,
+            compatible: lines_of("client").any(says) && lines_of("server").any(says),
+        },
+    }
+}
+
+/// What `sbx diagnose --output json` found, by the name of the check.
+pub fn diagnosis(bytes: &[u8]) -> Option<BTreeMap<String, Finding>> {
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let checks = value.get("checks")?.as_array()?;
+    let finding = |check: &Value| {
+        let get = |key| check.get(key).and_then(text).unwrap_or_default();
+        let name = get("name");
+        (!name.is_empty()).then(|| {
+            (
+                name,
+                Finding {
+                    status: get("status").to_lowercase(),
+                    message: get("message"),
+                    hint: get("hint"),
+                },
+            )
+        })
+    };
+    Some(checks.iter().filter_map(finding).collect())
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub status: String,
+    pub message: String,
+    pub hint: String,
+}
+
+/// What to do about an error, by the words of the engine alone: names and paths of the user say nothing.
+pub fn guidance(said: &str) -> Option<&'static str> {
+    let said = said.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if has(&[
+        "not logged in",
+        "login required",
+        "unauthorized",
+        "authentication",
+    ]) {
+        Some("run `sbx login` and retry")
+    } else if has(&["virtualization", "hypervisor", "kvm"]) {
+        Some("enable host virtualization for Docker Sandboxes and retry")
+    } else if has(&["timeout", "timed out"]) {
+        Some("the sandbox control plane did not respond; check it with `sbx diagnose`")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names(json: &str) -> Vec<String> {
+        let all = list(json.as_bytes()).unwrap();
+        all.into_iter().map(|one| one.name).collect()
+    }
+
+    #[test]
+    fn every_wrapper_and_spelling_is_read() {
+        for wrapper in WRAPPERS {
+            assert_eq!(
+                names(&format!(r#"{{"x":1,"{wrapper}":[{{"name":"a"}}]}}"#)),
+                ["a"]
+            );
+        }
+        assert_eq!(
+            names(r#"[{"name":"a"},{"Name":"b"},{"sandboxName":"c"},{"sandbox_name":"d"}]"#),
+            ["a", "b", "c", "d"]
+        );
+        assert_eq!(
+            names(r#"[{"id":"a"},{"ID":"b"},{"sandboxId":7},{"sandbox_id":"d"}]"#),
+            ["a", "b", "7", "d"]
+        );
+        assert_eq!(
+            names(r#"[1,"x",null,{},{"state":"running"},{"name":""}]"#),
+            [""; 0]
+        );
+        assert_eq!(
+            list(br#"[{"sandbox_id":5,"Name":"n","Status":"RUNNING","Agent":"shell","working_dir":"/w"}]"#).unwrap(),
+            [Listed {
+                id: "5".into(),
+                name: "n".into(),
+                state: "running".into(),
+                agent: "shell".into(),
+                workspace: "/w".into(),
+                backend: String::new(),
+            }]
+        );
+        let only = &list(br#"[{"name":"n"}]"#).unwrap()[0];
+        assert_eq!((only.id.as_str(), only.state.as_str()), ("n", "unknown"));
+    }
+
+    #[test]
+    fn nothing_is_none_and_anything_else_is_malformed() {
+        assert_eq!(names(""), [""; 0]);
+        assert_eq!(names(" \n"), [""; 0]);
+        assert_eq!(names("[]"), [""; 0]);
+        for (bad, said) in [
+            ("{}", "the object has none of"),
+            (r#"{"name":"x"}"#, "the object has none of"),
+            (r#"{"sandboxes":null}"#, "the object has none of"),
+            ("5", "got number"),
+            ("null", "got null"),
+            ("[", "not valid JSON"),
+            ("no sandboxes", "not valid JSON"),
+        ] {
+            let failure = list(bad.as_bytes()).unwrap_err();
+            assert_eq!(failure.code, Code::ProviderMalformed);
+            assert!(failure.message.contains(said), "{bad}: {}", failure.message);
+        }
+    }
+
+    #[test]
+    fn compatible_is_both_sides_or_our_own_word() {
+        let both = version("Client Version:  v0.31.3\nServer Version: v0.31.3 linux\n");
+        assert_eq!(both.first_line, "Client Version:  v0.31.3");
+        assert!(both.compatible && both.engine == Engine::Foreign);
+        for other in [
+            "Client Version: v0.31.3\nServer Version: v0.32.0",
+            "sbx version 0.31.3",
+            "client 0.31.30\nserver 0.31.3",
+            "",
+        ] {
+            assert!(!version(other).compatible, "{other}");
+        }
+        let own = version("client: v0.1.0\nserver: unavailable\ncontract: 0.31.3 0.39\n");
+        assert_eq!((own.engine, own.compatible), (Engine::Own, true));
+        assert!(!version("client: v9\ncontract: 0.40\n").compatible);
+    }
+
+    #[test]
+    fn a_diagnosis_is_read_by_name() {
+        let found =
+            diagnosis(br#"{"checks":[{"name":"V","status":"PASS","message":"m"},{"status":"x"}]}"#)
+                .unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found["V"].status, "pass");
+        assert_eq!(diagnosis(b"[]"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_output_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = list(&bytes);
+            let _ = diagnosis(&bytes);
+            let _ = version(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What the user may say about docker-sandbox.
+
+use std::path::{Component, Path, PathBuf};
+
+use crabbox_core::settings::{Kind, Merge, Origin, ProviderTable, Setting, Settings, Trust};
+use crabbox_core::{Code, Failure};
+
+const SECTION: &str = "dockerSandbox";
+
+pub(super) const TABLE: ProviderTable = ProviderTable {
+    name: "docker-sandbox",
+    section: SECTION,
+    settings: ROWS,
+};
+
+const fn row(key: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Setting {
+    Setting::new(Some(SECTION), key, kind, default, help)
+}
+
+const ROWS: &[Setting] = &[
+    row(
+        "cliPath",
+        Kind::Text,
+        "sbx",
+        "The sbx program: a name in PATH or a path",
+    )
+    .env(&["CRABBOX_DOCKER_SANDBOX_CLI"])
+    .flag("docker-sandbox-cli")
+    .trust(Trust::User)
+    .label("cli"),
+    row(
+        "agent",
+        Kind::Text,
+        "shell",
+        "Agent of the sandbox; only shell is supported",
+    )
+    .env(&["CRABBOX_DOCKER_SANDBOX_AGENT"])
+    .flag("docker-sandbox-agent")
+    .creation_only(),
+    row(
+        "template",
+        Kind::OptionalText,
+        "",
+        "Template to make the sandbox from",
+    )
+    .env(&["CRABBOX_DOCKER_SANDBOX_TEMPLATE"])
+    .flag("docker-sandbox-template")
+    .creation_only(),
+    row("cpus", Kind::Count, "0", "Processors; 0 leaves it to sbx")
+        .env(&["CRABBOX_DOCKER_SANDBOX_CPUS"])
+        .flag("docker-sandbox-cpus")
+        .creation_only(),
+    row("memory", Kind::OptionalText, "", "Memory, such as 4g")
+        .env(&["CRABBOX_DOCKER_SANDBOX_MEMORY"])
+        .flag("docker-sandbox-memory")
+        .creation_only(),
+    row(
+        "clone",
+        Kind::Bool,
+        "false",
+        "Work on a clone of the repository instead of the directory itself",
+    )
+    .env(&["CRABBOX_DOCKER_SANDBOX_CLONE"])
+    .flag("docker-sandbox-clone")
+    .creation_only(),
+    row(
+        "workdir",
+        Kind::OptionalText,
+        "",
+        "Where commands run; empty means the repository's own path",
+    )
+    .env(&["CRABBOX_DOCKER_SANDBOX_WORKDIR"])
+    .flag("docker-sandbox-workdir")
+    .trust(Trust::User),
+    row(
+        "extraWorkspaces",
+        Kind::List(Merge::Replace),
+        "",
+        "Further directories to share (can be repeated)",
+    )
+    .env(&["CRABBOX_DOCKER_SANDBOX_EXTRA_WORKSPACES"])
+    .flag("docker-sandbox-extra-workspace")
+    .trust(Trust::User)
+    .creation_only(),
+    row(
+        "mcp",
+        Kind::List(Merge::Replace),
+        "",
+        "MCP servers to attach (can be repeated)",
+    )
+    .env(&["CRABBOX_DOCKER_SANDBOX_MCP"])
+    .flag("docker-sandbox-mcp")
+    .creation_only(),
+    row(
+        "kit",
+        Kind::List(Merge::Replace),
+        "",
+        "Kits to add (can be repeated)",
+    )
+    .env(&["CRABBOX_DOCKER_SANDBOX_KIT"])
+    .flag("docker-sandbox-kit")
+    .creation_only(),
+];
+
+/// The settings, typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Config {
+    pub(super) cli: Cli,
+    pub(super) agent: String,
+    pub(super) template: String,
+    pub(super) cpus: u64,
+    pub(super) memory: String,
+    pub(super) clone: bool,
+    pub(super) workdir: Option<PathBuf>,
+    pub(super) extra_workspaces: Vec<String>,
+    pub(super) mcp: Vec<String>,
+    pub(super) kit: Vec<String>,
+}
+
+/// Which program. Only the default is searched for; what the user names is that or nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cli {
+    Default,
+    Named(PathBuf),
+}
+
+impl Config {
+    pub(super) fn from(settings: &Settings) -> Self {
+        let text = |key| settings.text(SECTION, key).to_owned();
+        let list = |key| settings.list(SECTION, key).to_vec();
+        let cli = match settings.origin(SECTION, "cliPath") {
+            None | Some(Origin::Default) => Cli::Default,
+            Some(_) => Cli::Named(text("cliPath").into()),
+        };
+        Self {
+            cli,
+            agent: text("agent"),
+            template: text("template"),
+            cpus: settings.count(SECTION, "cpus"),
+            memory: text("memory"),
+            clone: settings.flag(SECTION, "clone"),
+            workdir: Some(text("workdir"))
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
+            extra_workspaces: list("extraWorkspaces"),
+            mcp: list("mcp"),
+            kit: list("kit"),
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Failure> {
+        let refuse = |message: String| Err(Failure::new(Code::Config, message));
+        if self.agent != "shell" {
+            let agent = &self.agent;
+            return refuse(format!(
+                "docker-sandbox agent {agent:?} is not supported yet; v1 supports shell only"
+            ));
+        }
+        if let Some(workdir) = &self.workdir {
+            let shown = workdir.display();
+            if !workdir.is_absolute() {
+                return refuse(format!("docker-sandbox workdir `{shown}` must be absolute"));
+            }
+            if is_root(workdir) {
+                return refuse(format!(
+                    "docker-sandbox workdir `{shown}` is too broad; choose a dedicated workspace path"
+                ));
+            }
+        }
+        for (key, entries) in [
+            ("extraWorkspaces", &self.extra_workspaces),
+            ("mcp", &self.mcp),
+            ("kit", &self.kit),
+        ] {
+            for entry in entries {
+                if entry.trim().is_empty() {
+                    return refuse(format!("docker-sandbox {key} has an empty entry"));
+                }
+                // It would be taken for a flag of sbx.
+                if entry.starts_with('-') {
+                    return refuse(format!(
+                        "docker-sandbox {key} entry {entry:?} begins with a hyphen"
+                    ));
+                }
+            }
+        }
+        for (key, value) in [("template", &self.template), ("memory", &self.memory)] {
+            if value.starts_with('-') {
+                return refuse(format!(
+                    "docker-sandbox {key} {value:?} begins with a hyphen"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `/`, however it is written.
+fn is_root(path: &Path) -> bool {
+    let mut depth = 0_usize;
+    for part in path.components() {
+        match part {
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir => depth = depth.saturating_sub(1),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    depth == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            cli: Cli::Default,
+            agent: "shell".into(),
+            template: String::new(),
+            cpus: 0,
+            memory: String::new(),
+            clone: false,
+            workdir: None,
+            extra_workspaces: vec![],
+            mcp: vec![],
+            kit: vec![],
+        }
+    }
+
+    #[test]
+    fn what_sbx_cannot_be_told_is_refused_before_it_is_asked() {
+        config().validate().unwrap();
+        let with = |change: fn(&mut Config)| {
+            let mut changed = config();
+            change(&mut changed);
+            changed.validate().unwrap_err().message
+        };
+        assert_eq!(
+            with(|c| c.agent = "claude".into()),
+            "docker-sandbox agent \"claude\" is not supported yet; v1 supports shell only"
+        );
+        assert_eq!(
+            with(|c| c.workdir = Some("/a/..".into())),
+            "docker-sandbox workdir `/a/..` is too broad; choose a dedicated workspace path"
+        );
+        assert_eq!(
+            with(|c| c.workdir = Some("work".into())),
+            "docker-sandbox workdir `work` must be absolute"
+        );
+        assert_eq!(
+            with(|c| c.mcp = vec![" ".into()]),
+            "docker-sandbox mcp has an empty entry"
+        );
+        assert_eq!(
+            with(|c| c.kit = vec!["--privileged".into()]),
+            "docker-sandbox kit entry \"--privileged\" begins with a hyphen"
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! What a command works with: this machine, the settings that hold here, the provider, the claims.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use crabbox_core::claims::ClaimStore;
+use crabbox_core::git::{Repository, directory_name};
+use crabbox_core::lifecycle::Context;
+use crabbox_core::process::Cancel;
+use crabbox_core::provider::{Provider, Spec, Workspace};
+use crabbox_core::settings::{
+    self, CORE, FlagValue, Owner, Place, ProviderTable, Setting, Settings, SourceFile, Sources,
+    TrustStore,
+};
+use crabbox_core::{Code, Failure};
+use crabbox_providers::docker_sandbox::{DockerSandbox, Places};
+use crabbox_providers::{DEFAULT, SPECS};
+
+use crate::host::Host;
+use crate::ui::Ui;
+
+/// Sections of files for providers that other builds have.
+const ELSEWHERE: &[&str] = &["agentSandbox", "openSandbox"];
+
+pub(crate) struct App<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) ui: &'a Ui,
+    pub(crate) cancel: Cancel,
+}
+
+/// The files that settings come from.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    pub(crate) user: Option<SourceFile>,
+    pub(crate) repository: Vec<SourceFile>,
+}
+
+pub(crate) fn tables() -> Vec<ProviderTable> {
+    SPECS.iter().map(|spec| spec.table).collect()
+}
+
+impl App<'_> {
+    /// The directory that a command is for: the repository, or where we are.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.host
+            .repository()
+            .unwrap_or_else(|| self.host.cwd.clone())
+    }
+
+    pub(crate) fn settings(&self, matches: &ArgMatches) -> Result<Settings, Failure> {
+        self.load(&flags(matches))
+    }
+
+    pub(crate) fn load(&self, flags: &[FlagValue]) -> Result<Settings, Failure> {
+        let files = self.files()?;
+        let sources = Sources {
+            user: files.user.as_ref(),
+            repository: &files.repository,
+            environment: &self.host.texts(),
+            flags,
+            trust: &TrustStore::read(&self.host.state())?,
+            default_provider: DEFAULT,
+            configured: &[],
+            elsewhere: ELSEWHERE,
+        };
+        settings::load(CORE, &tables(), &sources)
+    }
+
+    pub(crate) fn user_file(&self) -> PathBuf {
+        settings::user_file(&self.host.config_home())
+    }
+
+    pub(crate) fn files(&self) -> Result<Files, Failure> {
+        let user = self.user_file();
+        let root = self.host.repository();
+        if let Some(named) = self
+            .host
+            .get("CRABBOX_CONFIG")
+            .filter(|path| !path.is_empty())
+        {
+            return self.named_file(&self.host.cwd.join(named), &user, root.as_deref());
+        }
+        let mut files = Files {
+            user: read(&user)?,
+            repository: Vec::new(),
+        };
+        for path in settings::repository_files(&self.root()) {
+            files.repository.extend(read(&path)?);
+        }
+        Ok(files)
+    }
+
+    /// The file of `CRABBOX_CONFIG` stands for all others.
+    fn named_file(&self, path: &Path, user: &Path, root: Option<&Path>) -> Result<Files, Failure> {
+        let Some(file) = read(path)? else {
+            let message = format!(
+                "CRABBOX_CONFIG names `{}`, which does not exist",
+                path.display()
+            );
+            return Err(Failure::new(Code::Config, message));
+        };
+        let owner = settings::owner_of(&place(path), &place(user), root.map(place).as_ref());
+        Ok(match owner {
+            Owner::User => Files {
+                user: Some(file),
+                repository: Vec::new(),
+            },
+            Owner::Repository => Files {
+                user: None,
+                repository: vec![file],
+            },
+        })
+    }
+
+    pub(crate) fn spec(&self, name: &str) -> Result<&'static Spec, Failure> {
+        let wanted = name.trim().to_lowercase();
+        if let Some(spec) = SPECS.iter().find(|spec| spec.name == wanted) {
+            return Ok(spec);
+        }
+        let known: Vec<_> = SPECS.iter().map(|spec| spec.name).collect();
+        let message = format!("unknown provider {name:?}");
+        let failure = Failure::new(Code::UnknownProvider, message);
+        Err(match wanted.as_str() {
+            "docker" | "container" | "local-docker" => {
+                failure.hint("local-container is not part of this build; use docker-sandbox")
+            }
+            _ => failure.hint(format!("providers: {}", known.join(", "))),
+        })
+    }
+
+    pub(crate) fn provider(&self, settings: &Settings) -> Result<Box<dyn Provider>, Failure> {
+        let spec = self.spec(settings.provider())?;
+        let target = settings.text(None, "target");
+        if target != "linux" {
+            let message = format!(
+                "provider={} managed provisioning supports target=linux only",
+                spec.name
+            );
+            return Err(Failure::new(Code::Unsupported, message));
+        }
+        let places = Places {
+            path: self.host.get("PATH").unwrap_or_default().to_os_string(),
+            beside: self.host.beside.clone(),
+        };
+        let env = self.host.env.clone();
+        Ok(Box::new(DockerSandbox::new(
+            settings,
+            &places,
+            &self.host.state(),
+            env,
+        )))
+    }
+
+    pub(crate) fn store(&self) -> ClaimStore {
+        ClaimStore::open(&self.host.state())
+    }
+
+    pub(crate) fn context<'c>(
+        &'c self,
+        provider: &'c dyn Provider,
+        store: &'c ClaimStore,
+    ) -> Context<'c> {
+        Context {
+            provider,
+            store,
+            cancel: &self.cancel,
+            report: self.ui,
+        }
+    }
+
+    /// For a new sandbox, which is named after the repository.
+    pub(crate) fn named_workspace(&self) -> Result<Workspace, Failure> {
+        let root = self.root();
+        let name = match self.host.repository() {
+            Some(_) => match Repository::discover(&root, &self.host.env)? {
+                Some(repository) => repository.name()?,
+                None => directory_name(&root),
+            },
+            None => directory_name(&root),
+        };
+        Ok(Workspace::new(&root, name))
+    }
+
+    pub(crate) fn workspace(&self) -> Workspace {
+        let root = self.root();
+        let name = directory_name(&root);
+        Workspace::new(&root, name)
+    }
+}
+
+fn place(path: &Path) -> Place {
+    Place {
+        given: path.to_path_buf(),
+        canonical: fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()),
+    }
+}
+
+/// `None` when there is no such file.
+fn read(path: &Path) -> Result<Option<SourceFile>, Failure> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(SourceFile {
+            canonical: place(path).canonical,
+            path: path.to_path_buf(),
+            bytes,
+        })),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => {
+            let message = format!("cannot read config `{}`", path.display());
+            Err(Failure::new(Code::Config, message).because(&error))
+        }
+    }
+}
+
+/// All rows that have a flag.
+pub(crate) fn flagged() -> impl Iterator<Item = &'static Setting> {
+    let providers = SPECS.iter().flat_map(|spec| spec.table.settings);
+    CORE.iter()
+        .chain(providers)
+        .filter(|setting| setting.flag.is_some())
+}
+
+/// The settings that stand on the command line.
+fn flags(matches: &ArgMatches) -> Vec<FlagValue> {
+    let mut found = Vec::new();
+    for flag in flagged().filter_map(|setting| setting.flag) {
+        let here = matches.try_contains_id(flag).is_ok()
+            && matches.value_source(flag) == Some(ValueSource::CommandLine);
+        if !here {
+            continue;
+        }
+        for value in matches.get_many::<String>(flag).into_iter().flatten() {
+            found.push(FlagValue {
+                flag: flag.to_owned(),
+                value: value.clone(),
+            });
+        }
+    }
+    found
+}

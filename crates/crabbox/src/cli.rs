@@ -1,0 +1,361 @@
+//! The command line: what it may look like, and who answers it.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use crabbox_core::Failure;
+use crabbox_core::settings::{Kind, Setting};
+use crabbox_providers::{DEFAULT, SPECS};
+
+use crate::app::{App, flagged};
+use crate::commands::{
+    claims, cleanup, completion, config, cp, doctor, history, list, logs, ports, providers, run,
+    status, stop, sync_plan, trust, warmup,
+};
+use crate::refusals::{self, Of};
+
+/// Which settings a command has flags for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flags {
+    /// All of them: it may make a sandbox.
+    Creation,
+    /// Without those that only matter to a new sandbox.
+    Use,
+    None,
+}
+
+type Answer = fn(&App<'_>, &ArgMatches) -> Result<u8, Failure>;
+
+struct Entry {
+    name: &'static str,
+    command: fn(&'static str) -> Command,
+    flags: Flags,
+    answer: Answer,
+}
+
+/// One that is described by a struct.
+fn described<A: Args>(name: &'static str) -> Command {
+    A::augment_args(Command::new(name))
+}
+
+/// What the struct makes of the command line.
+pub(crate) fn parsed<A: FromArgMatches>(matches: &ArgMatches) -> Result<A, Failure> {
+    A::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string()))
+}
+
+const ENTRIES: &[Entry] = &[
+    Entry {
+        name: "run",
+        command: |name| refusals::add(described::<run::Args>(name), Of::Run),
+        flags: Flags::Creation,
+        answer: run::answer,
+    },
+    Entry {
+        name: "warmup",
+        command: |name| refusals::add(described::<warmup::Args>(name), Of::Warmup),
+        flags: Flags::Creation,
+        answer: warmup::answer,
+    },
+    Entry {
+        name: "list",
+        command: |name| described::<list::Args>(name).visible_alias("ls"),
+        flags: Flags::Use,
+        answer: list::answer,
+    },
+    Entry {
+        name: "status",
+        command: described::<status::Args>,
+        flags: Flags::Use,
+        answer: status::answer,
+    },
+    Entry {
+        name: "stop",
+        command: |name| described::<stop::Args>(name).visible_alias("release"),
+        flags: Flags::Use,
+        answer: stop::answer,
+    },
+    Entry {
+        name: "cleanup",
+        command: described::<cleanup::Args>,
+        flags: Flags::Use,
+        answer: cleanup::answer,
+    },
+    Entry {
+        name: "ports",
+        command: described::<ports::Args>,
+        flags: Flags::Use,
+        answer: ports::answer,
+    },
+    Entry {
+        name: "cp",
+        command: described::<cp::Args>,
+        flags: Flags::Use,
+        answer: cp::answer,
+    },
+    Entry {
+        name: "history",
+        command: described::<history::Args>,
+        flags: Flags::None,
+        answer: history::answer,
+    },
+    Entry {
+        name: "logs",
+        command: described::<logs::Args>,
+        flags: Flags::None,
+        answer: logs::answer,
+    },
+    Entry {
+        name: "doctor",
+        command: described::<doctor::Args>,
+        flags: Flags::Creation,
+        answer: doctor::answer,
+    },
+    Entry {
+        name: "providers",
+        command: providers::command,
+        flags: Flags::None,
+        answer: providers::answer,
+    },
+    Entry {
+        name: "config",
+        command: config::command,
+        flags: Flags::None,
+        answer: config::answer,
+    },
+    Entry {
+        name: "claims",
+        command: claims::command,
+        flags: Flags::None,
+        answer: claims::answer,
+    },
+    Entry {
+        name: "sync-plan",
+        command: described::<sync_plan::Args>,
+        flags: Flags::Use,
+        answer: sync_plan::answer,
+    },
+    Entry {
+        name: "trust",
+        command: described::<trust::Args>,
+        flags: Flags::None,
+        answer: trust::answer,
+    },
+    Entry {
+        name: "completion",
+        command: described::<completion::Args>,
+        flags: Flags::None,
+        answer: completion::answer,
+    },
+    Entry {
+        name: "version",
+        command: |name| Command::new(name).about("Print the version"),
+        flags: Flags::None,
+        answer: |app, _| {
+            app.ui.data(&format!("{VERSION}\n"))?;
+            Ok(0)
+        },
+    },
+];
+
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Commands of the original that need what this program does not have.
+const ELSEWHERE: &[&str] = &[
+    "ssh",
+    "connect",
+    "open",
+    "tunnel",
+    "watch",
+    "vnc",
+    "webvnc",
+    "code",
+    "egress",
+    "screenshot",
+    "inspect",
+    "heartbeat",
+    "cache",
+    "checkpoint",
+    "shard",
+    "actions",
+    "desktop",
+    "prewarm",
+    "pause",
+    "resume",
+];
+const BROKER: &[&str] = &[
+    "events", "attach", "results", "usage", "share", "unshare", "whoami",
+];
+
+/// The tree, with the provider's flags shown only for the chosen one.
+pub(crate) fn tree(chosen: &str) -> Command {
+    let root = Command::new("crabbox")
+        .about("Run commands and coding agents in sandboxes")
+        .after_help("Try: crabbox run -- cargo test")
+        .version(VERSION)
+        .disable_version_flag(true)
+        .arg(
+            Arg::new("version")
+                .short('v')
+                .long("version")
+                .action(ArgAction::SetTrue)
+                .help("Print the version"),
+        )
+        .subcommand_required(false)
+        .infer_long_args(false);
+    ENTRIES.iter().fold(root, |root, entry| {
+        root.subcommand(with_flags((entry.command)(entry.name), entry.flags, chosen))
+    })
+}
+
+/// The same, for a command below another one.
+pub(crate) fn with_setting_flags(command: Command, chosen: &str) -> Command {
+    with_flags(command, Flags::Creation, chosen)
+}
+
+fn with_flags(command: Command, flags: Flags, chosen: &str) -> Command {
+    let wanted = |setting: &&Setting| match flags {
+        Flags::Creation => true,
+        Flags::Use => !setting.creation_only,
+        Flags::None => false,
+    };
+    flagged().filter(wanted).fold(command, |command, setting| {
+        command.arg(flag(setting, chosen))
+    })
+}
+
+fn flag(setting: &'static Setting, chosen: &str) -> Arg {
+    let name = setting.flag.unwrap_or_default();
+    let owner = SPECS
+        .iter()
+        .find(|spec| Some(spec.table.section) == setting.section);
+    let hidden = owner.is_some_and(|spec| spec.name != chosen);
+    let arg = Arg::new(name).long(name).help(setting.help).hide(hidden);
+    let arg = match owner {
+        Some(spec) => arg.help_heading(spec.name),
+        None => arg.help_heading("Settings"),
+    };
+    match setting.kind {
+        Kind::Bool => arg
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .value_name("BOOL")
+            .action(ArgAction::Set),
+        Kind::List(_) => arg.value_name("VALUE").action(ArgAction::Append),
+        Kind::Duration | Kind::Lifetime(_) => arg.value_name("DURATION").action(ArgAction::Set),
+        Kind::Count => arg.value_name("N").action(ArgAction::Set),
+        Kind::Text | Kind::OptionalText | Kind::Name | Kind::Url => {
+            arg.value_name("VALUE").action(ArgAction::Set)
+        }
+    }
+}
+
+/// Which provider's flags `--help` shows.
+pub(crate) fn chosen(args: &[OsString], env: Option<&str>) -> String {
+    let texts: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+    let mut words = texts.iter().take_while(|word| *word != "--");
+    while let Some(word) = words.next() {
+        let name = word.trim_start_matches('-');
+        if name.len() == word.len() {
+            continue;
+        }
+        if let Some(value) = name.strip_prefix("provider=") {
+            return value.to_lowercase();
+        }
+        if name == "provider"
+            && let Some(value) = words.next()
+        {
+            return value.to_lowercase();
+        }
+    }
+    env.filter(|name| !name.is_empty())
+        .map_or_else(|| DEFAULT.to_owned(), str::to_lowercase)
+}
+
+/// Finds who answers. `None` for a name that is no command of ours.
+pub(crate) fn answer(
+    app: &App<'_>,
+    name: &str,
+    matches: &ArgMatches,
+) -> Option<Result<u8, Failure>> {
+    let entry = ENTRIES.iter().find(|entry| entry.name == name)?;
+    Some((entry.answer)(app, matches))
+}
+
+/// Why a command of the original is not here; `None` when it is none of its commands.
+pub(crate) fn not_here(name: &str) -> Option<Failure> {
+    use crabbox_core::Code;
+    if ELSEWHERE.contains(&name) {
+        let message = format!(
+            "provider={DEFAULT} does not support {name}: it requires an SSH lease provider"
+        );
+        return Some(
+            Failure::new(Code::Unsupported, message).hint("crabbox run --id <slug> -- <command>"),
+        );
+    }
+    if BROKER.contains(&name) {
+        let failure = Failure::new(
+            Code::Unsupported,
+            "command requires a configured coordinator",
+        );
+        return Some(failure.hint("crabbox history shows the runs of this machine"));
+    }
+    if ["job", "bench", "verify", "init"].contains(&name) {
+        let message = format!("`crabbox {name}` comes with a later version");
+        return Some(Failure::new(Code::Unsupported, message));
+    }
+    None
+}
+
+/// Long flags with one hyphen, as the original also takes them: up to the first word that is no flag.
+pub(crate) fn with_two_hyphens(tree: &Command, args: Vec<OsString>) -> Vec<OsString> {
+    let mut command = tree;
+    let mut out = Vec::with_capacity(args.len());
+    let mut rest = args.into_iter();
+    out.extend(rest.next());
+    let mut value_follows = false;
+    for arg in rest.by_ref() {
+        let Some(text) = arg.to_str().map(str::to_owned) else {
+            out.push(arg);
+            break;
+        };
+        if value_follows {
+            value_follows = false;
+            out.push(arg);
+            continue;
+        }
+        if text == "--" {
+            out.push(arg);
+            break;
+        }
+        if !text.starts_with('-') {
+            out.push(arg);
+            match command.find_subcommand(&text) {
+                Some(below) => command = below,
+                None => break,
+            }
+            continue;
+        }
+        let (name, value) = match text.trim_start_matches('-').split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+            None => (text.trim_start_matches('-').to_owned(), None),
+        };
+        let known = command
+            .get_arguments()
+            .find(|arg| arg.get_long() == Some(&name));
+        match known {
+            Some(known) => {
+                value_follows = value.is_none()
+                    && known.get_action().takes_values()
+                    && !known.is_require_equals_set();
+                out.push(match value {
+                    Some(value) => format!("--{name}={value}").into(),
+                    None => format!("--{name}").into(),
+                });
+            }
+            None => out.push(arg),
+        }
+    }
+    out.extend(rest);
+    out
+}

@@ -1,0 +1,41 @@
+//! `crabbox config show|path`
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use crabbox_core::Failure;
+use crabbox_core::settings::{show_json, show_text};
+use crabbox_providers::DEFAULT;
+
+use crate::app::App;
+use crate::cli::with_setting_flags;
+
+pub(crate) fn command(name: &'static str) -> Command {
+    let show = Command::new("show")
+        .about("Show every setting and where it came from")
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("As JSON, with the origin of each value"),
+        );
+    Command::new(name)
+        .about("Show the settings that hold here")
+        .subcommand_required(true)
+        .subcommand(with_setting_flags(show, DEFAULT))
+        .subcommand(Command::new("path").about("Print the path of the user's file"))
+}
+
+pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+    match matches.subcommand() {
+        Some(("show", matches)) => {
+            let settings = app.settings(matches)?;
+            app.provider(&settings)?.validate()?;
+            if matches.get_flag("json") {
+                app.ui.json(&show_json(&settings))?;
+            } else {
+                app.ui.data(&show_text(&settings, &app.user_file()))?;
+            }
+        }
+        _ => app.ui.data(&format!("{}\n", app.user_file().display()))?,
+    }
+    Ok(0)
+}

@@ -1,0 +1,64 @@
+//! `crabbox history`
+
+use clap::ArgMatches;
+use crabbox_core::Failure;
+use crabbox_core::history::{Bounds, Ledger, Record};
+use serde_json::json;
+
+use crate::app::App;
+use crate::cli::parsed;
+
+/// List the runs of this machine, newest first
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+    /// Only runs with this label
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+    let args: Args = parsed(matches)?;
+    let ledger = Ledger::new(&app.host.state(), Bounds::default());
+    let mut listing = ledger.list()?;
+    if let Some(label) = &args.label {
+        listing.runs.retain(|run| run.label.as_ref() == Some(label));
+    }
+    listing.runs.truncate(args.limit);
+    for problem in &listing.problems {
+        app.ui.say(&format!(
+            "warning: run {}: {}",
+            problem.run_id, problem.reason
+        ));
+    }
+    if args.json {
+        app.ui.json(&json!({"version": 1, "runs": listing.runs}))?;
+    } else {
+        let lines: String = listing.runs.iter().map(line).collect();
+        app.ui.data(&lines)?;
+    }
+    Ok(0)
+}
+
+fn line(run: &Record) -> String {
+    let code = run
+        .exit_code
+        .map_or_else(|| "-".to_owned(), |code| code.to_string());
+    let took = run
+        .timing
+        .as_ref()
+        .map_or_else(|| "-".to_owned(), |timing| format!("{}ms", timing.total_ms));
+    let slug = if run.slug.is_empty() { "-" } else { &run.slug };
+    format!(
+        "{} {:<11} exit={code:<3} {took:>8} {} slug={slug} {}\n",
+        run.run_id,
+        run.run_status.as_str(),
+        run.started_at,
+        run.command
+    )
+}

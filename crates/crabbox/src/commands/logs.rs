@@ -1,0 +1,43 @@
+//! `crabbox logs`
+
+use std::io::Read;
+
+use clap::ArgMatches;
+use crabbox_core::history::{Bounds, Ledger};
+use crabbox_core::process::Stream;
+use crabbox_core::{Code, Failure};
+
+use crate::app::App;
+use crate::cli::parsed;
+
+/// Print what a run wrote
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Its stderr instead of its stdout
+    #[arg(long)]
+    stderr: bool,
+    /// Failures as JSON
+    #[arg(long)]
+    json: bool,
+    /// The run: its id or the beginning of it, a slug, or `latest`
+    #[arg(value_name = "RUN", default_value = "latest")]
+    run: String,
+}
+
+pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+    let args: Args = parsed(matches)?;
+    let ledger = Ledger::new(&app.host.state(), Bounds::default());
+    let record = ledger.find(&args.run)?;
+    let stream = if args.stderr {
+        Stream::Stderr
+    } else {
+        Stream::Stdout
+    };
+    let mut text = Vec::new();
+    ledger
+        .read_log(&record.run_id, stream)?
+        .read_to_end(&mut text)
+        .map_err(|error| Failure::new(Code::State, "cannot read the log").because(&error))?;
+    app.ui.bytes(&text)?;
+    Ok(0)
+}

@@ -1,0 +1,66 @@
+//! `crabbox ports`
+
+use clap::ArgMatches;
+use crabbox_core::provider::PortsRequest;
+use crabbox_core::{Code, Failure};
+use serde_json::Value;
+
+use super::routing;
+use crate::app::App;
+use crate::cli::parsed;
+
+/// List, publish or unpublish ports of a sandbox
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The lease: its slug, id or sandbox name
+    #[arg(long, value_name = "LEASE", required = true)]
+    id: String,
+    /// Port to publish (can be repeated)
+    #[arg(long, value_name = "PORT")]
+    publish: Vec<String>,
+    /// Port to take back (can be repeated)
+    #[arg(long, value_name = "PORT")]
+    unpublish: Vec<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+    let args: Args = parsed(matches)?;
+    if !args.publish.is_empty() && !args.unpublish.is_empty() {
+        return Err(Failure::usage(
+            "use either --publish or --unpublish, not both",
+        ));
+    }
+    let settings = routing::settings_for(app, matches, &args.id)?;
+    let provider = app.provider(&settings)?;
+    let store = app.store();
+    let claim = app.context(&*provider, &store).find(&args.id)?;
+    let request = PortsRequest {
+        publish: args.publish,
+        unpublish: args.unpublish,
+        json: args.json,
+    };
+    let said = provider.ports(&claim, &request, &app.cancel)?;
+    if args.json {
+        if said.trim_ascii().is_empty() {
+            app.ui.data("[]\n")?;
+            return Ok(0);
+        }
+        let value: Value = serde_json::from_slice(&said).map_err(|error| {
+            Failure::new(Code::ProviderMalformed, "parse sbx ports --json output").because(&error)
+        })?;
+        app.ui.json(&value)?;
+        return Ok(0);
+    }
+    let text = String::from_utf8_lossy(&said);
+    let lines: String = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(|line| format!("{line}\n"))
+        .collect();
+    app.ui.data(&lines)?;
+    Ok(0)
+}

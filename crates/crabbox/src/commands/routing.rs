@@ -1,0 +1,43 @@
+//! Which provider a command is for: the one on the command line, the one of the claim, the configured one.
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use crabbox_core::claims::Among;
+use crabbox_core::settings::{FlagValue, Settings};
+use crabbox_core::{Code, Failure};
+
+use crate::app::App;
+
+/// The settings for a lease that exists. Its claim knows the provider better than any configuration does.
+pub(super) fn settings_for(
+    app: &App<'_>,
+    matches: &ArgMatches,
+    identifier: &str,
+) -> Result<Settings, Failure> {
+    let settings = app.settings(matches)?;
+    if matches.value_source("provider") == Some(ValueSource::CommandLine) {
+        return Ok(settings);
+    }
+    let Some(claim) = app.store().find(identifier, Among::AllProviders)? else {
+        return Ok(settings);
+    };
+    if claim.provider == settings.provider() {
+        return Ok(settings);
+    }
+    app.load(&[FlagValue {
+        flag: "provider".to_owned(),
+        value: claim.provider,
+    }])
+}
+
+/// `--id X` or `X`, and only one of them.
+pub(super) fn identifier<'a>(
+    flag: Option<&'a String>,
+    word: Option<&'a String>,
+    usage: &str,
+) -> Result<&'a str, Failure> {
+    match (flag, word) {
+        (Some(id), None) | (None, Some(id)) if !id.is_empty() => Ok(id),
+        _ => Err(Failure::new(Code::Usage, format!("usage: {usage}"))),
+    }
+}

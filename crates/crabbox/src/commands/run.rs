@@ -1,0 +1,399 @@
+//! `crabbox run`
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::ArgMatches;
+use crabbox_core::claims::{Claim, Reclaim, Slug, SlugChoice, run_id};
+use crabbox_core::command::{RemoteCommand, Shell, display};
+use crabbox_core::env;
+use crabbox_core::history::{ActiveRun, Begin, Bounds, Finish, Ledger, LogTee};
+use crabbox_core::lifecycle::{self, Keep, Outcome, RunRequest, Session, Streams, Target, Terms};
+use crabbox_core::process::{Output, Stdin, Stream};
+use crabbox_core::redact::Redactor;
+use crabbox_core::settings::Settings;
+use crabbox_core::{Code, Failure};
+use jiff::Timestamp;
+
+use super::forwarding::Forwarding;
+use super::routing;
+use crate::app::App;
+use crate::cli::parsed;
+use crate::refusals::{self, Of};
+
+/// Run a command in a sandbox
+///
+/// Makes a sandbox with the repository in it, runs the command, mirrors its exit code, and removes the sandbox.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "crabbox run [OPTIONS] -- COMMAND [ARG...]")]
+pub(crate) struct Args {
+    /// Run in a lease that exists: its slug, id or sandbox name
+    #[arg(long, value_name = "LEASE")]
+    id: Option<String>,
+    /// Name of the new lease
+    #[arg(long, value_name = "NAME")]
+    slug: Option<String>,
+    /// Keep the new sandbox
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", hide_possible_values = true)]
+    keep: Option<bool>,
+    /// Keep the new sandbox if anything fails
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", hide_possible_values = true)]
+    keep_on_failure: Option<bool>,
+    /// Take over a lease of another repository
+    #[arg(long)]
+    reclaim: bool,
+    /// The words are a script for a login shell
+    #[arg(long)]
+    shell: bool,
+    /// Give the command a terminal
+    #[arg(short = 't', long)]
+    tty: bool,
+    /// Directory to run in [default: the repository]
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<String>,
+    /// Variables to pass on, `NAME*` for a beginning (can be repeated)
+    #[arg(long, value_name = "NAME,...")]
+    allow_env: Vec<String>,
+    /// File with variables; the allowed ones are passed on (can be repeated)
+    #[arg(long, value_name = "FILE")]
+    env_from_profile: Vec<String>,
+    /// A word about this run, for history and timing
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    /// Group of leases that this one belongs to
+    #[arg(long, value_name = "NAME")]
+    pond: Option<String>,
+    /// Write which lease was used to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    lease_output: Option<PathBuf>,
+    /// Print how long everything took, as one line of JSON
+    #[arg(long)]
+    timing_json: bool,
+    /// Failures as JSON
+    #[arg(long)]
+    json: bool,
+    #[arg(long, hide = true)]
+    no_sync: bool,
+    #[arg(long, hide = true)]
+    no_hydrate: bool,
+    #[arg(long, hide = true)]
+    debug: bool,
+    #[arg(long, hide = true)]
+    preflight: bool,
+    /// The command
+    #[arg(
+        value_name = "COMMAND",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    words: Vec<String>,
+}
+
+pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+    let args: Args = parsed(matches)?;
+    let slug = usage(app, &args)?;
+    let settings = match &args.id {
+        Some(id) => routing::settings_for(app, matches, id)?,
+        None => app.settings(matches)?,
+    };
+    let provider = app.provider(&settings)?;
+    let spec = provider.spec();
+    refusals::check(matches, Of::Run, spec)?;
+    provider.validate()?;
+    let shell = if args.shell {
+        Shell::Asked
+    } else {
+        Shell::Auto
+    };
+    let command = RemoteCommand::build(&args.words, shell, spec.command)?;
+    let lease_output = match &args.lease_output {
+        Some(path) => Some(LeaseOutput::prepare(&app.host.cwd.join(path))?),
+        None => None,
+    };
+    let forwarding = Forwarding::new(
+        app,
+        &settings,
+        &args.allow_env,
+        &args.env_from_profile,
+        spec.credentials,
+    )?;
+    let workspace = match args.id {
+        Some(_) => app.workspace(),
+        None => app.named_workspace()?,
+    };
+    prelude(app, &args, spec.name);
+
+    // From here on something may be made.
+    let redactor = Redactor::new(forwarding.secrets(app));
+    app.ui.hide(redactor.clone());
+    let run_id = run_id()?;
+    let shown = display(&args.words);
+    let history = begin(app, &settings, &args, &run_id, &shown, redactor);
+    let history = RefCell::new(history);
+    let env = |claim: &Claim| {
+        if let Some(run) = history.borrow_mut().as_mut() {
+            let slug = claim.slug.as_ref().map_or("", |slug| slug.as_str());
+            let _ = run.leased(claim.lease_id.as_str(), slug); // told at the end
+        }
+        forwarding.for_lease(app, &run_id, claim)
+    };
+    let streams = streams(app, &args, history.borrow().as_ref())?;
+    let request = RunRequest {
+        run_id: run_id.clone(),
+        workspace: &workspace,
+        target: target(&args, &settings, slug),
+        keep: keep(&args),
+        argv: command.argv(),
+        shown,
+        workdir: args.workdir.clone(),
+        label: args.label.clone(),
+        env: &env,
+        say_env: forwarding.asked,
+        streams,
+    };
+    let store = app.store();
+    let outcome = lifecycle::run(app.context(&*provider, &store), request);
+    finish(app, &args, history.into_inner(), lease_output, &outcome)?;
+    match outcome.ended {
+        Ok(0) => Ok(0),
+        Ok(code) => {
+            app.ui.say(&format!("{} run exited {code}", spec.name));
+            Ok(u8::try_from(code).unwrap_or(1))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What can be wrong with the words alone.
+fn usage(app: &App<'_>, args: &Args) -> Result<SlugChoice, Failure> {
+    let slug = requested_slug(args.slug.as_deref())?;
+    if args.slug.is_some() && args.id.is_some() {
+        return Err(Failure::usage(
+            "--slug only applies when creating a new lease; leave it out with --id",
+        ));
+    }
+    if args.words.is_empty() {
+        return Err(Failure::usage("usage: crabbox run [flags] -- <command...>"));
+    }
+    if args.tty && !app.host.stdin_is_terminal {
+        return Err(Failure::usage("--tty needs a terminal on stdin").hint("leave out `-t`"));
+    }
+    Ok(slug)
+}
+
+/// What earlier runs left, and what is only said.
+fn prelude(app: &App<'_>, args: &Args, provider: &str) {
+    for failure in env::sweep(&app.host.state()) {
+        app.ui.say(&format!("warning: {failure}"));
+    }
+    if args.preflight {
+        app.ui.say(&format!(
+            "remote preflight provider={provider} delegated unsupported; provider owns workspace and command transport"
+        ));
+    }
+}
+
+pub(super) fn requested_slug(slug: Option<&str>) -> Result<SlugChoice, Failure> {
+    Ok(match slug {
+        Some(text) => SlugChoice::Requested(Slug::request(text)?),
+        None => SlugChoice::Generated,
+    })
+}
+
+pub(super) fn terms(
+    settings: &Settings,
+    slug: SlugChoice,
+    keep: bool,
+    pond: Option<&str>,
+) -> Terms {
+    let pond = pond.map(|pond| ("pond".to_owned(), pond.to_owned()));
+    Terms {
+        slug,
+        ttl: settings.duration(None, "ttl"),
+        idle_timeout: settings.duration(None, "idleTimeout"),
+        keep,
+        labels: pond.into_iter().collect::<BTreeMap<_, _>>(),
+    }
+}
+
+fn target(args: &Args, settings: &Settings, slug: SlugChoice) -> Target {
+    match &args.id {
+        Some(id) => Target::Reuse {
+            identifier: id.clone(),
+            reclaim: if args.reclaim {
+                Reclaim::Yes
+            } else {
+                Reclaim::No
+            },
+            idle_timeout: settings.duration(None, "idleTimeout"),
+        },
+        None => Target::Fresh(terms(
+            settings,
+            slug,
+            keep(args) == Keep::Yes,
+            args.pond.as_deref(),
+        )),
+    }
+}
+
+fn keep(args: &Args) -> Keep {
+    match (args.keep, args.keep_on_failure) {
+        (Some(true), _) => Keep::Yes,
+        (_, Some(true)) => Keep::OnFailure,
+        _ => Keep::No,
+    }
+}
+
+/// A record of the run. Without one the run goes on.
+fn begin(
+    app: &App<'_>,
+    settings: &Settings,
+    args: &Args,
+    run_id: &str,
+    shown: &str,
+    redactor: Redactor,
+) -> Option<ActiveRun> {
+    let ledger = Ledger::new(&app.host.state(), Bounds::default());
+    let begin = Begin {
+        run_id: run_id.to_owned(),
+        provider: settings.provider().to_owned(),
+        lease_id: String::new(),
+        slug: String::new(),
+        repo_root: app.root().display().to_string(),
+        command: shown.to_owned(),
+        label: args.label.clone(),
+        started_at: Timestamp::now(),
+    };
+    match ledger.begin(begin, redactor) {
+        Ok(run) => Some(run),
+        Err(failure) => {
+            app.ui
+                .say(&format!("warning: this run is not recorded: {failure}"));
+            None
+        }
+    }
+}
+
+/// A terminal is handed over; anything else is passed on and written down on the way.
+fn streams(app: &App<'_>, args: &Args, run: Option<&ActiveRun>) -> Result<Streams, Failure> {
+    if args.tty {
+        return Ok(Streams {
+            stdin: Stdin::Inherit,
+            terminal: true,
+            stdout: Output::Inherit,
+            stderr: Output::Inherit,
+        });
+    }
+    // Whoever reads a terminal in the background would be stopped.
+    let stdin = if app.host.stdin_is_terminal {
+        Stdin::Null
+    } else {
+        Stdin::Inherit
+    };
+    let tee = |stream| -> Result<Output, Failure> {
+        let Some(run) = run else {
+            return Ok(Output::Inherit);
+        };
+        let own = match stream {
+            Stream::Stdout => rustix::io::dup(rustix::stdio::stdout()),
+            Stream::Stderr => rustix::io::dup(rustix::stdio::stderr()),
+        };
+        let own = own
+            .map_err(|error| Failure::new(Code::Local, "cannot pass output on").because(&error))?;
+        Ok(Output::To(Box::new(LogTee::new(
+            File::from(own),
+            run.log(stream),
+        ))))
+    };
+    Ok(Streams {
+        stdin,
+        terminal: false,
+        stdout: tee(Stream::Stdout)?,
+        stderr: tee(Stream::Stderr)?,
+    })
+}
+
+/// What is left to write after the run: the session, the record, the timing.
+fn finish(
+    app: &App<'_>,
+    args: &Args,
+    history: Option<ActiveRun>,
+    lease_output: Option<LeaseOutput>,
+    outcome: &Outcome,
+) -> Result<(), Failure> {
+    let timing = &outcome.timing;
+    if let Some(run) = history {
+        let finish = Finish {
+            ended_at: Timestamp::now(),
+            exit_code: Some(timing.exit_code),
+            status: timing.run_status,
+            error_kind: timing.error_kind,
+            timing: Some(timing.clone()),
+        };
+        if let Err(failure) = run.finish(finish) {
+            app.ui.say(&format!("warning: {failure}"));
+        }
+        let ledger = Ledger::new(&app.host.state(), Bounds::default());
+        if let Err(failure) = ledger.prune(Timestamp::now()) {
+            app.ui.say(&format!("warning: {failure}"));
+        }
+    }
+    let mut unwritten = None;
+    if let (Some(output), Some(session)) = (lease_output, &outcome.session)
+        && let Err(failure) = output.write(session)
+    {
+        match outcome.ended {
+            Ok(0) => unwritten = Some(failure),
+            _ => app.ui.say(&format!("warning: {failure}")),
+        }
+    }
+    if args.timing_json {
+        let line = timing.line().map_err(|error| {
+            Failure::new(Code::Local, "cannot write the timing").because(&error)
+        })?;
+        app.ui.say(&line);
+    }
+    match unwritten {
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
+}
+
+/// Where `--lease-output` goes, proved to be writable before anything is created.
+struct LeaseOutput(PathBuf);
+
+impl LeaseOutput {
+    fn prepare(path: &Path) -> Result<Self, Failure> {
+        let refused = |error: &std::io::Error| {
+            let message = format!("--lease-output `{}` cannot be written", path.display());
+            Failure::new(Code::Usage, message).because(error)
+        };
+        if path.is_dir() {
+            return Err(refused(&std::io::Error::other("it is a directory")));
+        }
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        tempfile::tempfile_in(dir).map_err(|error| refused(&error))?;
+        Ok(Self(path.to_path_buf()))
+    }
+
+    fn write(self, session: &Session) -> Result<(), Failure> {
+        let failed = |error: &dyn std::error::Error| {
+            let message = format!("cannot write --lease-output `{}`", self.0.display());
+            Failure::new(Code::State, message).because(error)
+        };
+        let mut bytes = serde_json::to_vec_pretty(session).map_err(|error| failed(&error))?;
+        bytes.push(b'\n');
+        let dir = self.0.parent().unwrap_or(Path::new("/"));
+        let mut file = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .tempfile_in(dir)
+            .map_err(|error| failed(&error))?;
+        file.write_all(&bytes).map_err(|error| failed(&error))?;
+        file.persist(&self.0)
+            .map_err(|error| failed(&error.error))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! `crabbox stop`
+
+use clap::ArgMatches;
+use crabbox_core::Failure;
+use crabbox_core::lifecycle;
+use serde_json::json;
+
+use super::routing;
+use crate::app::App;
+use crate::cli::parsed;
+
+/// Remove a lease and its sandbox
+///
+/// Waits for commands that run in it. The lease is forgotten only when the sandbox is proved to be gone.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The lease: its slug, id or sandbox name
+    #[arg(long, value_name = "LEASE")]
+    id: Option<String>,
+    #[arg(long, hide = true)]
+    reclaim: bool,
+    /// The result, or the failure, as JSON
+    #[arg(long)]
+    json: bool,
+    #[arg(value_name = "LEASE")]
+    lease: Option<String>,
+}
+
+pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+    let args: Args = parsed(matches)?;
+    let id = routing::identifier(
+        args.id.as_ref(),
+        args.lease.as_ref(),
+        "crabbox stop [flags] <lease>",
+    )?;
+    let settings = routing::settings_for(app, matches, id)?;
+    let provider = app.provider(&settings)?;
+    if args.reclaim {
+        return Err(provider.unsupported("stop --reclaim"));
+    }
+    let store = app.store();
+    let claim = lifecycle::stop(app.context(&*provider, &store), id)?;
+    let sandbox = claim.labels.get("sandbox").map_or("-", String::as_str);
+    if args.json {
+        app.ui.json(&json!({
+            "leaseId": claim.lease_id.as_str(),
+            "slug": claim.slug.as_ref().map(|slug| slug.as_str()),
+            "sandbox": sandbox,
+            "released": true,
+        }))?;
+    } else {
+        app.ui.say(&format!(
+            "released lease={} sandbox={sandbox}",
+            claim.lease_id
+        ));
+    }
+    Ok(0)
+}

@@ -1,0 +1,67 @@
+//! `crabbox sync-plan`
+
+use clap::ArgMatches;
+use crabbox_core::Failure;
+use crabbox_core::git::Repository;
+use crabbox_core::sync::plan::{Plan, dirty_delta};
+use crabbox_core::sync::{self, Allow, Limits, Rules, Source};
+
+use crate::app::App;
+use crate::cli::parsed;
+
+/// Show what would be sent to a sandbox that needs a copy
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many of the largest files and directories
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+    /// Also outside of a Git repository
+    #[arg(long)]
+    no_git: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+    let args: Args = parsed(matches)?;
+    let settings = app.settings(matches)?;
+    let repository = Repository::discover(&app.host.cwd, &app.host.env)?;
+    let root = repository
+        .as_ref()
+        .map_or(app.host.cwd.as_path(), Repository::root);
+    let rules = Rules::load(
+        root,
+        settings.list("sync", "exclude"),
+        settings.list("sync", "include"),
+    )?;
+    let source = if args.no_git {
+        Source::Walk
+    } else {
+        Source::Git
+    };
+    let manifest = sync::list(root, repository.as_ref(), source, &rules)?;
+    for warning in manifest.warnings() {
+        app.ui.say(&warning);
+    }
+    let count = |key| settings.count("sync", key);
+    let limits = Limits {
+        warn_files: count("warnFiles"),
+        warn_bytes: count("warnBytes"),
+        fail_files: count("failFiles"),
+        fail_bytes: count("failBytes"),
+    };
+    let allow = if settings.flag("sync", "allowLarge") {
+        Allow::Large
+    } else {
+        Allow::UpToLimits
+    };
+    let delta = dirty_delta(&manifest, repository.as_ref())?;
+    let plan = Plan::new(&manifest, delta, limits, allow, args.limit);
+    if args.json {
+        app.ui.json(&plan)?;
+    } else {
+        app.ui.data(&plan.to_text())?;
+    }
+    Ok(0)
+}

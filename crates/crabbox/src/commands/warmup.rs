@@ -1,0 +1,89 @@
+//! `crabbox warmup`
+
+use std::time::Instant;
+
+use clap::ArgMatches;
+use crabbox_core::Failure;
+use crabbox_core::lifecycle;
+use crabbox_core::timing::{format_ms, millis};
+use serde_json::json;
+
+use super::run::{requested_slug, terms};
+use crate::app::App;
+use crate::cli::parsed;
+use crate::refusals::{self, Of};
+
+/// Make a sandbox and keep it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Name of the new lease
+    #[arg(long, value_name = "NAME")]
+    slug: Option<String>,
+    /// Group of leases that this one belongs to
+    #[arg(long, value_name = "NAME")]
+    pond: Option<String>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide = true)]
+    keep: Option<bool>,
+    #[arg(long, hide = true)]
+    reclaim: bool,
+    /// Print how long it took, as one line of JSON
+    #[arg(long)]
+    timing_json: bool,
+    /// The lease, or the failure, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+    let args: Args = parsed(matches)?;
+    let slug = requested_slug(args.slug.as_deref())?;
+    let settings = app.settings(matches)?;
+    let provider = app.provider(&settings)?;
+    let spec = provider.spec();
+    refusals::check(matches, Of::Warmup, spec)?;
+    if args.keep == Some(false) {
+        return Err(Failure::usage(format!(
+            "{} warmup keeps its sandbox; --keep=false is not possible",
+            spec.name
+        ))
+        .hint("crabbox run -- <command> removes its sandbox"));
+    }
+    let started = Instant::now();
+    let store = app.store();
+    let terms = terms(&settings, slug, true, args.pond.as_deref());
+    let claim = lifecycle::warmup(
+        app.context(&*provider, &store),
+        &app.named_workspace()?,
+        &terms,
+    )?;
+    let total = started.elapsed();
+    let lease = claim.lease_id.as_str();
+    let slug = claim.slug.as_ref().map_or("-", |slug| slug.as_str());
+    let sandbox = claim.labels.get("sandbox").map_or("-", String::as_str);
+    if args.json {
+        app.ui.json(&json!({
+            "leaseId": lease,
+            "slug": slug,
+            "provider": spec.name,
+            "sandbox": sandbox,
+            "expiresAt": claim.expires_at,
+            "cleanupCommand": spec.stop_command(&claim),
+        }))?;
+    } else {
+        app.ui.data(&format!(
+            "leased {lease} slug={slug} provider={} sandbox={sandbox}\nwarmup complete total={}\n",
+            spec.name,
+            format_ms(total)
+        ))?;
+    }
+    if args.timing_json {
+        let ms = millis(total);
+        let timing = json!({
+            "provider": spec.name, "leaseId": lease, "slug": slug, "syncMs": 0, "commandMs": 0,
+            "totalMs": ms, "exitCode": 0, "runStatus": "succeeded",
+            "phases": [{"name": "lease", "ms": ms}],
+        });
+        app.ui.say(&timing.to_string());
+    }
+    Ok(0)
+}

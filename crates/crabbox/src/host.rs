@@ -1,0 +1,67 @@
+//! This machine, read once: environment, directories, terminals.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    pub(crate) env: BTreeMap<OsString, OsString>,
+    pub(crate) cwd: PathBuf,
+    /// The directory of our own program.
+    pub(crate) beside: Option<PathBuf>,
+    pub(crate) stdin_is_terminal: bool,
+}
+
+impl Host {
+    pub(crate) fn read() -> std::io::Result<Self> {
+        let own = std::env::current_exe().ok();
+        Ok(Self {
+            env: std::env::vars_os().collect(),
+            cwd: std::env::current_dir()?,
+            beside: own.and_then(|path| path.parent().map(Path::to_path_buf)),
+            stdin_is_terminal: std::io::stdin().is_terminal(),
+        })
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
+        self.env.get(OsStr::new(name)).map(OsString::as_os_str)
+    }
+
+    /// A directory that the environment names, if it does.
+    fn directory(&self, name: &str) -> Option<PathBuf> {
+        self.get(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    }
+
+    pub(crate) fn config_home(&self) -> PathBuf {
+        self.directory("XDG_CONFIG_HOME")
+            .or_else(|| Some(self.directory("HOME")?.join(".config")))
+            .unwrap_or_else(|| PathBuf::from("/nonexistent"))
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        match self.directory("XDG_STATE_HOME") {
+            Some(home) => home.join("crabbox"),
+            None => self.config_home().join("crabbox").join("state"),
+        }
+    }
+
+    /// Variables that are text: settings can come from no others.
+    pub(crate) fn texts(&self) -> BTreeMap<String, String> {
+        let text = |(name, value): (&OsString, &OsString)| {
+            Some((name.to_str()?.to_owned(), value.to_str()?.to_owned()))
+        };
+        self.env.iter().filter_map(text).collect()
+    }
+
+    /// The root of the repository that we are in, found without asking git: it is needed by every command.
+    pub(crate) fn repository(&self) -> Option<PathBuf> {
+        self.cwd
+            .ancestors()
+            .find(|dir| dir.join(".git").exists())
+            .map(Path::to_path_buf)
+    }
+}

@@ -1,0 +1,96 @@
+//! `crabbox`: runs commands and coding agents in sandboxes.
+
+mod app;
+mod cli;
+mod commands;
+mod host;
+mod refusals;
+mod signals;
+mod ui;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crabbox_core::{Code, Failure};
+
+use crate::app::App;
+use crate::host::Host;
+use crate::ui::{Style, Ui};
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let ui = Ui::new(style(&args));
+    let code = Host::read()
+        .map_err(|error| {
+            Failure::new(Code::Local, "cannot tell the working directory").because(&error)
+        })
+        .and_then(|host| command_line(&host, &ui, args))
+        .unwrap_or_else(|failure| {
+            ui.failure(&failure);
+            failure.code.exit_code()
+        });
+    ExitCode::from(code)
+}
+
+/// Failures are JSON where the data would be.
+fn style(args: &[OsString]) -> Style {
+    let own = args.iter().take_while(|arg| *arg != "--");
+    if own.into_iter().any(|arg| arg == "--json" || arg == "-json") {
+        Style::Json
+    } else {
+        Style::Text
+    }
+}
+
+fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure> {
+    let configured = host.get("CRABBOX_PROVIDER").and_then(|name| name.to_str());
+    let mut tree = cli::tree(&cli::chosen(&args, configured));
+    let args = cli::with_two_hyphens(&tree, args);
+    let matches = match tree.try_get_matches_from_mut(args) {
+        Ok(matches) => matches,
+        Err(error) => return wrong(ui, &error),
+    };
+    if matches.get_flag("version") {
+        ui.data(&format!("{}\n", cli::VERSION))?;
+        return Ok(0);
+    }
+    let Some((name, matches)) = matches.subcommand() else {
+        ui.data(&tree.render_help().to_string())?;
+        return Err(Failure::usage("missing command"));
+    };
+    let app = App {
+        host,
+        ui,
+        cancel: signals::watch()?,
+    };
+    cli::answer(&app, name, matches)
+        .unwrap_or_else(|| Err(Failure::usage(format!("unknown command `{name}`"))))
+}
+
+/// Help is data; a wrong command line is a failure that names what is wrong.
+fn wrong(ui: &Ui, error: &clap::Error) -> Result<u8, Failure> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    if !error.use_stderr() {
+        ui.data(&error.render().to_string())?;
+        return Ok(0);
+    }
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(failure) = cli::not_here(name)
+    {
+        return Err(failure);
+    }
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+    let (message, usage) = match text.split_once("\n\n") {
+        Some((message, rest)) => (message, rest.trim()),
+        None => (text, ""),
+    };
+    let failure = Failure::usage(message);
+    Err(
+        match usage.lines().find(|line| line.starts_with("Usage:")) {
+            Some(usage) => failure.hint(usage.trim_start_matches("Usage: ").to_owned()),
+            None => failure,
+        },
+    )
+}

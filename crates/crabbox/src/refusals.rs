@@ -1,0 +1,220 @@
+//! Flags of the original that providers which run commands themselves cannot honour. They are known, so that they are
+//! refused by name instead of being mistaken for a slip.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use crabbox_core::provider::{Spec, WorkspaceKind};
+use crabbox_core::{Code, Failure};
+
+/// Which words a flag is refused with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// The provider has its own way to bring the files.
+    Sync,
+    /// The same, but not for providers that we send an archive to.
+    SyncUnlessArchive,
+    /// The provider runs the command.
+    Execution,
+    Desktop(&'static str),
+    Tailscale,
+    Class,
+    Type,
+    Arm,
+    CacheVolume,
+    Pool,
+    ArtifactSchema,
+    ActionsRunner,
+    LeaseId,
+    /// Another issue brings it.
+    Later,
+    /// For leases over SSH alone.
+    Ssh,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Nothing,
+    Value,
+}
+
+use Refusal::{
+    ActionsRunner, Arm, ArtifactSchema, CacheVolume, Class, Desktop, Execution, Later, LeaseId,
+    Pool, Ssh, Sync, SyncUnlessArchive, Tailscale, Type,
+};
+use Takes::{Nothing, Value};
+
+type Row = (&'static str, Takes, Refusal);
+
+/// What a new lease could be told.
+const LEASE: &[Row] = &[
+    ("class", Value, Class),
+    ("type", Value, Type),
+    ("arch", Value, Arm),
+    ("os", Value, Ssh),
+    ("ssh-port", Value, Ssh),
+    ("market", Value, Ssh),
+    ("expose", Value, Ssh),
+    ("cache-volume", Value, CacheVolume),
+    ("desktop", Nothing, Desktop("desktop/VNC is not supported")),
+    (
+        "desktop-env",
+        Value,
+        Desktop("desktop/VNC is not supported"),
+    ),
+    (
+        "browser",
+        Nothing,
+        Desktop("browser provisioning is not supported"),
+    ),
+    ("code", Nothing, Desktop("web code is not supported")),
+    ("network", Value, Ssh),
+    ("tailscale", Nothing, Tailscale),
+    ("tailscale-tags", Value, Tailscale),
+    ("tailscale-hostname-template", Value, Tailscale),
+    ("tailscale-auth-key-env", Value, Tailscale),
+    ("tailscale-exit-node", Value, Tailscale),
+    ("tailscale-exit-node-allow-lan-access", Nothing, Tailscale),
+];
+
+const RUN: &[Row] = &[
+    ("sync-only", Nothing, SyncUnlessArchive),
+    ("checksum", Nothing, Sync),
+    ("full-resync", Nothing, Sync),
+    ("fresh-sync", Nothing, Sync),
+    ("fresh-pr", Value, Sync),
+    ("apply-local-patch", Nothing, Sync),
+    ("env-helper", Value, Execution),
+    ("capture-stdout", Value, Execution),
+    ("capture-stderr", Value, Execution),
+    ("capture-on-fail", Nothing, Execution),
+    ("download", Value, Execution),
+    ("artifact-glob", Value, Execution),
+    ("require-artifact", Value, Execution),
+    ("require-artifact-schema", Value, ArtifactSchema),
+    ("emit-proof", Value, Execution),
+    ("proof-template", Value, Execution),
+    ("stop-after", Value, Execution),
+    ("script", Value, Execution),
+    ("script-stdin", Nothing, Execution),
+    ("junit", Value, Execution),
+    ("results-auto", Nothing, Execution),
+    ("fail-on-test-failures", Nothing, Execution),
+    ("preflight-tools", Value, Execution),
+    ("pool", Value, Pool),
+    ("pool-compatibility-key", Value, Pool),
+    ("pool-return", Value, Pool),
+    ("attest", Value, Later),
+    ("attest-key", Value, Later),
+    ("preset", Value, Later),
+    ("preset-var", Value, Later),
+    ("scenario", Value, Later),
+    ("timing-record", Value, Later),
+];
+
+const WARMUP: &[Row] = &[
+    ("actions-runner", Nothing, ActionsRunner),
+    ("lease-id", Value, LeaseId),
+];
+
+/// Which commands know which of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    Run,
+    Warmup,
+}
+
+impl Of {
+    fn rows(self) -> impl Iterator<Item = &'static Row> {
+        let own = match self {
+            Self::Run => RUN,
+            Self::Warmup => WARMUP,
+        };
+        LEASE.iter().chain(own)
+    }
+}
+
+/// Known to the parser, and in no help text.
+pub(crate) fn add(command: Command, of: Of) -> Command {
+    of.rows().fold(command, |command, (flag, takes, _)| {
+        let arg = Arg::new(*flag).long(*flag).hide(true);
+        command.arg(match takes {
+            Nothing => arg
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+                .action(ArgAction::Append),
+            Value => arg.num_args(1).action(ArgAction::Append),
+        })
+    })
+}
+
+/// The first of them that was used, as a failure.
+pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Failure> {
+    for (flag, _, refusal) in of.rows() {
+        let Some(value) = matches
+            .get_many::<String>(flag)
+            .and_then(|mut values| values.next_back())
+        else {
+            continue;
+        };
+        if let Some(failure) = refusal.failure(flag, value, spec) {
+            return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+impl Refusal {
+    fn failure(self, flag: &str, value: &str, spec: &Spec) -> Option<Failure> {
+        let name = spec.name;
+        let unsupported = |message: String| Some(Failure::new(Code::Unsupported, message));
+        // `--desktop=false` asks for nothing.
+        if value == "false" {
+            return None;
+        }
+        match self {
+            Self::Sync => unsupported(format!("{name} delegates sync; --{flag} is not supported")),
+            Self::SyncUnlessArchive => match spec.workspace {
+                WorkspaceKind::Archive => None,
+                WorkspaceKind::Shared => {
+                    unsupported(format!("{name} delegates sync; --{flag} is not supported"))
+                }
+            },
+            Self::Execution => unsupported(format!(
+                "{name} delegates run execution; --{flag} is not supported"
+            )),
+            Self::Desktop(what) => unsupported(format!("{what} for provider={name}")),
+            Self::Tailscale => unsupported(format!(
+                "provider={name} is delegated-run only and does not support Tailscale options"
+            )),
+            Self::Class => unsupported(format!(
+                "--class is not supported for provider={name}; use {}",
+                spec.instead_of_class
+            )),
+            Self::Type => unsupported(format!(
+                "--type is not supported for provider={name}; use {}",
+                spec.instead_of_type
+            )),
+            Self::Arm => match value {
+                "amd64" | "x86_64" => None,
+                _ => unsupported(format!("provider={name} does not support --arch {value}")),
+            },
+            Self::CacheVolume => unsupported(format!(
+                "provider={name} does not support required cache volume {value:?}"
+            )),
+            Self::Pool => unsupported("--pool requires a brokered SSH lease provider".to_owned()),
+            Self::ArtifactSchema => unsupported(format!(
+                "--require-artifact-schema is not supported for provider={name} yet; use an SSH-backed provider"
+            )),
+            Self::ActionsRunner => unsupported(format!(
+                "--actions-runner is not supported for provider={name}"
+            )),
+            Self::LeaseId => unsupported(format!(
+                "provider={name} does not support fixed idempotent lease IDs"
+            )),
+            Self::Later => unsupported(format!("--{flag} comes with a later version of crabbox")),
+            Self::Ssh => unsupported(format!(
+                "provider={name} has no SSH lease; --{flag} is not supported"
+            )),
+        }
+    }
+}

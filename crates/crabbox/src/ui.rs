@@ -1,0 +1,98 @@
+//! The only place that prints. Data goes to stdout, everything else to stderr.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+
+use crabbox_core::lifecycle::Report;
+use crabbox_core::redact::Redactor;
+use crabbox_core::{Code, Failure};
+use serde::Serialize;
+use serde_json::json;
+
+/// How failures are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    Text,
+    Json,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ui {
+    pub(crate) style: Style,
+    redactor: RefCell<Redactor>,
+}
+
+impl Ui {
+    pub(crate) fn new(style: Style) -> Self {
+        Self {
+            style,
+            redactor: RefCell::new(Redactor::default()),
+        }
+    }
+
+    /// From now on these values are not shown.
+    pub(crate) fn hide(&self, redactor: Redactor) {
+        *self.redactor.borrow_mut() = redactor;
+    }
+
+    pub(crate) fn data(&self, text: &str) -> Result<(), Failure> {
+        self.bytes(text.as_bytes())
+    }
+
+    /// Data. A reader that has gone away is no failure of ours.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        match out.write_all(bytes).and_then(|()| out.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Failure::new(Code::Local, "cannot write to stdout").because(&error))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(value)
+            .map_err(|error| Failure::new(Code::Local, "cannot write JSON").because(&error))?;
+        self.data(&format!("{text}\n"))
+    }
+
+    /// A line about what is going on.
+    pub(crate) fn say(&self, line: &str) {
+        let line = self.clean(line);
+        // Nobody can be told that nobody listens.
+        let _ = writeln!(io::stderr().lock(), "{line}");
+    }
+
+    fn clean(&self, text: &str) -> String {
+        self.redactor.borrow().clean(text).into_owned()
+    }
+
+    /// The last words: hints first, the cause last.
+    pub(crate) fn failure(&self, failure: &Failure) {
+        match self.style {
+            Style::Json => {
+                let value = json!({"error": {
+                    "code": failure.code,
+                    "exitCode": failure.code.exit_code(),
+                    "message": self.clean(&failure.message),
+                    "causes": failure.causes.iter().map(|text| self.clean(text)).collect::<Vec<_>>(),
+                    "also": failure.also.iter().map(|text| self.clean(text)).collect::<Vec<_>>(),
+                    "hints": failure.hints.iter().map(|text| self.clean(text)).collect::<Vec<_>>(),
+                }});
+                let _ = writeln!(io::stderr().lock(), "{value}");
+            }
+            Style::Text => {
+                for hint in &failure.hints {
+                    self.say(&format!("hint: {hint}"));
+                }
+                self.say(&failure.to_string());
+            }
+        }
+    }
+}
+
+impl Report for Ui {
+    fn line(&self, line: &str) {
+        self.say(line);
+    }
+}

@@ -1,0 +1,1 @@
+//! The real program, with real and stand-in engines.
