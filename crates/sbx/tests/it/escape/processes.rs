@@ -194,7 +194,9 @@ fn spare(world: &'static World) {
     }
     // Stopped with everything else, or ended: the next command runs all the same.
     for signal in ["STOP", "KILL"] {
-        let script = format!("touch ready; read go; pkill -{signal} -x sbx-spare && echo hit");
+        let script = format!(
+            "touch ready; read go; until pkill -{signal} -x sbx-spare; do :; done; echo hit"
+        );
         let hit = beside_a_spare("root", &["sh", "-c", &script]).ok();
         assert_eq!(hit, "hit", "{signal}");
         assert_eq!(sandbox.exec(["echo", signal]).ok(), signal);

@@ -36,6 +36,8 @@ own = os.fork()
 if own == 0:
     signal.pause()
 open("ready", "w").close()
+# What is called so until then may be a command on its way.
+sys.stdin.readline()
 # The one before became this command; the next is made when a command ends.
 subject = None
 for _ in range(2000):
