@@ -34,21 +34,34 @@ pub(crate) struct Spare {
 pub(crate) const LISTENER: u8 = b'l';
 pub(crate) const TAKEN: u8 = b't';
 
-/// A command as it is handed to a spare process. In a file: a process that was stopped must not make init wait,
-/// however much there is to say.
+/// A command as it is handed to a spare process.
 #[derive(Debug)]
 pub(crate) struct Order {
-    exec: File,
+    exec: Request,
     stdio: Stdio,
 }
+
+/// What to execute, as JSON.
+#[derive(Debug)]
+enum Request {
+    /// Of at most [`SHORT`] bytes, which the door always takes at once.
+    Short(Vec<u8>),
+    /// A process that was stopped must not make init wait, however much there is to say.
+    File(File),
+}
+
+const SHORT: usize = 2048;
 
 impl Order {
     pub(crate) fn new(exec: &Exec, stdio: Stdio) -> Result<Self, Failure> {
         let write = || {
             let bytes = serde_json::to_vec(exec)?;
+            if bytes.len() <= SHORT {
+                return Ok(Request::Short(bytes));
+            }
             let mut file = File::from(rustix::fs::memfd_create(c"exec", MemfdFlags::CLOEXEC)?);
             file.write_all(&bytes)?;
-            Ok(file)
+            Ok(Request::File(file))
         };
         let exec = write().map_err(|e: io::Error| Failure::engine("write the request down", e))?;
         Ok(Self { exec, stdio })
@@ -90,13 +103,15 @@ impl Spare {
         // Whoever is root inside may have stopped it, with everything else.
         self.signal(Signal::CONT);
         let [input, output, errors] = &order.stdio;
-        let fds = [
-            order.exec.as_fd(),
-            input.as_fd(),
-            output.as_fd(),
-            errors.as_fd(),
-        ];
-        fdpass::send_with_fds(&self.door, b"e", &fds).is_ok()
+        let mut fds = vec![input.as_fd(), output.as_fd(), errors.as_fd()];
+        let bytes = match &order.exec {
+            Request::Short(bytes) => bytes.as_slice(),
+            Request::File(file) => {
+                fds.push(file.as_fd());
+                b"{"
+            }
+        };
+        fdpass::send_with_fds(&self.door, bytes, &fds).is_ok()
     }
 
     pub(crate) fn end(&self) {
@@ -158,22 +173,28 @@ fn join(namespaces: &Namespaces) -> io::Result<()> {
 /// `None` when init has gone, or has no use for this process.
 fn wait(door: &UnixStream) -> Result<Option<(Exec, Stdio)>, Failure> {
     let mut fds: Vec<OwnedFd> = Vec::new();
-    let count = fdpass::recv_with_fds(door, &mut [0], &mut fds)
+    let mut bytes = vec![0; SHORT];
+    // Whole: init sends nothing else, and no more than that.
+    let count = fdpass::recv_with_fds(door, &mut bytes, &mut fds)
         .map_err(|e| Failure::engine("wait for a command", e))?;
     if count == 0 {
         return Ok(None);
     }
-    let [exec, input, output, errors] = <[OwnedFd; 4]>::try_from(fds)
+    bytes.truncate(count);
+    let file = if fds.len() > 3 { fds.pop() } else { None };
+    let stdio = Stdio::try_from(fds)
         .map_err(|_| Failure::bad_request("the command's descriptors are missing".into()))?;
-    let read = || {
-        let exec = File::from(exec);
-        let size = usize::try_from(exec.metadata()?.len()).map_err(io::Error::other)?;
-        let mut bytes = vec![0; size];
-        // By position: another process may have to read it again.
-        exec.read_exact_at(&mut bytes, 0)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|e: io::Error| Failure::engine("read the request", e))?;
+    if let Some(file) = file {
+        bytes = read(&File::from(file)).map_err(|e| Failure::engine("read the request", e))?;
+    }
     let exec = serde_json::from_slice(&bytes).map_err(|e| Failure::bad_request(e.to_string()))?;
-    Ok(Some((exec, [input, output, errors])))
+    Ok(Some((exec, stdio)))
+}
+
+/// By position: another process may have to read it again.
+fn read(file: &File) -> io::Result<Vec<u8>> {
+    let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut bytes = vec![0; size];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
