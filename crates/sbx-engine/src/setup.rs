@@ -75,6 +75,9 @@ pub struct BootFiles {
     pub outputs: [File; 2],
 }
 
+/// When the program is copied for the next boot: not during this one, nor while its first command starts.
+const AFTER_BOOT: Duration = Duration::from_millis(50);
+
 /// Starts setup helpers; one per daemon.
 #[derive(Debug)]
 pub struct Helper {
@@ -169,9 +172,14 @@ impl Helper {
     fn take_spare(&self) -> io::Result<OwnedFd> {
         let ready = lock(&self.spare).take();
         let spare = Arc::clone(&self.spare);
-        let refill = move || match sbx_sys::memfd::sealed_copy_of_self() {
-            Ok(copy) => *lock(&spare) = Some(copy),
-            Err(error) => tracing::warn!(%error, "cannot copy the program for the next sandbox"),
+        let refill = move || {
+            std::thread::sleep(AFTER_BOOT);
+            match sbx_sys::memfd::sealed_copy_of_self() {
+                Ok(copy) => *lock(&spare) = Some(copy),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot copy the program for the next sandbox");
+                }
+            }
         };
         // Without the thread the next boot makes its own.
         drop(

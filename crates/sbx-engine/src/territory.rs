@@ -88,6 +88,16 @@ impl Territory {
         Some(Way::Outside(place))
     }
 
+    /// One step of it: whether a name in a directory that is outside leads to something outside, and is no link.
+    pub fn step_is_outside(&self, next: &Path) -> bool {
+        let known = self.roots.iter().any(|root| next.starts_with(root));
+        !known
+            && fs::symlink_metadata(next).is_ok_and(|meta| {
+                !meta.file_type().is_symlink()
+                    && !self.identities.contains(&(meta.dev(), meta.ino()))
+            })
+    }
+
     /// The canonical path, if nothing on the way to it can be changed from inside a sandbox.
     pub fn outside(&self, path: &Path) -> Option<PathBuf> {
         match self.follow(path)? {
@@ -142,6 +152,18 @@ mod tests {
             assert_eq!(territory.follow(&home.join(path)), expected, "{path}");
         }
         assert_eq!(territory.outside(&home.join("through")), None);
+        for (name, expected) in [
+            ("tools", true),
+            ("ws", false),
+            ("fine", false),
+            ("wsx", false),
+        ] {
+            assert_eq!(
+                territory.step_is_outside(&home.join(name)),
+                expected,
+                "{name}"
+            );
+        }
         assert_eq!(
             Territory::default().outside(&home.join("through")),
             Some(home.join(".ssh"))

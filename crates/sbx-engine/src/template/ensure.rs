@@ -225,14 +225,14 @@ pub(super) fn lay_out(
         warnings: RefCell::default(),
     };
     let canonical = |path: &Path| fs::canonicalize(path).ok();
+    let listed = LastListed::default();
     let probe = Probe {
         canonical: &canonical,
         dir: &|path| visible_dir(finder.find(path)?, spec.mode),
-        names: &|path| names(path, |_| true),
+        names: &|path| listed.names(path, |_| true),
         dirs: &|path| {
-            let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let mut dirs = names(path, is_dir);
-            dirs.retain(|name| asker.territory.outside(&path.join(name)).is_some());
+            let mut dirs = listed.names(path, |entry| entry.is_dir);
+            dirs.retain(|name| asker.territory.step_is_outside(&path.join(name)));
             dirs
         },
         own: &|path| finder.own(path),
@@ -382,12 +382,36 @@ fn system_dirs(
     (overlays, binds)
 }
 
-/// The names in a directory of the entries that are wanted; of one that cannot be listed, none.
-fn names(dir: &Path, wanted: impl Fn(&fs::DirEntry) -> bool) -> Vec<String> {
+/// The directory that was listed last: names and directories of one are asked for one after the other.
+#[derive(Debug, Default)]
+struct LastListed(RefCell<Option<(PathBuf, Vec<Listed>)>>);
+
+#[derive(Debug, Clone)]
+struct Listed {
+    name: String,
+    is_dir: bool,
+}
+
+impl LastListed {
+    /// The names of the entries that are wanted; of a directory that cannot be listed, none.
+    fn names(&self, dir: &Path, wanted: impl Fn(&Listed) -> bool) -> Vec<String> {
+        let mut last = self.0.borrow_mut();
+        let known = last.take().filter(|(known, _)| known == dir);
+        let (_, entries) = last.insert(known.unwrap_or_else(|| (dir.to_owned(), list(dir))));
+        let wanted = entries.iter().filter(|entry| wanted(entry));
+        wanted.map(|entry| entry.name.clone()).collect()
+    }
+}
+
+fn list(dir: &Path) -> Vec<Listed> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
-        .filter(|entry| wanted(entry))
-        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter_map(|entry| {
+            Some(Listed {
+                is_dir: entry.file_type().is_ok_and(|kind| kind.is_dir()),
+                name: entry.file_name().into_string().ok()?,
+            })
+        })
         .collect()
 }
 
