@@ -246,7 +246,10 @@ fn a_stranger_s_repository_is_refused_as_git_refuses_it() {
     checkout.env.insert("PATH".into(), path);
     let failure = Repository::discover(&checkout.root, &checkout.env).unwrap_err();
     assert_eq!(failure.code, Code::Local);
-    assert!(failure.to_string().contains("dubious ownership"), "{failure}");
+    assert!(
+        failure.to_string().contains("dubious ownership"),
+        "{failure}"
+    );
     assert!(
         failure.hints.iter().any(|h| h.contains("safe.directory")),
         "{failure:?}"

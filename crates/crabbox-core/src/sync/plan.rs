@@ -91,7 +91,8 @@ pub fn dirty_delta(
 }
 
 impl Plan {
-    /// Puts together what is known. At most `top` files and directories are named.
+    /// Puts together what is known. At most `top` files and directories are named. The manifest's own warnings are the
+    /// caller's to show.
     pub fn new(
         manifest: &Manifest,
         dirty_delta: Amount,
@@ -109,7 +110,6 @@ impl Plan {
         }
         let examples = manifest.protected.iter().take(MOST_EXAMPLES);
         let mut lines = verdict.lines.clone();
-        lines.extend(manifest.warnings());
         lines.extend(verdict.failure().map(|failure| failure.to_string()));
         Self {
             guardrail: Guardrail {

@@ -40,7 +40,14 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     } else {
         Source::Git
     };
-    let manifest = sync::list(root, repository.as_ref(), source, &rules)?;
+    let manifest =
+        sync::list(&app.host.cwd, repository.as_ref(), source, &rules).map_err(|failure| {
+            if repository.is_none() && !args.no_git {
+                return failure
+                    .hint("crabbox sync-plan --no-git lists a directory that is no repository");
+            }
+            failure
+        })?;
     for warning in manifest.warnings() {
         app.ui.say(&warning);
     }

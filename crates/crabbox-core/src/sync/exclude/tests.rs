@@ -4,7 +4,11 @@ use super::*;
 use crate::sync::RelPath;
 
 fn rules(exclude: &[&str], include: &[&str], ignore: &str) -> Rules {
-    let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let owned = |list: &[&str]| {
+        list.iter()
+            .map(|text| (*text).to_owned())
+            .collect::<Vec<_>>()
+    };
     Rules::new(&owned(exclude), &owned(include), ignore.as_bytes()).unwrap()
 }
 
@@ -35,7 +39,7 @@ fn built_ins() {
     for (path, pattern) in [
         ("dist/a", "dist"),
         ("x/target/b", "target"),
-        ("apps/web/.build/c", ".build"),
+        ("apps/web/.build/c", "apps/*/.build"),
         ("coverage", "coverage"),
     ] {
         assert_eq!(
@@ -86,7 +90,14 @@ fn later_rules_win_and_can_bring_back() {
 #[test]
 fn patterns_count_as_written_and_as_globs() {
     let rules = rules(
-        &["app/[id]", "/only-root", "deep/**/x", "a/*/c", "./here", "build/"],
+        &[
+            "app/[id]",
+            "/only-root",
+            "deep/**/x",
+            "a/*/c",
+            "./here",
+            "build/",
+        ],
         &[],
         "",
     );

@@ -52,7 +52,10 @@ impl Share {
             let sides = self.sides.iter().filter(|side| side.1 == gitlink);
             sides.map(|(path, _)| path).collect()
         };
-        of_kind(true).intersection(&of_kind(false)).copied().collect()
+        of_kind(true)
+            .intersection(&of_kind(false))
+            .copied()
+            .collect()
     }
 
     fn take(
