@@ -1,0 +1,3 @@
+//! What this crate promises to readers of the docs.
+
+mod docs;
