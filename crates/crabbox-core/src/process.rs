@@ -8,6 +8,7 @@
 mod cancel;
 mod error;
 mod outcome;
+mod pass;
 mod pump;
 mod run;
 
@@ -24,6 +25,7 @@ use std::time::Duration;
 pub use cancel::{Cancel, Reason};
 pub use error::{ProcessError, StartKind, Whose};
 pub use outcome::{Captured, End, Streamed};
+pub use pass::Listener;
 
 use crate::command;
 
@@ -46,6 +48,8 @@ pub enum Output {
     Null,
     /// Written as it comes and flushed after each piece. When the writer fails, the child's pipe is closed.
     To(Box<dyn Write + Send>),
+    /// To a descriptor of ours. The listener hears the beginning and the end.
+    Pass(File, Box<dyn Listener>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,6 +215,7 @@ impl fmt::Debug for Output {
             Self::Inherit => "Inherit",
             Self::Null => "Null",
             Self::To(_) => "To",
+            Self::Pass(_, _) => "Pass",
         })
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::claims::{Claim, LeaseId};
+use crate::claims::{Claim, LeaseId, OperationLock};
 use crate::command::Rules;
 use crate::process::{Cancel, Output, Stdin};
 use crate::settings::ProviderTable;
@@ -162,11 +162,13 @@ pub trait Provider: Sync {
     /// A name for a new sandbox. Refuses what could never be made in this place; changes nothing.
     fn intend(&self, workspace: &Workspace) -> Result<Intended, Failure>;
 
-    /// Makes what was intended. Labels for the claim come back.
+    /// Makes what was intended. Labels for the claim come back. `lock` is the lease's: whatever may go on making the
+    /// sandbox after we died holds it too.
     fn create(
         &self,
         claim: &Claim,
         workspace: &Workspace,
+        lock: &OperationLock,
         cancel: &Cancel,
     ) -> Result<BTreeMap<String, String>, Failure>;
 

@@ -203,8 +203,26 @@ pub(crate) fn tree(chosen: &str) -> Command {
         .subcommand_required(false)
         .infer_long_args(false);
     ENTRIES.iter().fold(root, |root, entry| {
-        root.subcommand(with_flags((entry.command)(entry.name), entry.flags, chosen))
+        let command = with_flags((entry.command)(entry.name), entry.flags, chosen);
+        root.subcommand(on_one_screen(command))
     })
+}
+
+/// `--help` is as short as `-h`: what there is to say at length comes after the flags.
+fn on_one_screen(command: Command) -> Command {
+    let long = command.get_long_about().map(ToString::to_string);
+    let rest = long.as_deref().and_then(|long| long.split_once("\n\n"));
+    let rest = rest.map(|(_, rest)| rest.to_owned());
+    let help = Arg::new("help")
+        .short('h')
+        .long("help")
+        .action(ArgAction::HelpShort)
+        .help("Print help");
+    let command = command.disable_help_flag(true).arg(help);
+    match rest {
+        Some(rest) => command.after_help(rest),
+        None => command,
+    }
 }
 
 /// The same, for a command below another one.
@@ -213,6 +231,14 @@ pub(crate) fn with_setting_flags(command: Command, chosen: &str) -> Command {
 }
 
 fn with_flags(command: Command, flags: Flags, chosen: &str) -> Command {
+    // One help text, and a short one.
+    let command = command.disable_help_flag(true).arg(
+        Arg::new("help")
+            .short('h')
+            .long("help")
+            .action(ArgAction::HelpShort)
+            .help("Print help"),
+    );
     let wanted = |setting: &&Setting| match flags {
         Flags::Creation => true,
         Flags::Use => !setting.creation_only,
@@ -229,7 +255,11 @@ fn flag(setting: &'static Setting, chosen: &str) -> Arg {
         .iter()
         .find(|spec| Some(spec.table.section) == setting.section);
     let hidden = owner.is_some_and(|spec| spec.name != chosen);
-    let arg = Arg::new(name).long(name).help(setting.help).hide(hidden);
+    let help = match setting.kind {
+        Kind::List(_) => format!("{} (can be repeated)", setting.help),
+        _ => setting.help.to_owned(),
+    };
+    let arg = Arg::new(name).long(name).help(help).hide(hidden);
     let arg = match owner {
         Some(spec) => arg.help_heading(spec.name),
         None => arg.help_heading("Settings"),

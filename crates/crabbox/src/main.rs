@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Failures are JSON where the data would be.
+/// Failures are JSON where the data would be. A first guess, for command lines that cannot be parsed.
 fn style(args: &[OsString]) -> Style {
     let own = args.iter().take_while(|arg| *arg != "--");
     if own.into_iter().any(|arg| arg == "--json" || arg == "-json") {
@@ -58,6 +58,15 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
         ui.data(&tree.render_help().to_string())?;
         return Err(Failure::usage("missing command"));
     };
+    // Now it is known which words are the command's own.
+    let mut deepest = matches;
+    while let Some((_, below)) = deepest.subcommand() {
+        deepest = below;
+    }
+    ui.set_style(match deepest.try_get_one::<bool>("json") {
+        Ok(Some(true)) => Style::Json,
+        Ok(_) | Err(_) => Style::Text,
+    });
     let app = App {
         host,
         ui,

@@ -1,6 +1,7 @@
 //! Flags of the original that providers which run commands themselves cannot honour. They are known, so that they are
 //! refused by name instead of being mistaken for a slip.
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::provider::{Spec, WorkspaceKind};
 use crabbox_core::{Code, Failure};
@@ -34,13 +35,15 @@ enum Refusal {
 enum Takes {
     Nothing,
     Value,
+    /// What the setting of that name takes, whose flag exists already.
+    Setting,
 }
 
 use Refusal::{
     ActionsRunner, Arm, ArtifactSchema, CacheVolume, Class, Desktop, Execution, Later, LeaseId,
     Pool, Ssh, Sync, SyncUnlessArchive, Tailscale, Type,
 };
-use Takes::{Nothing, Value};
+use Takes::{Nothing, Setting, Value};
 
 type Row = (&'static str, Takes, Refusal);
 
@@ -77,6 +80,8 @@ const LEASE: &[Row] = &[
 
 const RUN: &[Row] = &[
     ("sync-only", Nothing, SyncUnlessArchive),
+    // A setting's flag: already known to the parser.
+    ("force-sync-large", Setting, SyncUnlessArchive),
     ("checksum", Nothing, Sync),
     ("full-resync", Nothing, Sync),
     ("fresh-sync", Nothing, Sync),
@@ -136,19 +141,30 @@ impl Of {
 pub(crate) fn add(command: Command, of: Of) -> Command {
     of.rows().fold(command, |command, (flag, takes, _)| {
         let arg = Arg::new(*flag).long(*flag).hide(true);
-        command.arg(match takes {
-            Nothing => arg
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value("true")
-                .action(ArgAction::Append),
-            Value => arg.num_args(1).action(ArgAction::Append),
-        })
+        match takes {
+            Nothing => command.arg(
+                arg.num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value("true")
+                    .action(ArgAction::Append),
+            ),
+            Value => command.arg(arg.num_args(1).action(ArgAction::Append)),
+            Setting => command,
+        }
     })
 }
 
+/// A setting's flag that means nothing where nothing is sent.
+const LARGE: &str = "force-sync-large";
+
 /// The first of them that was used, as a failure.
 pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Failure> {
+    if matches.value_source(LARGE) == Some(ValueSource::CommandLine)
+        && let Some(value) = matches.get_one::<String>(LARGE)
+        && let Some(failure) = SyncUnlessArchive.failure(LARGE, value, spec)
+    {
+        return Err(failure);
+    }
     for (flag, _, refusal) in of.rows() {
         let Some(value) = matches
             .get_many::<String>(flag)

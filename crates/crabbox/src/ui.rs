@@ -1,6 +1,6 @@
 //! The only place that prints. Data goes to stdout, everything else to stderr.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 
 use crabbox_core::lifecycle::Report;
@@ -18,16 +18,20 @@ pub(crate) enum Style {
 
 #[derive(Debug)]
 pub(crate) struct Ui {
-    pub(crate) style: Style,
+    style: Cell<Style>,
     redactor: RefCell<Redactor>,
 }
 
 impl Ui {
     pub(crate) fn new(style: Style) -> Self {
         Self {
-            style,
+            style: Cell::new(style),
             redactor: RefCell::new(Redactor::default()),
         }
+    }
+
+    pub(crate) fn set_style(&self, style: Style) {
+        self.style.set(style);
     }
 
     /// From now on these values are not shown.
@@ -69,7 +73,7 @@ impl Ui {
 
     /// The last words: hints first, the cause last.
     pub(crate) fn failure(&self, failure: &Failure) {
-        match self.style {
+        match self.style.get() {
             Style::Json => {
                 let value = json!({"error": {
                     "code": failure.code,

@@ -72,6 +72,14 @@ pub struct OperationLock {
     file: File,
 }
 
+impl OperationLock {
+    /// The lock itself, for a child that makes the sandbox: it is held as long as either has it open. A child that
+    /// outlives us may still make one, and until it ends nobody may take the sandbox for one that was never made.
+    pub fn share(&self) -> Option<File> {
+        self.file.try_clone().ok()
+    }
+}
+
 impl Drop for OperationLock {
     fn drop(&mut self) {
         // Only so that nobody reads an old name. The lock itself goes with the file.

@@ -9,6 +9,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::LogInfo;
+use crate::process::Listener;
 use crate::redact::{Redactor, Scan};
 
 /// Where a command's output is written down. Clones write to the same log; it never fails whom it listens to.
@@ -76,6 +77,16 @@ impl RunLog {
     }
 }
 
+impl Listener for RunLog {
+    fn hear(&self, bytes: &[u8]) {
+        self.append(bytes);
+    }
+
+    fn miss(&self, bytes: u64) {
+        self.lock().miss(bytes);
+    }
+}
+
 impl<W: Write> LogTee<W> {
     pub fn new(out: W, log: RunLog) -> Self {
         Self { out, log }
@@ -117,6 +128,12 @@ impl State {
         let (second, _) = split(rest, (2 * half).saturating_sub(self.total));
         self.write_clean(second);
         self.total += rest.len() as u64;
+    }
+
+    /// What was kept so far is not what comes before the next bytes.
+    fn miss(&mut self, bytes: u64) {
+        self.total += bytes;
+        self.tail = Ring::new(self.tail.capacity);
     }
 
     fn finish(&mut self) -> LogInfo {

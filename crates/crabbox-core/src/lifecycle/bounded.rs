@@ -17,7 +17,7 @@ pub(super) fn cleanup<T>(work: impl FnOnce(&Cancel) -> T) -> T {
     thread::scope(|scope| {
         scope.spawn(move || {
             if over.recv_timeout(CLEANUP) == Err(mpsc::RecvTimeoutError::Timeout) {
-                watched.set(Reason::Terminate);
+                watched.set(Reason::Late);
             }
         });
         let result = work(&cancel);

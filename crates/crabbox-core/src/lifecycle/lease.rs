@@ -77,7 +77,7 @@ pub(super) fn take(
         .create(Claim::intended(intent, Timestamp::now()), &terms.slug)?;
     let made = context
         .provider
-        .create(&claim, workspace, context.cancel)
+        .create(&claim, workspace, &lock, context.cancel)
         .and_then(|labels| context.store.replace(&claim, ready(&claim, labels)));
     match made {
         Ok(claim) => Ok(Lease {
@@ -181,17 +181,35 @@ pub(super) fn reuse(
     usable(context, &claim)?;
     let idle = idle_timeout.as_secs();
     let bound = binding::bind(&claim, &repo, allowed, Timestamp::now(), idle);
-    // Nothing to write when it was used this very second.
-    let claim = if bound == claim {
-        claim
-    } else {
-        context.store.replace(&claim, bound)?
-    };
+    let claim = store_use(context, claim, bound)?;
     Ok(Lease {
         claim,
         origin: Origin::Reused,
         _lock: lock,
     })
+}
+
+/// Writes a use down, unless only its time has changed, and that by so little that no deadline is the wiser.
+fn store_use(context: Context<'_>, claim: Claim, used: Claim) -> Result<Claim, Failure> {
+    let mut otherwise = used.clone();
+    otherwise.last_used_at = claim.last_used_at;
+    let only_later = otherwise == claim;
+    let little = Duration::from_secs(claim.idle_timeout_seconds / 60);
+    let later = used.last_used_at.duration_since(claim.last_used_at);
+    if only_later && later.unsigned_abs() <= little {
+        return Ok(claim);
+    }
+    context.store.replace(&claim, used)
+}
+
+/// The end of a use, which may have been a long one. A claim that somebody else has changed since is theirs.
+pub(super) fn used(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
+    let Some(claim) = context.store.read(&lease.claim.lease_id)? else {
+        return Ok(());
+    };
+    let idle = claim.idle_timeout_seconds;
+    let used = binding::touch(&claim, Timestamp::now(), idle);
+    store_use(context, claim, used).map(drop)
 }
 
 fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {

@@ -87,10 +87,7 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
     let facts = Facts {
         run_id: request.run_id.clone(),
         label: request.label.clone(),
-        workdir: request
-            .workdir
-            .clone()
-            .unwrap_or_else(|| workdir(context, request.workspace)),
+        workdir: workdir(context, &request),
     };
     timing.start("lease", Instant::now());
     let lease = match &request.target {
@@ -122,7 +119,7 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
     announce(context, &lease, &facts);
     let keep = request.keep;
     let (shown, terms) = (request.shown.clone(), terms_of(&lease.claim));
-    let ended = execute(context, &lease, request, &mut timing);
+    let ended = execute(context, &lease, &facts, request, &mut timing);
     summary(context, &timing, &ended);
     timing.start("release", Instant::now());
     let kept = settle(context, &lease, keep, &ended, &shown, &terms);
@@ -141,8 +138,13 @@ struct Facts {
     workdir: String,
 }
 
-fn workdir(context: Context<'_>, workspace: &Workspace) -> String {
-    let path = context.provider.workdir(workspace);
+/// A relative one is below the usual place.
+fn workdir(context: Context<'_>, request: &RunRequest<'_>) -> String {
+    let usual = context.provider.workdir(request.workspace);
+    let path = match &request.workdir {
+        Some(wanted) => usual.join(wanted),
+        None => usual,
+    };
     path.to_string_lossy().into_owned()
 }
 
@@ -170,6 +172,7 @@ fn announce(context: Context<'_>, lease: &Lease, facts: &Facts) {
 fn execute(
     context: Context<'_>,
     lease: &Lease,
+    facts: &Facts,
     request: RunRequest<'_>,
     timing: &mut Timing,
 ) -> Result<i32, Failure> {
@@ -183,7 +186,7 @@ fn execute(
     let exec = Execution {
         argv: request.argv,
         env: env.vars(),
-        workdir: request.workdir.as_deref(),
+        workdir: request.workdir.as_ref().map(|_| facts.workdir.as_str()),
         workspace: request.workspace,
         stdin: request.streams.stdin,
         terminal: request.streams.terminal,
@@ -236,12 +239,16 @@ fn settle(
     terms: &str,
 ) -> bool {
     if lease.origin == Origin::Reused {
+        renew(context, lease);
         return true;
     }
     let succeeded = matches!(ended, Ok(0));
     let stop = context.provider.spec().stop_command(&lease.claim);
     match keep {
-        Keep::Yes => return true,
+        Keep::Yes => {
+            renew(context, lease);
+            return true;
+        }
         Keep::OnFailure if !succeeded => {
             for line in kept_on_failure(context, &lease.claim, shown, terms, &stop) {
                 context.report.line(&line);
@@ -268,6 +275,15 @@ fn settle(
             context.report.line(&format!("hint: {stop}"));
             true
         }
+    }
+}
+
+/// The idle time begins when the command ends.
+fn renew(context: Context<'_>, lease: &Lease) {
+    if let Err(failure) = lease::used(context, lease) {
+        let id = &lease.claim.lease_id;
+        let line = format!("warning: the use of lease {id} is not recorded: {failure}");
+        context.report.line(&line);
     }
 }
 

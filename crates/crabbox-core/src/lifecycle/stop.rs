@@ -25,10 +25,19 @@ pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
 
 /// With the operation lock held. A claim in this state tells whoever comes later that the end has begun.
 pub(super) fn release(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
-    let claim = match claim.state {
+    let releasing = match claim.state {
         State::Releasing => claim.clone(),
         State::Ready | State::Creating => context.store.replace(claim, claim.releasing())?,
     };
-    context.provider.remove(&claim, context.cancel)?;
-    context.store.remove(&claim)
+    match context.provider.remove(&releasing, context.cancel) {
+        Ok(()) => context.store.remove(&releasing),
+        // Nothing was begun: the lease is as good as before.
+        Err(failure) if failure.code == Code::ProviderMissing => {
+            match context.store.replace(&releasing, claim.clone()) {
+                Ok(_) => Err(failure),
+                Err(other) => Err(failure.and(&other)),
+            }
+        }
+        Err(failure) => Err(failure),
+    }
 }

@@ -11,6 +11,8 @@ pub enum Reason {
     Interrupt,
     Terminate,
     Hangup,
+    /// The time for it is over.
+    Late,
 }
 
 /// A flag that is set once and wakes whoever waits. Clones share it.
@@ -124,6 +126,7 @@ impl fmt::Display for Reason {
             Self::Interrupt => "interrupted",
             Self::Terminate => "terminated",
             Self::Hangup => "the terminal is gone",
+            Self::Late => "timed out",
         })
     }
 }

@@ -98,7 +98,11 @@ impl ProcessError {
         };
         let code = match &self {
             Self::Start { .. } => by_owner(Code::ProviderMissing, Code::Local),
-            Self::TimedOut { .. } => Code::Timeout,
+            Self::TimedOut { .. }
+            | Self::Canceled {
+                reason: Reason::Late,
+                ..
+            } => Code::Timeout,
             Self::Canceled { .. } => Code::Canceled,
             Self::TooMuchOutput { .. } => by_owner(Code::ProviderMalformed, Code::Local),
             Self::Io { .. } => Code::Local,

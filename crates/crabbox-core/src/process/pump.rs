@@ -1,5 +1,6 @@
 //! Threads that carry bytes between a child's pipes and our readers and writers.
 
+use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::AsFd;
 use std::process::ChildStdin;
@@ -12,8 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::Cancel;
+use super::pass::{Listener, pass};
 
-const CHUNK: usize = 64 << 10;
+pub(super) const CHUNK: usize = 64 << 10;
 /// After this much the child has a lot to say, and is woken less often with a bigger pipe. Not before, since the
 /// kernel counts the pages of all of a user's pipes together.
 const A_LOT: u64 = 1 << 20;
@@ -99,6 +101,24 @@ impl<S: Write + Send + 'static> Pump<S> {
     }
 }
 
+impl Pump<Box<dyn Write + Send>> {
+    /// To a descriptor of ours, by way of the kernel where that is possible.
+    pub(super) fn pass(
+        from: impl Read + AsFd + Send + 'static,
+        ended: PipeReader,
+        to: File,
+        listener: Box<dyn Listener>,
+        cancel: &Cancel,
+    ) -> io::Result<Self> {
+        let done = Event::new(cancel);
+        let thread = done.after(move || {
+            let passed = pass(from, &ended, to, &*listener);
+            (Box::new(io::sink()) as Box<dyn Write + Send>, passed)
+        })?;
+        Ok(Self { done, thread })
+    }
+}
+
 /// Copies everything to the child, which may not want it. Nobody waits for this thread: who holds the other side decides
 /// when it ends.
 pub(super) fn feed(mut from: impl Read + Send + 'static, mut to: ChildStdin) -> io::Result<()> {
@@ -127,20 +147,12 @@ pub(super) fn feed(mut from: impl Read + Send + 'static, mut to: ChildStdin) -> 
 fn copy(mut from: impl Read + AsFd, ended: &PipeReader, sink: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     let mut moved: u64 = 0;
-    let mut rest: Option<Rest> = None;
+    let mut turns = Turns::new(ended);
     loop {
-        match &rest {
-            None => {
-                if ended_first(&from, ended)? {
-                    rest = Some(Rest::of(&from));
-                    continue;
-                }
-            }
-            Some(rest) => {
-                if !rest.more(&from)? {
-                    return Ok(());
-                }
-            }
+        match turns.next(&from)? {
+            Turn::Again => continue,
+            Turn::Over => return Ok(()),
+            Turn::Read => {}
         }
         let count = match from.read(&mut buffer) {
             Ok(0) => return Ok(()),
@@ -150,14 +162,48 @@ fn copy(mut from: impl Read + AsFd, ended: &PipeReader, sink: &mut impl Write) -
         };
         sink.write_all(buffer.get(..count).unwrap_or_default())?;
         sink.flush()?;
-        if let Some(rest) = &mut rest {
-            rest.owed = rest.owed.saturating_sub(count as u64);
-        }
+        turns.took(count as u64);
         if moved < A_LOT && moved + count as u64 >= A_LOT {
             widen(&from);
             buffer.resize(BIG / 4, 0);
         }
         moved += count as u64;
+    }
+}
+
+/// When to read from a child, and when to stop.
+pub(super) struct Turns<'a> {
+    ended: &'a PipeReader,
+    rest: Option<Rest>,
+}
+
+pub(super) enum Turn {
+    /// There is something to read, or the end of it.
+    Read,
+    Again,
+    Over,
+}
+
+impl<'a> Turns<'a> {
+    pub(super) fn new(ended: &'a PipeReader) -> Self {
+        Self { ended, rest: None }
+    }
+
+    pub(super) fn next(&mut self, from: &impl AsFd) -> io::Result<Turn> {
+        match &self.rest {
+            None if ended_first(from, self.ended)? => {
+                self.rest = Some(Rest::of(from));
+                Ok(Turn::Again)
+            }
+            Some(rest) if !rest.more(from)? => Ok(Turn::Over),
+            None | Some(_) => Ok(Turn::Read),
+        }
+    }
+
+    pub(super) fn took(&mut self, count: u64) {
+        if let Some(rest) = &mut self.rest {
+            rest.owed = rest.owed.saturating_sub(count);
+        }
     }
 }
 
@@ -211,9 +257,9 @@ fn wait(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<bool> {
 
 /// Best effort: a user may be out of pipe pages.
 #[cfg(target_os = "linux")]
-fn widen(pipe: &impl AsFd) {
+pub(super) fn widen(pipe: &impl AsFd) {
     let _ = rustix::pipe::fcntl_setpipe_size(pipe, BIG);
 }
 
 #[cfg(not(target_os = "linux"))]
-fn widen(_pipe: &impl AsFd) {}
+pub(super) fn widen(_pipe: &impl AsFd) {}

@@ -64,15 +64,9 @@ impl Tool {
     ) -> Result<Streamed, ProcessError> {
         let mut running = Running::start(self, stdout.stdio(), stderr.stdio(), cancel)?;
         let from = running.child.stdout.take();
-        let stdout = match stdout {
-            Output::To(sink) => running.pump(from, sink)?,
-            Output::Inherit | Output::Null => None,
-        };
+        let stdout = running.output(from, stdout)?;
         let from = running.child.stderr.take();
-        let stderr = match stderr {
-            Output::To(sink) => running.pump(from, sink)?,
-            Output::Inherit | Output::Null => None,
-        };
+        let stderr = running.output(from, stderr)?;
         let followed = running.follow(limits, || false);
         let end = running.settle(followed, || is_done(&stdout) && is_done(&stderr));
         let end = running.judge(end, limits)?;
@@ -93,7 +87,7 @@ impl Output {
         match self {
             Self::Inherit => Stdio::inherit(),
             Self::Null => Stdio::null(),
-            Self::To(_) => Stdio::piped(),
+            Self::To(_) | Self::Pass(_, _) => Stdio::piped(),
         }
     }
 }
@@ -191,6 +185,26 @@ impl Running {
             while let Some(Err(Errno::INTR)) = pid.map(|pid| waitid(WaitId::Pid(pid), options)) {}
         };
         self.exited.after(wait).map(drop)
+    }
+
+    fn output(
+        &self,
+        from: Option<impl io::Read + AsFd + Send + 'static>,
+        output: Output,
+    ) -> Result<Option<Pump<Box<dyn Write + Send>>>, ProcessError> {
+        let (to, listener) = match output {
+            Output::Inherit | Output::Null => return Ok(None),
+            Output::To(sink) => return self.pump(from, sink),
+            Output::Pass(to, listener) => (to, listener),
+        };
+        let (Some(from), Some((ended, _))) = (from, &self.ended) else {
+            return Ok(None);
+        };
+        ended
+            .try_clone()
+            .and_then(|ended| Pump::pass(from, ended, to, listener, &self.cancel))
+            .map(Some)
+            .map_err(|source| self.io(source))
     }
 
     fn pump<S: Write + Send + 'static>(

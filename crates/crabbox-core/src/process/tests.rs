@@ -403,3 +403,81 @@ fn sleeping_is_cut_short() {
     setter.join().unwrap();
     assert_eq!(reason, Some(Reason::Terminate));
 }
+
+/// What a listener heard before and after what it missed.
+#[derive(Default)]
+struct Heard {
+    parts: Mutex<Vec<Vec<u8>>>,
+    missed: Mutex<u64>,
+}
+
+impl Listener for Arc<Heard> {
+    fn hear(&self, bytes: &[u8]) {
+        let mut parts = self.parts.lock().unwrap();
+        if parts.is_empty() {
+            parts.push(Vec::new());
+        }
+        parts.last_mut().unwrap().extend_from_slice(bytes);
+    }
+
+    fn miss(&self, bytes: u64) {
+        *self.missed.lock().unwrap() += bytes;
+        self.parts.lock().unwrap().push(Vec::new());
+    }
+}
+
+#[test]
+fn what_is_passed_on_is_whole_and_its_beginning_and_end_are_heard() {
+    for (last, long) in [(1000, false), (5_000_000, true)] {
+        let expected: Vec<u8> = (1..=last)
+            .flat_map(|n: u32| format!("{n}\n").into_bytes())
+            .collect();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let reading = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            std::io::Read::read_to_end(&mut reader, &mut all).unwrap();
+            all
+        });
+        let heard = Arc::new(Heard::default());
+        let to = std::fs::File::from(std::os::fd::OwnedFd::from(writer));
+        let output = Output::Pass(to, Box::new(Arc::clone(&heard)));
+        let tool = Tool::new("seq").arg(last.to_string());
+        let done = tool
+            .stream(output, Output::Null, &Limits::default(), &Cancel::new())
+            .unwrap();
+        assert!(done.end.success() && done.broken.is_empty(), "{done:?}");
+        let got = reading.join().unwrap();
+        assert!(got == expected, "{} of {} bytes", got.len(), expected.len());
+        let parts = heard.parts.lock().unwrap();
+        let missed = *heard.missed.lock().unwrap();
+        let all: usize = parts.iter().map(Vec::len).sum();
+        assert_eq!(all as u64 + missed, expected.len() as u64);
+        assert!(expected.starts_with(&parts[0]));
+        assert!(expected.ends_with(parts.last().unwrap()));
+        assert_eq!(missed > 0, long);
+        assert!(
+            !long || parts.last().unwrap().len() > 100_000,
+            "{}",
+            parts.last().unwrap().len()
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_spliced_to_is_copied() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let to = std::fs::OpenOptions::new()
+        .append(true)
+        .open(file.path())
+        .unwrap();
+    let heard = Arc::new(Heard::default());
+    let output = Output::Pass(to, Box::new(Arc::clone(&heard)));
+    let tool = Tool::new("seq").arg("3000000");
+    tool.stream(output, Output::Null, &Limits::default(), &Cancel::new())
+        .unwrap();
+    let expected: Vec<u8> = (1..=3_000_000)
+        .flat_map(|n: u32| format!("{n}\n").into_bytes())
+        .collect();
+    assert!(std::fs::read(file.path()).unwrap() == expected);
+    assert_eq!(*heard.missed.lock().unwrap(), 0);
+}

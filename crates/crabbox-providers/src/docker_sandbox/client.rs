@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crabbox_core::claims::OperationLock;
 use crabbox_core::process::{Cancel, Captured, Limits, Output, Stdin, Streamed, Tool, Whose};
 use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure};
@@ -74,6 +75,18 @@ impl Client {
         parse::list(&said.stdout)
     }
 
+    /// It reads nothing. The lock is its stdin because that is what daemons, if it starts one, do not keep.
+    pub(super) fn create(
+        &self,
+        argv: Argv,
+        lock: &OperationLock,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let stdin = lock.share().map_or(Stdin::Null, Stdin::File);
+        self.succeed(self.tool(argv).stdin(stdin), CHANGE, cancel)
+            .map(drop)
+    }
+
     pub(super) fn change(&self, argv: Argv, cancel: &Cancel) -> Result<(), Failure> {
         self.capture(argv, CHANGE, cancel).map(drop)
     }
@@ -92,8 +105,11 @@ impl Client {
         timeout: Duration,
         cancel: &Cancel,
     ) -> Result<Captured, Failure> {
-        let said = self
-            .tool(argv)
+        self.succeed(self.tool(argv), timeout, cancel)
+    }
+
+    fn succeed(&self, tool: Tool, timeout: Duration, cancel: &Cancel) -> Result<Captured, Failure> {
+        let said = tool
             .show_args()
             .capture(&Limits::within(timeout), cancel)
             .map_err(|error| self.explain(error.into_failure(Whose::Provider)))?;

@@ -14,7 +14,7 @@ mod settings;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crabbox_core::claims::{Claim, LeaseId, random_hex};
+use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::git::{Env, Repository};
@@ -201,10 +201,11 @@ impl Provider for DockerSandbox {
         &self,
         claim: &Claim,
         workspace: &Workspace,
+        lock: &OperationLock,
         cancel: &Cancel,
     ) -> Result<BTreeMap<String, String>, Failure> {
         let argv = argv::create(sandbox_name(claim), &self.config, &workspace.root);
-        self.client()?.change(argv, cancel)?;
+        self.client()?.create(argv, lock, cancel)?;
         Ok(BTreeMap::new())
     }
 
@@ -244,6 +245,8 @@ impl Provider for DockerSandbox {
         }
         match status_file.as_deref().map(ended_by) {
             Some(Some(EndedBy::Command)) => Ok(code),
+            // There is no such program, or it is none: what the engine said about it stands above.
+            Some(Some(EndedBy::Engine)) if matches!(code, 126 | 127) => Ok(code),
             Some(Some(EndedBy::Engine) | None) => Err(self.engine_failure(claim, code, cancel)),
             // Another engine's codes are also a command's own. Without the sandbox it cannot have been one.
             None if matches!(code, 1 | 125) => match self.find(name, cancel) {

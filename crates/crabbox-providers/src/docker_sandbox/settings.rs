@@ -76,7 +76,7 @@ const ROWS: &[Setting] = &[
         "extraWorkspaces",
         Kind::List(Merge::Replace),
         "",
-        "Further directories to share (can be repeated)",
+        "Further directories to share",
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_EXTRA_WORKSPACES"])
     .flag("docker-sandbox-extra-workspace")
@@ -86,20 +86,15 @@ const ROWS: &[Setting] = &[
         "mcp",
         Kind::List(Merge::Replace),
         "",
-        "MCP servers to attach (can be repeated)",
+        "MCP servers to attach",
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_MCP"])
     .flag("docker-sandbox-mcp")
     .creation_only(),
-    row(
-        "kit",
-        Kind::List(Merge::Replace),
-        "",
-        "Kits to add (can be repeated)",
-    )
-    .env(&["CRABBOX_DOCKER_SANDBOX_KIT"])
-    .flag("docker-sandbox-kit")
-    .creation_only(),
+    row("kit", Kind::List(Merge::Replace), "", "Kits to add")
+        .env(&["CRABBOX_DOCKER_SANDBOX_KIT"])
+        .flag("docker-sandbox-kit")
+        .creation_only(),
 ];
 
 /// The settings, typed.

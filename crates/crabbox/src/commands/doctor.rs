@@ -35,9 +35,19 @@ pub(crate) struct Args {
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let mut checks = vec![config(&app.user_file())];
-    let settings = app.settings(matches)?;
+    let (settings, provider) = match usable(app, matches) {
+        Ok(usable) => usable,
+        Err(failure) => {
+            checks.push(Check::new(
+                Health::Failed,
+                "settings",
+                failure.message.clone(),
+            ));
+            show(app, &args, "", &checks)?;
+            return Err(failure);
+        }
+    };
     checks.push(selection(&settings));
-    let provider = app.provider(&settings)?;
     checks.push(tool("git", Git::find(&app.host.env).map(drop)));
     checks.push(Check::new(Health::Ok, "ssh-key", "per-lease"));
     match provider.validate() {
@@ -56,14 +66,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         check.message = redactor.clean(&check.message).into_owned();
         check.provider = Some(provider.spec().name.to_owned());
     }
-    let bad = checks.iter().any(|check| check.status.is_bad());
-    if args.json {
-        app.ui
-            .json(&json!({"ok": !bad, "provider": provider.spec().name, "checks": checks}))?;
-    } else {
-        let lines: String = checks.iter().map(line).collect();
-        app.ui.data(&lines)?;
-    }
+    let bad = show(app, &args, provider.spec().name, &checks)?;
     if bad {
         let mut failure = Failure::new(Code::Unhealthy, "doctor found problems");
         for check in checks.iter().filter(|check| check.status.is_bad()) {
@@ -78,6 +81,25 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         return Err(failure);
     }
     Ok(0)
+}
+
+fn usable(app: &App<'_>, matches: &ArgMatches) -> Result<(Settings, Box<dyn Provider>), Failure> {
+    let settings = app.settings(matches)?;
+    let provider = app.provider(&settings)?;
+    Ok((settings, provider))
+}
+
+/// Prints them all. True when one is bad.
+fn show(app: &App<'_>, args: &Args, provider: &str, checks: &[Check]) -> Result<bool, Failure> {
+    let bad = checks.iter().any(|check| check.status.is_bad());
+    if args.json {
+        app.ui
+            .json(&json!({"ok": !bad, "provider": provider, "checks": checks}))?;
+    } else {
+        let lines: String = checks.iter().map(line).collect();
+        app.ui.data(&lines)?;
+    }
+    Ok(bad)
 }
 
 fn line(check: &Check) -> String {
@@ -142,7 +164,7 @@ fn provider_checks(provider: &dyn Provider, cancel: &Cancel) -> Vec<Check> {
         scope.spawn(move || {
             if over.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) || user.is_set()
             {
-                watched.set(Reason::Terminate);
+                watched.set(Reason::Late);
             }
         });
         let checks = provider.doctor(&own);
