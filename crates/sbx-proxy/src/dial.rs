@@ -53,6 +53,16 @@ pub(crate) fn tune(stream: &TcpStream) {
     }
 }
 
+/// The sandbox is on this machine: no network lies between that could be congested, and the pacing that some
+/// methods of the host bring along would only cost time.
+pub(crate) fn tune_local(stream: &TcpStream) {
+    tune(stream);
+    // The one that every kernel has, and everybody may choose.
+    if let Err(error) = sockopt::set_tcp_congestion(stream, "reno") {
+        tracing::debug!(%error, "cannot tune a connection");
+    }
+}
+
 /// When it is closed, the other side will see a refusal and not an end.
 pub(crate) fn reset(stream: &TcpStream) {
     // Without it the client sees an ordinary end, which is no less closed.

@@ -12,10 +12,21 @@ use tokio::time::Instant;
 
 use crate::audit::{Audit, Entrance, Line, Outcome, Phase, Via};
 use crate::gate::{Gate, Judged};
+use crate::seldom::Seldom;
 use crate::tunnel::Counters;
 
 /// A connection that is open for longer is on record before it ends.
 const NOTED_AFTER: Duration = Duration::from_secs(5);
+
+/// What happens to a connection besides its bytes.
+enum News {
+    /// They may be others than before.
+    Rules,
+    /// There are no rules any more.
+    Stopped,
+    /// It is open for so long that it goes on record.
+    Long,
+}
 
 /// A decision that is being carried out. Its line is written at its end, at the latest when it is dropped.
 pub(crate) struct Journey<'a> {
@@ -88,20 +99,31 @@ impl<'a> Journey<'a> {
         let note = tokio::time::sleep(NOTED_AFTER);
         tokio::pin!(work, note);
         loop {
-            let expiry = until_expiry(gate);
+            let unnoted = !noted;
+            let news = async {
+                tokio::select! {
+                    biased;
+                    changed = changes.changed() => changed.map_or(News::Stopped, |()| News::Rules),
+                    () = until_expiry(gate) => News::Rules,
+                    () = &mut note, if unnoted => News::Long,
+                }
+            };
+            tokio::pin!(news);
             // The rules first: what they no longer allow does not get another byte through.
             tokio::select! {
                 biased;
-                changed = changes.changed() => if changed.is_err() {
-                    self.failed("the sandbox stopped");
-                    return true;
+                news = Seldom::new(news) => match news {
+                    News::Rules => {}
+                    News::Stopped => {
+                        self.failed("the sandbox stopped");
+                        return true;
+                    }
+                    News::Long => {
+                        noted = true;
+                        self.note();
+                        continue;
+                    }
                 },
-                () = expiry => {}
-                () = &mut note, if !noted => {
-                    noted = true;
-                    self.note();
-                    continue;
-                }
                 ended = &mut work => {
                     // What the two sides do to each other is theirs; it is on record, and no more than that.
                     if let Err(error) = ended {

@@ -22,6 +22,7 @@ mod http;
 mod journey;
 mod outlet;
 mod resolver;
+mod seldom;
 mod sniff;
 mod socks;
 mod transparent;

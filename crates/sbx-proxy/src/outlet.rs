@@ -23,7 +23,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::audit::{Audit, Entrance, Via};
 use crate::ca::Authority;
 use crate::conn::Conn;
-use crate::dial::{Dial, reset, tune};
+use crate::dial::{Dial, reset, tune_local};
 use crate::gate::Gate;
 use crate::limits::{Crowd, Place};
 use crate::resolver::Lookup;
@@ -281,7 +281,7 @@ pub(crate) async fn route(
     dialled: SocketAddr,
     place: Place,
 ) {
-    tune(&stream);
+    tune_local(&stream);
     let dialled = SocketAddr::new(dialled.ip().to_canonical(), dialled.port());
     let conn = Conn::new(stream);
     if is_proxy(dialled) {

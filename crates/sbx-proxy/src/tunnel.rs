@@ -1,14 +1,17 @@
 //! Bytes both ways between two sockets, unchanged, without memory of its own while nothing moves.
 
 use std::cell::RefCell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use rustix::net::Shutdown;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::task::coop::consume_budget;
+
+use crate::seldom::Seldom;
 
 /// Read and written at once.
 const SCRATCH: usize = 128 << 10;
@@ -88,18 +91,21 @@ pub(crate) async fn pump(
     to: &TcpStream,
     count: impl Fn(usize),
 ) -> Result<(), Broken> {
+    // Whoever has said everything is only heard of again when it breaks.
+    let gone = to.ready(Interest::ERROR);
+    tokio::pin!(gone);
+    let mut gone = Seldom::new(gone);
     loop {
-        // A peer that always has more to say must not keep the others from speaking, nor a change of the rules
-        // from being heard.
-        consume_budget().await;
-        tokio::select! {
-            biased;
-            ready = from.readable() => ready.map_err(Broken::From)?,
-            // Whoever has said everything is only heard of again when it breaks.
-            _ = to.ready(Interest::ERROR) => {
-                return Err(Broken::To(io::ErrorKind::ConnectionReset.into()));
+        // Being ready uses up the turn: a peer that always has more to say does not keep the others from speaking,
+        // nor a change of the rules from being heard.
+        poll_fn(|cx| {
+            if let Poll::Ready(ready) = from.poll_read_ready(cx) {
+                return Poll::Ready(ready.map_err(Broken::From));
             }
-        }
+            let gone = Pin::new(&mut gone).poll(cx);
+            gone.map(|_| Err(Broken::To(io::ErrorKind::ConnectionReset.into())))
+        })
+        .await?;
         let rest = match move_once(from, to, &count)? {
             Moved::End => {
                 let passed_on = rustix::net::shutdown(to, Shutdown::Write);
@@ -136,7 +142,10 @@ enum Moved {
 
 fn move_once(from: &TcpStream, to: &TcpStream, count: &impl Fn(usize)) -> Result<Moved, Broken> {
     BUFFER.with_borrow_mut(|buffer| {
-        buffer.resize(SCRATCH, 0);
+        if buffer.is_empty() {
+            // Memory that the kernel zeroes where it is used, and only there.
+            *buffer = vec![0; SCRATCH];
+        }
         let length = match from.try_read(buffer) {
             Ok(length) => length,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Moved::Nothing),
