@@ -2,13 +2,18 @@
 //!
 //! `libgcc_s.so` is the only library besides libc that they would load, and loading it (its constructor asks the
 //! processor for its features, which a virtual machine is slow to answer) is a tenth of a millisecond of every
-//! `sbx exec`.
+//! `sbx exec`, and of every other command.
+
+#![expect(
+    clippy::print_stdout,
+    reason = "that is how a build script speaks to cargo"
+)]
 
 use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=../../build-support/unwinder.rs");
     if let Some(archive) = unwinder()
         && let Some(directory) = archive.parent()
     {

@@ -208,21 +208,23 @@ pub(crate) fn tree(chosen: &str) -> Command {
     })
 }
 
-/// `--help` is as short as `-h`: what there is to say at length comes after the flags.
+/// One help text, and a short one: what there is to say at length comes after the flags.
 fn on_one_screen(command: Command) -> Command {
-    let long = command.get_long_about().map(ToString::to_string);
-    let rest = long.as_deref().and_then(|long| long.split_once("\n\n"));
-    let rest = rest.map(|(_, rest)| rest.to_owned());
     let help = Arg::new("help")
         .short('h')
         .long("help")
         .action(ArgAction::HelpShort)
         .help("Print help");
-    let command = command.disable_help_flag(true).arg(help);
-    match rest {
-        Some(rest) => command.after_help(rest),
+    let long = command.get_long_about().map(ToString::to_string);
+    let command = match long.as_deref().and_then(|long| long.split_once("\n\n")) {
+        Some((_, rest)) => command.after_help(rest.to_owned()),
         None => command,
-    }
+    };
+    // The setting holds for the commands below as well, which therefore need the flag too.
+    command
+        .disable_help_flag(true)
+        .arg(help)
+        .mut_subcommands(on_one_screen)
 }
 
 /// The same, for a command below another one.
@@ -231,14 +233,6 @@ pub(crate) fn with_setting_flags(command: Command, chosen: &str) -> Command {
 }
 
 fn with_flags(command: Command, flags: Flags, chosen: &str) -> Command {
-    // One help text, and a short one.
-    let command = command.disable_help_flag(true).arg(
-        Arg::new("help")
-            .short('h')
-            .long("help")
-            .action(ArgAction::HelpShort)
-            .help("Print help"),
-    );
     let wanted = |setting: &&Setting| match flags {
         Flags::Creation => true,
         Flags::Use => !setting.creation_only,
@@ -335,6 +329,15 @@ pub(crate) fn not_here(name: &str) -> Option<Failure> {
         return Some(Failure::new(Code::Unsupported, message));
     }
     None
+}
+
+/// `help X` is `X --help`.
+pub(crate) fn with_help_last(mut args: Vec<OsString>) -> Vec<OsString> {
+    if args.len() > 2 && args.get(1).is_some_and(|word| word == "help") {
+        args.remove(1);
+        args.push("--help".into());
+    }
+    args
 }
 
 /// Long flags with one hyphen, as the original also takes them: up to the first word that is no flag.

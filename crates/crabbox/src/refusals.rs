@@ -4,6 +4,7 @@
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::provider::{Spec, WorkspaceKind};
+use crabbox_core::settings::Settings;
 use crabbox_core::{Code, Failure};
 
 /// Which words a flag is refused with.
@@ -35,15 +36,13 @@ enum Refusal {
 enum Takes {
     Nothing,
     Value,
-    /// What the setting of that name takes, whose flag exists already.
-    Setting,
 }
 
 use Refusal::{
     ActionsRunner, Arm, ArtifactSchema, CacheVolume, Class, Desktop, Execution, Later, LeaseId,
     Pool, Ssh, Sync, SyncUnlessArchive, Tailscale, Type,
 };
-use Takes::{Nothing, Setting, Value};
+use Takes::{Nothing, Value};
 
 type Row = (&'static str, Takes, Refusal);
 
@@ -80,8 +79,6 @@ const LEASE: &[Row] = &[
 
 const RUN: &[Row] = &[
     ("sync-only", Nothing, SyncUnlessArchive),
-    // A setting's flag: already known to the parser.
-    ("force-sync-large", Setting, SyncUnlessArchive),
     ("checksum", Nothing, Sync),
     ("full-resync", Nothing, Sync),
     ("fresh-sync", Nothing, Sync),
@@ -141,16 +138,14 @@ impl Of {
 pub(crate) fn add(command: Command, of: Of) -> Command {
     of.rows().fold(command, |command, (flag, takes, _)| {
         let arg = Arg::new(*flag).long(*flag).hide(true);
-        match takes {
-            Nothing => command.arg(
-                arg.num_args(0..=1)
-                    .require_equals(true)
-                    .default_missing_value("true")
-                    .action(ArgAction::Append),
-            ),
-            Value => command.arg(arg.num_args(1).action(ArgAction::Append)),
-            Setting => command,
-        }
+        command.arg(match takes {
+            Nothing => arg
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+                .action(ArgAction::Append),
+            Value => arg.num_args(1).action(ArgAction::Append),
+        })
     })
 }
 
@@ -175,6 +170,19 @@ pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Fai
         if let Some(failure) = refusal.failure(flag, value, spec) {
             return Err(failure);
         }
+    }
+    Ok(())
+}
+
+/// A profile may want checks that only leases over SSH can make.
+pub(crate) fn check_profile(settings: &Settings, spec: &Spec) -> Result<(), Failure> {
+    let profile = settings.profile_env(settings.text(None, "profile"));
+    if profile.is_some_and(|profile| profile.doctor) {
+        let message = format!(
+            "{} delegates run execution; profile doctor is not supported",
+            spec.name
+        );
+        return Err(Failure::new(Code::Unsupported, message));
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::prune::Bounds;
 use super::record::Record;
-use super::run::{ActiveRun, Begin, RECORD, log_name};
+use super::run::{ActiveRun, Begin, END, RECORD, log_name};
 use crate::claims::Creator;
 use crate::process::Stream;
 use crate::redact::Redactor;
@@ -186,7 +186,8 @@ impl Ledger {
     pub(super) fn read(&self, run_id: &str) -> Result<Option<Record>, String> {
         let directory = self.directory(run_id);
         let mut bytes = Vec::new();
-        let read = File::open(directory.join(RECORD))
+        let read = File::open(directory.join(END))
+            .or_else(|_| File::open(directory.join(RECORD)))
             .and_then(|file| file.take(MAX_RECORD).read_to_end(&mut bytes));
         match read {
             Ok(_) => {}

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Ledger;
 use super::record::{Record, Status};
-use super::run::RECORD;
+use super::run::{END, RECORD};
 use crate::claims::{Creator, Fate, random_hex};
 
 /// How much is kept.
@@ -128,7 +128,7 @@ fn changed(directory: &Path) -> Timestamp {
 }
 
 fn size(directory: &Path) -> u64 {
-    let files = [RECORD, "stdout.log", "stderr.log"];
+    let files = [RECORD, END, "stdout.log", "stderr.log"];
     let sizes = files
         .iter()
         .filter_map(|name| fs::metadata(directory.join(name)).ok());

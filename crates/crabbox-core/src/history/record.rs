@@ -7,7 +7,7 @@ use crate::claims::{Creator, Fate};
 use crate::redact::Redactor;
 use crate::timing::{ErrorKind, Report, RunStatus};
 
-/// `run.json`. Keys that a newer version adds are ignored.
+/// `run.json` and `end.json`. Keys that a newer version adds are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {

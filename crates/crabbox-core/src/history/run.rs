@@ -17,6 +17,9 @@ use crate::timing::{ErrorKind, Report, RunStatus};
 use crate::{Code, Failure};
 
 pub(super) const RECORD: &str = "run.json";
+/// The same of a run that is over, and the last word about it. A file of its own: to replace one makes some file systems
+/// wait for the disk.
+pub(super) const END: &str = "end.json";
 
 /// What is known when a run begins.
 #[derive(Debug, Clone)]
@@ -132,12 +135,15 @@ impl ActiveRun {
         self.record.error_kind = finish.error_kind;
         self.record.timing = finish.timing;
         self.record.clean(&self.redactor);
-        self.write()?;
+        write_record(&self.directory, END, &self.record)
+            .map_err(|error| cannot_write(&self.directory, &error))?;
+        // Whoever reads it before it is gone finds the end first.
+        drop(fs::remove_file(self.directory.join(RECORD)));
         Ok(self.record)
     }
 
     fn write(&self) -> Result<(), Failure> {
-        write_record(&self.directory, &self.record)
+        write_record(&self.directory, RECORD, &self.record)
             .map_err(|error| cannot_write(&self.directory, &error))
     }
 }
@@ -145,7 +151,7 @@ impl ActiveRun {
 /// The record and the two empty logs.
 fn make(directory: &Path, record: &Record) -> io::Result<[fs::File; 2]> {
     DirBuilder::new().mode(0o700).create(directory)?;
-    write_record(directory, record)?;
+    write_record(directory, RECORD, record)?;
     let log = |stream| {
         OpenOptions::new()
             .write(true)
@@ -157,14 +163,14 @@ fn make(directory: &Path, record: &Record) -> io::Result<[fs::File; 2]> {
 }
 
 /// A reader sees the old record or the new one. It need not survive a power cut: then it is a problem in a list.
-fn write_record(directory: &Path, record: &Record) -> io::Result<()> {
+fn write_record(directory: &Path, name: &str, record: &Record) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(record)?;
     bytes.push(b'\n');
     let mut file = tempfile::Builder::new()
         .prefix(".run-")
         .tempfile_in(directory)?;
     file.write_all(&bytes)?;
-    file.persist(directory.join(RECORD))?;
+    file.persist(directory.join(name))?;
     Ok(())
 }
 

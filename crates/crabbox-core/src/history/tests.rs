@@ -1,7 +1,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -54,9 +54,19 @@ fn record(ledger: &Ledger, id: &str, second: i64, slug: &str) {
     run.finish(finish(second + 1)).unwrap();
 }
 
+/// Where the last word about a run is.
+fn record_file(runs: &Path, id: &str) -> PathBuf {
+    let end = runs.join(id).join("end.json");
+    if end.exists() {
+        end
+    } else {
+        runs.join(id).join("run.json")
+    }
+}
+
 /// Makes a run's process one that is dead.
 fn bury(state: &Path, id: &str) {
-    let path = state.join("runs").join(format!("run_{id}/run.json"));
+    let path = record_file(&state.join("runs"), &format!("run_{id}"));
     let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     let started = json["process"]["startTime"].as_u64().unwrap();
     json["process"]["startTime"] = (started + 1).into();
@@ -121,7 +131,7 @@ fn everything_is_the_users_alone() {
     };
     assert_eq!(mode(""), 0o700);
     assert_eq!(mode("run_0a"), 0o700);
-    for file in ["run_0a/run.json", "run_0a/stdout.log", "run_0a/stderr.log"] {
+    for file in ["run_0a/end.json", "run_0a/stdout.log", "run_0a/stderr.log"] {
         assert_eq!(mode(file), 0o600, "{file}");
     }
     let names = fs::read_dir(state.path().join("runs/run_0a")).unwrap();
@@ -199,13 +209,13 @@ fn damaged_records_are_problems_and_break_nothing() {
     }
     let runs = state.path().join("runs");
     let write = |id: &str, text: &str| {
-        let mut file = fs::File::create(runs.join(id).join("run.json")).unwrap();
+        let mut file = fs::File::create(record_file(&runs, id)).unwrap();
         file.write_all(text.as_bytes()).unwrap();
     };
     write("run_01", "{");
-    let other = fs::read_to_string(runs.join("run_03/run.json")).unwrap();
+    let other = fs::read_to_string(record_file(&runs, "run_03")).unwrap();
     write("run_02", &other);
-    fs::remove_file(runs.join("run_04/run.json")).unwrap();
+    fs::remove_file(record_file(&runs, "run_04")).unwrap();
     fs::File::create(runs.join("run_05")).unwrap();
     fs::File::create(runs.join("note.txt")).unwrap();
     let listing = ledger.list().unwrap();

@@ -432,14 +432,14 @@ fn what_is_passed_on_is_whole_and_its_beginning_and_end_are_heard() {
         let expected: Vec<u8> = (1..=last)
             .flat_map(|n: u32| format!("{n}\n").into_bytes())
             .collect();
-        let (mut reader, writer) = std::io::pipe().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
         let reading = std::thread::spawn(move || {
             let mut all = Vec::new();
-            std::io::Read::read_to_end(&mut reader, &mut all).unwrap();
+            Read::read_to_end(&mut reader, &mut all).unwrap();
             all
         });
         let heard = Arc::new(Heard::default());
-        let to = std::fs::File::from(std::os::fd::OwnedFd::from(writer));
+        let to = File::from(std::os::fd::OwnedFd::from(writer));
         let output = Output::Pass(to, Box::new(Arc::clone(&heard)));
         let tool = Tool::new("seq").arg(last.to_string());
         let done = tool

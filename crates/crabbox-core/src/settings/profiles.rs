@@ -16,6 +16,8 @@ pub struct ProfileEnv {
     pub env: BTreeMap<String, String>,
     /// More names for the list of variables that are taken from the caller; `NAME*` is a beginning.
     pub allow: Vec<String>,
+    /// Whether it wants checks of its own before a command, which only other providers make.
+    pub doctor: bool,
 }
 
 /// What one file says about a profile.
@@ -23,6 +25,7 @@ pub struct ProfileEnv {
 pub(super) struct ProfileLayer {
     pub(super) env: BTreeMap<String, String>,
     pub(super) allow: Option<Allowed>,
+    pub(super) doctor: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -44,6 +47,9 @@ pub(super) fn read(source: &Source<'_>, node: &Node, layer: &mut FileLayer) -> R
                 "env" => read_env(source, &path, value, &mut profile)?,
                 "envAllow" => profile.add(key, entries(source, &path, value)?),
                 name if PROFILE_ELSEWHERE.contains(&name) => {
+                    if name == "doctor" {
+                        profile.doctor = enabled(value);
+                    }
                     layer.ignored.push(Ignored::new(source, path, key.at));
                 }
                 name => {
@@ -55,6 +61,18 @@ pub(super) fn read(source: &Source<'_>, node: &Node, layer: &mut FileLayer) -> R
         layer.profiles.insert(name.name.clone(), profile);
     }
     Ok(())
+}
+
+/// `enabled` of a mapping that is otherwise none of ours.
+fn enabled(node: &Node) -> Option<bool> {
+    let Shape::Map(entries) = &node.shape else {
+        return None;
+    };
+    let (_, value) = entries.iter().find(|(key, _)| key.name == "enabled")?;
+    match &value.shape {
+        Shape::Scalar(text) => Some(text == "true"),
+        Shape::Null | Shape::List(_) | Shape::Map(_) => None,
+    }
 }
 
 /// Variables with their values, and among them the older spelling of `envAllow`.
@@ -101,6 +119,7 @@ impl ProfileEnv {
     /// Puts a stronger file on top: values one by one, the list as a whole.
     pub(super) fn put(&mut self, layer: ProfileLayer) {
         self.env.extend(layer.env);
+        self.doctor = layer.doctor.unwrap_or(self.doctor);
         if let Some(allowed) = layer.allow {
             self.allow = allowed.names;
         }

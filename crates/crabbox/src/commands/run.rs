@@ -99,6 +99,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let provider = app.provider(&settings)?;
     let spec = provider.spec();
     refusals::check(matches, Of::Run, spec)?;
+    refusals::check_profile(&settings, spec)?;
     provider.validate()?;
     let shell = if args.shell {
         Shell::Asked

@@ -28,6 +28,7 @@ pub(crate) struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
+    /// The same, without the flag
     #[arg(value_name = "LEASE")]
     lease: Option<String>,
 }

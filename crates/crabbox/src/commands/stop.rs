@@ -22,6 +22,7 @@ pub(crate) struct Args {
     /// The result, or the failure, as JSON
     #[arg(long)]
     json: bool,
+    /// The same, without the flag
     #[arg(value_name = "LEASE")]
     lease: Option<String>,
 }

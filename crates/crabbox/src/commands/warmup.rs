@@ -66,7 +66,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
             "slug": slug,
             "provider": spec.name,
             "sandbox": sandbox,
-            "expiresAt": claim.expires_at,
+            "expiresAt": claim.deadline().map(|deadline| deadline.at),
             "cleanupCommand": spec.stop_command(&claim),
         }))?;
     } else {

@@ -1,1 +1,29 @@
 //! The real program, with real and stand-in engines.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests: one that panics has failed"
+)]
+
+mod bugs;
+mod config;
+mod crowd;
+mod discovery;
+mod docker;
+mod doctor;
+mod edges;
+mod engine;
+mod environment;
+mod gaps;
+mod leases;
+mod lifecycle;
+mod proof_matrix;
+mod records;
+mod refusals;
+mod run;
+mod snapshots;
+mod snapshots_of_checks;
+mod world;

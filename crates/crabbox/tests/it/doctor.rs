@@ -1,0 +1,171 @@
+//! `crabbox doctor`: everything is looked at, nothing is changed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::world::{Ran, World};
+
+#[test]
+fn it_only_looks() {
+    let world = World::new();
+    world.crabbox(&["doctor"]).exits(0);
+    world.crabbox(&["doctor", "--json"]).exits(0);
+    let lines: Vec<_> = world.calls().iter().map(|call| call.line()).collect();
+    let once = ["version", "ls --json", "diagnose --output json"];
+    assert_eq!(lines, [once, once].concat());
+    assert_eq!(world.claim_names(), [""; 0]);
+    assert_eq!(world.sandboxes(), [""; 0]);
+}
+
+#[test]
+fn it_changes_no_state() {
+    let world = World::new();
+    fs::remove_dir(world.path("state")).unwrap();
+    world.crabbox(&["doctor"]).exits(0);
+    assert!(
+        !world.path("state").exists(),
+        "no directory is made to look"
+    );
+}
+
+#[test]
+fn the_validated_version_is_compatible_and_others_are_best_effort() {
+    let world = World::new();
+    for (version, expected) in [
+        (
+            "Client Version:  v0.31.3\nServer Version:  v0.31.3",
+            "ok      sbx_compatibility  sbx_compatibility=ok baseline=0.31.3",
+        ),
+        (
+            "client: v0.1.0\nserver: v0.1.0\ncontract: 0.31.3 0.39",
+            "ok      sbx_compatibility  sbx_compatibility=ok contract=0.31.3",
+        ),
+        (
+            "Client Version:  v0.31.3\nServer Version:  v0.32.0",
+            "warn    sbx_compatibility  sbx_compatibility=best-effort",
+        ),
+        (
+            "sbx version v0.40.1",
+            "warn    sbx_compatibility  sbx_compatibility=best-effort",
+        ),
+    ] {
+        world.behave("version", version);
+        let ran = world.crabbox(&["doctor"]).exits(0);
+        assert!(ran.out.contains(expected), "{}", ran.out);
+        let first = version.lines().next().unwrap();
+        assert!(
+            ran.out
+                .contains(&format!("sbx_version        version={first}")),
+            "{}",
+            ran.out
+        );
+    }
+}
+
+#[test]
+fn blockers_are_named_with_what_to_do() {
+    let world = World::new();
+    for (said, hint) in [
+        ("ERROR: not logged in", "sbx login"),
+        ("cannot open /dev/kvm", "virtualization"),
+        ("control plane timed out", "control plane"),
+        ("quota exceeded", ""),
+        ("no capacity left in region", ""),
+    ] {
+        world.behave("fail-before-ls", &format!("1\n{said}"));
+        let ran = world.crabbox(&["doctor"]).exits(1);
+        assert!(ran.out.contains("failed  sbx_inventory"), "{}", ran.out);
+        assert!(ran.out.contains(said), "{}", ran.out);
+        assert!(ran.err.contains(hint), "{}", ran.err);
+        assert_eq!(ran.last(), "doctor found problems");
+        let json = world.crabbox(&["doctor", "--json"]).exits(1).json();
+        assert_eq!(json["ok"], false);
+    }
+}
+
+#[test]
+fn diagnosis_is_optional() {
+    let world = World::new();
+    world.behave("fail-before-diagnose", "1\nunknown command");
+    let json = world.crabbox(&["doctor", "--json"]).exits(0).json();
+    let check = json["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|check| check["check"] == "sbx_diagnose")
+        .unwrap();
+    assert_eq!(
+        (&check["status"], &check["details"]["optional"]),
+        (&"warn".into(), &"true".into())
+    );
+    assert_eq!(check["details"]["mutation"], "false");
+    world.behave_well("fail-before-diagnose");
+    world.behave("diagnose", r#"{"checks":[{"name":"Virtualization","status":"fail","message":"no KVM","hint":"enable it"}]}"#);
+    let ran = world.crabbox(&["doctor"]).exits(0);
+    assert!(
+        ran.out
+            .contains("warn    sbx_diagnose       Virtualization: no KVM (hint: enable it)"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.contains("sbx_isolation      no KVM"), "{}", ran.out);
+}
+
+#[test]
+fn a_config_that_others_can_read_is_a_problem() {
+    let world = World::new();
+    world.user_config("ttl: 1h\n");
+    let ran = world.crabbox(&["doctor"]).exits(0);
+    assert!(ran.out.contains("permissions=0600"), "{}", ran.out);
+    let path = world.path("config/crabbox/config.yaml");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let ran = world.crabbox(&["doctor"]).exits(1);
+    assert!(
+        ran.out.contains("permissions 0644 want 0600"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.contains("ok      sbx_inventory"), "{}", ran.out);
+}
+
+#[test]
+fn bad_settings_are_a_check_and_hide_no_other() {
+    let world = World::new();
+    let ran = world
+        .crabbox(&["doctor", "--docker-sandbox-agent", "claude"])
+        .exits(1);
+    assert!(ran.out.contains("failed  provider"), "{}", ran.out);
+    assert!(ran.out.contains("v1 supports shell only"), "{}", ran.out);
+    assert!(ran.out.contains("ok      git"), "{}", ran.out);
+}
+
+#[test]
+fn a_missing_program_is_missing_and_the_rest_is_shown() {
+    let world = World::without_sbx();
+    let ran = Ran::from(world.alone(&["doctor"]).output().unwrap()).exits(1);
+    assert!(ran.out.contains("missing sbx_version"), "{}", ran.out);
+    assert!(ran.out.contains("ok      git"), "{}", ran.out);
+    // An engine beside our own program is found without being named.
+    let bundled = World::new();
+    let mut command = bundled.alone(&["doctor"]);
+    fs::rename(bundled.path("bin/sbx"), bundled.path("alone/sbx")).unwrap();
+    let ran = Ran::from(command.output().unwrap());
+    assert!(
+        ran.out.contains(&format!(
+            "program={} found=bundled",
+            bundled.path("alone/sbx").display()
+        )),
+        "{}",
+        ran.out
+    );
+}
+
+#[test]
+fn without_git_doctor_says_so() {
+    let world = World::new();
+    let mut command = world.command(&["doctor"]);
+    command.env("PATH", world.path("bin"));
+    let ran = Ran::from(command.output().unwrap()).exits(1);
+    assert!(ran.out.contains("missing git"), "{}", ran.out);
+    assert!(ran.out.contains("sbx_version"), "{}", ran.out);
+}

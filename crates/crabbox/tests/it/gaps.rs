@@ -1,0 +1,221 @@
+//! What the original lacks besides its numbered defects.
+
+use serde_json::Value;
+
+use crate::world::{World, write};
+
+#[test]
+fn gap_warmup_without_keeping_is_refused_and_not_ignored() {
+    let world = World::new();
+    let ran = world.crabbox(&["warmup", "--keep=false"]).exits(2);
+    assert_eq!(
+        ran.last(),
+        "docker-sandbox warmup keeps its sandbox; --keep=false is not possible"
+    );
+    assert_eq!(world.calls().len(), 0);
+    world.crabbox(&["warmup", "--keep", "--slug", "a"]).exits(0);
+    world
+        .crabbox(&["warmup", "--keep=true", "--slug", "b"])
+        .exits(0);
+}
+
+#[test]
+fn gap_a_requested_slug_that_is_taken_is_refused_before_anything_is_made() {
+    let world = World::new();
+    let lease = world.warm("mine");
+    for args in [
+        &["warmup", "--slug", "mine"][..],
+        &["run", "--slug", "Mine!", "--", "true"],
+    ] {
+        let ran = world.crabbox(args).exits(2);
+        assert_eq!(ran.last(), format!("slug `mine` is taken by lease {lease}"));
+    }
+    assert_eq!(world.count("create"), 1);
+    assert_eq!(world.claim_names(), [lease]);
+}
+
+#[test]
+fn gap_list_and_status_say_when_a_lease_ends() {
+    let world = World::new();
+    let args = [
+        "warmup",
+        "--slug",
+        "a",
+        "--idle-timeout",
+        "10m",
+        "--ttl",
+        "1h",
+        "--json",
+    ];
+    let made = world.crabbox(&args).exits(0).json();
+    let list = world.crabbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(list[0]["idleTimeoutSeconds"], 600);
+    assert_eq!(list[0]["ttlSeconds"], 3600);
+    assert_eq!(made["expiresAt"], list[0]["expiresAt"]);
+    let status = world.crabbox(&["status", "a", "--json"]).exits(0).json();
+    assert_eq!(status["idleTimeout"], "10m0s");
+    assert_eq!(status["expiresAt"], list[0]["expiresAt"]);
+    // The idle time comes first.
+    let time = |value: &Value| value.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let end = time(&list[0]["expiresAt"]).duration_since(time(&list[0]["lastUsedAt"]));
+    assert_eq!(end.as_secs(), 600);
+}
+
+#[test]
+fn gap_one_damaged_claim_breaks_nothing_else() {
+    let world = World::new();
+    let lease = world.warm("whole");
+    write(&world.claim_path("dsbx_damaged"), "{ not json");
+    write(
+        &world.claim_path("dsbx_other"),
+        r#"{"leaseID":"dsbx_wrong","provider":"docker-sandbox"}"#,
+    );
+    let ran = world.crabbox(&["list", "--json"]).exits(0);
+    assert_eq!(ran.json().as_array().unwrap().len(), 1);
+    ran.says("warning: claim dsbx_damaged.json");
+    assert_eq!(
+        world
+            .crabbox(&["run", "--id", "whole", "--", "echo", "x"])
+            .ok(),
+        "x\n"
+    );
+    world.crabbox(&["warmup", "--slug", "another"]).exits(0);
+    world.crabbox(&["run", "--", "true"]).exits(0);
+    let claims = world.crabbox(&["claims", "list", "--json"]).exits(2).json();
+    assert_eq!(claims["claims"].as_array().unwrap().len(), 2);
+    let codes: Vec<_> = claims["problems"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|problem| &problem["code"])
+        .collect();
+    assert_eq!(codes, ["invalid_json", "lease_id_mismatch"]);
+    world.age(&lease);
+    world.crabbox(&["cleanup"]).exits(0);
+    world.crabbox(&["stop", "another"]).exits(0);
+    assert_eq!(world.claim_names(), ["dsbx_damaged", "dsbx_other"]);
+}
+
+#[test]
+fn gap_one_failure_does_not_end_a_cleanup() {
+    let world = World::new();
+    let (first, second) = (world.warm("one"), world.warm("two"));
+    world.age(&first);
+    world.age(&second);
+    // Two claims of which one cannot be removed: its sandbox does not go.
+    let stuck = first.clone().min(second.clone());
+    world.behave("fail-before-rm", "1\nbusy");
+    let ran = world.crabbox(&["cleanup"]).exits(1);
+    assert!(ran.out.contains("removed=0 checked=2"), "{}", ran.out);
+    assert_eq!(ran.out.matches("busy").count(), 2, "{}", ran.out);
+    world.behave_well("fail-before-rm");
+    let ran = world.crabbox(&["cleanup"]).exits(0);
+    assert!(
+        ran.out.contains("removed=2 checked=2"),
+        "{stuck}: {}",
+        ran.out
+    );
+    world.is_clean();
+}
+
+#[test]
+fn gap_a_repository_cannot_have_any_variable_forwarded() {
+    let world = World::new();
+    world.repo_config("env:\n  allow: [CI, AWS_SECRET_ACCESS_KEY]\n");
+    let env = [("AWS_SECRET_ACCESS_KEY", "hunter2")];
+    let ran = world.with_env(&env, &["run", "--", "true"]).exits(2);
+    ran.says("a repository may not set `env.allow`")
+        .says("AWS_SECRET_ACCESS_KEY")
+        .never_says("hunter2");
+    // The same by the other name.
+    world.repo_config("profile: p\nprofiles:\n  p:\n    envAllow: [AWS_SECRET_ACCESS_KEY]\n");
+    world
+        .with_env(&env, &["run", "--", "true"])
+        .exits(2)
+        .never_says("hunter2");
+    assert_eq!(world.calls().len(), 0);
+    // What the user allows, the repository may ask for.
+    world.user_config("env:\n  allow: [AWS_*]\n");
+    world.repo_config("env:\n  allow: [AWS_SECRET_ACCESS_KEY]\n");
+    let ran = world.with_env(&env, &["run", "--", "printenv", "AWS_SECRET_ACCESS_KEY"]);
+    assert_eq!(ran.ok(), "hunter2\n");
+}
+
+#[test]
+fn gap_pond_is_recorded_and_chosen_by() {
+    let world = World::new();
+    world
+        .crabbox(&["warmup", "--slug", "a", "--pond", "blue"])
+        .exits(0);
+    world.warm("b");
+    let list = world
+        .crabbox(&["list", "--json", "--pond", "blue"])
+        .exits(0)
+        .json();
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    assert_eq!(list[0]["labels"]["pond"], "blue");
+    assert_eq!(list[0]["slug"], "a");
+}
+
+#[test]
+fn gap_tailscale_is_refused_by_warmup_too() {
+    let world = World::new();
+    for command in [
+        &["warmup", "--tailscale"][..],
+        &["run", "--tailscale", "--", "true"],
+    ] {
+        let ran = world.crabbox(command).exits(2);
+        assert_eq!(
+            ran.last(),
+            "provider=docker-sandbox is delegated-run only and does not support Tailscale options"
+        );
+    }
+    assert_eq!(world.calls().len(), 0);
+}
+
+#[test]
+fn gap_a_vanished_sandbox_is_not_a_command_that_failed() {
+    let world = World::new();
+    world.warm("gone");
+    let sandbox = world.sandboxes().remove(0);
+    world.lose_sandbox(&sandbox);
+    let ran = world
+        .crabbox(&["run", "--id", "gone", "--", "true"])
+        .exits(4);
+    assert_eq!(
+        ran.last(),
+        format!("docker-sandbox sandbox {sandbox:?} is not present in sbx inventory")
+    );
+    // A command's own 1 stays a 1.
+    world.warm("there");
+    world
+        .crabbox(&["run", "--id", "there", "--", "false"])
+        .exits(1);
+    world
+        .crabbox(&["run", "--id", "there", "--", "sh", "-c", "exit 125"])
+        .exits(125);
+}
+
+#[test]
+fn gap_the_timing_knows_its_run_and_its_end() {
+    let world = World::new();
+    let ran = world
+        .crabbox(&[
+            "run",
+            "--keep",
+            "--slug",
+            "t",
+            "--timing-json",
+            "--",
+            "true",
+        ])
+        .exits(0);
+    let timing: Value = serde_json::from_str(ran.last()).unwrap();
+    assert_eq!(timing["workdir"], world.repo().display().to_string());
+    assert_eq!(
+        timing["stopCommand"],
+        "crabbox stop --provider docker-sandbox t"
+    );
+    assert!(timing["runId"].as_str().unwrap().starts_with("run_"));
+    assert_ne!(timing["endToEndMs"], 0);
+}

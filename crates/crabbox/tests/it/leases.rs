@@ -1,0 +1,253 @@
+//! Leases that exist: whose they are, how long they live, and the proof that they are gone.
+
+use crate::world::{World, write};
+
+#[test]
+fn stop_is_rm_with_force_and_proves_it_by_the_list() {
+    let world = World::new();
+    let lease = world.warm("a");
+    let sandbox = world.sandboxes().remove(0);
+    world.forget_calls();
+    let ran = world.crabbox(&["stop", "a"]).exits(0);
+    assert_eq!(ran.out, "");
+    assert_eq!(
+        ran.last(),
+        format!("released lease={lease} sandbox={sandbox}")
+    );
+    let lines: Vec<_> = world.calls().iter().map(|call| call.line()).collect();
+    assert_eq!(
+        lines,
+        ["ls --json", &format!("rm --force {sandbox}"), "ls --json"]
+    );
+    world.is_clean();
+}
+
+#[test]
+fn an_rm_that_removes_nothing_is_no_success() {
+    let world = World::new();
+    let lease = world.warm("a");
+    world.behave("noop-rm", "yes");
+    let ran = world.crabbox(&["stop", "a"]).exits(1);
+    assert!(
+        ran.last().contains("the sandbox is still there"),
+        "{}",
+        ran.last()
+    );
+    assert_eq!(world.claim_names(), [lease.as_str()]);
+    // The next try gets it.
+    world.behave_well("noop-rm");
+    world.crabbox(&["stop", &lease]).exits(0);
+    world.is_clean();
+}
+
+#[test]
+fn an_rm_that_fails_after_removing_is_a_success() {
+    let world = World::new();
+    world.warm("a");
+    world.behave("fail-after-rm", "1\nERROR: something about a network");
+    world.crabbox(&["stop", "a"]).exits(0);
+    world.is_clean();
+}
+
+#[test]
+fn stop_of_a_sandbox_that_is_gone_forgets_it() {
+    let world = World::new();
+    world.warm("a");
+    world.lose_sandbox(&world.sandboxes()[0]);
+    world.crabbox(&["stop", "a"]).exits(0);
+    assert_eq!(world.count("rm"), 0);
+    world.is_clean();
+}
+
+#[test]
+fn only_claimed_sandboxes_are_ours() {
+    let world = World::new();
+    world.foreign_sandbox("crabbox-my-app-000000");
+    assert_eq!(world.crabbox(&["list", "--json"]).ok(), "[]\n");
+    let words = "docker-sandbox sandbox \"crabbox-my-app-000000\" is not claimed by Crabbox; use a Crabbox slug or dsbx_<sandbox-name>";
+    for args in [
+        &["stop", "crabbox-my-app-000000"][..],
+        &["status", "crabbox-my-app-000000"],
+        &["run", "--id", "crabbox-my-app-000000", "--", "true"],
+        &["ports", "--id", "crabbox-my-app-000000"],
+        &["cp", "--id", "crabbox-my-app-000000", "SANDBOX:/a", "b"],
+    ] {
+        let ran = world.crabbox(args).exits(4);
+        assert_eq!(ran.last(), words);
+    }
+    world.crabbox(&["cleanup"]).exits(0);
+    assert_eq!(world.sandboxes(), ["crabbox-my-app-000000"]);
+    let verbs: Vec<_> = world
+        .calls()
+        .iter()
+        .map(|call| call.verb().to_owned())
+        .collect();
+    assert!(verbs.iter().all(|verb| verb == "ls"), "{verbs:?}");
+}
+
+#[test]
+fn a_lease_belongs_to_a_repository_until_it_is_reclaimed() {
+    let world = World::new();
+    let lease = world.warm("mine");
+    let other = world.path("other");
+    std::fs::create_dir_all(other.join(".git")).unwrap();
+    let ran = world
+        .within(&other, &["run", "--id", "mine", "--", "true"])
+        .exits(2);
+    assert_eq!(
+        ran.last(),
+        format!(
+            "lease {lease} is claimed by repo {}; use --reclaim to claim it for {}",
+            world.repo().display(),
+            other.display()
+        )
+    );
+    assert_eq!(world.count("exec"), 0);
+    world
+        .within(&other, &["run", "--id", "mine", "--reclaim", "--", "true"])
+        .exits(0);
+    assert_eq!(world.claim(&lease)["repoRoot"], other.display().to_string());
+    world
+        .crabbox(&["run", "--id", "mine", "--", "true"])
+        .exits(2);
+}
+
+#[test]
+fn use_renews_the_idle_time_and_not_the_ttl() {
+    let world = World::new();
+    let lease = world.warm("a");
+    world.edit_claim(&lease, |claim| {
+        claim["lastUsedAt"] = "2020-01-01T00:00:00Z".into()
+    });
+    let before = world.claim(&lease);
+    world
+        .crabbox(&["run", "--id", "a", "--idle-timeout", "5m", "--", "true"])
+        .exits(0);
+    let after = world.claim(&lease);
+    assert_ne!(after["lastUsedAt"], before["lastUsedAt"]);
+    assert_ne!(after["revision"], before["revision"]);
+    assert_eq!(after["expiresAt"], before["expiresAt"]);
+    assert_eq!(after["idleTimeoutSeconds"], 300);
+    world.edit_claim(&lease, |claim| {
+        claim["expiresAt"] = "2020-01-01T00:00:00Z".into()
+    });
+    let ran = world.crabbox(&["run", "--id", "a", "--", "true"]).exits(4);
+    assert_eq!(
+        ran.last(),
+        format!("lease {lease} reached its TTL expiry; command not run")
+    );
+}
+
+#[test]
+fn cleanup_removes_what_is_due_and_nothing_else() {
+    let world = World::new();
+    let (idle, old, young) = (world.warm("idle"), world.warm("old"), world.warm("young"));
+    world.foreign_sandbox("crabbox-my-app-ffffff");
+    world.age(&idle);
+    world.edit_claim(&old, |claim| {
+        claim["expiresAt"] = "2020-01-01T00:00:00Z".into()
+    });
+    world.forget_calls();
+    let dry = world.crabbox(&["cleanup", "--dry-run"]).exits(0).out;
+    for (lease, reason) in [(&idle, "idle"), (&old, "ttl")] {
+        let line = dry
+            .lines()
+            .find(|line| line.contains(lease.as_str()))
+            .unwrap();
+        assert!(
+            line.starts_with("would delete lease=") && line.contains(reason),
+            "{line}"
+        );
+    }
+    assert!(
+        dry.contains(&format!(
+            "skip lease={young} reason=idle timeout not reached"
+        )),
+        "{dry}"
+    );
+    assert_eq!(world.calls().len(), 0, "a dry run asks nobody");
+    let out = world.crabbox(&["cleanup"]).exits(0).out;
+    assert_eq!(
+        out.lines()
+            .filter(|line| line.starts_with("delete lease="))
+            .count(),
+        2
+    );
+    assert_eq!(
+        out.lines().last().unwrap(),
+        "docker-sandbox cleanup removed=2 checked=3"
+    );
+    assert_eq!(world.claim_names(), [young]);
+    assert_eq!(world.sandboxes().len(), 2);
+    assert_eq!(
+        world.crabbox(&["cleanup", "--json"]).exits(0).json()["checked"],
+        1
+    );
+}
+
+#[test]
+fn status_tells_and_waits() {
+    let world = World::new();
+    let lease = world.warm("a");
+    assert_eq!(
+        world
+            .crabbox(&["status", "--id", "a", "--json"])
+            .exits(0)
+            .json()["id"],
+        lease
+    );
+    assert_eq!(
+        world
+            .crabbox(&["status", "a", "--wait", "--json"])
+            .exits(0)
+            .json()["ready"],
+        true
+    );
+    let ran = world.crabbox(&["status"]).exits(2);
+    assert!(
+        ran.last().starts_with("usage: crabbox status"),
+        "{}",
+        ran.last()
+    );
+    let path = world
+        .path("engine/sandboxes")
+        .join(format!("{}.json", world.sandboxes()[0]));
+    let one = std::fs::read_to_string(&path).unwrap();
+    write(&path, one.replace("running", "starting"));
+    let ran = world
+        .crabbox(&["status", "a", "--wait", "--wait-timeout", "10ms"])
+        .exits(5);
+    assert_eq!(
+        ran.last(),
+        format!("timed out waiting for {lease} to become ready")
+    );
+    write(&path, one.replace("running", "failed"));
+    let ran = world.crabbox(&["status", "a", "--wait"]).exits(5);
+    assert_eq!(
+        ran.last(),
+        format!("lease {lease} reached terminal state failed before ready")
+    );
+    world.lose_sandbox(&world.sandboxes()[0]);
+    let ran = world.crabbox(&["status", "a"]).exits(4);
+    assert!(ran.last().contains("is not present in"), "{}", ran.last());
+}
+
+#[test]
+fn claims_are_private_files() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    let lease = world.warm("a");
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&world.claim_path(&lease)), 0o600);
+    assert_eq!(mode(&world.state().join("claims")), 0o700);
+    let claim = world.claim(&lease);
+    assert_eq!(claim["leaseID"], lease);
+    assert_eq!(claim["revision"].as_str().unwrap().len(), 32);
+    assert_eq!(claim["provider"], "docker-sandbox");
+    assert_eq!(claim["repoRoot"], world.repo().display().to_string());
+    let text = std::fs::read_to_string(world.claim_path(&lease)).unwrap();
+    assert!(
+        text.ends_with("}\n") && text.contains("\n  \""),
+        "pretty: {text}"
+    );
+}

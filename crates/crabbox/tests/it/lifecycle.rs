@@ -1,0 +1,318 @@
+//! From the first thought of a sandbox to the proof that it is gone.
+
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::world::{World, end, signal};
+
+#[test]
+fn a_fresh_run_mirrors_the_code_and_leaves_nothing() {
+    let world = World::new();
+    let ran = world
+        .crabbox(&["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"])
+        .exits(7);
+    assert_eq!(ran.out, "out\n");
+    assert_eq!(ran.last(), "docker-sandbox run exited 7");
+    assert!(ran.err.lines().any(|line| line == "err"));
+    world.is_clean();
+    let verbs: Vec<_> = world
+        .calls()
+        .iter()
+        .map(|call| call.verb().to_owned())
+        .collect();
+    assert_eq!(verbs, ["create", "version", "exec", "ls", "rm", "ls"]);
+}
+
+/// The claim is on disk while `sbx create` runs.
+#[test]
+fn the_claim_comes_before_the_sandbox() {
+    let world = World::new();
+    let mut gate = world.gate("create", "before");
+    let child = world.spawn(&["run", "--slug", "early", "--", "true"]);
+    gate.wait();
+    let lease = world.claim_names().remove(0);
+    let claim = world.claim(&lease);
+    assert_eq!(claim["state"], "creating");
+    assert_eq!(claim["slug"], "early");
+    assert_eq!(world.sandboxes(), [""; 0]);
+    // Others see it, and keep their hands off it.
+    let list = world.crabbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(list[0]["status"], "creating");
+    world.crabbox(&["cleanup"]).exits(0);
+    world.crabbox(&["warmup", "--slug", "early"]).exits(2);
+    assert_eq!(world.claim_names(), [lease]);
+    gate.open();
+    end(child).exits(0);
+    world.is_clean();
+}
+
+#[test]
+fn what_a_killed_run_left_is_swept_by_the_next() {
+    let world = World::new();
+    // The sandbox is made, and whoever asked for it is dead before it hears of it.
+    let mut gate = world.gate("create", "after");
+    let child = world.spawn(&["run", "--", "true"]);
+    gate.wait();
+    signal(&child, Signal::KILL);
+    end(child);
+    gate.open();
+    world.behave_well("gate-create");
+    let orphan = world.sandboxes().remove(0);
+    let lease = world.claim_names().remove(0);
+    assert_eq!(lease, format!("dsbx_{orphan}"));
+    // Swept as soon as the call that makes it is over.
+    let mut ran = world.crabbox(&["run", "--", "true"]).exits(0);
+    while !ran
+        .err
+        .contains(&format!("removed lease={lease} reason=its creator died"))
+    {
+        ran.says("is in use").never_says("removed lease");
+        ran = world.crabbox(&["run", "--", "true"]).exits(0);
+    }
+    world.is_clean();
+}
+
+/// `sbx create` outlives whoever started it. As long as it may still make the sandbox, the claim stays.
+#[test]
+fn a_sandbox_that_is_made_after_its_maker_died_is_not_lost() {
+    let world = World::new();
+    let mut gate = world.gate("create", "before");
+    let child = world.spawn(&["warmup", "--slug", "late"]);
+    gate.wait();
+    signal(&child, Signal::KILL);
+    end(child);
+    world.behave_well("gate-create");
+    // The next one comes while `sbx create` still runs.
+    world.crabbox(&["run", "--", "true"]).exits(0);
+    world.crabbox(&["cleanup"]);
+    gate.open();
+    // It ends some time: then there is nothing, or something that a claim knows.
+    while world.events("created").len() < 2 {
+        world.crabbox(&["list"]).exits(0);
+    }
+    while !world.claim_names().is_empty() {
+        world.crabbox(&["cleanup"]).exits(0);
+    }
+    world.is_clean();
+}
+
+#[test]
+fn a_create_that_fails_half_way_is_undone() {
+    let world = World::new();
+    world.behave("fail-after-create", "1\nERROR: cannot attach the network");
+    let ran = world.crabbox(&["run", "--", "true"]).exits(1);
+    assert!(
+        ran.last().contains("cannot attach the network"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(world.count("exec"), 0);
+    world.is_clean();
+}
+
+#[test]
+fn a_create_that_is_killed_is_undone() {
+    let world = World::new();
+    let mut gate = world.gate("create", "after");
+    let child = world.spawn(&["run", "--", "true"]);
+    gate.wait();
+    let pid = world.events("call")[0]["pid"].as_i64().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    let ran = end(child);
+    assert_ne!(ran.code, 0);
+    assert_eq!(world.count("exec"), 0);
+    world.is_clean();
+}
+
+#[test]
+fn ctrl_c_stops_the_command_releases_and_exits_130() {
+    let world = World::new();
+    let mut child = world.spawn(&[
+        "run",
+        "--timing-json",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; exec sleep 1000",
+    ]);
+    let mut out = child.stdout.take().unwrap();
+    let mut pid = [0; 16];
+    let read = out.read(&mut pid).unwrap();
+    let pid = std::str::from_utf8(&pid[..read]).unwrap().trim().to_owned();
+    signal(&child, Signal::INT);
+    let ran = end(child).exits(130);
+    assert_eq!(ran.last(), "canceled: interrupted");
+    assert!(
+        !std::path::Path::new(&format!("/proc/{pid}")).exists(),
+        "the command is gone"
+    );
+    assert!(
+        ran.err
+            .contains(r#""runStatus":"canceled","errorKind":"canceled""#),
+        "{}",
+        ran.err
+    );
+    assert_eq!(world.count("rm"), 1);
+    world.is_clean();
+    let runs = world.crabbox(&["history", "--json"]).exits(0).json();
+    assert_eq!(runs["runs"][0]["runStatus"], "canceled");
+    assert_eq!(runs["runs"][0]["exitCode"], 130);
+}
+
+#[test]
+fn ctrl_c_during_create_leaves_nothing() {
+    let world = World::new();
+    for when in ["before", "after"] {
+        let mut gate = world.gate("create", when);
+        let child = world.spawn(&["run", "--", "true"]);
+        gate.wait();
+        signal(&child, Signal::INT);
+        let ran = end(child).exits(130);
+        assert_eq!(world.count("exec"), 0, "{}", ran.err);
+        world.is_clean();
+        std::fs::remove_file(world.path("engine/gate-create.reached")).unwrap();
+        std::fs::remove_file(world.path("engine/gate-create.go")).unwrap();
+    }
+}
+
+/// A kept lease stays: it was there before the run.
+#[test]
+fn ctrl_c_keeps_what_the_run_did_not_make() {
+    let world = World::new();
+    let lease = world.warm("kept");
+    let mut child = world.spawn(&[
+        "run",
+        "--id",
+        "kept",
+        "--",
+        "sh",
+        "-c",
+        "echo; exec sleep 1000",
+    ]);
+    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    signal(&child, Signal::INT);
+    end(child).exits(130);
+    assert_eq!(world.claim_names(), [lease]);
+    assert_eq!(
+        world
+            .crabbox(&["run", "--id", "kept", "--", "echo", "x"])
+            .ok(),
+        "x\n"
+    );
+}
+
+#[test]
+fn a_stop_waits_for_a_run() {
+    let world = World::new();
+    world.warm("busy");
+    let mut run = world
+        .command(&[
+            "run",
+            "--id",
+            "busy",
+            "--",
+            "sh",
+            "-c",
+            "echo ready; read line; echo $line",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = run.stdout.take().unwrap();
+    out.read_exact(&mut [0; 6]).unwrap();
+    let stop = world.spawn(&["stop", "busy"]);
+    // Runs do not wait for each other, nor for who waits to stop it.
+    let ran = world.crabbox(&["cleanup"]).exits(0);
+    assert!(ran.out.contains("removed=0"), "{}", ran.out);
+    assert_eq!(world.count("rm"), 0);
+    run.stdin.take().unwrap().write_all(b"done\n").unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "done\n");
+    end(run).exits(0);
+    end(stop).exits(0).says("released lease=");
+    world.is_clean();
+}
+
+#[test]
+fn two_runs_share_a_lease() {
+    let world = World::new();
+    world.warm("shared");
+    let mut run = world.spawn(&[
+        "run",
+        "--id",
+        "shared",
+        "--",
+        "sh",
+        "-c",
+        "echo; exec sleep 1000",
+    ]);
+    run.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    assert_eq!(
+        world
+            .crabbox(&["run", "--id", "shared", "--", "echo", "x"])
+            .ok(),
+        "x\n"
+    );
+    signal(&run, Signal::TERM);
+    end(run).exits(130);
+}
+
+#[test]
+fn a_release_that_fails_changes_no_exit_code_and_is_told() {
+    let world = World::new();
+    world.behave("fail-before-rm", "1\nbusy");
+    let ran = world
+        .crabbox(&["run", "--slug", "s", "--", "true"])
+        .exits(0);
+    let ran = ran
+        .says("warning: docker-sandbox rm failed for crabbox-my-app-")
+        .says("busy");
+    ran.says("hint: crabbox stop --provider docker-sandbox s");
+    assert_eq!(world.claim_names().len(), 1);
+    world.crabbox(&["run", "--", "sh", "-c", "exit 9"]).exits(9);
+}
+
+#[test]
+fn a_lease_in_use_is_not_cleaned_up() {
+    let world = World::new();
+    let lease = world.warm("busy");
+    let mut run = world.spawn(&[
+        "run",
+        "--id",
+        "busy",
+        "--",
+        "sh",
+        "-c",
+        "echo; exec sleep 1000",
+    ]);
+    run.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    world.age(&lease);
+    let ran = world.crabbox(&["cleanup"]).exits(0);
+    assert!(
+        ran.out
+            .contains(&format!("skip lease={lease} reason=in use")),
+        "{}",
+        ran.out
+    );
+    assert_eq!(world.claim_names(), [lease]);
+    signal(&run, Signal::INT);
+    end(run).exits(130);
+}
+
+#[test]
+fn an_engine_that_hangs_is_given_up_when_the_user_says_so() {
+    let world = World::new();
+    world.warm("a");
+    let mut gate = world.gate("ls", "before");
+    let child = world.spawn(&["stop", "a"]);
+    gate.wait();
+    signal(&child, Signal::INT);
+    end(child).exits(130);
+    assert_eq!(world.claim_names().len(), 1);
+}

@@ -1,0 +1,262 @@
+//! The proof matrix of the provider's document, row by row.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::world::{Ran, World};
+
+fn script(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.join("scripts").join(name)
+}
+
+/// A script of the repository, with this build and the stand-in as the program that is named.
+fn smoke(world: &World, name: &str, env: &[(&str, &str)]) -> Ran {
+    let mut command = Command::new("bash");
+    command.arg(script(name)).env_clear();
+    for (name, value) in world.command(&[]).get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    command
+        .env("CRABBOX_BIN", env!("CARGO_BIN_EXE_crabbox"))
+        .envs(env.iter().copied());
+    Ran::from(command.output().unwrap())
+}
+
+/// The stand-in, not in PATH.
+fn elsewhere(world: &World) -> String {
+    let program = world.path("elsewhere/sbx");
+    std::fs::create_dir(program.parent().unwrap()).unwrap();
+    std::fs::rename(world.path("bin/sbx"), &program).unwrap();
+    program.display().to_string()
+}
+
+#[test]
+fn row_01_fresh_local_cli_build() {
+    let program = Path::new(env!("CARGO_BIN_EXE_crabbox"));
+    assert!(program.is_file());
+    let world = World::without_sbx();
+    assert_eq!(
+        world.crabbox(&["--version"]).ok().trim(),
+        env!("CARGO_PKG_VERSION")
+    );
+}
+
+#[test]
+fn row_02_provider_discovery() {
+    let world = World::without_sbx();
+    let all = world.crabbox(&["providers", "--json"]).exits(0).json();
+    let docker = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["provider"] == "docker-sandbox")
+        .unwrap();
+    assert_eq!(docker["family"], "docker-sandbox");
+    assert_eq!(docker["kind"], "delegated-run");
+    assert_eq!(docker["targets"], json!(["linux"]));
+    assert_eq!(docker["coordinator"], "never");
+    assert!(
+        docker["features"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("run-session"))
+    );
+}
+
+#[test]
+fn row_03_config_upgrade_surface() {
+    let world = World::without_sbx();
+    let shown = world.crabbox(&["config", "show", "--json"]).exits(0).json();
+    assert_eq!(
+        shown["dockerSandbox"],
+        json!({
+            "cliPath": "sbx", "agent": "shell", "template": "", "cpus": 0, "memory": "", "clone": false, "workdir": "",
+            "extraWorkspaces": [], "mcp": [], "kit": [],
+        })
+    );
+}
+
+#[test]
+fn row_04_alternate_sbx_path() {
+    let world = World::new();
+    let cli = elsewhere(&world);
+    let env = [("CRABBOX_DOCKER_SANDBOX_CLI", cli.as_str())];
+    let ran = world
+        .with_env(&env, &["doctor", "--provider", "docker-sandbox"])
+        .exits(0);
+    assert!(
+        ran.out
+            .contains(&format!("program={cli} found=dockerSandbox.cliPath")),
+        "{}",
+        ran.out
+    );
+    let ran = world
+        .crabbox(&["doctor", "--docker-sandbox-cli", &cli])
+        .exits(0);
+    assert!(ran.out.contains(&cli), "{}", ran.out);
+    world.user_config(&format!("dockerSandbox:\n  cliPath: {cli}\n"));
+    assert!(world.crabbox(&["doctor"]).exits(0).out.contains(&cli));
+}
+
+#[test]
+fn row_05_missing_cli_or_login() {
+    let world = World::without_sbx();
+    let args = ["doctor", "--provider", "docker-sandbox"];
+    let ran = Ran::from(world.alone(&args).output().unwrap()).exits(1);
+    ran.says("install the standalone sbx CLI, or set dockerSandbox.cliPath");
+    let world = World::new();
+    world.behave("fail-before-ls", "1\nERROR: not logged in");
+    world
+        .crabbox(&args)
+        .exits(1)
+        .says("run `sbx login` and retry");
+}
+
+#[test]
+fn row_06_host_and_runtime_blockers() {
+    let world = World::new();
+    for said in [
+        "virtualization is disabled",
+        "hypervisor not found",
+        "/dev/kvm is missing",
+        "control plane did not answer: timed out",
+        "account quota exceeded",
+        "no capacity",
+    ] {
+        world.behave("fail-before-ls", &format!("1\n{said}"));
+        let ran = world
+            .crabbox(&["doctor", "--provider", "docker-sandbox"])
+            .exits(1);
+        assert!(ran.out.contains(said), "{}", ran.out);
+        assert_eq!(ran.last(), "doctor found problems");
+    }
+}
+
+#[test]
+fn row_07_clone_mode() {
+    let world = World::new();
+    let linked = world.path("linked");
+    world.git(&["worktree", "add", "-q", linked.to_str().unwrap()]);
+    let warmup = [
+        "warmup",
+        "--provider",
+        "docker-sandbox",
+        "--docker-sandbox-clone",
+    ];
+    world
+        .within(&linked, &warmup)
+        .exits(2)
+        .says("linked Git worktrees are not supported");
+    world
+        .within(&world.path("home"), &warmup)
+        .exits(2)
+        .says("requires a normal Git repository workspace");
+    assert_eq!(world.count("create"), 0);
+    world.crabbox(&warmup).exits(0);
+    assert!(
+        world.call("create").line().contains(" --clone shell "),
+        "{}",
+        world.call("create").line()
+    );
+}
+
+#[test]
+fn row_08_unsupported_delegated_flags() {
+    let world = World::new();
+    for flags in [
+        &["--docker-sandbox-agent", "claude"][..],
+        &["--desktop"],
+        &["--tailscale"],
+        &["--class", "x"],
+        &["--type", "x"],
+    ] {
+        let args = [
+            &["run", "--provider", "docker-sandbox"],
+            flags,
+            &["--", "true"],
+        ]
+        .concat();
+        let ran = world.crabbox(&args).exits(2);
+        assert!(ran.last().contains("support"), "{}", ran.last());
+    }
+    assert_eq!(world.calls().len(), 0);
+    world
+        .crabbox(&["run", "--docker-sandbox-mcp", "m", "--", "true"])
+        .exits(0);
+    assert!(world.call("create").line().contains("--mcp m"));
+}
+
+#[test]
+fn row_09_live_lifecycle() {
+    let world = World::new();
+    let cli = elsewhere(&world);
+    let env = [("CRABBOX_DOCKER_SANDBOX_CLI", cli.as_str())];
+    let ran = smoke(&world, "live-docker-sandbox-smoke.sh", &env).exits(0);
+    let last = ran.out.lines().last().unwrap();
+    assert!(
+        last.starts_with("classification=live_sbx_smoke_passed"),
+        "{}",
+        ran.show()
+    );
+    assert!(last.ends_with("cleanup=complete"), "{last}");
+    world.is_clean();
+    // And it never claims what it has not seen.
+    world.behave("fail-before-create", "1\nquota exceeded");
+    let ran = smoke(&world, "live-docker-sandbox-smoke.sh", &env);
+    assert_ne!(ran.code, 0);
+    ran.says("classification=quota_blocked")
+        .never_says("smoke_passed");
+    world.behave("fail-before-ls", "1\nnot logged in");
+    let ran = smoke(&world, "live-docker-sandbox-smoke.sh", &env);
+    assert_ne!(ran.code, 0);
+    ran.says("classification=environment_blocked")
+        .never_says("smoke_passed");
+}
+
+#[test]
+fn row_10_trust_boundary_handoff() {
+    let world = World::without_sbx();
+    let ran = smoke(&world, "docker-sandbox-trust-boundary-smoke.sh", &[]).exits(0);
+    let last = ran.out.lines().last().unwrap();
+    assert!(
+        last.starts_with("classification=trust_boundary_proof_passed"),
+        "{}",
+        ran.show()
+    );
+    assert!(
+        last.contains("env_value_in_argv=false env_value_received=true"),
+        "{last}"
+    );
+}
+
+#[test]
+fn the_dispatcher_touches_nothing_unless_it_is_told_to() {
+    let world = World::new();
+    let ran = smoke(
+        &world,
+        "live-smoke.sh",
+        &[("CRABBOX_LIVE_PROVIDERS", "docker-sandbox")],
+    )
+    .exits(0);
+    assert!(
+        ran.out.starts_with("classification=environment_blocked"),
+        "{}",
+        ran.show()
+    );
+    assert_eq!(world.calls().len(), 0);
+    let env = [
+        ("CRABBOX_LIVE", "1"),
+        ("CRABBOX_LIVE_PROVIDERS", "docker-sandbox"),
+    ];
+    let ran = smoke(&world, "live-smoke.sh", &env).exits(0);
+    assert!(
+        ran.out.contains("classification=live_sbx_smoke_passed"),
+        "{}",
+        ran.show()
+    );
+}

@@ -1,0 +1,239 @@
+//! The flags of the original that this provider does not have, with the words that scripts know.
+
+use crate::world::World;
+
+/// Refused with exit code 2, in exactly these words, before anything is asked or made.
+#[track_caller]
+fn refused(world: &World, args: &[&str], words: &str) {
+    let ran = world.crabbox(args).exits(2);
+    assert_eq!(ran.last(), words, "{args:?}");
+    assert_eq!(world.log().len(), 0, "{args:?}");
+    assert_eq!(world.claim_names(), [""; 0], "{args:?}");
+}
+
+#[test]
+fn what_concerns_the_sync_is_the_providers() {
+    let world = World::new();
+    for flags in [
+        &["--sync-only"][..],
+        &["--force-sync-large"],
+        &["--checksum"],
+        &["--full-resync"],
+        &["--fresh-sync"],
+        &["--fresh-pr", "7"],
+    ] {
+        let words = format!(
+            "docker-sandbox delegates sync; {} is not supported",
+            flags[0]
+        );
+        let args = [&["run"], flags, &["--", "true"]].concat();
+        refused(&world, &args, &words);
+    }
+}
+
+#[test]
+fn what_concerns_the_execution_is_the_providers() {
+    let world = World::new();
+    for flags in [
+        &["--env-helper", "x"][..],
+        &["--capture-stdout", "x"],
+        &["--capture-stderr", "x"],
+        &["--capture-on-fail"],
+        &["--download", "a=b"],
+        &["--artifact-glob", "*"],
+        &["--require-artifact", "x"],
+        &["--emit-proof", "x"],
+        &["--stop-after", "success"],
+        &["--script", "x"],
+        &["--script-stdin"],
+    ] {
+        let words = format!(
+            "docker-sandbox delegates run execution; {} is not supported",
+            flags[0]
+        );
+        let args = [&["run"], flags, &["--", "true"]].concat();
+        refused(&world, &args, &words);
+    }
+}
+
+#[test]
+fn every_other_row_of_the_table() {
+    let world = World::new();
+    let run = |flags: &[&str], words: &str| {
+        refused(&world, &[&["run"], flags, &["--", "true"]].concat(), words);
+    };
+    run(
+        &["--require-artifact-schema", "x"],
+        "--require-artifact-schema is not supported for provider=docker-sandbox yet; use an SSH-backed provider",
+    );
+    run(
+        &["--pool", "x"],
+        "--pool requires a brokered SSH lease provider",
+    );
+    let both = |flags: &[&str], words: &str| {
+        run(flags, words);
+        refused(&world, &[&["warmup"], flags].concat(), words);
+    };
+    both(
+        &["--desktop"],
+        "desktop/VNC is not supported for provider=docker-sandbox",
+    );
+    both(
+        &["--browser"],
+        "browser provisioning is not supported for provider=docker-sandbox",
+    );
+    both(
+        &["--code"],
+        "web code is not supported for provider=docker-sandbox",
+    );
+    both(
+        &["--tailscale"],
+        "provider=docker-sandbox is delegated-run only and does not support Tailscale options",
+    );
+    both(
+        &["--class", "large"],
+        "--class is not supported for provider=docker-sandbox; use --docker-sandbox-cpus and --docker-sandbox-memory",
+    );
+    both(
+        &["--type", "c7"],
+        "--type is not supported for provider=docker-sandbox; use --docker-sandbox-template",
+    );
+    both(
+        &["--arch", "arm64"],
+        "provider=docker-sandbox does not support --arch arm64",
+    );
+    both(
+        &["--cache-volume", "x"],
+        "provider=docker-sandbox does not support required cache volume \"x\"",
+    );
+    both(&["--ttl", "0"], "ttl must be positive");
+    both(&["--idle-timeout", "0s"], "idle timeout must be positive");
+    both(
+        &["--target", "windows"],
+        "provider=docker-sandbox managed provisioning supports target=linux only",
+    );
+    refused(
+        &world,
+        &["warmup", "--actions-runner"],
+        "--actions-runner is not supported for provider=docker-sandbox",
+    );
+    refused(
+        &world,
+        &["warmup", "--lease-id", "x"],
+        "provider=docker-sandbox does not support fixed idempotent lease IDs",
+    );
+}
+
+#[test]
+fn a_profile_with_a_doctor_is_refused() {
+    let world = World::new();
+    world.user_config("profile: ci\nprofiles:\n  ci:\n    doctor:\n      enabled: true\n");
+    refused(
+        &world,
+        &["run", "--", "true"],
+        "docker-sandbox delegates run execution; profile doctor is not supported",
+    );
+    // Another profile's is nobody's business here.
+    world
+        .crabbox(&["run", "--profile", "other", "--", "true"])
+        .exits(0);
+    world.user_config("profile: ci\nprofiles:\n  ci:\n    doctor:\n      enabled: false\n");
+    world.crabbox(&["run", "--", "true"]).exits(0);
+}
+
+#[test]
+fn what_asks_for_nothing_is_accepted() {
+    let world = World::new();
+    let flags = [
+        "run",
+        "--desktop=false",
+        "--arch",
+        "amd64",
+        "--no-sync",
+        "--no-hydrate",
+        "--",
+        "true",
+    ];
+    world.crabbox(&flags).exits(0);
+    let ran = world
+        .crabbox(&["run", "--preflight", "--", "true"])
+        .exits(0);
+    ran.says("remote preflight provider=docker-sandbox delegated unsupported; provider owns workspace and command transport");
+}
+
+#[test]
+fn usage_is_checked_before_anything_else() {
+    let world = World::new();
+    refused(
+        &world,
+        &["run"],
+        "usage: crabbox run [flags] -- <command...>",
+    );
+    refused(
+        &world,
+        &["run", "--"],
+        "usage: crabbox run [flags] -- <command...>",
+    );
+    refused(
+        &world,
+        &["run", "--slug", "a", "--id", "b", "--", "true"],
+        "--slug only applies when creating a new lease; leave it out with --id",
+    );
+    refused(
+        &world,
+        &["run", "--slug=--!", "--", "true"],
+        "slug \"--!\" has no letter and no digit",
+    );
+    refused(
+        &world,
+        &["warmup", "--slug", &"a".repeat(42)],
+        &format!(
+            "slug `{}` has 42 characters; at most 41 are allowed",
+            "a".repeat(42)
+        ),
+    );
+    refused(
+        &world,
+        &["run", "-t", "--", "true"],
+        "--tty needs a terminal on stdin",
+    );
+    refused(
+        &world,
+        &["stop", "--reclaim", "x"],
+        "provider=docker-sandbox does not support stop --reclaim",
+    );
+    refused(
+        &world,
+        &["ports", "--id", "x", "--publish", "1", "--unpublish", "2"],
+        "use either --publish or --unpublish, not both",
+    );
+    for args in [
+        ["cp", "--id", "x", "a", "b"],
+        ["cp", "--id", "x", "SANDBOX:a", "sandbox:b"],
+    ] {
+        refused(
+            &world,
+            &args,
+            "usage: crabbox cp --id <lease> [-L] <src> <dst>, with exactly one of them as SANDBOX:PATH",
+        );
+    }
+    for args in [&["stop"][..], &["stop", "--id", "a", "b"]] {
+        refused(&world, args, "usage: crabbox stop [flags] <lease>");
+    }
+}
+
+#[test]
+fn commands_of_the_original_that_are_not_here_say_why() {
+    let world = World::new();
+    for name in ["ssh", "vnc", "watch", "pause"] {
+        let words = format!(
+            "provider=docker-sandbox does not support {name}: it requires an SSH lease provider"
+        );
+        refused(&world, &[name], &words);
+    }
+    for name in ["events", "attach", "usage", "whoami"] {
+        refused(&world, &[name], "command requires a configured coordinator");
+    }
+    let ran = world.crabbox(&["nonsense"]).exits(2);
+    assert!(ran.last().contains("nonsense"), "{}", ran.last());
+}

@@ -1,0 +1,248 @@
+//! What `crabbox run` passes on, keeps, writes and says.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::world::World;
+
+#[test]
+fn stdin_is_passed_on_byte_by_byte() {
+    let world = World::new();
+    let input: Vec<u8> = (0..300_000_u32)
+        .map(|n| u8::try_from(n % 256).unwrap())
+        .collect();
+    let ran = world.with_stdin(&input, &["run", "--", "cat"]).exits(0);
+    assert!(
+        ran.bytes == input,
+        "{} of {} bytes",
+        ran.bytes.len(),
+        input.len()
+    );
+    // Who does not read it is no failure.
+    world.with_stdin(&input, &["run", "--", "true"]).exits(0);
+    let exec: Vec<_> = world
+        .calls()
+        .into_iter()
+        .filter(|call| call.verb() == "exec")
+        .collect();
+    assert_eq!(exec[0].argv[1], "-i");
+}
+
+#[test]
+fn streams_stay_apart_and_whole() {
+    let world = World::new();
+    let script = "printf 'no newline'; printf '\\377\\0end' >&2";
+    let output = world.command(&["run", "--shell", script]).output().unwrap();
+    assert_eq!(output.stdout, b"no newline");
+    let err = output
+        .stderr
+        .windows(5)
+        .any(|window| window == b"\xff\0end");
+    assert!(err, "{:?}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_command_runs_in_the_repository_or_where_it_is_told() {
+    let world = World::new();
+    let below = world.repo().join("below");
+    fs::create_dir(&below).unwrap();
+    assert_eq!(
+        world.crabbox(&["run", "--", "pwd"]).ok(),
+        format!("{}\n", world.repo().display())
+    );
+    assert_eq!(
+        world.within(&below, &["run", "--", "pwd"]).ok(),
+        format!("{}\n", world.repo().display())
+    );
+    let ran = world
+        .crabbox(&["run", "--workdir", below.to_str().unwrap(), "--", "pwd"])
+        .exits(0);
+    assert_eq!(ran.out, format!("{}\n", below.display()));
+    ran.says(&format!("workdir={} sync_delegated=true", below.display()));
+    // The setting, which the user alone may make.
+    let ran = world.crabbox(&[
+        "run",
+        "--docker-sandbox-workdir",
+        below.to_str().unwrap(),
+        "--",
+        "pwd",
+    ]);
+    assert_eq!(ran.ok(), format!("{}\n", below.display()));
+    let execs = world
+        .calls()
+        .into_iter()
+        .filter(|call| call.verb() == "exec");
+    for call in execs {
+        assert!(
+            call.argv[1..3].contains(&"--workdir".to_owned()),
+            "{}",
+            call.line()
+        );
+    }
+}
+
+#[test]
+fn words_reach_the_command_as_they_are() {
+    let world = World::new();
+    let ran = world.crabbox(&[
+        "run", "--", "printf", "%s\\n", "a b", "", "$HOME", "it's", "--json",
+    ]);
+    assert_eq!(ran.ok(), "a b\n\n$HOME\nit's\n--json\n");
+    // Without the hyphens, from the first word on.
+    assert_eq!(
+        world.crabbox(&["run", "echo", "--keep", "-x"]).ok(),
+        "--keep -x\n"
+    );
+    assert_eq!(world.claim_names(), [""; 0]);
+}
+
+#[test]
+fn a_shell_is_used_where_the_words_ask_for_one() {
+    let world = World::new();
+    for (args, out) in [
+        (&["run", "--shell", "--", "echo", "$((1+1))"][..], "2\n"),
+        (&["run", "--", "echo a && echo b"], "a\nb\n"),
+        (&["run", "--", "echo", "a b", "&&", "echo", "c"], "a b\nc\n"),
+        (&["run", "--", "X=1", "sh", "-c", "echo $X"], "1\n"),
+        (&["run", "--", "echo", "a|b"], "a|b\n"),
+    ] {
+        assert_eq!(world.crabbox(args).ok(), out, "{args:?}");
+    }
+    let execs: Vec<_> = world
+        .calls()
+        .into_iter()
+        .filter(|call| call.verb() == "exec")
+        .collect();
+    assert!(
+        execs[0].line().contains(" sh -lc echo $((1+1))"),
+        "{}",
+        execs[0].line()
+    );
+    assert!(
+        execs[4].line().ends_with(" echo a|b"),
+        "{}",
+        execs[4].line()
+    );
+}
+
+#[test]
+fn codes_are_mirrored() {
+    let world = World::new();
+    world.warm("a");
+    for code in [0, 1, 2, 3, 42, 124, 125, 126, 127, 130, 137, 255] {
+        let script = format!("exit {code}");
+        let ran = world
+            .crabbox(&["run", "--id", "a", "--", "sh", "-c", &script])
+            .exits(code);
+        if code != 0 {
+            assert_eq!(ran.last(), format!("docker-sandbox run exited {code}"));
+        }
+    }
+    world
+        .crabbox(&["run", "--id", "a", "--", "no-such-program"])
+        .exits(127);
+}
+
+#[test]
+fn our_engine_says_who_ended_the_command() {
+    let world = World::new();
+    world.behave("own", "yes");
+    world.behave(
+        "version",
+        "client: v0.1.0\nserver: v0.1.0\ncontract: 0.31.3 0.39",
+    );
+    world.warm("a");
+    world
+        .crabbox(&["run", "--id", "a", "--", "sh", "-c", "exit 125"])
+        .exits(125);
+    world.behave("status", r#"{"by":"engine","code":125}"#);
+    let ran = world
+        .crabbox(&["run", "--id", "a", "--", "sh", "-c", "exit 125"])
+        .exits(1);
+    assert_eq!(
+        ran.last(),
+        "docker-sandbox run failed: `sbx exec` exited 125"
+    );
+}
+
+/// An engine that does not know the flag is never given it.
+#[test]
+fn a_foreign_engine_is_not_asked_who_ended_the_command() {
+    let world = World::new();
+    world.behave(
+        "version",
+        "Client Version: v0.40.0\nServer Version: v0.40.0",
+    );
+    world.crabbox(&["run", "--", "sh", "-c", "exit 5"]).exits(5);
+    assert!(!world.call("exec").line().contains("--status-file"));
+}
+
+#[test]
+fn keep_keeps_and_says_nothing_of_a_failure() {
+    let world = World::new();
+    world
+        .crabbox(&["run", "--keep", "--slug", "a", "--", "false"])
+        .exits(1);
+    assert_eq!(world.sandboxes().len(), 1);
+    assert_eq!(
+        world.crabbox(&["run", "--id", "a", "--", "echo", "x"]).ok(),
+        "x\n"
+    );
+    assert_eq!(
+        world.sandboxes().len(),
+        1,
+        "a reused lease is never removed by a run"
+    );
+    world
+        .crabbox(&["run", "--keep=false", "--", "true"])
+        .exits(0);
+    assert_eq!(world.sandboxes().len(), 1);
+}
+
+#[test]
+fn outside_a_repository_the_directory_itself_is_the_workspace() {
+    let world = World::new();
+    let dir = world.path("plain");
+    fs::create_dir(&dir).unwrap();
+    assert_eq!(
+        world.within(&dir, &["run", "--", "pwd"]).ok(),
+        format!("{}\n", dir.display())
+    );
+    let create = world.call("create").line();
+    assert!(create.contains("--name crabbox-plain-"), "{create}");
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_hang_the_run() {
+    let world = World::new();
+    let mut child = world.spawn(&["run", "--", "sh", "-c", "yes | head -c 10000000"]);
+    drop(child.stdout.take());
+    child.wait_with_output().unwrap();
+    world.is_clean();
+}
+
+/// A daemon that the engine starts must not hold the pipe of whoever reads our output.
+#[test]
+fn children_inherit_no_output_of_ours() {
+    let world = World::new();
+    let program = world.path("bin/sbx");
+    let original = fs::read_to_string(&program).unwrap();
+    let leak = "import os, sys\nfds = [fd for fd in os.listdir('/proc/self/fd') if int(fd) > 2]\nkept = [os.readlink('/proc/self/fd/' + fd) for fd in fds if os.path.exists('/proc/self/fd/' + fd)]\nopen(os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), 'engine', 'fds'), 'a').write('\\n'.join(kept) + '\\n')\n";
+    let (shebang, rest) = original.split_once('\n').unwrap();
+    let fresh = world.path("bin/other");
+    crate::world::write(&fresh, format!("{shebang}\n{leak}{rest}"));
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
+    let copied = std::process::Command::new("cp")
+        .args([&fresh, &program])
+        .status()
+        .unwrap();
+    assert!(copied.success());
+    let mut command = world.command(&["run", "--", "true"]);
+    let file = fs::File::create(world.path("stdout")).unwrap();
+    assert!(command.stdout(file).status().unwrap().success());
+    let kept = fs::read_to_string(world.path("engine/fds")).unwrap();
+    assert!(
+        !kept.contains(world.path("stdout").to_str().unwrap()),
+        "{kept}"
+    );
+}

@@ -1,0 +1,162 @@
+//! What the program prints about itself and its surroundings, to the letter.
+
+use crate::world::World;
+
+#[test]
+fn doctor_in_good_and_bad_health() {
+    let world = World::new();
+    let _guard = world.snapshots();
+    let ran = world.crabbox(&["doctor"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 0
+    --- stdout
+    ok      config             [world]/config/crabbox/config.yaml does not exist; defaults hold
+    ok      provider-selection provider=docker-sandbox source=compiled_default selected=true
+    ok      git                found
+    ok      ssh-key            per-lease
+    ok      sbx_engine         program=[world]/bin/sbx found=PATH
+    ok      sbx_version        version=Client Version:  v0.31.3
+    ok      sbx_compatibility  sbx_compatibility=ok baseline=0.31.3
+    ok      sbx_inventory      leases=0
+    ok      sbx_diagnose       checks=1
+    "#);
+    world.behave("fail-before-ls", "1\nERROR: not logged in");
+    let ran = world.crabbox(&["doctor"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 1
+    --- stdout
+    ok      config             [world]/config/crabbox/config.yaml does not exist; defaults hold
+    ok      provider-selection provider=docker-sandbox source=compiled_default selected=true
+    ok      git                found
+    ok      ssh-key            per-lease
+    ok      sbx_engine         program=[world]/bin/sbx found=PATH
+    ok      sbx_version        version=Client Version:  v0.31.3
+    ok      sbx_compatibility  sbx_compatibility=ok baseline=0.31.3
+    failed  sbx_inventory      `sbx ls --json` exited 1: ERROR: not logged in
+    ok      sbx_diagnose       checks=1
+    --- stderr
+    hint: run `sbx login` and retry
+    doctor found problems
+    "#);
+}
+
+#[test]
+fn doctor_for_programs() {
+    let world = World::new();
+    let _guard = world.snapshots();
+    world.behave("fail-before-ls", "1\nERROR: not logged in");
+    let ran = world.crabbox(&["doctor", "--json"]).exits(1);
+    let json = ran.json();
+    let checks: Vec<_> = json["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        (&json["ok"], &json["provider"]),
+        (&false.into(), &"docker-sandbox".into())
+    );
+    insta::assert_snapshot!(checks.join("\n"), @r#"
+    {"status":"ok","check":"config","provider":"docker-sandbox","message":"[world]/config/crabbox/config.yaml does not exist; defaults hold"}
+    {"status":"ok","check":"provider-selection","provider":"docker-sandbox","message":"provider=docker-sandbox source=compiled_default selected=true"}
+    {"status":"ok","check":"git","provider":"docker-sandbox","message":"found"}
+    {"status":"ok","check":"ssh-key","provider":"docker-sandbox","message":"per-lease"}
+    {"status":"ok","check":"sbx_engine","provider":"docker-sandbox","message":"program=[world]/bin/sbx found=PATH","details":{"found":"PATH","mutation":"false","program":"[world]/bin/sbx"}}
+    {"status":"ok","check":"sbx_version","provider":"docker-sandbox","message":"version=Client Version:  v0.31.3","details":{"mutation":"false","version":"Client Version:  v0.31.3"}}
+    {"status":"ok","check":"sbx_compatibility","provider":"docker-sandbox","message":"sbx_compatibility=ok baseline=0.31.3","details":{"baseline":"0.31.3","mutation":"false"}}
+    {"status":"failed","check":"sbx_inventory","provider":"docker-sandbox","message":"`sbx ls --json` exited 1: ERROR: not logged in","details":{"hint":"run `sbx login` and retry","mutation":"false"}}
+    {"status":"ok","check":"sbx_diagnose","provider":"docker-sandbox","message":"checks=1","details":{"mutation":"false"}}
+    "#);
+    insta::assert_snapshot!(ran.err, @r#"
+    {"error":{"code":"unhealthy","exitCode":1,"message":"doctor found problems","causes":[],"also":[],"hints":["run `sbx login` and retry"]}}
+    "#);
+}
+
+#[test]
+fn settings_and_their_mistakes() {
+    let world = World::new();
+    let _guard = world.snapshots();
+    let ran = world.crabbox(&["config", "show"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 0
+    --- stdout
+    config=[world]/config/crabbox/config.yaml
+    profile=default provider=docker-sandbox provider_source=compiled_default target=linux ttl=1h30m0s idle_timeout=30m0s
+    sync exclude=- include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s warn_files=50000 warn_bytes=5368709120 fail_files=150000 fail_bytes=21474836480 allow_large=false
+    env allow=CI,NODE_OPTIONS
+    docker_sandbox cli=sbx agent=shell template=- cpus=0 memory=- clone=false workdir=- extra_workspaces=- mcp=- kit=-
+    "#);
+    world.repo_config("ttl: 1h\nidelTimeout: 5m\n");
+    let ran = world.crabbox(&["config", "show"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 2
+    --- stderr
+    parse config [world]/my-app/.crabbox.yaml: line 2 column 1: unknown key `idelTimeout`; did you mean `idleTimeout`?
+      |
+    2 | idelTimeout ...
+      | ^^^^^^^^^^^
+    "#);
+    world.repo_config("dockerSandbox:\n  cliPath: ./sbx\n");
+    let ran = world.crabbox(&["run", "--", "true"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 2
+    --- stderr
+    hint: read the file, then accept it as it is with `crabbox trust`
+    config [world]/my-app/.crabbox.yaml:2: a repository may not set `dockerSandbox.cliPath`: it decides what is run or reached outside the sandbox
+    "#);
+    let ran = world.crabbox(&["run", "--json", "--", "true"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 2
+    --- stderr
+    {"error":{"code":"untrusted","exitCode":2,"message":"config [world]/my-app/.crabbox.yaml:2: a repository may not set `dockerSandbox.cliPath`: it decides what is run or reached outside the sandbox","causes":[],"also":[],"hints":["read the file, then accept it as it is with `crabbox trust`"]}}
+    "#);
+}
+
+#[test]
+fn discovery_for_people() {
+    let world = World::new();
+    let _guard = world.snapshots();
+    let ran = world.crabbox(&["providers"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 0
+    --- stdout
+    docker-sandbox   delegated-run  local-sandbox  targets=linux features=run-session,mcp-attachments,cleanup
+    "#);
+    let ran = world.crabbox(&["list", "--provider", "docker"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 2
+    --- stderr
+    hint: local-container is not part of this build; use docker-sandbox
+    unknown provider "docker"
+    "#);
+    let ran = world.crabbox(&["stop", "--help"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 0
+    --- stdout
+    Remove a lease and its sandbox
+
+    Usage: crabbox stop [OPTIONS] [LEASE]
+
+    Arguments:
+      [LEASE]  The same, without the flag
+
+    Options:
+          --id <LEASE>  The lease: its slug, id or sandbox name
+          --json        The result, or the failure, as JSON
+      -h, --help        Print help
+
+    Settings:
+          --profile <VALUE>            Profile whose variables go with a command
+          --provider <VALUE>           Where commands run
+          --target <VALUE>             Operating system of the sandbox
+          --force-sync-large[=<BOOL>]  Send also what is over the limits
+
+    docker-sandbox:
+          --docker-sandbox-cli <VALUE>      The sbx program: a name in PATH or a path
+          --docker-sandbox-workdir <VALUE>  Where commands run; empty means the repository's own path
+
+    Waits for commands that run in it. The lease is forgotten only when the sandbox is proved to be
+    gone.
+    "#);
+}
