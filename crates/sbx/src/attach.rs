@@ -14,7 +14,7 @@ use crate::client::{Client, nobody_listens};
 use crate::context::Context;
 use crate::detach_keys::DetachKeys;
 use crate::failure::{Failure, Kind, engine};
-use crate::init::{Event, Init, Terminal, harmless};
+use crate::init::{self, Event, Init, Terminal, harmless};
 use crate::plumbing::{Plumbing, Stdin, set_nonblocking};
 use crate::relay::{Input, Output, Wait};
 use crate::terminal::{self, RawMode};
@@ -135,7 +135,8 @@ fn attempt(
         Streams::Terminal { .. } => Terminal::Wanted,
         Streams::Pipes(_) | Streams::Log => Terminal::None,
     };
-    // Before init is woken by the connection: what it is to do then comes at once.
+    // All of it before the connection wakes init: what it is to do then comes at once.
+    let opening = init::opening(request).map_err(engine("cannot write the request"))?;
     let plumbing = match streams {
         Streams::Pipes(stdin) => {
             Some(Plumbing::lay(*stdin).map_err(|e| engine("cannot make pipes")(e.into()))?)
@@ -153,8 +154,8 @@ fn attempt(
     // Before anything can run: from here on a signal is the command's, and must not end us instead.
     let signals = watch_signals(streams)?;
     let sent = match &plumbing {
-        Some(plumbing) => init.open(request, &plumbing.remote()),
-        None => init.open(request, &[]),
+        Some(plumbing) => init.open(&opening, &plumbing.remote()),
+        None => init.open(&opening, &[]),
     };
     match sent {
         Ok(()) => {}

@@ -51,6 +51,17 @@ pub(crate) struct Init {
     terminal: Terminal,
 }
 
+/// The greeting and the command in one breath: init wakes up once.
+pub(crate) fn opening(exec: &Request) -> io::Result<Vec<u8>> {
+    let hello = Request::Hello {
+        protocol: PROTOCOL,
+        role: Role::Client,
+    };
+    let mut bytes = encode(&hello).map_err(io::Error::other)?;
+    bytes.extend(encode(exec).map_err(io::Error::other)?);
+    Ok(bytes)
+}
+
 impl Init {
     /// `socket` is relative to the state directory, as the daemon gives it.
     pub(crate) fn connect(state: &StateDir, socket: &str, terminal: Terminal) -> io::Result<Self> {
@@ -65,15 +76,9 @@ impl Init {
         })
     }
 
-    /// The greeting and the command in one breath: init wakes up once. From here on nothing blocks.
-    pub(crate) fn open(&self, exec: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let hello = Request::Hello {
-            protocol: PROTOCOL,
-            role: Role::Client,
-        };
-        let mut bytes = encode(&hello).map_err(io::Error::other)?;
-        bytes.extend(encode(exec).map_err(io::Error::other)?);
-        send_with_fds(&self.stream, &bytes, fds)?;
+    /// Says everything at once. From here on nothing blocks.
+    pub(crate) fn open(&self, opening: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send_with_fds(&self.stream, opening, fds)?;
         self.stream.set_nonblocking(true)
     }
 
