@@ -95,7 +95,11 @@ fn wrong(ui: &Ui, error: &clap::Error) -> Result<u8, Failure> {
         Some((message, rest)) => (message, rest.trim()),
         None => (text, ""),
     };
-    let failure = Failure::usage(message);
+    // What was perhaps meant comes before what may be written.
+    let tips = usage
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("tip: "));
+    let failure = tips.fold(Failure::usage(message), |failure, tip| failure.hint(tip));
     Err(
         match usage.lines().find(|line| line.starts_with("Usage:")) {
             Some(usage) => failure.hint(usage.trim_start_matches("Usage: ").to_owned()),

@@ -5,7 +5,7 @@
 //! a gigabyte cost no more than copying it.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::LogInfo;
@@ -15,13 +15,6 @@ use crate::redact::{Redactor, Scan};
 /// Where a command's output is written down. Clones write to the same log; it never fails whom it listens to.
 #[derive(Debug, Clone)]
 pub struct RunLog(Arc<Mutex<State>>);
-
-/// Passes everything on and writes it down on the way.
-#[derive(Debug)]
-pub struct LogTee<W> {
-    out: W,
-    log: RunLog,
-}
 
 #[derive(Debug)]
 struct State {
@@ -84,24 +77,6 @@ impl Listener for RunLog {
 
     fn miss(&self, bytes: u64) {
         self.lock().miss(bytes);
-    }
-}
-
-impl<W: Write> LogTee<W> {
-    pub fn new(out: W, log: RunLog) -> Self {
-        Self { out, log }
-    }
-}
-
-impl<W: Write> Write for LogTee<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.out.write(bytes)?;
-        self.log.append(bytes.get(..count).unwrap_or_default());
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }
 

@@ -14,7 +14,7 @@ mod run;
 mod tests;
 
 pub use ledger::{Ledger, Listing, Problem};
-pub use log::{LogTee, RunLog};
+pub use log::RunLog;
 pub use prune::Bounds;
 pub use record::{LogInfo, Record, Status};
 pub use run::{ActiveRun, Begin, Finish};

@@ -102,9 +102,8 @@ fn a_run_is_written_down_from_beginning_to_end() {
     assert_eq!(running.label.as_deref(), Some("for [redacted]"));
 
     run.leased("l_1", "blue-crab").unwrap();
-    let mut tee = LogTee::new(Vec::new(), run.log(Stream::Stdout));
-    tee.write_all(b"it is hun").unwrap();
-    tee.write_all(b"ter2!\n").unwrap();
+    run.log(Stream::Stdout).append(b"it is hun");
+    run.log(Stream::Stdout).append(b"ter2!\n");
     run.log(Stream::Stderr).append(b"warning\n");
     // What was written so far can be read while it runs.
     assert_eq!(log(&ledger, "0a", Stream::Stdout), "it is [redacted]!\n");
@@ -361,8 +360,7 @@ fn a_log_that_cannot_be_written_harms_nobody() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let read_only = fs::File::open(file.path()).unwrap();
     let log = RunLog::new(read_only, &Redactor::default(), 64);
-    let mut tee = LogTee::new(Vec::new(), log.clone());
-    tee.write_all(b"text").unwrap();
+    log.append(b"text");
     let expected = LogInfo {
         bytes: 4,
         stored: 0,

@@ -144,7 +144,7 @@ fn here(path: &Path) -> OsString {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::Cli;
+    use super::super::settings::tests::config;
     use super::*;
 
     fn line(argv: Argv) -> String {
@@ -154,21 +154,6 @@ mod tests {
             .map(|w| w.to_str().unwrap().to_owned())
             .collect();
         words.join(" ")
-    }
-
-    fn config() -> Config {
-        Config {
-            cli: Cli::Default,
-            agent: "shell".into(),
-            template: String::new(),
-            cpus: 0,
-            memory: String::new(),
-            clone: false,
-            workdir: None,
-            extra_workspaces: vec![],
-            mcp: vec![],
-            kit: vec![],
-        }
     }
 
     #[test]

@@ -204,10 +204,11 @@ fn is_root(path: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn config() -> Config {
+    /// With nothing set.
+    pub(in crate::docker_sandbox) fn config() -> Config {
         Config {
             cli: Cli::Default,
             agent: "shell".into(),
