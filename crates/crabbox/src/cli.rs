@@ -9,8 +9,8 @@ use crabbox_providers::{DEFAULT, SPECS};
 
 use crate::app::{App, flagged};
 use crate::commands::{
-    claims, cleanup, completion, config, cp, doctor, history, list, logs, ports, providers, run,
-    status, stop, sync_plan, trust, warmup,
+    claims, cleanup, completion, config, cp, doctor, history, list, logs, man, ports, providers,
+    run, status, stop, sync_plan, trust, warmup,
 };
 use crate::refusals::{self, Of};
 
@@ -145,6 +145,12 @@ const ENTRIES: &[Entry] = &[
         command: described::<completion::Args>,
         flags: Flags::None,
         answer: completion::answer,
+    },
+    Entry {
+        name: "man",
+        command: described::<man::Args>,
+        flags: Flags::None,
+        answer: man::answer,
     },
     Entry {
         name: "version",

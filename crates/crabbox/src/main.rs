@@ -95,10 +95,11 @@ fn wrong(ui: &Ui, error: &clap::Error) -> Result<u8, Failure> {
         Some((message, rest)) => (message, rest.trim()),
         None => (text, ""),
     };
-    // What was perhaps meant comes before what may be written.
+    // What was perhaps meant. Not for flags: the nearest one may be one that is only known to be refused.
     let tips = usage
         .lines()
-        .filter_map(|line| line.trim().strip_prefix("tip: "));
+        .filter_map(|line| line.trim().strip_prefix("tip: "))
+        .filter(|_| error.kind() == ErrorKind::InvalidSubcommand);
     let failure = tips.fold(Failure::usage(message), |failure, tip| failure.hint(tip));
     Err(
         match usage.lines().find(|line| line.starts_with("Usage:")) {

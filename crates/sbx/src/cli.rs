@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    completion, create, daemon, diagnose, exec, inspect, logs, ls, network, policy, rm, run, stop,
-    version,
+    completion, create, daemon, diagnose, exec, inspect, logs, ls, man, network, policy, rm, run,
+    stop, version,
 };
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -59,6 +59,7 @@ pub(crate) enum Command {
     Daemon(daemon::Args),
     Version(version::Args),
     Completion(completion::Args),
+    Man(man::Args),
     #[command(external_subcommand)]
     Other(Vec<OsString>),
 }
@@ -104,6 +105,7 @@ impl Cli {
                 | Command::Stop(_)
                 | Command::Rm(_)
                 | Command::Completion(_)
+                | Command::Man(_)
                 | Command::Other(_),
             )
             | None => false,
@@ -144,6 +146,7 @@ impl Cli {
             Command::Daemon(args) => daemon::run(context, args).map(done),
             Command::Version(args) => version::run(context, args).map(done),
             Command::Completion(args) => completion::run(context, args, Self::command()).map(done),
+            Command::Man(args) => man::run(context, args, Self::command()).map(done),
             Command::Other(words) => other(context, words).map(done),
         }
     }

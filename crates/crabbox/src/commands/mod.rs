@@ -10,6 +10,7 @@ mod forwarding;
 pub(crate) mod history;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod man;
 pub(crate) mod ports;
 pub(crate) mod providers;
 mod routing;

@@ -27,6 +27,7 @@ const COMMANDS: &[&[&str]] = &[
     &["sync-plan"],
     &["trust"],
     &["completion"],
+    &["man"],
     &["version"],
 ];
 
@@ -198,6 +199,22 @@ fn describe_has_every_flag_of_the_seed() {
     );
     let ran = world.crabbox(&["providers", "describe", "docker"]).exits(2);
     assert_eq!(ran.last(), "unknown provider \"docker\"");
+}
+
+#[test]
+fn manual_pages_exist_for_the_program_and_its_commands() {
+    let world = World::new();
+    let all = world.crabbox(&["man"]).ok();
+    assert!(
+        all.contains(".TH crabbox 1") && all.contains("warmup"),
+        "{all}"
+    );
+    let one = world.crabbox(&["man", "run"]).ok();
+    assert!(
+        one.contains(".TH crabbox-run 1") && one.contains("keep"),
+        "{one}"
+    );
+    world.crabbox(&["man", "nothing"]).exits(2);
 }
 
 #[test]

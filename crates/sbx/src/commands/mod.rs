@@ -8,6 +8,7 @@ pub(crate) mod exec;
 pub(crate) mod inspect;
 pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod network;
 pub(crate) mod policy;
 pub(crate) mod rm;

@@ -18,7 +18,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 14] = [
+    let tests: [(&str, fn()); 15] = [
         (
             "reading_without_a_daemon_creates_nothing",
             reading_without_a_daemon_creates_nothing,
@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("json_errors", json_errors),
         ("diagnose_has_its_shape", diagnose_has_its_shape),
         ("completions", completions),
+        ("manual_pages", manual_pages),
         (
             "foreign_directories_are_left_alone",
             foreign_directories_are_left_alone,
@@ -362,6 +363,18 @@ fn diagnose_has_its_shape() {
             .out
             .starts_with("### sbx ")
     );
+}
+
+fn manual_pages() {
+    let home = Home::new();
+    let all = home.line("man").out;
+    assert!(all.contains(".TH sbx 1") && all.contains("exec"), "{all}");
+    let one = home.line("man exec").out;
+    assert!(
+        one.contains(".TH sbx-exec 1") && one.contains("env\\-file"),
+        "{one}"
+    );
+    assert_eq!(home.line("man nothing").code, 2);
 }
 
 fn completions() {
