@@ -188,6 +188,8 @@ impl Ledger {
         let mut bytes = Vec::new();
         let read = File::open(directory.join(END))
             .or_else(|_| File::open(directory.join(RECORD)))
+            // The run may have ended between the two.
+            .or_else(|_| File::open(directory.join(END)))
             .and_then(|file| file.take(MAX_RECORD).read_to_end(&mut bytes));
         match read {
             Ok(_) => {}

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{FileType, fstat};
 use sbx_engine::StateDir;
 use sbx_engine::socket::bind_unix;
-use sbx_engine::statedir::SOCKET;
+use sbx_engine::statedir::{DaemonLock, SOCKET};
 use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{Exec, ExitStatus, Reply, Request};
 use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};
@@ -49,6 +49,8 @@ const STARTED: &str = r#"{"exec_socket":"vm/box/exec.sock","started":false,"warn
 struct Fake {
     home: Home,
     asked: Arc<AtomicUsize>,
+    /// What tells clients that somebody serves.
+    _lock: DaemonLock,
 }
 
 impl Fake {
@@ -60,6 +62,7 @@ impl Fake {
         let home = Home::new();
         let state = StateDir::locate(home.path(), None).unwrap();
         state.claim().unwrap();
+        let lock = state.lock_daemon().unwrap();
         let dir = state.sandboxes().join("box");
         std::fs::create_dir(&dir).unwrap();
         let daemon = bind_unix(state.root(), SOCKET).unwrap();
@@ -83,7 +86,11 @@ impl Fake {
                 init(&stream.unwrap());
             }
         });
-        Self { home, asked }
+        Self {
+            home,
+            asked,
+            _lock: lock,
+        }
     }
 
     fn with_init(init: impl Fn(&UnixStream) + Send + 'static) -> Self {
