@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn bug_5_repository_files_lie_at_the_root() {
         assert_eq!(
-            repository_files(Path::new("/work/app")),
+            repository_files(Path::new("/src/app")),
             [
-                PathBuf::from("/work/app/crabbox.yaml"),
-                PathBuf::from("/work/app/.crabbox.yaml")
+                PathBuf::from("/src/app/crabbox.yaml"),
+                PathBuf::from("/src/app/.crabbox.yaml")
             ]
         );
         assert_eq!(
