@@ -346,6 +346,21 @@ pub(crate) fn with_help_last(mut args: Vec<OsString>) -> Vec<OsString> {
     args
 }
 
+/// Two words that mean one command, as the original also takes them.
+pub(crate) fn with_one_word(mut args: Vec<OsString>) -> Vec<OsString> {
+    let [_, first, second, ..] = args.as_slice() else {
+        return args;
+    };
+    let pair = (first.to_str(), second.to_str());
+    if matches!(
+        pair,
+        (Some("pool"), Some("list")) | (Some("machine"), Some("cleanup"))
+    ) {
+        args.remove(1);
+    }
+    args
+}
+
 /// Long flags with one hyphen, as the original also takes them: up to the first word that is no flag.
 pub(crate) fn with_two_hyphens(tree: &Command, args: Vec<OsString>) -> Vec<OsString> {
     let mut command = tree;

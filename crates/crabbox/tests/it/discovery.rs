@@ -202,6 +202,15 @@ fn describe_has_every_flag_of_the_seed() {
 }
 
 #[test]
+fn the_originals_two_word_commands_are_known() {
+    let world = World::new();
+    assert_eq!(world.crabbox(&["pool", "list", "--json"]).ok().trim(), "[]");
+    let cleaned = world.crabbox(&["machine", "cleanup", "--dry-run"]).ok();
+    assert_eq!(cleaned, "");
+    world.crabbox(&["pool", "drain"]).exits(2);
+}
+
+#[test]
 fn manual_pages_exist_for_the_program_and_its_commands() {
     let world = World::new();
     let all = world.crabbox(&["man"]).ok();
