@@ -194,6 +194,19 @@ const BROKER: &[&str] = &[
 
 /// The tree, with the provider's flags shown only for the chosen one.
 pub(crate) fn tree(chosen: &str) -> Command {
+    tree_of(chosen, ENTRIES.iter())
+}
+
+/// The tree as far as it is needed for a command line: all of it takes longer to build than a short command to run.
+pub(crate) fn tree_for(args: &[OsString], chosen: &str) -> Command {
+    let named = |entry: &&Entry| args.get(1).is_some_and(|word| word == entry.name);
+    match ENTRIES.iter().find(named) {
+        Some(entry) => tree_of(chosen, std::iter::once(entry)),
+        None => tree(chosen),
+    }
+}
+
+fn tree_of(chosen: &str, entries: impl Iterator<Item = &'static Entry>) -> Command {
     let root = Command::new("crabbox")
         .about("Run commands and coding agents in sandboxes")
         .after_help("Try: crabbox run -- cargo test")
@@ -208,7 +221,7 @@ pub(crate) fn tree(chosen: &str) -> Command {
         )
         .subcommand_required(false)
         .infer_long_args(false);
-    ENTRIES.iter().fold(root, |root, entry| {
+    entries.fold(root, |root, entry| {
         let command = with_flags((entry.command)(entry.name), entry.flags, chosen);
         root.subcommand(on_one_screen(command))
     })

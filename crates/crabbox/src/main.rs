@@ -44,8 +44,9 @@ fn style(args: &[OsString]) -> Style {
 
 fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure> {
     let configured = host.get("CRABBOX_PROVIDER").and_then(|name| name.to_str());
-    let mut tree = cli::tree(&cli::chosen(&args, configured));
+    let chosen = cli::chosen(&args, configured);
     let args = cli::with_help_last(cli::with_one_word(args));
+    let mut tree = cli::tree_for(&args, &chosen);
     let args = cli::with_two_hyphens(&tree, args);
     let matches = match tree.try_get_matches_from_mut(args) {
         Ok(matches) => matches,

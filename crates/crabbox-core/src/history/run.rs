@@ -118,11 +118,12 @@ impl ActiveRun {
         }
     }
 
-    /// The lease that the run got.
+    /// The lease that the run got. What is on record already is not written again.
     pub fn leased(&mut self, lease_id: &str, slug: &str) -> Result<(), Failure> {
+        let known = self.record.slug == slug;
         self.record.lease_id = lease_id.to_owned();
         self.record.slug = slug.to_owned();
-        self.write()
+        if known { Ok(()) } else { self.write() }
     }
 
     /// The command's output must have ended: what comes later is not written down.
@@ -151,27 +152,36 @@ impl ActiveRun {
 /// The record and the two empty logs.
 fn make(directory: &Path, record: &Record) -> io::Result<[fs::File; 2]> {
     DirBuilder::new().mode(0o700).create(directory)?;
-    write_record(directory, RECORD, record)?;
-    let log = |stream| {
+    let create = |name: &str| {
         OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(directory.join(log_name(stream)))
+            .open(directory.join(name))
     };
-    Ok([log(Stream::Stdout)?, log(Stream::Stderr)?])
+    // Nobody sees the directory yet.
+    create(RECORD)?.write_all(&encode(record)?)?;
+    Ok([
+        create(&log_name(Stream::Stdout))?,
+        create(&log_name(Stream::Stderr))?,
+    ])
 }
 
 /// A reader sees the old record or the new one. It need not survive a power cut: then it is a problem in a list.
 fn write_record(directory: &Path, name: &str, record: &Record) -> io::Result<()> {
-    let mut bytes = serde_json::to_vec_pretty(record)?;
-    bytes.push(b'\n');
+    let bytes = encode(record)?;
     let mut file = tempfile::Builder::new()
         .prefix(".run-")
         .tempfile_in(directory)?;
     file.write_all(&bytes)?;
     file.persist(directory.join(name))?;
     Ok(())
+}
+
+fn encode(record: &Record) -> io::Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec_pretty(record)?;
+    bytes.push(b'\n');
+    Ok(bytes)
 }
 
 pub(super) fn log_name(stream: Stream) -> String {

@@ -26,7 +26,8 @@ pub(super) fn pass(
     listener: &dyn Listener,
 ) -> io::Result<()> {
     let mut turns = Turns::new(ended);
-    let mut buffer = vec![0; CHUNK];
+    // Most commands say little.
+    let mut buffer = vec![0; 8 << 10];
     let mut moved = 0_u64;
     let mut kernel = Kernel::Not;
     loop {
@@ -56,6 +57,9 @@ pub(super) fn pass(
                 let bytes = buffer.get(..count).unwrap_or_default();
                 to.write_all(bytes)?;
                 listener.hear(bytes);
+                if count == buffer.len() {
+                    buffer.resize(CHUNK, 0);
+                }
                 count as u64
             }
         };

@@ -259,7 +259,8 @@ fn begin(
         run_id: run_id.to_owned(),
         provider: settings.provider().to_owned(),
         lease_id: String::new(),
-        slug: String::new(),
+        // What the user calls it, until it is known what it is.
+        slug: args.id.clone().unwrap_or_default(),
         repo_root: app.root().display().to_string(),
         command: shown.to_owned(),
         label: args.label.clone(),
