@@ -220,6 +220,10 @@ mod tests {
         LeaseId::parse(text).unwrap()
     }
 
+    fn alone(locks: &Locks, id: &str, command: &str) -> Result<OperationLock, Failure> {
+        locks.operation(&lease(id), command, Sharing::Alone, Wait::not_at_all())
+    }
+
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
@@ -229,14 +233,7 @@ mod tests {
     fn a_stop_waits_for_a_run() {
         let state = tempfile::tempdir().unwrap();
         let locks = Locks::below(state.path());
-        let run = locks
-            .operation(
-                &lease("x_1"),
-                "crabbox run",
-                Sharing::Alone,
-                Wait::not_at_all(),
-            )
-            .unwrap();
+        let run = alone(&locks, "x_1", "crabbox run").unwrap();
         let (tell, told) = mpsc::channel();
         let (waits, waiting) = mpsc::channel();
         let waiter = {
@@ -257,14 +254,7 @@ mod tests {
         waiting.recv().unwrap();
         assert!(told.try_recv().is_err());
         // Another lease is another matter.
-        locks
-            .operation(
-                &lease("x_2"),
-                "crabbox stop",
-                Sharing::Alone,
-                Wait::not_at_all(),
-            )
-            .unwrap();
+        alone(&locks, "x_2", "crabbox stop").unwrap();
         drop(run);
         told.recv().unwrap();
         waiter.join().unwrap();
@@ -301,14 +291,7 @@ mod tests {
                 Wait::not_at_all(),
             )
             .unwrap();
-        let failure = locks
-            .operation(
-                &lease("x_1"),
-                "crabbox stop",
-                Sharing::Alone,
-                Wait::not_at_all(),
-            )
-            .unwrap_err();
+        let failure = alone(&locks, "x_1", "crabbox stop").unwrap_err();
         assert_eq!(failure.code, Code::Timeout);
         assert_eq!(
             failure.message,
@@ -325,24 +308,10 @@ mod tests {
     fn a_lock_file_full_of_anything_is_no_trouble() {
         let state = tempfile::tempdir().unwrap();
         let locks = Locks::below(state.path());
-        let _held = locks
-            .operation(
-                &lease("x_1"),
-                "crabbox run",
-                Sharing::Alone,
-                Wait::not_at_all(),
-            )
-            .unwrap();
+        let _held = alone(&locks, "x_1", "crabbox run").unwrap();
         let path = state.path().join("claim-locks/x_1.operation.lock");
         super::super::tests::write(&path, &[0xff; 5000]);
-        let failure = locks
-            .operation(
-                &lease("x_1"),
-                "crabbox stop",
-                Sharing::Alone,
-                Wait::not_at_all(),
-            )
-            .unwrap_err();
+        let failure = alone(&locks, "x_1", "crabbox stop").unwrap_err();
         assert_eq!(failure.message, "lease x_1 is in use by another process");
     }
 
@@ -350,14 +319,7 @@ mod tests {
     fn waiting_ends_when_canceled() {
         let state = tempfile::tempdir().unwrap();
         let locks = Locks::below(state.path());
-        let _run = locks
-            .operation(
-                &lease("x_1"),
-                "crabbox run",
-                Sharing::Alone,
-                Wait::not_at_all(),
-            )
-            .unwrap();
+        let _run = alone(&locks, "x_1", "crabbox run").unwrap();
         let asked = Cell::new(0);
         let canceled = || {
             asked.set(asked.get() + 1);
@@ -375,14 +337,7 @@ mod tests {
     fn waiting_ends_at_its_deadline() {
         let state = tempfile::tempdir().unwrap();
         let locks = Locks::below(state.path());
-        let _run = locks
-            .operation(
-                &lease("x_1"),
-                "crabbox run",
-                Sharing::Alone,
-                Wait::not_at_all(),
-            )
-            .unwrap();
+        let _run = alone(&locks, "x_1", "crabbox run").unwrap();
         let until = Instant::now() + Duration::from_millis(20);
         let wait = Wait::until_canceled(&|| false).but_no_longer_than(until);
         let failure = locks

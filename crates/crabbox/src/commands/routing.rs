@@ -30,14 +30,25 @@ pub(super) fn settings_for(
     }])
 }
 
-/// `--id X` or `X`, and only one of them.
-pub(super) fn identifier<'a>(
-    flag: Option<&'a String>,
-    word: Option<&'a String>,
-    usage: &str,
-) -> Result<&'a str, Failure> {
-    match (flag, word) {
-        (Some(id), None) | (None, Some(id)) if !id.is_empty() => Ok(id),
-        _ => Err(Failure::new(Code::Usage, format!("usage: {usage}"))),
+/// The lease that a command is about: `--id X` or `X`, and only one of them.
+#[derive(Debug, clap::Args)]
+pub(super) struct Which {
+    /// The lease: its slug, id or sandbox name
+    #[arg(long, value_name = "LEASE")]
+    id: Option<String>,
+    /// The same, without the flag
+    #[arg(value_name = "LEASE")]
+    lease: Option<String>,
+}
+
+impl Which {
+    pub(super) fn identifier(&self, command: &str) -> Result<&str, Failure> {
+        match (&self.id, &self.lease) {
+            (Some(id), None) | (None, Some(id)) if !id.is_empty() => Ok(id),
+            _ => Err(Failure::new(
+                Code::Usage,
+                format!("usage: crabbox {command} [flags] <lease>"),
+            )),
+        }
     }
 }

@@ -9,16 +9,15 @@ use crabbox_core::settings::{format_duration, parse_duration};
 use crabbox_core::{Code, Failure};
 use serde_json::{Value, json};
 
-use super::routing;
+use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
 
 /// Show one lease
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The lease: its slug, id or sandbox name
-    #[arg(long, value_name = "LEASE")]
-    id: Option<String>,
+    #[command(flatten)]
+    which: Which,
     /// Wait until it is ready
     #[arg(long)]
     wait: bool,
@@ -28,18 +27,11 @@ pub(crate) struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// The same, without the flag
-    #[arg(value_name = "LEASE")]
-    lease: Option<String>,
 }
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let id = routing::identifier(
-        args.id.as_ref(),
-        args.lease.as_ref(),
-        "crabbox status [flags] <lease>",
-    )?;
+    let id = args.which.identifier("status")?;
     let patience = parse_duration(&args.wait_timeout)
         .map_err(|error| Failure::new(Code::Usage, format!("--wait-timeout: {error}")))?;
     let settings = routing::settings_for(app, matches, id)?;

@@ -5,7 +5,7 @@ use crabbox_core::Failure;
 use crabbox_core::lifecycle;
 use serde_json::json;
 
-use super::routing;
+use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
 
@@ -14,26 +14,18 @@ use crate::cli::parsed;
 /// Waits for commands that run in it. The lease is forgotten only when the sandbox is proved to be gone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The lease: its slug, id or sandbox name
-    #[arg(long, value_name = "LEASE")]
-    id: Option<String>,
+    #[command(flatten)]
+    which: Which,
     #[arg(long, hide = true)]
     reclaim: bool,
     /// The result, or the failure, as JSON
     #[arg(long)]
     json: bool,
-    /// The same, without the flag
-    #[arg(value_name = "LEASE")]
-    lease: Option<String>,
 }
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let id = routing::identifier(
-        args.id.as_ref(),
-        args.lease.as_ref(),
-        "crabbox stop [flags] <lease>",
-    )?;
+    let id = args.which.identifier("stop")?;
     let settings = routing::settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
     if args.reclaim {
