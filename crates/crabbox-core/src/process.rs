@@ -11,6 +11,8 @@ mod outcome;
 mod pass;
 mod pump;
 mod run;
+mod slate;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ pub use cancel::{Cancel, Reason};
 pub use error::{ProcessError, StartKind, Whose};
 pub use outcome::{Captured, End, Streamed};
 pub use pass::Listener;
+pub use slate::Slate;
 
 use crate::command;
 

@@ -16,64 +16,83 @@ pub(crate) enum By {
 }
 
 /// A file that appears with its whole content when the command has ended.
+///
+/// Where the path is a link, such as `/dev/fd/3`, what it leads to is written to instead.
 #[derive(Debug)]
 pub(crate) struct StatusFile {
     path: PathBuf,
-    temporary: PathBuf,
     file: File,
+    /// What is renamed to the path.
+    temporary: Option<Temporary>,
 }
+
+/// Removed if it still is there at the end.
+#[derive(Debug)]
+struct Temporary(PathBuf);
 
 impl StatusFile {
     /// Fails before anything runs when the place cannot be written to.
     pub(crate) fn prepare(path: &Path) -> Result<Self, Failure> {
-        let failed = |error: io::Error| {
-            Failure::failed(format!(
-                "cannot write status file `{}`: {error}",
-                path.display()
-            ))
+        Self::open(path).map_err(|error| failed(path, &error))
+    }
+
+    fn open(path: &Path) -> io::Result<Self> {
+        let mut how = OpenOptions::new();
+        how.write(true);
+        let (file, temporary) = if path.is_symlink() {
+            (how.create(true).truncate(true).open(path)?, None)
+        } else {
+            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+            let mut temporary = std::ffi::OsString::from(".");
+            temporary.push(name);
+            temporary.push(format!(".{}.tmp", std::process::id()));
+            let temporary = path.with_file_name(temporary);
+            let file = how.create_new(true).open(&temporary)?;
+            (file, Some(Temporary(temporary)))
         };
-        let name = path
-            .file_name()
-            .ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
-        let mut temporary = std::ffi::OsString::from(".");
-        temporary.push(name);
-        temporary.push(format!(".{}.tmp", std::process::id()));
-        let temporary = path.with_file_name(temporary);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
-            .map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
-            temporary,
             file,
+            temporary,
         })
     }
 
-    pub(crate) fn write(mut self, by: By, code: u8) -> Result<(), Failure> {
+    pub(crate) fn write(self, by: By, code: u8) -> Result<(), Failure> {
         let by = match by {
             By::Command => "command",
             By::Engine => "engine",
         };
         let line = format!("{}\n", json!({"by": by, "code": code}));
-        self.file
-            .write_all(line.as_bytes())
-            .and_then(|()| std::fs::rename(&self.temporary, &self.path))
-            .map_err(|error| {
-                Failure::failed(format!(
-                    "cannot write status file `{}`: {error}",
-                    self.path.display()
-                ))
-            })
+        let written = (&self.file).write_all(line.as_bytes());
+        let appeared = written.and_then(|()| match self.temporary {
+            Some(temporary) => temporary.become_file(&self.path),
+            None => Ok(()),
+        });
+        appeared.map_err(|error| failed(&self.path, &error))
     }
 }
 
-impl Drop for StatusFile {
-    fn drop(&mut self) {
-        // Gone already when it was renamed.
-        drop(std::fs::remove_file(&self.temporary));
+impl Temporary {
+    fn become_file(mut self, path: &Path) -> io::Result<()> {
+        std::fs::rename(&self.0, path)?;
+        self.0 = PathBuf::new();
+        Ok(())
     }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            drop(std::fs::remove_file(&self.0));
+        }
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::failed(format!(
+        "cannot write status file `{}`: {error}",
+        path.display()
+    ))
 }
 
 #[cfg(test)]
@@ -92,5 +111,18 @@ mod tests {
         drop(StatusFile::prepare(&path).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(StatusFile::prepare(&dir.path().join("missing/status")).is_err());
+    }
+
+    #[test]
+    fn what_a_link_leads_to_is_written_to() {
+        use std::os::fd::AsRawFd;
+
+        let mut file = tempfile::tempfile().unwrap();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let status = StatusFile::prepare(&path).unwrap();
+        status.write(By::Engine, 125).unwrap();
+        let mut text = String::new();
+        io::Read::read_to_string(&mut file, &mut text).unwrap();
+        assert_eq!(text, "{\"by\":\"engine\",\"code\":125}\n");
     }
 }

@@ -9,8 +9,6 @@ use crate::claims::{Creator, Fate, random_hex};
 use crate::{Code, Failure};
 
 const SUFFIX: &str = ".env";
-/// What the child may write beside it, under the same name.
-const BESIDE: &str = ".status";
 
 /// `<state>/env/<pid>-<start time>-<random>.env`. The name says whose it is: after a crash, [`sweep`] removes it.
 #[derive(Debug)]
@@ -91,10 +89,7 @@ fn directory(state: &Path) -> PathBuf {
 }
 
 fn owner(name: &str) -> Option<(u32, u64)> {
-    let name = name
-        .strip_suffix(SUFFIX)
-        .or_else(|| name.strip_suffix(BESIDE))?;
-    let mut parts = name.split('-');
+    let mut parts = name.strip_suffix(SUFFIX)?.split('-');
     let (pid, started) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     parts.next()?;
     parts.next().is_none().then_some((pid, started))

@@ -9,12 +9,13 @@ use jiff::Timestamp;
 
 use super::prune::Bounds;
 use super::record::Record;
-use super::run::{ActiveRun, Begin, END, RECORD, log_name};
-use crate::claims::Creator;
+use super::run::{ActiveRun, Begin};
 use crate::process::Stream;
 use crate::redact::Redactor;
 use crate::{Code, Failure};
 
+/// What follows the id in a file's name.
+const RECORD: &str = ".json";
 /// No record is larger.
 const MAX_RECORD: u64 = 1 << 20;
 /// How many of several matches a message names.
@@ -133,19 +134,20 @@ impl Ledger {
         }
     }
 
-    /// What the run wrote, or has written so far.
-    pub fn read_log(&self, run_id: &str, stream: Stream) -> Result<File, Failure> {
+    /// What the run wrote, or has written so far. `None` when that is nothing.
+    pub fn read_log(&self, run_id: &str, stream: Stream) -> Result<Option<File>, Failure> {
         if !is_run_id(run_id) {
             return Err(Failure::usage(format!("{run_id:?} is not the id of a run")));
         }
-        let path = self.directory(run_id).join(log_name(stream));
-        File::open(&path).map_err(|error| {
-            let code = match error.kind() {
-                io::ErrorKind::NotFound => Code::NotFound,
-                _ => Code::State,
-            };
-            Failure::new(code, format!("cannot read the log `{}`", path.display())).because(&error)
-        })
+        let path = self.log(run_id, stream);
+        match File::open(&path) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                let message = format!("cannot read the log `{}`", path.display());
+                Err(Failure::new(Code::State, message).because(&error))
+            }
+        }
     }
 
     /// Removes the oldest runs until the bounds are kept. Cheap when they are.
@@ -158,56 +160,75 @@ impl Ledger {
         &self.runs
     }
 
-    pub(super) fn directory(&self, run_id: &str) -> PathBuf {
-        self.runs.join(run_id)
+    pub(super) fn record(&self, run_id: &str) -> PathBuf {
+        self.runs.join(format!("{run_id}{RECORD}"))
     }
 
-    /// Where a run is made before it appears.
-    pub(super) fn fresh(&self, process: &Creator, run_id: &str) -> PathBuf {
-        let started = process.start_time.unwrap_or(0);
-        self.runs
-            .join(format!(".new-{}-{started}-{run_id}", process.pid))
+    pub(super) fn log(&self, run_id: &str, stream: Stream) -> PathBuf {
+        self.runs.join(format!("{run_id}{}", log_suffix(stream)))
     }
 
     pub(super) fn ids(&self) -> Result<Vec<String>, Failure> {
-        let entries = match fs::read_dir(&self.runs) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(self.failure("read", &error)),
-        };
-        Ok(entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter(|name| is_run_id(name))
+        let names = self.names().map_err(|error| self.failure("read", &error))?;
+        Ok(names
+            .iter()
+            .filter_map(|name| name.strip_suffix(RECORD))
+            .filter(|id| is_run_id(id))
+            .map(str::to_owned)
             .collect())
     }
 
-    /// `None` when it was removed in the meantime.
+    /// The names of the logs, with the ids of their runs.
+    pub(super) fn logs(&self) -> io::Result<Vec<(String, String)>> {
+        let streams = [Stream::Stdout, Stream::Stderr];
+        let names = self.names()?.into_iter().filter_map(|name| {
+            let id = streams
+                .iter()
+                .find_map(|stream| name.strip_suffix(log_suffix(*stream)))?;
+            is_run_id(id).then(|| (id.to_owned(), name.clone()))
+        });
+        Ok(names.collect())
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        match fs::read_dir(&self.runs) {
+            Ok(entries) => Ok(entries
+                .flatten()
+                .filter_map(|entry| entry.file_name().into_string().ok())
+                .collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `None` when it was removed in the meantime, or is only being made.
     pub(super) fn read(&self, run_id: &str) -> Result<Option<Record>, String> {
-        let directory = self.directory(run_id);
         let mut bytes = Vec::new();
-        let read = File::open(directory.join(END))
-            .or_else(|_| File::open(directory.join(RECORD)))
-            // The run may have ended between the two.
-            .or_else(|_| File::open(directory.join(END)))
+        let read = File::open(self.record(run_id))
             .and_then(|file| file.take(MAX_RECORD).read_to_end(&mut bytes));
         match read {
             Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.exists() => {
-                return Ok(None);
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.to_string()),
         }
-        let record: Record = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-        if record.run_id != run_id {
-            return Err(format!("it is the record of {:?}", record.run_id));
+        match Record::read(&bytes)? {
+            Some(record) if record.run_id != run_id => {
+                Err(format!("it is the record of {:?}", record.run_id))
+            }
+            record => Ok(record),
         }
-        Ok(Some(record))
     }
 
     fn failure(&self, verb: &str, error: &io::Error) -> Failure {
         let message = format!("cannot {verb} the history in `{}`", self.runs.display());
         Failure::new(Code::State, message).because(error)
+    }
+}
+
+fn log_suffix(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Stdout => ".stdout.log",
+        Stream::Stderr => ".stderr.log",
     }
 }
 

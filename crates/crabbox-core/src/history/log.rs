@@ -1,11 +1,13 @@
 //! One stream of one run, as much of it as is kept: the beginning and the end.
 //!
-//! What fits goes to the file as it comes, so that a killed process leaves it behind. The end of a longer stream is kept
+//! The file is made for the first byte. What fits goes to it as it comes, so that a killed process leaves it behind. The end of a longer stream is kept
 //! in memory and written last. Secrets are taken out of what goes to the file and of nothing else, which is what makes
 //! a gigabyte cost no more than copying it.
 
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::LogInfo;
@@ -18,7 +20,9 @@ pub struct RunLog(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
+    path: PathBuf,
     file: Option<File>,
+    over: bool,
     redactor: Redactor,
     scan: Scan,
     /// How much of the beginning, and of the end, is kept.
@@ -41,10 +45,12 @@ struct Head {
 
 impl RunLog {
     /// Keeps at most `cap` bytes of the stream.
-    pub(super) fn new(file: File, redactor: &Redactor, cap: usize) -> Self {
+    pub(super) fn new(path: PathBuf, redactor: &Redactor, cap: usize) -> Self {
         let half = (cap / 2).max(1);
         Self(Arc::new(Mutex::new(State {
-            file: Some(file),
+            path,
+            file: None,
+            over: false,
             redactor: redactor.clone(),
             scan: Scan::new(redactor),
             half,
@@ -82,7 +88,7 @@ impl Listener for RunLog {
 
 impl State {
     fn append(&mut self, bytes: &[u8]) {
-        if self.file.is_none() {
+        if self.over {
             return;
         }
         let half = self.half as u64;
@@ -112,7 +118,7 @@ impl State {
     }
 
     fn finish(&mut self) -> LogInfo {
-        if self.file.is_some() {
+        if !self.over {
             match self.head {
                 Some(head) if self.total > 2 * self.half as u64 => self.write_end(head),
                 Some(_) | None => {
@@ -121,6 +127,7 @@ impl State {
                 }
             }
             self.file = None;
+            self.over = true;
         }
         LogInfo {
             bytes: self.total,
@@ -159,13 +166,25 @@ impl State {
 
     /// After the first failure nothing is written any more: the disk is full, or the directory is gone.
     fn write(&mut self, bytes: &[u8]) {
-        let Some(file) = self.file.as_mut().filter(|_| !self.failed) else {
+        if self.failed || bytes.is_empty() {
             return;
-        };
-        match file.write_all(bytes) {
+        }
+        match self.file().and_then(|file| file.write_all(bytes)) {
             Ok(()) => self.stored += bytes.len() as u64,
             Err(_) => self.failed = true,
         }
+    }
+
+    fn file(&mut self) -> io::Result<&mut File> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&self.path)?,
+        };
+        Ok(self.file.insert(file))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Local records of runs: what ran where, how it ended, how long each phase took, what it said.
 //!
-//! `<state>/runs/<run id>/{run.json, end.json, stdout.log, stderr.log}`, for the user alone, without known secrets, and bounded:
-//! by runs, by bytes, and by bytes per log. Each run has its own directory, which appears and disappears as a whole, so
-//! that processes need no lock to write beside each other. Nothing that a live process writes is ever removed.
+//! `<state>/runs/<run id>.json` and, when the command wrote something, `<run id>.stdout.log` and `.stderr.log`: for the user
+//! alone, without known secrets, and bounded by runs, by bytes, and by bytes per log. Each run has its own files, and its
+//! record is only ever added to, so that processes need no lock to write beside each other. Nothing that a live process
+//! writes is ever removed.
 
 mod ledger;
 mod log;

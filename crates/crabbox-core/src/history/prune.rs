@@ -9,8 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Ledger;
 use super::record::{Record, Status};
-use super::run::{END, RECORD};
-use crate::claims::{Creator, Fate, random_hex};
+use crate::claims::Fate;
+use crate::process::Stream;
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +36,6 @@ impl Default for Bounds {
 const ABANDONED: SignedDuration = SignedDuration::from_hours(24 * 30);
 /// A record that cannot be read stays so long, since a newer version may be writing it.
 const DAMAGED: SignedDuration = SignedDuration::from_hours(24);
-const TRASH: &str = ".trash-";
-const FRESH: &str = ".new-";
 
 struct Candidate {
     run_id: String,
@@ -52,7 +50,7 @@ pub(super) fn prune(ledger: &Ledger, bounds: &Bounds, now: Timestamp) -> io::Res
     let sizes: Vec<(String, u64)> = ids
         .into_iter()
         .map(|run_id| {
-            let bytes = size(&ledger.directory(&run_id));
+            let bytes = size(ledger, &run_id);
             (run_id, bytes)
         })
         .collect();
@@ -78,19 +76,18 @@ pub(super) fn prune(ledger: &Ledger, bounds: &Bounds, now: Timestamp) -> io::Res
         if runs <= most_runs && bytes <= most_bytes {
             break;
         }
-        remove(ledger.root(), &ledger.directory(&candidate.run_id))?;
+        remove(ledger, &candidate.run_id)?;
         runs -= 1;
         bytes = bytes.saturating_sub(candidate.bytes);
     }
-    sweep(ledger.root())
+    sweep(ledger)
 }
 
 fn judge(ledger: &Ledger, run_id: String, bytes: u64, now: Timestamp) -> Candidate {
     let (started_at, over) = match ledger.read(&run_id) {
         Ok(Some(record)) => (record.started_at, is_over(&record, now)),
-        Ok(None) => (now, false),
-        Err(_) => {
-            let changed = changed(&ledger.directory(&run_id));
+        Ok(None) | Err(_) => {
+            let changed = changed(&ledger.record(&run_id));
             (changed, now.duration_since(changed) > DAMAGED)
         }
     };
@@ -119,55 +116,43 @@ fn is_over(record: &Record, now: Timestamp) -> bool {
     }
 }
 
-fn changed(directory: &Path) -> Timestamp {
-    fs::metadata(directory)
+fn changed(file: &Path) -> Timestamp {
+    fs::metadata(file)
         .and_then(|found| found.modified())
         .ok()
         .and_then(|time| Timestamp::try_from(time).ok())
         .unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-fn size(directory: &Path) -> u64 {
-    let files = [RECORD, END, "stdout.log", "stderr.log"];
-    let sizes = files
-        .iter()
-        .filter_map(|name| fs::metadata(directory.join(name)).ok());
+fn files(ledger: &Ledger, run_id: &str) -> [PathBuf; 3] {
+    [
+        ledger.record(run_id),
+        ledger.log(run_id, Stream::Stdout),
+        ledger.log(run_id, Stream::Stderr),
+    ]
+}
+
+fn size(ledger: &Ledger, run_id: &str) -> u64 {
+    let files = files(ledger, run_id);
+    let sizes = files.iter().filter_map(|path| fs::metadata(path).ok());
     sizes.map(|found| found.len()).sum()
 }
 
-/// The directory goes away at once, whatever happens to its content.
-fn remove(root: &Path, directory: &Path) -> io::Result<()> {
-    let random = random_hex(8).map_err(io::Error::other)?;
-    let trash = root.join(format!("{TRASH}{random}"));
-    gone(fs::rename(directory, &trash))?;
-    gone(fs::remove_dir_all(&trash))
+/// The record first: without it there is no run, whatever happens to the rest.
+fn remove(ledger: &Ledger, run_id: &str) -> io::Result<()> {
+    files(ledger, run_id)
+        .iter()
+        .try_for_each(|path| gone(fs::remove_file(path)))
 }
 
-/// What a killed process left: half of a removal, or a run that never began.
-fn sweep(root: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(root)?.flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        if name.starts_with(TRASH) || name.strip_prefix(FRESH).is_some_and(is_orphan) {
-            gone(fs::remove_dir_all(entry.path()))?;
+/// What a killed process left: logs of a run that is gone. A run has its record before it has logs.
+fn sweep(ledger: &Ledger) -> io::Result<()> {
+    for (run_id, name) in ledger.logs()? {
+        if !ledger.record(&run_id).try_exists()? {
+            gone(fs::remove_file(ledger.root().join(name)))?;
         }
     }
     Ok(())
-}
-
-/// From `<pid>-<start time>-<run id>`.
-fn is_orphan(name: &str) -> bool {
-    let mut parts = name.split('-');
-    let number = |part: Option<&str>| part.and_then(|part| part.parse::<u64>().ok());
-    let (Some(pid), Some(started)) = (number(parts.next()), number(parts.next())) else {
-        return false;
-    };
-    let creator = Creator {
-        pid: u32::try_from(pid).unwrap_or(0),
-        start_time: (started != 0).then_some(started),
-        ..Creator::current()
-    };
-    creator.fate() == Fate::Dead
 }
 
 fn lock(root: &Path) -> io::Result<Option<File>> {

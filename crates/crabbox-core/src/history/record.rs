@@ -7,7 +7,7 @@ use crate::claims::{Creator, Fate};
 use crate::redact::Redactor;
 use crate::timing::{ErrorKind, Report, RunStatus};
 
-/// `run.json` and `end.json`. Keys that a newer version adds are ignored.
+/// A line of a run's file, of which the last one counts. Keys that a newer version adds are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
@@ -62,6 +62,19 @@ pub struct LogInfo {
 }
 
 impl Record {
+    /// The last whole line: a process may have died while it wrote another. `None` before there is any.
+    pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, String> {
+        let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') else {
+            return match bytes {
+                [] => Ok(None),
+                [..] => Err("it has no whole line".to_owned()),
+            };
+        };
+        let whole = bytes.get(..end).unwrap_or_default();
+        let last = whole.rsplit(|byte| *byte == b'\n').next();
+        serde_json::from_slice(last.unwrap_or_default()).map_err(|error| error.to_string())
+    }
+
     /// The same, seen from here and now.
     pub(super) fn with_fate(mut self) -> Self {
         if self.run_status == Status::Running && self.process.fate() == Fate::Dead {

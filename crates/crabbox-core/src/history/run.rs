@@ -1,9 +1,8 @@
 //! A run that is being recorded.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt;
 
 use jiff::Timestamp;
 
@@ -15,11 +14,6 @@ use crate::process::Stream;
 use crate::redact::Redactor;
 use crate::timing::{ErrorKind, Report, RunStatus};
 use crate::{Code, Failure};
-
-pub(super) const RECORD: &str = "run.json";
-/// The same of a run that is over, and the last word about it. A file of its own: to replace one makes some file systems
-/// wait for the disk.
-pub(super) const END: &str = "end.json";
 
 /// What is known when a run begins.
 #[derive(Debug, Clone)]
@@ -49,7 +43,7 @@ pub struct Finish {
 /// Dropped without [`Self::finish`], the run shows as interrupted once this process is gone.
 #[derive(Debug)]
 pub struct ActiveRun {
-    directory: PathBuf,
+    file: File,
     record: Record,
     redactor: Redactor,
     stdout: RunLog,
@@ -57,16 +51,12 @@ pub struct ActiveRun {
 }
 
 impl ActiveRun {
-    /// The directory is made under another name and appears with everything in it.
     pub(super) fn begin(
         ledger: &Ledger,
         begin: Begin,
         redactor: Redactor,
         bounds: Bounds,
     ) -> Result<Self, Failure> {
-        let process = Creator::current();
-        let fresh = ledger.fresh(&process, &begin.run_id);
-        let directory = ledger.directory(&begin.run_id);
         let mut record = Record {
             run_id: begin.run_id,
             provider: begin.provider,
@@ -83,27 +73,33 @@ impl ActiveRun {
             stdout: LogInfo::default(),
             stderr: LogInfo::default(),
             timing: None,
-            process,
+            process: Creator::current(),
         };
         record.clean(&redactor);
-        let logs = make(&fresh, &record).and_then(|logs| {
-            // The kernel refuses to replace a directory that is not empty: nothing is overwritten.
-            fs::rename(&fresh, &directory).map(|()| logs)
-        });
-        let [stdout, stderr] = match logs {
-            Ok(logs) => logs.map(|log| RunLog::new(log, &redactor, bounds.log)),
-            Err(error) => {
-                drop(fs::remove_dir_all(&fresh));
-                return Err(cannot_write(&directory, &error));
-            }
+        let path = ledger.record(&record.run_id);
+        // An id that is taken is not taken over.
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| {
+                let message = format!("cannot make the run's record `{}`", path.display());
+                Failure::new(Code::State, message).because(&error)
+            })?;
+        let log = |stream| {
+            let path = ledger.log(&record.run_id, stream);
+            RunLog::new(path, &redactor, bounds.log)
         };
-        Ok(Self {
-            directory,
+        let run = Self {
+            file,
+            stdout: log(Stream::Stdout),
+            stderr: log(Stream::Stderr),
             record,
             redactor,
-            stdout,
-            stderr,
-        })
+        };
+        run.write()?;
+        Ok(run)
     }
 
     pub fn run_id(&self) -> &str {
@@ -136,59 +132,20 @@ impl ActiveRun {
         self.record.error_kind = finish.error_kind;
         self.record.timing = finish.timing;
         self.record.clean(&self.redactor);
-        write_record(&self.directory, END, &self.record)
-            .map_err(|error| cannot_write(&self.directory, &error))?;
-        // Whoever reads it before it is gone finds the end first.
-        drop(fs::remove_file(self.directory.join(RECORD)));
+        self.write()?;
         Ok(self.record)
     }
 
+    /// A line more, which replaces those before it. It need not survive a power cut.
     fn write(&self) -> Result<(), Failure> {
-        write_record(&self.directory, RECORD, &self.record)
-            .map_err(|error| cannot_write(&self.directory, &error))
+        let write = || -> io::Result<()> {
+            let mut line = serde_json::to_vec(&self.record)?;
+            line.push(b'\n');
+            (&self.file).write_all(&line)
+        };
+        write().map_err(|error| {
+            let message = format!("cannot write the record of {}", self.record.run_id);
+            Failure::new(Code::State, message).because(&error)
+        })
     }
-}
-
-/// The record and the two empty logs.
-fn make(directory: &Path, record: &Record) -> io::Result<[fs::File; 2]> {
-    DirBuilder::new().mode(0o700).create(directory)?;
-    let create = |name: &str| {
-        OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(directory.join(name))
-    };
-    // Nobody sees the directory yet.
-    create(RECORD)?.write_all(&encode(record)?)?;
-    Ok([
-        create(&log_name(Stream::Stdout))?,
-        create(&log_name(Stream::Stderr))?,
-    ])
-}
-
-/// A reader sees the old record or the new one. It need not survive a power cut: then it is a problem in a list.
-fn write_record(directory: &Path, name: &str, record: &Record) -> io::Result<()> {
-    let bytes = encode(record)?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".run-")
-        .tempfile_in(directory)?;
-    file.write_all(&bytes)?;
-    file.persist(directory.join(name))?;
-    Ok(())
-}
-
-fn encode(record: &Record) -> io::Result<Vec<u8>> {
-    let mut bytes = serde_json::to_vec_pretty(record)?;
-    bytes.push(b'\n');
-    Ok(bytes)
-}
-
-pub(super) fn log_name(stream: Stream) -> String {
-    format!("{}.log", stream.as_str())
-}
-
-fn cannot_write(directory: &Path, error: &io::Error) -> Failure {
-    let message = format!("cannot write the run's record in `{}`", directory.display());
-    Failure::new(Code::State, message).because(error)
 }

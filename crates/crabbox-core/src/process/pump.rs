@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ChildStdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,10 +50,7 @@ impl Event {
     }
 
     /// Runs `work` in a thread, and happens when that ends, by a panic too.
-    pub(super) fn after<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> io::Result<JoinHandle<T>> {
+    pub(super) fn after(&self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         struct AtEnd(Event);
         impl Drop for AtEnd {
             fn drop(&mut self) {
@@ -60,33 +58,72 @@ impl Event {
             }
         }
         let at_end = AtEnd(self.clone());
-        thread::Builder::new().spawn(move || {
-            let _at_end = at_end;
-            work()
-        })
+        thread::Builder::new()
+            .spawn(move || {
+                let _at_end = at_end;
+                work();
+            })
+            .map(drop)
     }
 }
 
-/// A thread that copies one stream of a child.
+/// What becomes of one stream of a child.
 pub(super) struct Pump<S> {
     done: Event,
-    thread: JoinHandle<(S, io::Result<()>)>,
+    result: Receiver<(S, io::Result<()>)>,
+}
+
+/// The other side of a [`Pump`]: a stream that nobody carries yet.
+pub(super) struct Waiting {
+    stream: OwnedFd,
+    begin: Box<dyn FnOnce(Stage) + Send>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Speaks,
+    Closed,
 }
 
 impl<S: Write + Send + 'static> Pump<S> {
     /// `ended` is readable (its other side closed) when the child has ended.
-    pub(super) fn start(
+    pub(super) fn copy(
         from: impl Read + AsFd + Send + 'static,
         ended: PipeReader,
         mut sink: S,
         cancel: &Cancel,
-    ) -> io::Result<Self> {
-        let done = Event::new(cancel);
-        let thread = done.after(move || {
-            let copied = copy(from, &ended, &mut sink);
+    ) -> io::Result<(Self, Waiting)> {
+        Self::carried(from, cancel, move |from| {
+            let copied = from.map_or(Ok(()), |from| copy(from, &ended, &mut sink));
             (sink, copied)
-        })?;
-        Ok(Self { done, thread })
+        })
+    }
+
+    /// `carry` is called in a thread of its own, or without anything when there is nothing to carry.
+    fn carried<F: AsFd + Send + 'static>(
+        from: F,
+        cancel: &Cancel,
+        carry: impl FnOnce(Option<F>) -> (S, io::Result<()>) + Send + 'static,
+    ) -> io::Result<(Self, Waiting)> {
+        let stream = from.as_fd().try_clone_to_owned()?;
+        let (tell, result) = mpsc::sync_channel(1);
+        let done = Event::new(cancel);
+        let event = done.clone();
+        let begin = move |stage| match stage {
+            Stage::Speaks => {
+                // Without a thread, the other side of `result` finds that nobody speaks.
+                let begun = event.after(move || drop(tell.send(carry(Some(from)))));
+                if begun.is_err() {
+                    event.happen();
+                }
+            }
+            Stage::Closed => {
+                drop(tell.send(carry(None)));
+                event.happen();
+            }
+        };
+        let begin = Box::new(begin);
+        Ok((Self { done, result }, Waiting { stream, begin }))
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -95,9 +132,9 @@ impl<S: Write + Send + 'static> Pump<S> {
 
     /// The sink, and why copying ended early. Waits when the pump is not done.
     pub(super) fn finish(self) -> io::Result<(S, io::Result<()>)> {
-        self.thread
-            .join()
-            .map_err(|_| io::Error::other("a writer panicked"))
+        self.result
+            .recv()
+            .map_err(|_| io::Error::other("the thread of a stream failed"))
     }
 }
 
@@ -109,13 +146,30 @@ impl Pump<Box<dyn Write + Send>> {
         to: File,
         listener: Box<dyn Listener>,
         cancel: &Cancel,
-    ) -> io::Result<Self> {
-        let done = Event::new(cancel);
-        let thread = done.after(move || {
-            let passed = pass(from, &ended, to, &*listener);
+    ) -> io::Result<(Self, Waiting)> {
+        Self::carried(from, cancel, move |from| {
+            let passed = from.map_or(Ok(()), |from| pass(from, &ended, to, &*listener));
             (Box::new(io::sink()) as Box<dyn Write + Send>, passed)
-        })?;
-        Ok(Self { done, thread })
+        })
+    }
+}
+
+impl Waiting {
+    /// In a thread: the stream has something to say.
+    pub(super) fn carry(self) {
+        drop(self.stream);
+        (self.begin)(Stage::Speaks);
+    }
+
+    /// The stream is closed, and nothing was in it.
+    pub(super) fn close(self) {
+        (self.begin)(Stage::Closed);
+    }
+}
+
+impl AsFd for Waiting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 

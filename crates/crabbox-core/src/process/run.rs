@@ -6,13 +6,11 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
-};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::cancel::Woken;
-use super::pump::{Event, Pump, feed};
+use super::pump::{Event, Pump, Waiting, feed};
+use super::watch::watch;
 use super::{
     Cancel, Captured, End, Limits, Output, ProcessError, Reason, Stdin, Stream, Streamed, Tool,
 };
@@ -33,6 +31,7 @@ impl Tool {
         let from = running.child.stderr.take();
         let stderr = running.pump(from, Capped::new(limits.output, full_err))?;
 
+        running.watch()?;
         let followed = running.follow(limits, || full.iter().any(Event::happened));
         let end = running.settle(followed, || is_done(&stdout) && is_done(&stderr));
         // Too much may also have come from what was left in the pipe.
@@ -67,6 +66,7 @@ impl Tool {
         let stdout = running.output(from, stdout)?;
         let from = running.child.stderr.take();
         let stderr = running.output(from, stderr)?;
+        running.watch()?;
         let followed = running.follow(limits, || false);
         let end = running.settle(followed, || is_done(&stdout) && is_done(&stderr));
         let end = running.judge(end, limits)?;
@@ -113,10 +113,12 @@ enum Stopped {
 struct Running {
     what: String,
     child: Child,
-    pid: Option<Pid>,
+    pid: Pid,
     group: Group,
     started: Instant,
     exited: Event,
+    /// Streams that nobody carries yet.
+    waiting: Vec<Waiting>,
     /// Closed when the child has ended: then pumps stop waiting for more.
     ended: Option<(io::PipeReader, PipeWriter)>,
     cancel: Cancel,
@@ -162,63 +164,66 @@ impl Running {
             .map_err(|error| ProcessError::start(&tool.program, tool.cwd.as_deref(), error))?;
         let mut running = Self {
             what,
-            pid: i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+            pid: Pid::from_child(&child),
             child,
             group,
             started: Instant::now(),
             exited: Event::new(cancel),
+            waiting: Vec::new(),
             ended: Some(pipe),
             cancel: cancel.clone(),
         };
-        running.watch().map_err(|source| running.io(source))?;
         if let (Input::Copied(from), Some(to)) = (input, running.child.stdin.take()) {
             feed(from, to).map_err(|source| running.io(source))?;
         }
         Ok(running)
     }
 
-    /// Waits in a thread, and leaves the child unreaped: until it is reaped, its number cannot become another's.
-    fn watch(&self) -> io::Result<()> {
-        let pid = self.pid;
-        let wait = move || {
-            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            while let Some(Err(Errno::INTR)) = pid.map(|pid| waitid(WaitId::Pid(pid), options)) {}
-        };
-        self.exited.after(wait).map(drop)
-    }
-
     fn output(
-        &self,
+        &mut self,
         from: Option<impl io::Read + AsFd + Send + 'static>,
         output: Output,
     ) -> Result<Option<Pump<Box<dyn Write + Send>>>, ProcessError> {
-        let (to, listener) = match output {
-            Output::Inherit | Output::Null => return Ok(None),
-            Output::To(sink) => return self.pump(from, sink),
-            Output::Pass(to, listener) => (to, listener),
-        };
-        let (Some(from), Some((ended, _))) = (from, &self.ended) else {
-            return Ok(None);
-        };
-        ended
-            .try_clone()
-            .and_then(|ended| Pump::pass(from, ended, to, listener, &self.cancel))
-            .map(Some)
-            .map_err(|source| self.io(source))
+        match output {
+            Output::Inherit | Output::Null => Ok(None),
+            Output::To(sink) => self.pump(from, sink),
+            Output::Pass(to, listener) => self.carried(from, |from, ended, cancel| {
+                Pump::pass(from, ended, to, listener, cancel)
+            }),
+        }
     }
 
     fn pump<S: Write + Send + 'static>(
-        &self,
+        &mut self,
         from: Option<impl io::Read + AsFd + Send + 'static>,
         sink: S,
+    ) -> Result<Option<Pump<S>>, ProcessError> {
+        self.carried(from, |from, ended, cancel| {
+            Pump::copy(from, ended, sink, cancel)
+        })
+    }
+
+    fn carried<F, S>(
+        &mut self,
+        from: Option<F>,
+        how: impl FnOnce(F, io::PipeReader, &Cancel) -> io::Result<(Pump<S>, Waiting)>,
     ) -> Result<Option<Pump<S>>, ProcessError> {
         let (Some(from), Some((ended, _))) = (from, &self.ended) else {
             return Ok(None);
         };
-        ended
+        let (pump, waiting) = ended
             .try_clone()
-            .and_then(|ended| Pump::start(from, ended, sink, &self.cancel))
-            .map(Some)
+            .and_then(|ended| how(from, ended, &self.cancel))
+            .map_err(|source| self.io(source))?;
+        self.waiting.push(waiting);
+        Ok(Some(pump))
+    }
+
+    fn watch(&mut self) -> Result<(), ProcessError> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let pid = self.pid;
+        self.exited
+            .after(move || watch(pid, waiting))
             .map_err(|source| self.io(source))
     }
 
@@ -257,10 +262,9 @@ impl Running {
 
     /// An error means that there is nobody left.
     fn signal(&self, signal: Signal) {
-        let Some(pid) = self.pid else { return };
         let _ = match self.group {
-            Group::Own => kill_process_group(pid, signal),
-            Group::Ours => kill_process(pid, signal),
+            Group::Own => kill_process_group(self.pid, signal),
+            Group::Ours => kill_process(self.pid, signal),
         };
     }
 

@@ -1,12 +1,13 @@
 //! The `sbx` program at work.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crabbox_core::claims::OperationLock;
-use crabbox_core::process::{Cancel, Captured, Limits, Output, Stdin, Streamed, Tool, Whose};
+use crabbox_core::process::{
+    Cancel, Captured, Limits, Output, Slate, Stdin, Streamed, Tool, Whose,
+};
 use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure};
 use serde::Deserialize;
@@ -157,9 +158,14 @@ impl Client {
     }
 }
 
+/// Where the engine says who ended the command.
+pub(super) fn status() -> Result<Slate, Failure> {
+    Slate::new().map_err(|error| Failure::new(Code::Local, "cannot get memory").because(&error))
+}
+
 /// Who ended the command, where the engine said so.
-pub(super) fn ended_by(status_file: &Path) -> Option<EndedBy> {
-    let bytes = fs::read(status_file).ok()?;
+pub(super) fn ended_by(status: Slate) -> Option<EndedBy> {
+    let bytes = status.read().ok()?;
     let status: StatusFile = serde_json::from_slice(&bytes).ok()?;
     Some(status.by)
 }

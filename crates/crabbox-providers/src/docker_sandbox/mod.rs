@@ -18,7 +18,7 @@ use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::git::{Env, Repository};
-use crabbox_core::process::{Cancel, Stdin};
+use crabbox_core::process::{Cancel, Slate, Stdin};
 use crabbox_core::provider::{
     Check, CopyRequest, Execution, Intended, Observed, Phase, PortsRequest, Provider, Spec, StopBy,
     Workspace, WorkspaceKind,
@@ -220,8 +220,11 @@ impl Provider for DockerSandbox {
         let client = self.client()?;
         let own = client.is_own(cancel)?;
         let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
-        let status_file = own.then(|| env_file.path().with_extension("status"));
-        let _status_file = status_file.as_deref().map(RemovedAtEnd);
+        let status = match own {
+            true => Some(client::status()?),
+            false => None,
+        };
+        let status_file = status.as_ref().and_then(Slate::path);
         let workdir = exec
             .workdir
             .map_or_else(|| self.workdir(exec.workspace), PathBuf::from);
@@ -243,7 +246,7 @@ impl Provider for DockerSandbox {
         if code == 0 {
             return Ok(0);
         }
-        match status_file.as_deref().map(ended_by) {
+        match status.map(ended_by) {
             Some(Some(EndedBy::Command)) => Ok(code),
             // There is no such program, or it is none: what the engine said about it stands above.
             Some(Some(EndedBy::Engine)) if matches!(code, 126 | 127) => Ok(code),
@@ -348,15 +351,6 @@ fn seen(listed: &Listed) -> Observed {
         state: listed.state.clone(),
         phase,
         labels,
-    }
-}
-
-/// A file that another program writes for us.
-struct RemovedAtEnd<'a>(&'a Path);
-
-impl Drop for RemovedAtEnd<'_> {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.0);
     }
 }
 

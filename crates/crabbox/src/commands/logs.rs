@@ -34,10 +34,10 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         Stream::Stdout
     };
     let mut text = Vec::new();
-    ledger
-        .read_log(&record.run_id, stream)?
-        .read_to_end(&mut text)
-        .map_err(|error| Failure::new(Code::State, "cannot read the log").because(&error))?;
+    if let Some(mut log) = ledger.read_log(&record.run_id, stream)? {
+        log.read_to_end(&mut text)
+            .map_err(|error| Failure::new(Code::State, "cannot read the log").because(&error))?;
+    }
     app.ui.bytes(&text)?;
     Ok(0)
 }
