@@ -83,6 +83,28 @@ fn stdin_environment_and_directory_are_given() {
     assert_eq!(capture(sh("cat")).unwrap().stdout, b"");
 }
 
+/// A stream is carried from its first byte on, or not at all.
+#[test]
+fn streams_may_close_early_speak_late_or_say_nothing() {
+    for (script, out, err, code) in [
+        ("exit 3", "", "", 3),
+        ("exec >&- 2>&-; exit 4", "", "", 4),
+        ("exec >&-; echo late >&2", "", "late\n", 0),
+        ("exec 2>&-; read line; echo out", "out\n", "", 0),
+        (
+            "echo first; exec >&-; echo then >&2; exit 5",
+            "first\n",
+            "then\n",
+            5,
+        ),
+    ] {
+        let said = capture(sh(script)).unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout), out, "{script}");
+        assert_eq!(String::from_utf8_lossy(&said.stderr), err, "{script}");
+        assert_eq!(said.end, End::Exited(code), "{script}");
+    }
+}
+
 #[test]
 fn a_child_that_reads_nothing_is_not_waited_for() {
     let tool = sh("exit 3").stdin(Stdin::Bytes(vec![0; 1 << 20]));
