@@ -1,10 +1,12 @@
 //! The `sbx` program at work.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crabbox_core::claims::OperationLock;
+use crabbox_core::claims::{OperationLock, random_hex};
+use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::process::{
     Cancel, Captured, Limits, Output, Slate, Stdin, Streamed, Tool, Whose,
 };
@@ -12,8 +14,8 @@ use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure};
 use serde::Deserialize;
 
-use super::argv::{self, Argv};
-use super::engine::{self, Found};
+use super::argv::{self, Argv, Attach};
+use super::engine::{self, Found, Known};
 use super::parse::{self, Listed, Version};
 
 /// For calls that only look.
@@ -51,6 +53,18 @@ impl Client {
     }
 
     pub(super) fn version(&self, cancel: &Cancel) -> Result<Version, Failure> {
+        self.ask_version(cancel).map(|(version, _)| version)
+    }
+
+    /// What is known of this engine, asking it if need be.
+    pub(super) fn known(&self, cancel: &Cancel) -> Result<Known, Failure> {
+        match engine::recall(&self.state, &self.found.program) {
+            Some(known) => Ok(known),
+            None => self.ask_version(cancel).map(|(_, known)| known),
+        }
+    }
+
+    fn ask_version(&self, cancel: &Cancel) -> Result<(Version, Known), Failure> {
         let said = self.capture(argv::version(), LOOK, cancel)?;
         let version = parse::version(&String::from_utf8_lossy(&said.stdout));
         if version.first_line.is_empty() {
@@ -59,16 +73,31 @@ impl Client {
                 "`sbx version` printed nothing",
             ));
         }
-        engine::remember(&self.state, &self.found.program, &version);
-        Ok(version)
+        let known = engine::remember(&self.state, &self.found.program, &version);
+        Ok((version, known))
     }
 
-    /// Ours says who ended a command, and is trusted about what it removed.
-    pub(super) fn is_own(&self, cancel: &Cancel) -> Result<bool, Failure> {
-        match engine::recall(&self.state, &self.found.program) {
-            Some(known) => Ok(known.own),
-            None => Ok(self.version(cancel)?.engine == parse::Engine::Own),
+    /// Shows by an example that variables reach a command.
+    pub(super) fn prove_env_file(&self, name: &str, cancel: &Cancel) -> Result<(), Failure> {
+        const EXAMPLE: &str = "CRABBOX_EXAMPLE";
+        let value = random_hex(8)?;
+        let example = BTreeMap::from([(EXAMPLE.to_owned(), value.clone())]);
+        let file = EnvFile::create(&self.state, &env_file_bytes(&example))?;
+        let attach = Attach {
+            stdin: false,
+            terminal: false,
+        };
+        let command = ["printenv", EXAMPLE].map(str::to_owned);
+        let argv = argv::exec(name, Path::new("/"), file.path(), None, attach, &command);
+        let said = self.look(argv, cancel)?;
+        if said.stdout.trim_ascii() == value.as_bytes() {
+            return Ok(());
         }
+        Err(Failure::new(
+            Code::Provider,
+            "this sbx ignores `exec --env-file`, so no variable would reach the command; it was not run",
+        )
+        .hint("use another version of sbx (0.37.0 is known for it), or forward no variables"))
     }
 
     pub(super) fn list(&self, cancel: &Cancel) -> Result<Vec<Listed>, Failure> {

@@ -115,6 +115,8 @@ pub(super) struct Known {
     program: PathBuf,
     stamp: [i64; 5],
     pub(super) own: bool,
+    /// One that may take `--env-file` and do nothing with it.
+    pub(super) doubtful_env_file: bool,
 }
 
 const CACHE: &str = "sbx-engine.json";
@@ -132,6 +134,7 @@ pub(super) fn remember(state: &Path, program: &Path, version: &parse::Version) -
         program: program.to_path_buf(),
         stamp: stamp(program).unwrap_or_default(),
         own: version.engine == parse::Engine::Own,
+        doubtful_env_file: version.has_doubtful_env_file(),
     };
     let write = || -> std::io::Result<()> {
         let file = tempfile::NamedTempFile::new_in(state)?;

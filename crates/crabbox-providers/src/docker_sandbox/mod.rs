@@ -61,6 +61,8 @@ pub const SPEC: Spec = Spec {
 /// The longest name that sbx takes.
 const MAX_NAME: usize = 63;
 const NAME_PREFIX: &str = "crabbox-";
+/// Variables that say where a command runs: it can do without them.
+const RESERVED: &str = "CRABBOX_";
 /// Labels of a claim.
 const SANDBOX: &str = "sandbox";
 const CLONE: &str = "clone";
@@ -218,9 +220,13 @@ impl Provider for DockerSandbox {
 
     fn exec(&self, claim: &Claim, exec: Execution<'_>, cancel: &Cancel) -> Result<i32, Failure> {
         let client = self.client()?;
-        let own = client.is_own(cancel)?;
+        let known = client.known(cancel)?;
+        let name = sandbox_name(claim);
+        if known.doubtful_env_file && exec.env.keys().any(|name| !name.starts_with(RESERVED)) {
+            client.prove_env_file(name, cancel)?;
+        }
         let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
-        let status = match own {
+        let status = match known.own {
             true => Some(client::status()?),
             false => None,
         };
@@ -232,7 +238,6 @@ impl Provider for DockerSandbox {
             stdin: !matches!(exec.stdin, Stdin::Null),
             terminal: exec.terminal,
         };
-        let name = sandbox_name(claim);
         let argv = argv::exec(
             name,
             &workdir,

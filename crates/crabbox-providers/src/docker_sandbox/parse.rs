@@ -105,6 +105,22 @@ pub enum Engine {
     Foreign,
 }
 
+/// Of this series 0.37.0, if no more, ignored `exec --env-file` without a word.
+const DOUBTFUL_ENV_FILE: &str = "0.37.";
+
+impl Version {
+    pub fn has_doubtful_env_file(&self) -> bool {
+        self.engine == Engine::Foreign
+            && words(&self.first_line).any(|word| word.starts_with(DOUBTFUL_ENV_FILE))
+    }
+}
+
+/// The words of a line, versions among them without their `v`.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| c.is_whitespace() || c == ',')
+        .map(|word| word.trim_start_matches('v'))
+}
+
 pub fn version(text: &str) -> Version {
     let first_line = text
         .lines()
@@ -112,10 +128,7 @@ pub fn version(text: &str) -> Version {
         .find(|line| !line.is_empty())
         .unwrap_or_default()
         .to_owned();
-    let says = |line: &str| {
-        line.split(|c: char| c.is_whitespace() || c == ',')
-            .any(|token| token.trim_start_matches('v') == BASELINE)
-    };
+    let says = |line: &str| words(line).any(|word| word == BASELINE);
     let lines_of = |word: &'static str| {
         text.lines()
             .filter(move |line| line.to_lowercase().contains(word))
@@ -267,6 +280,12 @@ mod tests {
         let own = version("client: v0.1.0\nserver: unavailable\ncontract: 0.31.3 0.39\n");
         assert_eq!((own.engine, own.compatible), (Engine::Own, true));
         assert!(!version("client: v9\ncontract: 0.40\n").compatible);
+        let doubtful = |text: &str| version(text).has_doubtful_env_file();
+        assert!(doubtful("Client Version: v0.37.0\nServer Version: v0.37.0"));
+        assert!(!doubtful(
+            "Client Version: v0.38.0\nServer Version: v0.38.0"
+        ));
+        assert!(!doubtful("client: v0.37.1\ncontract: 0.31.3\n"));
     }
 
     #[test]

@@ -219,3 +219,39 @@ fn gap_the_timing_knows_its_run_and_its_end() {
     assert!(timing["runId"].as_str().unwrap().starts_with("run_"));
     assert_ne!(timing["endToEndMs"], 0);
 }
+
+/// A release of the engine took `--env-file`, ignored it, and succeeded.
+#[test]
+fn gap_an_engine_that_ignores_variables_is_found_out() {
+    let world = World::new();
+    world.behave(
+        "version",
+        "Client Version:  v0.37.0\nServer Version:  v0.37.0",
+    );
+    world.warm("a");
+    let asked = [
+        "run",
+        "--id",
+        "a",
+        "--allow-env",
+        "WANTED",
+        "--",
+        "touch",
+        "ran",
+    ];
+    let with = || world.with_env(&[("WANTED", "w")], &asked);
+
+    world.behave("ignore-env-file", "yes");
+    let ran = with().exits(1);
+    assert!(ran.err.contains("ignores `exec --env-file`"), "{}", ran.err);
+    assert!(ran.err.contains("hint: use another version"), "{}", ran.err);
+    assert!(!world.repo().join("ran").exists());
+    // What asks for no variables does not suffer.
+    world.crabbox(&["run", "--id", "a", "--", "true"]).exits(0);
+
+    // The version alone proves nothing: one of the series may be cured.
+    world.behave("ignore-env-file", "");
+    with().exits(0);
+    assert!(world.repo().join("ran").exists());
+    assert_eq!(world.env_dir(), [""; 0]);
+}

@@ -126,6 +126,8 @@ def variables(file):
             env[key] = os.environ[key]
     mode = oct(os.stat(file).st_mode & 0o777)
     log(event="env", content=content.decode(), mode=mode, file=file)
+    if behave("ignore-env-file"):
+        return {"PATH": env["PATH"]}
     return env
 
 
