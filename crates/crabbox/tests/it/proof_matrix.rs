@@ -1,21 +1,28 @@
 //! The proof matrix of the provider's document, row by row.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
 
 use crate::world::{Ran, World};
 
-fn script(name: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    root.join("scripts").join(name)
-}
-
 /// A script of the repository, with this build and the stand-in as the program that is named.
+///
+/// It works in the directory above its own, and git refuses one that belongs to somebody else, as this checkout may:
+/// so the world's repository has a copy.
 fn smoke(world: &World, name: &str, env: &[(&str, &str)]) -> Ran {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
+    let copied = Command::new("cp")
+        .arg("-r")
+        .args([&scripts, &world.repo()])
+        .status()
+        .unwrap();
+    assert!(copied.success());
     let mut command = Command::new("bash");
-    command.arg(script(name)).env_clear();
+    command
+        .arg(world.repo().join("scripts").join(name))
+        .env_clear();
     for (name, value) in world.command(&[]).get_envs() {
         if let Some(value) = value {
             command.env(name, value);
