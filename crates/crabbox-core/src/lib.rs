@@ -10,6 +10,7 @@ mod failure;
 pub mod git;
 pub mod history;
 pub mod lifecycle;
+mod ordered;
 pub mod process;
 pub mod provider;
 pub mod redact;
@@ -18,3 +19,4 @@ pub mod sync;
 pub mod timing;
 
 pub use failure::{Code, Failure};
+pub use ordered::Ordered;

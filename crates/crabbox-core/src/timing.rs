@@ -154,13 +154,6 @@ pub struct Report {
     pub stop_command: Option<String>,
 }
 
-impl Report {
-    /// One line of JSON, without its end.
-    pub fn line(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string(self)
-    }
-}
-
 /// Whole milliseconds.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -247,7 +240,7 @@ mod tests {
             workdir: None,
             stop_command: Some("crabbox stop blue-crab".to_owned()),
         };
-        let line = report.line().unwrap();
+        let line = serde_json::to_string(&report).unwrap();
         assert_eq!(
             line,
             r#"{"provider":"p","leaseId":"l_1","slug":"blue-crab","runId":"run_0123456789ab","syncMs":3,"syncPhases":[{"name":"pack","ms":3},{"name":"upload","skipped":true,"reason":"unchanged"}],"syncSkipped":false,"syncDelegated":true,"commandMs":5,"totalMs":9,"endToEndMs":9,"exitCode":124,"runStatus":"timed-out","errorKind":"timeout","label":"a <b> & \"c\"\n","phases":[{"name":"other","ms":9}],"stopCommand":"crabbox stop blue-crab"}"#

@@ -7,7 +7,6 @@ use crabbox_core::lifecycle::Report;
 use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure};
 use serde::Serialize;
-use serde_json::json;
 
 /// How failures are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +59,15 @@ impl Ui {
         self.data(&format!("{text}\n"))
     }
 
+    /// How long it took, as one line.
+    pub(crate) fn timing(&self, timing: &impl Serialize) -> Result<(), Failure> {
+        let line = serde_json::to_string(timing).map_err(|error| {
+            Failure::new(Code::Local, "cannot write the timing").because(&error)
+        })?;
+        self.say(&line);
+        Ok(())
+    }
+
     /// A line about what is going on.
     pub(crate) fn say(&self, line: &str) {
         let line = self.clean(line);
@@ -75,15 +83,18 @@ impl Ui {
     pub(crate) fn failure(&self, failure: &Failure) {
         match self.style.get() {
             Style::Json => {
-                let value = json!({"error": {
-                    "code": failure.code,
-                    "exitCode": failure.code.exit_code(),
-                    "message": self.clean(&failure.message),
-                    "causes": failure.causes.iter().map(|text| self.clean(text)).collect::<Vec<_>>(),
-                    "also": failure.also.iter().map(|text| self.clean(text)).collect::<Vec<_>>(),
-                    "hints": failure.hints.iter().map(|text| self.clean(text)).collect::<Vec<_>>(),
-                }});
-                let _ = writeln!(io::stderr().lock(), "{value}");
+                let all = |texts: &[String]| texts.iter().map(|text| self.clean(text)).collect();
+                let error = Told {
+                    code: failure.code,
+                    exit_code: failure.code.exit_code(),
+                    message: self.clean(&failure.message),
+                    causes: all(&failure.causes),
+                    also: all(&failure.also),
+                    hints: all(&failure.hints),
+                };
+                // It is texts and a number: nothing of it cannot be written.
+                let text = serde_json::to_string(&Document { error }).unwrap_or_default();
+                let _ = writeln!(io::stderr().lock(), "{text}");
             }
             Style::Text => {
                 for hint in &failure.hints {
@@ -93,6 +104,23 @@ impl Ui {
             }
         }
     }
+}
+
+/// A failure, as it is told to programs.
+#[derive(Debug, Serialize)]
+struct Document {
+    error: Told,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    code: Code,
+    exit_code: u8,
+    message: String,
+    causes: Vec<String>,
+    also: Vec<String>,
+    hints: Vec<String>,
 }
 
 impl Report for Ui {

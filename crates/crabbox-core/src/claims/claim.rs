@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(again, claim);
         assert_eq!(again.rest.get("zone"), Some(&Value::from(7)));
         let future = again.rest.get("future").unwrap().to_string();
-        assert_eq!(future, r#"{"b":[1,2.5,null],"a":"x"}"#);
+        assert_eq!(future, r#"{"a":"x","b":[1,2.5,null]}"#);
     }
 
     #[test]

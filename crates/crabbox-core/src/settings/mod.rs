@@ -34,7 +34,7 @@ pub use profiles::ProfileEnv;
 pub use reference::reference;
 pub use resolve::{FlagValue, Sources, load};
 pub use resolved::{Entry, Settings};
-pub use show::{show_json, show_text};
+pub use show::{Shown, show_json, show_text};
 pub use source::SourceFile;
 pub use table::{Kind, Merge, ProviderTable, Setting, Trust};
 pub use trust::{TrustRecord, TrustStore};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value as Json};
+use serde::Serialize;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -25,22 +25,34 @@ impl Origin {
         }
     }
 
-    pub(super) fn to_json(&self) -> Json {
-        let mut object = Map::new();
-        object.insert("source".to_owned(), self.source().into());
+    pub(super) fn shown(&self) -> ShownOrigin {
+        let mut shown = ShownOrigin {
+            source: self.source(),
+            file: None,
+            line: None,
+            name: None,
+        };
         match self {
             Self::Default => {}
             Self::User { path, line } | Self::Repository { path, line } => {
-                object.insert("file".to_owned(), path.display().to_string().into());
-                object.insert("line".to_owned(), (*line).into());
+                shown.file = Some(path.display().to_string());
+                shown.line = Some(*line);
             }
-            Self::Environment { name } => {
-                object.insert("name".to_owned(), (*name).into());
-            }
-            Self::Flag { name } => {
-                object.insert("name".to_owned(), format!("--{name}").into());
-            }
+            Self::Environment { name } => shown.name = Some((*name).to_owned()),
+            Self::Flag { name } => shown.name = Some(format!("--{name}")),
         }
-        Json::Object(object)
+        shown
     }
+}
+
+/// What `config show` prints of it.
+#[derive(Debug, Serialize)]
+pub(super) struct ShownOrigin {
+    source: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
 }

@@ -1,63 +1,115 @@
 //! What `config show` prints: every value, and where it came from. No setting holds a credential.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::{Map, Value as Json, json};
+use serde::Serialize;
+use serde_json::Value as Json;
 
 use super::core_table::PROVIDER;
-use super::origin::Origin;
+use super::origin::{Origin, ShownOrigin};
 use super::resolved::{Entry, Settings};
 use super::source::printable;
 use super::table::Kind;
 use super::value::Value;
+use crate::Ordered;
 
 /// One flat object: top-level settings, one object per section, and `profiles`, `ignored` and `origins`.
-pub fn show_json(settings: &Settings) -> Json {
-    let mut object = Map::new();
-    let mut origins = Map::new();
-    for entry in settings.entries() {
-        let setting = entry.setting;
-        match setting.section {
-            Some(section) => {
-                let section = object.entry(section).or_insert_with(|| json!({}));
-                if let Json::Object(section) = section {
-                    section.insert(setting.key.to_owned(), value_json(entry));
-                }
-            }
-            None => {
-                object.insert(setting.key.to_owned(), value_json(entry));
-                if setting.key == PROVIDER {
-                    let selected = entry.origin != Origin::Default;
-                    object.insert("providerSelected".to_owned(), selected.into());
-                    object.insert("providerSource".to_owned(), entry.origin.source().into());
-                }
-            }
-        }
-        origins.insert(setting.path(), entry.origin.to_json());
-    }
-    object.insert("profiles".to_owned(), profiles_json(settings));
-    let ignored = settings.ignored.iter().map(|ignored| {
-        json!({
-            "key": ignored.key,
-            "file": ignored.file.display().to_string(),
-            "line": ignored.line,
-        })
-    });
-    object.insert("ignored".to_owned(), ignored.collect());
-    object.insert("origins".to_owned(), Json::Object(origins));
-    Json::Object(object)
+#[derive(Debug, Serialize)]
+pub struct Shown<'s> {
+    #[serde(flatten)]
+    settings: Ordered<Field>,
+    profiles: BTreeMap<&'s str, ShownProfile<'s>>,
+    ignored: Vec<ShownIgnored<'s>>,
+    origins: Ordered<ShownOrigin>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Field {
+    Value(Json),
+    Section(Ordered<Json>),
 }
 
 /// Names only: a profile's values may be anything.
-fn profiles_json(settings: &Settings) -> Json {
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownProfile<'s> {
+    env: Vec<&'s str>,
+    env_allow: &'s [String],
+}
+
+#[derive(Debug, Serialize)]
+struct ShownIgnored<'s> {
+    key: &'s str,
+    file: String,
+    line: u64,
+}
+
+pub fn show_json(settings: &Settings) -> Shown<'_> {
     let profiles = settings.profiles.iter().map(|(name, profile)| {
-        let env: Vec<&str> = profile.env.keys().map(String::as_str).collect();
-        (
-            name.clone(),
-            json!({ "env": env, "envAllow": profile.allow }),
-        )
+        let shown = ShownProfile {
+            env: profile.env.keys().map(String::as_str).collect(),
+            env_allow: &profile.allow,
+        };
+        (name.as_str(), shown)
     });
-    Json::Object(profiles.collect())
+    let ignored = settings.ignored.iter().map(|ignored| ShownIgnored {
+        key: &ignored.key,
+        file: ignored.file.display().to_string(),
+        line: ignored.line,
+    });
+    let origins = settings.entries().iter();
+    Shown {
+        settings: fields(settings).collect(),
+        profiles: profiles.collect(),
+        ignored: ignored.collect(),
+        origins: origins
+            .map(|entry| (entry.setting.path(), entry.origin.shown()))
+            .collect(),
+    }
+}
+
+/// Top-level settings, then the sections.
+fn fields(settings: &Settings) -> impl Iterator<Item = (String, Field)> {
+    let value = |entry: &Entry| (entry.setting.key.to_owned(), value_json(entry));
+    let top = within(settings, None).flat_map(move |entry| {
+        let (key, json) = value(entry);
+        let mut fields = vec![(key, json)];
+        if entry.setting.key == PROVIDER {
+            let selected = entry.origin != Origin::Default;
+            fields.push(("providerSelected".to_owned(), selected.into()));
+            fields.push(("providerSource".to_owned(), entry.origin.source().into()));
+        }
+        fields
+    });
+    let sections = sections(settings).into_iter().map(move |section| {
+        let own = within(settings, Some(section)).map(value);
+        (section.to_owned(), Field::Section(own.collect()))
+    });
+    top.map(|(key, json)| (key, Field::Value(json)))
+        .chain(sections)
+}
+
+fn within<'s>(
+    settings: &'s Settings,
+    section: Option<&'static str>,
+) -> impl Iterator<Item = &'s Entry> {
+    let entries = settings.entries().iter();
+    entries.filter(move |entry| entry.setting.section == section)
+}
+
+/// Each once, in the order of the tables.
+fn sections(settings: &Settings) -> Vec<&'static str> {
+    let mut sections = Vec::new();
+    for entry in settings.entries() {
+        if let Some(section) = entry.setting.section
+            && !sections.contains(&section)
+        {
+            sections.push(section);
+        }
+    }
+    sections
 }
 
 fn value_json(entry: &Entry) -> Json {
@@ -77,23 +129,9 @@ pub fn show_text(settings: &Settings, config: &Path) -> String {
         "config={}",
         printable(&config.display().to_string())
     )];
-    let core = settings.entries().iter();
-    lines.push(line(
-        None,
-        core.filter(|entry| entry.setting.section.is_none()),
-    ));
-    let mut sections: Vec<&str> = Vec::new();
-    for entry in settings.entries() {
-        if let Some(section) = entry.setting.section
-            && !sections.contains(&section)
-        {
-            sections.push(section);
-        }
-    }
-    for section in sections {
-        let entries = settings.entries().iter();
-        let own = entries.filter(|entry| entry.setting.section == Some(section));
-        lines.push(line(Some(section), own));
+    lines.push(line(None, within(settings, None)));
+    for section in sections(settings) {
+        lines.push(line(Some(section), within(settings, Some(section))));
     }
     for ignored in &settings.ignored {
         let (key, file) = (&ignored.key, ignored.file.display().to_string());

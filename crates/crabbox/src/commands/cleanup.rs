@@ -3,7 +3,7 @@
 use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::lifecycle::{self, DryRun};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::app::App;
 use crate::cli::parsed;
@@ -19,6 +19,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
+#[derive(Debug, Serialize)]
+struct Done<'a> {
+    lines: &'a [String],
+    removed: usize,
+    checked: usize,
+    failed: usize,
+}
+
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let settings = app.settings(matches)?;
@@ -32,12 +40,12 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     };
     let mut cleaned = lifecycle::cleanup(app.context(&*provider, &store), dry_run)?;
     if args.json {
-        app.ui.json(&json!({
-            "lines": cleaned.lines,
-            "removed": cleaned.removed,
-            "checked": cleaned.checked,
-            "failed": cleaned.failures.len(),
-        }))?;
+        app.ui.json(&Done {
+            lines: &cleaned.lines,
+            removed: cleaned.removed,
+            checked: cleaned.checked,
+            failed: cleaned.failures.len(),
+        })?;
     } else {
         let text: String = cleaned
             .lines

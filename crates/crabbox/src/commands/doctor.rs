@@ -14,7 +14,7 @@ use crabbox_core::provider::{Check, Health, Provider, WorkspaceKind};
 use crabbox_core::redact::Redactor;
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::{Code, Failure};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::app::App;
 use crate::cli::parsed;
@@ -30,6 +30,13 @@ pub(crate) struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Checked<'a> {
+    ok: bool,
+    provider: &'a str,
+    checks: &'a [Check],
 }
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
@@ -93,8 +100,11 @@ fn usable(app: &App<'_>, matches: &ArgMatches) -> Result<(Settings, Box<dyn Prov
 fn show(app: &App<'_>, args: &Args, provider: &str, checks: &[Check]) -> Result<bool, Failure> {
     let bad = checks.iter().any(|check| check.status.is_bad());
     if args.json {
-        app.ui
-            .json(&json!({"ok": !bad, "provider": provider, "checks": checks}))?;
+        app.ui.json(&Checked {
+            ok: !bad,
+            provider,
+            checks,
+        })?;
     } else {
         let lines: String = checks.iter().map(line).collect();
         app.ui.data(&lines)?;

@@ -3,7 +3,7 @@
 use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::history::{Bounds, Ledger, Record};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::app::App;
 use crate::cli::parsed;
@@ -22,6 +22,12 @@ pub(crate) struct Args {
     json: bool,
 }
 
+#[derive(Debug, Serialize)]
+struct Runs<'a> {
+    version: u32,
+    runs: &'a [Record],
+}
+
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let ledger = Ledger::new(&app.host.state(), Bounds::default());
@@ -37,7 +43,10 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         ));
     }
     if args.json {
-        app.ui.json(&json!({"version": 1, "runs": listing.runs}))?;
+        app.ui.json(&Runs {
+            version: 1,
+            runs: &listing.runs,
+        })?;
     } else {
         let lines: String = listing.runs.iter().map(line).collect();
         app.ui.data(&lines)?;

@@ -1,9 +1,13 @@
 //! `crabbox list`
 
+use std::collections::BTreeMap;
+
 use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::lifecycle::{self, Listed};
-use serde_json::{Map, Value, json};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::cli::parsed;
@@ -49,26 +53,18 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     Ok(0)
 }
 
-fn labels(one: &Listed, provider: &str) -> Map<String, Value> {
-    let mut labels = Map::new();
-    let mut put = |key: &str, value: &str| {
-        labels.insert(key.to_owned(), value.into());
-    };
-    for (key, value) in &one.claim.labels {
-        put(key, value);
-    }
-    for (key, value) in &one.observed.labels {
-        put(key, value);
-    }
-    put("provider", provider);
-    put("lease", one.claim.lease_id.as_str());
-    put(
-        "slug",
-        one.claim.slug.as_ref().map_or("", |slug| slug.as_str()),
-    );
-    put("target", "linux");
-    put("state", &one.observed.state);
-    labels
+fn labels<'a>(one: &'a Listed, provider: &'a str) -> BTreeMap<&'a str, &'a str> {
+    let labels = one.claim.labels.iter().chain(&one.observed.labels);
+    let labels = labels.map(|(key, value)| (key.as_str(), value.as_str()));
+    let slug = one.claim.slug.as_ref().map_or("", |slug| slug.as_str());
+    let ours = [
+        ("provider", provider),
+        ("lease", one.claim.lease_id.as_str()),
+        ("slug", slug),
+        ("target", "linux"),
+        ("state", &one.observed.state),
+    ];
+    labels.chain(ours).collect()
 }
 
 fn sandbox(one: &Listed) -> &str {
@@ -81,27 +77,62 @@ fn sandbox(one: &Listed) -> &str {
 }
 
 /// The original's shape, with the times that it has not.
-fn entry(one: &Listed, provider: &str) -> Value {
-    json!({
-        "CloudID": sandbox(one),
-        "Provider": provider,
-        "HostID": "",
-        "id": 0,
-        "name": sandbox(one),
-        "status": one.observed.state,
-        "labels": labels(one, provider),
-        "public_net": {"ipv4": {"ip": ""}},
-        "private_net": {"ipv4": {"ip": ""}},
-        "server_type": {"name": provider},
-        "leaseId": one.claim.lease_id.as_str(),
-        "slug": one.claim.slug.as_ref().map(|slug| slug.as_str()),
-        "keep": one.claim.keep,
-        "createdAt": one.claim.claimed_at,
-        "lastUsedAt": one.claim.last_used_at,
-        "idleTimeoutSeconds": one.claim.idle_timeout_seconds,
-        "ttlSeconds": one.claim.ttl_seconds,
-        "expiresAt": one.expires_at,
-    })
+#[derive(Debug, Serialize)]
+struct Entry<'a> {
+    #[serde(rename = "CloudID")]
+    cloud_id: &'a str,
+    #[serde(rename = "Provider")]
+    provider: &'a str,
+    #[serde(rename = "HostID")]
+    host_id: &'a str,
+    id: u64,
+    name: &'a str,
+    status: &'a str,
+    labels: BTreeMap<&'a str, &'a str>,
+    public_net: Value,
+    private_net: Value,
+    server_type: Value,
+    #[serde(flatten)]
+    lease: Lease<'a>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Lease<'a> {
+    lease_id: &'a str,
+    slug: Option<&'a str>,
+    keep: bool,
+    created_at: Timestamp,
+    last_used_at: Timestamp,
+    idle_timeout_seconds: u64,
+    ttl_seconds: u64,
+    expires_at: Option<Timestamp>,
+}
+
+fn entry<'a>(one: &'a Listed, provider: &'a str) -> Entry<'a> {
+    let claim = &one.claim;
+    Entry {
+        cloud_id: sandbox(one),
+        provider,
+        host_id: "",
+        id: 0,
+        name: sandbox(one),
+        status: &one.observed.state,
+        labels: labels(one, provider),
+        public_net: json!({"ipv4": {"ip": ""}}),
+        private_net: json!({"ipv4": {"ip": ""}}),
+        server_type: json!({"name": provider}),
+        lease: Lease {
+            lease_id: claim.lease_id.as_str(),
+            slug: claim.slug.as_ref().map(|slug| slug.as_str()),
+            keep: claim.keep,
+            created_at: claim.claimed_at,
+            last_used_at: claim.last_used_at,
+            idle_timeout_seconds: claim.idle_timeout_seconds,
+            ttl_seconds: claim.ttl_seconds,
+            expires_at: one.expires_at,
+        },
+    }
 }
 
 fn line(one: &Listed, provider: &str) -> String {

@@ -3,9 +3,9 @@
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::provider::Spec;
 use crabbox_core::settings::{CORE, Kind, Setting};
-use crabbox_core::{Code, Failure};
+use crabbox_core::{Code, Failure, Ordered};
 use crabbox_providers::SPECS;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::app::App;
 
@@ -119,11 +119,9 @@ fn list(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure> {
 
 fn filters(app: &App<'_>, as_json: bool) -> Result<(), Failure> {
     if as_json {
-        let all: serde_json::Map<_, _> = FILTERS
-            .iter()
-            .map(|filter| (filter.0.to_owned(), json!(allowed(filter))))
-            .collect();
-        return app.ui.json(&all);
+        let all = FILTERS.iter();
+        let all = all.map(|filter| (filter.0.to_owned(), allowed(filter)));
+        return app.ui.json(&all.collect::<Ordered<_>>());
     }
     let lines = FILTERS
         .iter()
@@ -131,20 +129,50 @@ fn filters(app: &App<'_>, as_json: bool) -> Result<(), Failure> {
     app.ui.data(&lines.collect::<String>())
 }
 
-fn entry(spec: &Spec) -> Value {
-    json!({
-        "provider": spec.name,
-        "family": spec.family,
-        "kind": spec.kind,
-        "category": spec.category,
-        "targets": spec.targets,
-        "features": spec.features,
-        "runtime": spec.runtime,
-        "evidence": spec.evidence,
-        "lifecycle": spec.lifecycle,
-        "coordinator": spec.coordinator,
-        "classCatalog": {"disposition": "unmapped", "profiles": []},
-    })
+type Words = &'static [&'static str];
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    provider: &'static str,
+    family: &'static str,
+    kind: &'static str,
+    category: &'static str,
+    targets: Words,
+    features: Words,
+    runtime: Words,
+    evidence: Words,
+    lifecycle: Words,
+    coordinator: &'static str,
+    class_catalog: ClassCatalog,
+}
+
+/// No provider here has classes of machines.
+#[derive(Debug, Serialize)]
+struct ClassCatalog {
+    disposition: &'static str,
+    profiles: Words,
+}
+
+const NO_CLASSES: ClassCatalog = ClassCatalog {
+    disposition: "unmapped",
+    profiles: &[],
+};
+
+fn entry(spec: &Spec) -> Entry {
+    Entry {
+        provider: spec.name,
+        family: spec.family,
+        kind: spec.kind,
+        category: spec.category,
+        targets: spec.targets,
+        features: spec.features,
+        runtime: spec.runtime,
+        evidence: spec.evidence,
+        lifecycle: spec.lifecycle,
+        coordinator: spec.coordinator,
+        class_catalog: NO_CLASSES,
+    }
 }
 
 fn sorted(words: &[&'static str]) -> Vec<&'static str> {
@@ -153,49 +181,110 @@ fn sorted(words: &[&'static str]) -> Vec<&'static str> {
     words
 }
 
-/// From what is compiled in alone.
-fn description(spec: &Spec, requested: &str) -> Value {
-    json!({
-        "schemaVersion": 2,
-        "provider": {
-            "requested": requested, "canonical": spec.name, "inputAlias": false, "aliases": [],
-            "deprecated": false, "replacement": "",
-        },
-        "runnable": true,
-        "kind": spec.kind,
-        "family": spec.family,
-        "targets": spec.targets,
-        "capabilities": {
-            "features": sorted(spec.features), "runtime": sorted(spec.runtime), "reachability": [],
-            "workspace": [], "evidence": sorted(spec.evidence), "lifecycle": sorted(spec.lifecycle),
-            "coordinator": spec.coordinator,
-        },
-        "classCatalog": {"disposition": "unmapped", "profiles": []},
-        "sharedFlags": CORE.iter().filter_map(flag).collect::<Vec<_>>(),
-        "providerFlags": spec.table.settings.iter().filter_map(flag).collect::<Vec<_>>(),
-    })
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Description<'a> {
+    schema_version: u32,
+    provider: Names<'a>,
+    runnable: bool,
+    kind: &'static str,
+    family: &'static str,
+    targets: Words,
+    capabilities: Capabilities,
+    class_catalog: ClassCatalog,
+    shared_flags: Vec<Flag>,
+    provider_flags: Vec<Flag>,
 }
 
-fn flag(setting: &Setting) -> Option<Value> {
-    let (kind, shape) = match setting.kind {
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Names<'a> {
+    requested: &'a str,
+    canonical: &'static str,
+    input_alias: bool,
+    aliases: Words,
+    deprecated: bool,
+    replacement: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Capabilities {
+    features: Vec<&'static str>,
+    runtime: Vec<&'static str>,
+    reachability: Words,
+    workspace: Words,
+    evidence: Vec<&'static str>,
+    lifecycle: Vec<&'static str>,
+    coordinator: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Flag {
+    name: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    value_shape: &'static str,
+    default: &'static str,
+    repeatable: bool,
+    usage: &'static str,
+    deprecated: bool,
+    replacement: &'static str,
+    routing: bool,
+    creation_only: bool,
+}
+
+/// From what is compiled in alone.
+fn description<'a>(spec: &Spec, requested: &'a str) -> Description<'a> {
+    Description {
+        schema_version: 2,
+        provider: Names {
+            requested,
+            canonical: spec.name,
+            input_alias: false,
+            aliases: &[],
+            deprecated: false,
+            replacement: "",
+        },
+        runnable: true,
+        kind: spec.kind,
+        family: spec.family,
+        targets: spec.targets,
+        capabilities: Capabilities {
+            features: sorted(spec.features),
+            runtime: sorted(spec.runtime),
+            reachability: &[],
+            workspace: &[],
+            evidence: sorted(spec.evidence),
+            lifecycle: sorted(spec.lifecycle),
+            coordinator: spec.coordinator,
+        },
+        class_catalog: NO_CLASSES,
+        shared_flags: CORE.iter().filter_map(flag).collect(),
+        provider_flags: spec.table.settings.iter().filter_map(flag).collect(),
+    }
+}
+
+fn flag(setting: &Setting) -> Option<Flag> {
+    let (kind, value_shape) = match setting.kind {
         Kind::Text | Kind::OptionalText | Kind::Name | Kind::Url => ("string", "scalar"),
         Kind::Count => ("int64", "scalar"),
         Kind::Bool => ("bool", "scalar"),
         Kind::Duration | Kind::Lifetime(_) => ("duration", "scalar"),
         Kind::List(_) => ("string", "string-list"),
     };
-    Some(json!({
-        "name": setting.flag?,
-        "type": kind,
-        "valueShape": shape,
-        "default": setting.default,
-        "repeatable": shape == "string-list",
-        "usage": setting.help,
-        "deprecated": false,
-        "replacement": "",
-        "routing": setting.key == "provider",
-        "creationOnly": setting.creation_only,
-    }))
+    Some(Flag {
+        name: setting.flag?,
+        kind,
+        value_shape,
+        default: setting.default,
+        repeatable: value_shape == "string-list",
+        usage: setting.help,
+        deprecated: false,
+        replacement: "",
+        routing: setting.key == "provider",
+        creation_only: setting.creation_only,
+    })
 }
 
 fn describe(spec: &Spec) -> String {

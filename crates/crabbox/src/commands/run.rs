@@ -350,10 +350,7 @@ fn finish(
         }
     }
     if args.timing_json {
-        let line = timing.line().map_err(|error| {
-            Failure::new(Code::Local, "cannot write the timing").because(&error)
-        })?;
-        app.ui.say(&line);
+        app.ui.timing(timing)?;
     }
     match unwritten {
         Some(failure) => Err(failure),

@@ -1,13 +1,16 @@
 //! `crabbox status`
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ArgMatches;
+use crabbox_core::claims::RepoRoot;
 use crabbox_core::lifecycle::{self, Status, Watch};
 use crabbox_core::provider::Phase;
 use crabbox_core::settings::{format_duration, parse_duration};
 use crabbox_core::{Code, Failure};
-use serde_json::{Value, json};
+use jiff::Timestamp;
+use serde::Serialize;
 
 use super::routing::{self, Which};
 use crate::app::App;
@@ -61,30 +64,62 @@ fn seconds(duration: Duration) -> String {
     format_duration(Duration::from_secs(duration.as_secs()))
 }
 
-fn entry(status: &Status, provider: &str) -> Value {
+/// The original's shape.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry<'a> {
+    id: &'a str,
+    slug: Option<&'a str>,
+    provider: &'a str,
+    target: &'a str,
+    state: &'a str,
+    server_id: Option<&'a str>,
+    server_type: &'a str,
+    host: &'a str,
+    network: &'a str,
+    ssh_host: &'a str,
+    ssh_user: &'a str,
+    ssh_port: &'a str,
+    ssh_key: &'a str,
+    last_touched_at: Timestamp,
+    idle_for: String,
+    idle_timeout: String,
+    expires_at: Option<Timestamp>,
+    repo_root: Option<&'a RepoRoot>,
+    labels: BTreeMap<&'a str, &'a str>,
+    has_host: bool,
+    ready: bool,
+}
+
+fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
     let claim = &status.claim;
-    let mut labels = claim.labels.clone();
-    labels.extend(status.observed.labels.clone());
-    json!({
-        "id": claim.lease_id.as_str(),
-        "slug": slug(status),
-        "provider": provider,
-        "target": "linux",
-        "state": status.observed.state,
-        "serverId": labels.get("sandbox"),
-        "serverType": provider,
-        "host": "",
-        "network": "public",
-        "sshHost": "", "sshUser": "", "sshPort": "", "sshKey": "",
-        "lastTouchedAt": claim.last_used_at,
-        "idleFor": seconds(status.idle_for),
-        "idleTimeout": seconds(Duration::from_secs(claim.idle_timeout_seconds)),
-        "expiresAt": status.expires_at,
-        "repoRoot": claim.repo_root,
-        "labels": labels,
-        "hasHost": false,
-        "ready": status.observed.phase == Phase::Ready,
-    })
+    let labels = claim.labels.iter().chain(&status.observed.labels);
+    let labels: BTreeMap<_, _> = labels
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+        .collect();
+    Entry {
+        id: claim.lease_id.as_str(),
+        slug: slug(status),
+        provider,
+        target: "linux",
+        state: &status.observed.state,
+        server_id: labels.get("sandbox").copied(),
+        server_type: provider,
+        host: "",
+        network: "public",
+        ssh_host: "",
+        ssh_user: "",
+        ssh_port: "",
+        ssh_key: "",
+        last_touched_at: claim.last_used_at,
+        idle_for: seconds(status.idle_for),
+        idle_timeout: seconds(Duration::from_secs(claim.idle_timeout_seconds)),
+        expires_at: status.expires_at,
+        repo_root: claim.repo_root.as_ref(),
+        labels,
+        has_host: false,
+        ready: status.observed.phase == Phase::Ready,
+    }
 }
 
 fn line(status: &Status, provider: &str) -> String {

@@ -3,7 +3,7 @@
 use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::lifecycle;
-use serde_json::json;
+use serde::Serialize;
 
 use super::routing::{self, Which};
 use crate::app::App;
@@ -23,6 +23,15 @@ pub(crate) struct Args {
     json: bool,
 }
 
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Stopped<'a> {
+    lease_id: &'a str,
+    slug: Option<&'a str>,
+    sandbox: &'a str,
+    released: bool,
+}
+
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let id = args.which.identifier("stop")?;
@@ -35,12 +44,12 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let claim = lifecycle::stop(app.context(&*provider, &store), id)?;
     let sandbox = claim.labels.get("sandbox").map_or("-", String::as_str);
     if args.json {
-        app.ui.json(&json!({
-            "leaseId": claim.lease_id.as_str(),
-            "slug": claim.slug.as_ref().map(|slug| slug.as_str()),
-            "sandbox": sandbox,
-            "released": true,
-        }))?;
+        app.ui.json(&Stopped {
+            lease_id: claim.lease_id.as_str(),
+            slug: claim.slug.as_ref().map(|slug| slug.as_str()),
+            sandbox,
+            released: true,
+        })?;
     } else {
         app.ui.say(&format!(
             "released lease={} sandbox={sandbox}",

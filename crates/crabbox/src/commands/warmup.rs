@@ -5,8 +5,9 @@ use std::time::Instant;
 use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::lifecycle;
-use crabbox_core::timing::{format_ms, millis};
-use serde_json::json;
+use crabbox_core::timing::{Phase, RunStatus, format_ms, millis};
+use jiff::Timestamp;
+use serde::Serialize;
 
 use super::run::{requested_slug, terms};
 use crate::app::App;
@@ -32,6 +33,32 @@ pub(crate) struct Args {
     /// The lease, or the failure, as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Leased<'a> {
+    lease_id: &'a str,
+    slug: &'a str,
+    provider: &'a str,
+    sandbox: &'a str,
+    expires_at: Option<Timestamp>,
+    cleanup_command: String,
+}
+
+/// What there is to say of it in the words of a run's report.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Timing<'a> {
+    provider: &'a str,
+    lease_id: &'a str,
+    slug: &'a str,
+    sync_ms: u64,
+    command_ms: u64,
+    total_ms: u64,
+    exit_code: i32,
+    run_status: RunStatus,
+    phases: [Phase; 1],
 }
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
@@ -61,14 +88,14 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let slug = claim.slug.as_ref().map_or("-", |slug| slug.as_str());
     let sandbox = claim.labels.get("sandbox").map_or("-", String::as_str);
     if args.json {
-        app.ui.json(&json!({
-            "leaseId": lease,
-            "slug": slug,
-            "provider": spec.name,
-            "sandbox": sandbox,
-            "expiresAt": claim.deadline().map(|deadline| deadline.at),
-            "cleanupCommand": spec.stop_command(&claim),
-        }))?;
+        app.ui.json(&Leased {
+            lease_id: lease,
+            slug,
+            provider: spec.name,
+            sandbox,
+            expires_at: claim.deadline().map(|deadline| deadline.at),
+            cleanup_command: spec.stop_command(&claim),
+        })?;
     } else {
         app.ui.data(&format!(
             "leased {lease} slug={slug} provider={} sandbox={sandbox}\nwarmup complete total={}\n",
@@ -78,12 +105,20 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     }
     if args.timing_json {
         let ms = millis(total);
-        let timing = json!({
-            "provider": spec.name, "leaseId": lease, "slug": slug, "syncMs": 0, "commandMs": 0,
-            "totalMs": ms, "exitCode": 0, "runStatus": "succeeded",
-            "phases": [{"name": "lease", "ms": ms}],
-        });
-        app.ui.say(&timing.to_string());
+        app.ui.timing(&Timing {
+            provider: spec.name,
+            lease_id: lease,
+            slug,
+            sync_ms: 0,
+            command_ms: 0,
+            total_ms: ms,
+            exit_code: 0,
+            run_status: RunStatus::Succeeded,
+            phases: [Phase {
+                name: "lease".to_owned(),
+                ms,
+            }],
+        })?;
     }
     Ok(0)
 }

@@ -98,14 +98,14 @@ fn a_new_lease_and_the_list() {
         "name": "crabbox-my-app-[id]",
         "status": "running",
         "labels": {
-          "sandbox": "crabbox-my-app-[id]",
           "agent": "shell",
-          "workspace": "[world]/my-app",
-          "provider": "docker-sandbox",
           "lease": "dsbx_crabbox-my-app-[id]",
+          "provider": "docker-sandbox",
+          "sandbox": "crabbox-my-app-[id]",
           "slug": "a",
+          "state": "running",
           "target": "linux",
-          "state": "running"
+          "workspace": "[world]/my-app"
         },
         "public_net": {
           "ipv4": {

@@ -189,5 +189,5 @@ fn keys_of_other_surfaces_are_ignored_and_listed() {
             ("profiles.p.doctor", "/r/crabbox.yaml", 2),
         ]
     );
-    assert!(!show_json(&settings).to_string().contains("s3cret"));
+    assert!(!shown(&settings).to_string().contains("s3cret"));
 }

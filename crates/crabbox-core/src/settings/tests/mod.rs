@@ -60,6 +60,10 @@ const MADE_UP: &[Setting] = &[
     .trust(Trust::FlagOnly),
 ];
 
+fn shown(settings: &Settings) -> serde_json::Value {
+    serde_json::to_value(show_json(settings)).unwrap()
+}
+
 const TABLE: ProviderTable = ProviderTable {
     name: "made-up",
     section: "madeUp",

@@ -154,7 +154,7 @@ fn profiles_carry_variables_and_a_repository_cannot_widen_them() {
         Some(&profile(&[("C", "c")], &[]))
     );
     assert_eq!(
-        show_json(&settings)["profiles"],
+        shown(&settings)["profiles"],
         json!({
             "ci": {"env": ["A", "B", "E"], "envAllow": ["X_1"]},
             "label": {"env": [], "envAllow": []},

@@ -12,37 +12,13 @@ fn bug_8_config_show_has_every_setting_and_its_origin() {
         .env("MADE_UP_API_URL", "https://u:p@host/v1?k=s")
         .flag("ttl", "1h30m")
         .settings();
-    let shown = show_json(&settings);
+    let shown = shown(&settings);
     assert_eq!(
         shown["madeUp"],
         json!({
             "cliPath": "/opt/made", "template": "", "cpus": 0, "clone": false, "mcp": ["a", "b"],
             "readyTimeout": "3m0s", "apiURL": "https://host/v1", "forgetMissing": false,
         })
-    );
-    let keys: Vec<_> = shown
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect();
-    assert_eq!(
-        keys,
-        [
-            "profile",
-            "provider",
-            "providerSelected",
-            "providerSource",
-            "target",
-            "ttl",
-            "idleTimeout",
-            "sync",
-            "env",
-            "madeUp",
-            "profiles",
-            "ignored",
-            "origins"
-        ]
     );
     assert_eq!(shown["ttl"], "1h30m0s");
     assert_eq!(shown["idleTimeout"], "30m0s");
@@ -83,6 +59,44 @@ fn bug_8_config_show_has_every_setting_and_its_origin() {
          made_up cli=/opt/made template=- cpus=0 clone=false mcp=a,b ready_timeout=3m0s api_url=https://host/v1 \
          forget_missing=false\n"
     );
+}
+
+#[test]
+fn settings_are_shown_in_the_order_of_the_tables() {
+    let settings = Case::default().user("provider: made-up\n").settings();
+    let text = serde_json::to_string_pretty(&show_json(&settings)).unwrap();
+    let keys = |indentation: &str| -> Vec<&str> {
+        let named = text.lines().filter_map(|line| {
+            let field = line.strip_prefix(indentation)?.strip_prefix('"')?;
+            field.split_once("\":").map(|(name, _)| name)
+        });
+        named.collect()
+    };
+    assert_eq!(
+        keys("  "),
+        [
+            "profile",
+            "provider",
+            "providerSelected",
+            "providerSource",
+            "target",
+            "ttl",
+            "idleTimeout",
+            "sync",
+            "env",
+            "madeUp",
+            "profiles",
+            "ignored",
+            "origins"
+        ]
+    );
+    let sections = CORE.iter().chain(MADE_UP);
+    let sections = sections.filter(|setting| setting.section.is_some());
+    let all = CORE.iter().chain(MADE_UP).map(Setting::path);
+    let expected = sections.map(|setting| setting.key.to_owned());
+    assert_eq!(keys("    "), expected.chain(all).collect::<Vec<_>>());
+    let origin = "\"source\": \"user_config\",\n      \"file\": \"/home/u/.config/crabbox/config.yaml\",\n      \"line\": 1\n";
+    assert!(text.contains(origin), "{text}");
 }
 
 #[test]

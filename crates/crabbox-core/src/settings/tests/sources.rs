@@ -9,7 +9,7 @@ use super::*;
 #[test]
 fn defaults() {
     let settings = Case::default().settings();
-    let shown = show_json(&settings);
+    let shown = shown(&settings);
     assert_eq!(
         shown["sync"],
         json!({
