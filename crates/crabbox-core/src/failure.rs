@@ -56,16 +56,13 @@ impl Code {
             | Self::UnknownProvider
             | Self::State
             | Self::ClaimChanged
-            | Self::OtherRepository => 2,
+            | Self::OtherRepository
+            | Self::ProviderMalformed => 2,
             Self::NotFound | Self::NotOwned | Self::Expired => 4,
             Self::Timeout => 5,
             Self::Sync => 6,
             Self::Canceled => 130,
-            Self::Provider
-            | Self::ProviderMissing
-            | Self::ProviderMalformed
-            | Self::Local
-            | Self::Unhealthy => 1,
+            Self::Provider | Self::ProviderMissing | Self::Local | Self::Unhealthy => 1,
         }
     }
 }

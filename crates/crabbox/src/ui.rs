@@ -1,7 +1,7 @@
 //! The only place that prints. Data goes to stdout, everything else to stderr.
 
 use std::cell::{Cell, RefCell};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use crabbox_core::lifecycle::Report;
 use crabbox_core::redact::Redactor;
@@ -126,5 +126,11 @@ struct Told {
 impl Report for Ui {
     fn line(&self, line: &str) {
         self.say(line);
+    }
+
+    fn progress(&self, line: &str) {
+        if io::stderr().is_terminal() {
+            self.say(line);
+        }
     }
 }

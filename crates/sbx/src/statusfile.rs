@@ -10,9 +10,10 @@ use crate::failure::Failure;
 
 /// Who decided the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum By<'a> {
     Command,
-    Engine,
+    /// With what it says on stderr, which is the command's as well.
+    Engine(&'a str),
 }
 
 /// A file that appears with its whole content when the command has ended.
@@ -57,12 +58,12 @@ impl StatusFile {
         })
     }
 
-    pub(crate) fn write(self, by: By, code: u8) -> Result<(), Failure> {
-        let by = match by {
-            By::Command => "command",
-            By::Engine => "engine",
+    pub(crate) fn write(self, by: By<'_>, code: u8) -> Result<(), Failure> {
+        let status = match by {
+            By::Command => json!({"by": "command", "code": code}),
+            By::Engine(message) => json!({"by": "engine", "code": code, "message": message}),
         };
-        let line = format!("{}\n", json!({"by": by, "code": code}));
+        let line = format!("{status}\n");
         let written = (&self.file).write_all(line.as_bytes());
         let appeared = written.and_then(|()| match self.temporary {
             Some(temporary) => temporary.become_file(&self.path),
@@ -120,9 +121,12 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let status = StatusFile::prepare(&path).unwrap();
-        status.write(By::Engine, 125).unwrap();
+        status.write(By::Engine("no \"room\""), 125).unwrap();
         let mut text = String::new();
         io::Read::read_to_string(&mut file, &mut text).unwrap();
-        assert_eq!(text, "{\"by\":\"engine\",\"code\":125}\n");
+        assert_eq!(
+            text,
+            r#"{"by":"engine","code":125,"message":"no \"room\""}"#.to_owned() + "\n"
+        );
     }
 }

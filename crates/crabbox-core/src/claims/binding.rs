@@ -79,7 +79,7 @@ pub fn check(claim: &Claim, repo: &RepoRoot, reclaim: Reclaim) -> Result<Binding
     }
 }
 
-/// The claim after a use by `repo`, which [`check`] allowed.
+/// The claim after a use by `repo`, which [`check`] allowed. Whoever made it and died has no say in it any more.
 #[must_use]
 pub fn bind(
     claim: &Claim,
@@ -89,6 +89,7 @@ pub fn bind(
     idle_timeout_seconds: u64,
 ) -> Claim {
     let mut claim = touch(claim, now, idle_timeout_seconds);
+    claim.creator = None;
     match binding {
         Binding::Ours => {}
         Binding::Taken => {
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_reclaim_rewrites_owner_and_time_and_nothing_else() {
-        let before = claim("x_1").ready();
+        let before = claim("x_1").kept().ready();
         let other = repo("/src/other");
         let binding = check(&before, &other, Reclaim::Yes).unwrap();
         assert_eq!(binding, Binding::Taken);
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_use_moves_the_idle_end_only() {
-        let before = claim("x_1").ready();
+        let before = claim("x_1").kept().ready();
         let now = time("2026-08-01T12:20:00Z");
         let after = bind(&before, &repo("/src/app"), Binding::Ours, now, 60);
         let expected = Claim {
@@ -172,6 +173,11 @@ mod tests {
         };
         assert_eq!(after, expected);
         assert_eq!(after, touch(&before, now, 60));
+        // Of one whose maker was to remove it, the user is in charge from now on.
+        let left = claim("x_1").ready();
+        assert!(left.creator.is_some());
+        let taken = bind(&left, &repo("/src/app"), Binding::Ours, now, 60);
+        assert_eq!(taken.creator, None);
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub struct Claim {
     pub keep: bool,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Who makes the sandbox, as long as it is being made.
+    /// Who makes the sandbox, as long as it is being made, and removes it after its only run if it is not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creator: Option<Creator>,
     #[serde(flatten)]
@@ -117,6 +117,16 @@ impl Claim {
     pub fn ready(&self) -> Self {
         Self {
             state: State::Ready,
+            creator: self.creator.clone().filter(|_| !self.keep),
+            ..self.clone()
+        }
+    }
+
+    /// The same claim when its sandbox stays after all.
+    #[must_use]
+    pub fn kept(&self) -> Self {
+        Self {
+            keep: true,
             creator: None,
             ..self.clone()
         }
@@ -227,11 +237,10 @@ mod tests {
 
     #[test]
     fn the_file_is_what_the_original_would_read() {
-        let mut claim = claim("dsbx_crabbox-app-1a2b3c").ready();
+        let mut claim = claim("dsbx_crabbox-app-1a2b3c").kept().ready();
         claim.revision = "0123456789abcdef0123456789abcdef".to_owned();
         claim.slug = Slug::normalize("tidal-crab");
         claim.labels.insert("pond".to_owned(), "north".to_owned());
-        claim.keep = true;
         let text = String::from_utf8(claim.encode().unwrap()).unwrap();
         insta::assert_snapshot!(text, @r#"
         {

@@ -19,6 +19,8 @@ use crate::{Code, Failure};
 const DIR: &str = "claim-locks";
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const POLL: Duration = Duration::from_millis(50);
+/// After so long people want to know what for.
+const MOMENT: Duration = Duration::from_secs(1);
 /// For locks that are held only while a file is written.
 const BRIEF: Duration = Duration::from_secs(30);
 const MAX_HOLDER: u64 = 300;
@@ -28,6 +30,7 @@ const MAX_HOLDER: u64 = 300;
 pub struct Wait<'a> {
     canceled: &'a dyn Fn() -> bool,
     until: Option<Instant>,
+    tell: &'a dyn Fn(&str),
 }
 
 impl Wait<'static> {
@@ -36,6 +39,7 @@ impl Wait<'static> {
         Self {
             canceled: &|| false,
             until: Some(Instant::now()),
+            tell: &|_| {},
         }
     }
 }
@@ -46,7 +50,14 @@ impl<'a> Wait<'a> {
         Self {
             canceled,
             until: None,
+            tell: &|_| {},
         }
+    }
+
+    /// Says once who is waited for, when that takes longer than a moment.
+    #[must_use]
+    pub fn telling(self, tell: &'a dyn Fn(&str)) -> Self {
+        Self { tell, ..self }
     }
 
     #[must_use]
@@ -77,6 +88,12 @@ impl OperationLock {
     /// outlives us may still make one, and until it ends nobody may take the sandbox for one that was never made.
     pub fn share(&self) -> Option<File> {
         self.file.try_clone().ok()
+    }
+
+    /// From now on others may share it. In the meantime somebody may have had it alone: what was true before is to be
+    /// looked at again.
+    pub(super) fn open_to_others(&mut self, what: &str, wait: Wait<'_>) -> Result<(), Failure> {
+        obtain(&mut self.file, what, Sharing::WithOthers, wait)
     }
 }
 
@@ -156,32 +173,48 @@ impl Locks {
             .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(&path)
             .map_err(|e| files::io_failure("open lock", &path, &e))?;
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let tried = match sharing {
-                Sharing::Alone => file.try_lock(),
-                Sharing::WithOthers => file.try_lock_shared(),
-            };
-            match tried {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(e)) => {
-                    return Err(files::io_failure("lock", &path, &e));
-                }
+        obtain(&mut file, what, sharing, wait)?;
+        Ok(file)
+    }
+}
+
+fn obtain(file: &mut File, what: &str, sharing: Sharing, wait: Wait<'_>) -> Result<(), Failure> {
+    let started = Instant::now();
+    let mut told = false;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let tried = match sharing {
+            Sharing::Alone => file.try_lock(),
+            Sharing::WithOthers => file.try_lock_shared(),
+        };
+        match tried {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => {
+                return Err(
+                    Failure::new(Code::State, format!("cannot lock {what}")).because(&error)
+                );
             }
-            if (wait.canceled)() {
-                let message = format!("canceled while waiting for {what}");
-                return Err(Failure::new(Code::Canceled, message));
-            }
-            let now = Instant::now();
-            let left = wait.until.map(|until| until.saturating_duration_since(now));
-            if left == Some(Duration::ZERO) {
-                let message = format!("{what} is in use by {}", holder(&mut file));
-                return Err(Failure::new(Code::Timeout, message));
-            }
-            thread::sleep(left.map_or(pause, |left| left.min(pause)));
-            pause = (pause * 2).min(POLL);
         }
+        if (wait.canceled)() {
+            let message = format!("canceled while waiting for {what}");
+            return Err(Failure::new(Code::Canceled, message));
+        }
+        let now = Instant::now();
+        let left = wait.until.map(|until| until.saturating_duration_since(now));
+        if left == Some(Duration::ZERO) {
+            let message = format!("{what} is in use by {}", holder(file));
+            return Err(Failure::new(Code::Timeout, message));
+        }
+        if !told && now.duration_since(started) >= MOMENT {
+            told = true;
+            (wait.tell)(&format!(
+                "waiting for {what}, which is in use by {}",
+                holder(file)
+            ));
+        }
+        thread::sleep(left.map_or(pause, |left| left.min(pause)));
+        pause = (pause * 2).min(POLL);
     }
 }
 
@@ -222,6 +255,49 @@ mod tests {
 
     fn alone(locks: &Locks, id: &str, command: &str) -> Result<OperationLock, Failure> {
         locks.operation(&lease(id), command, Sharing::Alone, Wait::not_at_all())
+    }
+
+    #[test]
+    fn who_is_waited_for_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let locks = Locks::below(dir.path());
+        let _held = alone(&locks, "x_1", "crabbox run").unwrap();
+        let told = std::cell::RefCell::new(Vec::new());
+        let polls = Cell::new(0);
+        // Some time after the first words.
+        let canceled = || {
+            polls.set(polls.get() + usize::from(!told.borrow().is_empty()));
+            polls.get() > 3
+        };
+        let tell = |line: &str| told.borrow_mut().push(line.to_owned());
+        let wait = Wait::until_canceled(&canceled).telling(&tell);
+        let failure = locks
+            .operation(&lease("x_1"), "crabbox stop", Sharing::Alone, wait)
+            .unwrap_err();
+        assert_eq!(failure.code, Code::Canceled);
+        let me = std::process::id();
+        let expected =
+            format!("waiting for lease x_1, which is in use by process {me} (crabbox run)");
+        assert_eq!(*told.borrow(), [expected]);
+    }
+
+    #[test]
+    fn a_lock_that_was_held_alone_can_be_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let locks = Locks::below(dir.path());
+        let shared = || {
+            let sharing = Sharing::WithOthers;
+            locks.operation(&lease("x_1"), "run", sharing, Wait::not_at_all())
+        };
+        let mut held = alone(&locks, "x_1", "make").unwrap();
+        assert!(shared().is_err());
+        held.open_to_others("lease x_1", Wait::not_at_all())
+            .unwrap();
+        let other = shared().unwrap();
+        assert!(alone(&locks, "x_1", "stop").is_err());
+        drop(other);
+        drop(held);
+        alone(&locks, "x_1", "stop").unwrap();
     }
 
     fn mode(path: &Path) -> u32 {

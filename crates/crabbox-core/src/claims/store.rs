@@ -165,6 +165,16 @@ impl ClaimStore {
             .operation(lease, command, Sharing::WithOthers, wait)
     }
 
+    /// Shares a lock that was held alone.
+    pub fn open_to_others(
+        &self,
+        lock: &mut OperationLock,
+        lease: &LeaseId,
+        wait: Wait<'_>,
+    ) -> Result<(), Failure> {
+        lock.open_to_others(&format!("lease {lease}"), wait)
+    }
+
     /// Slugs of damaged claims cannot be known and count as free.
     fn slugs_and_their_leases(&self, lease: &LeaseId) -> Result<BTreeMap<Slug, LeaseId>, Failure> {
         let claims = self.scan()?.claims;

@@ -1,4 +1,4 @@
-//! Which claims were never finished because their maker died. Pure: it decides and does nothing.
+//! Which claims nobody will see to any more because their maker died. Pure: it decides and does nothing.
 //!
 //! Whoever acts on it takes the lease's operation lock, reads the claim again, asks again, removes the sandbox by its
 //! name, and only then removes the claim. The other order would lose the sandbox if it is killed in between.
@@ -13,18 +13,18 @@ pub fn orphans<'a>(claims: &'a [Claim], fate: &dyn Fn(&Creator) -> Fate) -> Vec<
     orphans
 }
 
-/// Whether the sandbox of this claim will never be finished. In doubt it will.
+/// Whether nobody will finish the sandbox of this claim, or remove it after its only run. In doubt somebody will.
 pub fn is_orphan(claim: &Claim, fate: &dyn Fn(&Creator) -> Fate) -> bool {
-    match claim.state {
-        State::Ready | State::Releasing => false,
-        State::Creating => claim
-            .creator
-            .as_ref()
-            .is_some_and(|creator| match fate(creator) {
-                Fate::Dead => true,
-                Fate::Alive | Fate::Unknown => false,
-            }),
-    }
+    let unattended = match claim.state {
+        State::Creating => true,
+        State::Ready => !claim.keep,
+        State::Releasing => false,
+    };
+    let died = |creator: &Creator| match fate(creator) {
+        Fate::Dead => true,
+        Fate::Alive | Fate::Unknown => false,
+    };
+    unattended && claim.creator.as_ref().is_some_and(died)
 }
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_unfinished_of_the_dead_are_swept() {
+    fn only_what_the_dead_left_unattended_is_swept() {
         let made_by = |id: &str, pid: u32| {
             let mut claim = claim(id);
             claim.creator = Some(Creator {
@@ -44,17 +44,23 @@ mod tests {
         };
         let mut nobodys = claim("x_6");
         nobodys.creator = None;
-        // A claim that is ready keeps its sandbox, whatever else it says.
-        let mut ready = made_by("x_4", 1);
-        ready.state = State::Ready;
+        let ready = |id: &str, pid: u32, keep: bool| {
+            let mut claim = made_by(id, pid);
+            claim.state = State::Ready;
+            claim.keep = keep;
+            claim
+        };
         let claims = [
             made_by("x_1", 1),
             made_by("x_2", 2),
             made_by("x_3", 3),
-            ready,
+            ready("x_4", 1, true),
             made_by("x_5", 1).releasing(),
             nobodys,
             made_by("x_7", 1),
+            ready("x_8", 1, false),
+            ready("x_9", 2, false),
+            ready("x_10", 3, false),
         ];
         let fate = |creator: &Creator| match creator.pid {
             1 => Fate::Dead,
@@ -65,6 +71,6 @@ mod tests {
             .into_iter()
             .map(|claim| claim.lease_id.as_str())
             .collect();
-        assert_eq!(swept, ["x_1", "x_7"]);
+        assert_eq!(swept, ["x_1", "x_7", "x_8"]);
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn take(
     sweep_orphans(context);
     let mut intended = context.provider.intend(workspace)?;
     intended.labels.extend(terms.labels.clone());
-    let lock = context
+    let mut lock = context
         .store
         .operation(&intended.lease_id, command, Wait::not_at_all())?;
     let intent = Intent {
@@ -79,14 +79,39 @@ pub(super) fn take(
         .provider
         .create(&claim, workspace, &lock, context.cancel)
         .and_then(|labels| context.store.replace(&claim, ready(&claim, labels)));
-    match made {
-        Ok(claim) => Ok(Lease {
-            claim,
-            origin: Origin::Fresh,
-            _lock: lock,
-        }),
-        Err(failure) => Err(undo(context, &claim, failure)),
+    let claim = match made {
+        Ok(claim) => claim,
+        Err(failure) => return Err(undo(context, &claim, failure)),
+    };
+    // What stays is for others as well, from now on. What goes with this run is nobody else's.
+    if terms.keep {
+        open_to_others(context, &mut lock, &claim)?;
     }
+    Ok(Lease {
+        claim,
+        origin: Origin::Fresh,
+        _lock: lock,
+    })
+}
+
+fn open_to_others(
+    context: Context<'_>,
+    lock: &mut OperationLock,
+    claim: &Claim,
+) -> Result<(), Failure> {
+    let lease = &claim.lease_id;
+    let canceled = || context.canceled();
+    let wait = Wait::until_canceled(&canceled);
+    context.store.open_to_others(lock, lease, wait)?;
+    match context.store.read(lease)? {
+        Some(now) if now.state == State::Ready => Ok(()),
+        Some(_) | None => Err(released_meanwhile(claim)),
+    }
+}
+
+fn released_meanwhile(claim: &Claim) -> Failure {
+    let message = format!("lease {} was released meanwhile", claim.lease_id);
+    Failure::new(Code::NotFound, message)
 }
 
 fn ready(claim: &Claim, labels: BTreeMap<String, String>) -> Claim {
@@ -118,12 +143,16 @@ fn undo(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure {
     }
 }
 
-/// Leases whose creator died before it was done. What cannot be removed now stays for the next time.
+/// Leases whose creator died before it was done with them. What cannot be removed now stays for the next time.
 pub(super) fn sweep_orphans(context: Context<'_>) {
     let Ok(scan) = context.store.scan() else {
         return; // whoever needs the claims says what is wrong with them
     };
-    let ours = |claim: &&Claim| claim.provider == context.name();
+    // What was worked in may hold what only its user can judge.
+    let by_hand = |claim: &Claim| {
+        claim.state == State::Ready && context.provider.only_by_hand(claim).is_some()
+    };
+    let ours = |claim: &&Claim| claim.provider == context.name() && !by_hand(claim);
     for claim in sweep::orphans(&scan.claims, &Creator::fate)
         .into_iter()
         .filter(ours)
@@ -134,6 +163,8 @@ pub(super) fn sweep_orphans(context: Context<'_>) {
             Ok(()) => context
                 .report
                 .line(&format!("removed lease={lease} reason=its creator died")),
+            // Somebody works in it.
+            Err(failure) if failure.code == Code::Timeout && claim.state == State::Ready => {}
             Err(failure) => context.report.line(&format!(
                 "warning: cannot remove the unfinished lease {lease}: {failure}"
             )),
@@ -167,16 +198,16 @@ pub(super) fn reuse(
     let found = context.find(identifier)?;
     binding::check(&found, &repo, reclaim)?;
     let canceled = || context.canceled();
-    let lock = context.store.operation_shared(
-        &found.lease_id,
-        command,
-        Wait::until_canceled(&canceled),
-    )?;
+    let tell = |line: &str| context.report.progress(line);
+    let wait = Wait::until_canceled(&canceled).telling(&tell);
+    let lock = context
+        .store
+        .operation_shared(&found.lease_id, command, wait)?;
     // It may have changed, or be gone, by the time it is our turn.
-    let claim = context.store.read(&found.lease_id)?.ok_or_else(|| {
-        let message = format!("lease {} was released meanwhile", found.lease_id);
-        Failure::new(Code::NotFound, message)
-    })?;
+    let claim = context
+        .store
+        .read(&found.lease_id)?
+        .ok_or_else(|| released_meanwhile(&found))?;
     let allowed = binding::check(&claim, &repo, reclaim)?;
     usable(context, &claim)?;
     let idle = idle_timeout.as_secs();
@@ -200,6 +231,14 @@ fn store_use(context: Context<'_>, claim: Claim, used: Claim) -> Result<Claim, F
         return Ok(claim);
     }
     context.store.replace(&claim, used)
+}
+
+/// A lease that was to go with its run, and stays.
+pub(super) fn keep(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
+    context
+        .store
+        .replace(&lease.claim, lease.claim.kept())
+        .map(drop)
 }
 
 /// The end of a use, which may have been a long one. A claim that somebody else has changed since is theirs.

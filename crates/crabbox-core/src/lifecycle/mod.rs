@@ -36,6 +36,8 @@ pub struct Context<'a> {
 /// Where lines for people go.
 pub trait Report {
     fn line(&self, line: &str);
+    /// For somebody who watches and wonders what takes so long.
+    fn progress(&self, line: &str);
 }
 
 impl Context<'_> {

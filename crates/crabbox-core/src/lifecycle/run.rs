@@ -250,6 +250,7 @@ fn settle(
             return true;
         }
         Keep::OnFailure if !succeeded => {
+            keep_after_all(context, lease);
             for line in kept_on_failure(context, &lease.claim, shown, terms, &stop) {
                 context.report.line(&line);
             }
@@ -258,6 +259,7 @@ fn settle(
         Keep::OnFailure | Keep::No => {}
     }
     if succeeded && let Some(line) = context.provider.keep_after_success(&lease.claim, &stop) {
+        keep_after_all(context, lease);
         context.report.line(&line);
         return true;
     }
@@ -275,6 +277,15 @@ fn settle(
             context.report.line(&format!("hint: {stop}"));
             true
         }
+    }
+}
+
+/// Otherwise the next run would take it for one that this process left behind.
+fn keep_after_all(context: Context<'_>, lease: &Lease) {
+    if let Err(failure) = lease::keep(context, lease) {
+        let id = &lease.claim.lease_id;
+        let line = format!("warning: that lease {id} stays is not recorded: {failure}");
+        context.report.line(&line);
     }
 }
 

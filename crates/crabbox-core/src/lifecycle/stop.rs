@@ -8,7 +8,8 @@ use crate::{Code, Failure};
 pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
     let found = context.find(identifier)?;
     let canceled = || context.canceled();
-    let wait = Wait::until_canceled(&canceled);
+    let tell = |line: &str| context.report.progress(line);
+    let wait = Wait::until_canceled(&canceled).telling(&tell);
     let _lock = context
         .store
         .operation(&found.lease_id, "crabbox stop", wait)?;

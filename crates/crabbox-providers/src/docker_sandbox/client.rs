@@ -31,16 +31,15 @@ pub(super) struct Client {
 }
 
 /// Who ended a command, by `--status-file`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "by", rename_all = "lowercase")]
 pub(super) enum EndedBy {
     Command,
-    Engine,
-}
-
-#[derive(Deserialize)]
-struct StatusFile {
-    by: EndedBy,
+    Engine {
+        /// Why there was no command that could have ended.
+        #[serde(default)]
+        message: String,
+    },
 }
 
 impl Client {
@@ -195,6 +194,5 @@ pub(super) fn status() -> Result<Slate, Failure> {
 /// Who ended the command, where the engine said so.
 pub(super) fn ended_by(status: Slate) -> Option<EndedBy> {
     let bytes = status.read().ok()?;
-    let status: StatusFile = serde_json::from_slice(&bytes).ok()?;
-    Some(status.by)
+    serde_json::from_slice(&bytes).ok()
 }

@@ -122,16 +122,18 @@ impl DockerSandbox {
     }
 
     /// The engine failed, not the command. Perhaps because there is no such sandbox any more.
-    fn engine_failure(&self, claim: &Claim, code: i32, cancel: &Cancel) -> Failure {
+    fn engine_failure(&self, claim: &Claim, code: i32, said: &str, cancel: &Cancel) -> Failure {
         let name = sandbox_name(claim);
-        match self.find(name, cancel) {
-            Ok(None) => absent(name),
-            Ok(Some(_)) | Err(_) => Failure::new(
-                Code::Provider,
-                format!("docker-sandbox run failed: `sbx exec` exited {code}"),
-            )
-            .hint("crabbox doctor --provider docker-sandbox"),
+        if let Ok(None) = self.find(name, cancel) {
+            return absent(name);
         }
+        let message = format!("docker-sandbox run failed: `sbx exec` exited {code}");
+        let mut failure =
+            Failure::new(Code::Provider, message).hint("crabbox doctor --provider docker-sandbox");
+        if !said.is_empty() {
+            failure.causes.push(said.to_owned());
+        }
+        failure
     }
 }
 
@@ -254,8 +256,11 @@ impl Provider for DockerSandbox {
         match status.map(ended_by) {
             Some(Some(EndedBy::Command)) => Ok(code),
             // There is no such program, or it is none: what the engine said about it stands above.
-            Some(Some(EndedBy::Engine)) if matches!(code, 126 | 127) => Ok(code),
-            Some(Some(EndedBy::Engine) | None) => Err(self.engine_failure(claim, code, cancel)),
+            Some(Some(EndedBy::Engine { .. })) if matches!(code, 126 | 127) => Ok(code),
+            Some(Some(EndedBy::Engine { message })) => {
+                Err(self.engine_failure(claim, code, &message, cancel))
+            }
+            Some(None) => Err(self.engine_failure(claim, code, "", cancel)),
             // Another engine's codes are also a command's own. Without the sandbox it cannot have been one.
             None if matches!(code, 1 | 125) => match self.find(name, cancel) {
                 Ok(None) => Err(absent(name)),

@@ -245,6 +245,32 @@ mod tests {
     }
 
     #[test]
+    fn the_first_that_says_something_counts() {
+        assert_eq!(
+            names(
+                r#"{"sandboxes":null,"items":{},"data":[{"name":"d"}],"results":[{"name":"r"}]}"#
+            ),
+            ["d"]
+        );
+        assert_eq!(
+            names(r#"{"results":[{"name":"r"}],"sandboxes":[{"name":"s"}]}"#),
+            ["s"]
+        );
+        let one = |text: &str| list(text.as_bytes()).unwrap().remove(0);
+        let read = one(
+            r#"[{"id":"","ID":null,"sandboxId":7,"sandbox_id":"x","name":" ","Name":"n",
+            "state":"","status":true,"Status":"Running","agent":false,"Agent":"a",
+            "workspace":"","workdir":"/w","workingDir":"/v"}]"#,
+        );
+        assert_eq!((read.id.as_str(), read.name.as_str()), ("7", "n"));
+        assert_eq!(
+            (read.state.as_str(), read.agent.as_str()),
+            ("true", "false")
+        );
+        assert_eq!(read.workspace, "/w");
+    }
+
+    #[test]
     fn nothing_is_none_and_anything_else_is_malformed() {
         assert_eq!(names(""), [""; 0]);
         assert_eq!(names(" \n"), [""; 0]);

@@ -275,7 +275,7 @@ fn failures_are_json_where_data_would_be() {
     world.warm("a");
     world.behave("ls-raw", "{}");
     assert_eq!(
-        error(&["list", "--json"], 1)["error"]["code"],
+        error(&["list", "--json"], 2)["error"]["code"],
         "provider_malformed"
     );
     world.behave("fail-before-ls", "1\nboom");

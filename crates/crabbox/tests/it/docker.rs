@@ -183,7 +183,7 @@ fn a_malformed_list_is_a_blocker() {
     ] {
         world.behave("ls-raw", raw);
         for args in [&["stop", "a"][..], &["list"], &["status", "a"]] {
-            let ran = world.crabbox(args).exits(1);
+            let ran = world.crabbox(args).exits(2);
             let ran = ran.says("parse sbx ls --json output").says(said);
             ran.says("hint: upgrade or inspect the installed sbx CLI")
                 .never_says("released");
@@ -338,7 +338,7 @@ fn ports_of_a_claimed_sandbox() {
         "[]\n"
     );
     world.behave("ports", "nonsense");
-    world.crabbox(&["ports", "--id", "a", "--json"]).exits(1);
+    world.crabbox(&["ports", "--id", "a", "--json"]).exits(2);
     let lines: Vec<_> = world.calls().iter().map(|call| call.line()).collect();
     assert_eq!(
         lines[..4],

@@ -1,7 +1,7 @@
 //! From the first thought of a sandbox to the proof that it is gone.
 
 use std::io::{Read, Write};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 
@@ -72,6 +72,94 @@ fn what_a_killed_run_left_is_swept_by_the_next() {
         ran = world.crabbox(&["run", "--", "true"]).exits(0);
     }
     world.is_clean();
+}
+
+/// A command that says a word and goes on until its stdin ends.
+const WAITS: [&str; 4] = ["--", "sh", "-c", "echo; cat"];
+
+/// Starts a run and comes back when its command runs.
+fn running(world: &World, args: &[&str]) -> Child {
+    let args: Vec<&str> = args.iter().chain(&WAITS).copied().collect();
+    let mut child = world
+        .command(&args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = child.stdout.as_mut().unwrap();
+    out.read_exact(&mut [0]).unwrap();
+    child
+}
+
+#[test]
+fn a_sandbox_that_stays_can_be_used_while_its_first_command_runs() {
+    let world = World::new();
+    let mut first = running(&world, &["run", "--keep", "--slug", "kk"]);
+    world.crabbox(&["run", "--id", "kk", "--", "true"]).exits(0);
+    // Nobody takes it away meanwhile.
+    world.crabbox(&["cleanup"]).exits(0);
+    assert_eq!(world.sandboxes().len(), 1);
+    drop(first.stdin.take());
+    end(first).exits(0);
+    world.crabbox(&["run", "--id", "kk", "--", "true"]).exits(0);
+    world.crabbox(&["stop", "kk"]).exits(0);
+    world.is_clean();
+}
+
+#[test]
+fn the_sandbox_of_a_run_that_was_killed_is_swept_by_the_next() {
+    let world = World::new();
+    let mut killed = running(&world, &["run"]);
+    let orphan = world.sandboxes().remove(0);
+    signal(&killed, Signal::KILL);
+    drop(killed.stdin.take());
+    end(killed);
+    assert_eq!(world.sandboxes(), [orphan.as_str()]);
+    let ran = world.crabbox(&["run", "--", "true"]).exits(0);
+    ran.says(&format!(
+        "removed lease=dsbx_{orphan} reason=its creator died"
+    ));
+    world.is_clean();
+
+    // Whoever works in it then has it.
+    let mut killed = running(&world, &["run", "--slug", "left"]);
+    signal(&killed, Signal::KILL);
+    drop(killed.stdin.take());
+    end(killed);
+    world
+        .crabbox(&["run", "--id", "left", "--", "true"])
+        .exits(0);
+    world.crabbox(&["run", "--", "true"]).exits(0);
+    assert_eq!(world.sandboxes().len(), 1);
+    world.crabbox(&["stop", "left"]).exits(0);
+    world.is_clean();
+}
+
+#[test]
+fn what_stays_after_a_failure_is_not_taken_for_left_behind() {
+    let world = World::new();
+    world
+        .crabbox(&["run", "--keep-on-failure", "--slug", "f", "--", "false"])
+        .exits(1);
+    world.crabbox(&["run", "--", "true"]).exits(0);
+    world.crabbox(&["cleanup"]).exits(0);
+    assert_eq!(world.sandboxes().len(), 1);
+    world.crabbox(&["stop", "f"]).exits(0);
+    world.is_clean();
+}
+
+/// A clone may hold commits that nobody has fetched.
+#[test]
+fn a_clone_of_a_run_that_was_killed_stays() {
+    let world = World::new();
+    let mut killed = running(&world, &["run", "--docker-sandbox-clone"]);
+    signal(&killed, Signal::KILL);
+    drop(killed.stdin.take());
+    end(killed);
+    world.crabbox(&["run", "--", "true"]).exits(0);
+    world.crabbox(&["cleanup"]).exits(0);
+    assert_eq!(world.sandboxes().len(), 1);
 }
 
 /// `sbx create` outlives whoever started it. As long as it may still make the sandbox, the claim stays.

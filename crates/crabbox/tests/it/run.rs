@@ -163,6 +163,18 @@ fn our_engine_says_who_ended_the_command() {
         ran.last(),
         "docker-sandbox run failed: `sbx exec` exited 125"
     );
+    // The cause comes last.
+    world.behave(
+        "status",
+        r#"{"by":"engine","code":125,"message":"no such directory"}"#,
+    );
+    let ran = world
+        .crabbox(&["run", "--id", "a", "--", "sh", "-c", "exit 125"])
+        .exits(1);
+    assert_eq!(
+        ran.last(),
+        "docker-sandbox run failed: `sbx exec` exited 125: no such directory"
+    );
 }
 
 /// An engine that does not know the flag is never given it.

@@ -66,8 +66,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         let (by, code) = match &result {
             Ok(Outcome::Exited(code)) => (By::Command, *code),
             Ok(Outcome::Detached) => (By::Command, 0),
-            Ok(Outcome::Interrupted(code)) => (By::Engine, *code),
-            Err(failure) => (By::Engine, failure.kind.session_exit_code()),
+            Ok(Outcome::Interrupted(code)) => (By::Engine("interrupted"), *code),
+            Err(failure) => (
+                By::Engine(&failure.message),
+                failure.kind.session_exit_code(),
+            ),
         };
         status.write(by, code)?;
     }

@@ -189,13 +189,19 @@ fn status_file(world: &'static World) {
     ];
     for (args, code, by) in cases {
         let ran = world.run(["exec", "--status-file", path].iter().chain(*args));
-        ran.fails(*code);
+        let ran = ran.fails(*code);
         let text = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(
-            text,
-            format!("{{\"by\":\"{by}\",\"code\":{code}}}\n"),
-            "{args:?}"
-        );
+        let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(status["by"], *by, "{args:?}");
+        assert_eq!(status["code"], *code, "{args:?}");
+        // What the engine has to say is what it said on stderr.
+        match status["message"].as_str() {
+            Some(message) => {
+                assert_eq!(*by, "engine", "{args:?}");
+                assert!(ran.err.contains(message), "{args:?}: {text}");
+            }
+            None => assert_eq!(*by, "command", "{args:?}"),
+        }
         std::fs::remove_file(&file).unwrap();
     }
     // Nothing runs when it could not be told how it ended.

@@ -17,7 +17,9 @@ fn a_claim_lives_from_create_to_remove() {
 
     let ready = place.store.replace(&created, created.ready()).unwrap();
     assert_eq!(ready.state, State::Ready);
-    assert_eq!(ready.creator, None);
+    // One that is not to be kept still has somebody who sees to it.
+    assert_eq!(ready.creator, created.creator);
+    assert_eq!(created.kept().ready().creator, None);
     assert_ne!(ready.revision(), created.revision());
     assert_eq!(
         place.store.read(&lease("x_1")).unwrap(),
