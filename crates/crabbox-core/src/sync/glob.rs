@@ -11,13 +11,21 @@ use std::fmt;
 pub(super) struct Glob {
     /// What every match begins with: nearly every name is told apart by it.
     prefix: Vec<u8>,
-    tokens: Vec<Token>,
+    tokens: Vec<Piece<Token>>,
+}
+
+/// A piece of a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece<P> {
+    /// Any number of whatever there is.
+    Any,
+    /// One of what it takes.
+    One(P),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token {
     Char(char),
-    One,
     Any,
     Class {
         negated: bool,
@@ -29,13 +37,7 @@ enum Token {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PathGlob {
     prefix: Vec<u8>,
-    segments: Vec<Segment>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Segment {
-    Deep,
-    Glob(Glob),
+    segments: Vec<Piece<Glob>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,14 +65,18 @@ impl Glob {
         let mut tokens = Vec::new();
         while let Some(char) = chars.next() {
             let token = match char {
-                '*' if tokens.last() == Some(&Token::Any) => continue,
-                '*' => Token::Any,
-                '?' => Token::One,
+                '*' => {
+                    if tokens.last() != Some(&Piece::Any) {
+                        tokens.push(Piece::Any);
+                    }
+                    continue;
+                }
+                '?' => Token::Any,
                 '[' => class(&mut chars)?,
                 '\\' => Token::Char(chars.next().ok_or(BadGlob("it ends with a backslash"))?),
                 char => Token::Char(char),
             };
-            tokens.push(token);
+            tokens.push(Piece::One(token));
         }
         Ok(Self {
             prefix: literal_prefix(pattern).to_vec(),
@@ -79,7 +85,7 @@ impl Glob {
     }
 
     pub(super) fn matches(&self, name: &[u8]) -> bool {
-        name.starts_with(&self.prefix) && matches_chars(&self.tokens, &decoded(name))
+        name.starts_with(&self.prefix) && matches(&self.tokens, &decoded(name), Token::takes)
     }
 }
 
@@ -87,14 +93,19 @@ impl PathGlob {
     pub(super) fn parse(pattern: &[u8]) -> Result<Self, BadGlob> {
         let segment = |part: &[u8]| {
             Ok(match part {
-                b"**" => Segment::Deep,
-                part => Segment::Glob(Glob::parse(part)?),
+                b"**" => Piece::Any,
+                part => Piece::One(Glob::parse(part)?),
             })
         };
         let segments = pattern.split(|&byte| byte == b'/').map(segment);
+        let mut segments = segments.collect::<Result<Vec<_>, _>>()?;
+        // At the end it stands for one component at least: `a/**` is what is in `a`.
+        if segments.last() == Some(&Piece::Any) {
+            segments.push(Piece::One(Glob::parse(b"*")?));
+        }
         Ok(Self {
             prefix: literal_prefix(pattern).to_vec(),
-            segments: segments.collect::<Result<_, _>>()?,
+            segments,
         })
     }
 
@@ -104,7 +115,7 @@ impl PathGlob {
             return false;
         }
         let parts: Vec<&[u8]> = path.split(|&byte| byte == b'/').collect();
-        matches_parts(&self.segments, &parts)
+        matches(&self.segments, &parts, |glob, part| glob.matches(part))
     }
 }
 
@@ -112,7 +123,7 @@ impl From<Glob> for PathGlob {
     fn from(glob: Glob) -> Self {
         Self {
             prefix: glob.prefix.clone(),
-            segments: vec![Segment::Glob(glob)],
+            segments: vec![Piece::One(glob)],
         }
     }
 }
@@ -149,63 +160,20 @@ fn class_char(char: char, chars: &mut impl Iterator<Item = char>) -> Result<char
     }
 }
 
-/// Goes back only to the last `*`: what an earlier one could take as well, the last can.
-fn matches_chars(tokens: &[Token], text: &[char]) -> bool {
-    let (mut tokens, mut text) = (tokens, text);
-    let mut retry: Option<(&[Token], &[char])> = None;
+/// Whether the pattern is the whole text. Goes back only to the last [`Piece::Any`]: what an earlier one could take as
+/// well, the last can.
+fn matches<P, T>(pattern: &[Piece<P>], text: &[T], takes: impl Fn(&P, &T) -> bool) -> bool {
+    let (mut pattern, mut text) = (pattern, text);
+    let mut retry: Option<(&[Piece<P>], &[T])> = None;
     loop {
-        match (tokens.split_first(), text.split_first()) {
-            (Some((Token::Any, rest)), _) => {
+        match (pattern.split_first(), text.split_first()) {
+            (Some((Piece::Any, rest)), _) => {
                 retry = Some((rest, text));
-                tokens = rest;
+                pattern = rest;
                 continue;
             }
-            (Some((token, rest)), Some((char, behind))) if takes(token, *char) => {
-                (tokens, text) = (rest, behind);
-                continue;
-            }
-            (None, None) => return true,
-            (Some(_) | None, _) => {}
-        }
-        let Some((after, from)) = retry else {
-            return false;
-        };
-        let Some((_, shorter)) = from.split_first() else {
-            return false;
-        };
-        retry = Some((after, shorter));
-        (tokens, text) = (after, shorter);
-    }
-}
-
-fn takes(token: &Token, char: char) -> bool {
-    match token {
-        Token::Char(own) => *own == char,
-        Token::One => true,
-        Token::Any => false,
-        Token::Class { negated, ranges } => {
-            let within = ranges
-                .iter()
-                .any(|(low, high)| (*low..=*high).contains(&char));
-            within != *negated
-        }
-    }
-}
-
-/// As [`matches_chars`], one level up. At the end `**` stands for one component at least: `a/**` is what is in `a`.
-fn matches_parts(segments: &[Segment], parts: &[&[u8]]) -> bool {
-    let (mut segments, mut parts) = (segments, parts);
-    let mut retry: Option<(&[Segment], &[&[u8]])> = None;
-    loop {
-        match (segments.split_first(), parts.split_first()) {
-            (Some((Segment::Deep, [])), Some(_)) => return true,
-            (Some((Segment::Deep, rest)), Some(_)) => {
-                retry = Some((rest, parts));
-                segments = rest;
-                continue;
-            }
-            (Some((Segment::Glob(glob), rest)), Some((part, behind))) if glob.matches(part) => {
-                (segments, parts) = (rest, behind);
+            (Some((Piece::One(piece), rest)), Some((one, behind))) if takes(piece, one) => {
+                (pattern, text) = (rest, behind);
                 continue;
             }
             (None, None) => return true,
@@ -218,7 +186,22 @@ fn matches_parts(segments: &[Segment], parts: &[&[u8]]) -> bool {
             return false;
         };
         retry = Some((after, shorter));
-        (segments, parts) = (after, shorter);
+        (pattern, text) = (after, shorter);
+    }
+}
+
+impl Token {
+    fn takes(&self, char: &char) -> bool {
+        match self {
+            Self::Char(own) => own == char,
+            Self::Any => true,
+            Self::Class { negated, ranges } => {
+                let within = ranges
+                    .iter()
+                    .any(|(low, high)| (low..=high).contains(&char));
+                within != *negated
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod archive;
 mod exclude;
 mod glob;
 pub mod guard;
+mod levels;
 mod listing;
 mod manifest;
 mod path;

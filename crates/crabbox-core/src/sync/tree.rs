@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::RelPath;
+use super::levels::{Levels, split};
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -21,8 +22,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 /// Keeps the directories of the last path open. Fast for sorted paths.
 pub(super) struct Tree {
     root: OwnedFd,
-    dir: Vec<u8>,
-    levels: Vec<(usize, OwnedFd)>,
+    open: Levels<OwnedFd>,
 }
 
 impl Tree {
@@ -30,8 +30,7 @@ impl Tree {
         let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
         Ok(Self {
             root: rustix::fs::open(root, flags, Mode::empty())?,
-            dir: Vec::new(),
-            levels: Vec::new(),
+            open: Levels::new(),
         })
     }
 
@@ -83,45 +82,21 @@ impl Tree {
         path: &[u8],
         act: impl FnOnce(BorrowedFd<'_>, &[u8]) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let slash = path.iter().rposition(|&byte| byte == b'/');
-        let (dir, name) = match slash.and_then(|at| path.split_at_checked(at)) {
-            Some((dir, name)) => (dir, name.get(1..).unwrap_or_default()),
-            None => (&[][..], path),
-        };
-        if self.dir != dir {
-            self.enter(dir)?;
-        }
+        let (dir, name) = split(path);
+        self.enter(dir)?;
         act(self.current(), name)
     }
 
     fn current(&self) -> BorrowedFd<'_> {
-        let last = self.levels.last();
-        last.map_or(self.root.as_fd(), |(_, open)| open.as_fd())
+        self.open.last().unwrap_or(&self.root).as_fd()
     }
 
     fn enter(&mut self, dir: &[u8]) -> Result<(), Errno> {
-        while let Some((end, _)) = self.levels.last() {
-            let above = self.dir.get(..*end) == dir.get(..*end);
-            if above && matches!(dir.get(*end), None | Some(b'/')) {
-                break;
-            }
-            self.levels.pop();
-        }
-        let mut known = self.levels.last().map_or(0, |(end, _)| *end);
-        self.dir.truncate(known);
-        while known < dir.len() {
-            let from = if known == 0 { 0 } else { known + 1 };
-            let rest = dir.get(from..).unwrap_or_default();
-            let name = rest.split(|&byte| byte == b'/').next().unwrap_or_default();
-            let open = rustix::fs::openat(self.current(), name, DIRECTORY, Mode::empty())?;
-            known = from + name.len();
-            // Kept in step with the levels, also when the next one fails.
-            self.dir.clear();
-            self.dir
-                .extend_from_slice(dir.get(..known).unwrap_or_default());
-            self.levels.push((known, open));
-        }
-        Ok(())
+        let root = &self.root;
+        self.open.enter(dir, |above, _, name| {
+            let above = above.unwrap_or(root);
+            rustix::fs::openat(above, name, DIRECTORY, Mode::empty())
+        })
     }
 }
 
