@@ -107,16 +107,9 @@ fn an_unknown_flag_is_one_line_and_the_usage() {
 #[test]
 fn discovery_is_static() {
     let world = World::without_sbx();
-    let all = world.crabbox(&["providers", "--json"]).exits(0).json();
-    let docker = all
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|one| one["provider"] == "docker-sandbox")
-        .unwrap();
     assert_eq!(
-        docker,
-        &json!({
+        world.docker_sandbox(),
+        json!({
             "provider": "docker-sandbox", "family": "docker-sandbox", "kind": "delegated-run", "category": "local-sandbox",
             "targets": ["linux"], "features": ["run-session", "mcp-attachments", "cleanup"],
             "runtime": ["delegated-command", "local-runtime", "local-sandbox"], "evidence": ["session"],

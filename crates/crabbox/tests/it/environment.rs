@@ -343,12 +343,7 @@ fn a_configured_profile_has_literals_and_names() {
 /// Our own engine says who ended the command, in memory of ours: nothing can be left of it.
 #[test]
 fn the_status_has_no_file() {
-    let world = World::new();
-    world.behave("own", "yes");
-    world.behave(
-        "version",
-        "client: v0.1.0\nserver: v0.1.0\ncontract: 0.31.3 0.39",
-    );
+    let world = World::of_our_engine();
     world.crabbox(&["run", "--", "sh", "-c", "exit 3"]).exits(3);
     let argv = world.call("exec").argv;
     let at = argv

@@ -5,7 +5,28 @@ use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 
-use crate::world::{World, end, signal};
+use crate::world::{Gate, Ran, World, end, signal};
+
+/// A command of ours, held up where it makes its sandbox.
+fn making(world: &World, when: &str, args: &[&str]) -> (Gate, Child) {
+    let mut gate = world.gate("create", when);
+    let child = world.spawn(args);
+    gate.wait();
+    (gate, child)
+}
+
+/// A run in a lease that goes on until it is ended.
+fn going_on(world: &World, slug: &str) -> Child {
+    let script = "echo; exec sleep 1000";
+    let mut run = world.spawn(&["run", "--id", slug, "--", "sh", "-c", script]);
+    run.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    run
+}
+
+fn end_by(child: Child, with: Signal) -> Ran {
+    signal(&child, with);
+    end(child)
+}
 
 #[test]
 fn a_fresh_run_mirrors_the_code_and_leaves_nothing() {
@@ -29,9 +50,8 @@ fn a_fresh_run_mirrors_the_code_and_leaves_nothing() {
 #[test]
 fn the_claim_comes_before_the_sandbox() {
     let world = World::new();
-    let mut gate = world.gate("create", "before");
-    let child = world.spawn(&["run", "--slug", "early", "--", "true"]);
-    gate.wait();
+    let args = ["run", "--slug", "early", "--", "true"];
+    let (mut gate, child) = making(&world, "before", &args);
     let lease = world.claim_names().remove(0);
     let claim = world.claim(&lease);
     assert_eq!(claim["state"], "creating");
@@ -52,11 +72,8 @@ fn the_claim_comes_before_the_sandbox() {
 fn what_a_killed_run_left_is_swept_by_the_next() {
     let world = World::new();
     // The sandbox is made, and whoever asked for it is dead before it hears of it.
-    let mut gate = world.gate("create", "after");
-    let child = world.spawn(&["run", "--", "true"]);
-    gate.wait();
-    signal(&child, Signal::KILL);
-    end(child);
+    let (mut gate, child) = making(&world, "after", &["run", "--", "true"]);
+    end_by(child, Signal::KILL);
     gate.open();
     world.behave_well("gate-create");
     let orphan = world.sandboxes().remove(0);
@@ -92,6 +109,12 @@ fn running(world: &World, args: &[&str]) -> Child {
     child
 }
 
+fn kill(mut run: Child) {
+    signal(&run, Signal::KILL);
+    drop(run.stdin.take());
+    end(run);
+}
+
 #[test]
 fn a_sandbox_that_stays_can_be_used_while_its_first_command_runs() {
     let world = World::new();
@@ -110,11 +133,9 @@ fn a_sandbox_that_stays_can_be_used_while_its_first_command_runs() {
 #[test]
 fn the_sandbox_of_a_run_that_was_killed_is_swept_by_the_next() {
     let world = World::new();
-    let mut killed = running(&world, &["run"]);
+    let killed = running(&world, &["run"]);
     let orphan = world.sandboxes().remove(0);
-    signal(&killed, Signal::KILL);
-    drop(killed.stdin.take());
-    end(killed);
+    kill(killed);
     assert_eq!(world.sandboxes(), [orphan.as_str()]);
     let ran = world.crabbox(&["run", "--", "true"]).exits(0);
     ran.says(&format!(
@@ -123,10 +144,8 @@ fn the_sandbox_of_a_run_that_was_killed_is_swept_by_the_next() {
     world.is_clean();
 
     // Whoever works in it then has it.
-    let mut killed = running(&world, &["run", "--slug", "left"]);
-    signal(&killed, Signal::KILL);
-    drop(killed.stdin.take());
-    end(killed);
+    let killed = running(&world, &["run", "--slug", "left"]);
+    kill(killed);
     world
         .crabbox(&["run", "--id", "left", "--", "true"])
         .exits(0);
@@ -153,10 +172,8 @@ fn what_stays_after_a_failure_is_not_taken_for_left_behind() {
 #[test]
 fn a_clone_of_a_run_that_was_killed_stays() {
     let world = World::new();
-    let mut killed = running(&world, &["run", "--docker-sandbox-clone"]);
-    signal(&killed, Signal::KILL);
-    drop(killed.stdin.take());
-    end(killed);
+    let killed = running(&world, &["run", "--docker-sandbox-clone"]);
+    kill(killed);
     world.crabbox(&["run", "--", "true"]).exits(0);
     world.crabbox(&["cleanup"]).exits(0);
     assert_eq!(world.sandboxes().len(), 1);
@@ -166,11 +183,8 @@ fn a_clone_of_a_run_that_was_killed_stays() {
 #[test]
 fn a_sandbox_that_is_made_after_its_maker_died_is_not_lost() {
     let world = World::new();
-    let mut gate = world.gate("create", "before");
-    let child = world.spawn(&["warmup", "--slug", "late"]);
-    gate.wait();
-    signal(&child, Signal::KILL);
-    end(child);
+    let (mut gate, child) = making(&world, "before", &["warmup", "--slug", "late"]);
+    end_by(child, Signal::KILL);
     world.behave_well("gate-create");
     // The next one comes while `sbx create` still runs.
     world.crabbox(&["run", "--", "true"]).exits(0);
@@ -203,9 +217,7 @@ fn a_create_that_fails_half_way_is_undone() {
 #[test]
 fn a_create_that_is_killed_is_undone() {
     let world = World::new();
-    let mut gate = world.gate("create", "after");
-    let child = world.spawn(&["run", "--", "true"]);
-    gate.wait();
+    let (_gate, child) = making(&world, "after", &["run", "--", "true"]);
     let pid = world.events("call")[0]["pid"].as_i64().unwrap();
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::KILL).unwrap();
@@ -230,8 +242,7 @@ fn ctrl_c_stops_the_command_releases_and_exits_130() {
     let mut pid = [0; 16];
     let read = out.read(&mut pid).unwrap();
     let pid = std::str::from_utf8(&pid[..read]).unwrap().trim().to_owned();
-    signal(&child, Signal::INT);
-    let ran = end(child).exits(130);
+    let ran = end_by(child, Signal::INT).exits(130);
     assert_eq!(ran.last(), "canceled: interrupted");
     assert!(
         !std::path::Path::new(&format!("/proc/{pid}")).exists(),
@@ -254,11 +265,8 @@ fn ctrl_c_stops_the_command_releases_and_exits_130() {
 fn ctrl_c_during_create_leaves_nothing() {
     let world = World::new();
     for when in ["before", "after"] {
-        let mut gate = world.gate("create", when);
-        let child = world.spawn(&["run", "--", "true"]);
-        gate.wait();
-        signal(&child, Signal::INT);
-        let ran = end(child).exits(130);
+        let (_gate, child) = making(&world, when, &["run", "--", "true"]);
+        let ran = end_by(child, Signal::INT).exits(130);
         assert_eq!(world.count("exec"), 0, "{}", ran.err);
         world.is_clean();
         std::fs::remove_file(world.path("engine/gate-create.reached")).unwrap();
@@ -271,18 +279,7 @@ fn ctrl_c_during_create_leaves_nothing() {
 fn ctrl_c_keeps_what_the_run_did_not_make() {
     let world = World::new();
     let lease = world.warm("kept");
-    let mut child = world.spawn(&[
-        "run",
-        "--id",
-        "kept",
-        "--",
-        "sh",
-        "-c",
-        "echo; exec sleep 1000",
-    ]);
-    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
-    signal(&child, Signal::INT);
-    end(child).exits(130);
+    end_by(going_on(&world, "kept"), Signal::INT).exits(130);
     assert_eq!(world.claim_names(), [lease]);
     assert_eq!(
         world
@@ -331,24 +328,14 @@ fn a_stop_waits_for_a_run() {
 fn two_runs_share_a_lease() {
     let world = World::new();
     world.warm("shared");
-    let mut run = world.spawn(&[
-        "run",
-        "--id",
-        "shared",
-        "--",
-        "sh",
-        "-c",
-        "echo; exec sleep 1000",
-    ]);
-    run.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    let run = going_on(&world, "shared");
     assert_eq!(
         world
             .crabbox(&["run", "--id", "shared", "--", "echo", "x"])
             .ok(),
         "x\n"
     );
-    signal(&run, Signal::TERM);
-    end(run).exits(130);
+    end_by(run, Signal::TERM).exits(130);
 }
 
 #[test]
@@ -370,16 +357,7 @@ fn a_release_that_fails_changes_no_exit_code_and_is_told() {
 fn a_lease_in_use_is_not_cleaned_up() {
     let world = World::new();
     let lease = world.warm("busy");
-    let mut run = world.spawn(&[
-        "run",
-        "--id",
-        "busy",
-        "--",
-        "sh",
-        "-c",
-        "echo; exec sleep 1000",
-    ]);
-    run.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    let run = going_on(&world, "busy");
     world.age(&lease);
     let ran = world.crabbox(&["cleanup"]).exits(0);
     assert!(
@@ -389,8 +367,7 @@ fn a_lease_in_use_is_not_cleaned_up() {
         ran.out
     );
     assert_eq!(world.claim_names(), [lease]);
-    signal(&run, Signal::INT);
-    end(run).exits(130);
+    end_by(run, Signal::INT).exits(130);
 }
 
 #[test]
@@ -400,7 +377,6 @@ fn an_engine_that_hangs_is_given_up_when_the_user_says_so() {
     let mut gate = world.gate("ls", "before");
     let child = world.spawn(&["stop", "a"]);
     gate.wait();
-    signal(&child, Signal::INT);
-    end(child).exits(130);
+    end_by(child, Signal::INT).exits(130);
     assert_eq!(world.claim_names().len(), 1);
 }

@@ -56,13 +56,7 @@ fn row_01_fresh_local_cli_build() {
 #[test]
 fn row_02_provider_discovery() {
     let world = World::without_sbx();
-    let all = world.crabbox(&["providers", "--json"]).exits(0).json();
-    let docker = all
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|one| one["provider"] == "docker-sandbox")
-        .unwrap();
+    let docker = world.docker_sandbox();
     assert_eq!(docker["family"], "docker-sandbox");
     assert_eq!(docker["kind"], "delegated-run");
     assert_eq!(docker["targets"], json!(["linux"]));

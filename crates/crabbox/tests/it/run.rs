@@ -145,12 +145,7 @@ fn codes_are_mirrored() {
 
 #[test]
 fn our_engine_says_who_ended_the_command() {
-    let world = World::new();
-    world.behave("own", "yes");
-    world.behave(
-        "version",
-        "client: v0.1.0\nserver: v0.1.0\ncontract: 0.31.3 0.39",
-    );
+    let world = World::of_our_engine();
     world.warm("a");
     world
         .crabbox(&["run", "--id", "a", "--", "sh", "-c", "exit 125"])

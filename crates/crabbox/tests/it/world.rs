@@ -57,6 +57,17 @@ impl World {
         world
     }
 
+    /// With a stand-in for our own engine, which knows more than the original.
+    pub(crate) fn of_our_engine() -> Self {
+        let world = Self::new();
+        world.behave("own", "yes");
+        world.behave(
+            "version",
+            "client: v0.1.0\nserver: v0.1.0\ncontract: 0.31.3 0.39",
+        );
+        world
+    }
+
     /// With nothing to make sandboxes with.
     pub(crate) fn without_sbx() -> Self {
         let dir = tempfile::Builder::new()
@@ -190,6 +201,16 @@ impl World {
     pub(crate) fn warm(&self, slug: &str) -> String {
         let ran = self.crabbox(&["warmup", "--slug", slug, "--json"]).exits(0);
         ran.json()["leaseId"].as_str().unwrap().to_owned()
+    }
+
+    /// What discovery says about docker-sandbox.
+    #[track_caller]
+    pub(crate) fn docker_sandbox(&self) -> Value {
+        let all = self.crabbox(&["providers", "--json"]).exits(0).json();
+        let mut all = all.as_array().unwrap().iter();
+        all.find(|one| one["provider"] == "docker-sandbox")
+            .unwrap()
+            .clone()
     }
 
     // The stand-in.
