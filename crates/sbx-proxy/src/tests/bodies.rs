@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::origin::{head, ok, say};
+use super::origin::{answers, ok, say};
 use super::world::{Client, World, exactly, rest, soon};
 
 const LARGE: usize = 50 << 20;
@@ -14,31 +14,21 @@ fn request(method: &str, headers: &str) -> String {
     format!("{method} http://one.test/ HTTP/1.1\r\nHost: one.test\r\n{headers}\r\n")
 }
 
-/// A request that arrived at its origin.
-async fn asked(world: &World, request: &str) -> (Client, TcpStream) {
-    let mut client = world.forward().await;
-    client.send(request).await;
-    let mut origin = world.arrives().await;
-    head(&mut origin).await;
-    (client, origin)
-}
-
 /// The connection still works.
 async fn goes_on(mut client: Client, mut origin: TcpStream) {
     client.send(request("GET", "")).await;
-    head(&mut origin).await;
-    say(&mut origin, ok("more")).await;
-    client.hears(&ok("more")).await;
+    answers(&mut origin, &mut client, "more").await;
 }
 
 #[tokio::test]
 async fn chunks_and_trailers_pass_untouched() {
     let world = World::new(&["allow one.test"]).await;
-    let (mut client, mut origin) = asked(
-        &world,
-        &request("POST", "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n"),
-    )
-    .await;
+    let (mut client, mut origin) = world
+        .request(request(
+            "POST",
+            "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n",
+        ))
+        .await;
     let chunks = "5;ext=1\r\nhello\r\n1\r\n \r\n0\r\nX-Sum: 12\r\n\r\n";
     for byte in chunks.as_bytes().chunks(3) {
         client.send(byte).await;
@@ -54,7 +44,7 @@ async fn chunks_and_trailers_pass_untouched() {
 async fn a_client_that_waits_to_be_asked_for_the_body() {
     let world = World::new(&["allow one.test"]).await;
     let expecting = request("PUT", "Expect: 100-continue\r\nContent-Length: 4\r\n");
-    let (mut client, mut origin) = asked(&world, &expecting).await;
+    let (mut client, mut origin) = world.request(&expecting).await;
     let go_on = "HTTP/1.1 100 Continue\r\n\r\n";
     say(&mut origin, go_on).await;
     client.hears(go_on).await;
@@ -73,7 +63,7 @@ async fn a_client_that_waits_to_be_asked_for_the_body() {
     );
     goes_on(client, origin).await;
     // One that is not wanted is not sent, and then nobody knows where the next request begins.
-    let (mut client, mut origin) = asked(&world, &expecting).await;
+    let (mut client, mut origin) = world.request(&expecting).await;
     say(&mut origin, "HTTP/1.1 417 No\r\nContent-Length: 0\r\n\r\n").await;
     assert_eq!(
         client.rest().await,
@@ -97,7 +87,7 @@ async fn responses_without_a_body() {
             "HTTP/1.1 304 Not Modified\r\nContent-Length: 1000\r\n\r\n",
         ),
     ] {
-        let (mut client, mut origin) = asked(&world, &request(method, "")).await;
+        let (mut client, mut origin) = world.request(request(method, "")).await;
         say(&mut origin, response).await;
         client.hears(response).await;
         goes_on(client, origin).await;
@@ -107,34 +97,29 @@ async fn responses_without_a_body() {
 #[tokio::test]
 async fn a_response_that_ends_with_its_connection() {
     let world = World::new(&["allow one.test"]).await;
-    let (mut client, mut origin) = asked(&world, &request("GET", "")).await;
+    let (mut client, mut origin) = world.request(request("GET", "")).await;
     let response = "HTTP/1.1 200 OK\r\n\r\nuntil the end";
     say(&mut origin, response).await;
     client.hears(response).await;
     drop(origin);
     assert_eq!(client.rest().await, "");
     // When it breaks instead, the client must not take that for the end.
-    let (mut client, mut origin) = asked(&world, &request("GET", "")).await;
+    let (mut client, mut origin) = world.request(request("GET", "")).await;
     say(&mut origin, response).await;
     client.hears(response).await;
     rustix::net::sockopt::set_socket_linger(&origin, Some(Duration::ZERO)).unwrap();
     drop(origin);
     client.is_reset().await;
     client.leave().await;
-    assert!(
-        world
-            .last_line()
-            .error
-            .unwrap()
-            .starts_with("the origin broke off")
-    );
+    assert!(world.last_error().starts_with("the origin broke off"));
 }
 
 #[tokio::test]
 async fn events_arrive_one_by_one() {
     let world = World::new(&["allow one.test"]).await;
-    let (mut client, mut origin) =
-        asked(&world, &request("GET", "Accept: text/event-stream\r\n")).await;
+    let (mut client, mut origin) = world
+        .request(request("GET", "Accept: text/event-stream\r\n"))
+        .await;
     let begin = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n";
     say(
         &mut origin,
@@ -157,7 +142,7 @@ async fn events_arrive_one_by_one() {
 async fn an_answer_before_the_whole_question() {
     let world = World::new(&["allow one.test"]).await;
     let large = request("POST", &format!("Content-Length: {LARGE}\r\n"));
-    let (mut client, mut origin) = asked(&world, &large).await;
+    let (mut client, mut origin) = world.request(&large).await;
     client.send(vec![b'x'; 1 << 20]).await;
     let no = "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno";
     say(&mut origin, no).await;
@@ -182,7 +167,7 @@ async fn an_answer_before_the_whole_question() {
 async fn a_body_that_nobody_read_is_no_request() {
     let world = World::new(&["allow one.test", "allow two.test"]).await;
     let large = request("POST", &format!("Content-Length: {LARGE}\r\n"));
-    let (mut client, mut origin) = asked(&world, &large).await;
+    let (mut client, mut origin) = world.request(&large).await;
     say(&mut origin, ok("done")).await;
     rustix::net::sockopt::set_socket_linger(&origin, Some(Duration::ZERO)).unwrap();
     drop(origin);
@@ -211,19 +196,13 @@ async fn a_body_that_nobody_read_is_no_request() {
 async fn a_body_that_is_cut_short_is_not_completed() {
     let world = World::new(&["allow one.test"]).await;
     for framing in ["Content-Length: 10\r\n", "Transfer-Encoding: chunked\r\n"] {
-        let (mut client, mut origin) = asked(&world, &request("POST", framing)).await;
+        let (mut client, mut origin) = world.request(request("POST", framing)).await;
         client.send("5\r\nab").await;
         assert_eq!(exactly(&mut origin, 5).await, "5\r\nab");
         client.stream.shutdown().await.unwrap();
         assert_eq!(rest(&mut origin).await, "");
         client.leave().await;
-        assert!(
-            world
-                .last_line()
-                .error
-                .unwrap()
-                .starts_with("the client left")
-        );
+        assert!(world.last_error().starts_with("the client left"));
     }
 }
 
@@ -231,7 +210,7 @@ async fn a_body_that_is_cut_short_is_not_completed() {
 async fn large_bodies_in_both_directions() {
     let world = World::new(&["allow one.test"]).await;
     let large = request("POST", &format!("Content-Length: {LARGE}\r\n"));
-    let (mut client, mut origin) = asked(&world, &large).await;
+    let (mut client, mut origin) = world.request(&large).await;
     let piece: Vec<u8> = (0..1 << 20).map(|n: usize| (n % 251) as u8).collect();
     let piece = piece.as_slice();
     let upload = async {
@@ -288,7 +267,7 @@ async fn taken(speaker: &mut TcpStream) -> usize {
 #[tokio::test]
 async fn who_reads_slowly_is_not_read_ahead_for() {
     let world = World::new(&["allow one.test"]).await;
-    let (mut client, mut origin) = asked(&world, &request("GET", "")).await;
+    let (mut client, mut origin) = world.request(request("GET", "")).await;
     say(
         &mut origin,
         format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n"),
@@ -302,12 +281,7 @@ async fn who_reads_slowly_is_not_read_ahead_for() {
     }
     assert!(taken(&mut origin).await < (1 << 20), "after {before}");
     // The same with a tunnel, in the other direction.
-    let mut client = world.forward().await;
-    client
-        .send("CONNECT one.test:443 HTTP/1.1\r\nHost: one.test\r\n\r\n")
-        .await;
-    client.until("\r\n\r\n").await;
-    let _origin = world.arrives().await;
+    let (mut client, _origin) = world.tunnel("one.test").await;
     taken(&mut client.stream).await;
 }
 
@@ -322,8 +296,9 @@ async fn chunks_that_make_no_sense_are_refused() {
         "ffffffffffffffffff\r\n",
         "0\r\nX\r\n\r\n",
     ] {
-        let (mut client, mut origin) =
-            asked(&world, &request("POST", "Transfer-Encoding: chunked\r\n")).await;
+        let (mut client, mut origin) = world
+            .request(request("POST", "Transfer-Encoding: chunked\r\n"))
+            .await;
         client.send("2\r\nok\r\n").await;
         assert_eq!(exactly(&mut origin, 7).await, "2\r\nok\r\n");
         client.send(bad).await;
@@ -331,7 +306,7 @@ async fn chunks_that_make_no_sense_are_refused() {
         assert!(answer.starts_with("HTTP/1.1 400 "), "{bad:?}: {answer}");
         assert_eq!(rest(&mut origin).await, "", "{bad:?}");
         client.leave().await;
-        let error = world.last_line().error.unwrap();
+        let error = world.last_error();
         assert!(error.contains("body of the request is refused"), "{error}");
     }
 }

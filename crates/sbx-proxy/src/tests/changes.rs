@@ -7,8 +7,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use super::entrances::hello;
-use super::origin::{head, ok, say};
-use super::world::{Client, World, exactly, rules, soon};
+use super::origin::{answers, ok, say};
+use super::world::{Client, World, exactly, get, rules, soon};
 use crate::audit::Outcome;
 
 const BOTH: &[&str] = &["allow one.test", "allow two.test"];
@@ -38,14 +38,7 @@ async fn is_cut(world: &World, mut client: Client, mut origin: TcpStream, reason
 }
 
 async fn connected(world: &World, host: &str) -> (Client, TcpStream) {
-    let mut client = world.forward().await;
-    client
-        .send(format!(
-            "CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n"
-        ))
-        .await;
-    client.until("\r\n\r\n").await;
-    let mut origin = world.arrives().await;
+    let (mut client, mut origin) = world.tunnel(host).await;
     works(&mut client, &mut origin).await;
     (client, origin)
 }
@@ -74,12 +67,9 @@ async fn transparent(world: &World) -> (Client, TcpStream) {
 
 /// In the middle of both bodies.
 async fn exchanging(world: &World) -> (Client, TcpStream) {
-    let mut client = world.forward().await;
     let request =
         "POST http://one.test/ HTTP/1.1\r\nHost: one.test\r\nContent-Length: 1000\r\n\r\n";
-    client.send(request).await;
-    let mut origin = world.arrives().await;
-    head(&mut origin).await;
+    let (mut client, mut origin) = world.request(request).await;
     say(
         &mut origin,
         "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
@@ -128,19 +118,13 @@ async fn what_is_denied_is_cut_and_the_rest_stays() {
 #[tokio::test]
 async fn a_new_rule_counts_from_the_next_request() {
     let world = World::new(&["allow one.test"]).await;
-    let get = |host: &str| format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    let mut client = world.forward().await;
-    client.send(get("one.test")).await;
-    let mut origin = world.arrives().await;
-    head(&mut origin).await;
+    let (mut client, mut origin) = world.request(get("one.test")).await;
     say(&mut origin, ok("1")).await;
     client.hears(&ok("1")).await;
     world.set(BOTH);
     client.send(get("two.test")).await;
     let mut origin = world.arrives().await;
-    head(&mut origin).await;
-    say(&mut origin, ok("2")).await;
-    client.hears(&ok("2")).await;
+    answers(&mut origin, &mut client, "2").await;
     // And a denial too, though the connection is kept and nothing is going on.
     world.set(&["allow one.test"]);
     client.send(get("two.test")).await;
@@ -164,9 +148,7 @@ async fn a_rule_that_ends_by_itself_cuts_what_it_allowed() {
     assert!(started.elapsed() < Duration::from_secs(20));
     works(&mut other, &mut other_origin).await;
     let mut client = world.forward().await;
-    client
-        .send("GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n")
-        .await;
+    client.send(get("one.test")).await;
     assert!(client.rest().await.starts_with("HTTP/1.1 403 "));
 }
 
@@ -185,23 +167,12 @@ async fn a_tunnel_that_may_carry_anything_is_cut_when_it_no_longer_may() {
     world.set(&["allow-web **"]);
     is_cut(&world, client, origin, "default deny").await;
     // A new one may carry what the rule is about.
-    let mut client = world.forward().await;
-    client
-        .send("CONNECT one.test:443 HTTP/1.1\r\nHost: one.test:443\r\n\r\n")
-        .await;
-    client.until("\r\n\r\n").await;
-    let origin = world.arrives().await;
+    let (mut client, origin) = world.tunnel("one.test").await;
     client.send("SSH-2.0-x\r\n").await;
     assert_eq!(client.rest().await, "");
     super::origin::hears_nothing(origin).await;
     client.leave().await;
-    assert!(
-        world
-            .last_line()
-            .error
-            .unwrap()
-            .contains("HTTP and HTTPS only")
-    );
+    assert!(world.last_error().contains("HTTP and HTTPS only"));
 }
 
 /// Whoever never stops sending does not keep the change from being heard.
@@ -236,5 +207,5 @@ async fn a_torrent_is_cut_too() {
     soon(client.served).await.unwrap();
     torrent.join().unwrap();
     drain.join().unwrap();
-    assert!(world.last_line().error.unwrap().starts_with("cut: "));
+    assert!(world.last_error().starts_with("cut: "));
 }

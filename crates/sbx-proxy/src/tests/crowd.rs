@@ -6,7 +6,7 @@ use sbx_proto::net::{GATEWAY_V4, PROXY_PORT};
 use tokio::io::AsyncReadExt;
 
 use super::origin::{head, ok, say};
-use super::world::{Client, World, exactly, rules, soon};
+use super::world::{World, exactly, get, rules, soon};
 use crate::audit::Outcome;
 
 const MANY: usize = 10_000;
@@ -16,20 +16,10 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-async fn tunnel(world: &World) -> (Client, tokio::net::TcpStream) {
-    let mut client = world.forward().await;
-    client
-        .send("CONNECT one.test:443 HTTP/1.1\r\nHost: one.test:443\r\n\r\n")
-        .await;
-    client.until("\r\n\r\n").await;
-    let origin = world.arrives().await;
-    (client, origin)
-}
-
 #[tokio::test]
 async fn who_waits_longest_makes_room_and_the_busy_stay() {
     let world = World::with(rules(&["allow one.test"]), ROOM).await;
-    let (mut busy, mut origin) = tunnel(&world).await;
+    let (mut busy, mut origin) = world.tunnel("one.test").await;
     let before = descriptors();
     let proxy = SocketAddr::from((GATEWAY_V4, PROXY_PORT));
     let mut open = std::collections::VecDeque::new();
@@ -71,8 +61,8 @@ async fn who_waits_longest_makes_room_and_the_busy_stay() {
 #[tokio::test]
 async fn when_all_are_busy_the_next_is_turned_away() {
     let world = World::with(rules(&["allow one.test"]), 2).await;
-    let (first, _origin) = tunnel(&world).await;
-    let (_second, _other) = tunnel(&world).await;
+    let (first, _origin) = world.tunnel("one.test").await;
+    let (_second, _other) = world.tunnel("one.test").await;
     let proxy = SocketAddr::from((GATEWAY_V4, PROXY_PORT));
     assert!(world.client(proxy).await.is_none());
     let line = world.last_line();
@@ -82,7 +72,7 @@ async fn when_all_are_busy_the_next_is_turned_away() {
     );
     drop(_origin);
     first.leave().await;
-    tunnel(&world).await;
+    world.tunnel("one.test").await;
 }
 
 #[tokio::test]
@@ -90,12 +80,7 @@ async fn a_connection_between_two_requests_makes_room() {
     let world = World::with(rules(&["allow one.test"]), 2).await;
     let mut kept = Vec::new();
     for _ in 0..5 {
-        let mut client = world.forward().await;
-        client
-            .send("GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n")
-            .await;
-        let mut origin = world.arrives().await;
-        head(&mut origin).await;
+        let (mut client, mut origin) = world.request(get("one.test")).await;
         say(&mut origin, ok("")).await;
         client.hears(&ok("")).await;
         kept.push((client, origin));
@@ -106,9 +91,7 @@ async fn a_connection_between_two_requests_makes_room() {
         .count();
     assert_eq!(gone, 3);
     let (client, origin) = &mut kept[4];
-    client
-        .send("GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n")
-        .await;
+    client.send(get("one.test")).await;
     head(origin).await;
 }
 

@@ -2,13 +2,9 @@
 
 use tokio::io::AsyncWriteExt;
 
-use super::origin::{head, ok, say};
-use super::world::{World, exactly, rest};
+use super::origin::{answers, head, ok, say};
+use super::world::{World, exactly, get, rest};
 use crate::audit::{Entrance, Outcome, Via};
-
-fn get(host: &str) -> String {
-    format!("GET http://{host}/x HTTP/1.1\r\nHost: {host}\r\n\r\n")
-}
 
 #[tokio::test]
 async fn each_request_on_a_connection_is_judged_by_itself() {
@@ -28,15 +24,11 @@ async fn each_request_on_a_connection_is_judged_by_itself() {
     };
     // The same origin again: the same connection.
     client.send(get("one.test")).await;
-    head(&mut first).await;
-    say(&mut first, ok("2")).await;
-    client.hears(&ok("2")).await;
+    answers(&mut first, &mut client, "2").await;
     // Another one: another connection.
     client.send(get("a.wild.test")).await;
     let mut second = world.arrives().await;
-    head(&mut second).await;
-    say(&mut second, ok("3")).await;
-    client.hears(&ok("3")).await;
+    answers(&mut second, &mut client, "3").await;
     client.send(get("b.wild.test")).await;
     let denied = client.rest().await;
     assert!(denied.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{denied}");
@@ -78,14 +70,10 @@ async fn pipelined_requests_are_answered_in_order() {
     client.stream.shutdown().await.unwrap();
     let mut one = world.arrives().await;
     for answer in ["1", "2"] {
-        head(&mut one).await;
-        say(&mut one, ok(answer)).await;
-        client.hears(&ok(answer)).await;
+        answers(&mut one, &mut client, answer).await;
     }
     let mut two = world.arrives().await;
-    head(&mut two).await;
-    say(&mut two, ok("3")).await;
-    client.hears(&ok("3")).await;
+    answers(&mut two, &mut client, "3").await;
     assert_eq!(client.rest().await, "");
     client.leave().await;
     assert_eq!(world.lines().len(), 3);
@@ -208,10 +196,7 @@ async fn an_origin_that_breaks_its_word() {
         "SSH-2.0-x\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
     ] {
-        let mut client = world.forward().await;
-        client.send(get("one.test")).await;
-        let mut origin = world.arrives().await;
-        head(&mut origin).await;
+        let (mut client, mut origin) = world.request(get("one.test")).await;
         say(&mut origin, nonsense).await;
         drop(origin);
         let answer = client.rest().await;
@@ -220,19 +205,10 @@ async fn an_origin_that_breaks_its_word() {
             "{nonsense:?}: {answer}"
         );
         client.leave().await;
-        assert!(
-            world
-                .last_line()
-                .error
-                .unwrap()
-                .starts_with("the origin failed")
-        );
+        assert!(world.last_error().starts_with("the origin failed"));
     }
     // Less than it promised: the client must be able to tell.
-    let mut client = world.forward().await;
-    client.send(get("one.test")).await;
-    let mut origin = world.arrives().await;
-    head(&mut origin).await;
+    let (mut client, mut origin) = world.request(get("one.test")).await;
     say(
         &mut origin,
         "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort",
@@ -245,10 +221,7 @@ async fn an_origin_that_breaks_its_word() {
 #[tokio::test]
 async fn an_origin_that_closes_what_was_kept() {
     let world = World::new(&["allow one.test"]).await;
-    let mut client = world.forward().await;
-    client.send(get("one.test")).await;
-    let mut origin = world.arrives().await;
-    head(&mut origin).await;
+    let (mut client, mut origin) = world.request(get("one.test")).await;
     say(&mut origin, ok("1")).await;
     client.hears(&ok("1")).await;
     // The request crossed the goodbye: the client need not know.
@@ -256,9 +229,7 @@ async fn an_origin_that_closes_what_was_kept() {
     head(&mut origin).await;
     drop(origin);
     let mut origin = world.arrives().await;
-    head(&mut origin).await;
-    say(&mut origin, ok("2")).await;
-    client.hears(&ok("2")).await;
+    answers(&mut origin, &mut client, "2").await;
     // What must not be said twice is not.
     let post = "POST http://one.test/ HTTP/1.1\r\nHost: one.test\r\nContent-Length: 2\r\n\r\nhi";
     client.send(post).await;

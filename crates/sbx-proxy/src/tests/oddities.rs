@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
 use super::origin::{head, ok, say};
-use super::world::{World, exactly, rest, rules};
+use super::world::{World, exactly, get, rest, rules};
 use crate::audit::{self, Outcome};
 use crate::ca::{self, Authority};
 use crate::{Outlet, Settings, Sockets, system_dial};
@@ -75,12 +75,7 @@ async fn a_trickle_has_the_same_deadline() {
 #[tokio::test]
 async fn a_kept_connection_is_not_kept_forever() {
     let world = World::new(&["allow one.test"]).await;
-    let mut client = world.forward().await;
-    client
-        .send("GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n")
-        .await;
-    let mut origin = world.arrives().await;
-    head(&mut origin).await;
+    let (mut client, mut origin) = world.request(get("one.test")).await;
     say(&mut origin, ok("")).await;
     client.hears(&ok("")).await;
     let waited = closed_after(&mut client).await.as_secs();
@@ -139,9 +134,7 @@ async fn who_breaks_off_is_noticed_by_the_other_side() {
 async fn a_client_that_has_said_everything_gets_its_answer() {
     let world = World::new(&["allow one.test"]).await;
     let mut client = world.forward().await;
-    client
-        .send("GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n")
-        .await;
+    client.send(get("one.test")).await;
     client.stream.shutdown().await.unwrap();
     let mut origin = world.arrives().await;
     head(&mut origin).await;
@@ -154,12 +147,7 @@ async fn a_client_that_has_said_everything_gets_its_answer() {
 #[tokio::test]
 async fn last_words_through_a_tunnel() {
     let world = World::new(&["allow one.test"]).await;
-    let mut client = world.forward().await;
-    client
-        .send("CONNECT one.test:443 HTTP/1.1\r\nHost: one.test:443\r\n\r\n")
-        .await;
-    client.until("\r\n\r\n").await;
-    let mut origin = world.arrives().await;
+    let (mut client, mut origin) = world.tunnel("one.test").await;
     client.send(vec![b'x'; 100_000]).await;
     exactly(&mut origin, 1000).await;
     let last: String = "last words ".repeat(1000);
@@ -174,12 +162,7 @@ async fn last_words_through_a_tunnel() {
 #[tokio::test]
 async fn long_connections_are_on_record_before_they_end() {
     let world = World::new(&["allow one.test"]).await;
-    let mut client = world.forward().await;
-    client
-        .send("CONNECT one.test:443 HTTP/1.1\r\nHost: one.test:443\r\n\r\n")
-        .await;
-    client.until("\r\n\r\n").await;
-    let mut origin = world.arrives().await;
+    let (mut client, mut origin) = world.tunnel("one.test").await;
     client.send("hello").await;
     assert_eq!(exactly(&mut origin, 5).await, "hello");
     tokio::time::pause();

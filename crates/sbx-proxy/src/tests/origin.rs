@@ -3,7 +3,7 @@
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::world::{rest, soon, until};
+use super::world::{Client, rest, soon, until};
 
 /// The next request head.
 pub(super) async fn head(origin: &mut TcpStream) -> String {
@@ -20,6 +20,13 @@ pub(super) fn ok(body: &str) -> String {
         "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// It hears the next request and answers, which the client hears.
+pub(super) async fn answers(origin: &mut TcpStream, client: &mut Client, body: &str) {
+    head(origin).await;
+    say(origin, ok(body)).await;
+    client.hears(&ok(body)).await;
 }
 
 /// Nothing (more) arrived, and nothing will.

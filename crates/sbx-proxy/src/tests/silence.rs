@@ -3,7 +3,7 @@
 use tokio::io::AsyncWriteExt;
 
 use super::entrances::hello;
-use super::origin::{head, hears_nothing, ok, say};
+use super::origin::{answers, hears_nothing, say};
 use super::resolving::lookup;
 use super::world::{World, exactly, rest};
 use crate::audit::{Outcome, Via};
@@ -62,7 +62,7 @@ async fn silence_is_no_way_around_a_name() {
         assert_eq!(client.rest().await, "");
         hears_nothing(origin).await;
         client.leave().await;
-        assert!(world.last_line().error.unwrap().starts_with("cut: "));
+        assert!(world.last_error().starts_with("cut: "));
     }
     let denied = world
         .lines()
@@ -103,9 +103,7 @@ async fn a_slow_client_is_served_by_what_it_says() {
         .await;
     let mut second = world.arrives().await;
     hears_nothing(origin).await;
-    head(&mut second).await;
-    say(&mut second, ok("")).await;
-    client.hears(&ok("")).await;
+    answers(&mut second, &mut client, "").await;
     client
         .send("GET / HTTP/1.1\r\nHost: two.test\r\n\r\n")
         .await;

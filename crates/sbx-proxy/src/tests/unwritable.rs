@@ -4,7 +4,7 @@ use std::fs::{self, File};
 
 use super::entrances::{binary, connect, hello};
 use super::resolving::lookup;
-use super::world::World;
+use super::world::{World, get};
 
 #[tokio::test]
 async fn nothing_goes_out_while_the_log_cannot_be_written() {
@@ -12,9 +12,7 @@ async fn nothing_goes_out_while_the_log_cannot_be_written() {
     fs::remove_dir_all(world.log_dir()).ok();
     File::create(world.log_dir()).unwrap();
     let mut client = world.forward().await;
-    client
-        .send("GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n")
-        .await;
+    client.send(get("one.test")).await;
     let answer = client.rest().await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.contains("hint: sbx diagnose"), "{answer}");
@@ -66,12 +64,7 @@ async fn a_log_that_is_removed_is_begun_again() {
 #[tokio::test]
 async fn what_was_open_when_the_log_broke_is_written_when_it_is_mended() {
     let world = World::new(&["allow **"]).await;
-    let mut client = world.forward().await;
-    client
-        .send("CONNECT one.test:443 HTTP/1.1\r\nHost: one.test:443\r\n\r\n")
-        .await;
-    client.until("\r\n\r\n").await;
-    let origin = world.arrives().await;
+    let (client, origin) = world.tunnel("one.test").await;
     fs::remove_dir_all(world.log_dir()).ok();
     File::create(world.log_dir()).unwrap();
     drop(origin);

@@ -3,7 +3,7 @@
 use tokio::io::AsyncWriteExt;
 
 use super::origin::{head, ok, say};
-use super::world::{World, exactly, rest};
+use super::world::{World, exactly, get, rest};
 
 const UPGRADE: &str = "Host: one.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -55,30 +55,19 @@ async fn websockets_speak_in_both_directions() {
 #[tokio::test]
 async fn an_upgrade_that_is_declined_is_a_response() {
     let world = World::new(&["allow one.test"]).await;
-    let mut client = world.forward().await;
-    client
-        .send(format!("GET http://one.test/ws HTTP/1.1\r\n{UPGRADE}"))
-        .await;
-    let mut origin = world.arrives().await;
-    head(&mut origin).await;
+    let request = format!("GET http://one.test/ws HTTP/1.1\r\n{UPGRADE}");
+    let (mut client, mut origin) = world.request(request).await;
     say(&mut origin, ok("no")).await;
     client.hears(&ok("no")).await;
     // The next request is judged.
-    client
-        .send("GET http://two.test/ HTTP/1.1\r\nHost: two.test\r\n\r\n")
-        .await;
+    client.send(get("two.test")).await;
     assert!(client.rest().await.starts_with("HTTP/1.1 403 "));
 }
 
 #[tokio::test]
 async fn a_change_that_nobody_asked_for_is_not_believed() {
     let world = World::new(&["allow one.test"]).await;
-    let mut client = world.forward().await;
-    client
-        .send("GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n")
-        .await;
-    let mut origin = world.arrives().await;
-    head(&mut origin).await;
+    let (mut client, mut origin) = world.request(get("one.test")).await;
     say(&mut origin, SWITCHED).await;
     assert!(client.rest().await.starts_with("HTTP/1.1 502 "));
     assert_eq!(rest(&mut origin).await, "");

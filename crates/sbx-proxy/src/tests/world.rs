@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::origin::head;
 use crate::audit::{self, Line};
 use crate::ca::{self, Authority};
 use crate::outlet::{Settings, Shared, admit, route};
@@ -30,6 +31,11 @@ pub(super) async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(HANGS, work)
         .await
         .expect("it does not end")
+}
+
+/// A request for a proxy.
+pub(super) fn get(host: &str) -> String {
+    format!("GET http://{host}/x HTTP/1.1\r\nHost: {host}\r\n\r\n")
 }
 
 /// `allow PATTERN`, `deny PATTERN` or `allow-web PATTERN`; rules are called r0, r1, ...
@@ -179,6 +185,11 @@ impl World {
         self.lines().pop().expect("nothing is on record")
     }
 
+    /// What went wrong with the last connection on record.
+    pub(super) fn last_error(&self) -> String {
+        self.last_line().error.expect("nothing went wrong")
+    }
+
     /// A client of the proxy.
     pub(super) async fn forward(&self) -> Client {
         let proxy = SocketAddr::from((GATEWAY_V4, PROXY_PORT));
@@ -189,6 +200,27 @@ impl World {
     pub(super) async fn transparent(&self, dialled: &str) -> Client {
         let dialled = dialled.parse().unwrap();
         self.client(dialled).await.expect("there is room")
+    }
+
+    /// A request to the proxy, whose head has arrived at its origin.
+    pub(super) async fn request(&self, request: impl AsRef<[u8]>) -> (Client, TcpStream) {
+        let mut client = self.forward().await;
+        client.send(request).await;
+        let mut origin = self.arrives().await;
+        head(&mut origin).await;
+        (client, origin)
+    }
+
+    /// A tunnel through the proxy to its port 443.
+    pub(super) async fn tunnel(&self, host: &str) -> (Client, TcpStream) {
+        let mut client = self.forward().await;
+        client
+            .send(format!(
+                "CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n"
+            ))
+            .await;
+        client.until("\r\n\r\n").await;
+        (client, self.arrives().await)
     }
 
     pub(super) async fn client(&self, dialled: SocketAddr) -> Option<Client> {
