@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::run;
+use super::{run, sbx};
 use crate::ModeTest;
 use crate::harness::World;
 
@@ -57,7 +57,7 @@ fn planted_git(world: &'static World) {
         !marker.exists(),
         "a program of the workspace was run on the host"
     );
-    run(&mut world.sbx(["rm", "--force", &name]), b"").ok();
+    sbx(world, &["rm", "--force", &name]).ok();
 }
 
 fn hostile_repository(world: &'static World) {
@@ -84,7 +84,7 @@ fn hostile_repository(world: &'static World) {
     let name = world.name("repo");
     create(world, &name, &workspace, "/usr/bin:/bin").ok();
     assert_eq!(identity(&name), "Repo Name");
-    run(&mut world.sbx(["rm", "--force", &name]), b"").ok();
+    sbx(world, &["rm", "--force", &name]).ok();
     assert!(!marker.exists());
     // One that is a pipe, which nobody writes to, is none.
     fs::remove_file(&config).unwrap();
@@ -94,5 +94,5 @@ fn hostile_repository(world: &'static World) {
     create(world, &name, &workspace, "/usr/bin:/bin").ok();
     assert!(before.elapsed() < Duration::from_secs(30), "it waited");
     assert_eq!(identity(&name), "");
-    run(&mut world.sbx(["rm", "--force", &name]), b"").ok();
+    sbx(world, &["rm", "--force", &name]).ok();
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Guarded, PYTHON, run, script};
+use super::{Guarded, PYTHON, sbx, script};
 use crate::ModeTest;
 use crate::harness::{World, eventually};
 
@@ -77,8 +77,8 @@ while True:
         }
         eventually("the client's end", || child.try_wait().unwrap());
     }
-    run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
+    sbx(&world, &["stop", &sandbox.name]).ok();
     assert_eq!(world.status(&sandbox.name), "stopped");
     assert_eq!(sandbox.sh("echo again").ok(), "again");
-    run(&mut world.sbx(["rm", "--force", &sandbox.name]), b"").ok();
+    sbx(&world, &["rm", "--force", &sandbox.name]).ok();
 }

@@ -78,15 +78,15 @@ print('ended', True)
         "40 programs that wait keep everybody else from an answer"
     );
     // What they waited for does not outlive them in the way of others.
-    super::run(
-        &mut world.sbx([
+    super::sbx(
+        world,
+        &[
             "exec",
             &sandbox.name,
             "sh",
             "-c",
             "touch /tmp/p && chmod 4755 /tmp/p",
-        ]),
-        b"",
+        ],
     )
     .ok();
     world.run(["stop", &sandbox.name]).ok();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
-use super::run;
+use super::{run, sbx};
 use crate::ModeTest;
 use crate::harness::World;
 
@@ -245,7 +245,7 @@ fn client(world: &'static World) {
         again: vec![],
     };
     let impostor = Impostor::listen(world, &socket, evil);
-    let ran = run(&mut world.sbx(["exec", &sandbox.name, "true"]), b"");
+    let ran = sbx(world, &["exec", &sandbox.name, "true"]);
     assert_eq!(ran.code, 125, "{ran:?}");
     assert!(
         ran.err.contains("evil") && !ran.err.contains(['\u{1b}', '\u{7}', '\u{9b}']),
@@ -291,9 +291,9 @@ fn daemon(shared: &'static World) {
             .join("exec.sock");
         let impostor = Impostor::listen(&world, &socket, speech);
         // Starts a daemon, which looks for its sandboxes.
-        let start = run(&mut world.sbx(["daemon", "start", "--detach"]), b"");
+        let start = sbx(&world, &["daemon", "start", "--detach"]);
         assert_eq!(start.code, 0, "{what}: {start:?}");
-        let listed = run(&mut world.sbx(["ls", "--json"]), b"").ok();
+        let listed = sbx(&world, &["ls", "--json"]).ok();
         assert!(listed.contains(&sandbox.name), "{what}: {listed}");
         assert!(impostor.served() > 0, "{what}: the daemon did not ask");
         let daemon: serde_json::Value =
@@ -310,15 +310,10 @@ fn daemon(shared: &'static World) {
         assert!(peak < 128 << 10, "{what}: {peak} KiB");
         drop(impostor);
         // It is of use again, at the latest when it has been stopped, and can be removed.
-        let echo = || {
-            run(
-                &mut world.sbx(["exec", &sandbox.name, "echo", "again"]),
-                b"",
-            )
-        };
+        let echo = || sbx(&world, &["exec", &sandbox.name, "echo", "again"]);
         let mut ran = echo();
         if ran.code != 0 {
-            let stopped = run(&mut world.sbx(["stop", &sandbox.name]), b"");
+            let stopped = sbx(&world, &["stop", &sandbox.name]);
             assert_eq!(
                 (ran.code, stopped.code),
                 (125, 0),
@@ -331,6 +326,6 @@ fn daemon(shared: &'static World) {
             (0, "again\n"),
             "{what}: {ran:?}"
         );
-        run(&mut world.sbx(["rm", "--force", &sandbox.name]), b"").ok();
+        sbx(&world, &["rm", "--force", &sandbox.name]).ok();
     }
 }

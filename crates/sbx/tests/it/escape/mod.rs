@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -39,7 +39,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::ModeTest;
-use crate::harness::{Ran, Sandbox, World};
+use crate::harness::{Ran, Sandbox, World, programs};
 
 pub(crate) const TESTS: &[&[ModeTest]] = &[
     accounts::TESTS,
@@ -166,6 +166,36 @@ fn on_host(world: &World, attack: &str, settings: &[(&str, &str)]) -> Said {
         world.command(PYTHON).arg("-"),
         &script(attack, settings),
     ))
+}
+
+/// Runs `sbx` to the end.
+#[track_caller]
+fn sbx(world: &World, args: &[&str]) -> Ran {
+    run(&mut world.sbx(args), b"")
+}
+
+/// A sandbox with these workspaces, which the test removes; its name.
+#[track_caller]
+fn create(world: &World, hint: &str, workspaces: &[&str]) -> String {
+    let name = world.name(hint);
+    let args = [&["create", "--name", &name, "shell"], workspaces].concat();
+    world.run(args).ok();
+    name
+}
+
+/// Steps of a shell as root, with mounts of their own: they end with their namespace, and that with the daemon. The
+/// steps are given `sbx`, the mode's user and group, to become them when everything is mounted, and `args`.
+#[track_caller]
+fn mounting(world: &World, steps: &str, args: &[&Path]) -> Said {
+    let mut command = world.command("unshare");
+    command
+        .uid(0)
+        .gid(0)
+        .args(["--mount", "sh", "-c", steps, "sh"])
+        .arg(programs().join("sbx"))
+        .args([world.uid.to_string(), world.gid.to_string()])
+        .args(args);
+    Said::from(run(&mut command, b""))
 }
 
 /// Runs to the end with something on stdin. A command that does not end in time is ended, and a failure.

@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 
-use super::{attack, run, script};
+use super::{attack, mounting, sbx, script};
 use crate::ModeTest;
-use crate::harness::{Mode, World, programs, tester_is_root};
+use crate::harness::{Mode, World, tester_is_root};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("a_mount_point_that_is_not_text_breaks_nothing", made_inside),
@@ -57,7 +56,7 @@ def own(prefix):
     }
     let seen = sandbox.sh("grep -c tmpfs /proc/self/mountinfo").ok();
     assert!(seen.parse::<u32>().unwrap() >= 1);
-    run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
+    sbx(world, &["stop", &sandbox.name]).ok();
     assert_eq!(sandbox.exec(["echo", "again"]).ok(), "again");
     assert_eq!(
         fs::metadata(sandbox.path("shared")).unwrap().mode() & 0o6000,
@@ -88,7 +87,6 @@ for number, place in enumerate((b'file', b'\\xff/file')):
             &[],
         ),
     );
-    // The mounts end with their namespace, and that with the daemon.
     let steps = "set -e; sbx=$1 user=$2 group=$3; shift 3
         mount --make-rprivate /; mount -t tmpfs -o mode=755 none \"$1\"
         below=$(printf '%s/\\377' \"$1\"); mkdir \"$below\"; mount -t tmpfs -o mode=755 none \"$below\"
@@ -99,16 +97,7 @@ for number, place in enumerate((b'file', b'\\xff/file')):
         as create -q --name box shell \"$1\"
         as exec -i box python3 - <\"$2\"
         find \"$1\" -perm /6000 -printf 'set_id ok\\n'";
-    // As root, who becomes the mode's user when everything is mounted.
-    let mut command = world.command("unshare");
-    command
-        .uid(0)
-        .gid(0)
-        .args(["--mount", "sh", "-c", steps, "sh"])
-        .arg(programs().join("sbx"))
-        .args([world.uid.to_string(), world.gid.to_string()])
-        .args([&place, &program]);
-    let said = super::Said::from(run(&mut command, b""));
+    let said = mounting(&world, steps, &[&place, &program]);
     for number in 0..2 {
         said.refused(&[
             (&format!("chmod_{number}"), &["EPERM"]),

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 
-use super::run;
+use super::sbx;
 use crate::ModeTest;
 use crate::harness::{Mode, Sandbox, World, eventually, tester_is_root};
 
@@ -44,7 +44,7 @@ fn given_back(world: &'static World) {
         // It is the agent's, who can use it, also after the next start.
         sandbox.sh("touch made && rm made").ok();
     }
-    run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
+    sbx(world, &["stop", &sandbox.name]).ok();
     assert_eq!(
         sandbox.sh("stat -c %u:%g .; touch made && rm made").ok(),
         "1000:1000"
@@ -74,7 +74,7 @@ fn other_owner(world: &'static World) {
         sandbox.kill_init();
         refused(&sandbox);
     } else {
-        run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
+        sbx(world, &["stop", &sandbox.name]).ok();
     }
     // Somebody outside does it: whoever that is, the record says who it was for.
     for (uid, gid) in [(65_534, 65_534), (65_534, world.gid), (world.uid, 65_534)] {
@@ -88,7 +88,7 @@ fn other_owner(world: &'static World) {
 
 #[track_caller]
 fn refused(sandbox: &Sandbox<'_>) {
-    let ran = run(&mut sandbox.world.sbx(["exec", &sandbox.name, "id"]), b"").fails(125);
+    let ran = sbx(sandbox.world, &["exec", &sandbox.name, "id"]).fails(125);
     assert!(ran.err.contains("has another owner"), "{ran:?}");
     assert_eq!(ran.out, "");
 }

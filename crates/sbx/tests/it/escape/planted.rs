@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use super::run;
+use super::{run, sbx};
 use crate::ModeTest;
 use crate::harness::World;
 
@@ -102,12 +102,12 @@ fn own_workspace(world: &'static World) {
             secret.display()
         ))
         .ok();
-        run(&mut world.sbx(["stop", &name]), b"").ok();
+        sbx(world, &["stop", &name]).ok();
         let seen = hunt(world, &name, &home);
         assert!(!seen.contains("host secret"), "{seen}");
         assert!(!seen.contains(secret.to_str().unwrap()), "{seen}");
     }
-    run(&mut world.sbx(["rm", "--force", &name]), b"").ok();
+    sbx(world, &["rm", "--force", &name]).ok();
 }
 
 fn another_workspace(world: &'static World) {
@@ -131,10 +131,10 @@ fn another_workspace(world: &'static World) {
             home.join("private").display()
         ))
         .ok();
-    run(&mut world.sbx(["stop", &name]), b"").ok();
+    sbx(world, &["stop", &name]).ok();
     let seen = hunt(world, &name, &home);
     assert!(!seen.contains("host secret"), "{seen}");
-    run(&mut world.sbx(["rm", "--force", &name]), b"").ok();
+    sbx(world, &["rm", "--force", &name]).ok();
 }
 
 /// Even where the caller's own PATH leads there.
@@ -172,10 +172,10 @@ fn secrets(world: &'static World) {
     // It has to be what it was: the caller's own link leads elsewhere now.
     fs::rename(&tools, home.join("elsewhere")).unwrap();
     symlink(home.join("private"), &tools).unwrap();
-    run(&mut world.sbx(["stop", &name]), b"").ok();
+    sbx(world, &["stop", &name]).ok();
     let seen = hunt(world, &name, &home);
     assert!(!seen.contains("host secret"), "{seen}");
     let warnings = world.inspect(&name)["warnings"].to_string();
     assert!(warnings.contains("leads elsewhere"), "{warnings}");
-    run(&mut world.sbx(["rm", "--force", &name]), b"").ok();
+    sbx(world, &["rm", "--force", &name]).ok();
 }

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use super::{Guarded, attack, finish, on_host, run, script};
+use super::{Guarded, attack, finish, on_host, run, sbx, script};
 use crate::ModeTest;
 use crate::harness::{World, eventually};
 
@@ -202,7 +202,7 @@ fn spare(world: &'static World) {
         assert_eq!(sandbox.exec(["echo", signal]).ok(), signal);
         assert_eq!(sandbox.exec(["echo", signal]).ok(), signal);
     }
-    run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
+    sbx(world, &["stop", &sandbox.name]).ok();
 }
 
 fn descriptors(world: &'static World) {

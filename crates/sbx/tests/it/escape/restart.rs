@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::{fingerprint, run};
+use super::{create, fingerprint, run, sbx};
 use crate::ModeTest;
-use crate::harness::{Ran, Sandbox, World};
+use crate::harness::{Ran, World};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -31,14 +31,6 @@ pub(crate) const TESTS: &[ModeTest] = &[
     ),
     ("users_in_a_hostile_passwd_stay_inside", hostile_passwd),
 ];
-
-fn sbx(world: &World, args: &[&str]) -> Ran {
-    run(&mut world.sbx(args), b"")
-}
-
-fn restart(sandbox: &Sandbox<'_>) {
-    sbx(sandbox.world, &["stop", &sandbox.name]).ok();
-}
 
 /// Everything below a directory, by name.
 fn listing(dir: &Path) -> Vec<String> {
@@ -135,17 +127,8 @@ fn replaced_workspace(world: &'static World) {
         {
             world.make_dir(dir);
         }
-        let name = world.name("replaced");
-        world
-            .run([
-                "create",
-                "--name",
-                &name,
-                "shell",
-                outer.to_str().unwrap(),
-                inner.to_str().unwrap(),
-            ])
-            .ok();
+        let workspaces = [outer.to_str().unwrap(), inner.to_str().unwrap()];
+        let name = create(world, "replaced", &workspaces);
         world.run(["exec", &name, "true"]).ok();
         sbx(world, &["stop", &name]).ok();
         // From inside a mount point cannot be replaced while it is one, but its parent can, and so can a
@@ -196,17 +179,7 @@ fn moved_workspace(world: &'static World) {
     world.make_dir(&inner);
     world.write(&inner.join("file"), "untouched\n");
     let option = format!("{}:ro", inner.to_str().unwrap());
-    let name = world.name("moved");
-    world
-        .run([
-            "create",
-            "--name",
-            &name,
-            "shell",
-            outer.to_str().unwrap(),
-            &option,
-        ])
-        .ok();
+    let name = create(world, "moved", &[outer.to_str().unwrap(), &option]);
     let write = "echo breach >> a/protected/file; echo breach >> b/protected/file; echo breach > b/protected/new; :";
     sbx(
         world,
@@ -249,7 +222,7 @@ fn planted_fifos(shared: &'static World) {
         "mv '{place}' '{place}.old' && mkdir -p '{place}' && mkfifo '{place}/single'; mv /etc /etc.old && cp -a /etc.old /etc && for f in hostname hosts resolv.conf passwd group; do rm -f /etc/$f && mkfifo /etc/$f; done; :"
     );
     sandbox.root_sh(&plant);
-    restart(&sandbox);
+    sbx(world, &["stop", &sandbox.name]).ok();
     let ran = sbx(
         world,
         &[
@@ -271,17 +244,8 @@ fn planted_fifos(shared: &'static World) {
 }
 
 fn hostile_tree(world: &'static World) {
-    let name = world.name("tree");
     let workspace = world.workspace();
-    world
-        .run([
-            "create",
-            "--name",
-            &name,
-            "shell",
-            workspace.to_str().unwrap(),
-        ])
-        .ok();
+    let name = create(world, "tree", &[workspace.to_str().unwrap()]);
     let program = format!(
         "{}\n{}",
         super::LIBRARY,

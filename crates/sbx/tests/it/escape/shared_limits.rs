@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdout, Stdio};
 
-use super::{Guarded, PYTHON, attack, on_host, run, script};
+use super::{Guarded, PYTHON, attack, on_host, sbx, script};
 use crate::ModeTest;
 use crate::harness::{Sandbox, World};
 
@@ -67,16 +67,11 @@ time.sleep(600)
     assert_eq!(words.first(), Some(&"ready"), "{line}");
     // The attack was real: it had as many under way as it may.
     assert_eq!(words[2], "ETOOMANYREFS", "{line}");
-    let exec = |sandbox: &Sandbox<'_>| {
-        run(
-            &mut world.sbx(["exec", &sandbox.name, "echo", "alive"]),
-            b"",
-        )
-    };
+    let exec = |sandbox: &Sandbox<'_>| sbx(world, &["exec", &sandbox.name, "echo", "alive"]);
     assert_eq!(exec(&other).ok(), "alive");
     assert_eq!(exec(&hostile).ok(), "alive");
     assert_eq!(world.sandbox("in-flight-new").sh("echo new").ok(), "new");
-    run(&mut world.sbx(["stop", &other.name]), b"").ok();
+    sbx(world, &["stop", &other.name]).ok();
     assert_eq!(exec(&other).ok(), "alive");
 }
 

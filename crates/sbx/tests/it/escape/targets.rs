@@ -3,12 +3,11 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use super::{Said, run};
+use super::{create, mounting, run, sbx};
 use crate::ModeTest;
-use crate::harness::{Mode, World, programs, tester_is_root};
+use crate::harness::{Mode, World, tester_is_root};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -45,17 +44,7 @@ fn nested_read_only(world: &'static World) {
     let place = outer.strip_prefix(above).unwrap();
     let option = format!("{}:ro", inner.display());
     for (user, with_parents) in [("root", true), ("root", false), ("agent", false)] {
-        let name = world.name("nested-ro");
-        world
-            .run([
-                "create",
-                "--name",
-                &name,
-                "shell",
-                outer.to_str().unwrap(),
-                &option,
-            ])
-            .ok();
+        let name = create(world, "nested-ro", &[outer.to_str().unwrap(), &option]);
         // `outer` becomes a link to a directory above it, in which the same names lead to a copy that is writable.
         let plant = format!(
             "{made}; {exchange}; rmdir '{outer}' 2>/dev/null; ln -s '{above}' '{outer}'; :",
@@ -68,11 +57,8 @@ fn nested_read_only(world: &'static World) {
             outer = outer.display(),
             above = above.display(),
         );
-        run(
-            &mut world.sbx(["exec", "-u", user, &name, "sh", "-c", &plant]),
-            b"",
-        );
-        run(&mut world.sbx(["stop", &name]), b"").ok();
+        sbx(world, &["exec", "-u", user, &name, "sh", "-c", &plant]);
+        sbx(world, &["stop", &name]).ok();
         let write = format!(
             "for d in '{inner}' '{above}/ro' '{above}/{place}/ro' '{outer}/{place}/ro'; do \
                echo breach >> $d/file; echo breach > $d/new; done; find / -xdev -name file 2>/dev/null | \
@@ -82,9 +68,9 @@ fn nested_read_only(world: &'static World) {
             outer = outer.display(),
             place = place.display(),
         );
-        let ran = run(
-            &mut world.sbx(["exec", "-w", "/", "-u", user, &name, "sh", "-c", &write]),
-            b"",
+        let ran = sbx(
+            world,
+            &["exec", "-w", "/", "-u", user, &name, "sh", "-c", &write],
         );
         assert!([0, 125].contains(&ran.code), "{ran:?}");
         assert_eq!(
@@ -94,17 +80,10 @@ fn nested_read_only(world: &'static World) {
         );
         assert_eq!(fs::read_dir(&inner).unwrap().count(), 1, "{ran:?}");
         // It is where it belongs, again.
-        let read = [
-            "exec",
-            "-w",
-            "/",
-            &name,
-            "cat",
-            inner.join("file").to_str().unwrap(),
-        ]
-        .map(str::to_owned);
-        assert_eq!(run(&mut world.sbx(read), b"").ok(), "untouched");
-        run(&mut world.sbx(["rm", "--force", &name]), b"").ok();
+        let file = inner.join("file");
+        let read = ["exec", "-w", "/", &name, "cat", file.to_str().unwrap()];
+        assert_eq!(sbx(world, &read).ok(), "untouched");
+        sbx(world, &["rm", "--force", &name]).ok();
     }
 }
 
@@ -145,24 +124,17 @@ fn masked_credential(world: &'static World) {
             .replace("{bun}", bun.to_str().unwrap())
             .replace("{home}", home.to_str().unwrap());
         let plant = format!("{}; {plant}; :", exchange(&home));
-        run(
-            &mut world.sbx(["exec", "-u", "root", &name, "sh", "-c", &plant]),
-            b"",
-        )
-        .ok();
-        run(&mut world.sbx(["stop", &name]), b"").ok();
+        sbx(world, &["exec", "-u", "root", &name, "sh", "-c", &plant]).ok();
+        sbx(world, &["stop", &name]).ok();
         for user in ["root", "agent"] {
-            let ran = run(
-                &mut world.sbx(["exec", "-u", user, &name, "sh", "-c", &hunt]),
-                b"",
-            );
+            let ran = sbx(world, &["exec", "-u", user, &name, "sh", "-c", &hunt]);
             assert!(!ran.out.contains("host secret"), "{plant}: {ran:?}");
             assert!(
                 ran.out.contains("a tool") || ran.code == 125,
                 "{plant}: {ran:?}"
             );
         }
-        run(&mut world.sbx(["rm", "--force", &name]), b"").ok();
+        sbx(world, &["rm", "--force", &name]).ok();
     }
 }
 
@@ -202,7 +174,7 @@ fn handed_over(world: &'static World) {
     crate::harness::eventually("the late file", || {
         sandbox.path("late").exists().then_some(())
     });
-    run(&mut world.sbx(["stop", &sandbox.name]), b"").ok();
+    sbx(world, &["stop", &sandbox.name]).ok();
     assert_eq!(owner("late"), ours, "when the sandbox has stopped");
 }
 
@@ -213,8 +185,7 @@ fn workspace_in_memory(shared: &'static World) {
     }
     let world = World::fresh(shared.mode);
     let place = world.workspace();
-    let parent = place.parent().unwrap().to_str().unwrap().to_owned();
-    // The mounts end with their namespace, and that with the daemon. One more appears after the start.
+    // One more mount appears after the start.
     let steps = "set -e; sbx=$1 user=$2 group=$3 place=$4 parent=$5; name=${place##*/}
         mount --make-rshared /; mount -t tmpfs -o mode=755 none \"$place\"; chown $user:$group \"$place\"
         mkdir \"$place/late\"; chown $user:$group \"$place/late\"
@@ -229,16 +200,7 @@ fn workspace_in_memory(shared: &'static World) {
         mount -t tmpfs -o mode=777 none \"$place/late\"
         as exec -w / box sh -c \"cd '$place' && $try\"
         find \"$place\" -perm /6000 -printf 'set_id ok\\n'; find \"$place\" -name tool -printf 'made yes\\n'";
-    // As root, who becomes the mode's user when everything is mounted.
-    let mut command = world.command("unshare");
-    command
-        .uid(0)
-        .gid(0)
-        .args(["--mount", "sh", "-c", steps, "sh"])
-        .arg(programs().join("sbx"))
-        .args([world.uid.to_string(), world.gid.to_string()])
-        .args([place.to_str().unwrap(), &parent]);
-    let said = Said::from(run(&mut command, b""));
+    let said = mounting(&world, steps, &[&place, place.parent().unwrap()]);
     assert!(!said.results.contains_key("set_id"), "{}", said.all);
     assert_eq!(said.result("made"), "yes", "{}", said.all);
 }
