@@ -30,6 +30,7 @@ pub mod workspace_hints;
 
 mod draft;
 mod lifecycle;
+mod ownaddress;
 mod recovery;
 
 pub use engine::{Config, Engine};

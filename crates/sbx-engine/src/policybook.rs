@@ -29,6 +29,7 @@ use sbx_policy::{
 use self::older::read_proxy_config;
 use crate::entry::lock;
 use crate::name::SandboxName;
+use crate::ownaddress::this_machine;
 use crate::statedir::{Durability, StateDir, write_atomic};
 
 const POLICY: &str = "policy.json";
@@ -135,7 +136,7 @@ impl PolicyBook {
     }
 
     pub fn policy_for(&self, sandbox: Option<&str>) -> Result<Policy, PolicyBookError> {
-        Ok(Policy::compile(self.rules_for(sandbox)?))
+        Ok(Policy::compile(self.rules_for(sandbox)?).on(this_machine()))
     }
 
     fn path(&self) -> PathBuf {

@@ -103,6 +103,14 @@ const REFUSED: [RefusedRange; 18] = [
     ),
 ];
 
+/// What the machine that sandboxes run on listens to, wherever that is.
+pub(crate) const OWN: RefusedRange = v4(
+    [0, 0, 0, 0],
+    32,
+    "an address of this machine",
+    "its services are host.docker.internal",
+);
+
 /// The range that forbids `address`, judged by the IPv4 address inside if it carries one.
 pub fn refused_range(address: IpAddr) -> Option<&'static RefusedRange> {
     let address = effective_address(address);

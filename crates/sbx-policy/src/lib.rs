@@ -10,6 +10,7 @@ mod address;
 mod host;
 mod index;
 mod ipv4;
+mod machine;
 mod pattern;
 mod policy;
 mod presets;
@@ -25,6 +26,7 @@ mod wild;
 
 pub use address::{RefusedRange, effective_address, refused_range};
 pub use host::{DomainName, Host, HostError};
+pub use machine::Machine;
 pub use pattern::{Pattern, PatternError};
 pub use policy::{Policy, Protocol};
 pub use presets::{Preset, UnknownPreset, preset};

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 
-use crate::address::{RefusedRange, refused_range};
+use crate::address::{OWN, RefusedRange, effective_address, refused_range};
 use crate::host::Host;
 use crate::index::{Entry, Index};
+use crate::machine::Machine;
 use crate::rule::{Decision, Rule, Traffic};
 use crate::special::{GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::target::Target;
@@ -29,6 +30,7 @@ pub enum Protocol {
 pub struct Policy {
     rules: Vec<Rule>,
     index: Index,
+    machine: Machine,
 }
 
 impl Policy {
@@ -38,7 +40,14 @@ impl Policy {
         Self {
             index: Index::build(&rules),
             rules,
+            machine: Machine::default(),
         }
+    }
+
+    /// The same on this machine, whose own addresses no wildcard opens.
+    #[must_use]
+    pub fn on(self, machine: Machine) -> Self {
+        Self { machine, ..self }
     }
 
     pub fn rules(&self) -> &[Rule] {
@@ -62,7 +71,7 @@ impl Policy {
         self.index
             .visit(&target.host, &mut |entry| found.see(entry, &asked));
         if let Host::Ip(address) = target.host
-            && let Some(range) = refused_range(address)
+            && let Some(range) = self.refused_range(address)
         {
             return found.for_refused(target, address, range);
         }
@@ -82,7 +91,8 @@ impl Policy {
             Decision::Allow => allows.push(entry),
             Decision::Deny => denies.push(entry),
         });
-        if host.as_ip().and_then(refused_range).is_some() {
+        let refused = |address| self.refused_range(address);
+        if host.as_ip().and_then(refused).is_some() {
             allows.retain(|entry| entry.names_addresses);
         }
         let open: Vec<&Entry> = [Protocol::Web, Protocol::Other]
@@ -131,7 +141,7 @@ impl Policy {
         if let Some(entry) = found.deny {
             return denied_by(entry);
         }
-        let Some(range) = refused_range(address) else {
+        let Some(range) = self.refused_range(address) else {
             return named.clone();
         };
         match found.names_addresses {
@@ -139,6 +149,13 @@ impl Policy {
             None if named.exact => named.clone(),
             None => refused(target, address, range),
         }
+    }
+
+    fn refused_range(&self, address: IpAddr) -> Option<&'static RefusedRange> {
+        refused_range(address).or_else(|| {
+            let own = self.machine.owns(effective_address(address));
+            own.then_some(&OWN)
+        })
     }
 
     /// The first moment after `now` at which an answer may change by itself.

@@ -4,15 +4,17 @@ use std::io;
 use std::time::Duration;
 
 use sbx_policy::{Host, Protocol};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::conn::Conn;
-use crate::wire::sniff::{Traffic, classify};
+use crate::tunnel::{Broken, write_all};
+use crate::wire::sniff::{Traffic, classify, is_word};
 
 /// From the first byte to the end of a hello or a head.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The type of TLS's first record.
-const HANDSHAKE: u8 = 0x16;
+/// Who pauses for so long after a word waits for an answer to it.
+const PAUSE: Duration = Duration::from_millis(300);
 /// HTTP/2 without TLS: what it is for is compressed, so it is judged by its address.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -26,6 +28,8 @@ pub(crate) enum First {
     Http,
     Http2,
     Other,
+    /// A word and then a pause: as good as [`Self::Other`], as long as nothing else comes of it. See [`follow`].
+    Word,
     /// Nothing yet.
     Silent,
     /// Nothing, and nothing will come: it only listens.
@@ -38,7 +42,9 @@ impl First {
     pub(crate) fn protocol(&self) -> Protocol {
         match self {
             Self::Tls { .. } | Self::Http | Self::Http2 => Protocol::Web,
-            Self::Other | Self::Silent | Self::Mute | Self::Bad(_) | Self::Gone => Protocol::Other,
+            Self::Other | Self::Word | Self::Silent | Self::Mute | Self::Bad(_) | Self::Gone => {
+                Protocol::Other
+            }
         }
     }
 }
@@ -53,36 +59,77 @@ pub(crate) async fn first(conn: &mut Conn, patience: Duration) -> First {
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let told = if conn.ahead.starts_with(HTTP2) {
-            return First::Http2;
-        } else if HTTP2.starts_with(&conn.ahead) {
-            Traffic::NeedMore
+        let said = match told(&conn.ahead) {
+            Some(said) => return said,
+            None => &conn.ahead,
+        };
+        let (word, short) = (is_word(said), !said.contains(&b' '));
+        let until = if word {
+            deadline.min(Instant::now() + PAUSE)
         } else {
-            classify(&conn.ahead)
+            deadline
         };
-        return match told {
-            Traffic::NeedMore => match conn.fill_until(deadline).await {
-                Ok(true) => continue,
-                // What began as HTTP or TLS is not called something else for being cut short.
-                Ok(false) if conn.ahead.contains(&b' ') || conn.ahead.starts_with(&[HANDSHAKE]) => {
-                    First::Bad("its first message does not end".into())
+        match conn.fill_until(until).await {
+            Ok(true) => {}
+            // Something short and then nothing: a protocol that is neither.
+            Ok(false) if word && short => return First::Other,
+            // What began as HTTP or TLS is not called something else for being cut short.
+            Ok(false) => return First::Bad(ENDLESS.into()),
+            Err(error) if error.kind() != io::ErrorKind::TimedOut => return First::Gone,
+            Err(_) if word => return First::Word,
+            Err(_) => return First::Bad(ENDLESS.into()),
+        }
+    }
+}
+
+const ENDLESS: &str = "its first message does not end";
+
+/// What it is, once that can be told.
+fn told(bytes: &[u8]) -> Option<First> {
+    if bytes.starts_with(HTTP2) {
+        return Some(First::Http2);
+    }
+    if HTTP2.starts_with(bytes) {
+        return None;
+    }
+    Some(match classify(bytes) {
+        Traffic::NeedMore => return None,
+        Traffic::Tls(hello) => match hello.server_name.as_deref().map(Host::parse) {
+            None => First::Tls { host: None },
+            Some(Ok(host)) => First::Tls { host: Some(host) },
+            Some(Err(error)) => First::Bad(error.to_string()),
+        },
+        Traffic::BadTls => First::Bad("its TLS hello is malformed".into()),
+        Traffic::Http(..) => First::Http,
+        Traffic::BadHttp(error) => First::Bad(error.to_string()),
+        Traffic::Other => First::Other,
+    })
+}
+
+/// Passes a word on, and what follows it as long as it may be another protocol; the number of bytes. Who makes a request
+/// of it after all would go around what requests are judged by, and is cut off before any of that is out.
+pub(crate) async fn follow(conn: &mut Conn, upstream: &TcpStream) -> Result<usize, Broken> {
+    let cut = || Broken::From(io::Error::other("cut: a request that began as a word"));
+    let mut sent = 0;
+    loop {
+        let told = told(&conn.ahead);
+        match &told {
+            Some(First::Other) => {}
+            Some(_) => return Err(cut()),
+            None if is_word(&conn.ahead) => {}
+            // A request, as it seems: it waits until that is sure.
+            None => {
+                if !conn.fill().await.map_err(Broken::From)? {
+                    return Err(cut());
                 }
-                // Something short and then nothing: a protocol that is neither.
-                Ok(false) => First::Other,
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    First::Bad("its first message does not end".into())
-                }
-                Err(_) => First::Gone,
-            },
-            Traffic::Tls(hello) => match hello.server_name.as_deref().map(Host::parse) {
-                None => First::Tls { host: None },
-                Some(Ok(host)) => First::Tls { host: Some(host) },
-                Some(Err(error)) => First::Bad(error.to_string()),
-            },
-            Traffic::BadTls => First::Bad("its TLS hello is malformed".into()),
-            Traffic::Http(..) => First::Http,
-            Traffic::BadHttp(error) => First::Bad(error.to_string()),
-            Traffic::Other => First::Other,
-        };
+                continue;
+            }
+        }
+        let more = conn.ahead.get(sent..).unwrap_or_default();
+        write_all(upstream, more).await.map_err(Broken::To)?;
+        sent = conn.ahead.len();
+        if told.is_some() || !conn.fill().await.map_err(Broken::From)? {
+            return Ok(sent);
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::http::{self, Side, unrecordable};
 use crate::journey::{self, Journey};
 use crate::limits::Place;
 use crate::outlet::Shared;
-use crate::sniff::{First, first};
+use crate::sniff::{First, first, follow};
 use crate::tunnel::{Broken, both, pump, write_all};
 
 /// Who has said nothing by then may be waiting for the other side to speak first.
@@ -63,6 +63,7 @@ async fn spoken(shared: &Shared, conn: Conn, dialled: SocketAddr, said: &First, 
         | First::Tls { .. }
         | First::Http2
         | First::Other
+        | First::Word
         | First::Silent => {}
     }
     let judged = judge(shared, dialled, said).await;
@@ -81,7 +82,8 @@ async fn spoken(shared: &Shared, conn: Conn, dialled: SocketAddr, said: &First, 
             upstream,
             address,
         };
-        leg.carry(conn, &judged, &mut journey, false).await;
+        let begun = Begun::by(said);
+        leg.carry(conn, &judged, &mut journey, begun).await;
     }
 }
 
@@ -113,25 +115,27 @@ async fn listen(
         address,
     };
     if !spoke {
-        return leg.carry(conn, judged, &mut journey, true).await;
+        return leg.carry(conn, judged, &mut journey, Begun::Not).await;
     }
     // It was only slow: what it says counts, as if it had said it at once.
     let said = first(&mut conn, PATIENCE).await;
     match said {
-        First::Tls { .. } | First::Http2 | First::Other => {}
+        First::Tls { .. } | First::Http2 | First::Other | First::Word => {}
         First::Http | First::Bad(_) => {
             // Each request is judged, and dialled for, by itself.
             drop((journey, leg));
             return spoken(shared, conn, dialled, &said, place).await;
         }
         First::Silent | First::Mute | First::Gone => {
-            return leg.carry(conn, judged, &mut journey, false).await;
+            let begun = Begun::by(&said);
+            return leg.carry(conn, judged, &mut journey, begun).await;
         }
     }
     let judged = judge(shared, dialled, &said).await;
     if judged.allowed() {
         journey.became(via(&said), &judged);
-        leg.carry(conn, &judged, &mut journey, false).await;
+        let begun = Begun::by(&said);
+        leg.carry(conn, &judged, &mut journey, begun).await;
     } else {
         deny(shared, &conn, &said, &judged);
     }
@@ -153,6 +157,7 @@ async fn judge(shared: &Shared, dialled: SocketAddr, said: &First) -> Judged {
         First::Http
         | First::Http2
         | First::Other
+        | First::Word
         | First::Silent
         | First::Mute
         | First::Bad(_)
@@ -170,7 +175,9 @@ fn deny(shared: &Shared, conn: &Conn, said: &First, judged: &Judged) {
 fn via(said: &First) -> Via {
     match said {
         First::Tls { .. } | First::Http | First::Http2 => Via::Transparent,
-        First::Other | First::Silent | First::Mute | First::Bad(_) | First::Gone => Via::Network,
+        First::Other | First::Word | First::Silent | First::Mute | First::Bad(_) | First::Gone => {
+            Via::Network
+        }
     }
 }
 
@@ -198,21 +205,58 @@ struct Leg<'a> {
     address: SocketAddr,
 }
 
+/// How far a client has come with what it says first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    /// It was judged by it.
+    Whole,
+    /// It was judged as if nothing else came of it.
+    Word,
+    Not,
+}
+
+impl Begun {
+    fn by(said: &First) -> Self {
+        match said {
+            First::Word => Self::Word,
+            First::Tls { .. }
+            | First::Http
+            | First::Http2
+            | First::Other
+            | First::Silent
+            | First::Mute
+            | First::Bad(_)
+            | First::Gone => Self::Whole,
+        }
+    }
+}
+
 impl Leg<'_> {
-    /// Until its end. What a `silent` client says first is judged before it goes out.
-    async fn carry(self, mut conn: Conn, judged: &Judged, journey: &mut Journey<'_>, silent: bool) {
+    /// Until its end. What a silent client says first is judged before it goes out.
+    async fn carry(
+        self,
+        mut conn: Conn,
+        judged: &Judged,
+        journey: &mut Journey<'_>,
+        mut begun: Begun,
+    ) {
         let (shared, upstream) = (self.shared, &self.upstream);
         let counters = journey.counters();
         let client = Arc::clone(&conn.stream);
         let work = async {
             let sending = async {
-                if silent {
+                if begun == Begun::Not {
                     let judged = speak_up(shared, &mut conn, self.dialled).await;
-                    judged.map_err(Broken::From)?;
+                    begun = judged.map_err(Broken::From)?;
                 }
-                let told = write_all(upstream, &conn.ahead).await;
-                told.map_err(Broken::To)?;
-                counters.add_sent(conn.ahead.len());
+                let sent = if begun == Begun::Word {
+                    follow(&mut conn, upstream).await?
+                } else {
+                    let told = write_all(upstream, &conn.ahead).await;
+                    told.map_err(Broken::To)?;
+                    conn.ahead.len()
+                };
+                counters.add_sent(sent);
                 conn.ahead = Vec::new();
                 pump(&client, upstream, |bytes| counters.add_sent(bytes)).await
             };
@@ -231,7 +275,7 @@ impl Leg<'_> {
 
 /// The first words of a client that let the other side begin. Nothing of it goes out before it was judged by what
 /// it says: else silence would be a way around its name.
-async fn speak_up(shared: &Shared, conn: &mut Conn, dialled: SocketAddr) -> io::Result<()> {
+async fn speak_up(shared: &Shared, conn: &mut Conn, dialled: SocketAddr) -> io::Result<Begun> {
     let said = loop {
         match first(conn, PATIENCE).await {
             First::Silent => {}
@@ -239,15 +283,15 @@ async fn speak_up(shared: &Shared, conn: &mut Conn, dialled: SocketAddr) -> io::
         }
     };
     match &said {
-        First::Tls { .. } | First::Http2 | First::Other => {}
-        First::Gone | First::Mute | First::Silent => return Ok(()),
+        First::Tls { .. } | First::Http2 | First::Other | First::Word => {}
+        First::Gone | First::Mute | First::Silent => return Ok(Begun::Whole),
         // The other side spoke first, which no HTTP server does.
         First::Http => return Err(io::Error::other("cut: HTTP where another protocol began")),
         First::Bad(reason) => return Err(io::Error::other(format!("cut: {reason}"))),
     }
     let judged = judge(shared, dialled, &said).await;
     if judged.allowed() {
-        return Ok(());
+        return Ok(Begun::by(&said));
     }
     journey::record_denial(&shared.audit, Entrance::Transparent, via(&said), &judged);
     Err(io::Error::other(format!("cut: {}", judged.verdict.reason)))

@@ -4,6 +4,7 @@
 
 pub mod credentials;
 pub mod fdpass;
+pub mod interfaces;
 pub mod memfd;
 pub mod mounts;
 pub mod nft;

@@ -1,7 +1,7 @@
 use jiff::{SignedDuration, Timestamp};
 use sbx_policy::{
-    Decision, HOST_ALIAS, Kind, Origin, Policy, Preset, Protocol, Rule, Scope, Target, Traffic,
-    Verdict, is_gateway, is_host_alias, preset,
+    Decision, HOST_ALIAS, Kind, Machine, Origin, Policy, Preset, Protocol, Rule, Scope, Target,
+    Traffic, Verdict, is_gateway, is_host_alias, preset,
 };
 
 use crate::support::{connect, host, now, policy, rule, target, web};
@@ -72,6 +72,31 @@ fn literal_addresses_need_a_rule_for_addresses() {
     let open = policy(&["+**"]);
     assert!(web(&open, "198.51.100.1").allowed);
     assert!(web(&open, "[2001:db8::1]:443").allowed);
+}
+
+/// What listens on the machine's own addresses is a service of the host, in whatever range they are.
+#[test]
+fn addresses_of_the_machine_need_their_own_rule() {
+    let own = ["198.51.100.7", "2001:db8::7"].map(|text| text.parse().unwrap());
+    let here = |rules: &[&str]| policy(rules).on(Machine::new(move |ip| own.contains(&ip)));
+    let open = here(&["+**", "+*.test", "+0.0.0.0/0"]);
+    for wanted in [
+        "198.51.100.7",
+        "[2001:db8::7]:443",
+        "[::ffff:198.51.100.7]:443",
+    ] {
+        let verdict = web(&open, wanted);
+        assert_eq!(verdict.kind, Kind::Address, "{wanted}");
+        assert!(verdict.reason.contains("an address of this machine"));
+        assert!(!open.resolvable(&target(wanted).host, now()).allowed);
+    }
+    assert!(web(&open, "198.51.100.8").allowed);
+    let led = connect(&open, "a.test", "198.51.100.7");
+    assert_eq!(led.kind, Kind::Address);
+    assert!(connect(&open, "a.test", "198.51.100.8").allowed);
+    // As with every refused address, a rule that names it opens it.
+    assert!(web(&here(&["+198.51.100.7:443"]), "198.51.100.7").allowed);
+    assert!(connect(&here(&["+a.test"]), "a.test", "198.51.100.7").allowed);
 }
 
 #[test]

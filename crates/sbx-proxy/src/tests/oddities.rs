@@ -56,6 +56,41 @@ async fn who_never_finishes_is_not_waited_for() {
     assert!(world.dialled().is_empty());
 }
 
+/// Many protocols begin with a word and wait for an answer to it.
+#[tokio::test]
+async fn a_word_is_passed_on() {
+    let world = World::new(&["allow **"]).await;
+    let word = async |text: &str| {
+        let mut client = world.transparent("192.0.2.1:80").await;
+        client.send(text).await;
+        let mut origin = world.arrives().await;
+        assert_eq!(exactly(&mut origin, text.len()).await, text);
+        (client, origin)
+    };
+    for text in ["JDWP-Handshake", "P", "GET", "PRI", "AUTH ", "ping"] {
+        let (mut client, mut origin) = word(text).await;
+        origin.write_all(b"answer").await.unwrap();
+        client.hears("answer").await;
+        // What comes next is of no known protocol.
+        client.send("\u{1}\u{2}").await;
+        assert_eq!(exactly(&mut origin, 2).await, "\u{1}\u{2}");
+    }
+    // Nor is it a way around what requests are judged by, however slowly they come.
+    for (text, more) in [
+        ("GET", " / HTTP/1.1\r\nHost: other.test\r\n\r\n"),
+        ("PROPFIND", " / HTTP/1.1\r\nHost: other.test\r\n\r\n"),
+        ("PRI", " * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    ] {
+        let (mut client, mut origin) = word(text).await;
+        client.send(more).await;
+        assert_eq!(rest(&mut origin).await, "", "{text}");
+        assert_eq!(client.rest().await, "", "{text}");
+        client.leave().await;
+        let error = world.last_error();
+        assert!(error.contains("began as a word"), "{text}: {error}");
+    }
+}
+
 /// One byte at a time does not buy more time.
 #[tokio::test]
 async fn a_trickle_has_the_same_deadline() {

@@ -48,6 +48,12 @@ pub fn classify(bytes: &[u8]) -> Traffic {
     }
 }
 
+/// Whether it is no more than a word so far: it may become a request, but many protocols begin with one and wait.
+pub fn is_word(bytes: &[u8]) -> bool {
+    matches!(tls::sniff(bytes), tls::Sniff::NotTls)
+        && matches!(looks_like_http(bytes), Guess::NeedMore)
+}
+
 enum Guess {
     NeedMore,
     Yes,

@@ -6,7 +6,10 @@ use super::{WAYS, Way, sandbox};
 use crate::ModeTest;
 use crate::harness::World;
 
-pub(super) const TESTS: &[ModeTest] = &[("host::services_by_port", services)];
+pub(super) const TESTS: &[ModeTest] = &[
+    ("host::services_by_port", services),
+    ("host::own_addresses", own_addresses),
+];
 
 fn services(world: &'static World) {
     let sandbox = sandbox(world, "host");
@@ -82,5 +85,46 @@ fn services(world: &'static World) {
             told.out,
             told.err
         );
+    }
+}
+
+/// A service of the host is one on all of its addresses.
+fn own_addresses(world: &'static World) {
+    let sandbox = sandbox(world, "own");
+    sandbox.allow("**");
+    let told = |way: Way, address: &str| {
+        let url = format!("-w ' %{{http_code}}' http://{address}:8000/echo");
+        sandbox.curl(way, &url)
+    };
+    for way in WAYS {
+        let refused = told(way, "203.0.113.99");
+        match way {
+            Way::Forward => assert!(
+                refused.out.ends_with(" 403") && refused.out.contains("an address of this machine"),
+                "{}",
+                refused.out
+            ),
+            Way::Transparent => assert!(
+                matches!(refused.code, 52 | 56),
+                "{} {}",
+                refused.code,
+                refused.err
+            ),
+        }
+        assert!(told(way, "203.0.113.98").ok().ends_with(" 200"));
+    }
+    let name = sandbox.name.as_str();
+    let check = [
+        "policy",
+        "check",
+        "network",
+        "--sandbox",
+        name,
+        "203.0.113.99:8000",
+    ];
+    assert!(world.run(check).fails(1).out.contains("Denied"));
+    sandbox.allow("203.0.113.99:8000");
+    for way in WAYS {
+        assert!(told(way, "203.0.113.99").ok().ends_with(" 200"));
     }
 }

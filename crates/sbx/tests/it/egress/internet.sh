@@ -8,6 +8,8 @@ ip link set lo up
 # Every address is here.
 ip route add local default dev lo
 ip -6 route add local default dev lo
+# This one is the machine's own.
+ip address add 203.0.113.99/32 dev lo
 echo 'nameserver 203.0.113.53' >resolv.conf
 printf '127.0.0.1 localhost\n::1 localhost\n' >hosts
 mount --bind resolv.conf /etc/resolv.conf
