@@ -50,7 +50,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
                 "settings",
                 failure.message.clone(),
             ));
-            show(app, &args, "", &checks)?;
+            show(app, &args, "", &clean(checks))?;
             return Err(failure);
         }
     };
@@ -68,11 +68,10 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     if provider.spec().workspace == WorkspaceKind::Archive {
         checks.push(Check::new(Health::Ok, "tar", "built in"));
     }
-    let redactor = Redactor::default();
     for check in &mut checks {
-        check.message = redactor.clean(&check.message).into_owned();
         check.provider = Some(provider.spec().name.to_owned());
     }
+    let checks = clean(checks);
     let bad = show(app, &args, provider.spec().name, &checks)?;
     if bad {
         let mut failure = Failure::new(Code::Unhealthy, "doctor found problems");
@@ -94,6 +93,22 @@ fn usable(app: &App<'_>, matches: &ArgMatches) -> Result<(Settings, Box<dyn Prov
     let settings = app.settings(matches)?;
     let provider = app.provider(&settings)?;
     Ok((settings, provider))
+}
+
+/// What others said is in the details as well as in the message.
+fn clean(checks: Vec<Check>) -> Vec<Check> {
+    let redactor = Redactor::default();
+    let clean = |text: &str| redactor.clean(text).into_owned();
+    checks
+        .into_iter()
+        .map(|check| Check {
+            message: clean(&check.message),
+            details: (check.details.iter())
+                .map(|(key, value)| (key.clone(), clean(value)))
+                .collect(),
+            ..check
+        })
+        .collect()
 }
 
 /// Prints them all. True when one is bad.

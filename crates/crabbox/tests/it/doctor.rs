@@ -83,6 +83,21 @@ fn blockers_are_named_with_what_to_do() {
     }
 }
 
+/// Whatever an engine prints, it may be a secret.
+#[test]
+fn no_part_of_a_check_shows_a_secret() {
+    let world = World::new();
+    let secret = "token=abcd1234secret https://u:hunter2@h";
+    world.behave("version", secret);
+    world.behave("fail-before-ls", &format!("1\n{secret}"));
+    world.behave("fail-before-diagnose", &format!("1\n{secret}"));
+    for args in [&["doctor", "--json"][..], &["doctor"]] {
+        let ran = world.crabbox(args).exits(1);
+        assert!(ran.out.contains("[redacted]"), "{}", ran.out);
+        ran.never_says("abcd1234").never_says("hunter2");
+    }
+}
+
 #[test]
 fn diagnosis_is_optional() {
     let world = World::new();
