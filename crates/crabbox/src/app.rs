@@ -1,5 +1,6 @@
 //! What a command works with: this machine, the settings that hold here, the provider, the claims.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use crabbox_core::lifecycle::Context;
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{Provider, Spec, Workspace};
 use crabbox_core::settings::{
-    self, CORE, FlagValue, Owner, Place, ProviderTable, Setting, Settings, SourceFile, Sources,
-    TrustStore,
+    self, CORE, FlagValue, Owner, Place, ProviderTable, Salvaged, Setting, Settings, SourceFile,
+    Sources, TrustStore,
 };
 use crabbox_core::{Code, Failure};
 use crabbox_providers::docker_sandbox::{DockerSandbox, Places};
@@ -55,18 +56,25 @@ impl App<'_> {
     }
 
     pub(crate) fn load(&self, flags: &[FlagValue]) -> Result<Settings, Failure> {
-        let files = self.files()?;
-        let sources = Sources {
-            user: files.user.as_ref(),
-            repository: &files.repository,
-            environment: &self.host.texts(),
-            flags,
-            trust: &TrustStore::read(&self.host.state())?,
-            default_provider: DEFAULT,
-            configured: &[],
-            elsewhere: ELSEWHERE,
-        };
+        let (files, environment) = (self.files()?, self.host.texts());
+        let trust = TrustStore::read(&self.host.state())?;
+        let sources = sources(&files, &environment, flags, &trust);
         settings::load(CORE, &tables(), &sources)
+    }
+
+    /// The settings as far as they hold and name a provider, and what is wrong with the rest.
+    pub(crate) fn salvaged_settings(&self, matches: &ArgMatches) -> Result<Salvaged, Failure> {
+        let (files, unreadable) = whole_or_nothing(self.files());
+        let (trust, distrusted) = whole_or_nothing(TrustStore::read(&self.host.state()));
+        let (environment, flags) = (self.host.texts(), flags(matches));
+        let sources = sources(&files, &environment, &flags, &trust);
+        let usable = |settings: &Settings| self.provider(settings).map(drop);
+        let salvaged = settings::salvage(CORE, &tables(), &sources, &usable)?;
+        let wrong = unreadable.into_iter().chain(distrusted);
+        Ok(Salvaged {
+            wrong: wrong.chain(salvaged.wrong).collect(),
+            ..salvaged
+        })
     }
 
     pub(crate) fn user_file(&self) -> PathBuf {
@@ -188,6 +196,31 @@ impl App<'_> {
         let root = self.root();
         let name = directory_name(&root);
         Workspace::new(&root, name)
+    }
+}
+
+fn sources<'a>(
+    files: &'a Files,
+    environment: &'a BTreeMap<String, String>,
+    flags: &'a [FlagValue],
+    trust: &'a TrustStore,
+) -> Sources<'a> {
+    Sources {
+        user: files.user.as_ref(),
+        repository: &files.repository,
+        environment,
+        flags,
+        trust,
+        default_provider: DEFAULT,
+        configured: &[],
+        elsewhere: ELSEWHERE,
+    }
+}
+
+fn whole_or_nothing<T: Default>(read: Result<T, Failure>) -> (T, Option<Failure>) {
+    match read {
+        Ok(whole) => (whole, None),
+        Err(failure) => (T::default(), Some(failure)),
     }
 }
 

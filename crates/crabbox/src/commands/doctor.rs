@@ -12,7 +12,7 @@ use crabbox_core::git::Git;
 use crabbox_core::process::{Cancel, Reason};
 use crabbox_core::provider::{Check, Health, Provider, WorkspaceKind};
 use crabbox_core::redact::Redactor;
-use crabbox_core::settings::{Origin, Settings};
+use crabbox_core::settings::{Origin, Salvaged, Settings};
 use crabbox_core::{Code, Failure};
 use serde::Serialize;
 
@@ -41,19 +41,10 @@ struct Checked<'a> {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
+    let Salvaged { settings, wrong } = app.salvaged_settings(matches)?;
+    let provider = app.provider(&settings)?;
     let mut checks = vec![config(&app.user_file())];
-    let (settings, provider) = match usable(app, matches) {
-        Ok(usable) => usable,
-        Err(failure) => {
-            checks.push(Check::new(
-                Health::Failed,
-                "settings",
-                failure.message.clone(),
-            ));
-            show(app, &args, "", &clean(checks))?;
-            return Err(failure);
-        }
-    };
+    checks.extend(wrong.iter().map(wrong_setting));
     checks.push(selection(&settings));
     checks.push(tool("git", Git::find(&app.host.env).map(drop)));
     checks.push(Check::new(Health::Ok, "ssh-key", "per-lease"));
@@ -72,27 +63,25 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         check.provider = Some(provider.spec().name.to_owned());
     }
     let checks = clean(checks);
-    let bad = show(app, &args, provider.spec().name, &checks)?;
-    if bad {
-        let mut failure = Failure::new(Code::Unhealthy, "doctor found problems");
-        for check in checks.iter().filter(|check| check.status.is_bad()) {
-            failure.hints.extend(
-                check
-                    .details
-                    .get("hint")
-                    .filter(|hint| !hint.is_empty())
-                    .cloned(),
-            );
-        }
-        return Err(failure);
-    }
-    Ok(0)
+    show(app, &args, provider.spec().name, &checks)?;
+    verdict(&checks).map(|()| 0)
 }
 
-fn usable(app: &App<'_>, matches: &ArgMatches) -> Result<(Settings, Box<dyn Provider>), Failure> {
-    let settings = app.settings(matches)?;
-    let provider = app.provider(&settings)?;
-    Ok((settings, provider))
+/// One failure for all of them, with what to do about each.
+fn verdict(checks: &[Check]) -> Result<(), Failure> {
+    let bad: Vec<_> = checks
+        .iter()
+        .filter(|check| check.status.is_bad())
+        .collect();
+    if bad.is_empty() {
+        return Ok(());
+    }
+    let hints = bad.iter().filter_map(|check| check.details.get("hint"));
+    let mut failure = Failure::new(Code::Unhealthy, "doctor found problems");
+    failure
+        .hints
+        .extend(hints.filter(|hint| !hint.is_empty()).cloned());
+    Err(failure)
 }
 
 /// What others said is in the details as well as in the message.
@@ -111,29 +100,30 @@ fn clean(checks: Vec<Check>) -> Vec<Check> {
         .collect()
 }
 
-/// Prints them all. True when one is bad.
-fn show(app: &App<'_>, args: &Args, provider: &str, checks: &[Check]) -> Result<bool, Failure> {
-    let bad = checks.iter().any(|check| check.status.is_bad());
+fn show(app: &App<'_>, args: &Args, provider: &str, checks: &[Check]) -> Result<(), Failure> {
     if args.json {
-        app.ui.json(&Checked {
-            ok: !bad,
+        return app.ui.json(&Checked {
+            ok: !checks.iter().any(|check| check.status.is_bad()),
             provider,
             checks,
-        })?;
-    } else {
-        let lines: String = checks.iter().map(line).collect();
-        app.ui.data(&lines)?;
+        });
     }
-    Ok(bad)
+    let lines: String = checks.iter().map(line).collect();
+    app.ui.data(&lines)
 }
 
+/// Further lines of a message stand below its first: every line that begins at the margin is a check.
 fn line(check: &Check) -> String {
-    format!(
-        "{:<7} {:<18} {}\n",
-        check.status.as_str(),
-        check.check,
-        check.message
-    )
+    let start = format!("{:<7} {:<18} ", check.status.as_str(), check.check);
+    let further = format!("\n{:width$}", "", width = start.len());
+    format!("{start}{}\n", check.message.replace('\n', &further))
+}
+
+/// A source of settings that was left out.
+fn wrong_setting(failure: &Failure) -> Check {
+    Check::new(Health::Failed, "settings", failure.to_string())
+        .detail("class", "config")
+        .detail("hint", failure.hints.join("; "))
 }
 
 /// The user's file may name programs and credentials' places: it is nobody else's.

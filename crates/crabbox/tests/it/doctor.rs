@@ -144,6 +144,56 @@ fn a_config_that_others_can_read_is_a_problem() {
 }
 
 #[test]
+fn a_config_that_is_wrong_hides_no_other_check() {
+    let world = World::new();
+    world.user_config("bogus: 1\n");
+    world.repo_config("env:\n  allow: [AWS_SECRET_ACCESS_KEY]\n");
+    let ran = world.with_env(&[("CRABBOX_TTL", "soon")], &["doctor"]);
+    let ran = ran.exits(1).says("hint: read the file, then accept it");
+    assert_eq!(ran.last(), "doctor found problems");
+    for line in [
+        "unknown key `bogus`\n                             |\n",
+        "failed  settings           CRABBOX_TTL",
+        "a repository may not set `env.allow`",
+        "ok      git",
+        "ok      sbx_engine",
+        "ok      sbx_version",
+        "ok      sbx_inventory",
+        "ok      sbx_diagnose",
+    ] {
+        assert!(ran.out.contains(line), "{line}: {}", ran.out);
+    }
+    let json = world.crabbox(&["doctor", "--json"]).exits(1).json();
+    assert_eq!(
+        (&json["ok"], &json["provider"]),
+        (&false.into(), &"docker-sandbox".into())
+    );
+    // Only what is wrong is left out.
+    world.user_config("dockerSandbox:\n  cliPath: /nonexistent/sbx\n");
+    let ran = world.crabbox(&["doctor"]).exits(1);
+    assert!(ran.out.contains("/nonexistent/sbx"), "{}", ran.out);
+}
+
+#[test]
+fn a_config_that_cannot_be_read_or_names_no_provider_is_a_check() {
+    let world = World::new();
+    world.user_config("provider: nonsense\n");
+    let ran = world.crabbox(&["doctor"]).exits(1);
+    let told = "failed  settings           unknown provider \"nonsense\"";
+    assert!(ran.out.contains(told), "{}", ran.out);
+    assert!(ran.out.contains("ok      sbx_version"), "{}", ran.out);
+    let env = [("CRABBOX_CONFIG", "/nonexistent.yaml")];
+    let ran = world.with_env(&env, &["doctor"]).exits(1);
+    assert!(ran.out.contains("which does not exist"), "{}", ran.out);
+    assert!(ran.out.contains("ok      sbx_version"), "{}", ran.out);
+    // What the command line says wrong is a wrong command line.
+    world
+        .crabbox(&["doctor", "--provider", "nonsense"])
+        .exits(2);
+    world.crabbox(&["doctor", "--ttl", "soon"]).exits(2);
+}
+
+#[test]
 fn bad_settings_are_a_check_and_hide_no_other() {
     let world = World::new();
     let ran = world

@@ -3,6 +3,7 @@
 mod anything;
 mod mistakes;
 mod repository;
+mod salvaged;
 mod shown;
 mod sources;
 
@@ -111,8 +112,8 @@ impl Case {
         self
     }
 
-    fn load(&self) -> Result<Settings, Failure> {
-        let sources = Sources {
+    fn sources(&self) -> Sources<'_> {
+        Sources {
             user: self.user.as_ref(),
             repository: &self.repository,
             environment: &self.environment,
@@ -121,8 +122,24 @@ impl Case {
             default_provider: "fallback",
             configured: &self.configured,
             elsewhere: &["laterProvider"],
-        };
-        load(CORE, &[TABLE, OTHER], &sources)
+        }
+    }
+
+    fn load(&self) -> Result<Settings, Failure> {
+        load(CORE, &[TABLE, OTHER], &self.sources())
+    }
+
+    /// With "made-up" as the only other provider that is of use.
+    fn salvage(&self) -> Result<Salvaged, Failure> {
+        salvage(
+            CORE,
+            &[TABLE, OTHER],
+            &self.sources(),
+            &|settings| match settings.provider() {
+                "fallback" | "made-up" => Ok(()),
+                name => Err(failure(Code::UnknownProvider, name)),
+            },
+        )
     }
 
     fn settings(&self) -> Settings {

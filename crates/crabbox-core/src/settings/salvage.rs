@@ -1,0 +1,90 @@
+//! Settings for whoever has to go on although something in them is wrong.
+
+use std::collections::BTreeMap;
+
+use super::resolve::{Sources, load};
+use super::resolved::Settings;
+use super::table::{ProviderTable, Setting};
+use crate::Failure;
+
+/// What holds without the sources that are wrong, and what is wrong with each of those.
+#[derive(Debug)]
+pub struct Salvaged {
+    pub settings: Settings,
+    pub wrong: Vec<Failure>,
+}
+
+/// Leaves out files and variables one by one, never the command line: what is wrong there is the failure. `fits` may
+/// refuse what loads and is of no use all the same.
+pub fn salvage(
+    core: &'static [Setting],
+    providers: &[ProviderTable],
+    sources: &Sources<'_>,
+    fits: &dyn Fn(&Settings) -> Result<(), Failure>,
+) -> Result<Salvaged, Failure> {
+    let attempt = |sources: &Sources<'_>| {
+        let settings = load(core, providers, sources)?;
+        fits(&settings).map(|()| settings)
+    };
+    if let Ok(settings) = attempt(sources) {
+        let wrong = Vec::new();
+        return Ok(Salvaged { settings, wrong });
+    }
+    let (mut environment, mut repository) = (BTreeMap::new(), Vec::new());
+    let mut kept = Sources {
+        user: None,
+        repository: &[],
+        environment: &BTreeMap::new(),
+        ..sources.clone()
+    };
+    let mut settings = attempt(&kept)?;
+    let mut wrong = Vec::new();
+    // The repository comes last, for what it may say depends on what the user says.
+    if sources.user.is_some() {
+        let with = Sources {
+            user: sources.user,
+            ..kept.clone()
+        };
+        match attempt(&with) {
+            Ok(better) => (settings, kept) = (better, with),
+            Err(failure) => wrong.push(failure),
+        }
+    }
+    for (name, value) in variables(core, providers, sources) {
+        let mut more = environment.clone();
+        more.insert(name.clone(), value.clone());
+        match attempt(&Sources {
+            environment: &more,
+            ..kept.clone()
+        }) {
+            Ok(better) => (settings, environment) = (better, more),
+            Err(failure) => wrong.push(failure),
+        }
+    }
+    for file in sources.repository {
+        let mut more = repository.clone();
+        more.push(file.clone());
+        match attempt(&Sources {
+            environment: &environment,
+            repository: &more,
+            ..kept.clone()
+        }) {
+            Ok(better) => (settings, repository) = (better, more),
+            Err(failure) => wrong.push(failure),
+        }
+    }
+    Ok(Salvaged { settings, wrong })
+}
+
+/// Those that a setting is read from.
+fn variables<'a>(
+    core: &'static [Setting],
+    providers: &[ProviderTable],
+    sources: &Sources<'a>,
+) -> Vec<(&'a String, &'a String)> {
+    let rows = providers.iter().flat_map(|table| table.settings);
+    let rows: Vec<_> = core.iter().chain(rows).collect();
+    let is_ours = |name: &str| rows.iter().any(|row| row.env.contains(&name));
+    let all = sources.environment.iter();
+    all.filter(|(name, _)| is_ours(name)).collect()
+}
