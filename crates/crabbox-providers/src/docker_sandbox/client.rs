@@ -145,12 +145,17 @@ impl Client {
         if said.end.success() {
             return Ok(said);
         }
+        Err(self.failure(&said))
+    }
+
+    /// Of a call that did not succeed: what it said, and what to do about that.
+    pub(super) fn failure(&self, said: &Captured) -> Failure {
         let mut failure = said.failure(&self.redactor);
         let words = said.said(&self.redactor).unwrap_or_default();
         failure
             .hints
             .extend(parse::guidance(&words).map(str::to_owned));
-        Err(failure)
+        failure
     }
 
     pub(super) fn stream(
@@ -176,13 +181,13 @@ impl Client {
         Tool::new(&self.found.program).args(words)
     }
 
+    /// What to do about a call that did not come to its end.
     fn explain(&self, failure: Failure) -> Failure {
-        if failure.code != Code::ProviderMissing {
-            return failure;
+        match failure.code {
+            Code::ProviderMissing => failure.hint(engine::INSTALL),
+            Code::Timeout => failure.hint(parse::NO_ANSWER),
+            _ => failure,
         }
-        failure.hint(
-            "install the standalone sbx CLI, or set dockerSandbox.cliPath (--docker-sandbox-cli)",
-        )
     }
 }
 

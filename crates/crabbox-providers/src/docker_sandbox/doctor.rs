@@ -1,26 +1,38 @@
 //! The questions that `doctor` asks: none of them changes anything.
 
-use crabbox_core::Failure;
-use crabbox_core::process::Cancel;
+use std::collections::BTreeMap;
+
+use crabbox_core::process::{Cancel, Captured};
 use crabbox_core::provider::{Check, Health};
+use crabbox_core::{Code, Failure};
 
 use super::argv;
 use super::client::Client;
-use super::parse::{self, BASELINE, Engine};
+use super::parse::{self, BASELINE, Engine, Finding};
 
 /// The engine's own check that says what keeps a sandbox in.
 const ISOLATION: &str = "Virtualization";
 
-pub(super) fn missing(failure: &Failure) -> Check {
-    check(Health::Missing, "sbx_version", failure.to_string())
-        .detail("hint", failure.hints.join("; "))
+/// The same checks where there is nothing to ask.
+pub(super) fn missing(failure: &Failure) -> Vec<Check> {
+    let reason = "there is no sbx to ask";
+    vec![
+        bad(Health::Missing, "sbx_engine", failure),
+        check(Health::Missing, "sbx_version", reason.to_owned()),
+        skipped("sbx_compatibility", reason),
+        skipped("sbx_inventory", reason),
+        skipped("sbx_diagnose", reason),
+    ]
 }
 
 /// Every check is shown, also after one has failed.
 pub(super) fn checks(client: &Client, cancel: &Cancel) -> Vec<Check> {
     let mut checks = vec![engine(client)];
     match client.version(cancel) {
-        Err(failure) => checks.push(failed("sbx_version", &failure)),
+        Err(failure) => {
+            checks.push(bad(Health::Failed, "sbx_version", &failure));
+            checks.push(skipped("sbx_compatibility", "the version is not known"));
+        }
         Ok(version) => {
             let line = version.first_line.clone();
             checks.push(
@@ -32,7 +44,7 @@ pub(super) fn checks(client: &Client, cancel: &Cancel) -> Vec<Check> {
     checks.push(match client.list(cancel) {
         Ok(all) => check(Health::Ok, "sbx_inventory", format!("leases={}", all.len()))
             .detail("leases", all.len().to_string()),
-        Err(failure) => failed("sbx_inventory", &failure),
+        Err(failure) => bad(Health::Failed, "sbx_inventory", &failure),
     });
     checks.extend(diagnosis(client, cancel));
     checks
@@ -70,44 +82,69 @@ fn compatibility(version: &parse::Version) -> Check {
 
 /// Optional: an engine that cannot diagnose itself may still work.
 fn diagnosis(client: &Client, cancel: &Cancel) -> Vec<Check> {
-    let optional =
-        |message: String| check(Health::Warn, "sbx_diagnose", message).detail("optional", "true");
     let said = match client.look(argv::diagnose(), cancel) {
         Ok(said) => said,
-        Err(failure) => return vec![optional(failure.to_string())],
+        Err(failure) => return vec![optional(&failure)],
     };
-    let Some(findings) = parse::diagnosis(&said.stdout) else {
-        return vec![optional(format!(
-            "`sbx diagnose` exited {} and printed no checks",
-            said.end.code()
-        ))];
+    let findings = parse::diagnosis(&said.stdout);
+    let mut checks = vec![match complaint(client, said, findings.as_ref()) {
+        Some(failure) => optional(&failure),
+        None => {
+            let count = findings.as_ref().map_or(0, BTreeMap::len);
+            check(Health::Ok, "sbx_diagnose", format!("checks={count}"))
+        }
+    }];
+    if let Some(isolation) = findings.as_ref().and_then(|all| all.get(ISOLATION)) {
+        let message = isolation.message.clone();
+        checks.push(check(Health::Ok, "sbx_isolation", message));
+    }
+    checks
+}
+
+/// The checks that failed, and what the engine says besides.
+fn complaint(
+    client: &Client,
+    said: Captured,
+    findings: Option<&BTreeMap<String, Finding>>,
+) -> Option<Failure> {
+    let Some(findings) = findings else {
+        let no_checks = "`sbx diagnose` printed no checks";
+        return Some(match said.end.success() {
+            true => Failure::new(Code::ProviderMalformed, no_checks),
+            false => client.failure(&said),
+        });
     };
     let bad: Vec<_> = findings
         .iter()
         .filter(|(_, finding)| finding.status == "fail")
         .map(|(name, finding)| format!("{name}: {} (hint: {})", finding.message, finding.hint))
         .collect();
-    let mut checks = vec![if bad.is_empty() {
-        check(
-            Health::Ok,
-            "sbx_diagnose",
-            format!("checks={}", findings.len()),
-        )
-    } else {
-        optional(bad.join("; "))
-    }];
-    if let Some(isolation) = findings.get(ISOLATION) {
-        checks.push(check(
-            Health::Ok,
-            "sbx_isolation",
-            isolation.message.clone(),
-        ));
+    let failed = Failure::new(Code::Provider, bad.join("; "));
+    // What it printed was read: the rest is on stderr.
+    let mut rest = said;
+    rest.stdout.clear();
+    match (bad.is_empty(), rest.end.success()) {
+        (true, true) => None,
+        (true, false) => Some(client.failure(&rest)),
+        (false, false) if !rest.stderr.is_empty() => Some(failed.and(&client.failure(&rest))),
+        (false, _) => Some(failed),
     }
-    checks
 }
 
-fn failed(name: &str, failure: &Failure) -> Check {
-    check(Health::Failed, name, failure.to_string()).detail("hint", failure.hints.join("; "))
+fn optional(failure: &Failure) -> Check {
+    bad(Health::Warn, "sbx_diagnose", failure).detail("optional", "true")
+}
+
+fn skipped(name: &str, reason: &str) -> Check {
+    check(Health::Skip, name, format!("not checked: {reason}"))
+}
+
+fn bad(status: Health, name: &str, failure: &Failure) -> Check {
+    let check = check(status, name, failure.to_string());
+    match failure.hints.is_empty() {
+        true => check,
+        false => check.detail("hint", failure.hints.join("; ")),
+    }
 }
 
 fn check(status: Health, name: &str, message: String) -> Check {

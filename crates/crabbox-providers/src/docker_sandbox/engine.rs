@@ -12,6 +12,9 @@ use super::parse;
 use super::settings::Cli;
 
 const NAME: &str = "sbx";
+/// What to do when there is none, or none that can be started.
+pub(super) const INSTALL: &str =
+    "install the standalone sbx CLI, or set dockerSandbox.cliPath (--docker-sandbox-cli)";
 
 /// Where programs are looked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -93,8 +96,7 @@ fn named(program: &Path, places: &Places) -> Result<Found, Failure> {
 }
 
 fn missing(message: &str) -> Failure {
-    Failure::new(Code::ProviderMissing, message)
-        .hint("install the standalone sbx CLI, or set dockerSandbox.cliPath (--docker-sandbox-cli)")
+    Failure::new(Code::ProviderMissing, message).hint(INSTALL)
 }
 
 /// A relative entry would find what lies in the repository.

@@ -318,7 +318,7 @@ impl Provider for DockerSandbox {
     fn doctor(&self, cancel: &Cancel) -> Vec<Check> {
         match &self.client {
             Ok(client) => doctor::checks(client, cancel),
-            Err(failure) => vec![doctor::missing(failure)],
+            Err(failure) => doctor::missing(failure),
         }
     }
 

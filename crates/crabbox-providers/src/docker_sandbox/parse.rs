@@ -178,6 +178,10 @@ pub struct Finding {
     pub hint: String,
 }
 
+/// What to do when there is no answer in time, whoever says so.
+pub const NO_ANSWER: &str =
+    "the sandbox control plane did not respond; check it with `sbx diagnose`";
+
 /// What to do about an error, by the words of the engine alone: names and paths of the user say nothing.
 pub fn guidance(said: &str) -> Option<&'static str> {
     let said = said.to_lowercase();
@@ -192,7 +196,7 @@ pub fn guidance(said: &str) -> Option<&'static str> {
     } else if has(&["virtualization", "hypervisor", "kvm"]) {
         Some("enable host virtualization for Docker Sandboxes and retry")
     } else if has(&["timeout", "timed out"]) {
-        Some("the sandbox control plane did not respond; check it with `sbx diagnose`")
+        Some(NO_ANSWER)
     } else {
         None
     }

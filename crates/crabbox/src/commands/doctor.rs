@@ -48,14 +48,14 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     checks.push(selection(&settings));
     checks.push(tool("git", Git::find(&app.host.env).map(drop)));
     checks.push(Check::new(Health::Ok, "ssh-key", "per-lease"));
-    match provider.validate() {
-        Ok(()) => checks.extend(provider_checks(&*provider, &app.cancel)),
-        Err(failure) => checks.push(
+    if let Err(failure) = provider.validate() {
+        checks.push(
             Check::new(Health::Failed, "provider", failure.to_string())
                 .detail("class", "config")
                 .detail("hint", "check_crabbox_provider_config"),
-        ),
+        );
     }
+    checks.extend(provider_checks(&*provider, &app.cancel));
     if provider.spec().workspace == WorkspaceKind::Archive {
         checks.push(Check::new(Health::Ok, "tar", "built in"));
     }
@@ -78,9 +78,7 @@ fn verdict(checks: &[Check]) -> Result<(), Failure> {
     }
     let hints = bad.iter().filter_map(|check| check.details.get("hint"));
     let mut failure = Failure::new(Code::Unhealthy, "doctor found problems");
-    failure
-        .hints
-        .extend(hints.filter(|hint| !hint.is_empty()).cloned());
+    failure.hints.extend(hints.cloned());
     Err(failure)
 }
 
@@ -121,9 +119,12 @@ fn line(check: &Check) -> String {
 
 /// A source of settings that was left out.
 fn wrong_setting(failure: &Failure) -> Check {
-    Check::new(Health::Failed, "settings", failure.to_string())
-        .detail("class", "config")
-        .detail("hint", failure.hints.join("; "))
+    let check =
+        Check::new(Health::Failed, "settings", failure.to_string()).detail("class", "config");
+    match failure.hints.is_empty() {
+        true => check,
+        false => check.detail("hint", failure.hints.join("; ")),
+    }
 }
 
 /// The user's file may name programs and credentials' places: it is nobody else's.

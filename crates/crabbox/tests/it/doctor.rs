@@ -202,6 +202,80 @@ fn bad_settings_are_a_check_and_hide_no_other() {
     assert!(ran.out.contains("failed  provider"), "{}", ran.out);
     assert!(ran.out.contains("v1 supports shell only"), "{}", ran.out);
     assert!(ran.out.contains("ok      git"), "{}", ran.out);
+    assert!(ran.out.contains("ok      sbx_inventory"), "{}", ran.out);
+}
+
+/// What became of each check of the engine.
+fn health_of(ran: &Ran) -> Vec<(String, String)> {
+    let json = ran.json();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let checks = json["checks"].as_array().unwrap().iter();
+    checks
+        .map(|check| (text(&check["check"]), text(&check["status"])))
+        .filter(|(name, _)| name.starts_with("sbx_"))
+        .collect()
+}
+
+fn owned((name, health): (&str, &str)) -> (String, String) {
+    (name.to_owned(), health.to_owned())
+}
+
+#[test]
+fn a_version_that_is_not_told_hides_no_other_check() {
+    let world = World::new();
+    world.behave("fail-before-version", "1\nbroken");
+    let ran = world.crabbox(&["doctor"]).exits(1);
+    let skipped = "skip    sbx_compatibility  not checked: the version is not known";
+    assert!(ran.out.contains(skipped), "{}", ran.out);
+    let json = world.crabbox(&["doctor", "--json"]).exits(1);
+    assert_eq!(
+        health_of(&json),
+        [
+            ("sbx_engine", "ok"),
+            ("sbx_version", "failed"),
+            ("sbx_compatibility", "skip"),
+            ("sbx_inventory", "ok"),
+            ("sbx_diagnose", "ok"),
+        ]
+        .map(owned)
+    );
+}
+
+#[test]
+fn what_a_diagnosis_fails_with_is_shown() {
+    let world = World::new();
+    let line = |world: &World| {
+        let out = world.crabbox(&["doctor"]).exits(0).out;
+        let line = out.lines().find(|line| line.contains(" sbx_diagnose "));
+        line.unwrap().to_owned()
+    };
+    let long = "x".repeat(100_000);
+    world.behave(
+        "fail-before-diagnose",
+        &format!("3\ncannot reach it {long}"),
+    );
+    let said = line(&world);
+    let start = "warn    sbx_diagnose       `sbx diagnose` exited 3: cannot reach it xxx";
+    assert!(said.starts_with(start), "{said:.200}");
+    assert!(said.len() < 5000, "{}", said.len());
+    // It may print checks and complain all the same.
+    world.behave_well("fail-before-diagnose");
+    world.behave("fail-after-diagnose", "4\nand another thing");
+    let said = line(&world);
+    assert!(
+        said.ends_with("`sbx diagnose` exited 4: and another thing"),
+        "{said}"
+    );
+    world.behave(
+        "diagnose",
+        r#"{"checks":[{"name":"A","status":"fail","message":"m","hint":"h"}]}"#,
+    );
+    let said = line(&world);
+    let both = "A: m (hint: h); `sbx diagnose` exited 4: and another thing";
+    assert!(said.ends_with(both), "{said}");
+    world.behave_well("fail-after-diagnose");
+    world.behave("diagnose", "nothing");
+    assert!(line(&world).ends_with("`sbx diagnose` printed no checks"));
 }
 
 #[test]
@@ -210,6 +284,27 @@ fn a_missing_program_is_missing_and_the_rest_is_shown() {
     let ran = Ran::from(world.alone(&["doctor"]).output().unwrap()).exits(1);
     assert!(ran.out.contains("missing sbx_version"), "{}", ran.out);
     assert!(ran.out.contains("ok      git"), "{}", ran.out);
+    for line in [
+        "missing sbx_engine         sbx not found: neither in PATH nor beside crabbox",
+        "missing sbx_version        there is no sbx to ask",
+        "skip    sbx_compatibility  not checked: there is no sbx to ask",
+        "skip    sbx_inventory      not checked: there is no sbx to ask",
+        "skip    sbx_diagnose       not checked: there is no sbx to ask",
+    ] {
+        assert!(ran.out.contains(line), "{line}: {}", ran.out);
+    }
+    let json = Ran::from(world.alone(&["doctor", "--json"]).output().unwrap());
+    assert_eq!(
+        health_of(&json),
+        [
+            ("sbx_engine", "missing"),
+            ("sbx_version", "missing"),
+            ("sbx_compatibility", "skip"),
+            ("sbx_inventory", "skip"),
+            ("sbx_diagnose", "skip")
+        ]
+        .map(owned)
+    );
     // An engine beside our own program is found without being named.
     let bundled = World::new();
     let mut command = bundled.alone(&["doctor"]);

@@ -140,6 +140,7 @@ fn doctor_ends_although_the_engine_hangs() {
     ] {
         assert!(ran.out.contains(check), "{}", ran.out);
     }
+    ran.says("hint: the sandbox control plane did not respond; check it with `sbx diagnose`");
 }
 
 #[test]
