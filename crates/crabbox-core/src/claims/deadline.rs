@@ -56,6 +56,11 @@ impl Claim {
         (deadline.at <= now).then_some(deadline.reason)
     }
 
+    /// Whether it has lived as long as it may. Being idle is another matter: the next use ends that.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| end <= now)
+    }
+
     /// Nothing is left of a time that is over; None when there is no end.
     pub fn remaining(&self, now: Timestamp) -> Option<Duration> {
         let left = self.deadline()?.at.duration_since(now);
@@ -97,6 +102,14 @@ mod tests {
         assert_eq!(claim.deadline(), None);
         claim.idle_timeout_seconds = u64::MAX;
         assert_eq!(claim.deadline(), None);
+    }
+
+    #[test]
+    fn only_the_time_to_live_makes_it_useless() {
+        let claim = claim("x_1");
+        assert_eq!(claim.due(time("2026-08-01T13:00:00Z")), Some(Reason::Idle));
+        assert!(!claim.is_expired(time("2026-08-01T13:29:59Z")));
+        assert!(claim.is_expired(time("2026-08-01T13:30:00Z")));
     }
 
     #[test]

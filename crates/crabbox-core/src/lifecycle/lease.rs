@@ -266,7 +266,7 @@ fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
         }
     }
     // Use renews the idle time, but not the time to live.
-    if claim.expires_at.is_some_and(|end| end <= Timestamp::now()) {
+    if claim.is_expired(Timestamp::now()) {
         let message = format!("lease {lease} reached its TTL expiry; command not run");
         return Err(Failure::new(Code::Expired, message)
             .hint("crabbox cleanup")

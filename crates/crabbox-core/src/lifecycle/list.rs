@@ -27,6 +27,7 @@ pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure
         return Ok((Vec::new(), scan.problems));
     }
     let observed = context.provider.observe(&claims, context.cancel)?;
+    let now = Timestamp::now();
     let listed = claims
         .into_iter()
         .zip(observed)
@@ -35,23 +36,27 @@ pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure
         })
         .map(|(claim, observed)| Listed {
             expires_at: claim.deadline().map(|deadline| deadline.at),
-            observed: in_its_state(&claim, observed),
+            observed: in_its_state(&claim, observed, now),
             claim,
         })
         .collect();
     Ok((listed, scan.problems))
 }
 
-/// What the provider cannot know yet.
-pub(super) fn in_its_state(claim: &Claim, observed: Observed) -> Observed {
-    let state = match claim.state {
-        State::Creating => "creating",
-        State::Releasing => "releasing",
+/// What the provider cannot know: what we are about to do with it, and how long it may live.
+pub(super) fn in_its_state(claim: &Claim, observed: Observed, now: Timestamp) -> Observed {
+    let (state, phase) = match claim.state {
+        State::Creating => ("creating", Phase::NotYet),
+        State::Releasing => ("releasing", Phase::NotYet),
+        // No command runs in it any more, whatever the provider thinks of it.
+        State::Ready if claim.is_expired(now) && observed.phase != Phase::Absent => {
+            ("expired", Phase::Over)
+        }
         State::Ready => return observed,
     };
     Observed {
         state: state.to_owned(),
-        phase: Phase::NotYet,
+        phase,
         ..observed
     }
 }

@@ -62,14 +62,15 @@ pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<St
 
 fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {
     let claim = context.find(identifier)?;
+    let now = Timestamp::now();
     let observed = context
         .provider
         .observe(std::slice::from_ref(&claim), context.cancel)?
         .pop()
-        .map(|observed| in_its_state(&claim, observed));
+        .map(|observed| in_its_state(&claim, observed, now));
     match observed {
         Some(observed) if observed.phase != Phase::Absent => Ok(Status {
-            idle_for: claim.idle_for(Timestamp::now()),
+            idle_for: claim.idle_for(now),
             expires_at: claim.deadline().map(|deadline| deadline.at),
             claim,
             observed,

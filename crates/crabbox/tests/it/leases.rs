@@ -232,6 +232,52 @@ fn status_tells_and_waits() {
     assert!(ran.last().contains("is not present in"), "{}", ran.last());
 }
 
+/// `run --id` would refuse it: nobody is told that it is ready.
+#[test]
+fn a_lease_past_its_ttl_is_expired_and_not_ready() {
+    let world = World::new();
+    let lease = world.warm("a");
+    let idle = world.warm("b");
+    world.age(&idle);
+    world.edit_claim(&lease, |claim| {
+        claim["expiresAt"] = "2020-01-01T00:00:00Z".into()
+    });
+    let status = |slug| world.crabbox(&["status", slug, "--json"]).exits(0).json();
+    let (old, unused) = (status("a"), status("b"));
+    assert_eq!(
+        (&old["state"], &old["ready"]),
+        (&"expired".into(), &false.into())
+    );
+    // The next use ends that one's idleness.
+    assert_eq!(
+        (&unused["state"], &unused["ready"]),
+        (&"running".into(), &true.into())
+    );
+    let line = world.crabbox(&["status", "a"]).exits(0).out;
+    assert!(
+        line.contains(" state=expired ") && line.contains(" ready=false "),
+        "{line}"
+    );
+    let ran = world.crabbox(&["status", "a", "--wait"]).exits(5);
+    assert_eq!(
+        ran.last(),
+        format!("lease {lease} reached terminal state expired before ready")
+    );
+    let list = world.crabbox(&["list", "--json"]).exits(0).json();
+    let listed = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["slug"] == "a")
+        .unwrap();
+    assert_eq!(
+        (&listed["status"], &listed["labels"]["state"]),
+        (&"expired".into(), &"expired".into())
+    );
+    world.crabbox(&["run", "--id", "a", "--", "true"]).exits(4);
+    world.crabbox(&["run", "--id", "b", "--", "true"]).exits(0);
+}
+
 #[test]
 fn claims_are_private_files() {
     use std::os::unix::fs::PermissionsExt;
