@@ -21,6 +21,20 @@ pub enum Reason {
     Ttl,
 }
 
+/// When a lease ends, as every document for programs has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ends {
+    /// The end of its time to live, which no use moves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// The earlier end of the two, and which it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_reason: Option<Reason>,
+}
+
 impl Reason {
     /// The word that `cleanup` prints.
     pub fn as_str(self) -> &'static str {
@@ -42,6 +56,15 @@ impl Claim {
             (Some(ttl), Some(idle)) if idle.at < ttl.at => Some(idle),
             (Some(ttl), _) => Some(ttl),
             (None, idle) => idle,
+        }
+    }
+
+    pub fn ends(&self) -> Ends {
+        let deadline = self.deadline();
+        Ends {
+            expires_at: self.expires_at,
+            due_at: deadline.map(|deadline| deadline.at),
+            due_reason: deadline.map(|deadline| deadline.reason),
         }
     }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::claim::{Claim, State};
-use super::deadline::Reason;
+use super::deadline::{Ends, Reason};
 use super::problem::Problem;
 use super::store::Scan;
 use crate::{Code, Failure};
@@ -36,13 +36,8 @@ struct Entry {
     last_used_at: Timestamp,
     idle_timeout_seconds: u64,
     ttl_seconds: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<Timestamp>,
-    /// The earlier end of the two, and which it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    due_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    due_reason: Option<Reason>,
+    #[serde(flatten)]
+    ends: Ends,
     state: State,
     keep: bool,
 }
@@ -104,7 +99,6 @@ impl Listing {
 impl Entry {
     fn of(claim: &Claim) -> Self {
         let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
-        let deadline = claim.deadline();
         // The original has this as a field of its own, we as a label.
         let pond = match claim.foreign_text("pond") {
             "" => text(claim.labels.get("pond").map(String::as_str)),
@@ -122,9 +116,7 @@ impl Entry {
             last_used_at: claim.last_used_at,
             idle_timeout_seconds: claim.idle_timeout_seconds,
             ttl_seconds: claim.ttl_seconds,
-            expires_at: claim.expires_at,
-            due_at: deadline.map(|deadline| deadline.at),
-            due_reason: deadline.map(|deadline| deadline.reason),
+            ends: claim.ends(),
             state: claim.state,
             keep: claim.keep,
         }
@@ -138,7 +130,7 @@ impl Entry {
             State::Ready => "ready",
             State::Releasing => "releasing",
         };
-        let due_reason = match self.due_reason {
+        let due_reason = match self.ends.due_reason {
             None => "",
             Some(Reason::Idle) => "idle",
             Some(Reason::Ttl) => "ttl",
@@ -157,8 +149,8 @@ impl Entry {
             ("lastUsedAt", self.last_used_at.to_string()),
             ("idleTimeoutSeconds", self.idle_timeout_seconds.to_string()),
             ("ttlSeconds", self.ttl_seconds.to_string()),
-            ("expiresAt", time(self.expires_at)),
-            ("dueAt", time(self.due_at)),
+            ("expiresAt", time(self.ends.expires_at)),
+            ("dueAt", time(self.ends.due_at)),
             ("dueReason", due_reason.to_owned()),
         ];
         lines.retain(|(_, value)| !value.is_empty());

@@ -26,7 +26,7 @@ mod tests;
 pub use binding::{Binding, Reclaim, RepoRoot};
 pub use claim::{Claim, Intent, State};
 pub use creator::{Creator, Fate};
-pub use deadline::{Deadline, Reason};
+pub use deadline::{Deadline, Ends, Reason};
 pub use lease_id::{LeaseId, random_hex, run_id};
 pub use list::Listing;
 pub use locks::{OperationLock, Wait};

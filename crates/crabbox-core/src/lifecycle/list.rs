@@ -11,7 +11,6 @@ use crate::provider::{Observed, Phase};
 pub struct Listed {
     pub claim: Claim,
     pub observed: Observed,
-    pub expires_at: Option<Timestamp>,
 }
 
 /// Damaged claims come along as problems; they hide nothing else. A lease whose sandbox is gone is not listed, one that is
@@ -35,7 +34,6 @@ pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure
             observed.phase != Phase::Absent || claim.state == State::Creating
         })
         .map(|(claim, observed)| Listed {
-            expires_at: claim.deadline().map(|deadline| deadline.at),
             observed: in_its_state(&claim, observed, now),
             claim,
         })

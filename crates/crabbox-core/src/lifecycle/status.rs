@@ -23,7 +23,6 @@ pub struct Status {
     pub claim: Claim,
     pub observed: Observed,
     pub idle_for: Duration,
-    pub expires_at: Option<Timestamp>,
 }
 
 pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<Status, Failure> {
@@ -71,7 +70,6 @@ fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {
     match observed {
         Some(observed) if observed.phase != Phase::Absent => Ok(Status {
             idle_for: claim.idle_for(now),
-            expires_at: claim.deadline().map(|deadline| deadline.at),
             claim,
             observed,
         }),

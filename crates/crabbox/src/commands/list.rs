@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
+use crabbox_core::claims::Ends;
 use crabbox_core::lifecycle::{self, Listed};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -106,7 +107,8 @@ struct Lease<'a> {
     last_used_at: Timestamp,
     idle_timeout_seconds: u64,
     ttl_seconds: u64,
-    expires_at: Option<Timestamp>,
+    #[serde(flatten)]
+    ends: Ends,
 }
 
 fn entry<'a>(one: &'a Listed, provider: &'a str) -> Entry<'a> {
@@ -130,18 +132,22 @@ fn entry<'a>(one: &'a Listed, provider: &'a str) -> Entry<'a> {
             last_used_at: claim.last_used_at,
             idle_timeout_seconds: claim.idle_timeout_seconds,
             ttl_seconds: claim.ttl_seconds,
-            expires_at: one.expires_at,
+            ends: claim.ends(),
         },
     }
 }
 
+/// As people are told of it.
+pub(super) fn time(time: Option<Timestamp>) -> String {
+    time.map_or_else(|| "-".to_owned(), |time| time.to_string())
+}
+
 fn line(one: &Listed, provider: &str) -> String {
     let slug = one.claim.slug.as_ref().map_or("-", |slug| slug.as_str());
-    let expires = one
-        .expires_at
-        .map_or_else(|| "-".to_owned(), |time| time.to_string());
+    let ends = one.claim.ends();
+    let (expires, due) = (time(ends.expires_at), time(ends.due_at));
     format!(
-        "{:<20} {:<28} {:<12} {:<14} lease={} slug={slug} keep={} target=linux expires={expires}\n",
+        "{:<20} {:<28} {:<12} {:<14} lease={} slug={slug} keep={} target=linux expires={expires} due={due}\n",
         slug,
         sandbox(one),
         one.observed.state,

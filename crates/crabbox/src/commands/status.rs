@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use crabbox_core::claims::RepoRoot;
+use crabbox_core::claims::{Ends, RepoRoot};
 use crabbox_core::lifecycle::{self, Status, Watch};
 use crabbox_core::provider::Phase;
 use crabbox_core::settings::{format_duration, parse_duration};
@@ -12,6 +12,7 @@ use crabbox_core::{Code, Failure};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::list::time;
 use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
@@ -84,7 +85,8 @@ struct Entry<'a> {
     last_touched_at: Timestamp,
     idle_for: String,
     idle_timeout: String,
-    expires_at: Option<Timestamp>,
+    #[serde(flatten)]
+    ends: Ends,
     repo_root: Option<&'a RepoRoot>,
     labels: BTreeMap<&'a str, &'a str>,
     has_host: bool,
@@ -114,7 +116,7 @@ fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
         last_touched_at: claim.last_used_at,
         idle_for: seconds(status.idle_for),
         idle_timeout: seconds(Duration::from_secs(claim.idle_timeout_seconds)),
-        expires_at: status.expires_at,
+        ends: claim.ends(),
         repo_root: claim.repo_root.as_ref(),
         labels,
         has_host: false,
@@ -124,11 +126,10 @@ fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
 
 fn line(status: &Status, provider: &str) -> String {
     let claim = &status.claim;
-    let expires = status
-        .expires_at
-        .map_or_else(|| "-".to_owned(), |time| time.to_string());
+    let ends = claim.ends();
+    let (expires, due) = (time(ends.expires_at), time(ends.due_at));
     format!(
-        "{} slug={} provider={provider} target=linux windows_mode=- state={} type={provider} host= pond={} network=public ready={} has_host=false idle_for={} idle_timeout={} expires={expires}\n",
+        "{} slug={} provider={provider} target=linux windows_mode=- state={} type={provider} host= pond={} network=public ready={} has_host=false idle_for={} idle_timeout={} expires={expires} due={due}\n",
         claim.lease_id,
         slug(status).unwrap_or("-"),
         status.observed.state,

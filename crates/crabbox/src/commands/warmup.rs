@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
+use crabbox_core::claims::Ends;
 use crabbox_core::lifecycle;
 use crabbox_core::timing::{Phase, RunStatus, format_ms, millis};
-use jiff::Timestamp;
 use serde::Serialize;
 
 use super::run::{requested_slug, terms};
@@ -42,7 +42,8 @@ struct Leased<'a> {
     slug: &'a str,
     provider: &'a str,
     sandbox: &'a str,
-    expires_at: Option<Timestamp>,
+    #[serde(flatten)]
+    ends: Ends,
     cleanup_command: String,
 }
 
@@ -93,7 +94,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
             slug,
             provider: spec.name,
             sandbox,
-            expires_at: claim.deadline().map(|deadline| deadline.at),
+            ends: claim.ends(),
             cleanup_command: spec.stop_command(&claim),
         })?;
     } else {

@@ -51,14 +51,35 @@ fn gap_list_and_status_say_when_a_lease_ends() {
     let list = world.crabbox(&["list", "--json"]).exits(0).json();
     assert_eq!(list[0]["idleTimeoutSeconds"], 600);
     assert_eq!(list[0]["ttlSeconds"], 3600);
-    assert_eq!(made["expiresAt"], list[0]["expiresAt"]);
     let status = world.crabbox(&["status", "a", "--json"]).exits(0).json();
     assert_eq!(status["idleTimeout"], "10m0s");
-    assert_eq!(status["expiresAt"], list[0]["expiresAt"]);
-    // The idle time comes first.
+    let claims = world.crabbox(&["claims", "list", "--json"]).ok();
+    let claims: Value = serde_json::from_str(&claims).unwrap();
+    // The words mean the same wherever they are said.
+    for said in [&made, &list[0], &status, &claims["claims"][0]] {
+        for key in ["expiresAt", "dueAt", "dueReason"] {
+            assert_eq!(said[key], list[0][key], "{key} {said}");
+        }
+    }
     let time = |value: &Value| value.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    let end = time(&list[0]["expiresAt"]).duration_since(time(&list[0]["lastUsedAt"]));
-    assert_eq!(end.as_secs(), 600);
+    let since = |from: &str, to: &str| {
+        let (from, to) = (time(&list[0][from]), time(&list[0][to]));
+        to.duration_since(from).as_secs()
+    };
+    assert_eq!(since("createdAt", "expiresAt"), 3600);
+    // The idle time comes first.
+    assert_eq!(since("lastUsedAt", "dueAt"), 600);
+    assert_eq!(list[0]["dueReason"], "idle");
+    for args in [&["list"][..], &["status", "a"]] {
+        let line = world.crabbox(args).ok();
+        let (expires, due) = (text(&list[0]["expiresAt"]), text(&list[0]["dueAt"]));
+        let end = format!(" expires={expires} due={due}\n");
+        assert!(line.ends_with(&end), "{line}");
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
 }
 
 #[test]

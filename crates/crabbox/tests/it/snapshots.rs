@@ -83,7 +83,7 @@ fn a_new_lease_and_the_list() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 0
     --- stdout
-    a                    crabbox-my-app-[id]        running      docker-sandbox lease=dsbx_crabbox-my-app-[id] slug=a keep=true target=linux expires=[time]
+    a                    crabbox-my-app-[id]        running      docker-sandbox lease=dsbx_crabbox-my-app-[id] slug=a keep=true target=linux expires=[time] due=[time]
     "#);
     let ran = world.crabbox(&["list", "--json"]);
     insta::assert_snapshot!(ran.show(), @r#"
@@ -127,7 +127,9 @@ fn a_new_lease_and_the_list() {
         "lastUsedAt": "[time]",
         "idleTimeoutSeconds": 1800,
         "ttlSeconds": 5400,
-        "expiresAt": "[time]"
+        "expiresAt": "[time]",
+        "dueAt": "[time]",
+        "dueReason": "idle"
       }
     ]
     "#);
@@ -142,7 +144,7 @@ fn the_status_of_a_lease() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 0
     --- stdout
-    dsbx_crabbox-my-app-[id] slug=a provider=docker-sandbox target=linux windows_mode=- state=running type=docker-sandbox host= pond=- network=public ready=true has_host=false idle_for=[time] idle_timeout=30m0s expires=[time]
+    dsbx_crabbox-my-app-[id] slug=a provider=docker-sandbox target=linux windows_mode=- state=running type=docker-sandbox host= pond=- network=public ready=true has_host=false idle_for=[time] idle_timeout=30m0s expires=[time] due=[time]
     "#);
     let ran = world.crabbox(&["status", "a", "--json"]);
     insta::assert_snapshot!(ran.show(), @r#"
@@ -166,6 +168,8 @@ fn the_status_of_a_lease() {
       "idleFor": "[time]",
       "idleTimeout": "30m0s",
       "expiresAt": "[time]",
+      "dueAt": "[time]",
+      "dueReason": "idle",
       "repoRoot": "[world]/my-app",
       "labels": {
         "agent": "shell",
@@ -245,6 +249,8 @@ fn json_of_warmup_stop_and_cleanup() {
       "provider": "docker-sandbox",
       "sandbox": "crabbox-my-app-[id]",
       "expiresAt": "[time]",
+      "dueAt": "[time]",
+      "dueReason": "idle",
       "cleanupCommand": "crabbox stop --provider docker-sandbox a"
     }
     "#);
