@@ -181,6 +181,9 @@ pub trait Provider: Sync {
     /// What became of the sandboxes, in the order of the claims.
     fn observe(&self, claims: &[Claim], cancel: &Cancel) -> Result<Vec<Observed>, Failure>;
 
+    /// What is said of a lease whose sandbox [`Self::observe`] did not find.
+    fn absent(&self, claim: &Claim) -> Failure;
+
     /// Removes the sandbox. `Ok` only when it is proved to be gone.
     fn remove(&self, claim: &Claim, cancel: &Cancel) -> Result<(), Failure>;
 

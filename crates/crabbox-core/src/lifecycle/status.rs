@@ -74,15 +74,8 @@ fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {
             observed,
         }),
         Some(_) | None => {
-            let name = claim
-                .labels
-                .get("sandbox")
-                .map_or(claim.lease_id.as_str(), String::as_str);
-            let provider = context.name();
-            let message =
-                format!("{provider} sandbox {name:?} is not present in the provider's inventory");
             let stop = context.provider.spec().stop_command(&claim);
-            Err(Failure::new(Code::NotFound, message).hint(stop))
+            Err(context.provider.absent(&claim).hint(stop))
         }
     }
 }

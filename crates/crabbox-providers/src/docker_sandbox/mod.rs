@@ -287,6 +287,10 @@ impl Provider for DockerSandbox {
         Ok(claims.iter().map(observed).collect())
     }
 
+    fn absent(&self, claim: &Claim) -> Failure {
+        absent(sandbox_name(claim))
+    }
+
     fn remove(&self, claim: &Claim, cancel: &Cancel) -> Result<(), Failure> {
         let name = sandbox_name(claim);
         if self.find(name, cancel)?.is_none() {

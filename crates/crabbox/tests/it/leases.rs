@@ -227,9 +227,12 @@ fn status_tells_and_waits() {
         ran.last(),
         format!("lease {lease} reached terminal state failed before ready")
     );
-    world.lose_sandbox(&world.sandboxes()[0]);
-    let ran = world.crabbox(&["status", "a"]).exits(4);
-    assert!(ran.last().contains("is not present in"), "{}", ran.last());
+    let name = world.sandboxes().remove(0);
+    world.lose_sandbox(&name);
+    let said = format!("docker-sandbox sandbox {name:?} is not present in sbx inventory");
+    for args in [&["status", "a"][..], &["run", "--id", "a", "--", "true"]] {
+        assert_eq!(world.crabbox(args).exits(4).last(), said);
+    }
 }
 
 /// `run --id` would refuse it: nobody is told that it is ready.
