@@ -25,6 +25,11 @@ impl Origin {
         }
     }
 
+    /// Whether somebody chose the value.
+    pub fn is_choice(&self) -> bool {
+        *self != Self::Default
+    }
+
     pub(super) fn shown(&self) -> ShownOrigin {
         let mut shown = ShownOrigin {
             source: self.source(),

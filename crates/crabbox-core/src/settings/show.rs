@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::core_table::PROVIDER;
-use super::origin::{Origin, ShownOrigin};
+use super::origin::ShownOrigin;
 use super::resolved::{Entry, Settings};
 use super::source::printable;
 use super::table::Kind;
@@ -77,7 +77,7 @@ fn fields(settings: &Settings) -> impl Iterator<Item = (String, Field)> {
         let (key, json) = value(entry);
         let mut fields = vec![(key, json)];
         if entry.setting.key == PROVIDER {
-            let selected = entry.origin != Origin::Default;
+            let selected = entry.origin.is_choice();
             fields.push(("providerSelected".to_owned(), selected.into()));
             fields.push(("providerSource".to_owned(), entry.origin.source().into()));
         }

@@ -152,15 +152,16 @@ fn config(path: &Path) -> Check {
     }
 }
 
+/// The default is used without having been selected, as `config show` has it.
 fn selection(settings: &Settings) -> Check {
-    let source = settings
-        .origin(None, "provider")
-        .map_or("compiled_default", Origin::source);
+    let origin = settings.origin(None, "provider");
+    let source = origin.map_or("compiled_default", Origin::source);
+    let selected = origin.is_some_and(Origin::is_choice);
     let name = settings.provider();
     Check::new(
         Health::Ok,
         "provider-selection",
-        format!("provider={name} source={source} selected=true"),
+        format!("provider={name} source={source} selected={selected}"),
     )
 }
 

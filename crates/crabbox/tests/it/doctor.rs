@@ -127,6 +127,29 @@ fn diagnosis_is_optional() {
 }
 
 #[test]
+fn it_says_who_selected_the_provider_as_config_show_does() {
+    let agrees = |world: &World, env: &[(&str, &str)], flags: &[&str], source: &str| {
+        let doctor = world.with_env(env, &[&["doctor"], flags].concat()).ok();
+        let selected = source != "compiled_default";
+        let line = format!("provider=docker-sandbox source={source} selected={selected}\n");
+        assert!(doctor.contains(&line), "{source}: {doctor}");
+        let show = world.with_env(env, &[&["config", "show", "--json"], flags].concat());
+        let show = show.exits(0).json();
+        assert_eq!(show["providerSource"], source);
+        assert_eq!(show["providerSelected"], selected, "{source}");
+    };
+    let world = World::new();
+    agrees(&world, &[], &[], "compiled_default");
+    world.user_config("provider: docker-sandbox\n");
+    agrees(&world, &[], &[], "user_config");
+    world.repo_config("provider: docker-sandbox\n");
+    agrees(&world, &[], &[], "repo_config");
+    let env = [("CRABBOX_PROVIDER", "docker-sandbox")];
+    agrees(&world, &env, &[], "environment");
+    agrees(&world, &env, &["--provider", "docker-sandbox"], "flag");
+}
+
+#[test]
 fn a_config_that_others_can_read_is_a_problem() {
     let world = World::new();
     world.user_config("ttl: 1h\n");

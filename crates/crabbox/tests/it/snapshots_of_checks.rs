@@ -11,7 +11,7 @@ fn doctor_in_good_and_bad_health() {
     exit: 0
     --- stdout
     ok      config             [world]/config/crabbox/config.yaml does not exist; defaults hold
-    ok      provider-selection provider=docker-sandbox source=compiled_default selected=true
+    ok      provider-selection provider=docker-sandbox source=compiled_default selected=false
     ok      git                found
     ok      ssh-key            per-lease
     ok      sbx_engine         program=[world]/bin/sbx found=PATH
@@ -26,7 +26,7 @@ fn doctor_in_good_and_bad_health() {
     exit: 1
     --- stdout
     ok      config             [world]/config/crabbox/config.yaml does not exist; defaults hold
-    ok      provider-selection provider=docker-sandbox source=compiled_default selected=true
+    ok      provider-selection provider=docker-sandbox source=compiled_default selected=false
     ok      git                found
     ok      ssh-key            per-lease
     ok      sbx_engine         program=[world]/bin/sbx found=PATH
@@ -52,7 +52,7 @@ fn doctor_for_programs() {
     insta::assert_snapshot!(printed, @r#"
     {"ok": false,"provider": "docker-sandbox","checks": [
     {"status": "ok","check": "config","provider": "docker-sandbox","message": "[world]/config/crabbox/config.yaml does not exist; defaults hold"},
-    {"status": "ok","check": "provider-selection","provider": "docker-sandbox","message": "provider=docker-sandbox source=compiled_default selected=true"},
+    {"status": "ok","check": "provider-selection","provider": "docker-sandbox","message": "provider=docker-sandbox source=compiled_default selected=false"},
     {"status": "ok","check": "git","provider": "docker-sandbox","message": "found"},
     {"status": "ok","check": "ssh-key","provider": "docker-sandbox","message": "per-lease"},
     {"status": "ok","check": "sbx_engine","provider": "docker-sandbox","message": "program=[world]/bin/sbx found=PATH","details": {"found": "PATH","mutation": "false","program": "[world]/bin/sbx"}},
