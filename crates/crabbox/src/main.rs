@@ -97,16 +97,27 @@ fn wrong(ui: &Ui, error: &clap::Error) -> Result<u8, Failure> {
         Some((message, rest)) => (message, rest.trim()),
         None => (text, ""),
     };
-    // What was perhaps meant. Not for flags: the nearest one may be one that is only known to be refused.
+    let usage_line = usage.lines().find_map(|line| line.strip_prefix("Usage: "));
+    if error.kind() == ErrorKind::UnknownArgument {
+        // The nearest flag, which would be in the usage, may be one that is only known to be refused.
+        let command = usage_line.map_or("crabbox", command_words);
+        return Err(Failure::usage(message).hint(format!("{command} --help")));
+    }
+    // What was perhaps meant.
     let tips = usage
         .lines()
         .filter_map(|line| line.trim().strip_prefix("tip: "))
         .filter(|_| error.kind() == ErrorKind::InvalidSubcommand);
     let failure = tips.fold(Failure::usage(message), |failure, tip| failure.hint(tip));
-    Err(
-        match usage.lines().find(|line| line.starts_with("Usage:")) {
-            Some(usage) => failure.hint(usage.trim_start_matches("Usage: ").to_owned()),
-            None => failure,
-        },
-    )
+    Err(match usage_line {
+        Some(usage) => failure.hint(usage),
+        None => failure,
+    })
+}
+
+/// The words of a usage line before its flags and arguments.
+fn command_words(usage: &str) -> &str {
+    let ends = [" -", " [", " <"].map(|start| usage.find(start));
+    let end = ends.into_iter().flatten().min().unwrap_or(usage.len());
+    usage.get(..end).unwrap_or(usage)
 }

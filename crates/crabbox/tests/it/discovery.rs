@@ -285,3 +285,27 @@ fn a_flag_of_the_command_changes_nothing_of_ours() {
     let ran = world.crabbox(&["run", "echo", "--json"]).exits(1);
     assert!(!ran.last().starts_with('{'), "{}", ran.last());
 }
+
+/// The nearest flag is no advice: it may be one that is refused.
+#[test]
+fn an_unknown_flag_leads_to_the_help_of_its_command() {
+    let world = World::new();
+    for (args, command) in [
+        (&["doctor", "--idle"][..], "crabbox doctor"),
+        (&["run", "--timing", "--", "true"], "crabbox run"),
+        (
+            &["providers", "describe", "--jsno", "x"],
+            "crabbox providers describe",
+        ),
+        (&["--nonsense"], "crabbox"),
+    ] {
+        let ran = world.crabbox(args).exits(2);
+        let hint = format!("hint: {command} --help\n");
+        assert!(ran.err.starts_with(&hint), "{args:?}: {}", ran.err);
+        assert!(
+            ran.last().contains("unexpected argument '--"),
+            "{}",
+            ran.err
+        );
+    }
+}
