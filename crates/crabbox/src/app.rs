@@ -62,11 +62,16 @@ impl App<'_> {
         settings::load(CORE, &tables(), &sources)
     }
 
-    /// The settings as far as they hold and name a provider, and what is wrong with the rest.
-    pub(crate) fn salvaged_settings(&self, matches: &ArgMatches) -> Result<Salvaged, Failure> {
+    /// The settings as far as they hold and name a provider, and what is wrong with the rest. `further` is one more flag.
+    pub(crate) fn salvaged_settings(
+        &self,
+        matches: &ArgMatches,
+        further: Option<FlagValue>,
+    ) -> Result<Salvaged, Failure> {
         let (files, unreadable) = whole_or_nothing(self.files());
         let (trust, distrusted) = whole_or_nothing(TrustStore::read(&self.host.state()));
-        let (environment, flags) = (self.host.texts(), flags(matches));
+        let environment = self.host.texts();
+        let flags: Vec<_> = flags(matches).into_iter().chain(further).collect();
         let sources = sources(&files, &environment, &flags, &trust);
         let usable = |settings: &Settings| self.provider(settings).map(drop);
         let salvaged = settings::salvage(CORE, &tables(), &sources, &usable)?;

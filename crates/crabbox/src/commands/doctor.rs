@@ -16,6 +16,7 @@ use crabbox_core::settings::{Origin, Salvaged, Settings};
 use crabbox_core::{Code, Failure};
 use serde::Serialize;
 
+use super::routing::provider_of_claim;
 use crate::app::App;
 use crate::cli::parsed;
 
@@ -27,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Changes nothing. Every check is shown, also after one has failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Check the provider of this lease
+    #[arg(long, value_name = "LEASE")]
+    id: Option<String>,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -41,11 +45,19 @@ struct Checked<'a> {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let Salvaged { settings, wrong } = app.salvaged_settings(matches)?;
+    let route = match &args.id {
+        Some(id) => provider_of_claim(app, matches, id)?,
+        None => None,
+    };
+    let by_lease = route.is_some();
+    let Salvaged { settings, wrong } = app.salvaged_settings(matches, route)?;
     let provider = app.provider(&settings)?;
+    if let Some(id) = &args.id {
+        app.context(&*provider, &app.store()).find(id)?;
+    }
     let mut checks = vec![config(&app.user_file())];
     checks.extend(wrong.iter().map(wrong_setting));
-    checks.push(selection(&settings));
+    checks.push(selection(&settings, by_lease));
     checks.push(tool("git", Git::find(&app.host.env).map(drop)));
     checks.push(Check::new(Health::Ok, "ssh-key", "per-lease"));
     if let Err(failure) = provider.validate() {
@@ -153,9 +165,12 @@ fn config(path: &Path) -> Check {
 }
 
 /// The default is used without having been selected, as `config show` has it.
-fn selection(settings: &Settings) -> Check {
+fn selection(settings: &Settings, by_lease: bool) -> Check {
     let origin = settings.origin(None, "provider");
-    let source = origin.map_or("compiled_default", Origin::source);
+    let source = match by_lease {
+        true => "lease_context",
+        false => origin.map_or("compiled_default", Origin::source),
+    };
     let selected = origin.is_some_and(Origin::is_choice);
     let name = settings.provider();
     Check::new(

@@ -15,19 +15,26 @@ pub(super) fn settings_for(
     identifier: &str,
 ) -> Result<Settings, Failure> {
     let settings = app.settings(matches)?;
+    match provider_of_claim(app, matches, identifier)? {
+        Some(provider) if provider.value != settings.provider() => app.load(&[provider]),
+        Some(_) | None => Ok(settings),
+    }
+}
+
+/// The provider of the claim, in the place of the flag that is not there.
+pub(super) fn provider_of_claim(
+    app: &App<'_>,
+    matches: &ArgMatches,
+    identifier: &str,
+) -> Result<Option<FlagValue>, Failure> {
     if matches.value_source("provider") == Some(ValueSource::CommandLine) {
-        return Ok(settings);
+        return Ok(None);
     }
-    let Some(claim) = app.store().find(identifier, Among::AllProviders)? else {
-        return Ok(settings);
-    };
-    if claim.provider == settings.provider() {
-        return Ok(settings);
-    }
-    app.load(&[FlagValue {
+    let claim = app.store().find(identifier, Among::AllProviders)?;
+    Ok(claim.map(|claim| FlagValue {
         flag: "provider".to_owned(),
         value: claim.provider,
-    }])
+    }))
 }
 
 /// The lease that a command is about: `--id X` or `X`, and only one of them.

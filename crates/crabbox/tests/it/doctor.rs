@@ -147,6 +147,16 @@ fn it_says_who_selected_the_provider_as_config_show_does() {
     let env = [("CRABBOX_PROVIDER", "docker-sandbox")];
     agrees(&world, &env, &[], "environment");
     agrees(&world, &env, &["--provider", "docker-sandbox"], "flag");
+    let lease = world.warm("a");
+    let line = "provider=docker-sandbox source=lease_context selected=true\n";
+    for id in ["a", &lease] {
+        let doctor = world.with_env(&env, &["doctor", "--id", id]).ok();
+        assert!(doctor.contains(line), "{doctor}");
+    }
+    let flag = ["doctor", "--id", "a", "--provider", "docker-sandbox"];
+    assert!(world.crabbox(&flag).ok().contains(" source=flag "));
+    let ran = world.crabbox(&["doctor", "--id", "nobody"]).exits(4);
+    ran.says("is not claimed by Crabbox");
 }
 
 #[test]
