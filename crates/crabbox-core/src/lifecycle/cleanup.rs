@@ -1,6 +1,9 @@
 //! The end of leases whose time is over.
 
+use std::fmt;
+
 use jiff::Timestamp;
+use serde::Serialize;
 
 use super::{Context, stop};
 use crate::Failure;
@@ -15,77 +18,116 @@ pub enum DryRun {
 /// What a sweep did. One failure does not keep the others from their end.
 #[derive(Debug, Default)]
 pub struct Cleaned {
-    pub lines: Vec<String>,
+    pub swept: Vec<Swept>,
     pub removed: usize,
     pub checked: usize,
     pub failures: Vec<Failure>,
 }
 
+/// What became of one claim, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Swept {
+    pub subject: Subject,
+    pub action: Action,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    Claim(Box<Claim>),
+    /// A file that is no claim.
+    File(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    Delete,
+    WouldDelete,
+    Skip,
+}
+
 pub fn cleanup(context: Context<'_>, dry_run: DryRun) -> Result<Cleaned, Failure> {
     let scan = context.store.scan()?;
     let mut cleaned = Cleaned::default();
-    for problem in &scan.problems {
-        let line = format!("skip file={} reason={}", problem.file, problem.message);
-        cleaned.lines.push(line);
+    for problem in scan.problems {
+        cleaned.swept.push(Swept {
+            subject: Subject::File(problem.file),
+            action: Action::Skip,
+            reason: problem.message,
+        });
     }
     for claim in scan
         .claims
-        .iter()
+        .into_iter()
         .filter(|claim| claim.provider == context.name())
     {
         if context.canceled() {
             break;
         }
         cleaned.checked += 1;
-        match sweep_one(context, claim, dry_run) {
-            Ok(line) => {
-                cleaned.removed += usize::from(line.starts_with("delete "));
-                cleaned.lines.push(line);
-            }
-            Err(failure) => {
-                let line = format!("skip lease={} reason={failure}", claim.lease_id);
-                cleaned.lines.push(line);
-                cleaned.failures.push(failure);
-            }
-        }
-    }
-    if dry_run == DryRun::No {
-        cleaned.lines.push(format!(
-            "{} cleanup removed={} checked={}",
-            context.name(),
-            cleaned.removed,
-            cleaned.checked
-        ));
+        let (action, reason) = sweep_one(context, &claim, dry_run).unwrap_or_else(|failure| {
+            let reason = failure.to_string();
+            cleaned.failures.push(failure);
+            (Action::Skip, reason)
+        });
+        cleaned.removed += usize::from(action == Action::Delete);
+        cleaned.swept.push(Swept {
+            subject: Subject::Claim(Box::new(claim)),
+            action,
+            reason,
+        });
     }
     Ok(cleaned)
 }
 
-/// What is to be said of one lease, after it was done.
-fn sweep_one(context: Context<'_>, claim: &Claim, dry_run: DryRun) -> Result<String, Failure> {
+/// What was done with one lease.
+fn sweep_one(
+    context: Context<'_>,
+    claim: &Claim,
+    dry_run: DryRun,
+) -> Result<(Action, String), Failure> {
+    let skip = |why: &str| Ok((Action::Skip, why.to_owned()));
     let lease = &claim.lease_id;
     let Some(reason) = reason(claim) else {
-        return Ok(format!("skip lease={lease} reason={}", why_not(claim)));
+        return skip(why_not(claim));
     };
     if let Some(why) = context.provider.only_by_hand(claim) {
         let stop = context.provider.spec().stop_command(claim);
-        return Ok(format!("skip lease={lease} reason={why}; {stop}"));
+        return skip(&format!("{why}; {stop}"));
     }
     if dry_run == DryRun::Yes {
-        return Ok(format!("would delete lease={lease} reason={reason}"));
+        return Ok((Action::WouldDelete, reason.to_owned()));
     }
     // Whoever uses it now has renewed it, or will.
     let Ok(_lock) = context
         .store
         .operation(lease, "crabbox cleanup", Wait::not_at_all())
     else {
-        return Ok(format!("skip lease={lease} reason=in use"));
+        return skip("in use");
     };
     match context.store.read(lease)? {
         Some(again) if again == *claim => {}
-        Some(_) | None => return Ok(format!("skip lease={lease} reason=changed meanwhile")),
+        Some(_) | None => return skip("changed meanwhile"),
     }
     stop::release(context, claim)?;
-    Ok(format!("delete lease={lease} reason={reason}"))
+    Ok((Action::Delete, reason.to_owned()))
+}
+
+/// For people.
+impl fmt::Display for Swept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let action = match self.action {
+            Action::Delete => "delete",
+            Action::WouldDelete => "would delete",
+            Action::Skip => "skip",
+        };
+        match &self.subject {
+            Subject::Claim(claim) => write!(f, "{action} lease={}", claim.lease_id)?,
+            Subject::File(name) => write!(f, "{action} file={name}")?,
+        }
+        write!(f, " reason={}", self.reason)
+    }
 }
 
 fn reason(claim: &Claim) -> Option<&'static str> {

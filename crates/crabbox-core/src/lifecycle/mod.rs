@@ -16,7 +16,7 @@ use crate::process::Cancel;
 use crate::provider::Provider;
 use crate::{Code, Failure};
 
-pub use cleanup::{Cleaned, DryRun, cleanup};
+pub use cleanup::{Action, Cleaned, DryRun, Subject, Swept, cleanup};
 pub use lease::{Lease, Terms, warmup};
 pub use list::{Listed, list};
 pub use run::{Keep, Outcome, RunRequest, Session, Streams, Target, run};

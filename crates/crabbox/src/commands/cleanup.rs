@@ -2,7 +2,7 @@
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
-use crabbox_core::lifecycle::{self, DryRun};
+use crabbox_core::lifecycle::{self, Action, Cleaned, DryRun, Subject, Swept};
 use serde::Serialize;
 
 use crate::app::App;
@@ -20,11 +20,30 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Done<'a> {
-    lines: &'a [String],
+    provider: &'a str,
+    dry_run: bool,
+    entries: Vec<Entry<'a>>,
     removed: usize,
     checked: usize,
     failed: usize,
+}
+
+/// What became of one lease, or of a file that is no claim.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slug: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+    action: Action,
+    reason: &'a str,
 }
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
@@ -39,19 +58,27 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         DryRun::No
     };
     let mut cleaned = lifecycle::cleanup(app.context(&*provider, &store), dry_run)?;
+    let name = provider.spec().name;
     if args.json {
         app.ui.json(&Done {
-            lines: &cleaned.lines,
+            provider: name,
+            dry_run: args.dry_run,
+            entries: cleaned.swept.iter().map(entry).collect(),
             removed: cleaned.removed,
             checked: cleaned.checked,
             failed: cleaned.failures.len(),
         })?;
     } else {
-        let text: String = cleaned
-            .lines
-            .iter()
-            .map(|line| format!("{line}\n"))
-            .collect();
+        let lines = cleaned.swept.iter().map(|swept| format!("{swept}\n"));
+        let mut text: String = lines.collect();
+        if !args.dry_run {
+            let Cleaned {
+                removed, checked, ..
+            } = &cleaned;
+            text.push_str(&format!(
+                "{name} cleanup removed={removed} checked={checked}\n"
+            ));
+        }
         app.ui.data(&text)?;
     }
     if cleaned.failures.is_empty() {
@@ -62,4 +89,19 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         .failures
         .iter()
         .fold(first, |all, other| all.and(other)))
+}
+
+fn entry(swept: &Swept) -> Entry<'_> {
+    let (claim, file) = match &swept.subject {
+        Subject::Claim(claim) => (Some(claim), None),
+        Subject::File(name) => (None, Some(name.as_str())),
+    };
+    Entry {
+        lease_id: claim.map(|claim| claim.lease_id.as_str()),
+        slug: claim.and_then(|claim| Some(claim.slug.as_ref()?.as_str())),
+        sandbox: claim.and_then(|claim| Some(claim.labels.get("sandbox")?.as_str())),
+        file,
+        action: swept.action,
+        reason: &swept.reason,
+    }
 }

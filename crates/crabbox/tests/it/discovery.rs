@@ -97,7 +97,7 @@ fn the_version_is_bare() {
 }
 
 #[test]
-fn an_unknown_flag_is_one_line_and_the_usage() {
+fn an_unknown_flag_is_one_line_and_a_hint() {
     let world = World::new();
     let ran = world.crabbox(&["run", "--nonsense", "--", "true"]).exits(2);
     assert!(ran.last().contains("--nonsense"), "{}", ran.err);

@@ -1,5 +1,7 @@
 //! Leases that exist: whose they are, how long they live, and the proof that they are gone.
 
+use serde_json::json;
+
 use crate::world::{World, write};
 
 #[test]
@@ -183,6 +185,57 @@ fn cleanup_removes_what_is_due_and_nothing_else() {
         world.crabbox(&["cleanup", "--json"]).exits(0).json()["checked"],
         1
     );
+}
+
+#[test]
+fn cleanup_tells_programs_of_each_lease() {
+    let world = World::new();
+    let (old, young) = (world.warm("old"), world.warm("young"));
+    world.age(&old);
+    write(&world.claim_path("dsbx_damaged"), "{");
+    let entry = |lease: &String, slug: &str, action: &str, reason: &str| {
+        let sandbox = lease.strip_prefix("dsbx_").unwrap();
+        json!({"leaseId": lease, "slug": slug, "sandbox": sandbox, "action": action, "reason": reason})
+    };
+    let told = |args: &[&str]| {
+        let mut told = world.crabbox(args).exits(0).json();
+        let entries = told["entries"].as_array_mut().unwrap();
+        let damaged = entries.remove(0);
+        assert_eq!(
+            (&damaged["file"], &damaged["action"]),
+            (&json!("dsbx_damaged.json"), &json!("skip"))
+        );
+        entries.sort_by_key(|entry| entry["slug"].to_string());
+        told
+    };
+    let not_yet = entry(&young, "young", "skip", "idle timeout not reached");
+    assert_eq!(
+        told(&["cleanup", "--dry-run", "--json"]),
+        json!({
+            "provider": "docker-sandbox", "dryRun": true, "removed": 0, "checked": 2, "failed": 0,
+            "entries": [entry(&old, "old", "would-delete", "idle timeout"), not_yet],
+        })
+    );
+    assert_eq!(
+        told(&["cleanup", "--json"]),
+        json!({
+            "provider": "docker-sandbox", "dryRun": false, "removed": 1, "checked": 2, "failed": 0,
+            "entries": [entry(&old, "old", "delete", "idle timeout"), not_yet],
+        })
+    );
+    world.age(&young);
+    world.behave("fail-before-rm", "1\nbusy token=abcd1234secret");
+    let ran = world
+        .crabbox(&["cleanup", "--json"])
+        .exits(1)
+        .never_says("abcd1234");
+    let json = ran.json();
+    assert_eq!(
+        (&json["failed"], &json["entries"][1]["action"]),
+        (&json!(1), &json!("skip"))
+    );
+    let reason = json["entries"][1]["reason"].as_str().unwrap();
+    assert!(reason.contains("busy"), "{reason}");
 }
 
 #[test]

@@ -259,9 +259,16 @@ fn json_of_warmup_stop_and_cleanup() {
     exit: 0
     --- stdout
     {
-      "lines": [
-        "skip lease=dsbx_crabbox-my-app-[id] reason=idle timeout not reached",
-        "docker-sandbox cleanup removed=0 checked=1"
+      "provider": "docker-sandbox",
+      "dryRun": false,
+      "entries": [
+        {
+          "leaseId": "dsbx_crabbox-my-app-[id]",
+          "slug": "a",
+          "sandbox": "crabbox-my-app-[id]",
+          "action": "skip",
+          "reason": "idle timeout not reached"
+        }
       ],
       "removed": 0,
       "checked": 1,
