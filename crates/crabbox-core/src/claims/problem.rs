@@ -103,3 +103,27 @@ impl fmt::Display for ProblemCode {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ProblemCode::*;
+
+    /// The original's words, for programs and for people.
+    #[test]
+    fn codes_are_spelled_alike_everywhere() {
+        for (code, word) in [
+            (InvalidFilename, "invalid_filename"),
+            (InvalidJson, "invalid_json"),
+            (ClaimTooLarge, "claim_too_large"),
+            (EmptyLeaseId, "empty_lease_id"),
+            (LeaseIdMismatch, "lease_id_mismatch"),
+            (ReadError, "read_error"),
+            (NonRegularFile, "non_regular_file"),
+            (InvalidClaim, "invalid_claim"),
+            (ProblemsTruncated, "problems_truncated"),
+        ] {
+            assert_eq!(code.to_string(), word);
+            assert_eq!(serde_json::to_value(code).unwrap(), word);
+        }
+    }
+}

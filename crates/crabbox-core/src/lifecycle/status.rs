@@ -49,14 +49,16 @@ pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<St
             let message = format!("timed out waiting for {lease} to become ready");
             return Err(Failure::new(Code::Timeout, message));
         }
-        if context
-            .cancel
-            .sleep_until(deadline.min(Instant::now() + POLL))
-            .is_some()
-        {
+        let next = next_look(Instant::now(), deadline);
+        if context.cancel.sleep_until(next).is_some() {
             return Err(Failure::new(Code::Canceled, "canceled while waiting"));
         }
     }
+}
+
+/// Never after the deadline.
+fn next_look(now: Instant, deadline: Instant) -> Instant {
+    deadline.min(now + POLL)
 }
 
 fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {
@@ -76,6 +78,20 @@ fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {
         Some(_) | None => {
             let stop = context.provider.spec().stop_command(&claim);
             Err(context.provider.absent(&claim).hint(stop))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_sleep_is_longer_than_the_time_that_is_left() {
+        let now = Instant::now();
+        for (left, sleep) in [(0, 0), (1, 1), (1999, 1999), (2000, 2000), (300_000, 2000)] {
+            let at = |ms| now + Duration::from_millis(ms);
+            assert_eq!(next_look(now, at(left)), at(sleep), "{left}");
         }
     }
 }

@@ -77,18 +77,22 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     Ok(0)
 }
 
-fn allowed(filter: &Filter) -> Vec<&'static str> {
-    let mut all: Vec<_> = SPECS.iter().flat_map(|spec| filter.1(spec)).collect();
+fn allowed(specs: &[&Spec], filter: &Filter) -> Vec<&'static str> {
+    let mut all: Vec<_> = specs.iter().flat_map(|spec| filter.1(spec)).collect();
     all.sort_unstable();
     all.dedup();
     all
 }
 
-fn list(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure> {
-    let mut chosen: Vec<&Spec> = SPECS.to_vec();
+/// Those that have everything that is wanted of each filter.
+fn choose<'s>(
+    specs: &[&'s Spec],
+    wanted: impl Fn(&str) -> Vec<String>,
+) -> Result<Vec<&'s Spec>, Failure> {
+    let mut chosen = specs.to_vec();
     for filter in FILTERS {
-        for wanted in matches.get_many::<String>(filter.0).into_iter().flatten() {
-            let known = allowed(filter);
+        for wanted in wanted(filter.0) {
+            let known = allowed(specs, filter);
             if !known.contains(&wanted.as_str()) {
                 let message = format!(
                     "unknown --{} {wanted:?}; allowed: {}",
@@ -100,6 +104,14 @@ fn list(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure> {
             chosen.retain(|spec| filter.1(spec).contains(&wanted.as_str()));
         }
     }
+    Ok(chosen)
+}
+
+fn list(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure> {
+    let chosen = choose(SPECS, |filter| {
+        let given = matches.get_many::<String>(filter);
+        given.into_iter().flatten().cloned().collect()
+    })?;
     if matches.get_flag("json") {
         let entries: Vec<_> = chosen.iter().map(|spec| entry(spec)).collect();
         return app.ui.json(&entries);
@@ -120,12 +132,12 @@ fn list(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure> {
 fn filters(app: &App<'_>, as_json: bool) -> Result<(), Failure> {
     if as_json {
         let all = FILTERS.iter();
-        let all = all.map(|filter| (filter.0.to_owned(), allowed(filter)));
+        let all = all.map(|filter| (filter.0.to_owned(), allowed(SPECS, filter)));
         return app.ui.json(&all.collect::<Ordered<_>>());
     }
     let lines = FILTERS
         .iter()
-        .map(|filter| format!("--{} {}\n", filter.0, allowed(filter).join(", ")));
+        .map(|filter| format!("--{} {}\n", filter.0, allowed(SPECS, filter).join(", ")));
     app.ui.data(&lines.collect::<String>())
 }
 
@@ -302,4 +314,47 @@ fn describe(spec: &Spec) -> String {
         text.push_str(&format!("  --{flag:<34} {}\n", setting.help));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Spec = Spec {
+        name: "first",
+        features: &["cleanup", "run-session"],
+        lifecycle: &["cleanup"],
+        ..crabbox_providers::docker_sandbox::SPEC
+    };
+    const SECOND: Spec = Spec {
+        name: "second",
+        category: "delegated-sandbox",
+        features: &["archive-sync", "run-session"],
+        lifecycle: &[],
+        ..crabbox_providers::docker_sandbox::SPEC
+    };
+
+    fn chosen(wanted: &[(&str, &str)]) -> Vec<&'static str> {
+        let wanted = |filter: &str| {
+            let own = wanted.iter().filter(|(name, _)| *name == filter);
+            own.map(|(_, value)| (*value).to_owned()).collect()
+        };
+        let chosen = choose(&[&FIRST, &SECOND], wanted).unwrap();
+        chosen.iter().map(|spec| spec.name).collect()
+    }
+
+    #[test]
+    fn all_that_is_wanted_must_be_there() {
+        assert_eq!(chosen(&[]), ["first", "second"]);
+        assert_eq!(chosen(&[("feature", "run-session")]), ["first", "second"]);
+        let both = [("feature", "run-session"), ("feature", "cleanup")];
+        assert_eq!(chosen(&both), ["first"]);
+        let two = [("category", "delegated-sandbox"), ("lifecycle", "cleanup")];
+        assert_eq!(chosen(&two), [""; 0]);
+        let two = [
+            ("category", "delegated-sandbox"),
+            ("feature", "archive-sync"),
+        ];
+        assert_eq!(chosen(&two), ["second"]);
+    }
 }

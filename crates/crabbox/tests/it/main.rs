@@ -17,6 +17,7 @@ mod doctor;
 mod edges;
 mod engine;
 mod environment;
+mod facts;
 mod gaps;
 mod leases;
 mod lifecycle;
