@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sbx_sys::heap::give_back;
 use tokio::task::AbortHandle;
 
 /// One sandbox may use that part of the connections that the daemon's descriptors allow.
@@ -11,6 +12,9 @@ const SHARE: u64 = 4;
 const RESERVED: u64 = 512;
 const AT_LEAST: u64 = 64;
 const AT_MOST: u64 = 4096;
+/// After so many at once, what they used is given back when most of them are gone.
+const MANY: usize = 512;
+const FEW: usize = 16;
 
 /// Connections per sandbox, each of which may need two descriptors.
 pub fn per_sandbox(descriptors: u64) -> usize {
@@ -31,6 +35,23 @@ struct State {
     /// Have not said what they want yet; oldest first.
     waiting: BTreeMap<u64, Option<AbortHandle>>,
     busy: BTreeMap<u64, Option<AbortHandle>>,
+    /// The most there were since memory was given back.
+    peak: usize,
+}
+
+impl State {
+    fn count(&self) -> usize {
+        self.waiting.len() + self.busy.len()
+    }
+
+    /// Whether a crowd is over, once for each.
+    fn is_crowd_over(&mut self) -> bool {
+        let over = self.peak >= MANY && self.count() <= self.peak / FEW;
+        if over {
+            self.peak = self.count();
+        }
+        over
+    }
 }
 
 /// A connection that is counted.
@@ -51,7 +72,7 @@ impl Crowd {
     /// A place for a new connection, for which another may have to go; none when all are busy.
     pub(crate) fn admit(self: &Arc<Self>) -> Option<Place> {
         let mut state = self.state();
-        if state.waiting.len() + state.busy.len() >= self.max {
+        if state.count() >= self.max {
             let (_, oldest) = state.waiting.pop_first()?;
             if let Some(task) = oldest {
                 task.abort();
@@ -60,6 +81,7 @@ impl Crowd {
         state.next += 1;
         let id = state.next;
         state.waiting.insert(id, None);
+        state.peak = state.peak.max(state.count());
         Some(Place {
             crowd: Arc::clone(self),
             id,
@@ -107,12 +129,31 @@ impl Drop for Place {
         let mut state = self.crowd.state();
         state.waiting.remove(&self.id);
         state.busy.remove(&self.id);
+        let over = state.is_crowd_over();
+        drop(state);
+        if over {
+            give_back();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crowd_ends_once() {
+        let crowd = Arc::new(Crowd::new(MANY));
+        let mut places: Vec<Place> = (0..MANY).map_while(|_| crowd.admit()).collect();
+        assert_eq!(places.len(), MANY);
+        assert_eq!(crowd.state().peak, MANY);
+        places.truncate(MANY / FEW + 1);
+        assert_eq!(crowd.state().peak, MANY);
+        places.pop();
+        assert_eq!(crowd.state().peak, MANY / FEW);
+        places.clear();
+        assert!(!crowd.state().is_crowd_over());
+    }
 
     #[test]
     fn a_share_of_the_descriptors() {

@@ -4,6 +4,7 @@
 
 pub mod credentials;
 pub mod fdpass;
+pub mod heap;
 pub mod interfaces;
 pub mod memfd;
 pub mod mounts;
