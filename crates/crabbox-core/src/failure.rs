@@ -81,6 +81,8 @@ pub struct Failure {
     pub also: Vec<String>,
     /// The next commands to try.
     pub hints: Vec<String>,
+    /// The text that it is about, on lines of its own. Never the last thing that is shown: that is the cause.
+    pub snippet: Option<Box<str>>,
 }
 
 impl Failure {
@@ -91,6 +93,7 @@ impl Failure {
             causes: Vec::new(),
             also: Vec::new(),
             hints: Vec::new(),
+            snippet: None,
         }
     }
 

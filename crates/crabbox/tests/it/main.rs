@@ -20,6 +20,7 @@ mod environment;
 mod gaps;
 mod leases;
 mod lifecycle;
+mod mistakes;
 mod proof_matrix;
 mod records;
 mod refusals;

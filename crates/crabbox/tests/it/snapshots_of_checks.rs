@@ -85,10 +85,10 @@ fn settings_and_their_mistakes() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 2
     --- stderr
-    parse config [world]/my-app/.crabbox.yaml: line 2 column 1: unknown key `idelTimeout`; did you mean `idleTimeout`?
       |
     2 | idelTimeout ...
       | ^^^^^^^^^^^
+    parse config [world]/my-app/.crabbox.yaml: line 2 column 1: unknown key `idelTimeout`; did you mean `idleTimeout`?
     "#);
     world.repo_config("dockerSandbox:\n  cliPath: ./sbx\n");
     let ran = world.crabbox(&["run", "--", "true"]);

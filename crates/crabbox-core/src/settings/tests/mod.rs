@@ -142,8 +142,15 @@ fn file(path: &str, text: &str) -> SourceFile {
     }
 }
 
-fn failure(code: Code, message: &str) -> Failure {
-    Failure::new(code, message)
+/// What follows the first line of `text` is the snippet.
+fn failure(code: Code, text: &str) -> Failure {
+    let (message, snippet) = match text.split_once('\n') {
+        Some((message, snippet)) => (message, Some(snippet.into())),
+        None => (text, None),
+    };
+    let mut failure = Failure::new(code, message);
+    failure.snippet = snippet;
+    failure
 }
 
 fn untrusted(message: &str) -> Failure {
