@@ -132,14 +132,17 @@ impl App<'_> {
     }
 
     pub(crate) fn provider(&self, settings: &Settings) -> Result<Box<dyn Provider>, Failure> {
-        let spec = self.spec(settings.provider())?;
+        let spec = self
+            .spec(settings.provider())
+            .map_err(|failure| settings.blame(None, "provider", failure))?;
         let target = settings.text(None, "target");
         if target != "linux" {
             let message = format!(
                 "provider={} managed provisioning supports target=linux only",
                 spec.name
             );
-            return Err(Failure::new(Code::Unsupported, message));
+            let failure = Failure::new(Code::Unsupported, message);
+            return Err(settings.blame(None, "target", failure));
         }
         let places = Places {
             path: self.host.get("PATH").unwrap_or_default().to_os_string(),

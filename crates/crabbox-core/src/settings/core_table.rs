@@ -169,6 +169,7 @@ pub const CORE: &[Setting] = &[
         "Variables that go with a command; `NAME*` is a beginning",
     )
     .env(&["CRABBOX_ENV_ALLOW"])
+    .variables()
     .trust(Trust::WithinUser),
 ];
 

@@ -5,6 +5,7 @@
 //! the caller says with their tables.
 
 mod allowed;
+mod blame;
 mod core_table;
 mod duration;
 mod files;
@@ -36,6 +37,6 @@ pub use resolve::{FlagValue, Sources, load};
 pub use resolved::{Entry, Settings};
 pub use show::{Shown, show_json, show_text};
 pub use source::SourceFile;
-pub use table::{Kind, Merge, ProviderTable, Setting, Trust};
+pub use table::{Entries, Kind, Merge, ProviderTable, Setting, Trust};
 pub use trust::{TrustRecord, TrustStore};
 pub use value::Value;

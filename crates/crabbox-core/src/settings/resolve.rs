@@ -114,6 +114,7 @@ fn resolve(
         setting,
         value: default_of(setting, sources)?,
         origin: Origin::Default,
+        blame: None,
     };
     if let Some(layer) = &layers.user {
         entry.put(layer, |path, line| Origin::User { path, line });
@@ -135,6 +136,7 @@ impl Entry {
             return;
         };
         self.origin = origin(layer.file.path.clone(), assigned.at.line);
+        self.blame = Some(assigned.blame.clone());
         match (self.setting.kind, &mut self.value, &assigned.value) {
             (Kind::List(Merge::Append), Value::List(list), Value::List(more)) => {
                 list.extend(more.iter().cloned());

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::blame::Blame;
 use super::core_table::PROVIDER;
 use super::layers::Ignored;
 use super::origin::Origin;
@@ -25,6 +26,8 @@ pub struct Entry {
     pub setting: &'static Setting,
     pub value: Value,
     pub origin: Origin,
+    /// The place in the file that the origin names.
+    pub(super) blame: Option<Blame>,
 }
 
 impl Settings {

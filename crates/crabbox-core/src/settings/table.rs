@@ -14,6 +14,8 @@ pub struct Setting {
     /// The flag's name without dashes.
     pub flag: Option<&'static str>,
     pub kind: Kind,
+    /// What the entries of a list may be.
+    pub entries: Entries,
     /// As it would be written in a variable.
     pub default: &'static str,
     pub trust: Trust,
@@ -41,6 +43,14 @@ pub enum Kind {
     /// A duration that must be positive, with the name that it has in its error.
     Lifetime(&'static str),
     List(Merge),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entries {
+    /// Anything but nothing.
+    Texts,
+    /// Names of variables, and beginnings of names with a `*`; several of them with commas between.
+    Variables,
 }
 
 /// What a stronger file's list does to a weaker one's. Variables and flags always replace.
@@ -97,6 +107,7 @@ impl Setting {
             env: &[],
             flag: None,
             kind,
+            entries: Entries::Texts,
             default,
             trust: Trust::Anyone,
             creation_only: false,
@@ -120,6 +131,12 @@ impl Setting {
     #[must_use]
     pub const fn flag(mut self, flag: &'static str) -> Self {
         self.flag = Some(flag);
+        self
+    }
+
+    #[must_use]
+    pub const fn variables(mut self) -> Self {
+        self.entries = Entries::Variables;
         self
     }
 

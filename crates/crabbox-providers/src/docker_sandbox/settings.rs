@@ -3,7 +3,6 @@
 use std::path::{Component, Path, PathBuf};
 
 use crabbox_core::settings::{Kind, Merge, Origin, ProviderTable, Setting, Settings, Trust};
-use crabbox_core::{Code, Failure};
 
 const SECTION: &str = "dockerSandbox";
 
@@ -143,23 +142,27 @@ impl Config {
         }
     }
 
-    pub(super) fn validate(&self) -> Result<(), Failure> {
-        let refuse = |message: String| Err(Failure::new(Code::Config, message));
+    /// The first key whose value will not do, and why.
+    pub(super) fn validate(&self) -> Result<(), (&'static str, String)> {
+        let refuse = |key, message| Err((key, message));
         if self.agent != "shell" {
             let agent = &self.agent;
-            return refuse(format!(
+            let message = format!(
                 "docker-sandbox agent {agent:?} is not supported yet; v1 supports shell only"
-            ));
+            );
+            return refuse("agent", message);
         }
         if let Some(workdir) = &self.workdir {
             let shown = workdir.display();
             if !workdir.is_absolute() {
-                return refuse(format!("docker-sandbox workdir `{shown}` must be absolute"));
+                let message = format!("docker-sandbox workdir `{shown}` must be absolute");
+                return refuse("workdir", message);
             }
             if is_root(workdir) {
-                return refuse(format!(
+                let message = format!(
                     "docker-sandbox workdir `{shown}` is too broad; choose a dedicated workspace path"
-                ));
+                );
+                return refuse("workdir", message);
             }
         }
         for (key, entries) in [
@@ -169,21 +172,20 @@ impl Config {
         ] {
             for entry in entries {
                 if entry.trim().is_empty() {
-                    return refuse(format!("docker-sandbox {key} has an empty entry"));
+                    return refuse(key, format!("docker-sandbox {key} has an empty entry"));
                 }
                 // It would be taken for a flag of sbx.
                 if entry.starts_with('-') {
-                    return refuse(format!(
-                        "docker-sandbox {key} entry {entry:?} begins with a hyphen"
-                    ));
+                    let message =
+                        format!("docker-sandbox {key} entry {entry:?} begins with a hyphen");
+                    return refuse(key, message);
                 }
             }
         }
         for (key, value) in [("template", &self.template), ("memory", &self.memory)] {
             if value.starts_with('-') {
-                return refuse(format!(
-                    "docker-sandbox {key} {value:?} begins with a hyphen"
-                ));
+                let message = format!("docker-sandbox {key} {value:?} begins with a hyphen");
+                return refuse(key, message);
             }
         }
         Ok(())
@@ -229,7 +231,7 @@ pub(super) mod tests {
         let with = |change: fn(&mut Config)| {
             let mut changed = config();
             change(&mut changed);
-            changed.validate().unwrap_err().message
+            changed.validate().unwrap_err().1
         };
         assert_eq!(
             with(|c| c.agent = "claude".into()),

@@ -256,7 +256,7 @@ fn names_that_are_no_provider_here() {
     let ran = world
         .with_env(&[("CRABBOX_PROVIDER", "nope")], &["list"])
         .exits(2);
-    assert_eq!(ran.last(), "unknown provider \"nope\"");
+    assert_eq!(ran.last(), "CRABBOX_PROVIDER: unknown provider \"nope\"");
     // Case and blanks do not matter.
     world
         .crabbox(&["list", "--provider", " Docker-Sandbox "])

@@ -55,3 +55,100 @@ fn an_engines_hints_about_its_own_flags_are_left_out() {
     );
     ran.never_says("-t host");
 }
+
+#[test]
+fn bad_values_in_files_are_shown_where_they_are_whoever_judges_them() {
+    let world = World::new();
+    let file = world.path("config/crabbox/config.yaml");
+    let sandbox = "dockerSandbox:\n  ";
+    for (yaml, line, column, what) in [
+        (
+            "ttl: 1h\nprovider: nope\n",
+            2,
+            11,
+            "unknown provider \"nope\"".to_owned(),
+        ),
+        (
+            &format!("{sandbox}agent: claude\n"),
+            2,
+            10,
+            "docker-sandbox agent \"claude\" is not supported yet; v1 supports shell only"
+                .to_owned(),
+        ),
+        (
+            &format!("{sandbox}workdir: /\n"),
+            2,
+            12,
+            "docker-sandbox workdir `/` is too broad; choose a dedicated workspace path".to_owned(),
+        ),
+        (
+            &format!("{sandbox}kit:\n    - -x\n"),
+            2,
+            3,
+            "docker-sandbox kit entry \"-x\" begins with a hyphen".to_owned(),
+        ),
+        (
+            "env:\n  allow: [CI, FOO-BAR]\n",
+            2,
+            15,
+            "`env.allow` must be a list of variables, such as `CI` or `NPM_*`, not `FOO-BAR`"
+                .to_owned(),
+        ),
+        (
+            "profiles:\n  ci:\n    envAllow: [1A]\n",
+            3,
+            16,
+            "`profiles.ci.envAllow` must be a list of variables, such as `CI` or `NPM_*`, not `1A`"
+                .to_owned(),
+        ),
+    ] {
+        world.user_config(yaml);
+        for args in [&["config", "show"][..], &["run", "--", "true"]] {
+            let ran = world.crabbox(args).exits(2);
+            let place = format!(
+                "parse config {}: line {line} column {column}: {what}",
+                file.display()
+            );
+            assert_eq!(ran.last(), place);
+            let text = yaml.lines().nth(line - 1).unwrap();
+            let marked = format!("{line} | {text}\n  | {}^", " ".repeat(column - 1));
+            ran.says(&marked);
+        }
+    }
+    assert_eq!(world.calls().len(), 0);
+}
+
+#[test]
+fn bad_values_elsewhere_come_with_the_name_of_the_variable_or_flag() {
+    let world = World::new();
+    for (name, value, what) in [
+        (
+            "CRABBOX_PROVIDER",
+            "nope",
+            "CRABBOX_PROVIDER: unknown provider \"nope\"",
+        ),
+        (
+            "CRABBOX_ENV_ALLOW",
+            "CI,a-b",
+            "CRABBOX_ENV_ALLOW must be a list of variables, such as `CI` or `NPM_*`, not `a-b`",
+        ),
+        (
+            "CRABBOX_DOCKER_SANDBOX_WORKDIR",
+            "here",
+            "CRABBOX_DOCKER_SANDBOX_WORKDIR: docker-sandbox workdir `here` must be absolute",
+        ),
+        ("CRABBOX_TTL", "0s", "CRABBOX_TTL: ttl must be positive"),
+    ] {
+        for args in [&["config", "show"][..], &["run", "--", "true"]] {
+            let ran = world.with_env(&[(name, value)], args).exits(2);
+            assert_eq!(ran.last(), what);
+        }
+    }
+    let ran = world.crabbox(&["config", "show", "--docker-sandbox-agent", "claude"]);
+    let ran = ran.exits(2).says("--docker-sandbox-agent claude\n");
+    assert_eq!(
+        ran.last(),
+        "docker-sandbox agent \"claude\" is not supported yet; v1 supports shell only"
+    );
+    assert_eq!(world.calls().len(), 0);
+}

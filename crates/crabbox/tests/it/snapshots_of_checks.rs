@@ -120,6 +120,7 @@ fn discovery_for_people() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 2
     --- stderr
+    --provider docker
     hint: local-container is not part of this build; use docker-sandbox
     unknown provider "docker"
     "#);
