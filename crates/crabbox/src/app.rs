@@ -61,7 +61,7 @@ impl App<'_> {
             repository: &files.repository,
             environment: &self.host.texts(),
             flags,
-            trust: &TrustStore::read(&self.host.state())?,
+            trust: &TrustStore::read(&self.host.state()?)?,
             default_provider: DEFAULT,
             configured: &[],
             elsewhere: ELSEWHERE,
@@ -69,22 +69,26 @@ impl App<'_> {
         settings::load(CORE, &tables(), &sources)
     }
 
-    pub(crate) fn user_file(&self) -> PathBuf {
-        settings::user_file(&self.host.config_home())
+    /// The file that is the user's to edit.
+    pub(crate) fn config_file(&self) -> Result<PathBuf, Failure> {
+        self.host.user_file()
     }
 
     pub(crate) fn files(&self) -> Result<Files, Failure> {
-        let user = self.user_file();
+        let user = self.host.user_file().ok();
         let root = self.host.repository();
         if let Some(named) = self
             .host
             .get("CRABBOX_CONFIG")
             .filter(|path| !path.is_empty())
         {
-            return self.named_file(&self.host.cwd.join(named), &user, root.as_deref());
+            return self.named_file(&self.host.cwd.join(named), user.as_deref(), root.as_deref());
         }
         let mut files = Files {
-            user: read(&user)?,
+            user: match user {
+                Some(user) => read(&user)?,
+                None => None,
+            },
             repository: Vec::new(),
         };
         for path in settings::repository_files(&self.root()) {
@@ -94,7 +98,12 @@ impl App<'_> {
     }
 
     /// The file of `CRABBOX_CONFIG` stands for all others.
-    fn named_file(&self, path: &Path, user: &Path, root: Option<&Path>) -> Result<Files, Failure> {
+    fn named_file(
+        &self,
+        path: &Path,
+        user: Option<&Path>,
+        root: Option<&Path>,
+    ) -> Result<Files, Failure> {
         let Some(file) = read(path)? else {
             let message = format!(
                 "CRABBOX_CONFIG names `{}`, which does not exist",
@@ -102,7 +111,8 @@ impl App<'_> {
             );
             return Err(Failure::new(Code::Config, message));
         };
-        let owner = settings::owner_of(&place(path), &place(user), root.map(place).as_ref());
+        let user = user.map(place);
+        let owner = settings::owner_of(&place(path), user.as_ref(), root.map(place).as_ref());
         Ok(match owner {
             Owner::User => Files {
                 user: Some(file),
@@ -152,13 +162,13 @@ impl App<'_> {
         Ok(Box::new(DockerSandbox::new(
             settings,
             &places,
-            &self.host.state(),
+            &self.host.state()?,
             env,
         )))
     }
 
-    pub(crate) fn store(&self) -> ClaimStore {
-        ClaimStore::open(&self.host.state())
+    pub(crate) fn store(&self) -> Result<ClaimStore, Failure> {
+        Ok(ClaimStore::open(&self.host.state()?))
     }
 
     pub(crate) fn context<'c>(

@@ -32,7 +32,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let settings = app.settings(matches)?;
     let provider = app.provider(&settings)?;
     provider.validate()?;
-    let store = app.store();
+    let store = app.store()?;
     let dry_run = if args.dry_run {
         DryRun::Yes
     } else {

@@ -32,10 +32,12 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
             if matches.get_flag("json") {
                 app.ui.json(&show_json(&settings))?;
             } else {
-                app.ui.data(&show_text(&settings, &app.user_file()))?;
+                app.ui.data(&show_text(&settings, &app.config_file()?))?;
             }
         }
-        _ => app.ui.data(&format!("{}\n", app.user_file().display()))?,
+        _ => app
+            .ui
+            .data(&format!("{}\n", app.config_file()?.display()))?,
     }
     Ok(0)
 }

@@ -41,7 +41,7 @@ struct Checked<'a> {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let mut checks = vec![config(&app.user_file())];
+    let mut checks = vec![config(&app.host.user_file()?)];
     let (settings, provider) = match usable(app, matches) {
         Ok(usable) => usable,
         Err(failure) => {

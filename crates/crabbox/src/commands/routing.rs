@@ -18,7 +18,7 @@ pub(super) fn settings_for(
     if matches.value_source("provider") == Some(ValueSource::CommandLine) {
         return Ok(settings);
     }
-    let Some(claim) = app.store().find(identifier, Among::AllProviders)? else {
+    let Some(claim) = app.store()?.find(identifier, Among::AllProviders)? else {
         return Ok(settings);
     };
     if claim.provider == settings.provider() {

@@ -39,7 +39,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         .map_err(|error| Failure::new(Code::Usage, format!("--wait-timeout: {error}")))?;
     let settings = routing::settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
-    let store = app.store();
+    let store = app.store()?;
     let watch = if args.wait {
         Watch::UntilReady(patience)
     } else {

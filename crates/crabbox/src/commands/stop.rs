@@ -40,7 +40,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     if args.reclaim {
         return Err(provider.unsupported("stop --reclaim"));
     }
-    let store = app.store();
+    let store = app.store()?;
     let claim = lifecycle::stop(app.context(&*provider, &store), id)?;
     let sandbox = claim.labels.get("sandbox").map_or("-", String::as_str);
     if args.json {

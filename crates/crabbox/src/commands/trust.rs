@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let state = app.host.state();
+    let state = app.host.state()?;
     if args.list {
         let store = TrustStore::read(&state)?;
         if args.json {

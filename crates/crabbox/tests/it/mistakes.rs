@@ -152,3 +152,48 @@ fn bad_values_elsewhere_come_with_the_name_of_the_variable_or_flag() {
     );
     assert_eq!(world.calls().len(), 0);
 }
+
+#[test]
+fn without_a_home_nothing_is_made_and_what_needs_none_works() {
+    let world = World::new();
+    let homeless = |home: Option<&str>, args: &[&str]| {
+        let mut command = world.command(args);
+        for name in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
+            command.env_remove(name);
+        }
+        command.envs(home.map(|home| ("HOME", home)));
+        crate::world::Ran::from(command.output().unwrap())
+    };
+    for home in [None, Some(""), Some("relative")] {
+        for args in [
+            &["run", "--", "true"][..],
+            &["warmup"],
+            &["list"],
+            &["history"],
+            &["trust"],
+        ] {
+            let ran = homeless(home, args).exits(2);
+            assert!(
+                ran.last().contains("HOME") && ran.last().contains("XDG_STATE_HOME"),
+                "{}",
+                ran.last()
+            );
+            ran.says("hint: set HOME");
+        }
+    }
+    assert_eq!(world.calls().len(), 0);
+    assert!(!std::path::Path::new("/nonexistent").exists());
+    for args in [
+        &["--version"][..],
+        &["--help"],
+        &["run", "--help"],
+        &["providers"],
+        &["completion", "bash"],
+    ] {
+        homeless(None, args).exits(0);
+    }
+    // A place for state is enough.
+    let mut command = world.command(&["run", "--", "true"]);
+    command.env_remove("HOME").env_remove("XDG_CONFIG_HOME");
+    crate::world::Ran::from(command.output().unwrap()).exits(0);
+}
