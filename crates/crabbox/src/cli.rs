@@ -285,8 +285,15 @@ fn flag(setting: &'static Setting, chosen: &str) -> Arg {
             .value_name("BOOL")
             .action(ArgAction::Set),
         Kind::List(_) => arg.value_name("VALUE").action(ArgAction::Append),
-        Kind::Duration | Kind::Lifetime(_) => arg.value_name("DURATION").action(ArgAction::Set),
-        Kind::Count => arg.value_name("N").action(ArgAction::Set),
+        // `-5m` is a value, if a wrong one: the setting itself says why.
+        Kind::Duration | Kind::Lifetime(_) => arg
+            .value_name("DURATION")
+            .allow_hyphen_values(true)
+            .action(ArgAction::Set),
+        Kind::Count => arg
+            .value_name("N")
+            .allow_hyphen_values(true)
+            .action(ArgAction::Set),
         Kind::Text | Kind::OptionalText | Kind::Name | Kind::Url => {
             arg.value_name("VALUE").action(ArgAction::Set)
         }

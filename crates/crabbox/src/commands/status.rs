@@ -25,7 +25,12 @@ pub(crate) struct Args {
     #[arg(long)]
     wait: bool,
     /// How long to wait
-    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "5m",
+        allow_hyphen_values = true
+    )]
     wait_timeout: String,
     /// As JSON
     #[arg(long)]

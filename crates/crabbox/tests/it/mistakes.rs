@@ -197,3 +197,25 @@ fn without_a_home_nothing_is_made_and_what_needs_none_works() {
     command.env_remove("HOME").env_remove("XDG_CONFIG_HOME");
     crate::world::Ran::from(command.output().unwrap()).exits(0);
 }
+
+#[test]
+fn a_negative_value_after_a_blank_is_a_value() {
+    let world = World::new();
+    for (flags, what) in [
+        (&["--ttl", "-5m"][..], "ttl must be positive"),
+        (&["--idle-timeout", "-1s"], "idle timeout must be positive"),
+        (
+            &["--docker-sandbox-cpus", "-1"],
+            "--docker-sandbox-cpus must be non-negative, not `-1`",
+        ),
+    ] {
+        let ran = world.crabbox(&[&["run"], flags, &["--", "true"]].concat());
+        assert_eq!(ran.exits(2).last(), what);
+        let ran = world.crabbox(&[&["warmup"], flags].concat());
+        assert_eq!(ran.exits(2).last(), what);
+    }
+    let ran = world.crabbox(&["status", "--wait", "--wait-timeout", "-5m", "x"]);
+    assert!(ran.last().starts_with("--wait-timeout: "), "{}", ran.last());
+    ran.exits(2);
+    assert_eq!(world.calls().len(), 0);
+}
