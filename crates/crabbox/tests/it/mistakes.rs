@@ -219,3 +219,24 @@ fn a_negative_value_after_a_blank_is_a_value() {
     ran.exits(2);
     assert_eq!(world.calls().len(), 0);
 }
+
+#[test]
+fn a_star_alone_forwards_nothing_and_that_is_said() {
+    let world = World::new();
+    let ignored = "`*` alone is ignored; name the variables, or a beginning such as `NPM_*`";
+    let env = [("SECRET_PLAN", "x"), ("CI", "1")];
+    let ran = world.with_env(&env, &["run", "--allow-env", "*", "--", "true"]);
+    let ran = ran
+        .exits(0)
+        .says(&format!("warning: --allow-env: {ignored}"));
+    ran.says("vars=CI=set\n");
+    world.user_config("env:\n  allow: ['*']\n");
+    let ran = world.with_env(&env, &["run", "--", "true"]).exits(0);
+    ran.says(&format!("warning: env.allow: {ignored}"));
+    let named = [("CRABBOX_ENV_ALLOW", "*"), ("SECRET_PLAN", "x")];
+    let ran = world.with_env(&named, &["run", "--", "true"]).exits(0);
+    ran.says(&format!("warning: CRABBOX_ENV_ALLOW: {ignored}"));
+    for file in world.env_files() {
+        assert!(!file.to_string().contains("SECRET_PLAN"), "{file}");
+    }
+}
