@@ -69,6 +69,11 @@ impl App<'_> {
         settings::load(CORE, &tables(), &sources)
     }
 
+    /// What is wrong with a file by itself.
+    pub(crate) fn check_file(&self, file: &SourceFile) -> Result<(), Failure> {
+        settings::check_file(CORE, &tables(), ELSEWHERE, file)
+    }
+
     /// The file that is the user's to edit.
     pub(crate) fn config_file(&self) -> Result<PathBuf, Failure> {
         self.host.user_file()
@@ -204,7 +209,7 @@ impl App<'_> {
     }
 }
 
-fn place(path: &Path) -> Place {
+pub(crate) fn place(path: &Path) -> Place {
     Place {
         given: path.to_path_buf(),
         canonical: fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()),

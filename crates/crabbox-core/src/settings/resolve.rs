@@ -69,6 +69,21 @@ pub fn load(
     Ok(layers.finish(entries))
 }
 
+/// Whether a file could ever be loaded, whoever's word it is.
+pub fn check_file(
+    core: &'static [Setting],
+    providers: &[ProviderTable],
+    elsewhere: &[&str],
+    file: &SourceFile,
+) -> Result<(), Failure> {
+    let catalogue = Catalogue {
+        core,
+        providers,
+        elsewhere,
+    };
+    read(&catalogue, file).map(drop)
+}
+
 #[derive(Debug)]
 struct Layers<'a> {
     user: Option<Layer<'a>>,

@@ -140,6 +140,60 @@ fn trust_holds_for_one_file_as_it_is() {
 }
 
 #[test]
+fn what_could_never_load_is_not_trusted() {
+    let world = World::new();
+    for yaml in ["bogus: 1\n", "ttl: soon\n", "a: ["] {
+        world.repo_config(yaml);
+        world.crabbox(&["trust"]).exits(2).says("parse config ");
+    }
+    assert_eq!(world.crabbox(&["trust", "--list"]).ok(), "");
+}
+
+#[test]
+fn trust_is_taken_back_also_from_a_file_that_is_gone() {
+    let world = World::new();
+    let file = world.repo().join(".crabbox.yaml");
+    let named = file.to_str().unwrap();
+    let trusted = || {
+        world.repo_config("ttl: 48h\n");
+        world.crabbox(&["trust"]).exits(0);
+        fs::remove_file(&file).unwrap();
+    };
+    trusted();
+    world
+        .within(&world.path("home"), &["trust", "--revoke", named])
+        .exits(0)
+        .says("no longer trusted");
+    assert_eq!(world.crabbox(&["trust", "--list"]).ok(), "");
+    trusted();
+    world
+        .crabbox(&["trust", "--revoke", ".crabbox.yaml"])
+        .exits(0);
+    trusted();
+    world.crabbox(&["trust", "--revoke"]).exits(0);
+    assert_eq!(world.crabbox(&["trust", "--list"]).ok(), "");
+    world.crabbox(&["trust", "--revoke"]).exits(4);
+    world
+        .crabbox(&["trust", "--revoke", named])
+        .exits(0)
+        .says("was not trusted");
+    // With the directory gone as well.
+    trusted();
+    fs::rename(world.repo(), world.path("moved")).unwrap();
+    world
+        .within(&world.path("home"), &["trust", "--revoke", named])
+        .exits(0)
+        .says("no longer trusted");
+    assert_eq!(
+        world.within(&world.path("home"), &["trust", "--list"]).ok(),
+        ""
+    );
+    world
+        .within(&world.path("home"), &["trust", named])
+        .exits(2);
+}
+
+#[test]
 fn a_file_named_by_the_environment_stands_for_all_others() {
     let world = World::new();
     world.user_config("dockerSandbox:\n  template: user\n  memory: 1g\n");
