@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crabbox_core::Failure;
-use crabbox_core::settings::{Kind, Setting};
+use crabbox_core::settings::{Applies, Kind, Setting};
 use crabbox_providers::{DEFAULT, SPECS};
 
 use crate::app::{App, flagged};
@@ -254,7 +254,7 @@ pub(crate) fn with_setting_flags(command: Command, chosen: &str) -> Command {
 fn with_flags(command: Command, flags: Flags, chosen: &str) -> Command {
     let wanted = |setting: &&Setting| match flags {
         Flags::Creation => true,
-        Flags::Use => !setting.creation_only,
+        Flags::Use => setting.applies == Applies::Always,
         Flags::None => false,
     };
     flagged().filter(wanted).fold(command, |command, setting| {

@@ -55,7 +55,7 @@ pub const CORE: &[Setting] = &[
     .env(&["CRABBOX_IDLE_TIMEOUT"])
     .flag("idle-timeout")
     .trust(Trust::ShorterThanUser)
-    .creation_only(),
+    .renewed_by_runs(),
     Setting::new(
         SYNC,
         "exclude",

@@ -37,6 +37,6 @@ pub use resolve::{FlagValue, Sources, check_file, load};
 pub use resolved::{Entry, Settings};
 pub use show::{Shown, show_json, show_text};
 pub use source::SourceFile;
-pub use table::{Entries, Kind, Merge, ProviderTable, Setting, Trust};
+pub use table::{Applies, Entries, Kind, Merge, ProviderTable, Setting, Trust};
 pub use trust::{TrustRecord, TrustStore};
 pub use value::Value;

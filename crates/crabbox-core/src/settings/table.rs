@@ -19,8 +19,7 @@ pub struct Setting {
     /// As it would be written in a variable.
     pub default: &'static str,
     pub trust: Trust,
-    /// Has an effect only on a sandbox that is yet to be made.
-    pub creation_only: bool,
+    pub applies: Applies,
     /// The name in the text form of `config show`, where it does not follow from the key.
     pub label: Option<&'static str>,
     pub help: &'static str,
@@ -59,6 +58,16 @@ pub enum Merge {
     Replace,
     Append,
     AppendUnique,
+}
+
+/// What it has an effect on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applies {
+    Always,
+    /// A sandbox that is yet to be made.
+    ToNewSandboxes,
+    /// A new sandbox, and every later run in it says it anew.
+    ToRuns,
 }
 
 /// Who may set it. A repository's file is somebody else's word: it may be a checkout of anything.
@@ -110,7 +119,7 @@ impl Setting {
             entries: Entries::Texts,
             default,
             trust: Trust::Anyone,
-            creation_only: false,
+            applies: Applies::Always,
             label: None,
             help,
         }
@@ -148,7 +157,13 @@ impl Setting {
 
     #[must_use]
     pub const fn creation_only(mut self) -> Self {
-        self.creation_only = true;
+        self.applies = Applies::ToNewSandboxes;
+        self
+    }
+
+    #[must_use]
+    pub const fn renewed_by_runs(mut self) -> Self {
+        self.applies = Applies::ToRuns;
         self
     }
 
