@@ -15,7 +15,7 @@ use crabbox_core::settings::{
     self, CORE, FlagValue, Owner, Place, ProviderTable, Setting, Settings, SourceFile, Sources,
     TrustStore,
 };
-use crabbox_core::{Code, Failure};
+use crabbox_core::{Code, Failure, regular};
 use crabbox_providers::docker_sandbox::{DockerSandbox, Places};
 use crabbox_providers::{DEFAULT, SPECS};
 
@@ -218,7 +218,7 @@ pub(crate) fn place(path: &Path) -> Place {
 
 /// `None` when there is no such file.
 fn read(path: &Path) -> Result<Option<SourceFile>, Failure> {
-    match fs::read(path) {
+    match regular::read(path) {
         Ok(bytes) => Ok(Some(SourceFile {
             canonical: place(path).canonical,
             path: path.to_path_buf(),

@@ -1,12 +1,11 @@
 //! The variables that go with a command.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use crabbox_core::claims::Claim;
 use crabbox_core::env::{AllowList, AllowSources, Forwarded, ProfileFile, Request, Reserved};
 use crabbox_core::settings::{Origin, Settings};
-use crabbox_core::{Code, Failure};
+use crabbox_core::{Code, Failure, regular};
 
 use crate::app::App;
 
@@ -45,7 +44,7 @@ impl Forwarding {
         warn_of_stars(app, settings, &allow_list);
         let mut files = Vec::new();
         for path in profiles {
-            let bytes = fs::read(app.host.cwd.join(path)).map_err(|error| {
+            let bytes = regular::read(&app.host.cwd.join(path)).map_err(|error| {
                 Failure::new(
                     Code::Usage,
                     format!("cannot read --env-from-profile `{path}`"),

@@ -240,3 +240,44 @@ fn a_star_alone_forwards_nothing_and_that_is_said() {
         assert!(!file.to_string().contains("SECRET_PLAN"), "{file}");
     }
 }
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused_instead_of_waited_for() {
+    let world = World::new();
+    let pipe = |path: &std::path::Path| {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(made.unwrap().success());
+    };
+    let refused = |path: &std::path::Path, args: &[&str]| {
+        let ran = world.crabbox(args).exits(2);
+        assert!(
+            ran.last().contains(path.to_str().unwrap())
+                && ran.last().ends_with("it is not a regular file"),
+            "{}",
+            ran.last()
+        );
+    };
+    let profile = world.path("home/profile");
+    pipe(&profile);
+    let from = ["run", "--env-from-profile", profile.to_str().unwrap()];
+    refused(&profile, &[&from[..], &["--", "true"]].concat());
+    let ignore = world.repo().join(".crabboxignore");
+    pipe(&ignore);
+    let ran = world.crabbox(&["sync-plan"]).exits(2);
+    assert!(ran.last().ends_with("it is not a regular file"));
+    for path in [
+        world.path("config/crabbox/config.yaml"),
+        world.repo().join(".crabbox.yaml"),
+        world.state().join("trust.json"),
+    ] {
+        pipe(&path);
+        refused(&path, &["config", "show"]);
+        refused(&path, &["run", "--", "true"]);
+        std::fs::remove_file(&path).unwrap();
+    }
+    world.user_config(&"#".repeat((1 << 20) + 1));
+    let ran = world.crabbox(&["config", "show"]).exits(2);
+    assert!(ran.last().ends_with("it is larger than 1 MiB"));
+    assert_eq!(world.calls().len(), 0);
+}
