@@ -13,7 +13,7 @@ use crabbox_core::process::Cancel;
 use crabbox_core::provider::{Provider, Spec, Workspace};
 use crabbox_core::settings::{
     self, CORE, FlagValue, Owner, Place, ProviderTable, Setting, Settings, SourceFile, Sources,
-    TrustStore,
+    TrustStore, Untrusted,
 };
 use crabbox_core::{Code, Failure, regular};
 use crabbox_providers::docker_sandbox::{DockerSandbox, Places};
@@ -51,11 +51,31 @@ impl App<'_> {
     }
 
     pub(crate) fn settings(&self, matches: &ArgMatches) -> Result<Settings, Failure> {
-        self.load(&flags(matches))
+        self.load(&flags(matches), Untrusted::Refuse)
     }
 
-    pub(crate) fn load(&self, flags: &[FlagValue]) -> Result<Settings, Failure> {
-        let files = self.files()?;
+    /// For commands that only look or put away, which nobody's checkout can prevent.
+    pub(crate) fn settings_whatever_the_repository_says(
+        &self,
+        matches: &ArgMatches,
+    ) -> Result<Settings, Failure> {
+        let settings = self.load(&flags(matches), Untrusted::LeaveOut)?;
+        self.tell_left_out(&settings);
+        Ok(settings)
+    }
+
+    pub(crate) fn tell_left_out(&self, settings: &Settings) {
+        for what in &settings.left_out {
+            self.ui.say(&format!("warning: left out: {what}"));
+        }
+    }
+
+    pub(crate) fn load(
+        &self,
+        flags: &[FlagValue],
+        untrusted: Untrusted,
+    ) -> Result<Settings, Failure> {
+        let (files, unread) = self.files_for(untrusted)?;
         let sources = Sources {
             user: files.user.as_ref(),
             repository: &files.repository,
@@ -65,8 +85,11 @@ impl App<'_> {
             default_provider: DEFAULT,
             configured: &[],
             elsewhere: ELSEWHERE,
+            untrusted,
         };
-        settings::load(CORE, &tables(), &sources)
+        let mut settings = settings::load(CORE, &tables(), &sources)?;
+        settings.left_out.extend(unread);
+        Ok(settings)
     }
 
     /// What is wrong with a file by itself.
@@ -80,6 +103,11 @@ impl App<'_> {
     }
 
     pub(crate) fn files(&self) -> Result<Files, Failure> {
+        Ok(self.files_for(Untrusted::Refuse)?.0)
+    }
+
+    /// The files, and what is wrong with those of the repository that are left out.
+    fn files_for(&self, untrusted: Untrusted) -> Result<(Files, Vec<String>), Failure> {
         let user = self.host.user_file().ok();
         let root = self.host.repository();
         if let Some(named) = self
@@ -87,7 +115,9 @@ impl App<'_> {
             .get("CRABBOX_CONFIG")
             .filter(|path| !path.is_empty())
         {
-            return self.named_file(&self.host.cwd.join(named), user.as_deref(), root.as_deref());
+            let path = self.host.cwd.join(named);
+            let files = self.named_file(&path, user.as_deref(), root.as_deref())?;
+            return Ok((files, Vec::new()));
         }
         let mut files = Files {
             user: match user {
@@ -96,10 +126,15 @@ impl App<'_> {
             },
             repository: Vec::new(),
         };
+        let mut unread = Vec::new();
         for path in settings::repository_files(&self.root()) {
-            files.repository.extend(read(&path)?);
+            match (read(&path), untrusted) {
+                (Ok(file), _) => files.repository.extend(file),
+                (Err(failure), Untrusted::Refuse) => return Err(failure),
+                (Err(failure), Untrusted::LeaveOut) => unread.push(failure.to_string()),
+            }
         }
-        Ok(files)
+        Ok((files, unread))
     }
 
     /// The file of `CRABBOX_CONFIG` stands for all others.
@@ -248,7 +283,7 @@ pub(crate) fn flagged() -> impl Iterator<Item = &'static Setting> {
 }
 
 /// The settings that stand on the command line.
-fn flags(matches: &ArgMatches) -> Vec<FlagValue> {
+pub(crate) fn flags(matches: &ArgMatches) -> Vec<FlagValue> {
     let mut found = Vec::new();
     for flag in flagged().filter_map(|setting| setting.flag) {
         let here = matches.try_contains_id(flag).is_ok()

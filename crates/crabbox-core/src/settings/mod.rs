@@ -33,7 +33,7 @@ pub use layers::Ignored;
 pub use origin::Origin;
 pub use profiles::ProfileEnv;
 pub use reference::reference;
-pub use resolve::{FlagValue, Sources, check_file, load};
+pub use resolve::{FlagValue, Sources, Untrusted, check_file, load};
 pub use resolved::{Entry, Settings};
 pub use show::{Shown, show_json, show_text};
 pub use source::SourceFile;

@@ -18,6 +18,8 @@ pub struct Settings {
     pub(super) profiles: BTreeMap<String, ProfileEnv>,
     /// Keys that are known and have no effect here.
     pub ignored: Vec<Ignored>,
+    /// What a repository says and was not heard, in words.
+    pub left_out: Vec<String>,
 }
 
 /// One row with its value.

@@ -42,7 +42,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let id = args.which.identifier("status")?;
     let patience = parse_duration(&args.wait_timeout)
         .map_err(|error| Failure::new(Code::Usage, format!("--wait-timeout: {error}")))?;
-    let settings = routing::settings_for(app, matches, id)?;
+    let settings = routing::settings_to_put_away(app, matches, id)?;
     let provider = app.provider(&settings)?;
     let store = app.store()?;
     let watch = if args.wait {

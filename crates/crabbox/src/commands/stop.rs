@@ -35,7 +35,7 @@ struct Stopped<'a> {
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let id = args.which.identifier("stop")?;
-    let settings = routing::settings_for(app, matches, id)?;
+    let settings = routing::settings_to_put_away(app, matches, id)?;
     let provider = app.provider(&settings)?;
     if args.reclaim {
         return Err(provider.unsupported("stop --reclaim"));

@@ -128,16 +128,14 @@ fn bug_07_a_repository_cannot_choose_the_program() {
     write(&evil, "#!/bin/sh\ntouch \"$0.ran\"\n");
     fs::set_permissions(&evil, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     world.repo_config(&format!("dockerSandbox:\n  cliPath: {}\n", evil.display()));
-    for args in [
-        &["run", "--", "true"][..],
-        &["doctor"],
-        &["list"],
-        &["warmup"],
-    ] {
+    for args in [&["run", "--", "true"][..], &["doctor"], &["warmup"]] {
         let ran = world.crabbox(args).exits(2);
         ran.says("a repository may not set `dockerSandbox.cliPath`")
             .says("crabbox trust");
     }
+    // What only looks goes on with the user's own program.
+    let ran = world.crabbox(&["list"]).exits(0);
+    ran.says("a repository may not set `dockerSandbox.cliPath`");
     assert!(!world.repo().join("evil.ran").exists());
     world.crabbox(&["trust"]).exits(0);
     world.crabbox(&["list"]); // whatever that program is good for

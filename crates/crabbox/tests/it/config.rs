@@ -95,13 +95,48 @@ fn a_repository_may_not_set_what_reaches_out_of_it() {
     // All of them are named at once.
     world.repo_config("ttl: 48h\nenv:\n  allow: [HOME]\n");
     world
-        .crabbox(&["list"])
+        .crabbox(&["run", "--", "true"])
         .exits(2)
         .says("`ttl`")
         .says("`env.allow`");
     // What only concerns the sandbox itself is accepted.
     world.repo_config("provider: docker-sandbox\nttl: 10m\nidleTimeout: 5m\ndockerSandbox:\n  template: t\n  cpus: 1\n  memory: 1g\n  mcp: [m]\n  kit: [k]\n");
     world.crabbox(&["run", "--", "true"]).exits(0);
+}
+
+#[test]
+fn no_checkout_keeps_its_user_from_looking_and_stopping() {
+    let world = World::new();
+    for (number, yaml) in [
+        "dockerSandbox:\n  cliPath: ./theirs\n",
+        "provider: somewhere-else\n",
+        "bogus: 1\n",
+        "a: [",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let slug = format!("s{number}");
+        world.warm(&slug);
+        world.repo_config(yaml);
+        world
+            .crabbox(&["run", "--id", &slug, "--", "true"])
+            .exits(2);
+        for args in [
+            &["list"][..],
+            &["status", &slug],
+            &["cleanup"],
+            &["stop", &slug],
+        ] {
+            let ran = world.crabbox(args).exits(0);
+            ran.says("warning: left out: ").says(".crabbox.yaml");
+        }
+        fs::remove_file(world.repo().join(".crabbox.yaml")).unwrap();
+        world.is_clean();
+    }
+    // The user's own mistakes are the user's to mend.
+    world.user_config("bogus: 1\n");
+    world.crabbox(&["list"]).exits(2);
 }
 
 #[test]
@@ -316,7 +351,7 @@ fn names_that_are_no_provider_here() {
         .crabbox(&["list", "--provider", " Docker-Sandbox "])
         .exits(0);
     world.repo_config("provider: somewhere-else\n");
-    world.crabbox(&["list"]).exits(2);
+    world.crabbox(&["run", "--", "true"]).exits(2);
 }
 
 #[test]

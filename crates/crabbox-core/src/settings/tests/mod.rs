@@ -84,6 +84,7 @@ struct Case {
     flags: Vec<FlagValue>,
     trust: TrustStore,
     configured: Vec<String>,
+    untrusted: Option<Untrusted>,
 }
 
 impl Case {
@@ -121,6 +122,7 @@ impl Case {
             default_provider: "fallback",
             configured: &self.configured,
             elsewhere: &["laterProvider"],
+            untrusted: self.untrusted.unwrap_or(Untrusted::Refuse),
         };
         load(CORE, &[TABLE, OTHER], &sources)
     }
