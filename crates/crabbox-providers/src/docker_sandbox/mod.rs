@@ -219,10 +219,8 @@ impl Provider for DockerSandbox {
     }
 
     fn workdir(&self, workspace: &Workspace) -> PathBuf {
-        self.config
-            .workdir
-            .clone()
-            .unwrap_or_else(|| workspace.root.clone())
+        let workdir = self.config.workdir.as_ref();
+        settings::clean(workdir.unwrap_or(&workspace.root))
     }
 
     fn exec(&self, claim: &Claim, exec: Execution<'_>, cancel: &Cancel) -> Result<i32, Failure> {

@@ -158,7 +158,7 @@ impl Config {
                 let message = format!("docker-sandbox workdir `{shown}` must be absolute");
                 return refuse("workdir", message);
             }
-            if is_root(workdir) {
+            if clean(workdir) == Path::new("/") {
                 let message = format!(
                     "docker-sandbox workdir `{shown}` is too broad; choose a dedicated workspace path"
                 );
@@ -192,17 +192,19 @@ impl Config {
     }
 }
 
-/// `/`, however it is written.
-fn is_root(path: &Path) -> bool {
-    let mut depth = 0_usize;
+/// Without `.`, `..` and needless slashes, by the letters alone: what it means in the sandbox, nobody here knows.
+pub(super) fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
     for part in path.components() {
         match part {
-            Component::Normal(_) => depth += 1,
-            Component::ParentDir => depth = depth.saturating_sub(1),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            Component::CurDir => {}
+            Component::ParentDir => {
+                clean.pop();
+            }
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => clean.push(part),
         }
     }
-    depth == 0
+    clean
 }
 
 #[cfg(test)]
@@ -222,6 +224,20 @@ pub(super) mod tests {
             extra_workspaces: vec![],
             mcp: vec![],
             kit: vec![],
+        }
+    }
+
+    #[test]
+    fn a_path_is_cleaned_by_its_letters() {
+        for (path, expected) in [
+            ("/usr/", "/usr"),
+            ("/a//b/./c/../d", "/a/b/d"),
+            ("/../a", "/a"),
+            ("/a/..", "/"),
+        ] {
+            // Paths are equal whatever their slashes: the letters count.
+            let cleaned = clean(Path::new(path));
+            assert_eq!(cleaned.to_str(), Some(expected));
         }
     }
 
