@@ -97,9 +97,19 @@ impl App<'_> {
         settings::check_file(CORE, &tables(), ELSEWHERE, file)
     }
 
-    /// The file that is the user's to edit.
+    /// The file that is the user's to edit: the named one, if one is.
     pub(crate) fn config_file(&self) -> Result<PathBuf, Failure> {
-        self.host.user_file()
+        match self.named() {
+            Some(named) => Ok(named),
+            None => self.host.user_file(),
+        }
+    }
+
+    /// The file of `CRABBOX_CONFIG`.
+    fn named(&self) -> Option<PathBuf> {
+        let named = self.host.get("CRABBOX_CONFIG");
+        let named = named.filter(|path| !path.is_empty())?;
+        Some(self.host.cwd.join(named))
     }
 
     pub(crate) fn files(&self) -> Result<Files, Failure> {
@@ -110,12 +120,7 @@ impl App<'_> {
     fn files_for(&self, untrusted: Untrusted) -> Result<(Files, Vec<String>), Failure> {
         let user = self.host.user_file().ok();
         let root = self.host.repository();
-        if let Some(named) = self
-            .host
-            .get("CRABBOX_CONFIG")
-            .filter(|path| !path.is_empty())
-        {
-            let path = self.host.cwd.join(named);
+        if let Some(path) = self.named() {
             let files = self.named_file(&path, user.as_deref(), root.as_deref())?;
             return Ok((files, Vec::new()));
         }

@@ -261,6 +261,15 @@ fn a_file_named_by_the_environment_stands_for_all_others() {
             .exits(2)
             .says("`dockerSandbox.extraWorkspaces`");
     }
+    // It is the file that is told about, too.
+    let named = file.display();
+    let env = [("CRABBOX_CONFIG", file.to_str().unwrap())];
+    assert_eq!(
+        world.with_env(&env, &["config", "path"]).ok(),
+        format!("{named}\n")
+    );
+    let shown = world.with_env(&env, &["config", "show"]).ok();
+    assert!(shown.starts_with(&format!("config={named}\n")), "{shown}");
     let env = [("CRABBOX_CONFIG", "/nowhere.yaml")];
     world
         .with_env(&env, &["list"])
