@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use crabbox_core::Failure;
 use crabbox_core::settings::{Applies, Kind, Setting};
+use crabbox_core::{Code, Failure};
 use crabbox_providers::{DEFAULT, SPECS};
 
 use crate::app::{App, flagged};
@@ -223,6 +223,7 @@ fn tree_of(chosen: &str, entries: impl Iterator<Item = &'static Entry>) -> Comma
         .infer_long_args(false);
     entries.fold(root, |root, entry| {
         let command = with_flags((entry.command)(entry.name), entry.flags, chosen);
+        let command = without_refused(command, entry.name, chosen);
         root.subcommand(on_one_screen(command))
     })
 }
@@ -244,6 +245,19 @@ fn on_one_screen(command: Command) -> Command {
         .disable_help_flag(true)
         .arg(help)
         .mut_subcommands(on_one_screen)
+}
+
+/// What the chosen provider refuses stays known and is not shown.
+fn without_refused(command: Command, name: &str, chosen: &str) -> Command {
+    let Some(spec) = SPECS.iter().find(|spec| spec.name == chosen) else {
+        return command;
+    };
+    command.mut_args(|arg| {
+        let refused = arg
+            .get_long()
+            .is_some_and(|flag| refusals::is_refused(flag, name, spec));
+        if refused { arg.hide(true) } else { arg }
+    })
 }
 
 /// The same, for a command below another one.
@@ -332,9 +346,13 @@ pub(crate) fn answer(
     Some((entry.answer)(app, matches))
 }
 
+pub(crate) fn needs_coordinator() -> Failure {
+    let message = "command requires a configured coordinator";
+    Failure::new(Code::Unsupported, message)
+}
+
 /// Why a command of the original is not here; `None` when it is none of its commands.
 pub(crate) fn not_here(name: &str) -> Option<Failure> {
-    use crabbox_core::Code;
     if ELSEWHERE.contains(&name) {
         let message = format!(
             "provider={DEFAULT} does not support {name}: it requires an SSH lease provider"
@@ -344,11 +362,7 @@ pub(crate) fn not_here(name: &str) -> Option<Failure> {
         );
     }
     if BROKER.contains(&name) {
-        let failure = Failure::new(
-            Code::Unsupported,
-            "command requires a configured coordinator",
-        );
-        return Some(failure.hint("crabbox history shows the runs of this machine"));
+        return Some(needs_coordinator().hint("crabbox history shows the runs of this machine"));
     }
     if ["job", "bench", "verify", "init"].contains(&name) {
         let message = format!("`crabbox {name}` comes with a later version");

@@ -91,7 +91,7 @@ pub(crate) struct Args {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let slug = usage(app, &args)?;
+    let slug = usage(app, &args, matches)?;
     let settings = match &args.id {
         Some(id) => routing::settings_for(app, matches, id)?,
         None => app.settings(matches)?,
@@ -171,12 +171,10 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
 }
 
 /// What can be wrong with the words alone.
-fn usage(app: &App<'_>, args: &Args) -> Result<SlugChoice, Failure> {
+fn usage(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<SlugChoice, Failure> {
     let slug = requested_slug(args.slug.as_deref())?;
-    if args.slug.is_some() && args.id.is_some() {
-        return Err(Failure::usage(
-            "--slug only applies when creating a new lease; leave it out with --id",
-        ));
+    if args.id.is_some() {
+        refusals::check_reuse(matches)?;
     }
     if args.words.is_empty() {
         return Err(Failure::usage("usage: crabbox run [flags] -- <command...>"));
