@@ -154,8 +154,21 @@ pub(crate) fn add(command: Command, of: Of) -> Command {
 /// A setting's flag that means nothing where nothing is sent.
 const LARGE: &str = "force-sync-large";
 
+/// Flags that mean something only with another one. That is wrong with any provider.
+const REQUIRES: &[(&str, &str)] = &[("attest-key", "attest"), ("apply-local-patch", "fresh-pr")];
+
 /// The first of them that was used, as a failure.
 pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Failure> {
+    let given = |flag: &str| {
+        matches.try_contains_id(flag).is_ok()
+            && matches.value_source(flag) == Some(ValueSource::CommandLine)
+    };
+    if let Some((flag, other)) = REQUIRES
+        .iter()
+        .find(|(flag, other)| given(flag) && !given(other))
+    {
+        return Err(Failure::usage(format!("--{flag} requires --{other}")));
+    }
     if matches.value_source(LARGE) == Some(ValueSource::CommandLine)
         && let Some(value) = matches.get_one::<String>(LARGE)
         && let Some(failure) = SyncUnlessArchive.failure(LARGE, value, spec)

@@ -372,3 +372,36 @@ fn a_missing_user_file_is_fine_and_its_path_is_told() {
         format!("{}\n", world.path("config/crabbox/config.yaml").display())
     );
 }
+
+#[test]
+fn a_repository_may_ask_for_a_clone_and_for_the_only_agent() {
+    let world = World::new();
+    world.repo_config("dockerSandbox:\n  clone: true\n  agent: shell\n");
+    world.crabbox(&["warmup"]).exits(0);
+    let create = world.call("create").line();
+    assert!(create.contains(" --clone shell "), "{create}");
+    let file = world.repo().join(".crabbox.yaml");
+    world.repo_config("dockerSandbox:\n  agent: claude\n");
+    for args in [&["config", "show"][..], &["warmup"], &["run", "--", "true"]] {
+        let ran = world.crabbox(args).exits(2);
+        assert_eq!(
+            ran.last(),
+            format!(
+                "parse config {}: line 2 column 10: docker-sandbox agent \"claude\" is not supported yet; v1 supports shell only",
+                file.display()
+            )
+        );
+    }
+    assert_eq!(world.count("create"), 1);
+}
+
+#[test]
+fn a_repositorys_section_for_another_provider_has_no_effect() {
+    let world = World::new();
+    world.repo_config("agentSandbox:\n  kubectl: ./theirs\n  namespace: x\n");
+    let shown = world.crabbox(&["config", "show", "--json"]).exits(0).json();
+    assert_eq!(shown["ignored"][0]["key"], "agentSandbox");
+    assert_eq!(shown["ignored"][0]["line"], 1);
+    assert!(shown.get("agentSandbox").is_none());
+    world.crabbox(&["run", "--", "true"]).exits(0);
+}

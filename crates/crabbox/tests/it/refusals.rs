@@ -284,3 +284,64 @@ fn what_concerns_a_new_sandbox_is_refused_for_one_that_exists() {
         .with_env(&env, &["run", "--id", "a", "--", "true"])
         .exits(0);
 }
+
+#[test]
+fn what_only_a_lease_over_ssh_has() {
+    let world = World::new();
+    for flags in [
+        ["--network", "public"],
+        ["--expose", "8080"],
+        ["--os", "ubuntu"],
+        ["--ssh-port", "22"],
+        ["--market", "spot"],
+    ] {
+        let words = format!(
+            "provider=docker-sandbox has no SSH lease; {} is not supported",
+            flags[0]
+        );
+        refused(
+            &world,
+            &[&["run"], &flags[..], &["--", "true"]].concat(),
+            &words,
+        );
+        refused(&world, &[&["warmup"], &flags[..]].concat(), &words);
+    }
+}
+
+#[test]
+fn the_rest_of_the_runs_flags() {
+    let world = World::new();
+    let run = |flags: &[&str], words: &str| {
+        refused(&world, &[&["run"], flags, &["--", "true"]].concat(), words);
+    };
+    for flags in [["--preflight-tools", "node"], ["--proof-template", "t"]] {
+        let words = format!(
+            "docker-sandbox delegates run execution; {} is not supported",
+            flags[0]
+        );
+        run(&flags, &words);
+    }
+    for flags in [
+        ["--preset", "p"],
+        ["--preset-var", "a=b"],
+        ["--scenario", "s"],
+        ["--timing-record", "off"],
+        ["--attest", "receipt.json"],
+    ] {
+        let words = format!("{} comes with a later version of crabbox", flags[0]);
+        run(&flags, &words);
+    }
+    run(&["--attest-key", "k"], "--attest-key requires --attest");
+    run(
+        &["--attest", "r", "--attest-key", "k"],
+        "--attest comes with a later version of crabbox",
+    );
+    run(
+        &["--apply-local-patch"],
+        "--apply-local-patch requires --fresh-pr",
+    );
+    run(
+        &["--fresh-pr", "7", "--apply-local-patch"],
+        "docker-sandbox delegates sync; --fresh-pr is not supported",
+    );
+}
