@@ -78,6 +78,8 @@ pub struct Failure {
     pub also: Vec<String>,
     /// The next commands to try.
     pub hints: Vec<String>,
+    /// The text that it is about, on lines of its own. Never the last thing that is shown: that is the cause.
+    pub snippet: Option<Box<str>>,
 }
 
 impl Failure {
@@ -88,6 +90,7 @@ impl Failure {
             causes: Vec::new(),
             also: Vec::new(),
             hints: Vec::new(),
+            snippet: None,
         }
     }
 

@@ -14,6 +14,7 @@ mod ordered;
 pub mod process;
 pub mod provider;
 pub mod redact;
+pub mod regular;
 pub mod settings;
 pub mod sync;
 pub mod timing;

@@ -14,9 +14,9 @@ use crabbox_core::process::Cancel;
 use crabbox_core::provider::{Provider, Spec, Workspace};
 use crabbox_core::settings::{
     self, CORE, FlagValue, Owner, Place, ProviderTable, Salvaged, Setting, Settings, SourceFile,
-    Sources, TrustStore,
+    Sources, TrustStore, Untrusted,
 };
-use crabbox_core::{Code, Failure};
+use crabbox_core::{Code, Failure, regular};
 use crabbox_providers::docker_sandbox::{DockerSandbox, Places};
 use crabbox_providers::{DEFAULT, SPECS};
 
@@ -52,14 +52,40 @@ impl App<'_> {
     }
 
     pub(crate) fn settings(&self, matches: &ArgMatches) -> Result<Settings, Failure> {
-        self.load(&flags(matches))
+        self.load(&flags(matches), Untrusted::Refuse)
     }
 
-    pub(crate) fn load(&self, flags: &[FlagValue]) -> Result<Settings, Failure> {
-        let (files, environment) = (self.files()?, self.host.texts());
-        let trust = TrustStore::read(&self.host.state())?;
-        let sources = sources(&files, &environment, flags, &trust);
-        settings::load(CORE, &tables(), &sources)
+    /// For commands that only look or put away, which nobody's checkout can prevent.
+    pub(crate) fn settings_whatever_the_repository_says(
+        &self,
+        matches: &ArgMatches,
+    ) -> Result<Settings, Failure> {
+        let settings = self.load(&flags(matches), Untrusted::LeaveOut)?;
+        self.tell_left_out(&settings);
+        Ok(settings)
+    }
+
+    pub(crate) fn tell_left_out(&self, settings: &Settings) {
+        for what in &settings.left_out {
+            self.ui.say(&format!("warning: left out: {what}"));
+        }
+    }
+
+    pub(crate) fn load(
+        &self,
+        flags: &[FlagValue],
+        untrusted: Untrusted,
+    ) -> Result<Settings, Failure> {
+        let (files, unread) = self.files_for(untrusted)?;
+        let environment = self.host.texts();
+        let trust = TrustStore::read(&self.host.state()?)?;
+        let sources = Sources {
+            untrusted,
+            ..sources(&files, &environment, flags, &trust)
+        };
+        let mut settings = settings::load(CORE, &tables(), &sources)?;
+        settings.left_out.extend(unread);
+        Ok(settings)
     }
 
     /// The settings as far as they hold and name a provider, and what is wrong with the rest. `further` is one more flag.
@@ -69,7 +95,7 @@ impl App<'_> {
         further: Option<FlagValue>,
     ) -> Result<Salvaged, Failure> {
         let (files, unreadable) = whole_or_nothing(self.files());
-        let (trust, distrusted) = whole_or_nothing(TrustStore::read(&self.host.state()));
+        let (trust, distrusted) = whole_or_nothing(TrustStore::read(&self.host.state()?));
         let environment = self.host.texts();
         let flags: Vec<_> = flags(matches).into_iter().chain(further).collect();
         let sources = sources(&files, &environment, &flags, &trust);
@@ -82,32 +108,63 @@ impl App<'_> {
         })
     }
 
-    pub(crate) fn user_file(&self) -> PathBuf {
-        settings::user_file(&self.host.config_home())
+    /// What is wrong with a file by itself.
+    pub(crate) fn check_file(&self, file: &SourceFile) -> Result<(), Failure> {
+        settings::check_file(CORE, &tables(), ELSEWHERE, file)
+    }
+
+    /// The file that is the user's to edit: the named one, if one is.
+    pub(crate) fn config_file(&self) -> Result<PathBuf, Failure> {
+        match self.named() {
+            Some(named) => Ok(named),
+            None => self.host.user_file(),
+        }
+    }
+
+    /// The file of `CRABBOX_CONFIG`.
+    fn named(&self) -> Option<PathBuf> {
+        let named = self.host.get("CRABBOX_CONFIG");
+        let named = named.filter(|path| !path.is_empty())?;
+        Some(self.host.cwd.join(named))
     }
 
     pub(crate) fn files(&self) -> Result<Files, Failure> {
-        let user = self.user_file();
+        Ok(self.files_for(Untrusted::Refuse)?.0)
+    }
+
+    /// The files, and what is wrong with those of the repository that are left out.
+    fn files_for(&self, untrusted: Untrusted) -> Result<(Files, Vec<String>), Failure> {
+        let user = self.host.user_file().ok();
         let root = self.host.repository();
-        if let Some(named) = self
-            .host
-            .get("CRABBOX_CONFIG")
-            .filter(|path| !path.is_empty())
-        {
-            return self.named_file(&self.host.cwd.join(named), &user, root.as_deref());
+        if let Some(path) = self.named() {
+            let files = self.named_file(&path, user.as_deref(), root.as_deref())?;
+            return Ok((files, Vec::new()));
         }
         let mut files = Files {
-            user: read(&user)?,
+            user: match user {
+                Some(user) => read(&user)?,
+                None => None,
+            },
             repository: Vec::new(),
         };
+        let mut unread = Vec::new();
         for path in settings::repository_files(&self.root()) {
-            files.repository.extend(read(&path)?);
+            match (read(&path), untrusted) {
+                (Ok(file), _) => files.repository.extend(file),
+                (Err(failure), Untrusted::Refuse) => return Err(failure),
+                (Err(failure), Untrusted::LeaveOut) => unread.push(failure.to_string()),
+            }
         }
-        Ok(files)
+        Ok((files, unread))
     }
 
     /// The file of `CRABBOX_CONFIG` stands for all others.
-    fn named_file(&self, path: &Path, user: &Path, root: Option<&Path>) -> Result<Files, Failure> {
+    fn named_file(
+        &self,
+        path: &Path,
+        user: Option<&Path>,
+        root: Option<&Path>,
+    ) -> Result<Files, Failure> {
         let Some(file) = read(path)? else {
             let message = format!(
                 "CRABBOX_CONFIG names `{}`, which does not exist",
@@ -115,7 +172,8 @@ impl App<'_> {
             );
             return Err(Failure::new(Code::Config, message));
         };
-        let owner = settings::owner_of(&place(path), &place(user), root.map(place).as_ref());
+        let user = user.map(place);
+        let owner = settings::owner_of(&place(path), user.as_ref(), root.map(place).as_ref());
         Ok(match owner {
             Owner::User => Files {
                 user: Some(file),
@@ -145,14 +203,17 @@ impl App<'_> {
     }
 
     pub(crate) fn provider(&self, settings: &Settings) -> Result<Box<dyn Provider>, Failure> {
-        let spec = self.spec(settings.provider())?;
+        let spec = self
+            .spec(settings.provider())
+            .map_err(|failure| settings.blame(None, "provider", failure))?;
         let target = settings.text(None, "target");
         if target != "linux" {
             let message = format!(
                 "provider={} managed provisioning supports target=linux only",
                 spec.name
             );
-            return Err(Failure::new(Code::Unsupported, message));
+            let failure = Failure::new(Code::Unsupported, message);
+            return Err(settings.blame(None, "target", failure));
         }
         let places = Places {
             path: self.host.get("PATH").unwrap_or_default().to_os_string(),
@@ -162,13 +223,13 @@ impl App<'_> {
         Ok(Box::new(DockerSandbox::new(
             settings,
             &places,
-            &self.host.state(),
+            &self.host.state()?,
             env,
         )))
     }
 
-    pub(crate) fn store(&self) -> ClaimStore {
-        ClaimStore::open(&self.host.state())
+    pub(crate) fn store(&self) -> Result<ClaimStore, Failure> {
+        Ok(ClaimStore::open(&self.host.state()?))
     }
 
     pub(crate) fn context<'c>(
@@ -219,6 +280,7 @@ fn sources<'a>(
         default_provider: DEFAULT,
         configured: &[],
         elsewhere: ELSEWHERE,
+        untrusted: Untrusted::Refuse,
     }
 }
 
@@ -229,7 +291,7 @@ fn whole_or_nothing<T: Default>(read: Result<T, Failure>) -> (T, Option<Failure>
     }
 }
 
-fn place(path: &Path) -> Place {
+pub(crate) fn place(path: &Path) -> Place {
     Place {
         given: path.to_path_buf(),
         canonical: fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()),
@@ -238,7 +300,7 @@ fn place(path: &Path) -> Place {
 
 /// `None` when there is no such file.
 fn read(path: &Path) -> Result<Option<SourceFile>, Failure> {
-    match fs::read(path) {
+    match regular::read(path) {
         Ok(bytes) => Ok(Some(SourceFile {
             canonical: place(path).canonical,
             path: path.to_path_buf(),
@@ -268,7 +330,7 @@ pub(crate) fn flagged() -> impl Iterator<Item = &'static Setting> {
 }
 
 /// The settings that stand on the command line.
-fn flags(matches: &ArgMatches) -> Vec<FlagValue> {
+pub(crate) fn flags(matches: &ArgMatches) -> Vec<FlagValue> {
     let mut found = Vec::new();
     for flag in flagged().filter_map(|setting| setting.flag) {
         let here = matches.try_contains_id(flag).is_ok()

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use crabbox_core::Failure;
-use crabbox_core::settings::{Kind, Setting};
+use crabbox_core::settings::{Applies, Kind, Setting};
+use crabbox_core::{Code, Failure};
 use crabbox_providers::{DEFAULT, SPECS};
 
 use crate::app::{App, flagged};
@@ -223,6 +223,7 @@ fn tree_of(chosen: &str, entries: impl Iterator<Item = &'static Entry>) -> Comma
         .infer_long_args(false);
     entries.fold(root, |root, entry| {
         let command = with_flags((entry.command)(entry.name), entry.flags, chosen);
+        let command = without_refused(command, entry.name, chosen);
         root.subcommand(on_one_screen(command))
     })
 }
@@ -246,6 +247,19 @@ fn on_one_screen(command: Command) -> Command {
         .mut_subcommands(on_one_screen)
 }
 
+/// What the chosen provider refuses stays known and is not shown.
+fn without_refused(command: Command, name: &str, chosen: &str) -> Command {
+    let Some(spec) = SPECS.iter().find(|spec| spec.name == chosen) else {
+        return command;
+    };
+    command.mut_args(|arg| {
+        let refused = arg
+            .get_long()
+            .is_some_and(|flag| refusals::is_refused(flag, name, spec));
+        if refused { arg.hide(true) } else { arg }
+    })
+}
+
 /// The same, for a command below another one.
 pub(crate) fn with_setting_flags(command: Command, chosen: &str) -> Command {
     with_flags(command, Flags::Creation, chosen)
@@ -254,7 +268,7 @@ pub(crate) fn with_setting_flags(command: Command, chosen: &str) -> Command {
 fn with_flags(command: Command, flags: Flags, chosen: &str) -> Command {
     let wanted = |setting: &&Setting| match flags {
         Flags::Creation => true,
-        Flags::Use => !setting.creation_only,
+        Flags::Use => setting.applies == Applies::Always,
         Flags::None => false,
     };
     flagged().filter(wanted).fold(command, |command, setting| {
@@ -285,8 +299,15 @@ fn flag(setting: &'static Setting, chosen: &str) -> Arg {
             .value_name("BOOL")
             .action(ArgAction::Set),
         Kind::List(_) => arg.value_name("VALUE").action(ArgAction::Append),
-        Kind::Duration | Kind::Lifetime(_) => arg.value_name("DURATION").action(ArgAction::Set),
-        Kind::Count => arg.value_name("N").action(ArgAction::Set),
+        // `-5m` is a value, if a wrong one: the setting itself says why.
+        Kind::Duration | Kind::Lifetime(_) => arg
+            .value_name("DURATION")
+            .allow_hyphen_values(true)
+            .action(ArgAction::Set),
+        Kind::Count => arg
+            .value_name("N")
+            .allow_hyphen_values(true)
+            .action(ArgAction::Set),
         Kind::Text | Kind::OptionalText | Kind::Name | Kind::Url => {
             arg.value_name("VALUE").action(ArgAction::Set)
         }
@@ -325,9 +346,13 @@ pub(crate) fn answer(
     Some((entry.answer)(app, matches))
 }
 
+pub(crate) fn needs_coordinator() -> Failure {
+    let message = "command requires a configured coordinator";
+    Failure::new(Code::Unsupported, message)
+}
+
 /// Why a command of the original is not here; `None` when it is none of its commands.
 pub(crate) fn not_here(name: &str) -> Option<Failure> {
-    use crabbox_core::Code;
     if ELSEWHERE.contains(&name) {
         let message = format!(
             "provider={DEFAULT} does not support {name}: it requires an SSH lease provider"
@@ -337,11 +362,7 @@ pub(crate) fn not_here(name: &str) -> Option<Failure> {
         );
     }
     if BROKER.contains(&name) {
-        let failure = Failure::new(
-            Code::Unsupported,
-            "command requires a configured coordinator",
-        );
-        return Some(failure.hint("crabbox history shows the runs of this machine"));
+        return Some(needs_coordinator().hint("crabbox history shows the runs of this machine"));
     }
     if ["job", "bench", "verify", "init"].contains(&name) {
         let message = format!("`crabbox {name}` comes with a later version");

@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+use crabbox_core::{Code, Failure, settings};
+
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     pub(crate) env: BTreeMap<OsString, OsString>,
@@ -36,17 +38,25 @@ impl Host {
             .filter(|path| path.is_absolute())
     }
 
-    pub(crate) fn config_home(&self) -> PathBuf {
+    /// `None` when nothing says where the user's configuration is.
+    pub(crate) fn config_home(&self) -> Option<PathBuf> {
         self.directory("XDG_CONFIG_HOME")
             .or_else(|| Some(self.directory("HOME")?.join(".config")))
-            .unwrap_or_else(|| PathBuf::from("/nonexistent"))
     }
 
-    pub(crate) fn state(&self) -> PathBuf {
-        match self.directory("XDG_STATE_HOME") {
-            Some(home) => home.join("crabbox"),
-            None => self.config_home().join("crabbox").join("state"),
-        }
+    /// Where claims and records are. Without a place for them nothing may be made: it could not be found again.
+    pub(crate) fn state(&self) -> Result<PathBuf, Failure> {
+        let home = self.directory("XDG_STATE_HOME");
+        let state = home.map(|home| home.join("crabbox"));
+        state
+            .or_else(|| Some(self.config_home()?.join("crabbox").join("state")))
+            .ok_or_else(|| homeless("keep its state"))
+    }
+
+    pub(crate) fn user_file(&self) -> Result<PathBuf, Failure> {
+        let home = self.config_home();
+        home.map(|home| settings::user_file(&home))
+            .ok_or_else(|| homeless("find your file"))
     }
 
     /// Variables that are text: settings can come from no others.
@@ -64,4 +74,11 @@ impl Host {
             .find(|dir| dir.join(".git").exists())
             .map(Path::to_path_buf)
     }
+}
+
+fn homeless(purpose: &str) -> Failure {
+    let message = format!(
+        "crabbox cannot tell where to {purpose}: HOME is not set to an absolute path, and neither XDG_STATE_HOME nor XDG_CONFIG_HOME is"
+    );
+    Failure::new(Code::State, message).hint("set HOME to your home directory")
 }

@@ -108,7 +108,10 @@ fn wrong(ui: &Ui, error: &clap::Error) -> Result<u8, Failure> {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("tip: "))
         .filter(|_| error.kind() == ErrorKind::InvalidSubcommand);
-    let failure = tips.fold(Failure::usage(message), |failure, tip| failure.hint(tip));
+    // What is missing, or what would do, stands on lines of its own: the last line is to be all of it.
+    let lines: Vec<_> = message.lines().map(str::trim).collect();
+    let failure = Failure::usage(lines.join(" "));
+    let failure = tips.fold(failure, |failure, tip| failure.hint(tip));
     Err(match usage_line {
         Some(usage) => failure.hint(usage),
         None => failure,

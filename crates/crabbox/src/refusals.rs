@@ -4,8 +4,10 @@
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::provider::{Spec, WorkspaceKind};
-use crabbox_core::settings::Settings;
+use crabbox_core::settings::{Applies, Settings};
 use crabbox_core::{Code, Failure};
+
+use crate::app::flagged;
 
 /// Which words a flag is refused with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,8 +154,21 @@ pub(crate) fn add(command: Command, of: Of) -> Command {
 /// A setting's flag that means nothing where nothing is sent.
 const LARGE: &str = "force-sync-large";
 
+/// Flags that mean something only with another one. That is wrong with any provider.
+const REQUIRES: &[(&str, &str)] = &[("attest-key", "attest"), ("apply-local-patch", "fresh-pr")];
+
 /// The first of them that was used, as a failure.
 pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Failure> {
+    let given = |flag: &str| {
+        matches.try_contains_id(flag).is_ok()
+            && matches.value_source(flag) == Some(ValueSource::CommandLine)
+    };
+    if let Some((flag, other)) = REQUIRES
+        .iter()
+        .find(|(flag, other)| given(flag) && !given(other))
+    {
+        return Err(Failure::usage(format!("--{flag} requires --{other}")));
+    }
     if matches.value_source(LARGE) == Some(ValueSource::CommandLine)
         && let Some(value) = matches.get_one::<String>(LARGE)
         && let Some(failure) = SyncUnlessArchive.failure(LARGE, value, spec)
@@ -169,6 +184,27 @@ pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Fai
         };
         if let Some(failure) = refusal.failure(flag, value, spec) {
             return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a flag of a setting is refused by `command` with this provider, and so is not worth showing.
+pub(crate) fn is_refused(flag: &str, command: &str, spec: &Spec) -> bool {
+    flag == LARGE
+        && matches!(command, "run" | "warmup")
+        && SyncUnlessArchive.failure(LARGE, "true", spec).is_some()
+}
+
+/// What could only be said of a sandbox that is yet to be made.
+pub(crate) fn check_reuse(matches: &ArgMatches) -> Result<(), Failure> {
+    let settings = flagged().filter(|setting| setting.applies == Applies::ToNewSandboxes);
+    let flags = settings.filter_map(|setting| setting.flag);
+    for flag in ["slug", "pond"].into_iter().chain(flags) {
+        if matches.value_source(flag) == Some(ValueSource::CommandLine) {
+            return Err(Failure::usage(format!(
+                "--{flag} only applies when creating a new lease; leave it out with --id"
+            )));
         }
     }
     Ok(())

@@ -79,7 +79,7 @@ impl Ui {
         self.redactor.borrow().clean(text).into_owned()
     }
 
-    /// The last words: hints first, the cause last.
+    /// The last words: what it is about and hints first, the cause last and on one line.
     pub(crate) fn failure(&self, failure: &Failure) {
         match self.style.get() {
             Style::Json => {
@@ -91,12 +91,16 @@ impl Ui {
                     causes: all(&failure.causes),
                     also: all(&failure.also),
                     hints: all(&failure.hints),
+                    snippet: failure.snippet.as_ref().map(|text| self.clean(text)),
                 };
                 // It is texts and a number: nothing of it cannot be written.
                 let text = serde_json::to_string(&Document { error }).unwrap_or_default();
                 let _ = writeln!(io::stderr().lock(), "{text}");
             }
             Style::Text => {
+                if let Some(snippet) = &failure.snippet {
+                    self.say(snippet);
+                }
                 for hint in &failure.hints {
                     self.say(&format!("hint: {hint}"));
                 }
@@ -121,6 +125,8 @@ struct Told {
     causes: Vec<String>,
     also: Vec<String>,
     hints: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snippet: Option<String>,
 }
 
 impl Report for Ui {

@@ -228,6 +228,11 @@ impl Text<'_> {
             }
         };
         let value = self.lower.get(span.clone()).unwrap_or_default();
+        // `secret=true,OTHER=...`: the next pair is judged by its own name.
+        let value = match value.split_once(',') {
+            Some((first, rest)) if begins_a_pair(rest) => first,
+            Some(_) | None => value,
+        };
         let bare = value.trim_end_matches([',', ';', '.', ')', ']', '}']);
         (!HARMLESS.contains(&bare)).then_some(span)
     }
@@ -244,6 +249,16 @@ impl Text<'_> {
         }
         self.bytes.len()
     }
+}
+
+/// Whether a variable's name and `=` come next.
+fn begins_a_pair(text: &str) -> bool {
+    text.split_once('=').is_some_and(|(name, _)| {
+        !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    })
 }
 
 fn is_secret_name(name: &str) -> bool {

@@ -224,3 +224,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn reports_about_several_secrets_stay_readable() {
+    let redactor = Redactor::default();
+    let report = "vars=A_AUTH=set len=3 secret=true,B_TOKEN=empty len=0 secret=true,C=set";
+    assert_eq!(redactor.clean(report), report);
+    assert_eq!(
+        redactor.clean("token=true,hunter2 secret=hunter2,A=set secret=true,PASSWORD=hunter2"),
+        "token=[redacted] secret=[redacted] secret=true,PASSWORD=[redacted]"
+    );
+}

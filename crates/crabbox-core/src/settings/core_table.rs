@@ -55,7 +55,7 @@ pub const CORE: &[Setting] = &[
     .env(&["CRABBOX_IDLE_TIMEOUT"])
     .flag("idle-timeout")
     .trust(Trust::ShorterThanUser)
-    .creation_only(),
+    .renewed_by_runs(),
     Setting::new(
         SYNC,
         "exclude",
@@ -169,6 +169,7 @@ pub const CORE: &[Setting] = &[
         "Variables that go with a command; `NAME*` is a beginning",
     )
     .env(&["CRABBOX_ENV_ALLOW"])
+    .variables()
     .trust(Trust::WithinUser),
 ];
 

@@ -31,8 +31,8 @@ pub fn user_file(config_home: &Path) -> PathBuf {
 /// Whose word the file of `CRABBOX_CONFIG` is. It replaces all others, so a checkout must not become trusted by it:
 /// whatever lies in the active repository, by name or through a link, is the repository's. Only the user's own
 /// file is the user's wherever it lies.
-pub fn owner_of(file: &Place, user_file: &Place, repository: Option<&Place>) -> Owner {
-    if file.canonical == user_file.canonical {
+pub fn owner_of(file: &Place, user_file: Option<&Place>, repository: Option<&Place>) -> Owner {
+    if user_file.is_some_and(|user| user.canonical == file.canonical) {
         return Owner::User;
     }
     let inside = repository.is_some_and(|root| {
@@ -96,7 +96,7 @@ mod tests {
             "/home/u/.config/crabbox/config.yaml",
         );
         let root = place("/home/u/app", "/data/app");
-        let owner = |given, canonical| owner_of(&place(given, canonical), &user, Some(&root));
+        let owner = |given, canonical| owner_of(&place(given, canonical), Some(&user), Some(&root));
         assert_eq!(owner("/etc/ci.yaml", "/etc/ci.yaml"), Owner::User);
         assert_eq!(
             owner("/home/u/app2/c.yaml", "/data/app2/c.yaml"),
@@ -117,7 +117,10 @@ mod tests {
             Owner::Repository
         );
         assert_eq!(owner("/data/app/c.yaml", "/elsewhere"), Owner::Repository);
-        assert_eq!(owner_of(&place("/r/c", "/r/c"), &user, None), Owner::User);
+        assert_eq!(
+            owner_of(&place("/r/c", "/r/c"), Some(&user), None),
+            Owner::User
+        );
     }
 
     #[test]
@@ -127,6 +130,8 @@ mod tests {
             "/home/u/dots/config.yaml",
         );
         let root = place("/home/u/dots", "/home/u/dots");
-        assert_eq!(owner_of(&user, &user, Some(&root)), Owner::User);
+        assert_eq!(owner_of(&user, Some(&user), Some(&root)), Owner::User);
+        // Who has no home has no file of their own.
+        assert_eq!(owner_of(&user, None, Some(&root)), Owner::Repository);
     }
 }

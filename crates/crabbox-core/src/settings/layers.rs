@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::blame::Blame;
 use super::core_table::is_elsewhere;
 use super::profiles::{self, ProfileLayer};
 use super::source::{At, Show, Source, printable};
 use super::suggest::nearest;
-use super::table::{Kind, ProviderTable, Setting, Trust};
+use super::table::{Entries, Kind, ProviderTable, Setting, Trust};
 use super::value::{self, Value};
 use super::yaml::{Document, Key, Node, Shape};
 use crate::failure::Failure;
@@ -42,6 +43,7 @@ pub(super) struct Assigned {
     pub(super) setting: &'static Setting,
     pub(super) value: Value,
     pub(super) at: At,
+    pub(super) blame: Blame,
 }
 
 const PROFILES: &str = "profiles";
@@ -98,10 +100,16 @@ impl<'a> Catalogue<'a> {
             return Err(source.failure(key.at, Show::Line, &what));
         }
         if let Some(value) = setting_value(source, setting, path, node)? {
+            // A list may be spread over many lines: its key stands for it.
+            let at = match node.shape {
+                Shape::List(_) => key.at,
+                Shape::Null | Shape::Scalar(_) | Shape::Map(_) => node.at,
+            };
             layer.assigned.push(Assigned {
                 setting,
                 value,
                 at: key.at,
+                blame: Blame::new(source, at),
             });
         }
         Ok(())
@@ -173,7 +181,7 @@ fn setting_value(
     node: &Node,
 ) -> Result<Option<Value>, Failure> {
     if let Kind::List(_) = setting.kind {
-        return Ok(entries(source, path, node)?.map(Value::List));
+        return Ok(entries(source, path, node, setting.entries)?.map(Value::List));
     }
     let text = match &node.shape {
         Shape::Null => return Ok(None),
@@ -193,6 +201,7 @@ pub(super) fn entries(
     source: &Source<'_>,
     path: &str,
     node: &Node,
+    entries: Entries,
 ) -> Result<Option<Vec<String>>, Failure> {
     let path = printable(path);
     let items = match &node.shape {
@@ -205,8 +214,8 @@ pub(super) fn entries(
     };
     let entry = |item: &Node| {
         let read = match &item.shape {
-            Shape::Scalar(text) => value::entry(text),
-            Shape::Null => value::entry(""),
+            Shape::Scalar(text) => value::entry(entries, text),
+            Shape::Null => value::entry(entries, ""),
             Shape::List(_) | Shape::Map(_) => {
                 Err(value::Problem::new("must be a list of single values"))
             }

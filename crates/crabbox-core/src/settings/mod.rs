@@ -5,6 +5,7 @@
 //! the caller says with their tables.
 
 mod allowed;
+mod blame;
 mod core_table;
 mod duration;
 mod files;
@@ -33,11 +34,11 @@ pub use layers::Ignored;
 pub use origin::Origin;
 pub use profiles::ProfileEnv;
 pub use reference::reference;
-pub use resolve::{FlagValue, Sources, load};
+pub use resolve::{FlagValue, Sources, Untrusted, check_file, load};
 pub use resolved::{Entry, Settings};
 pub use salvage::{Salvaged, salvage};
 pub use show::{Shown, show_json, show_text};
 pub use source::SourceFile;
-pub use table::{Kind, Merge, ProviderTable, Setting, Trust};
+pub use table::{Applies, Entries, Kind, Merge, ProviderTable, Setting, Trust};
 pub use trust::{TrustRecord, TrustStore};
 pub use value::Value;

@@ -53,7 +53,12 @@ fn variable(
             continue;
         };
         if let Kind::List(_) = setting.kind {
-            return Ok(Some((Value::List(value::comma_list(text)), name)));
+            let entries = value::comma_list(text).into_iter();
+            let read = entries.map(|entry| value::entry(setting.entries, &entry));
+            let read = read
+                .collect::<Result<_, _>>()
+                .map_err(|problem| Failure::new(Code::Config, problem.about(name)))?;
+            return Ok(Some((Value::List(read), name)));
         }
         if text.trim().is_empty() {
             continue;
@@ -82,7 +87,7 @@ fn flag(setting: &Setting, flags: &[FlagValue]) -> Result<Option<(Value, &'stati
     let read = match (setting.kind, given().next_back()) {
         (_, None) => return Ok(None),
         (Kind::List(_), Some(_)) => given()
-            .map(|given| value::entry(&given.value))
+            .map(|given| value::entry(setting.entries, &given.value))
             .collect::<Result<_, _>>()
             .map(Value::List),
         (kind, Some(last)) => value::scalar(kind, &last.value)

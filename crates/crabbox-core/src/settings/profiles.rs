@@ -6,6 +6,7 @@ use super::core_table::PROFILE_ELSEWHERE;
 use super::layers::{FileLayer, Ignored, entries, mapping};
 use super::source::{At, Show, Source, printable};
 use super::suggest::nearest;
+use super::table::Entries;
 use super::yaml::{Key, Node, Shape};
 use crate::failure::Failure;
 
@@ -45,7 +46,7 @@ pub(super) fn read(source: &Source<'_>, node: &Node, layer: &mut FileLayer) -> R
             let path = format!("{path}.{}", key.name);
             match key.name.as_str() {
                 "env" => read_env(source, &path, value, &mut profile)?,
-                "envAllow" => profile.add(key, entries(source, &path, value)?),
+                "envAllow" => profile.add(key, entries(source, &path, value, Entries::Variables)?),
                 name if PROFILE_ELSEWHERE.contains(&name) => {
                     if name == "doctor" {
                         profile.doctor = enabled(value);
@@ -85,7 +86,7 @@ fn read_env(
     for (key, value) in mapping(source, path, node)? {
         let path = format!("{path}.{}", key.name);
         if key.name == "allow" {
-            profile.add(key, entries(source, &path, value)?);
+            profile.add(key, entries(source, &path, value, Entries::Variables)?);
             continue;
         }
         if !is_identifier(&key.name) {

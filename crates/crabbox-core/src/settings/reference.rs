@@ -1,6 +1,6 @@
 //! The reference page's table, from the same rows.
 
-use super::table::{Kind, Setting, Trust};
+use super::table::{Applies, Kind, Setting, Trust};
 
 /// The rows as a Markdown table. A pipe in a cell is escaped.
 pub fn reference(settings: &[Setting]) -> String {
@@ -69,9 +69,11 @@ fn meaning(setting: &Setting) -> String {
     {
         meaning.push_str(" (can be repeated)");
     }
-    if setting.creation_only {
-        meaning.push_str(" (for new sandboxes)");
-    }
+    meaning.push_str(match setting.applies {
+        Applies::Always => "",
+        Applies::ToNewSandboxes => " (for new sandboxes)",
+        Applies::ToRuns => " (for new sandboxes, and anew with every `run` in one)",
+    });
     meaning
 }
 

@@ -34,6 +34,16 @@ pub struct Sources<'a> {
     pub configured: &'a [String],
     /// Sections of files that are known and have no table.
     pub elsewhere: &'a [&'a str],
+    pub untrusted: Untrusted,
+}
+
+/// What becomes of what a repository may not set, and of its files that cannot be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Untrusted {
+    /// An error: what the user asks for would not be what the repository expects.
+    Refuse,
+    /// Left out and told, for commands that only look or put away: nobody's checkout may stand in their way.
+    LeaveOut,
 }
 
 /// One flag as it was given. A flag that can be repeated comes several times.
@@ -55,18 +65,49 @@ pub fn load(
         providers,
         elsewhere: sources.elsewhere,
     };
-    let layers = Layers {
+    let mut left_out = Vec::new();
+    let mut repository = Vec::new();
+    for file in sources.repository {
+        match (read(&catalogue, file), sources.untrusted) {
+            (Ok(layer), _) => repository.push(layer),
+            (Err(failure), Untrusted::Refuse) => return Err(failure),
+            (Err(failure), Untrusted::LeaveOut) => left_out.push(failure.to_string()),
+        }
+    }
+    let mut layers = Layers {
         user: (sources.user.map(|file| read(&catalogue, file))).transpose()?,
-        repository: (sources.repository.iter())
-            .map(|file| read(&catalogue, file))
-            .collect::<Result<_, _>>()?,
+        repository,
         outside: outside::read(&catalogue, sources)?,
     };
-    check_repository(&catalogue, sources, &layers)?;
+    let refused = refused(&catalogue, sources, &layers)?;
+    match sources.untrusted {
+        Untrusted::Refuse => refuse(refused)?,
+        Untrusted::LeaveOut => {
+            for one in refused {
+                layers.leave_out(&one);
+                left_out.push(one.says);
+            }
+        }
+    }
     let entries = (catalogue.settings())
         .map(|setting| resolve(setting, sources, &layers))
         .collect::<Result<_, _>>()?;
-    Ok(layers.finish(entries))
+    Ok(layers.finish(entries, left_out))
+}
+
+/// Whether a file could ever be loaded, whoever's word it is.
+pub fn check_file(
+    core: &'static [Setting],
+    providers: &[ProviderTable],
+    elsewhere: &[&str],
+    file: &SourceFile,
+) -> Result<(), Failure> {
+    let catalogue = Catalogue {
+        core,
+        providers,
+        elsewhere,
+    };
+    read(&catalogue, file).map(drop)
 }
 
 #[derive(Debug)]
@@ -114,6 +155,7 @@ fn resolve(
         setting,
         value: default_of(setting, sources)?,
         origin: Origin::Default,
+        blame: None,
     };
     if let Some(layer) = &layers.user {
         entry.put(layer, |path, line| Origin::User { path, line });
@@ -135,6 +177,7 @@ impl Entry {
             return;
         };
         self.origin = origin(layer.file.path.clone(), assigned.at.line);
+        self.blame = Some(assigned.blame.clone());
         match (self.setting.kind, &mut self.value, &assigned.value) {
             (Kind::List(Merge::Append), Value::List(list), Value::List(more)) => {
                 list.extend(more.iter().cloned());
@@ -151,18 +194,34 @@ impl Entry {
     }
 }
 
-/// Refuses what the repository may not set, all of it at once.
-fn check_repository(
+/// Something that the repository may not set.
+#[derive(Debug)]
+struct Refused {
+    /// Which of the repository's files.
+    layer: usize,
+    what: Which,
+    says: String,
+}
+
+#[derive(Debug)]
+enum Which {
+    Setting(&'static Setting),
+    /// The list of the profile of this name.
+    Profile(String),
+}
+
+/// Everything that the repository may not set.
+fn refused(
     catalogue: &Catalogue<'_>,
     sources: &Sources<'_>,
     layers: &Layers<'_>,
-) -> Result<(), Failure> {
+) -> Result<Vec<Refused>, Failure> {
     let user = User {
         providers: configured(catalogue, sources, layers),
         profiles: layers.user.as_ref().map(|layer| &layer.says.profiles),
     };
     let mut refused = Vec::new();
-    for layer in &layers.repository {
+    for (number, layer) in layers.repository.iter().enumerate() {
         let file = layer.file;
         if sources.trust.trusts(&file.canonical, &file.bytes) {
             continue;
@@ -171,12 +230,27 @@ fn check_repository(
             let own = layers.own(assigned.setting, sources)?;
             if let Some(why) = refusal(assigned.setting, &assigned.value, &own, &user) {
                 let key = assigned.setting.path();
-                refused.push(refused_key(&file.path, assigned.at.line, &key, &why));
+                refused.push(Refused {
+                    layer: number,
+                    what: Which::Setting(assigned.setting),
+                    says: refused_key(&file.path, assigned.at.line, &key, &why),
+                });
             }
         }
-        refused.extend(check_profiles(catalogue, sources, layers, layer)?);
+        for (name, says) in refused_profiles(catalogue, sources, layers, layer)? {
+            refused.push(Refused {
+                layer: number,
+                what: Which::Profile(name),
+                says,
+            });
+        }
     }
-    let mut refused = refused.into_iter();
+    Ok(refused)
+}
+
+/// All of it at once.
+fn refuse(refused: Vec<Refused>) -> Result<(), Failure> {
+    let mut refused = refused.into_iter().map(|one| one.says);
     let Some(first) = refused.next() else {
         return Ok(());
     };
@@ -187,12 +261,12 @@ fn check_repository(
 }
 
 /// A profile's list is `env.allow` by another name.
-fn check_profiles(
+fn refused_profiles(
     catalogue: &Catalogue<'_>,
     sources: &Sources<'_>,
     layers: &Layers<'_>,
     layer: &Layer<'_>,
-) -> Result<Vec<String>, Failure> {
+) -> Result<Vec<(String, String)>, Failure> {
     let row = (catalogue.core.iter()).find(|setting| setting.answers_to("env.allow"));
     let own = (row.map(|row| layers.own(row, sources))).transpose()?;
     let mut refused = Vec::new();
@@ -207,7 +281,8 @@ fn check_profiles(
         }
         if let Some(why) = beyond(&allow.names, &lists) {
             let key = format!("profiles.{}.envAllow", printable(name));
-            refused.push(refused_key(&layer.file.path, allow.at.line, &key, &why));
+            let says = refused_key(&layer.file.path, allow.at.line, &key, &why);
+            refused.push((name.clone(), says));
         }
     }
     Ok(refused)
@@ -256,7 +331,25 @@ impl Layers<'_> {
         })
     }
 
-    fn finish(self, entries: Vec<Entry>) -> Settings {
+    /// As if the repository had not said it.
+    fn leave_out(&mut self, refused: &Refused) {
+        let Some(layer) = self.repository.get_mut(refused.layer) else {
+            return;
+        };
+        match &refused.what {
+            Which::Setting(setting) => {
+                let says = &mut layer.says;
+                says.assigned.retain(|one| one.setting != *setting);
+            }
+            Which::Profile(name) => {
+                if let Some(profile) = layer.says.profiles.get_mut(name) {
+                    profile.allow = None;
+                }
+            }
+        }
+    }
+
+    fn finish(self, entries: Vec<Entry>, left_out: Vec<String>) -> Settings {
         let mut profiles: BTreeMap<String, ProfileEnv> = BTreeMap::new();
         let mut ignored = Vec::new();
         for layer in self.user.into_iter().chain(self.repository) {
@@ -269,6 +362,7 @@ impl Layers<'_> {
             entries,
             profiles,
             ignored,
+            left_out,
         }
     }
 }

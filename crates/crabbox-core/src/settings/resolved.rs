@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::blame::Blame;
 use super::core_table::PROVIDER;
 use super::layers::Ignored;
 use super::origin::Origin;
@@ -17,6 +18,8 @@ pub struct Settings {
     pub(super) profiles: BTreeMap<String, ProfileEnv>,
     /// Keys that are known and have no effect here.
     pub ignored: Vec<Ignored>,
+    /// What a repository says and was not heard, in words.
+    pub left_out: Vec<String>,
 }
 
 /// One row with its value.
@@ -25,6 +28,8 @@ pub struct Entry {
     pub setting: &'static Setting,
     pub value: Value,
     pub origin: Origin,
+    /// The place in the file that the origin names.
+    pub(super) blame: Option<Blame>,
 }
 
 impl Settings {

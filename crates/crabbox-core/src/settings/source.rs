@@ -45,17 +45,19 @@ const CONTEXT: usize = 60;
 
 impl Source<'_> {
     pub(super) fn failure(&self, at: At, show: Show, what: &str) -> Failure {
-        let mut message = format!(
-            "parse config {}: line {} column {}: {what}",
+        let mut failure = Failure::new(Code::Config, format!("{}: {what}", self.place(at)));
+        failure.snippet = self.snippet(at, show).map(Into::into);
+        failure
+    }
+
+    /// What an error about this place begins with.
+    pub(super) fn place(&self, at: At) -> String {
+        format!(
+            "parse config {}: line {} column {}",
             self.path.display(),
             at.line,
             at.column
-        );
-        if let Some(snippet) = self.snippet(at, show) {
-            message.push('\n');
-            message.push_str(&snippet);
-        }
-        Failure::new(Code::Config, message)
+        )
     }
 
     pub(super) fn unknown_key(&self, at: At, path: &str, meant: Option<&str>) -> Failure {
@@ -68,7 +70,7 @@ impl Source<'_> {
     }
 
     /// The line and a mark under the place.
-    fn snippet(&self, at: At, show: Show) -> Option<String> {
+    pub(super) fn snippet(&self, at: At, show: Show) -> Option<String> {
         let line = self.text.lines().nth(index(at.line)?)?;
         let start = index(at.column)?;
         let width = usize::try_from(at.width).ok()?.clamp(1, CONTEXT);
@@ -130,7 +132,11 @@ mod tests {
 
     fn shown(text: &str, at: At, show: Show) -> String {
         let path = Path::new("/r/crabbox.yaml");
-        Source { path, text }.failure(at, show, "no").message
+        let failure = Source { path, text }.failure(at, show, "no");
+        match failure.snippet {
+            Some(snippet) => format!("{}\n{snippet}", failure.message),
+            None => failure.message,
+        }
     }
 
     #[test]

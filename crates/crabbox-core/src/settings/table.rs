@@ -14,11 +14,12 @@ pub struct Setting {
     /// The flag's name without dashes.
     pub flag: Option<&'static str>,
     pub kind: Kind,
+    /// What the entries of a list may be.
+    pub entries: Entries,
     /// As it would be written in a variable.
     pub default: &'static str,
     pub trust: Trust,
-    /// Has an effect only on a sandbox that is yet to be made.
-    pub creation_only: bool,
+    pub applies: Applies,
     /// The name in the text form of `config show`, where it does not follow from the key.
     pub label: Option<&'static str>,
     pub help: &'static str,
@@ -43,12 +44,30 @@ pub enum Kind {
     List(Merge),
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entries {
+    /// Anything but nothing.
+    Texts,
+    /// Names of variables, and beginnings of names with a `*`; several of them with commas between.
+    Variables,
+}
+
 /// What a stronger file's list does to a weaker one's. Variables and flags always replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merge {
     Replace,
     Append,
     AppendUnique,
+}
+
+/// What it has an effect on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applies {
+    Always,
+    /// A sandbox that is yet to be made.
+    ToNewSandboxes,
+    /// A new sandbox, and every later run in it says it anew.
+    ToRuns,
 }
 
 /// Who may set it. A repository's file is somebody else's word: it may be a checkout of anything.
@@ -97,9 +116,10 @@ impl Setting {
             env: &[],
             flag: None,
             kind,
+            entries: Entries::Texts,
             default,
             trust: Trust::Anyone,
-            creation_only: false,
+            applies: Applies::Always,
             label: None,
             help,
         }
@@ -124,6 +144,12 @@ impl Setting {
     }
 
     #[must_use]
+    pub const fn variables(mut self) -> Self {
+        self.entries = Entries::Variables;
+        self
+    }
+
+    #[must_use]
     pub const fn trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
@@ -131,7 +157,13 @@ impl Setting {
 
     #[must_use]
     pub const fn creation_only(mut self) -> Self {
-        self.creation_only = true;
+        self.applies = Applies::ToNewSandboxes;
+        self
+    }
+
+    #[must_use]
+    pub const fn renewed_by_runs(mut self) -> Self {
+        self.applies = Applies::ToRuns;
         self
     }
 

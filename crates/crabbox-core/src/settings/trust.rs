@@ -4,7 +4,7 @@
 //! in passing.
 
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::failure::{Code, Failure};
+use crate::regular;
 
 const FILE: &str = "trust.json";
 const LOCK: &str = "trust.lock";
@@ -43,7 +44,7 @@ impl TrustStore {
     /// Reads the store in the directory for state. Nothing is created; no store trusts nothing.
     pub fn read(state: &Path) -> Result<Self, Failure> {
         let path = state.join(FILE);
-        let bytes = match fs::read(&path) {
+        let bytes = match regular::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(unusable(&path, &error)),
@@ -178,6 +179,8 @@ fn sha256(content: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::duration::{DurationError, format_duration, parse_duration};
 use super::source::printable;
-use super::table::Kind;
+use super::table::{Entries, Kind};
+use crate::command::is_identifier;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
@@ -119,14 +120,34 @@ pub(super) fn comma_list(text: &str) -> Vec<String> {
 }
 
 /// An entry of a list in a file or of a flag that can be repeated.
-pub(super) fn entry(text: &str) -> Result<String, Problem> {
+pub(super) fn entry(entries: Entries, text: &str) -> Result<String, Problem> {
     if text.contains('\0') {
         return Err(Problem::new("must not contain a NUL character"));
     }
     if text.trim().is_empty() {
         return Err(Problem::new("must not have an empty entry"));
     }
+    match entries {
+        Entries::Texts => {}
+        Entries::Variables => {
+            let names = text.split(',').map(str::trim);
+            let mut wrong = names.filter(|name| !name.is_empty() && !names_variables(name));
+            if let Some(name) = wrong.next() {
+                let what = "a list of variables, such as `CI` or `NPM_*`";
+                return Err(Problem::must_be(what, name));
+            }
+        }
+    }
     Ok(text.to_owned())
+}
+
+/// A bare `*` is no mistake: it is ignored, and whoever reads the list says so.
+fn names_variables(name: &str) -> bool {
+    match name.strip_suffix('*') {
+        Some("") => true,
+        Some(beginning) => is_identifier(beginning),
+        None => is_identifier(name),
+    }
 }
 
 /// The default as a table spells it.
@@ -244,14 +265,33 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_variables() {
+        for text in ["CI", "NPM_*", "_a1", "A,B_*, C", "*"] {
+            assert!(entry(Entries::Variables, text).is_ok(), "{text}");
+        }
+        for (text, wrong) in [
+            ("FOO-BAR", "FOO-BAR"),
+            ("A,1B", "1B"),
+            ("A B", "A B"),
+            ("*X", "*X"),
+            ("A\u{1b}", "A\\u{1b}"),
+        ] {
+            assert_eq!(
+                entry(Entries::Variables, text).unwrap_err().about("KEY"),
+                format!("KEY must be a list of variables, such as `CI` or `NPM_*`, not `{wrong}`")
+            );
+        }
+    }
+
+    #[test]
     fn lists() {
         assert_eq!(comma_list("a, b,,c ,"), ["a", "b", "c"]);
         for empty in ["", " ", "none", " none ", ",,"] {
             assert!(comma_list(empty).is_empty(), "{empty:?}");
         }
         assert_eq!(comma_list("none,a"), ["none", "a"]);
-        assert_eq!(entry("none"), Ok("none".to_owned()));
-        assert!(entry(" ").is_err());
+        assert_eq!(entry(Entries::Texts, "none"), Ok("none".to_owned()));
+        assert!(entry(Entries::Texts, " ").is_err());
         assert!(scalar(Kind::List(Merge::Replace), "a").is_err());
     }
 }

@@ -249,7 +249,10 @@ mod tests {
     fn error(text: impl Into<Vec<u8>>) -> String {
         let failure = parse(&file(text)).unwrap_err();
         assert_eq!(failure.code, Code::Config);
-        failure.message
+        match failure.snippet {
+            Some(snippet) => format!("{}\n{snippet}", failure.message),
+            None => failure.message,
+        }
     }
 
     /// Keys and list entries with their places, scalars quoted.

@@ -150,8 +150,14 @@ impl Client {
 
     /// Of a call that did not succeed: what it said, and what to do about that.
     pub(super) fn failure(&self, said: &Captured) -> Failure {
-        let mut failure = said.failure(&self.redactor);
         let words = said.said(&self.redactor).unwrap_or_default();
+        let mut failure = said.failure(&self.redactor);
+        // Its hints are about its own flags, which mean something else or nothing on our command line.
+        failure.causes = failure
+            .causes
+            .iter()
+            .filter_map(|said| without_hints(said))
+            .collect();
         failure
             .hints
             .extend(parse::guidance(&words).map(str::to_owned));
@@ -189,6 +195,17 @@ impl Client {
             _ => failure,
         }
     }
+}
+
+/// What a program said, but for its hints. `None` if there is nothing else.
+fn without_hints(said: &str) -> Option<String> {
+    let kept: Vec<_> = said
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("hint:"))
+        .collect();
+    let kept = kept.join("\n");
+    let kept = kept.trim();
+    (!kept.is_empty()).then(|| kept.to_owned())
 }
 
 /// Where the engine says who ended the command.

@@ -70,6 +70,8 @@ const CLONE: &str = "clone";
 #[derive(Debug)]
 pub struct DockerSandbox {
     config: Config,
+    /// Said where a sandbox is to be used or made: whoever only wants to be rid of one need not care.
+    valid: Result<(), Failure>,
     /// Not found: said by whatever needs it first.
     client: Result<Client, Failure>,
     state: PathBuf,
@@ -81,9 +83,14 @@ impl DockerSandbox {
     /// Nothing is started.
     pub fn new(settings: &Settings, places: &Places, state: &Path, env: Env) -> Self {
         let config = Config::from(settings);
+        let valid = config.validate().map_err(|(key, message)| {
+            let failure = Failure::new(Code::Config, message);
+            settings.blame(SPEC.table.section, key, failure)
+        });
         let client = engine::find(&config.cli, places).map(|found| Client::new(found, state));
         Self {
             config,
+            valid,
             client,
             state: state.to_path_buf(),
             env,
@@ -183,7 +190,7 @@ impl Provider for DockerSandbox {
     }
 
     fn validate(&self) -> Result<(), Failure> {
-        self.config.validate()
+        self.valid.clone()
     }
 
     fn intend(&self, workspace: &Workspace) -> Result<Intended, Failure> {
@@ -214,10 +221,8 @@ impl Provider for DockerSandbox {
     }
 
     fn workdir(&self, workspace: &Workspace) -> PathBuf {
-        self.config
-            .workdir
-            .clone()
-            .unwrap_or_else(|| workspace.root.clone())
+        let workdir = self.config.workdir.as_ref();
+        settings::clean(workdir.unwrap_or(&workspace.root))
     }
 
     fn exec(&self, claim: &Claim, exec: Execution<'_>, cancel: &Cancel) -> Result<i32, Failure> {

@@ -3,7 +3,6 @@
 use std::path::{Component, Path, PathBuf};
 
 use crabbox_core::settings::{Kind, Merge, Origin, ProviderTable, Setting, Settings, Trust};
-use crabbox_core::{Code, Failure};
 
 const SECTION: &str = "dockerSandbox";
 
@@ -143,23 +142,27 @@ impl Config {
         }
     }
 
-    pub(super) fn validate(&self) -> Result<(), Failure> {
-        let refuse = |message: String| Err(Failure::new(Code::Config, message));
+    /// The first key whose value will not do, and why.
+    pub(super) fn validate(&self) -> Result<(), (&'static str, String)> {
+        let refuse = |key, message| Err((key, message));
         if self.agent != "shell" {
             let agent = &self.agent;
-            return refuse(format!(
+            let message = format!(
                 "docker-sandbox agent {agent:?} is not supported yet; v1 supports shell only"
-            ));
+            );
+            return refuse("agent", message);
         }
         if let Some(workdir) = &self.workdir {
             let shown = workdir.display();
             if !workdir.is_absolute() {
-                return refuse(format!("docker-sandbox workdir `{shown}` must be absolute"));
+                let message = format!("docker-sandbox workdir `{shown}` must be absolute");
+                return refuse("workdir", message);
             }
-            if is_root(workdir) {
-                return refuse(format!(
+            if clean(workdir) == Path::new("/") {
+                let message = format!(
                     "docker-sandbox workdir `{shown}` is too broad; choose a dedicated workspace path"
-                ));
+                );
+                return refuse("workdir", message);
             }
         }
         for (key, entries) in [
@@ -169,38 +172,39 @@ impl Config {
         ] {
             for entry in entries {
                 if entry.trim().is_empty() {
-                    return refuse(format!("docker-sandbox {key} has an empty entry"));
+                    return refuse(key, format!("docker-sandbox {key} has an empty entry"));
                 }
                 // It would be taken for a flag of sbx.
                 if entry.starts_with('-') {
-                    return refuse(format!(
-                        "docker-sandbox {key} entry {entry:?} begins with a hyphen"
-                    ));
+                    let message =
+                        format!("docker-sandbox {key} entry {entry:?} begins with a hyphen");
+                    return refuse(key, message);
                 }
             }
         }
         for (key, value) in [("template", &self.template), ("memory", &self.memory)] {
             if value.starts_with('-') {
-                return refuse(format!(
-                    "docker-sandbox {key} {value:?} begins with a hyphen"
-                ));
+                let message = format!("docker-sandbox {key} {value:?} begins with a hyphen");
+                return refuse(key, message);
             }
         }
         Ok(())
     }
 }
 
-/// `/`, however it is written.
-fn is_root(path: &Path) -> bool {
-    let mut depth = 0_usize;
+/// Without `.`, `..` and needless slashes, by the letters alone: what it means in the sandbox, nobody here knows.
+pub(super) fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
     for part in path.components() {
         match part {
-            Component::Normal(_) => depth += 1,
-            Component::ParentDir => depth = depth.saturating_sub(1),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            Component::CurDir => {}
+            Component::ParentDir => {
+                clean.pop();
+            }
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => clean.push(part),
         }
     }
-    depth == 0
+    clean
 }
 
 #[cfg(test)]
@@ -224,12 +228,26 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_path_is_cleaned_by_its_letters() {
+        for (path, expected) in [
+            ("/usr/", "/usr"),
+            ("/a//b/./c/../d", "/a/b/d"),
+            ("/../a", "/a"),
+            ("/a/..", "/"),
+        ] {
+            // Paths are equal whatever their slashes: the letters count.
+            let cleaned = clean(Path::new(path));
+            assert_eq!(cleaned.to_str(), Some(expected));
+        }
+    }
+
+    #[test]
     fn what_sbx_cannot_be_told_is_refused_before_it_is_asked() {
         config().validate().unwrap();
         let with = |change: fn(&mut Config)| {
             let mut changed = config();
             change(&mut changed);
-            changed.validate().unwrap_err().message
+            changed.validate().unwrap_err().1
         };
         assert_eq!(
             with(|c| c.agent = "claude".into()),

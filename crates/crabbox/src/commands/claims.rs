@@ -26,7 +26,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let json = matches
         .subcommand()
         .is_some_and(|(_, matches)| matches.get_flag("json"));
-    let listing = Listing::new(&app.store().scan()?);
+    let listing = Listing::new(&app.store()?.scan()?);
     if json {
         app.ui.json(&listing)?;
     } else {

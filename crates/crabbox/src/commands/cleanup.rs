@@ -48,10 +48,9 @@ struct Entry<'a> {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let settings = app.settings(matches)?;
+    let settings = app.settings_whatever_the_repository_says(matches)?;
     let provider = app.provider(&settings)?;
-    provider.validate()?;
-    let store = app.store();
+    let store = app.store()?;
     let dry_run = if args.dry_run {
         DryRun::Yes
     } else {

@@ -6,7 +6,9 @@ use crabbox_core::settings::{show_json, show_text};
 use crabbox_providers::DEFAULT;
 
 use crate::app::App;
-use crate::cli::with_setting_flags;
+use crate::cli::{self, with_setting_flags};
+
+const SET_BROKER: &str = "set-broker";
 
 pub(crate) fn command(name: &'static str) -> Command {
     let show = Command::new("show")
@@ -22,6 +24,15 @@ pub(crate) fn command(name: &'static str) -> Command {
         .subcommand_required(true)
         .subcommand(with_setting_flags(show, DEFAULT))
         .subcommand(Command::new("path").about("Print the path of the user's file"))
+        // Known, so that it is refused for what it is.
+        .subcommand(
+            Command::new(SET_BROKER).hide(true).arg(
+                Arg::new("words")
+                    .num_args(0..)
+                    .trailing_var_arg(true)
+                    .allow_hyphen_values(true),
+            ),
+        )
 }
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
@@ -32,10 +43,13 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
             if matches.get_flag("json") {
                 app.ui.json(&show_json(&settings))?;
             } else {
-                app.ui.data(&show_text(&settings, &app.user_file()))?;
+                app.ui.data(&show_text(&settings, &app.config_file()?))?;
             }
         }
-        _ => app.ui.data(&format!("{}\n", app.user_file().display()))?,
+        Some((SET_BROKER, _)) => return Err(cli::needs_coordinator()),
+        _ => app
+            .ui
+            .data(&format!("{}\n", app.config_file()?.display()))?,
     }
     Ok(0)
 }

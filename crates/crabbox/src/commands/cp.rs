@@ -40,7 +40,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     }
     let settings = routing::settings_for(app, matches, &args.id)?;
     let provider = app.provider(&settings)?;
-    let store = app.store();
+    let store = app.store()?;
     let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = CopyRequest {
         from,

@@ -53,9 +53,9 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let Salvaged { settings, wrong } = app.salvaged_settings(matches, route)?;
     let provider = app.provider(&settings)?;
     if let Some(id) = &args.id {
-        app.context(&*provider, &app.store()).find(id)?;
+        app.context(&*provider, &app.store()?).find(id)?;
     }
-    let mut checks = vec![config(&app.user_file())];
+    let mut checks = vec![config(&app.config_file()?)];
     checks.extend(wrong.iter().map(wrong_setting));
     checks.push(selection(&settings, by_lease));
     checks.push(tool("git", Git::find(&app.host.env).map(drop)));
@@ -133,6 +133,10 @@ fn line(check: &Check) -> String {
 fn wrong_setting(failure: &Failure) -> Check {
     let check =
         Check::new(Health::Failed, "settings", failure.to_string()).detail("class", "config");
+    let check = match &failure.snippet {
+        Some(snippet) => check.detail("snippet", snippet.as_ref()),
+        None => check,
+    };
     match failure.hints.is_empty() {
         true => check,
         false => check.detail("hint", failure.hints.join("; ")),

@@ -1,12 +1,11 @@
 //! The variables that go with a command.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use crabbox_core::claims::Claim;
 use crabbox_core::env::{AllowList, AllowSources, Forwarded, ProfileFile, Request, Reserved};
-use crabbox_core::settings::Settings;
-use crabbox_core::{Code, Failure};
+use crabbox_core::settings::{Origin, Settings};
+use crabbox_core::{Code, Failure, regular};
 
 use crate::app::App;
 
@@ -42,9 +41,10 @@ impl Forwarding {
             },
             flags: allow,
         })?;
+        warn_of_stars(app, settings, &allow_list);
         let mut files = Vec::new();
         for path in profiles {
-            let bytes = fs::read(app.host.cwd.join(path)).map_err(|error| {
+            let bytes = regular::read(&app.host.cwd.join(path)).map_err(|error| {
                 Failure::new(
                     Code::Usage,
                     format!("cannot read --env-from-profile `{path}`"),
@@ -111,5 +111,18 @@ impl Forwarding {
         self.select(app, "run", "lease", "slug")
             .map(|forwarded| forwarded.secrets().map(str::to_owned).collect())
             .unwrap_or_default()
+    }
+}
+
+/// Nobody means all variables; whoever wrote it is told that it means none.
+fn warn_of_stars(app: &App<'_>, settings: &Settings, allow: &AllowList) {
+    for source in &allow.ignored {
+        let name = match (*source, settings.origin("env", "allow")) {
+            ("env.allow", Some(Origin::Environment { name })) => name,
+            (source, _) => source,
+        };
+        app.ui.say(&format!(
+            "warning: {name}: `*` alone is ignored; name the variables, or a beginning such as `NPM_*`"
+        ));
     }
 }

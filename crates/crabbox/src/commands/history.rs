@@ -30,7 +30,7 @@ struct Runs<'a> {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let ledger = Ledger::new(&app.host.state(), Bounds::default());
+    let ledger = Ledger::new(&app.host.state()?, Bounds::default());
     let mut listing = ledger.list()?;
     if let Some(label) = &args.label {
         listing.runs.retain(|run| run.label.as_ref() == Some(label));

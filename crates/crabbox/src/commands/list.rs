@@ -30,9 +30,9 @@ pub(crate) struct Args {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let settings = app.settings(matches)?;
+    let settings = app.settings_whatever_the_repository_says(matches)?;
     let provider = app.provider(&settings)?;
-    let store = app.store();
+    let store = app.store()?;
     let (mut listed, problems) = lifecycle::list(app.context(&*provider, &store))?;
     for problem in problems {
         app.ui.say(&format!(

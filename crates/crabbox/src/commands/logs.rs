@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let ledger = Ledger::new(&app.host.state(), Bounds::default());
+    let ledger = Ledger::new(&app.host.state()?, Bounds::default());
     let record = ledger.find(&args.run)?;
     let stream = if args.stderr {
         Stream::Stderr

@@ -35,7 +35,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     }
     let settings = routing::settings_for(app, matches, &args.id)?;
     let provider = app.provider(&settings)?;
-    let store = app.store();
+    let store = app.store()?;
     let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = PortsRequest {
         publish: args.publish,

@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::provider::Spec;
-use crabbox_core::settings::{CORE, Kind, Setting};
+use crabbox_core::settings::{Applies, CORE, Kind, Setting};
 use crabbox_core::{Code, Failure, Ordered};
 use crabbox_providers::SPECS;
 use serde::Serialize;
@@ -295,7 +295,7 @@ fn flag(setting: &Setting) -> Option<Flag> {
         deprecated: false,
         replacement: "",
         routing: setting.key == "provider",
-        creation_only: setting.creation_only,
+        creation_only: setting.applies == Applies::ToNewSandboxes,
     })
 }
 

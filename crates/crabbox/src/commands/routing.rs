@@ -3,10 +3,10 @@
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use crabbox_core::claims::Among;
-use crabbox_core::settings::{FlagValue, Settings};
+use crabbox_core::settings::{FlagValue, Settings, Untrusted};
 use crabbox_core::{Code, Failure};
 
-use crate::app::App;
+use crate::app::{self, App};
 
 /// The settings for a lease that exists. Its claim knows the provider better than any configuration does.
 pub(super) fn settings_for(
@@ -14,9 +14,33 @@ pub(super) fn settings_for(
     matches: &ArgMatches,
     identifier: &str,
 ) -> Result<Settings, Failure> {
-    let settings = app.settings(matches)?;
+    routed(app, matches, identifier, Untrusted::Refuse)
+}
+
+/// The same for a command that only looks at the lease or puts it away.
+pub(super) fn settings_to_put_away(
+    app: &App<'_>,
+    matches: &ArgMatches,
+    identifier: &str,
+) -> Result<Settings, Failure> {
+    let settings = routed(app, matches, identifier, Untrusted::LeaveOut)?;
+    app.tell_left_out(&settings);
+    Ok(settings)
+}
+
+fn routed(
+    app: &App<'_>,
+    matches: &ArgMatches,
+    identifier: &str,
+    untrusted: Untrusted,
+) -> Result<Settings, Failure> {
+    let mut flags = app::flags(matches);
+    let settings = app.load(&flags, untrusted)?;
     match provider_of_claim(app, matches, identifier)? {
-        Some(provider) if provider.value != settings.provider() => app.load(&[provider]),
+        Some(provider) if provider.value != settings.provider() => {
+            flags.push(provider);
+            app.load(&flags, untrusted)
+        }
         Some(_) | None => Ok(settings),
     }
 }
@@ -30,7 +54,7 @@ pub(super) fn provider_of_claim(
     if matches.value_source("provider") == Some(ValueSource::CommandLine) {
         return Ok(None);
     }
-    let claim = app.store().find(identifier, Among::AllProviders)?;
+    let claim = app.store()?.find(identifier, Among::AllProviders)?;
     Ok(claim.map(|claim| FlagValue {
         flag: "provider".to_owned(),
         value: claim.provider,

@@ -91,7 +91,7 @@ pub(crate) struct Args {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let slug = usage(app, &args)?;
+    let slug = usage(app, &args, matches)?;
     let settings = match &args.id {
         Some(id) => routing::settings_for(app, matches, id)?,
         None => app.settings(matches)?,
@@ -122,15 +122,17 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         Some(_) => app.workspace(),
         None => app.named_workspace()?,
     };
-    prelude(app, &args, spec.name);
+    let state = app.host.state()?;
+    prelude(app, &state, &args, spec.name);
 
     // From here on something may be made.
     let redactor = Redactor::new(forwarding.secrets(app));
     app.ui.hide(redactor.clone());
     let run_id = run_id()?;
     let shown = display(&args.words);
-    let history = begin(app, &settings, &args, &run_id, &shown, redactor);
-    let history = RefCell::new(history);
+    let record = record(app, &settings, &args, &run_id, &shown);
+    let ledger = Ledger::new(&state, Bounds::default());
+    let history = RefCell::new(begin(app, &ledger, record, redactor));
     let env = |claim: &Claim| {
         if let Some(run) = history.borrow_mut().as_mut() {
             let slug = claim.slug.as_ref().map_or("", |slug| slug.as_str());
@@ -152,9 +154,12 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         say_env: forwarding.asked,
         streams,
     };
-    let store = app.store();
+    let store = app.store()?;
     let outcome = lifecycle::run(app.context(&*provider, &store), request);
-    finish(app, &args, history.into_inner(), lease_output, &outcome)?;
+    if let Some(run) = history.into_inner() {
+        end(app, &ledger, run, &outcome);
+    }
+    finish(app, &args, lease_output, &outcome)?;
     match outcome.ended {
         Ok(0) => Ok(0),
         Ok(code) => {
@@ -166,12 +171,10 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
 }
 
 /// What can be wrong with the words alone.
-fn usage(app: &App<'_>, args: &Args) -> Result<SlugChoice, Failure> {
+fn usage(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<SlugChoice, Failure> {
     let slug = requested_slug(args.slug.as_deref())?;
-    if args.slug.is_some() && args.id.is_some() {
-        return Err(Failure::usage(
-            "--slug only applies when creating a new lease; leave it out with --id",
-        ));
+    if args.id.is_some() {
+        refusals::check_reuse(matches)?;
     }
     if args.words.is_empty() {
         return Err(Failure::usage("usage: crabbox run [flags] -- <command...>"));
@@ -183,8 +186,8 @@ fn usage(app: &App<'_>, args: &Args) -> Result<SlugChoice, Failure> {
 }
 
 /// What earlier runs left, and what is only said.
-fn prelude(app: &App<'_>, args: &Args, provider: &str) {
-    for failure in env::sweep(&app.host.state()) {
+fn prelude(app: &App<'_>, state: &Path, args: &Args, provider: &str) {
+    for failure in env::sweep(state) {
         app.ui.say(&format!("warning: {failure}"));
     }
     if args.preflight {
@@ -246,16 +249,19 @@ fn keep(args: &Args) -> Keep {
 }
 
 /// A record of the run. Without one the run goes on.
-fn begin(
-    app: &App<'_>,
-    settings: &Settings,
-    args: &Args,
-    run_id: &str,
-    shown: &str,
-    redactor: Redactor,
-) -> Option<ActiveRun> {
-    let ledger = Ledger::new(&app.host.state(), Bounds::default());
-    let begin = Begin {
+fn begin(app: &App<'_>, ledger: &Ledger, record: Begin, redactor: Redactor) -> Option<ActiveRun> {
+    match ledger.begin(record, redactor) {
+        Ok(run) => Some(run),
+        Err(failure) => {
+            app.ui
+                .say(&format!("warning: this run is not recorded: {failure}"));
+            None
+        }
+    }
+}
+
+fn record(app: &App<'_>, settings: &Settings, args: &Args, run_id: &str, shown: &str) -> Begin {
+    Begin {
         run_id: run_id.to_owned(),
         provider: settings.provider().to_owned(),
         lease_id: String::new(),
@@ -265,14 +271,6 @@ fn begin(
         command: shown.to_owned(),
         label: args.label.clone(),
         started_at: Timestamp::now(),
-    };
-    match ledger.begin(begin, redactor) {
-        Ok(run) => Some(run),
-        Err(failure) => {
-            app.ui
-                .say(&format!("warning: this run is not recorded: {failure}"));
-            None
-        }
     }
 }
 
@@ -312,34 +310,34 @@ fn streams(app: &App<'_>, args: &Args, run: Option<&ActiveRun>) -> Result<Stream
     })
 }
 
-/// What is left to write after the run: the session, the record, the timing.
+/// The end of the record. Without it the run is what it was.
+fn end(app: &App<'_>, ledger: &Ledger, run: ActiveRun, outcome: &Outcome) {
+    let timing = &outcome.timing;
+    let finish = Finish {
+        ended_at: Timestamp::now(),
+        exit_code: Some(timing.exit_code),
+        status: timing.run_status,
+        error_kind: timing.error_kind,
+        timing: Some(timing.clone()),
+    };
+    if let Err(failure) = run.finish(finish) {
+        app.ui.say(&format!("warning: {failure}"));
+    }
+    // To look at every recorded run takes longer than a short command: one run in sixteen does it for all.
+    if timing.run_id.ends_with('0')
+        && let Err(failure) = ledger.prune(Timestamp::now())
+    {
+        app.ui.say(&format!("warning: {failure}"));
+    }
+}
+
+/// What is left to write after the run: the session and the timing.
 fn finish(
     app: &App<'_>,
     args: &Args,
-    history: Option<ActiveRun>,
     lease_output: Option<LeaseOutput>,
     outcome: &Outcome,
 ) -> Result<(), Failure> {
-    let timing = &outcome.timing;
-    if let Some(run) = history {
-        let finish = Finish {
-            ended_at: Timestamp::now(),
-            exit_code: Some(timing.exit_code),
-            status: timing.run_status,
-            error_kind: timing.error_kind,
-            timing: Some(timing.clone()),
-        };
-        if let Err(failure) = run.finish(finish) {
-            app.ui.say(&format!("warning: {failure}"));
-        }
-        // To look at every recorded run takes longer than a short command: one run in sixteen does it for all.
-        if timing.run_id.ends_with('0') {
-            let ledger = Ledger::new(&app.host.state(), Bounds::default());
-            if let Err(failure) = ledger.prune(Timestamp::now()) {
-                app.ui.say(&format!("warning: {failure}"));
-            }
-        }
-    }
     let mut unwritten = None;
     if let (Some(output), Some(session)) = (lease_output, &outcome.session)
         && let Err(failure) = output.write(session)
@@ -350,7 +348,7 @@ fn finish(
         }
     }
     if args.timing_json {
-        app.ui.timing(timing)?;
+        app.ui.timing(&outcome.timing)?;
     }
     match unwritten {
         Some(failure) => Err(failure),

@@ -26,7 +26,12 @@ pub(crate) struct Args {
     #[arg(long)]
     wait: bool,
     /// How long to wait
-    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "5m",
+        allow_hyphen_values = true
+    )]
     wait_timeout: String,
     /// As JSON
     #[arg(long)]
@@ -38,9 +43,9 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let id = args.which.identifier("status")?;
     let patience = parse_duration(&args.wait_timeout)
         .map_err(|error| Failure::new(Code::Usage, format!("--wait-timeout: {error}")))?;
-    let settings = routing::settings_for(app, matches, id)?;
+    let settings = routing::settings_to_put_away(app, matches, id)?;
     let provider = app.provider(&settings)?;
-    let store = app.store();
+    let store = app.store()?;
     let watch = if args.wait {
         Watch::UntilReady(patience)
     } else {

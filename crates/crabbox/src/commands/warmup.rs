@@ -77,7 +77,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         .hint("crabbox run -- <command> removes its sandbox"));
     }
     let started = Instant::now();
-    let store = app.store();
+    let store = app.store()?;
     let terms = terms(&settings, slug, true, args.pond.as_deref());
     let claim = lifecycle::warmup(
         app.context(&*provider, &store),

@@ -129,7 +129,7 @@ fn bug_07_a_repository_cannot_choose_the_program() {
     fs::set_permissions(&evil, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     world.repo_config(&format!("dockerSandbox:\n  cliPath: {}\n", evil.display()));
     let refusal = "a repository may not set `dockerSandbox.cliPath`";
-    for args in [&["run", "--", "true"][..], &["list"], &["warmup"]] {
+    for args in [&["run", "--", "true"][..], &["warmup"]] {
         let ran = world.crabbox(args).exits(2);
         ran.says(refusal).says("crabbox trust");
     }
@@ -137,6 +137,8 @@ fn bug_07_a_repository_cannot_choose_the_program() {
     let ran = world.crabbox(&["doctor"]).exits(1).says("crabbox trust");
     assert!(ran.out.contains(refusal), "{}", ran.out);
     assert!(ran.out.contains("ok      sbx_engine"), "{}", ran.out);
+    // What only looks goes on with the user's own program.
+    world.crabbox(&["list"]).exits(0).says(refusal);
     assert!(!world.repo().join("evil.ran").exists());
     world.crabbox(&["trust"]).exits(0);
     world.crabbox(&["list"]); // whatever that program is good for

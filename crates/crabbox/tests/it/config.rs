@@ -95,13 +95,48 @@ fn a_repository_may_not_set_what_reaches_out_of_it() {
     // All of them are named at once.
     world.repo_config("ttl: 48h\nenv:\n  allow: [HOME]\n");
     world
-        .crabbox(&["list"])
+        .crabbox(&["run", "--", "true"])
         .exits(2)
         .says("`ttl`")
         .says("`env.allow`");
     // What only concerns the sandbox itself is accepted.
     world.repo_config("provider: docker-sandbox\nttl: 10m\nidleTimeout: 5m\ndockerSandbox:\n  template: t\n  cpus: 1\n  memory: 1g\n  mcp: [m]\n  kit: [k]\n");
     world.crabbox(&["run", "--", "true"]).exits(0);
+}
+
+#[test]
+fn no_checkout_keeps_its_user_from_looking_and_stopping() {
+    let world = World::new();
+    for (number, yaml) in [
+        "dockerSandbox:\n  cliPath: ./theirs\n",
+        "provider: somewhere-else\n",
+        "bogus: 1\n",
+        "a: [",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let slug = format!("s{number}");
+        world.warm(&slug);
+        world.repo_config(yaml);
+        world
+            .crabbox(&["run", "--id", &slug, "--", "true"])
+            .exits(2);
+        for args in [
+            &["list"][..],
+            &["status", &slug],
+            &["cleanup"],
+            &["stop", &slug],
+        ] {
+            let ran = world.crabbox(args).exits(0);
+            ran.says("warning: left out: ").says(".crabbox.yaml");
+        }
+        fs::remove_file(world.repo().join(".crabbox.yaml")).unwrap();
+        world.is_clean();
+    }
+    // The user's own mistakes are the user's to mend.
+    world.user_config("bogus: 1\n");
+    world.crabbox(&["list"]).exits(2);
 }
 
 #[test]
@@ -140,6 +175,60 @@ fn trust_holds_for_one_file_as_it_is() {
 }
 
 #[test]
+fn what_could_never_load_is_not_trusted() {
+    let world = World::new();
+    for yaml in ["bogus: 1\n", "ttl: soon\n", "a: ["] {
+        world.repo_config(yaml);
+        world.crabbox(&["trust"]).exits(2).says("parse config ");
+    }
+    assert_eq!(world.crabbox(&["trust", "--list"]).ok(), "");
+}
+
+#[test]
+fn trust_is_taken_back_also_from_a_file_that_is_gone() {
+    let world = World::new();
+    let file = world.repo().join(".crabbox.yaml");
+    let named = file.to_str().unwrap();
+    let trusted = || {
+        world.repo_config("ttl: 48h\n");
+        world.crabbox(&["trust"]).exits(0);
+        fs::remove_file(&file).unwrap();
+    };
+    trusted();
+    world
+        .within(&world.path("home"), &["trust", "--revoke", named])
+        .exits(0)
+        .says("no longer trusted");
+    assert_eq!(world.crabbox(&["trust", "--list"]).ok(), "");
+    trusted();
+    world
+        .crabbox(&["trust", "--revoke", ".crabbox.yaml"])
+        .exits(0);
+    trusted();
+    world.crabbox(&["trust", "--revoke"]).exits(0);
+    assert_eq!(world.crabbox(&["trust", "--list"]).ok(), "");
+    world.crabbox(&["trust", "--revoke"]).exits(4);
+    world
+        .crabbox(&["trust", "--revoke", named])
+        .exits(0)
+        .says("was not trusted");
+    // With the directory gone as well.
+    trusted();
+    fs::rename(world.repo(), world.path("moved")).unwrap();
+    world
+        .within(&world.path("home"), &["trust", "--revoke", named])
+        .exits(0)
+        .says("no longer trusted");
+    assert_eq!(
+        world.within(&world.path("home"), &["trust", "--list"]).ok(),
+        ""
+    );
+    world
+        .within(&world.path("home"), &["trust", named])
+        .exits(2);
+}
+
+#[test]
 fn a_file_named_by_the_environment_stands_for_all_others() {
     let world = World::new();
     world.user_config("dockerSandbox:\n  template: user\n  memory: 1g\n");
@@ -172,6 +261,15 @@ fn a_file_named_by_the_environment_stands_for_all_others() {
             .exits(2)
             .says("`dockerSandbox.extraWorkspaces`");
     }
+    // It is the file that is told about, too.
+    let named = file.display();
+    let env = [("CRABBOX_CONFIG", file.to_str().unwrap())];
+    assert_eq!(
+        world.with_env(&env, &["config", "path"]).ok(),
+        format!("{named}\n")
+    );
+    let shown = world.with_env(&env, &["config", "show"]).ok();
+    assert!(shown.starts_with(&format!("config={named}\n")), "{shown}");
     let env = [("CRABBOX_CONFIG", "/nowhere.yaml")];
     world
         .with_env(&env, &["list"])
@@ -256,13 +354,13 @@ fn names_that_are_no_provider_here() {
     let ran = world
         .with_env(&[("CRABBOX_PROVIDER", "nope")], &["list"])
         .exits(2);
-    assert_eq!(ran.last(), "unknown provider \"nope\"");
+    assert_eq!(ran.last(), "CRABBOX_PROVIDER: unknown provider \"nope\"");
     // Case and blanks do not matter.
     world
         .crabbox(&["list", "--provider", " Docker-Sandbox "])
         .exits(0);
     world.repo_config("provider: somewhere-else\n");
-    world.crabbox(&["list"]).exits(2);
+    world.crabbox(&["run", "--", "true"]).exits(2);
 }
 
 #[test]
@@ -273,4 +371,37 @@ fn a_missing_user_file_is_fine_and_its_path_is_told() {
         path,
         format!("{}\n", world.path("config/crabbox/config.yaml").display())
     );
+}
+
+#[test]
+fn a_repository_may_ask_for_a_clone_and_for_the_only_agent() {
+    let world = World::new();
+    world.repo_config("dockerSandbox:\n  clone: true\n  agent: shell\n");
+    world.crabbox(&["warmup"]).exits(0);
+    let create = world.call("create").line();
+    assert!(create.contains(" --clone shell "), "{create}");
+    let file = world.repo().join(".crabbox.yaml");
+    world.repo_config("dockerSandbox:\n  agent: claude\n");
+    for args in [&["config", "show"][..], &["warmup"], &["run", "--", "true"]] {
+        let ran = world.crabbox(args).exits(2);
+        assert_eq!(
+            ran.last(),
+            format!(
+                "parse config {}: line 2 column 10: docker-sandbox agent \"claude\" is not supported yet; v1 supports shell only",
+                file.display()
+            )
+        );
+    }
+    assert_eq!(world.count("create"), 1);
+}
+
+#[test]
+fn a_repositorys_section_for_another_provider_has_no_effect() {
+    let world = World::new();
+    world.repo_config("agentSandbox:\n  kubectl: ./theirs\n  namespace: x\n");
+    let shown = world.crabbox(&["config", "show", "--json"]).exits(0).json();
+    assert_eq!(shown["ignored"][0]["key"], "agentSandbox");
+    assert_eq!(shown["ignored"][0]["line"], 1);
+    assert!(shown.get("agentSandbox").is_none());
+    world.crabbox(&["run", "--", "true"]).exits(0);
 }

@@ -263,7 +263,10 @@ fn failures_are_json_where_data_would_be() {
         "config"
     );
     world.repo_config("ttl: 99h\n");
-    assert_eq!(error(&["list", "--json"], 2)["error"]["code"], "untrusted");
+    assert_eq!(
+        error(&["config", "show", "--json"], 2)["error"]["code"],
+        "untrusted"
+    );
     world.repo_config("");
     world.warm("a");
     world.behave("ls-raw", "{}");

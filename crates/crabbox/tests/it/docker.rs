@@ -395,3 +395,16 @@ fn a_lease_is_found_by_every_name_it_has() {
         );
     }
 }
+
+#[test]
+fn the_workdir_is_cleaned() {
+    let world = World::new();
+    let env = [("CRABBOX_DOCKER_SANDBOX_WORKDIR", "/usr//./share/../")];
+    world
+        .with_env(&env, &["run", "--", "true"])
+        .exits(0)
+        .says(" workdir=/usr sync_delegated=true");
+    let argv = world.call("exec").argv;
+    let at = argv.iter().position(|word| word == "--workdir").unwrap();
+    assert_eq!(argv[at + 1], "/usr");
+}

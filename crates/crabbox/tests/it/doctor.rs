@@ -185,7 +185,7 @@ fn a_config_that_is_wrong_hides_no_other_check() {
     let ran = ran.exits(1).says("hint: read the file, then accept it");
     assert_eq!(ran.last(), "doctor found problems");
     for line in [
-        "unknown key `bogus`\n                             |\n",
+        "config.yaml: line 1 column 1: unknown key `bogus`\n",
         "failed  settings           CRABBOX_TTL",
         "a repository may not set `env.allow`",
         "ok      git",
@@ -212,7 +212,7 @@ fn a_config_that_cannot_be_read_or_names_no_provider_is_a_check() {
     let world = World::new();
     world.user_config("provider: nonsense\n");
     let ran = world.crabbox(&["doctor"]).exits(1);
-    let told = "failed  settings           unknown provider \"nonsense\"";
+    let told = "config.yaml: line 1 column 11: unknown provider \"nonsense\"";
     assert!(ran.out.contains(told), "{}", ran.out);
     assert!(ran.out.contains("ok      sbx_version"), "{}", ran.out);
     let env = [("CRABBOX_CONFIG", "/nonexistent.yaml")];

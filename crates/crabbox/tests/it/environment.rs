@@ -354,3 +354,58 @@ fn the_status_has_no_file() {
     world.is_clean();
     assert_eq!(world.env_dir(), [""; 0]);
 }
+
+#[test]
+fn every_secret_shape_is_marked_and_no_value_is_shown() {
+    let world = World::new();
+    let shapes = [
+        "KEY",
+        "TOKEN",
+        "SECRET",
+        "PASSWORD",
+        "PASS",
+        "CREDENTIAL",
+        "AUTH",
+    ];
+    let names: Vec<String> = shapes.iter().map(|shape| format!("T_{shape}_X")).collect();
+    let mut env: Vec<(&str, &str)> = names
+        .iter()
+        .map(|name| (name.as_str(), "v4lue-of-it"))
+        .collect();
+    env.push(("T_PLAIN", "v4lue-of-it"));
+    let ran = world.with_env(&env, &["run", "--allow-env", "T_*", "--", "true"]);
+    let mut ran = ran.exits(0).never_says("v4lue-of-it").says("T_PLAIN=set");
+    for name in &names {
+        ran = ran.says(&format!("{name}=set len=11 secret=true"));
+    }
+    ran.never_says("T_PLAIN=set len");
+}
+
+/// Of the seed: Docker's own credentials included.
+#[test]
+fn no_credential_is_ever_an_argument() {
+    let world = World::new();
+    let secret = "hunter2-of-docker";
+    let env = [
+        ("DOCKER_PASSWORD", secret),
+        ("DOCKER_TOKEN", secret),
+        ("DOCKER_AUTH_CONFIG", secret),
+        ("CRABBOX_DOCKER_SANDBOX_TEMPLATE", "t"),
+    ];
+    let run = |args: &[&str]| world.with_env(&env, args).exits(0).never_says(secret);
+    run(&["warmup", "--slug", "a"]);
+    run(&["run", "--id", "a", "--allow-env", "DOCKER_*", "--", "true"]);
+    run(&["run", "--", "true"]);
+    run(&["list"]);
+    run(&["doctor"]);
+    run(&["ports", "--id", "a"]);
+    run(&["cp", "--id", "a", "README", "SANDBOX:/tmp/x"]);
+    run(&["stop", "a"]);
+    let given = world.env_files();
+    assert!(given.iter().any(|file| file.to_string().contains(secret)));
+    let calls = world.calls();
+    assert!(calls.len() > 8, "{calls:?}");
+    for call in calls {
+        assert!(!call.line().contains(secret), "{call:?}");
+    }
+}

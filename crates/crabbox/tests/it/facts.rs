@@ -249,9 +249,9 @@ fn describe_has_the_flags_of_all_providers() {
             "ttl"
         ]
     );
-    // Each of them is a flag of the command that makes sandboxes.
+    // Each of them is a flag of the command that makes sandboxes, if its provider can do anything with it.
     let help = world.crabbox(&["warmup", "--help"]).ok();
-    for name in names {
+    for name in names.into_iter().filter(|name| *name != "force-sync-large") {
         assert!(help.contains(&format!("--{name}")), "{name}: {help}");
     }
 }

@@ -353,3 +353,20 @@ fn claims_are_private_files() {
         "pretty: {text}"
     );
 }
+
+#[test]
+fn every_run_says_the_idle_time_anew() {
+    let world = World::new();
+    world
+        .crabbox(&["warmup", "--slug", "a", "--idle-timeout", "5m"])
+        .exits(0);
+    let lease = world.claim_names().remove(0);
+    assert_eq!(world.claim(&lease)["idleTimeoutSeconds"], 300);
+    let run = |flags: &[&str]| {
+        let args = [&["run", "--id", "a"], flags, &["--", "true"]].concat();
+        world.crabbox(&args).exits(0);
+        world.claim(&lease)["idleTimeoutSeconds"].as_u64().unwrap()
+    };
+    assert_eq!(run(&[]), 1800);
+    assert_eq!(run(&["--idle-timeout", "7m"]), 420);
+}

@@ -21,6 +21,7 @@ mod facts;
 mod gaps;
 mod leases;
 mod lifecycle;
+mod mistakes;
 mod proof_matrix;
 mod records;
 mod refusals;

@@ -262,3 +262,34 @@ fn history_and_logs_remember_the_runs() {
         .json();
     assert_eq!(runs["runs"][0]["errorKind"], "provider-error");
 }
+
+#[test]
+fn a_lease_output_that_cannot_be_written_any_more_is_a_warning_if_the_run_failed() {
+    let world = World::new();
+    let dir = world.path("out");
+    let run = |script: &str| {
+        fs::create_dir(&dir).unwrap();
+        let file = dir.join("lease.json");
+        let gone = format!("rm -r {}; {script}", dir.display());
+        world.crabbox(&[
+            "run",
+            "--lease-output",
+            file.to_str().unwrap(),
+            "--",
+            "sh",
+            "-c",
+            &gone,
+        ])
+    };
+    let ran = run("exit 3")
+        .exits(3)
+        .says("warning: cannot write --lease-output");
+    assert_eq!(ran.last(), "docker-sandbox run exited 3");
+    let ran = run("exit 0").exits(2);
+    assert!(
+        ran.last().starts_with("cannot write --lease-output"),
+        "{}",
+        ran.last()
+    );
+    world.is_clean();
+}

@@ -234,6 +234,114 @@ fn commands_of_the_original_that_are_not_here_say_why() {
     for name in ["events", "attach", "usage", "whoami"] {
         refused(&world, &[name], "command requires a configured coordinator");
     }
+    refused(
+        &world,
+        &["config", "set-broker", "--url", "https://example.org"],
+        "command requires a configured coordinator",
+    );
     let ran = world.crabbox(&["nonsense"]).exits(2);
     assert!(ran.last().contains("nonsense"), "{}", ran.last());
+}
+
+#[test]
+fn what_is_refused_is_not_in_the_help() {
+    let world = World::new();
+    for command in ["run", "warmup"] {
+        let help = world.crabbox(&[command, "--help"]).ok();
+        assert!(!help.contains("--force-sync-large"), "{help}");
+    }
+    let help = world.crabbox(&["sync-plan", "--help"]).ok();
+    assert!(help.contains("--force-sync-large"), "{help}");
+}
+
+#[test]
+fn what_concerns_a_new_sandbox_is_refused_for_one_that_exists() {
+    let world = World::new();
+    for flags in [
+        &["--slug", "b"][..],
+        &["--pond", "p"],
+        &["--ttl", "5m"],
+        &["--docker-sandbox-agent", "shell"],
+        &["--docker-sandbox-template", "t"],
+        &["--docker-sandbox-cpus", "2"],
+        &["--docker-sandbox-memory", "1g"],
+        &["--docker-sandbox-clone"],
+        &["--docker-sandbox-extra-workspace", "/srv"],
+        &["--docker-sandbox-mcp", "m"],
+        &["--docker-sandbox-kit", "k"],
+    ] {
+        let words = format!(
+            "{} only applies when creating a new lease; leave it out with --id",
+            flags[0]
+        );
+        let args = [&["run", "--id", "a"], flags, &["--", "true"]].concat();
+        refused(&world, &args, &words);
+    }
+    // Variables and files say it for new ones; a run in an old one does not mind.
+    world.warm("a");
+    let env = [("CRABBOX_TTL", "5m"), ("CRABBOX_DOCKER_SANDBOX_MCP", "m")];
+    world
+        .with_env(&env, &["run", "--id", "a", "--", "true"])
+        .exits(0);
+}
+
+#[test]
+fn what_only_a_lease_over_ssh_has() {
+    let world = World::new();
+    for flags in [
+        ["--network", "public"],
+        ["--expose", "8080"],
+        ["--os", "ubuntu"],
+        ["--ssh-port", "22"],
+        ["--market", "spot"],
+    ] {
+        let words = format!(
+            "provider=docker-sandbox has no SSH lease; {} is not supported",
+            flags[0]
+        );
+        refused(
+            &world,
+            &[&["run"], &flags[..], &["--", "true"]].concat(),
+            &words,
+        );
+        refused(&world, &[&["warmup"], &flags[..]].concat(), &words);
+    }
+}
+
+#[test]
+fn the_rest_of_the_runs_flags() {
+    let world = World::new();
+    let run = |flags: &[&str], words: &str| {
+        refused(&world, &[&["run"], flags, &["--", "true"]].concat(), words);
+    };
+    for flags in [["--preflight-tools", "node"], ["--proof-template", "t"]] {
+        let words = format!(
+            "docker-sandbox delegates run execution; {} is not supported",
+            flags[0]
+        );
+        run(&flags, &words);
+    }
+    for flags in [
+        ["--preset", "p"],
+        ["--preset-var", "a=b"],
+        ["--scenario", "s"],
+        ["--timing-record", "off"],
+        ["--attest", "receipt.json"],
+    ] {
+        let words = format!("{} comes with a later version of crabbox", flags[0]);
+        run(&flags, &words);
+    }
+    run(&["--attest-key", "k"], "--attest-key requires --attest");
+    run(
+        &["--attest", "r", "--attest-key", "k"],
+        "--attest comes with a later version of crabbox",
+    );
+    run(
+        &["--apply-local-patch"],
+        "--apply-local-patch requires --fresh-pr",
+    );
+    run(
+        &["--fresh-pr", "7", "--apply-local-patch"],
+        "docker-sandbox delegates sync; --fresh-pr is not supported",
+    );
 }

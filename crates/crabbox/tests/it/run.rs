@@ -253,3 +253,40 @@ fn children_inherit_no_output_of_ours() {
         "{kept}"
     );
 }
+
+/// The words that the engine is given after the sandbox's name.
+fn given(world: &World, args: &[&str]) -> Vec<String> {
+    world.forget_calls();
+    world.crabbox(&[&["run"], args].concat()).exits(0);
+    let mut argv = world.call("exec").argv;
+    let name = argv
+        .iter()
+        .position(|word| word.starts_with("crabbox-my-app-"));
+    argv.split_off(name.unwrap() + 1)
+}
+
+#[test]
+fn what_needs_a_shell_gets_a_login_shell_and_the_rest_gets_none() {
+    let world = World::new();
+    for (args, expected) in [
+        (&["--", "echo", "a b"][..], &["echo", "a b"][..]),
+        (
+            &["--", "echo a && echo b"],
+            &["sh", "-lc", "echo a && echo b"],
+        ),
+        (
+            &["--", "echo", "a b", "&&", "true"],
+            &["sh", "-lc", "'echo' 'a b' && 'true'"],
+        ),
+        (
+            &["--", "A=1 2", "printenv", "A"],
+            &["sh", "-lc", "A='1 2' 'printenv' 'A'"],
+        ),
+        (
+            &["--shell", "--", "echo", "a", "b"],
+            &["sh", "-lc", "echo a b"],
+        ),
+    ] {
+        assert_eq!(given(&world, args), expected, "{args:?}");
+    }
+}

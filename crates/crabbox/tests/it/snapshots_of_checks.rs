@@ -85,10 +85,10 @@ fn settings_and_their_mistakes() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 2
     --- stderr
-    parse config [world]/my-app/.crabbox.yaml: line 2 column 1: unknown key `idelTimeout`; did you mean `idleTimeout`?
       |
     2 | idelTimeout ...
       | ^^^^^^^^^^^
+    parse config [world]/my-app/.crabbox.yaml: line 2 column 1: unknown key `idelTimeout`; did you mean `idleTimeout`?
     "#);
     world.repo_config("dockerSandbox:\n  cliPath: ./sbx\n");
     let ran = world.crabbox(&["run", "--", "true"]);
@@ -120,6 +120,7 @@ fn discovery_for_people() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 2
     --- stderr
+    --provider docker
     hint: local-container is not part of this build; use docker-sandbox
     unknown provider "docker"
     "#);

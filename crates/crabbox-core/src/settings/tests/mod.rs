@@ -85,6 +85,7 @@ struct Case {
     flags: Vec<FlagValue>,
     trust: TrustStore,
     configured: Vec<String>,
+    untrusted: Option<Untrusted>,
 }
 
 impl Case {
@@ -122,6 +123,7 @@ impl Case {
             default_provider: "fallback",
             configured: &self.configured,
             elsewhere: &["laterProvider"],
+            untrusted: self.untrusted.unwrap_or(Untrusted::Refuse),
         }
     }
 
@@ -159,8 +161,15 @@ fn file(path: &str, text: &str) -> SourceFile {
     }
 }
 
-fn failure(code: Code, message: &str) -> Failure {
-    Failure::new(code, message)
+/// What follows the first line of `text` is the snippet.
+fn failure(code: Code, text: &str) -> Failure {
+    let (message, snippet) = match text.split_once('\n') {
+        Some((message, snippet)) => (message, Some(snippet.into())),
+        None => (text, None),
+    };
+    let mut failure = Failure::new(code, message);
+    failure.snippet = snippet;
+    failure
 }
 
 fn untrusted(message: &str) -> Failure {

@@ -218,3 +218,31 @@ fn a_repository_may_choose_among_the_users_providers() {
             .is_err()
     );
 }
+
+#[test]
+fn what_only_looks_goes_on_without_what_is_refused() {
+    let case = Case {
+        untrusted: Some(Untrusted::LeaveOut),
+        ..Case::default()
+    };
+    let case = case
+        .user("madeUp: {cliPath: mine}\n")
+        .repository("ttl: [\n")
+        .repository("madeUp: {cliPath: theirs, cpus: 2}\nenv: {allow: [HOME]}\nprofiles: {p: {envAllow: [HOME]}}\n");
+    let settings = case.settings();
+    assert_eq!(settings.text("madeUp", "cliPath"), "mine");
+    assert_eq!(settings.count("madeUp", "cpus"), 2);
+    assert_eq!(settings.list("env", "allow"), ["CI", "NODE_OPTIONS"]);
+    assert_eq!(settings.profile_env("p").unwrap().allow, [""; 0]);
+    let told = settings.left_out.join("\n");
+    for word in [
+        "/r/crabbox.yaml",
+        "`madeUp.cliPath`",
+        "`env.allow`",
+        "`profiles.p.envAllow`",
+    ] {
+        assert!(told.contains(word), "{told}");
+    }
+    // The user's own mistakes are errors as ever.
+    assert!(case.user("ttl: [\n").load().is_err());
+}
