@@ -18,7 +18,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 15] = [
+    let tests: [(&str, fn()); 16] = [
         (
             "reading_without_a_daemon_creates_nothing",
             reading_without_a_daemon_creates_nothing,
@@ -43,6 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             "daemon_commands_without_a_daemon",
             daemon_commands_without_a_daemon,
         ),
+        ("the_daemons_own_words", the_daemons_own_words),
     ];
     let own = tests.into_iter().map(|(name, test)| trial(name, test));
     own.chain(fake::TESTS.iter().map(|(name, test)| trial(name, *test)))
@@ -446,6 +447,37 @@ fn daemon_commands_without_a_daemon() {
         1,
         "error: no sandboxd daemon is running\nhint: sbx daemon start -d\n",
     );
+    assert!(home.is_untouched());
+}
+
+fn the_daemons_own_words() {
+    let home = Home::new();
+    let sandboxd = |word: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
+            .arg(word)
+            .env_clear()
+            .env("HOME", home.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    for word in ["--help", "-h"] {
+        let (code, out, err) = sandboxd(word);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        assert!(out.contains("Usage: sandboxd"), "{out}");
+    }
+    let version = format!("sandboxd {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(sandboxd("--version"), (Some(0), version, String::new()));
+    for word in ["--bogus", "-d", "start"] {
+        let said = format!("error: unexpected argument `{word}`\nhint: sandboxd --help\n");
+        assert_eq!(sandboxd(word), (Some(2), String::new(), said));
+    }
     assert!(home.is_untouched());
 }
 
