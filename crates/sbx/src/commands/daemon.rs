@@ -122,6 +122,8 @@ fn stop(context: &Context) -> Result<(), Failure> {
 
 /// Starts a new daemon even when the old one does not end properly.
 fn restart(context: &Context) -> Result<(), Failure> {
+    // A daemon that none could follow is better than none.
+    autostart::program()?;
     let client = Client::new(context, Absent::Report)?;
     match client.shutdown(false) {
         Ok(()) => {}
