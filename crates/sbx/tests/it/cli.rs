@@ -11,6 +11,7 @@ mod fake;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -18,7 +19,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 16] = [
+    let tests: [(&str, fn()); 18] = [
         (
             "reading_without_a_daemon_creates_nothing",
             reading_without_a_daemon_creates_nothing,
@@ -32,6 +33,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("removal_is_never_silent", removal_is_never_silent),
         ("json_errors", json_errors),
         ("diagnose_has_its_shape", diagnose_has_its_shape),
+        (
+            "diagnose_explains_a_state_that_cannot_be_used",
+            diagnose_explains_a_state_that_cannot_be_used,
+        ),
+        ("a_daemon_that_is_missing", a_daemon_that_is_missing),
         ("completions", completions),
         ("manual_pages", manual_pages),
         (
@@ -368,6 +374,102 @@ fn diagnose_has_its_shape() {
         home.line("diagnose -o github-issue")
             .out
             .starts_with("### sbx ")
+    );
+}
+
+fn diagnose_explains_a_state_that_cannot_be_used() {
+    let home = Home::new();
+    let file = home.path().join("file");
+    write(&file, "");
+    let broken = home.path().join("broken");
+    fs::create_dir(&broken).unwrap();
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o700)).unwrap();
+    write(&broken.join("settings.json"), "{bad");
+    let all = home.line("diagnose --json").out;
+    let count = |text: &str| text.matches("\"name\": ").count();
+    for (state, name, remedy) in [
+        (broken.as_path(), "Settings", "settings.json', or remove it"),
+        (&file, "Storage directories", "set SBX_HOME"),
+        (&file.join("below"), "Storage directories", "set SBX_HOME"),
+        (
+            Path::new("relative"),
+            "Storage directories",
+            "set SBX_HOME to an absolute path",
+        ),
+    ] {
+        let diagnose = |form: &str| {
+            let mut command = home.command(["diagnose", form]);
+            let output = command.env("SBX_HOME", state).output().unwrap();
+            assert_eq!(
+                (output.status.code(), output.stderr.as_slice()),
+                (Some(1), &b""[..]),
+                "{state:?}"
+            );
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let json = diagnose("--json");
+        assert_eq!(count(&json), count(&all), "{json}");
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let failed: Vec<_> = value["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|check| check["status"] == "fail" && check["name"] == name)
+            .collect();
+        assert_eq!(failed.len(), 1, "{json}");
+        assert!(
+            failed[0]["hint"].as_str().unwrap().contains(remedy),
+            "{json}"
+        );
+        let text = diagnose("--output=github-issue");
+        assert!(text.contains(&format!("| {name} | fail |")), "{text}");
+    }
+    // Looking has changed nothing.
+    assert_eq!(fs::read_dir(&broken).unwrap().count(), 1);
+}
+
+fn a_daemon_that_is_missing() {
+    let home = Home::new();
+    let alone = home.path().join("sbx");
+    fs::copy(env!("CARGO_BIN_EXE_sbx"), &alone).unwrap();
+    let sbx = |args: &[&str]| {
+        let output = Command::new(&alone)
+            .args(args)
+            .env_clear()
+            .env("HOME", home.path())
+            .env("PATH", "/usr/bin:/bin")
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let workspace = tempfile::tempdir().unwrap();
+    let path = workspace.path().to_str().unwrap();
+    for args in [
+        &["create", "--name", "box", "shell", path][..],
+        &["daemon", "start"],
+        &["daemon", "start", "-d"],
+        &["daemon", "restart"],
+    ] {
+        let (code, _, err) = sbx(args);
+        assert_eq!(code, Some(1), "{args:?}: {err}");
+        assert!(
+            err.contains("sandboxd` is missing\nhint: install "),
+            "{args:?}: {err}"
+        );
+    }
+    assert!(!home.path().join(".docker").exists());
+    let (code, out, _) = sbx(&["diagnose"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        out.contains("✗ Daemon binary: ") && out.contains("! Sudo binary: "),
+        "{out}"
     );
 }
 
