@@ -25,6 +25,9 @@ const SETTINGS: &str = "settings.json";
 const MARKER_TEXT: &[u8] = b"state directory of sbx, format 1\n";
 const TEMP_SUFFIX: &str = ".tmp";
 
+/// What to do about a state directory that cannot be used.
+pub const ANOTHER_PLACE: &str = "set SBX_HOME to an absolute path of a directory for sbx alone";
+
 #[derive(Debug, Error)]
 pub enum StateError {
     #[error("`{path}` has files in it that this program did not make")]
@@ -57,10 +60,13 @@ impl StateError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Foreign { .. } | Self::OtherUser { .. } | Self::Relative { .. } => {
-                Some("set SBX_HOME to an absolute path of a directory for sbx alone")
+                Some(ANOTHER_PLACE)
             }
+            Self::Io { source, .. } => Some(place_hint(source)),
             Self::Locked { .. } => Some("sbx daemon status"),
-            Self::Io { .. } | Self::Settings { .. } => None,
+            Self::Settings { .. } => {
+                Some("correct the file, or remove it; `sbx diagnose` checks it")
+            }
         }
     }
 }
@@ -121,20 +127,26 @@ impl StateDir {
         }
     }
 
+    /// That what belongs to `owner` is the caller's.
+    pub fn check_owner(&self, owner: u32) -> Result<(), StateError> {
+        let user = rustix::process::geteuid().as_raw();
+        if owner == user {
+            return Ok(());
+        }
+        Err(StateError::OtherUser {
+            path: self.root.clone(),
+            owner,
+            user,
+        })
+    }
+
     /// Makes the directory ours, or proves that it is.
     pub fn claim(&self) -> Result<(), StateError> {
         let root = &self.root;
         let failed = |source| io_error(root, source);
         make_private_dirs(root).map_err(failed)?;
         let meta = fs::metadata(root).map_err(failed)?;
-        let user = rustix::process::geteuid().as_raw();
-        if meta.uid() != user {
-            return Err(StateError::OtherUser {
-                path: root.clone(),
-                owner: meta.uid(),
-                user,
-            });
-        }
+        self.check_owner(meta.uid())?;
         if !self.is_claimed() {
             let occupied = !self.is_unused().map_err(failed)?;
             // Looked at again: what is in it may be the marker of a client that claims it at the same time.
@@ -333,6 +345,16 @@ pub fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     options
+}
+
+/// What to do when the state directory, or something in it, cannot be used for that reason.
+pub fn place_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::ReadOnlyFilesystem => ANOTHER_PLACE,
+        _ => "sbx diagnose",
+    }
 }
 
 fn io_error(path: &Path, source: io::Error) -> StateError {

@@ -19,7 +19,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 18] = [
+    let tests: [(&str, fn()); 19] = [
         (
             "reading_without_a_daemon_creates_nothing",
             reading_without_a_daemon_creates_nothing,
@@ -43,6 +43,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         (
             "foreign_directories_are_left_alone",
             foreign_directories_are_left_alone,
+        ),
+        (
+            "unreachable_places_have_a_hint",
+            unreachable_places_have_a_hint,
         ),
         ("a_reader_that_goes_away", a_reader_that_goes_away),
         (
@@ -281,19 +285,25 @@ fn agents_and_paths() {
     home.fails(
         "create shell /no/such",
         1,
-        "error: workspace `/no/such` does not exist\n",
+        "error: workspace `/no/such` does not exist\nhint: mkdir -p /no/such\n",
     );
     home.fails(
         "create shell . /no/such:ro",
         1,
-        "error: workspace `/no/such` does not exist\n",
+        "error: workspace `/no/such` does not exist\nhint: mkdir -p /no/such\n",
     );
     home.fails(
         "create shell .:ro",
         1,
-        "error: primary workspace must be read/write (remove ':ro' or ':readonly')\n",
+        "error: primary workspace must be read/write (remove ':ro' or ':readonly')\n\
+         hint: put a writable directory first and the read-only one after it\n",
     );
-    assert_eq!(home.line("create --name a_b shell .").code, 1);
+    home.fails(
+        "create --name a_b shell .",
+        1,
+        "error: sandbox name `a_b` contains '_'; letters, digits, `.` and `-` are allowed (ASCII)\n\
+         hint: `a-b` would do\n",
+    );
     assert!(home.is_untouched());
 }
 
@@ -511,6 +521,25 @@ fn foreign_directories_are_left_alone() {
     );
     assert_eq!(home.line("ls --json").code, 0);
     assert_eq!(fs::read_dir(&state).unwrap().count(), 1);
+}
+
+fn unreachable_places_have_a_hint() {
+    let home = Home::new();
+    let file = home.path().join("file");
+    write(&file, "");
+    for line in ["ls", "daemon status", "daemon start -d", "exec box true"] {
+        let output = home
+            .command(line.split(' '))
+            .env("SBX_HOME", &file)
+            .output()
+            .unwrap();
+        assert_ne!(output.status.code(), Some(0));
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            err.contains("Not a directory") && err.contains("\nhint: set SBX_HOME to "),
+            "{line}: {err}"
+        );
+    }
 }
 
 fn a_reader_that_goes_away() {
