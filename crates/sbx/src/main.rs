@@ -24,6 +24,7 @@ mod netlog;
 mod plumbing;
 mod reading;
 mod relay;
+mod serving;
 mod statusfile;
 mod terminal;
 mod text;

@@ -1,8 +1,5 @@
 //! `sbx daemon`
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
 use sbx_api::LogLevels;
 use serde_json::json;
 
@@ -11,9 +8,7 @@ use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use crate::reading;
-
-/// How long a daemon that was told to end may take for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::serving::Serving;
 
 /// Look at and control the daemon; every command that needs it starts it
 #[derive(Debug, clap::Args)]
@@ -108,16 +103,19 @@ fn start(context: &Context, detach: bool) -> Result<(), Failure> {
 
 fn stop(context: &Context) -> Result<(), Failure> {
     let client = Client::new(context, Absent::Report)?;
-    match client.shutdown(true) {
-        Err(failure) if failure.kind == Kind::NoDaemon => {
-            context.ui.note("sandboxd is not running");
-            return Ok(());
-        }
-        other => other?,
-    }
-    wait_until_gone(&client)?;
-    context.ui.note("sandboxd stopped");
+    let said = match end(&client) {
+        Err(failure) if failure.kind == Kind::NoDaemon => "sandboxd is not running",
+        other => other.map(|()| "sandboxd stopped")?,
+    };
+    context.ui.note(said);
     Ok(())
+}
+
+/// Stops the daemon and all sandboxes, and waits until its process is gone.
+pub(crate) fn end(client: &Client<'_>) -> Result<(), Failure> {
+    let serving = Serving::find(client)?;
+    client.shutdown(true)?;
+    serving.map_or(Ok(()), |serving| serving.wait())
 }
 
 /// Starts a new daemon even when the old one does not end properly.
@@ -125,46 +123,22 @@ fn restart(context: &Context) -> Result<(), Failure> {
     // A daemon that none could follow is better than none.
     autostart::program()?;
     let client = Client::new(context, Absent::Report)?;
-    match client.shutdown(false) {
-        Ok(()) => {}
-        Err(failure) if failure.kind == Kind::NoDaemon => {}
-        Err(failure) => {
-            context.ui.warning(&failure.message);
-            terminate(&client)?;
+    if let Some(serving) = Serving::find(&client)? {
+        match client.shutdown(false) {
+            Ok(()) => {}
+            Err(failure) if failure.kind == Kind::NoDaemon => {}
+            Err(failure) => {
+                context.ui.warning(&failure.message);
+                serving.terminate()?;
+            }
         }
-    }
-    if let Err(failure) = wait_until_gone(&client) {
-        context.ui.warning(&failure.message);
+        if let Err(failure) = serving.wait() {
+            context.ui.warning(&failure.message);
+        }
     }
     drop(autostart::start(context, client.state())?);
     context.ui.note("sandboxd restarted");
     Ok(())
-}
-
-/// Ends a daemon that does not listen to us, such as one of another version. Sandboxes survive that.
-fn terminate(client: &Client<'_>) -> Result<(), Failure> {
-    let stream = client.connect()?;
-    let failed = |error: rustix::io::Errno| {
-        Failure::new(Kind::Engine, format!("cannot end the old daemon: {error}"))
-    };
-    let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(failed)?;
-    rustix::process::kill_process(peer.pid, rustix::process::Signal::TERM).map_err(failed)
-}
-
-pub(crate) fn wait_until_gone(client: &Client<'_>) -> Result<(), Failure> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut wait = Duration::from_millis(1);
-    while Instant::now() < deadline {
-        match client.connect() {
-            Err(failure) if failure.kind == Kind::NoDaemon => return Ok(()),
-            Ok(_) | Err(_) => sleep(wait),
-        }
-        wait = (wait * 2).min(Duration::from_millis(100));
-    }
-    Err(Failure::new(
-        Kind::Engine,
-        "sandboxd was told to stop and still serves",
-    ))
 }
 
 fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
