@@ -95,9 +95,7 @@ impl Cli {
             Some(Command::Diagnose(args)) => args.json(),
             Some(Command::Policy(args)) => args.json(),
             Some(Command::Network(args)) => args.json(),
-            Some(Command::Daemon(args)) => {
-                matches!(args.command, daemon::Command::Status { json: true })
-            }
+            Some(Command::Daemon(args)) => args.json(),
             Some(
                 Command::Run(_)
                 | Command::Create(_)

@@ -38,7 +38,11 @@ pub(crate) enum Command {
         json: bool,
     },
     /// Show or set how much the daemon logs
+    #[command(args_conflicts_with_subcommands = true)]
     LogLevel {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
         #[command(subcommand)]
         command: Option<LogLevel>,
     },
@@ -64,6 +68,15 @@ pub(crate) enum Target {
     All,
 }
 
+impl Args {
+    pub(crate) fn json(&self) -> bool {
+        match &self.command {
+            Command::Status { json } | Command::LogLevel { json, .. } => *json,
+            Command::Start { .. } | Command::Stop | Command::Restart => false,
+        }
+    }
+}
+
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     match &args.command {
         Command::Start { detach, policy } => {
@@ -75,9 +88,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         Command::Stop => stop(context),
         Command::Restart => restart(context),
         Command::Status { json } => status(context, *json),
-        Command::LogLevel { command: None } => show_levels(context),
+        Command::LogLevel {
+            json,
+            command: None,
+        } => show_levels(context, *json),
         Command::LogLevel {
             command: Some(LogLevel::Set { target, level }),
+            ..
         } => set_levels(context, *target, level),
     }
 }
@@ -175,8 +192,13 @@ fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
     context.ui.data(text)
 }
 
-fn show_levels(context: &Context) -> Result<(), Failure> {
+fn show_levels(context: &Context, as_json: bool) -> Result<(), Failure> {
     let levels = Client::new(context, Absent::Report)?.log_levels()?;
+    if as_json {
+        return context
+            .ui
+            .json(&json!({"general": levels.general, "proxy": levels.proxy}));
+    }
     context.ui.data(format!(
         "general: {}\nproxy:   {}\n",
         levels.general, levels.proxy

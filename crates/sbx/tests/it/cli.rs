@@ -578,6 +578,13 @@ fn daemon_commands_without_a_daemon() {
         1,
         "error: no sandboxd daemon is running\nhint: sbx daemon start -d\n",
     );
+    let said = home.line("daemon log-level --json");
+    let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
+    assert_eq!(
+        (said.code, &error["error"]["code"]),
+        (1, &"no_daemon".into())
+    );
+    assert_eq!(home.line("daemon log-level --json set all info").code, 2);
     assert!(home.is_untouched());
 }
 

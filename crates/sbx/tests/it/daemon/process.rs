@@ -47,6 +47,11 @@ fn status(world: &'static World) {
         .run(["daemon", "log-level", "set", "all", "warn"])
         .ok();
     assert_eq!(levels(), "general: warn\nproxy:   warn");
+    let json = world.run(["daemon", "log-level", "--json"]).ok();
+    assert_eq!(
+        serde_json::from_str::<Value>(&json).unwrap(),
+        json!({"general": "warn", "proxy": "warn"})
+    );
     world
         .run(["daemon", "log-level", "set", "general", "loud"])
         .fails(2);
