@@ -3,6 +3,7 @@
 use sbx_api::LogLevels;
 use serde_json::json;
 
+use super::policy::{PRESETS, choose};
 use crate::autostart;
 use crate::client::{Absent, Client};
 use crate::context::Context;
@@ -24,7 +25,8 @@ pub(crate) enum Command {
         /// Leave it running in the background
         #[arg(short = 'd', long)]
         detach: bool,
-        #[arg(long, hide = true)]
+        /// Choose what all sandboxes may reach to begin with; see `sbx policy init`
+        #[arg(long, value_name = "PRESET", value_parser = PRESETS)]
         policy: Option<String>,
     },
     /// Stop the daemon and all sandboxes
@@ -79,12 +81,7 @@ impl Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     match &args.command {
-        Command::Start { detach, policy } => {
-            if policy.is_some() {
-                return Err(Failure::not_yet("daemon start --policy"));
-            }
-            start(context, *detach)
-        }
+        Command::Start { detach, policy } => start(context, *detach, policy.as_deref()),
         Command::Stop => stop(context),
         Command::Restart => restart(context),
         Command::Status { json } => status(context, *json),
@@ -99,9 +96,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn start(context: &Context, detach: bool) -> Result<(), Failure> {
+fn start(context: &Context, detach: bool, policy: Option<&str>) -> Result<(), Failure> {
     let state = context.state()?;
-    if reading::daemon(context)?.is_some() {
+    let running = reading::daemon(context)?.is_some();
+    if let Some(preset) = policy {
+        choose(context, preset, running)?;
+    }
+    if running {
         context.ui.note("sandboxd is already running");
         return Ok(());
     }
