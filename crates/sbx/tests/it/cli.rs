@@ -19,7 +19,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 19] = [
+    let tests: [(&str, fn()); 20] = [
         (
             "reading_without_a_daemon_creates_nothing",
             reading_without_a_daemon_creates_nothing,
@@ -30,6 +30,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("later_flags", later_flags),
         ("agents_and_paths", agents_and_paths),
         ("bad_env_files", bad_env_files),
+        (
+            "a_wrong_line_has_a_status_too",
+            a_wrong_line_has_a_status_too,
+        ),
         ("removal_is_never_silent", removal_is_never_silent),
         ("json_errors", json_errors),
         ("diagnose_has_its_shape", diagnose_has_its_shape),
@@ -325,6 +329,29 @@ fn bad_env_files() {
         "error: cannot read environment file `missing`: No such file or directory (os error 2)\n",
     );
     assert!(!home.path().join(".docker").exists());
+}
+
+fn a_wrong_line_has_a_status_too() {
+    let home = Home::new();
+    let file = home.path().join("sf");
+    for line in [
+        "exec --status-file sf --bad box true",
+        "exec --status-file=sf",
+    ] {
+        write(&file, "stale\n");
+        assert_eq!(home.line(line).code, 2, "{line}");
+        assert_eq!(
+            fs::read_to_string(&file).unwrap(),
+            "{\"by\":\"engine\",\"code\":2}\n",
+            "{line}"
+        );
+    }
+    // Behind what is wrong it may be a word of the command.
+    write(&file, "kept\n");
+    assert_eq!(home.line("exec --bad box sh --status-file sf").code, 2);
+    assert_eq!(home.line("exec --status-file sf --help").code, 0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept\n");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
 }
 
 fn removal_is_never_silent() {
