@@ -1,8 +1,11 @@
 //! Parts of a request, with our own errors when they are not what they should be.
 
-use axum::body::Bytes;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::body::{Body as RawBody, Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
 use sbx_api::ErrorCode;
 use serde::Deserialize;
@@ -10,27 +13,73 @@ use serde::de::DeserializeOwned;
 
 use crate::reply::Failure;
 
+/// What a request may weigh.
+const MAX_BODY: usize = 1 << 20;
+/// What is still read of one that weighs more, and for how long: many clients look for the answer only when they have
+/// sent everything, and see a broken connection otherwise.
+const MAX_DRAINED: usize = 64 << 20;
+const DRAINING: Duration = Duration::from_secs(10);
+
 /// The body as JSON, whatever its content type says.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|e| {
-            let code = if e.status() == StatusCode::PAYLOAD_TOO_LARGE {
-                ErrorCode::TooLarge
-            } else {
-                ErrorCode::BadRequest
-            };
-            Failure::new(code, format!("cannot take the body: {}", e.body_text()))
-        })?;
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Failure> {
+        let bytes = read(request.into_body()).await?;
         serde_json::from_slice(&bytes).map(Self).map_err(|e| {
             Failure::new(
                 ErrorCode::BadRequest,
                 format!("the body is not what this route takes: {e}"),
             )
         })
+    }
+}
+
+async fn read(mut body: RawBody) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    while let Some(piece) = next(&mut body).await? {
+        if bytes.len() + piece.len() > MAX_BODY {
+            // Whether it comes to its end or not, the answer is the same.
+            let _ = tokio::time::timeout(DRAINING, drain(&mut body)).await;
+            return Err(Failure::new(
+                ErrorCode::TooLarge,
+                format!("the body has more than {MAX_BODY} bytes"),
+            ));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
+}
+
+async fn drain(body: &mut RawBody) {
+    let mut drained = 0;
+    while let Ok(Some(piece)) = next(body).await
+        && drained < MAX_DRAINED
+    {
+        drained += piece.len();
+    }
+}
+
+/// The next bytes, `None` at the end.
+async fn next(body: &mut RawBody) -> Result<Option<Bytes>, Failure> {
+    loop {
+        match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
+            None => return Ok(None),
+            Some(Ok(frame)) => {
+                // Trailers say nothing to us.
+                if let Ok(bytes) = frame.into_data() {
+                    return Ok(Some(bytes));
+                }
+            }
+            Some(Err(error)) => {
+                return Err(Failure::new(
+                    ErrorCode::BadRequest,
+                    format!("cannot take the body: {error}"),
+                ));
+            }
+        }
     }
 }
 

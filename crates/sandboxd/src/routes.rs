@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -22,8 +22,6 @@ use crate::policy_handlers as policy;
 use crate::reload::PolicyReload;
 use crate::reply::Failure;
 
-/// What a request may weigh.
-const MAX_BODY: usize = 1 << 20;
 const OPENAPI_PATH: &str = "/v1/openapi.json";
 
 /// What the handlers work with.
@@ -52,7 +50,6 @@ pub fn router(app: App) -> Router {
         .route_layer(from_fn(check_version))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app)
 }
 

@@ -113,14 +113,16 @@ impl EngineError {
             Self::Busy { name, .. } => Some(format!("sbx rm --force {name}")),
             Self::Damaged { name, .. } => Some(format!("sbx rm --force {name}")),
             Self::Ids(_) | Self::Template(_) | Self::Unstoppable(_) => Some("sbx diagnose".into()),
-            Self::Name(_)
-            | Self::Record(_)
+            Self::Name(e) => Some(e.hint()),
+            Self::Platform { host, .. } => {
+                Some(format!("leave it out, or say `--platform {host}`"))
+            }
+            Self::Record(_)
             | Self::Control(_)
             | Self::Egress(_)
             | Self::Remove(_)
             | Self::Removing(_)
             | Self::Agent(_)
-            | Self::Platform { .. }
             | Self::EnvName(_)
             | Self::EnvValue(_)
             | Self::Prepare { .. } => None,

@@ -33,6 +33,23 @@ pub enum NameError {
     Reserved(String),
 }
 
+impl NameError {
+    /// A name that is close to it and would do.
+    pub fn hint(&self) -> String {
+        let (Self::TooShort(name)
+        | Self::TooLong(name)
+        | Self::BadStart(name)
+        | Self::BadEnd(name)
+        | Self::BadCharacter { name, .. }
+        | Self::Reserved(name)) = self;
+        let close = allowed(name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()));
+        match SandboxName::parse(&close) {
+            Ok(close) => format!("`{close}` would do"),
+            Err(_) => "2 to 63 letters, digits, `.` and `-`, such as `my-box`".to_owned(),
+        }
+    }
+}
+
 impl SandboxName {
     pub fn parse(text: &str) -> Result<Self, NameError> {
         let name = || text.to_owned();
@@ -66,21 +83,28 @@ impl SandboxName {
             .file_name()
             .map(|name| name.to_string_lossy())
             .unwrap_or_default();
-        let mut name = String::with_capacity(MAX_LENGTH);
-        for c in agent.chars().chain(['-']).chain(directory.chars()) {
-            let c = if is_allowed(c) { c } else { '-' };
-            if c == '-' && name.ends_with('-') {
-                continue;
-            }
-            name.push(c);
-        }
-        name.truncate(MAX_LENGTH);
-        Self::parse(name.trim_end_matches(['-', '.']))
+        Self::parse(&allowed(&format!("{agent}-{directory}")))
     }
 
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Every run of characters that a name cannot have as one `-`; short enough, and with an end that is allowed.
+fn allowed(text: &str) -> String {
+    let mut name = String::with_capacity(MAX_LENGTH);
+    for c in text.chars() {
+        let c = if is_allowed(c) { c } else { '-' };
+        if c == '-' && name.ends_with('-') {
+            continue;
+        }
+        name.push(c);
+    }
+    name.truncate(MAX_LENGTH);
+    let end = name.trim_end_matches(['-', '.']).len();
+    name.truncate(end);
+    name
 }
 
 fn is_allowed(c: char) -> bool {
@@ -117,6 +141,21 @@ mod tests {
     fn accepted_names() {
         for name in ["ab", "0x", "shell-my.project", "A-b.C", &"a".repeat(63)] {
             assert_eq!(SandboxName::parse(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn hints_are_names() {
+        let hint = |name: &str| SandboxName::parse(name).unwrap_err().hint();
+        assert_eq!(hint("a_b"), "`a-b` would do");
+        assert_eq!(hint("_my box!"), "`my-box` would do");
+        assert_eq!(hint("ab."), "`ab` would do");
+        assert_eq!(
+            hint(&"a".repeat(64)),
+            format!("`{}` would do", "a".repeat(63))
+        );
+        for name in ["", "x", "äö", "default"] {
+            assert!(hint(name).ends_with("such as `my-box`"), "{name}");
         }
     }
 

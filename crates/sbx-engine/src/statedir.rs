@@ -1,7 +1,7 @@
 //! The state directory: where everything of the engine lies, whose it is, and how files in it are written.
 //!
-//! Reading never creates anything. A directory that is not empty and does not carry our marker belongs to
-//! another product and is left alone.
+//! Reading never creates anything. A directory that does not carry our marker belongs to another product and is left
+//! alone, unless nothing is in it but settings that the user wrote before the first command.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -21,8 +21,12 @@ pub const EXEC_SOCKET: &str = "exec.sock";
 pub const RECORD: &str = "sandbox.json";
 const MARKER: &str = ".sbx-owner";
 const LOCK: &str = "sandboxd.lock";
+const SETTINGS: &str = "settings.json";
 const MARKER_TEXT: &[u8] = b"state directory of sbx, format 1\n";
 const TEMP_SUFFIX: &str = ".tmp";
+
+/// What to do about a state directory that cannot be used.
+pub const ANOTHER_PLACE: &str = "set SBX_HOME to an absolute path of a directory for sbx alone";
 
 #[derive(Debug, Error)]
 pub enum StateError {
@@ -56,10 +60,13 @@ impl StateError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Foreign { .. } | Self::OtherUser { .. } | Self::Relative { .. } => {
-                Some("set SBX_HOME to an absolute path of a directory for sbx alone")
+                Some(ANOTHER_PLACE)
             }
+            Self::Io { source, .. } => Some(place_hint(source)),
             Self::Locked { .. } => Some("sbx daemon status"),
-            Self::Io { .. } | Self::Settings { .. } => None,
+            Self::Settings { .. } => {
+                Some("correct the file, or remove it; `sbx diagnose` checks it")
+            }
         }
     }
 }
@@ -120,22 +127,28 @@ impl StateDir {
         }
     }
 
+    /// That what belongs to `owner` is the caller's.
+    pub fn check_owner(&self, owner: u32) -> Result<(), StateError> {
+        let user = rustix::process::geteuid().as_raw();
+        if owner == user {
+            return Ok(());
+        }
+        Err(StateError::OtherUser {
+            path: self.root.clone(),
+            owner,
+            user,
+        })
+    }
+
     /// Makes the directory ours, or proves that it is.
     pub fn claim(&self) -> Result<(), StateError> {
         let root = &self.root;
         let failed = |source| io_error(root, source);
         make_private_dirs(root).map_err(failed)?;
         let meta = fs::metadata(root).map_err(failed)?;
-        let user = rustix::process::geteuid().as_raw();
-        if meta.uid() != user {
-            return Err(StateError::OtherUser {
-                path: root.clone(),
-                owner: meta.uid(),
-                user,
-            });
-        }
+        self.check_owner(meta.uid())?;
         if !self.is_claimed() {
-            let occupied = fs::read_dir(root).map_err(failed)?.next().is_some();
+            let occupied = !self.is_unused().map_err(failed)?;
             // Looked at again: what is in it may be the marker of a client that claims it at the same time.
             if occupied && !self.is_claimed() {
                 return Err(StateError::Foreign { path: root.clone() });
@@ -158,6 +171,19 @@ impl StateDir {
     /// Whether the directory exists and is ours; reading commands look no further when it is not.
     pub fn is_claimed(&self) -> bool {
         self.root.join(MARKER).exists()
+    }
+
+    /// Whether a directory that exists has nothing in it but, perhaps, settings: a file of the directory's owner.
+    pub fn is_unused(&self) -> io::Result<bool> {
+        let owner = fs::metadata(&self.root)?.uid();
+        for entry in fs::read_dir(&self.root)? {
+            let entry = entry?;
+            let meta = entry.metadata()?;
+            if entry.file_name() != SETTINGS || !meta.is_file() || meta.uid() != owner {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub fn lock_daemon(&self) -> Result<DaemonLock, StateError> {
@@ -196,8 +222,12 @@ impl StateDir {
             .map_err(|source| io_error(&path, source))
     }
 
+    pub fn settings_file(&self) -> PathBuf {
+        self.root.join(SETTINGS)
+    }
+
     pub fn settings(&self) -> Result<Settings, StateError> {
-        let path = self.root.join("settings.json");
+        let path = self.settings_file();
         match fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|source| StateError::Settings { path, source }),
@@ -317,6 +347,16 @@ pub fn private() -> OpenOptions {
     options
 }
 
+/// What to do when the state directory, or something in it, cannot be used for that reason.
+pub fn place_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::ReadOnlyFilesystem => ANOTHER_PLACE,
+        _ => "sbx diagnose",
+    }
+}
+
 fn io_error(path: &Path, source: io::Error) -> StateError {
     StateError::Io {
         path: path.to_path_buf(),
@@ -382,6 +422,36 @@ mod tests {
         assert!(error.hint().unwrap().contains("SBX_HOME"));
         assert_eq!(mode(&theirs), 0o755);
         assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn settings_may_be_there_first() {
+        let temp = tempfile::tempdir().unwrap();
+        let settings = |dir: &str| temp.path().join(dir).join(SETTINGS);
+        let place = |dir: &str| {
+            fs::create_dir(temp.path().join(dir)).unwrap();
+            state(&temp.path().join(dir))
+        };
+        let ours = place("ours");
+        let write =
+            |path: PathBuf, text: &[u8]| File::create(path).unwrap().write_all(text).unwrap();
+        write(settings("ours"), b"{\"auto_stop_seconds\": 5}");
+        assert!(ours.is_unused().unwrap());
+        ours.claim().unwrap();
+        assert!(ours.settings().unwrap().auto_stop.is_some());
+        assert!(!ours.is_unused().unwrap());
+
+        let linked = place("linked");
+        std::os::unix::fs::symlink(settings("ours"), settings("linked")).unwrap();
+        let directory = place("directory");
+        fs::create_dir(settings("directory")).unwrap();
+        let more = place("more");
+        write(settings("more"), b"{}");
+        write(temp.path().join("more/theirs"), b"");
+        for theirs in [linked, directory, more] {
+            let error = theirs.claim().unwrap_err();
+            assert!(matches!(error, StateError::Foreign { .. }), "{error:?}");
+        }
     }
 
     #[test]

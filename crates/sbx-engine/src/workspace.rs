@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use sbx_api::WorkspaceRequest;
 use thiserror::Error;
 
@@ -65,6 +67,13 @@ pub enum WorkspaceError {
     WritableFile(PathBuf),
     #[error("workspace `{}` is neither a directory nor a file", .0.display())]
     Special(PathBuf),
+    #[error("you have no permission to {what} workspace `{}`", .path.display())]
+    Closed {
+        path: PathBuf,
+        what: &'static str,
+        /// It is the caller's, who can open it.
+        own: bool,
+    },
     #[error("workspace `{}` is given twice", .0.display())]
     Twice(PathBuf),
     #[error("workspace `/` would hand the whole machine to the sandbox")]
@@ -98,9 +107,11 @@ impl WorkspaceError {
                 Some("put a directory first; a file can follow it as `FILE:ro`".into())
             }
             Self::WritableFile(path) => Some(format!("'{}:ro'", path.display())),
-            Self::Root | Self::System(_) | Self::Kernel(_) => {
-                Some("share a directory below it instead".into())
+            Self::Root | Self::System(_) => Some("share a directory below it instead".into()),
+            Self::Kernel(_) | Self::Closed { own: false, .. } => {
+                Some("share a directory of your own instead".into())
             }
+            Self::Closed { path, .. } => Some(format!("chmod u+rwX '{}'", path.display())),
             Self::State { .. } => {
                 Some("share a project directory instead, or move the state with SBX_HOME".into())
             }
@@ -174,7 +185,27 @@ fn resolve_one(
         return Err(WorkspaceError::Relative(given.to_path_buf()));
     }
     let path = fs::canonicalize(given).map_err(|e| look_error(given, e))?;
-    inspect(&path, request.readonly, guard)
+    let workspace = inspect(&path, request.readonly, guard)?;
+    check_open(&workspace)?;
+    Ok(workspace)
+}
+
+/// What the caller may not enter or read, nobody inside may either: every command would fail.
+fn check_open(workspace: &WorkspaceRecord) -> Result<(), WorkspaceError> {
+    let (access, what) = match workspace.kind {
+        WorkspaceKind::Directory => (Access::EXEC_OK, "enter"),
+        WorkspaceKind::File => (Access::READ_OK, "read"),
+    };
+    let path = workspace.path.as_path();
+    match accessat(CWD, path, access, AtFlags::EACCESS) {
+        Err(Errno::ACCESS) => Err(WorkspaceError::Closed {
+            path: path.to_path_buf(),
+            what,
+            own: workspace.uid == rustix::process::geteuid().as_raw(),
+        }),
+        // Whatever else is wrong with it has been seen, or will be when it is mounted.
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn inspect(

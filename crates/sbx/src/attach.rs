@@ -255,6 +255,9 @@ impl Session {
                     return Ok(outcome);
                 }
             }
+            if let Some(input) = &mut self.input {
+                input.tick(Instant::now());
+            }
             if self.input.as_ref().is_some_and(|input| input.detached) {
                 // An init that is gone shows itself to the next command.
                 drop(self.init.send(&Request::Detach));
@@ -315,12 +318,16 @@ impl Session {
             .collect())
     }
 
-    /// Only the last words of a terminal are waited for with a limit.
+    /// Only the last words of a terminal are waited for with a limit, and what follows a detach key.
     fn timeout(&self) -> Option<Timespec> {
-        match (&self.streams, self.ended) {
-            (Streams::Terminal { .. }, Some(_)) => Timespec::try_from(SILENCE).ok(),
-            _ => None,
-        }
+        let limit = match (&self.streams, self.ended) {
+            (Streams::Terminal { .. }, Some(_)) => SILENCE,
+            _ => {
+                let until = self.input.as_ref().and_then(Input::held_until)?;
+                until.saturating_duration_since(Instant::now())
+            }
+        };
+        Timespec::try_from(limit).ok()
     }
 
     fn handle(&mut self, what: Ready) -> Result<Option<Outcome>, Broken> {

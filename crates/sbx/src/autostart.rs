@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 
 /// The daemon's program, which is installed together with ours.
-const DAEMON_NAME: &str = "sandboxd";
+pub(crate) const DAEMON_NAME: &str = "sandboxd";
 /// What the daemon says when it serves.
 const READY: &[u8] = b"ready\n";
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,10 +30,12 @@ const TAIL: u64 = 2048;
 
 /// Starts the daemon and connects to it. When somebody else starts one at the same time, theirs is used.
 pub(crate) fn start(context: &Context, state: &StateDir) -> Result<UnixStream, Failure> {
+    // First, because without it nothing is to be made.
+    let program = program()?;
     state.claim()?;
     context.ui.progress("Starting sandboxd daemon...");
     let log_end = std::fs::metadata(state.log()).map_or(0, |meta| meta.len());
-    let ready = spawn(context, state, program()?)
+    let ready = spawn(context, state, program)
         .map_err(|error| Failure::new(Kind::Engine, format!("cannot start sandboxd: {error}")))?;
     let deadline = Instant::now() + PATIENCE;
     let patience = if wait_ready(ready, deadline) {
@@ -64,8 +66,8 @@ pub(crate) fn start(context: &Context, state: &StateDir) -> Result<UnixStream, F
 /// The daemon in the foreground, in place of this process. Returns only when that fails.
 pub(crate) fn become_daemon(context: &Context, state: &StateDir) -> Failure {
     let attempt = || -> Result<io::Error, Failure> {
-        state.claim()?;
         let program = program()?;
+        state.claim()?;
         let mut command = Command::new(program);
         command
             .arg("--foreground")
@@ -80,11 +82,16 @@ pub(crate) fn become_daemon(context: &Context, state: &StateDir) -> Failure {
     }
 }
 
-/// Never looked for elsewhere: it must be of our own version.
-fn program() -> Result<PathBuf, Failure> {
-    let beside = std::env::current_exe()
-        .map(|path| path.with_file_name(DAEMON_NAME))
-        .unwrap_or_default();
+/// A program that is installed with ours. Never looked for elsewhere: it must be of our own version.
+pub(crate) fn beside(name: &str) -> PathBuf {
+    std::env::current_exe()
+        .map(|path| path.with_file_name(name))
+        .unwrap_or_default()
+}
+
+/// The daemon's program.
+pub(crate) fn program() -> Result<PathBuf, Failure> {
+    let beside = beside(DAEMON_NAME);
     if beside.is_file() {
         return Ok(beside);
     }

@@ -1,6 +1,7 @@
 //! The command tree, and what each command's result means for the exit code.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -86,6 +87,18 @@ impl Cli {
         }
     }
 
+    /// The status file that a line asks for which does not make sense as a whole, as far as it could be read.
+    pub(crate) fn status_file_of_broken(line: &[OsString]) -> Option<PathBuf> {
+        match line {
+            [_, command, ..] if command == "exec" => {
+                let exec = ExecCli::command().ignore_errors(true);
+                let mut read = exec.try_get_matches_from(line.iter().skip(1)).ok()?;
+                read.try_remove_one("status_file").ok()?
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn error_style(&self) -> ErrorStyle {
         let json = match &self.command {
             Some(Command::Ls(args)) => args.json,
@@ -95,9 +108,7 @@ impl Cli {
             Some(Command::Diagnose(args)) => args.json(),
             Some(Command::Policy(args)) => args.json(),
             Some(Command::Network(args)) => args.json(),
-            Some(Command::Daemon(args)) => {
-                matches!(args.command, daemon::Command::Status { json: true })
-            }
+            Some(Command::Daemon(args)) => args.json(),
             Some(
                 Command::Run(_)
                 | Command::Create(_)
@@ -203,6 +214,23 @@ mod tests {
         assert!(parse("sbx create shell").is_err());
         assert!(parse("sbx rm").is_err());
         assert!(parse("sbx rm --all box").is_err());
+    }
+
+    #[test]
+    fn the_status_file_is_read_up_to_what_is_wrong() {
+        let file = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert!(Cli::parse_line(&words).is_err(), "{line}");
+            Cli::status_file_of_broken(&words)
+        };
+        let found = Some(PathBuf::from("sf"));
+        assert_eq!(file("sbx exec --status-file sf --bad box true"), found);
+        assert_eq!(file("sbx exec -i --status-file=sf -z box true"), found);
+        assert_eq!(file("sbx exec --status-file sf"), found);
+        // What comes after it may be the command's.
+        assert_eq!(file("sbx exec --bad box sh --status-file sf"), None);
+        assert_eq!(file("sbx exec --status-file"), None);
+        assert_eq!(file("sbx ls --status-file sf"), None);
     }
 
     #[test]

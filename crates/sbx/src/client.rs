@@ -1,6 +1,7 @@
 //! Calls to `sandboxd`. Commands that change something start it when it is not there; reading commands do not.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use sbx_api::{
     ShutdownRequest, Started,
 };
 use sbx_engine::socket::connect_unix;
-use sbx_engine::statedir::{EXEC_SOCKET, SOCKET};
+use sbx_engine::statedir::{EXEC_SOCKET, SOCKET, place_hint};
 use sbx_engine::{SandboxName, StateDir};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -175,7 +176,7 @@ impl<'a> Client<'a> {
     pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
         let socket = self.state.socket();
         match connect_unix(self.state.root(), SOCKET) {
-            Ok(stream) => Ok(stream),
+            Ok(stream) => self.of_own_user(stream),
             Err(error) if nobody_listens(&error) => match self.absent {
                 Absent::Start => autostart::start(self.context, &self.state),
                 Absent::Report => Err(Failure::new(
@@ -184,11 +185,24 @@ impl<'a> Client<'a> {
                 )
                 .hint("sbx daemon start -d")),
             },
-            Err(error) => Err(Failure::new(
-                Kind::Engine,
-                format!("cannot reach the daemon at `{}`: {error}", socket.display()),
-            )),
+            Err(error) => {
+                if let Ok(meta) = std::fs::metadata(self.state.root())
+                    && meta.is_dir()
+                {
+                    self.state.check_owner(meta.uid())?;
+                }
+                let message = format!("cannot reach the daemon at `{}`: {error}", socket.display());
+                Err(Failure::new(Kind::Engine, message).hint(place_hint(&error)))
+            }
         }
+    }
+
+    /// Another user's daemon would hang up without a word; whose it is can be told before.
+    fn of_own_user(&self, stream: UnixStream) -> Result<UnixStream, Failure> {
+        if let Ok(peer) = rustix::net::sockopt::socket_peercred(&stream) {
+            self.state.check_owner(peer.uid.as_raw())?;
+        }
+        Ok(stream)
     }
 
     /// An unknown name is reported with the names that it may be a slip of.

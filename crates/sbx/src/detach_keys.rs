@@ -1,4 +1,7 @@
 //! `--detach-keys`: a sequence such as `ctrl-p,ctrl-q` that leaves a session without ending its command.
+//!
+//! Keys that may be its beginning are held back. Whoever holds them decides for how long: a single ctrl-p is for the
+//! program, as in a shell's history.
 
 use crate::failure::{Failure, Kind};
 
@@ -19,6 +22,26 @@ pub(crate) enum Typed {
 }
 
 impl DetachKeys {
+    /// docker's own: ctrl-p,ctrl-q.
+    pub(crate) fn usual() -> Self {
+        Self {
+            keys: vec![0x10, 0x11],
+            seen: 0,
+        }
+    }
+
+    /// Whether keys are held back.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.seen > 0
+    }
+
+    /// The keys that were held back: they are no sequence any more.
+    pub(crate) fn release(&mut self) -> Vec<u8> {
+        let held = self.keys.iter().take(self.seen).copied().collect();
+        self.seen = 0;
+        held
+    }
+
     /// docker's grammar: single characters or `ctrl-` with a letter or one of `@[\]^_`, joined by commas.
     pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         let keys = text.split(',').map(key).collect::<Option<Vec<u8>>>();
@@ -43,8 +66,7 @@ impl DetachKeys {
                 }
                 continue;
             }
-            forward.extend(self.keys.iter().take(self.seen));
-            self.seen = 0;
+            forward.extend(self.release());
             if self.keys.first() == Some(byte) {
                 self.seen = 1;
             } else {
@@ -93,5 +115,16 @@ mod tests {
         assert_eq!(keys.take(b"\x10\x10"), Typed::Forward(b"\x10".to_vec()));
         assert_eq!(keys.take(b"\x11"), Typed::Detach(vec![]));
         assert_eq!(keys.take(b"yz\x10\x11"), Typed::Detach(b"yz".to_vec()));
+        assert_eq!(keys, DetachKeys::usual());
+    }
+
+    #[test]
+    fn what_is_held_back_can_be_had() {
+        let mut keys = DetachKeys::usual();
+        assert!(!keys.is_holding() && keys.release().is_empty());
+        assert_eq!(keys.take(b"a\x10"), Typed::Forward(b"a".to_vec()));
+        assert!(keys.is_holding());
+        assert_eq!(keys.release(), b"\x10");
+        assert_eq!(keys.take(b"\x11"), Typed::Forward(b"\x11".to_vec()));
     }
 }

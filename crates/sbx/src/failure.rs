@@ -193,7 +193,7 @@ impl From<PolicyBookError> for Failure {
 
 impl From<NameError> for Failure {
     fn from(error: NameError) -> Self {
-        Self::new(Kind::BadRequest, error.to_string())
+        Self::new(Kind::BadRequest, error.to_string()).hint(error.hint())
     }
 }
 

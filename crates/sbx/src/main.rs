@@ -24,6 +24,7 @@ mod netlog;
 mod plumbing;
 mod reading;
 mod relay;
+mod serving;
 mod statusfile;
 mod terminal;
 mod text;
@@ -38,7 +39,11 @@ use std::process::ExitCode;
 use crate::cli::{Cli, Codes};
 use crate::context::Context;
 use crate::env::Env;
+use crate::statusfile::{By, StatusFile};
 use crate::ui::{ErrorStyle, Ui};
+
+/// The exit code of a command line that makes no sense.
+const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -87,5 +92,12 @@ fn usage(ui: &Ui, error: &clap::Error, args: &[OsString]) -> ExitCode {
         };
     }
     ui.stderr(text.as_bytes());
-    ExitCode::from(2)
+    let by = By::Engine("the command line makes no sense");
+    if let Some(path) = Cli::status_file_of_broken(args)
+        && let Err(failure) = StatusFile::prepare(&path).and_then(|status| status.write(by, USAGE))
+    {
+        // One of an earlier run may be left, and nothing was run now.
+        ui.failure(&failure);
+    }
+    ExitCode::from(USAGE)
 }

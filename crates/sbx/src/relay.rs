@@ -2,6 +2,7 @@
 //! that is not ready keeps its bytes until it is polled again, and none is lost.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -20,6 +21,10 @@ const A_LOT: u64 = 1 << 20;
 const BIG_PIPE: usize = 1 << 20;
 /// What a blocking descriptor takes at once when it is polled as writable.
 const CAUTIOUS: usize = 4096;
+
+/// How long the first keys of a detach sequence wait for the next: longer than between two keys that are typed
+/// together, short enough for somebody who meant just the first.
+const KEYS_HELD: Duration = Duration::from_millis(500);
 
 /// Bytes that have been read and not yet written.
 #[derive(Debug, Default)]
@@ -289,6 +294,8 @@ pub(crate) struct Input {
     to: Option<OwnedFd>,
     pending: Pending,
     keys: Option<DetachKeys>,
+    /// Until when keys are held back that may be the beginning of the sequence.
+    held_until: Option<Instant>,
     pub(crate) detached: bool,
 }
 
@@ -300,6 +307,7 @@ impl Input {
             to: Some(to),
             pending: Pending::default(),
             keys: None,
+            held_until: None,
             detached: false,
         }
     }
@@ -330,12 +338,34 @@ impl Input {
     pub(crate) fn source_ready(&mut self) {
         let Some(from) = self.from else { return };
         match self.pending.fill(from, CHUNK) {
-            Ok(0) => self.from = None,
-            Ok(_) => self.look_for_keys(),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => self.from = None,
+            Ok(0) | Err(_) => {
+                self.from = None;
+                self.release();
+            }
+            Ok(_) => self.look_for_keys(),
         }
         self.write();
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub(crate) fn held_until(&self) -> Option<Instant> {
+        self.held_until
+    }
+
+    /// Keys that nothing followed in time are not the sequence: they are the command's.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if self.held_until.is_some_and(|until| until <= now) {
+            self.release();
+            self.write();
+        }
+    }
+
+    fn release(&mut self) {
+        self.held_until = None;
+        if let Some(keys) = &mut self.keys {
+            self.pending.bytes.extend(keys.release());
+        }
     }
 
     pub(crate) fn destination_ready(&mut self) {
@@ -355,6 +385,7 @@ impl Input {
             };
             self.pending.bytes = bytes;
             self.detached |= detached;
+            self.held_until = keys.is_holding().then(|| Instant::now() + KEYS_HELD);
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use sbx_api::WorkspaceRequest;
 
+use crate::commands::policy::quoted;
 use crate::failure::{Failure, Kind};
 
 const READ_ONLY: [&[u8]; 2] = [b":ro", b":readonly"];
@@ -18,15 +19,16 @@ pub(crate) fn parse_all<T: AsRef<OsStr>>(args: &[T]) -> Result<Vec<WorkspaceRequ
         .collect::<Result<Vec<_>, _>>()?;
     if let Some(primary) = workspaces.first() {
         if primary.readonly {
-            return Err(bad(
-                "primary workspace must be read/write (remove ':ro' or ':readonly')",
-            ));
+            return Err(
+                bad("primary workspace must be read/write (remove ':ro' or ':readonly')")
+                    .hint("put a writable directory first and the read-only one after it"),
+            );
         }
         if !Path::new(&primary.path).is_dir() {
-            return Err(bad(format!(
-                "workspace `{}` is not a directory",
-                primary.path
-            )));
+            return Err(
+                bad(format!("workspace `{}` is not a directory", primary.path))
+                    .hint("put a directory first; a file can follow it as `FILE:ro`"),
+            );
         }
     }
     Ok(workspaces)
@@ -47,10 +49,12 @@ fn parse(arg: &OsStr) -> Result<WorkspaceRequest, Failure> {
         return Err(bad("workspace path is empty"));
     }
     let real = std::fs::canonicalize(path).map_err(|error| {
-        let path = Path::new(path).display();
+        let shown = Path::new(path).display();
         match error.kind() {
-            std::io::ErrorKind::NotFound => bad(format!("workspace `{path}` does not exist")),
-            _ => bad(format!("workspace `{path}` cannot be used: {error}")),
+            std::io::ErrorKind::NotFound => bad(format!("workspace `{shown}` does not exist"))
+                .hint(format!("mkdir -p {}", quoted(&path.to_string_lossy()))),
+            _ => bad(format!("workspace `{shown}` cannot be used: {error}"))
+                .hint("share a directory of your own instead"),
         }
     })?;
     match real.into_os_string().into_string() {

@@ -1,5 +1,6 @@
 //! What the API refuses, and how; and the life of the daemon itself.
 
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 
 use sandboxd::{ServeConfig, ServeError, serve};
@@ -39,6 +40,27 @@ fn a_body_that_is_too_large() {
     let daemon = Daemon::start();
     let (status, error) = daemon.refused("POST", "/v1/sandboxes", &" ".repeat((1 << 20) + 1));
     assert_eq!((status, error.code), (413, ErrorCode::TooLarge));
+}
+
+/// Whoever sends all of it before looking for the answer finds one.
+#[test]
+fn an_upload_that_is_far_too_large() {
+    let daemon = Daemon::start();
+    let mut stream = daemon.connect();
+    let head = format!(
+        "POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+         transfer-encoding: chunked\r\nsbx-version: {VERSION}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
+    for _ in 0..30 << 4 {
+        stream.write_all(chunk.as_bytes()).unwrap();
+    }
+    stream.write_all(b"0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("{\"message\":"), "{answer}");
 }
 
 #[test]

@@ -14,28 +14,98 @@ use sbx_engine::policybook::default_proxy_config;
 
 /// What a client that started us waits for on our stdout.
 const READY: &[u8] = b"ready\n";
+const HELP: &str = "\
+The daemon of sbx, for one user. The first `sbx` command that needs it starts it; `sbx daemon` controls it.
+
+Usage: sandboxd [--foreground]
+
+Options:
+      --foreground  Do not say `ready` on stdout
+  -h, --help        Print help
+  -V, --version     Print version
+
+Environment:
+  SBX_HOME            State directory [default: ~/.docker/sandboxes]
+  SANDBOXD_LOG_LEVEL  What is logged: error, warn, info, debug or trace
+";
 
 fn main() -> ExitCode {
-    let program = std::env::args_os().next().unwrap_or_default();
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
     if Path::new(&program)
         .file_name()
         .is_some_and(|name| name == "sbx-init")
     {
         return sbx_init::helper_main(sbx_engine::setup::run_task);
     }
+    match Asked::of(args) {
+        Asked::Serve(waiting) => daemon(waiting),
+        Asked::Print(text) => match std::io::stdout().write_all(text.as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+        Asked::Unknown(word) => {
+            let word = word.to_string_lossy();
+            let word = word.escape_debug();
+            complain(&format!(
+                "unexpected argument `{word}`\nhint: sandboxd --help"
+            ));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Who waits for the daemon to serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    Client,
+    Nobody,
+}
+
+/// What the arguments ask for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Serve(Waiting),
+    Print(String),
+    Unknown(OsString),
+}
+
+impl Asked {
+    /// Nothing is made for words that are not understood.
+    fn of(args: impl Iterator<Item = OsString>) -> Self {
+        let mut waiting = Waiting::Client;
+        for word in args {
+            match word.to_str() {
+                Some("--foreground") => waiting = Waiting::Nobody,
+                Some("-h" | "--help") => return Self::Print(HELP.to_owned()),
+                Some("-V" | "--version") => {
+                    return Self::Print(format!("sandboxd {}\n", sbx_api::VERSION));
+                }
+                _ => return Self::Unknown(word),
+            }
+        }
+        Self::Serve(waiting)
+    }
+}
+
+fn daemon(waiting: Waiting) -> ExitCode {
     // A sandbox of the same user may have half of it, of descriptors under way too.
     let _ = sbx_sys::process::raise_open_files();
-    match serve() {
+    match serve(waiting) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            // Stderr is the log, of which a client shows the end, or a terminal.
-            drop(writeln!(std::io::stderr(), "error: {message}"));
+            complain(&message);
             ExitCode::FAILURE
         }
     }
 }
 
-fn serve() -> Result<(), String> {
+/// Stderr is the log, of which a client shows the end, or a terminal.
+fn complain(message: &str) {
+    drop(writeln!(std::io::stderr(), "error: {message}"));
+}
+
+fn serve(waiting: Waiting) -> Result<(), String> {
     let value = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let home = value("HOME").map(PathBuf::from).ok_or("HOME is not set")?;
     let moved = value("SBX_HOME").map(PathBuf::from);
@@ -48,7 +118,7 @@ fn serve() -> Result<(), String> {
         log_level: value("SANDBOXD_LOG_LEVEL").and_then(|level| level.into_string().ok()),
         default_proxy_config,
         sudo: sudo(),
-        on_ready: Box::new(say_ready),
+        on_ready: Box::new(move || say_ready(waiting)),
     });
     served.map_err(|error| match error.hint() {
         Some(hint) => format!("{}\nhint: {hint}", chain(&error)),
@@ -62,9 +132,9 @@ fn sudo() -> Option<PathBuf> {
     beside.exists().then_some(beside)
 }
 
-/// One line to the client, which then goes its way. In the foreground nobody waits for it.
-fn say_ready() {
-    if std::env::args_os().nth(1) == Some(OsString::from("--foreground")) {
+/// One line to the client, which then goes its way.
+fn say_ready(waiting: Waiting) {
+    if waiting == Waiting::Nobody {
         return;
     }
     let mut stdout = std::io::stdout();
@@ -72,5 +142,21 @@ fn say_ready() {
     drop(stdout.write_all(READY).and_then(|()| stdout.flush()));
     if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(null);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_words_start_a_daemon() {
+        let asked = |line: &str| Asked::of(line.split_whitespace().map(OsString::from));
+        assert_eq!(asked(""), Asked::Serve(Waiting::Client));
+        assert_eq!(asked("--foreground"), Asked::Serve(Waiting::Nobody));
+        assert_eq!(asked("--foreground -h"), Asked::Print(HELP.to_owned()));
+        assert!(matches!(asked("--version"), Asked::Print(text) if text.starts_with("sandboxd ")));
+        assert_eq!(asked("--bogus --help"), Asked::Unknown("--bogus".into()));
+        assert_eq!(asked("start"), Asked::Unknown("start".into()));
     }
 }

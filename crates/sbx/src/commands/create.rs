@@ -19,7 +19,8 @@ use crate::workspace;
 /// Create a sandbox without attaching to it
 ///
 /// The first PATH is the primary workspace: commands start in it. All of them appear inside at the same
-/// absolute path. The sandbox is left running and stops by itself after a while without commands.
+/// absolute path. The sandbox is left running and stops by itself 30 seconds after its last command; see
+/// `sbx run --help`.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "sbx create [OPTIONS] AGENT PATH [PATH...]")]
 pub(crate) struct Args {

@@ -1,19 +1,15 @@
 //! `sbx daemon`
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
 use sbx_api::LogLevels;
 use serde_json::json;
 
+use super::policy::{PRESETS, choose};
 use crate::autostart;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use crate::reading;
-
-/// How long a daemon that was told to end may take for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::serving::Serving;
 
 /// Look at and control the daemon; every command that needs it starts it
 #[derive(Debug, clap::Args)]
@@ -29,7 +25,8 @@ pub(crate) enum Command {
         /// Leave it running in the background
         #[arg(short = 'd', long)]
         detach: bool,
-        #[arg(long, hide = true)]
+        /// Choose what all sandboxes may reach to begin with; see `sbx policy init`
+        #[arg(long, value_name = "PRESET", value_parser = PRESETS)]
         policy: Option<String>,
     },
     /// Stop the daemon and all sandboxes
@@ -43,7 +40,11 @@ pub(crate) enum Command {
         json: bool,
     },
     /// Show or set how much the daemon logs
+    #[command(args_conflicts_with_subcommands = true)]
     LogLevel {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
         #[command(subcommand)]
         command: Option<LogLevel>,
     },
@@ -69,27 +70,39 @@ pub(crate) enum Target {
     All,
 }
 
+impl Args {
+    pub(crate) fn json(&self) -> bool {
+        match &self.command {
+            Command::Status { json } | Command::LogLevel { json, .. } => *json,
+            Command::Start { .. } | Command::Stop | Command::Restart => false,
+        }
+    }
+}
+
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     match &args.command {
-        Command::Start { detach, policy } => {
-            if policy.is_some() {
-                return Err(Failure::not_yet("daemon start --policy"));
-            }
-            start(context, *detach)
-        }
+        Command::Start { detach, policy } => start(context, *detach, policy.as_deref()),
         Command::Stop => stop(context),
         Command::Restart => restart(context),
         Command::Status { json } => status(context, *json),
-        Command::LogLevel { command: None } => show_levels(context),
+        Command::LogLevel {
+            json,
+            command: None,
+        } => show_levels(context, *json),
         Command::LogLevel {
             command: Some(LogLevel::Set { target, level }),
+            ..
         } => set_levels(context, *target, level),
     }
 }
 
-fn start(context: &Context, detach: bool) -> Result<(), Failure> {
+fn start(context: &Context, detach: bool, policy: Option<&str>) -> Result<(), Failure> {
     let state = context.state()?;
-    if reading::daemon(context)?.is_some() {
+    let running = reading::daemon(context)?.is_some();
+    if let Some(preset) = policy {
+        choose(context, preset, running)?;
+    }
+    if running {
         context.ui.note("sandboxd is already running");
         return Ok(());
     }
@@ -108,61 +121,42 @@ fn start(context: &Context, detach: bool) -> Result<(), Failure> {
 
 fn stop(context: &Context) -> Result<(), Failure> {
     let client = Client::new(context, Absent::Report)?;
-    match client.shutdown(true) {
-        Err(failure) if failure.kind == Kind::NoDaemon => {
-            context.ui.note("sandboxd is not running");
-            return Ok(());
-        }
-        other => other?,
-    }
-    wait_until_gone(&client)?;
-    context.ui.note("sandboxd stopped");
+    let said = match end(&client) {
+        Err(failure) if failure.kind == Kind::NoDaemon => "sandboxd is not running",
+        other => other.map(|()| "sandboxd stopped")?,
+    };
+    context.ui.note(said);
     Ok(())
+}
+
+/// Stops the daemon and all sandboxes, and waits until its process is gone.
+pub(crate) fn end(client: &Client<'_>) -> Result<(), Failure> {
+    let serving = Serving::find(client)?;
+    client.shutdown(true)?;
+    serving.map_or(Ok(()), |serving| serving.wait())
 }
 
 /// Starts a new daemon even when the old one does not end properly.
 fn restart(context: &Context) -> Result<(), Failure> {
+    // A daemon that none could follow is better than none.
+    autostart::program()?;
     let client = Client::new(context, Absent::Report)?;
-    match client.shutdown(false) {
-        Ok(()) => {}
-        Err(failure) if failure.kind == Kind::NoDaemon => {}
-        Err(failure) => {
-            context.ui.warning(&failure.message);
-            terminate(&client)?;
+    if let Some(serving) = Serving::find(&client)? {
+        match client.shutdown(false) {
+            Ok(()) => {}
+            Err(failure) if failure.kind == Kind::NoDaemon => {}
+            Err(failure) => {
+                context.ui.warning(&failure.message);
+                serving.terminate()?;
+            }
         }
-    }
-    if let Err(failure) = wait_until_gone(&client) {
-        context.ui.warning(&failure.message);
+        if let Err(failure) = serving.wait() {
+            context.ui.warning(&failure.message);
+        }
     }
     drop(autostart::start(context, client.state())?);
     context.ui.note("sandboxd restarted");
     Ok(())
-}
-
-/// Ends a daemon that does not listen to us, such as one of another version. Sandboxes survive that.
-fn terminate(client: &Client<'_>) -> Result<(), Failure> {
-    let stream = client.connect()?;
-    let failed = |error: rustix::io::Errno| {
-        Failure::new(Kind::Engine, format!("cannot end the old daemon: {error}"))
-    };
-    let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(failed)?;
-    rustix::process::kill_process(peer.pid, rustix::process::Signal::TERM).map_err(failed)
-}
-
-pub(crate) fn wait_until_gone(client: &Client<'_>) -> Result<(), Failure> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut wait = Duration::from_millis(1);
-    while Instant::now() < deadline {
-        match client.connect() {
-            Err(failure) if failure.kind == Kind::NoDaemon => return Ok(()),
-            Ok(_) | Err(_) => sleep(wait),
-        }
-        wait = (wait * 2).min(Duration::from_millis(100));
-    }
-    Err(Failure::new(
-        Kind::Engine,
-        "sandboxd was told to stop and still serves",
-    ))
 }
 
 fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
@@ -199,8 +193,13 @@ fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
     context.ui.data(text)
 }
 
-fn show_levels(context: &Context) -> Result<(), Failure> {
+fn show_levels(context: &Context, as_json: bool) -> Result<(), Failure> {
     let levels = Client::new(context, Absent::Report)?.log_levels()?;
+    if as_json {
+        return context
+            .ui
+            .json(&json!({"general": levels.general, "proxy": levels.proxy}));
+    }
     context.ui.data(format!(
         "general: {}\nproxy:   {}\n",
         levels.general, levels.proxy

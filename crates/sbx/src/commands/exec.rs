@@ -19,13 +19,15 @@ use crate::statusfile::{By, StatusFile};
 ///
 /// Starts the sandbox when it is stopped. The exit code is the command's own; 125 means that the engine failed,
 /// 126 that the command cannot be executed, 127 that it was not found.
+///
+/// With `-it`, ctrl-p followed by ctrl-q leaves the command running; what it prints from then on is in `sbx logs`.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "sbx exec [OPTIONS] SANDBOX COMMAND [ARG...]")]
 pub(crate) struct Args {
     /// Run in the background; `sbx logs` shows the output
     #[arg(short = 'd', long)]
     detach: bool,
-    /// Keys that leave a terminal session, such as ctrl-p,ctrl-q
+    /// Keys that leave a terminal session without ending its command [default: ctrl-p,ctrl-q]
     #[arg(long, value_name = "KEYS")]
     detach_keys: Option<String>,
     #[command(flatten)]
@@ -133,9 +135,10 @@ fn split(words: &[OsString]) -> Result<(&str, &[OsString]), Failure> {
 }
 
 fn streams(args: &Args) -> Result<Streams, Failure> {
-    let detach_keys = match &args.detach_keys {
-        Some(keys) => Some(DetachKeys::parse(keys)?),
-        None => None,
+    // Empty is docker's way to say the usual ones.
+    let detach_keys = match args.detach_keys.as_deref() {
+        None | Some("") => DetachKeys::usual(),
+        Some(keys) => DetachKeys::parse(keys)?,
     };
     if args.detach {
         return Ok(Streams::Log);
@@ -153,7 +156,10 @@ fn streams(args: &Args) -> Result<Streams, Failure> {
             Failure::new(Kind::BadRequest, "the input device is not a TTY").hint("leave out `-t`"),
         );
     }
-    Ok(Streams::Terminal { stdin, detach_keys })
+    Ok(Streams::Terminal {
+        stdin,
+        detach_keys: Some(detach_keys),
+    })
 }
 
 #[cfg(test)]

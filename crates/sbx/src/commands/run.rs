@@ -22,6 +22,9 @@ use crate::workspace;
 ///
 /// The sandbox is found again by `--name`, or else by agent and directory: the same command in the same place
 /// reconnects. PATH is the current directory when it is not given. Arguments after `--` go to the agent.
+///
+/// A sandbox stops by itself 30 seconds after its last command. `auto_stop_seconds` in the `settings.json` of the
+/// state directory changes that for all of them, `"off"` switches it off; `--detached` keeps this one up.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "sbx run [OPTIONS] [AGENT] [PATH...] [-- AGENT_ARGS...]",

@@ -4,7 +4,7 @@ use sbx_api::VERSION;
 use sbx_proto::plan::Mode;
 use serde::Serialize;
 
-use super::facts::{Cgroups, Daemon, Facts, StorageState};
+use super::facts::{Cgroups, Daemon, Facts, Settings, StorageState};
 
 /// Less free space than this is a failure, less than the second a warning.
 const DISK_FAIL: u64 = 100 << 20;
@@ -14,6 +14,8 @@ const KERNEL_MIN: (u32, u32) = (5, 12);
 /// Idmapped layers below an overlay, which root's sandboxes use.
 const KERNEL_ROOT: (u32, u32) = (5, 19);
 const IDS: u32 = 65_536;
+const TOGETHER: &str = "install `sbx`, `sandboxd` and `sbx-sudo` in one directory";
+const NO_STATE: &str = "there is no state directory";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -107,6 +109,8 @@ impl Check {
 pub(crate) fn check(facts: &Facts) -> Vec<Check> {
     vec![
         binary(facts),
+        daemon_binary(facts),
+        sudo_binary(facts),
         Check::new(
             Group::Installation,
             "Binary version",
@@ -132,6 +136,7 @@ pub(crate) fn check(facts: &Facts) -> Vec<Check> {
         nf_tables(facts),
         directories(facts),
         permissions(facts),
+        settings(facts),
         disk(facts),
         daemon(facts),
         version_match(facts),
@@ -149,6 +154,32 @@ fn binary(facts: &Facts) -> Check {
             "cannot tell where this program lies".to_owned(),
         ),
     }
+}
+
+fn daemon_binary(facts: &Facts) -> Check {
+    let check =
+        |status, message: String| Check::new(Group::Installation, "Daemon binary", status, message);
+    let daemon = &facts.companions.daemon;
+    let path = daemon.path.display();
+    if daemon.found {
+        return check(Status::Pass, path.to_string());
+    }
+    check(Status::Fail, format!("{path} is missing"))
+        .detail("without it no sandbox can be made")
+        .hint(TOGETHER)
+}
+
+fn sudo_binary(facts: &Facts) -> Check {
+    let check =
+        |status, message: String| Check::new(Group::Installation, "Sudo binary", status, message);
+    let sudo = &facts.companions.sudo;
+    let path = sudo.path.display();
+    if sudo.found {
+        return check(Status::Pass, path.to_string());
+    }
+    check(Status::Warn, format!("{path} is missing"))
+        .detail("without it there is no `sudo` inside")
+        .hint(TOGETHER)
 }
 
 fn kernel(facts: &Facts) -> Check {
@@ -374,7 +405,10 @@ fn directories(facts: &Facts) -> Check {
         Check::new(Group::Storage, "Storage directories", status, message)
     };
     let path = facts.storage.path.display();
-    match facts.storage.state {
+    match &facts.storage.state {
+        StorageState::Nowhere { message, hint } => {
+            check(Status::Fail, message.clone()).hint(hint.clone())
+        }
         StorageState::Missing {
             parent_writable: true,
         } => check(
@@ -385,6 +419,17 @@ fn directories(facts: &Facts) -> Check {
             parent_writable: false,
         } => check(Status::Fail, format!("{path} cannot be made"))
             .hint("set SBX_HOME to a directory that you can write to"),
+        StorageState::NotDirectory => check(Status::Fail, format!("{path} is not a directory"))
+            .hint("set SBX_HOME to a directory that you can write to"),
+        StorageState::Closed { reason } => {
+            check(Status::Fail, format!("{path} cannot be looked at"))
+                .detail(reason.clone())
+                .hint("set SBX_HOME to a directory that you can write to")
+        }
+        StorageState::OtherUser { owner } => {
+            check(Status::Fail, format!("{path} belongs to user {owner}"))
+                .hint("set SBX_HOME to a directory of your own")
+        }
         StorageState::Foreign => check(
             Status::Fail,
             format!("{path} was made by another product and is left alone"),
@@ -400,18 +445,31 @@ fn permissions(facts: &Facts) -> Check {
     };
     let path = facts.storage.path.display();
     match facts.storage.state {
-        StorageState::Missing { .. } | StorageState::Foreign => {
-            check(Status::Skip, "there is no state directory".to_owned())
-        }
-        StorageState::Ours { own: false, .. } => {
-            check(Status::Fail, format!("{path} belongs to another user"))
-                .hint("set SBX_HOME to a directory of your own")
-        }
-        StorageState::Ours { mode, .. } if mode & 0o077 != 0 => {
+        StorageState::Ours { mode } if mode & 0o777 != 0o700 => {
             check(Status::Fail, format!("{path} has mode {mode:o}"))
                 .hint(format!("chmod 700 '{path}'"))
         }
-        StorageState::Ours { mode, .. } => check(Status::Pass, format!("mode {mode:o}")),
+        StorageState::Ours { mode } => check(Status::Pass, format!("mode {mode:o}")),
+        StorageState::Nowhere { .. }
+        | StorageState::Missing { .. }
+        | StorageState::NotDirectory
+        | StorageState::Closed { .. }
+        | StorageState::OtherUser { .. }
+        | StorageState::Foreign => check(Status::Skip, NO_STATE.to_owned()),
+    }
+}
+
+fn settings(facts: &Facts) -> Check {
+    let check = |status, message: String| Check::new(Group::Storage, "Settings", status, message);
+    match &facts.settings {
+        Settings::Unread => check(Status::Skip, NO_STATE.to_owned()),
+        Settings::Valid => check(Status::Pass, "valid".to_owned()),
+        Settings::Broken { path, reason } => {
+            let path = path.display();
+            check(Status::Fail, format!("{path} cannot be used"))
+                .detail(reason.clone())
+                .hint(format!("correct '{path}', or remove it"))
+        }
     }
 }
 
@@ -435,6 +493,7 @@ fn disk(facts: &Facts) -> Check {
 fn daemon(facts: &Facts) -> Check {
     let check = |status, message: &str| Check::new(Group::Connection, "Daemon", status, message);
     match &facts.daemon {
+        Daemon::Unasked => check(Status::Skip, NO_STATE),
         Daemon::NotRunning => check(
             Status::Pass,
             "not running; the first command that needs it starts it",
@@ -450,7 +509,7 @@ fn version_match(facts: &Facts) -> Check {
     let check =
         |status, message: String| Check::new(Group::Connection, "Version match", status, message);
     match &facts.daemon {
-        Daemon::NotRunning | Daemon::Unreachable { .. } => {
+        Daemon::Unasked | Daemon::NotRunning | Daemon::Unreachable { .. } => {
             check(Status::Skip, "no daemon to compare with".to_owned())
         }
         Daemon::Running { version } if version == VERSION => {
@@ -471,6 +530,7 @@ fn socket(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new(Group::Connection, "Socket", status, message);
     let path = facts.socket.path.display();
     match (facts.socket.mode, facts.socket.own) {
+        _ if facts.daemon == Daemon::Unasked => check(Status::Skip, NO_STATE.to_owned()),
         (None, _) if facts.daemon == Daemon::NotRunning => {
             check(Status::Skip, "there is none without a daemon".to_owned())
         }

@@ -7,6 +7,7 @@ use sbx_proto::plan::Mode;
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
     pub(crate) executable: Option<PathBuf>,
+    pub(crate) companions: Companions,
     pub(crate) version: &'static str,
     /// What the engine picks here.
     pub(crate) mode: Mode,
@@ -14,6 +15,7 @@ pub(crate) struct Facts {
     pub(crate) daemon: Daemon,
     pub(crate) socket: Socket,
     pub(crate) storage: Storage,
+    pub(crate) settings: Settings,
     /// Bytes free where the state lies or will lie.
     pub(crate) disk_free: Option<u64>,
     pub(crate) kernel: String,
@@ -31,12 +33,33 @@ pub(crate) struct Facts {
     pub(crate) kvm: bool,
 }
 
+/// The programs that are installed beside this one: where each should be, and whether it is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Companions {
+    pub(crate) daemon: Companion,
+    pub(crate) sudo: Companion,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Companion {
+    pub(crate) path: PathBuf,
+    pub(crate) found: bool,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Daemon {
+    /// There is no state directory in which one of ours could serve.
+    Unasked,
     NotRunning,
-    Running { version: String },
-    OtherVersion { message: String },
-    Unreachable { message: String },
+    Running {
+        version: String,
+    },
+    OtherVersion {
+        message: String,
+    },
+    Unreachable {
+        message: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,15 +78,54 @@ pub(crate) struct Storage {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StorageState {
+    /// The environment does not say where it is: why, and what to do.
+    Nowhere {
+        message: String,
+        hint: String,
+    },
     /// Made by the first command that needs it; whether that can work.
     Missing {
         parent_writable: bool,
+    },
+    /// It is something else, or something else is where a directory above it should be.
+    NotDirectory,
+    /// It cannot be looked at.
+    Closed {
+        reason: String,
+    },
+    OtherUser {
+        owner: u32,
     },
     /// Exists, and another product made it.
     Foreign,
     Ours {
         mode: u32,
-        own: bool,
+    },
+}
+
+impl StorageState {
+    /// Whether there can be a daemon of ours, and settings.
+    pub(crate) fn is_usable(&self) -> bool {
+        match self {
+            Self::Missing { .. } | Self::Ours { .. } => true,
+            Self::Nowhere { .. }
+            | Self::NotDirectory
+            | Self::Closed { .. }
+            | Self::OtherUser { .. }
+            | Self::Foreign => false,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Settings {
+    /// There is no state directory to look into.
+    Unread,
+    Valid,
+    /// Why they cannot be used.
+    Broken {
+        path: PathBuf,
+        reason: String,
     },
 }
 

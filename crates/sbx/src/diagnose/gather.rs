@@ -1,40 +1,60 @@
 //! Gathers the facts: reads files below /proc, /sys and /etc, asks the daemon, and tries once whether the kernel
 //! lets us make a sandbox's namespaces. Starts no daemon and leaves nothing.
 
+use std::error::Error;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 use sbx_engine::error::chain;
+use sbx_engine::settings::ModeOverride;
 use sbx_engine::setup::Helper;
+use sbx_engine::statedir::SOCKET;
 use sbx_engine::{StateDir, ids};
 use sbx_proto::plan::Mode;
 
 use super::facts::{
-    Cgroups, Daemon, Facts, Socket, Storage, StorageState, Subordinate, UserNamespaces,
+    Cgroups, Companion, Companions, Daemon, Facts, Settings, Socket, Storage, StorageState,
+    Subordinate, UserNamespaces,
 };
+use crate::autostart;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use crate::reading;
 
-pub(crate) fn gather(context: &Context) -> Result<Facts, Failure> {
-    let state = context.state()?;
+/// Whatever cannot be found out is a fact too: this is the command that explains it.
+pub(crate) fn gather(context: &Context) -> Facts {
     let uid = rustix::process::geteuid();
     let user = user_name(context, uid.as_raw());
     let path = context.env.get("PATH").unwrap_or_default();
     let ids = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
-    let settings = state.settings()?;
-    let mode = ids::pick_mode(&ids, settings.mode);
-    Ok(Facts {
+    let state = context.state();
+    let storage = match &state {
+        Ok(state) => storage(state, uid.as_raw()),
+        Err(failure) => nowhere(failure),
+    };
+    let state = state.ok().filter(|_| storage.state.is_usable());
+    let (settings, wanted_mode) = match &state {
+        Some(state) => settings(state),
+        None => (Settings::Unread, None),
+    };
+    let mode = ids::pick_mode(&ids, wanted_mode);
+    Facts {
         executable: std::env::current_exe().ok(),
+        companions: companions(),
         version: sbx_api::VERSION,
         mode,
         trial: trial(&ids, mode),
-        daemon: daemon(context),
-        socket: socket(&state, uid.as_raw()),
-        storage: storage(&state, uid.as_raw()),
-        disk_free: disk_free(state.root()),
+        daemon: match state {
+            Some(_) => daemon(context),
+            None => Daemon::Unasked,
+        },
+        socket: socket(&storage.path, uid.as_raw()),
+        settings,
+        disk_free: disk_free(&storage),
+        storage,
         kernel: rustix::system::uname()
             .release()
             .to_string_lossy()
@@ -51,7 +71,19 @@ pub(crate) fn gather(context: &Context) -> Result<Facts, Failure> {
         proc_masks: proc_masks(),
         kvm: access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
         user,
-    })
+    }
+}
+
+fn companions() -> Companions {
+    let beside = |name| {
+        let path = autostart::beside(name);
+        let found = path.is_file();
+        Companion { path, found }
+    };
+    Companions {
+        daemon: beside(autostart::DAEMON_NAME),
+        sudo: beside("sbx-sudo"),
+    }
 }
 
 /// What files say may be wrong (a container's own filter, a security module): only a trial knows. It takes
@@ -77,8 +109,8 @@ fn daemon(context: &Context) -> Daemon {
     }
 }
 
-fn socket(state: &StateDir, uid: u32) -> Socket {
-    let path = state.socket();
+fn socket(state: &Path, uid: u32) -> Socket {
+    let path = state.join(SOCKET);
     let meta = fs::symlink_metadata(&path).ok();
     Socket {
         path,
@@ -87,25 +119,52 @@ fn socket(state: &StateDir, uid: u32) -> Socket {
     }
 }
 
+fn nowhere(failure: &Failure) -> Storage {
+    Storage {
+        path: PathBuf::new(),
+        state: StorageState::Nowhere {
+            message: failure.message.clone(),
+            hint: failure.hint.clone().unwrap_or_default(),
+        },
+    }
+}
+
 fn storage(state: &StateDir, uid: u32) -> Storage {
     let path = state.root().to_path_buf();
     let state = match fs::metadata(&path) {
-        Err(_) => StorageState::Missing {
-            parent_writable: access(existing_ancestor(&path), Access::WRITE_OK).is_ok(),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound => StorageState::Missing {
+                parent_writable: access(existing_ancestor(&path), Access::WRITE_OK).is_ok(),
+            },
+            ErrorKind::NotADirectory => StorageState::NotDirectory,
+            _ => StorageState::Closed {
+                reason: error.to_string(),
+            },
         },
-        Ok(meta) => {
-            let empty = fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none());
-            if state.is_claimed() || empty {
-                StorageState::Ours {
-                    mode: meta.mode() & 0o7777,
-                    own: meta.uid() == uid,
-                }
-            } else {
-                StorageState::Foreign
-            }
-        }
+        Ok(meta) if !meta.is_dir() => StorageState::NotDirectory,
+        Ok(meta) if meta.uid() != uid => StorageState::OtherUser { owner: meta.uid() },
+        Ok(meta) => match state.is_claimed() || state.is_unused().unwrap_or(true) {
+            true => StorageState::Ours {
+                mode: meta.mode() & 0o7777,
+            },
+            false => StorageState::Foreign,
+        },
     };
     Storage { path, state }
+}
+
+/// Whether they can be used, and the mode that they ask for.
+fn settings(state: &StateDir) -> (Settings, Option<ModeOverride>) {
+    match state.settings() {
+        Ok(settings) => (Settings::Valid, settings.mode),
+        Err(error) => {
+            let broken = Settings::Broken {
+                path: state.settings_file(),
+                reason: error.source().unwrap_or(&error).to_string(),
+            };
+            (broken, None)
+        }
+    }
 }
 
 fn existing_ancestor(path: &Path) -> &Path {
@@ -114,8 +173,11 @@ fn existing_ancestor(path: &Path) -> &Path {
         .unwrap_or(Path::new("/"))
 }
 
-fn disk_free(path: &Path) -> Option<u64> {
-    let stat = statvfs(existing_ancestor(path)).ok()?;
+fn disk_free(storage: &Storage) -> Option<u64> {
+    if matches!(storage.state, StorageState::Nowhere { .. }) {
+        return None;
+    }
+    let stat = statvfs(existing_ancestor(&storage.path)).ok()?;
     stat.f_bavail.checked_mul(stat.f_frsize)
 }
 

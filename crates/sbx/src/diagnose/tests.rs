@@ -6,13 +6,24 @@ use sbx_proto::plan::Mode;
 
 use super::checks::{Check, Status, check};
 use super::facts::{
-    Cgroups, Daemon, Facts, Socket, Storage, StorageState, Subordinate, UserNamespaces,
+    Cgroups, Companion, Companions, Daemon, Facts, Settings, Socket, Storage, StorageState,
+    Subordinate, UserNamespaces,
 };
 
 /// An ordinary user on a machine that has everything.
 fn healthy() -> Facts {
     Facts {
         executable: Some(PathBuf::from("/usr/bin/sbx")),
+        companions: Companions {
+            daemon: Companion {
+                path: PathBuf::from("/usr/bin/sandboxd"),
+                found: true,
+            },
+            sudo: Companion {
+                path: PathBuf::from("/usr/bin/sbx-sudo"),
+                found: true,
+            },
+        },
         version: sbx_api::VERSION,
         mode: Mode::Subordinate,
         user: "me".to_owned(),
@@ -26,11 +37,9 @@ fn healthy() -> Facts {
         },
         storage: Storage {
             path: PathBuf::from("/s"),
-            state: StorageState::Ours {
-                mode: 0o700,
-                own: true,
-            },
+            state: StorageState::Ours { mode: 0o700 },
         },
+        settings: Settings::Valid,
         disk_free: Some(20 << 30),
         kernel: "6.18.4-generic".to_owned(),
         user_namespaces: UserNamespaces {
@@ -194,23 +203,82 @@ fn state_and_daemon() {
         )
     );
     assert_eq!(only(|facts| facts.socket.mode = Some(0o666)).0, "Socket");
-    let open = StorageState::Ours {
-        mode: 0o755,
-        own: true,
-    };
-    assert_eq!(
-        only(|facts| facts.storage.state = open),
-        (
-            "Directory permissions",
-            Status::Fail,
-            "chmod 700 '/s'".to_owned()
-        )
-    );
-    let foreign = changed(|facts| facts.storage.state = StorageState::Foreign);
-    assert!(foreign.iter().any(|check| check.status == Status::Fail));
+    for mode in [0o755, 0o000] {
+        assert_eq!(
+            only(|facts| facts.storage.state = StorageState::Ours { mode }),
+            (
+                "Directory permissions",
+                Status::Fail,
+                "chmod 700 '/s'".to_owned()
+            )
+        );
+    }
     let idle = changed(|facts| {
         facts.daemon = Daemon::NotRunning;
         facts.socket.mode = None;
     });
     assert!(idle.iter().all(|check| check.status == Status::Skip));
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_used_is_the_one_failure() {
+    let nowhere = StorageState::Nowhere {
+        message: "HOME is not set".to_owned(),
+        hint: "set SBX_HOME=/some/directory".to_owned(),
+    };
+    let closed = StorageState::Closed {
+        reason: "Permission denied".to_owned(),
+    };
+    for (state, message) in [
+        (nowhere, "HOME is not set"),
+        (StorageState::NotDirectory, "/s is not a directory"),
+        (closed, "/s cannot be looked at"),
+        (
+            StorageState::OtherUser { owner: 1007 },
+            "/s belongs to user 1007",
+        ),
+        (
+            StorageState::Foreign,
+            "/s was made by another product and is left alone",
+        ),
+    ] {
+        assert!(!state.is_usable());
+        let checks = changed(|facts| {
+            facts.storage.state = state;
+            facts.settings = Settings::Unread;
+            facts.daemon = Daemon::Unasked;
+        });
+        let failed: Vec<_> = checks.iter().filter(|c| c.status == Status::Fail).collect();
+        assert_eq!(failed.len(), 1, "{checks:?}");
+        assert_eq!(
+            (failed[0].name, failed[0].message.as_str()),
+            ("Storage directories", message)
+        );
+        assert!(failed[0].hint.contains("SBX_HOME"), "{:?}", failed[0]);
+    }
+}
+
+#[test]
+fn settings_and_programs_that_are_missing() {
+    let broken = Settings::Broken {
+        path: PathBuf::from("/s/settings.json"),
+        reason: "key must be a string at line 1 column 2".to_owned(),
+    };
+    assert_eq!(
+        only(|facts| facts.settings = broken),
+        (
+            "Settings",
+            Status::Fail,
+            "correct '/s/settings.json', or remove it".to_owned()
+        )
+    );
+    let together = "install `sbx`, `sandboxd` and `sbx-sudo` in one directory".to_owned();
+    assert_eq!(
+        only(|facts| facts.companions.daemon.found = false),
+        ("Daemon binary", Status::Fail, together.clone())
+    );
+    assert_eq!(
+        only(|facts| facts.companions.sudo.found = false),
+        ("Sudo binary", Status::Warn, together)
+    );
 }

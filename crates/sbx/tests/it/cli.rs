@@ -11,6 +11,7 @@ mod fake;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -18,7 +19,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 15] = [
+    let tests: [(&str, fn()); 20] = [
         (
             "reading_without_a_daemon_creates_nothing",
             reading_without_a_daemon_creates_nothing,
@@ -29,20 +30,34 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("later_flags", later_flags),
         ("agents_and_paths", agents_and_paths),
         ("bad_env_files", bad_env_files),
+        (
+            "a_wrong_line_has_a_status_too",
+            a_wrong_line_has_a_status_too,
+        ),
         ("removal_is_never_silent", removal_is_never_silent),
         ("json_errors", json_errors),
         ("diagnose_has_its_shape", diagnose_has_its_shape),
+        (
+            "diagnose_explains_a_state_that_cannot_be_used",
+            diagnose_explains_a_state_that_cannot_be_used,
+        ),
+        ("a_daemon_that_is_missing", a_daemon_that_is_missing),
         ("completions", completions),
         ("manual_pages", manual_pages),
         (
             "foreign_directories_are_left_alone",
             foreign_directories_are_left_alone,
         ),
+        (
+            "unreachable_places_have_a_hint",
+            unreachable_places_have_a_hint,
+        ),
         ("a_reader_that_goes_away", a_reader_that_goes_away),
         (
             "daemon_commands_without_a_daemon",
             daemon_commands_without_a_daemon,
         ),
+        ("the_daemons_own_words", the_daemons_own_words),
     ];
     let own = tests.into_iter().map(|(name, test)| trial(name, test));
     own.chain(fake::TESTS.iter().map(|(name, test)| trial(name, *test)))
@@ -274,19 +289,25 @@ fn agents_and_paths() {
     home.fails(
         "create shell /no/such",
         1,
-        "error: workspace `/no/such` does not exist\n",
+        "error: workspace `/no/such` does not exist\nhint: mkdir -p /no/such\n",
     );
     home.fails(
         "create shell . /no/such:ro",
         1,
-        "error: workspace `/no/such` does not exist\n",
+        "error: workspace `/no/such` does not exist\nhint: mkdir -p /no/such\n",
     );
     home.fails(
         "create shell .:ro",
         1,
-        "error: primary workspace must be read/write (remove ':ro' or ':readonly')\n",
+        "error: primary workspace must be read/write (remove ':ro' or ':readonly')\n\
+         hint: put a writable directory first and the read-only one after it\n",
     );
-    assert_eq!(home.line("create --name a_b shell .").code, 1);
+    home.fails(
+        "create --name a_b shell .",
+        1,
+        "error: sandbox name `a_b` contains '_'; letters, digits, `.` and `-` are allowed (ASCII)\n\
+         hint: `a-b` would do\n",
+    );
     assert!(home.is_untouched());
 }
 
@@ -308,6 +329,29 @@ fn bad_env_files() {
         "error: cannot read environment file `missing`: No such file or directory (os error 2)\n",
     );
     assert!(!home.path().join(".docker").exists());
+}
+
+fn a_wrong_line_has_a_status_too() {
+    let home = Home::new();
+    let file = home.path().join("sf");
+    for line in [
+        "exec --status-file sf --bad box true",
+        "exec --status-file=sf",
+    ] {
+        write(&file, "stale\n");
+        assert_eq!(home.line(line).code, 2, "{line}");
+        let status = fs::read_to_string(&file).unwrap();
+        assert!(
+            status.starts_with(r#"{"by":"engine","code":2,"message":"#),
+            "{line}: {status}"
+        );
+    }
+    // Behind what is wrong it may be a word of the command.
+    write(&file, "kept\n");
+    assert_eq!(home.line("exec --bad box sh --status-file sf").code, 2);
+    assert_eq!(home.line("exec --status-file sf --help").code, 0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept\n");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
 }
 
 fn removal_is_never_silent() {
@@ -370,6 +414,102 @@ fn diagnose_has_its_shape() {
     );
 }
 
+fn diagnose_explains_a_state_that_cannot_be_used() {
+    let home = Home::new();
+    let file = home.path().join("file");
+    write(&file, "");
+    let broken = home.path().join("broken");
+    fs::create_dir(&broken).unwrap();
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o700)).unwrap();
+    write(&broken.join("settings.json"), "{bad");
+    let all = home.line("diagnose --json").out;
+    let count = |text: &str| text.matches("\"name\": ").count();
+    for (state, name, remedy) in [
+        (broken.as_path(), "Settings", "settings.json', or remove it"),
+        (&file, "Storage directories", "set SBX_HOME"),
+        (&file.join("below"), "Storage directories", "set SBX_HOME"),
+        (
+            Path::new("relative"),
+            "Storage directories",
+            "set SBX_HOME to an absolute path",
+        ),
+    ] {
+        let diagnose = |form: &str| {
+            let mut command = home.command(["diagnose", form]);
+            let output = command.env("SBX_HOME", state).output().unwrap();
+            assert_eq!(
+                (output.status.code(), output.stderr.as_slice()),
+                (Some(1), &b""[..]),
+                "{state:?}"
+            );
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let json = diagnose("--json");
+        assert_eq!(count(&json), count(&all), "{json}");
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let failed: Vec<_> = value["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|check| check["status"] == "fail" && check["name"] == name)
+            .collect();
+        assert_eq!(failed.len(), 1, "{json}");
+        assert!(
+            failed[0]["hint"].as_str().unwrap().contains(remedy),
+            "{json}"
+        );
+        let text = diagnose("--output=github-issue");
+        assert!(text.contains(&format!("| {name} | fail |")), "{text}");
+    }
+    // Looking has changed nothing.
+    assert_eq!(fs::read_dir(&broken).unwrap().count(), 1);
+}
+
+fn a_daemon_that_is_missing() {
+    let home = Home::new();
+    let alone = home.path().join("sbx");
+    fs::copy(env!("CARGO_BIN_EXE_sbx"), &alone).unwrap();
+    let sbx = |args: &[&str]| {
+        let output = Command::new(&alone)
+            .args(args)
+            .env_clear()
+            .env("HOME", home.path())
+            .env("PATH", "/usr/bin:/bin")
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let workspace = tempfile::tempdir().unwrap();
+    let path = workspace.path().to_str().unwrap();
+    for args in [
+        &["create", "--name", "box", "shell", path][..],
+        &["daemon", "start"],
+        &["daemon", "start", "-d"],
+        &["daemon", "restart"],
+    ] {
+        let (code, _, err) = sbx(args);
+        assert_eq!(code, Some(1), "{args:?}: {err}");
+        assert!(
+            err.contains("sandboxd` is missing\nhint: install "),
+            "{args:?}: {err}"
+        );
+    }
+    assert!(!home.path().join(".docker").exists());
+    let (code, out, _) = sbx(&["diagnose"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        out.contains("✗ Daemon binary: ") && out.contains("! Sudo binary: "),
+        "{out}"
+    );
+}
+
 fn manual_pages() {
     let home = Home::new();
     let all = home.line("man").out;
@@ -410,6 +550,25 @@ fn foreign_directories_are_left_alone() {
     assert_eq!(fs::read_dir(&state).unwrap().count(), 1);
 }
 
+fn unreachable_places_have_a_hint() {
+    let home = Home::new();
+    let file = home.path().join("file");
+    write(&file, "");
+    for line in ["ls", "daemon status", "daemon start -d", "exec box true"] {
+        let output = home
+            .command(line.split(' '))
+            .env("SBX_HOME", &file)
+            .output()
+            .unwrap();
+        assert_ne!(output.status.code(), Some(0));
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            err.contains("Not a directory") && err.contains("\nhint: set SBX_HOME to "),
+            "{line}: {err}"
+        );
+    }
+}
+
 fn a_reader_that_goes_away() {
     let home = Home::new();
     let (reader, writer) = std::io::pipe().unwrap();
@@ -446,6 +605,44 @@ fn daemon_commands_without_a_daemon() {
         1,
         "error: no sandboxd daemon is running\nhint: sbx daemon start -d\n",
     );
+    let said = home.line("daemon log-level --json");
+    let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
+    assert_eq!(
+        (said.code, &error["error"]["code"]),
+        (1, &"no_daemon".into())
+    );
+    assert_eq!(home.line("daemon log-level --json set all info").code, 2);
+    assert!(home.is_untouched());
+}
+
+fn the_daemons_own_words() {
+    let home = Home::new();
+    let sandboxd = |word: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
+            .arg(word)
+            .env_clear()
+            .env("HOME", home.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    for word in ["--help", "-h"] {
+        let (code, out, err) = sandboxd(word);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        assert!(out.contains("Usage: sandboxd"), "{out}");
+    }
+    let version = format!("sandboxd {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(sandboxd("--version"), (Some(0), version, String::new()));
+    for word in ["--bogus", "-d", "start"] {
+        let said = format!("error: unexpected argument `{word}`\nhint: sandboxd --help\n");
+        assert_eq!(sandboxd(word), (Some(2), String::new(), said));
+    }
     assert!(home.is_untouched());
 }
 

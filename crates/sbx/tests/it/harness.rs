@@ -196,7 +196,6 @@ impl World {
         if mode == Mode::Single {
             // An ordinary tester may have subordinate ids: do without them.
             world.make_dir(&world.state());
-            world.write(&world.state().join(".sbx-owner"), "sbx\n");
             world.write(
                 &world.state().join("settings.json"),
                 "{\"mode\": \"single\"}\n",
@@ -333,7 +332,6 @@ impl World {
             settings["mode"] = "single".into();
         } else {
             self.make_dir(&self.state());
-            self.write(&self.state().join(".sbx-owner"), "sbx\n");
         }
         self.write(&self.state().join("settings.json"), settings.to_string());
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::ModeTest;
-use crate::harness::{Mode, Ran, Sandbox, World, eventually};
+use crate::harness::{Mode, Ran, Sandbox, World, eventually, tester_is_root};
 
 pub const TESTS: &[ModeTest] = &[
     ("workspaces::extra_ones_are_there_too", extra),
@@ -15,6 +15,7 @@ pub const TESTS: &[ModeTest] = &[
     ("workspaces::a_path_of_a_thousand_characters", long_path),
     ("workspaces::links_that_leave_resolve_inside", links),
     ("workspaces::dangerous_places_are_refused", refused),
+    ("workspaces::closed_ones_are_refused", closed),
     (
         "workspaces::a_home_that_holds_the_state_is_refused",
         whole_home,
@@ -375,6 +376,56 @@ fn refused(world: &'static World) {
     );
     assert!(!world.names().contains(&bad));
     fs::remove_file(link).unwrap();
+}
+
+/// What the caller may not enter or read is of no use inside.
+fn closed(world: &'static World) {
+    let hint = world.run(["create", "shell", "/proc/sys"]).fails(1).err;
+    assert!(
+        hint.contains("hint: share a directory of your own"),
+        "{hint}"
+    );
+    let (fine, dir) = (world.workspace(), world.workspace());
+    let file = fine.join("file");
+    world.write(&file, "");
+    for path in [&dir, &file] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let name = world.name("closed");
+    let create =
+        |paths: &[&str]| world.run(["create", "--name", &name, "shell"].iter().chain(paths));
+    let file_ro = format!("{}:ro", text(&file));
+    let mut cases = vec![
+        (
+            vec![text(&dir)],
+            format!("enter workspace `{}`\nhint: chmod u+rwX '", text(&dir)),
+        ),
+        (
+            vec![text(&fine), text(&dir)],
+            "to enter workspace".to_owned(),
+        ),
+        (vec![text(&fine), &file_ro], "to read workspace".to_owned()),
+    ];
+    if tester_is_root() {
+        cases.push((
+            vec!["/root"],
+            "enter workspace `/root`\nhint: share a directory of your own".to_owned(),
+        ));
+    }
+    if world.mode == Mode::Root {
+        // To root nothing is closed.
+        create(&[text(&dir)]).ok();
+        world.run(["rm", "--force", &name]).ok();
+        return;
+    }
+    for (paths, reason) in cases {
+        let ran = create(&paths).fails(1);
+        assert!(ran.err.contains(&reason), "{paths:?}: {}", ran.err);
+        assert!(!world.names().contains(&name));
+    }
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    create(&[text(&dir)]).ok();
+    world.run(["rm", "--force", &name]).ok();
 }
 
 /// Where the state directory is by default.

@@ -1,10 +1,17 @@
 //! `sbx policy init`
 
+use jiff::Timestamp;
 use sbx_api::policy::PolicyInit;
+use sbx_engine::policybook::{PolicyBook, PolicyBookError};
+use sbx_policy::StoreError;
 
+use crate::autostart;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::Failure;
+
+/// What can be chosen.
+pub(crate) const PRESETS: [&str; 3] = ["allow-all", "balanced", "deny-all"];
 
 /// Choose what all sandboxes may reach to begin with
 ///
@@ -13,7 +20,7 @@ use crate::failure::Failure;
 /// once; `sbx policy reset` takes it back.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[arg(value_name = "PRESET", value_parser = ["allow-all", "balanced", "deny-all"])]
+    #[arg(value_name = "PRESET", value_parser = PRESETS)]
     preset: String,
 }
 
@@ -24,4 +31,32 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         "Global network policy initialized to \"{}\".\n",
         args.preset
     ))
+}
+
+/// The choice of `daemon start --policy`: made when none has been, and an error when it was another one. With a daemon
+/// (`running`) it is the daemon's to write it down.
+pub(crate) fn choose(context: &Context, preset: &str, running: bool) -> Result<(), Failure> {
+    let client = Client::new(context, Absent::Report)?;
+    let state = client.state();
+    let book = PolicyBook::new(state, context.env.default_proxy_config());
+    match book.load()? {
+        Some(file) if file.preset.as_str() == preset => return Ok(()),
+        Some(file) => {
+            let made = PolicyBookError::from(StoreError::AlreadyInitialized(file.preset));
+            return Err(made.into());
+        }
+        None => {}
+    }
+    let request = PolicyInit {
+        preset: preset.to_owned(),
+    };
+    if running {
+        return client.init_policy(&request);
+    }
+    autostart::program()?;
+    state.claim()?;
+    // None can start meanwhile and choose by itself.
+    let _no_daemon = state.lock_daemon()?;
+    book.init(preset, Timestamp::now())?;
+    Ok(())
 }

@@ -14,6 +14,7 @@ mod rm;
 mod suggest;
 
 pub(crate) use add::quoted;
+pub(crate) use init::{PRESETS, choose};
 
 use sbx_engine::SandboxName;
 use sbx_engine::policybook::{PolicyBook, PolicyBookError};

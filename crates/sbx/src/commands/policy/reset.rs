@@ -1,7 +1,7 @@
 //! `sbx policy reset`
 
 use crate::client::{Absent, Client};
-use crate::commands::daemon::wait_until_gone;
+use crate::commands::daemon;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 
@@ -23,9 +23,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     confirm(context, args)?;
     // Started if need be: sandboxes may run without a daemon.
     Client::new(context, Absent::Start)?.reset_policy()?;
-    let client = Client::new(context, Absent::Report)?;
-    client.shutdown(true)?;
-    wait_until_gone(&client)?;
+    daemon::end(&Client::new(context, Absent::Report)?)?;
     context.ui.note(
         "Network policy reset: all rules are removed, the sandboxes are stopped. \
          Choose again with: sbx policy init allow-all|balanced|deny-all",

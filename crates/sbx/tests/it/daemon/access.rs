@@ -94,6 +94,19 @@ fn other_user(world: &'static World) {
         let _ = stream.read_to_string(&mut answer);
         assert_eq!(answer, "");
         assert_eq!(world.daemon()["status"], "running");
+        // And is told by `sbx` whose it is, before anything is asked.
+        let told = format!(
+            "belongs to user {}, not to user 0\nhint: set SBX_HOME",
+            world.uid
+        );
+        for args in [&["ls"][..], &["stop", &sandbox.name], &["daemon", "stop"]] {
+            let mut command = std::process::Command::new(programs().join("sbx"));
+            command.args(args).env_clear().env("HOME", "/nonexistent");
+            command.env("SBX_HOME", world.state()).stdin(Stdio::null());
+            let ran = Ran::from(command.output().unwrap()).refused();
+            assert!(ran.err.contains(&told), "{args:?}: {}", ran.err);
+        }
+        assert_eq!(world.status(&sandbox.name), "running");
     }
 }
 

@@ -11,6 +11,7 @@ use crate::harness::{Ran, World, alive, children, eventually, kill, programs, te
 
 pub const TESTS: &[ModeTest] = &[
     ("daemon::status_and_log_level", status),
+    ("daemon::start_chooses_a_policy_once", start_policy),
     ("daemon::a_slow_create_blocks_nobody", slow_create),
     ("daemon::inherits_nothing", inherits_nothing),
 ];
@@ -47,6 +48,11 @@ fn status(world: &'static World) {
         .run(["daemon", "log-level", "set", "all", "warn"])
         .ok();
     assert_eq!(levels(), "general: warn\nproxy:   warn");
+    let json = world.run(["daemon", "log-level", "--json"]).ok();
+    assert_eq!(
+        serde_json::from_str::<Value>(&json).unwrap(),
+        json!({"general": "warn", "proxy": "warn"})
+    );
     world
         .run(["daemon", "log-level", "set", "general", "loud"])
         .fails(2);
@@ -65,6 +71,37 @@ fn status(world: &'static World) {
         version.contains(&format!("server: v{}", env!("CARGO_PKG_VERSION"))),
         "{version}"
     );
+}
+
+fn start_policy(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let start = |preset: &str| world.run(["daemon", "start", "-d", "--policy", preset]);
+    start("everything").fails(2);
+    assert!(
+        !world.state().join("vm").exists(),
+        "bad input made something"
+    );
+    start("deny-all").ok();
+    assert_eq!(world.daemon()["status"], "running");
+    let check = || world.run(["policy", "check", "network", "www.github.com:443"]);
+    check().fails(1);
+    // The same choice again is none; another one is refused, with or without a daemon.
+    start("deny-all").ok();
+    let refused = || {
+        let err = start("balanced").fails(1).err;
+        let told = "already initialized to `deny-all`\nhint: sbx policy reset";
+        assert!(err.contains(told), "{err}");
+    };
+    refused();
+    world.run(["daemon", "stop"]).ok();
+    refused();
+    assert_eq!(world.daemon()["status"], "stopped");
+    check().fails(1);
+    // A daemon that runs takes a choice that nobody has made.
+    world.run(["policy", "reset", "--force"]).ok();
+    world.run(["daemon", "start", "-d"]).ok();
+    start("allow-all").ok();
+    check().ok();
 }
 
 fn slow_create(world: &'static World) {

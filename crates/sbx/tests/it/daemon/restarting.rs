@@ -108,7 +108,8 @@ fn stop_and_restart(world: &'static World) {
     let client = sandbox.open_session();
     let (init, daemon) = (world.init_pid(&sandbox.name), world.daemon_pid());
     world.run(["daemon", "restart"]).ok();
-    assert_ne!(world.daemon_pid(), daemon);
+    assert!(!alive(daemon), "the old one is still there");
+    let daemon = world.daemon_pid();
     assert_eq!(world.init_pid(&sandbox.name), init);
     assert_eq!(world.inspect(&sandbox.name)["sessions"], 1);
     world.write(&sandbox.path("go"), "");
@@ -117,6 +118,7 @@ fn stop_and_restart(world: &'static World) {
     let stopped = world.run(["daemon", "stop"]).fails(0);
     assert_eq!(stopped.out, "");
     assert!(!alive(init), "init is still there");
+    assert!(!alive(daemon), "the daemon is still there");
     assert_eq!(world.daemon()["status"], "stopped");
     let shown = world.inspect(&sandbox.name);
     assert_eq!(

@@ -20,6 +20,7 @@ pub const TESTS: &[ModeTest] = &[
     ("exec::a_terminal_session_has_the_commands_code", code),
     ("exec::a_terminal_that_hangs_up", hangup),
     ("exec::detach_keys_leave_the_command", detach_keys),
+    ("exec::dockers_detach_keys_are_the_usual_ones", usual_keys),
     ("exec::no_terminal_is_dockers_error", no_terminal),
     ("exec::run_on_a_terminal_is_a_shell", run_is_a_shell),
 ];
@@ -339,6 +340,49 @@ fn detach_keys(world: &'static World) {
     eventually("the session ends", || {
         (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
     });
+}
+
+/// Ctrl-p, ctrl-q without being asked for; a single ctrl-p is the program's.
+fn usual_keys(world: &'static World) {
+    let sandbox = world.sandbox("usual");
+    let script = "stty raw -echo; echo ready; head -c 2 | od -An -tx1; echo then; head -c 1 | od -An -tx1; \
+                  echo waits; while [ ! -e go ]; do sleep 0.05; done; echo x > ended";
+    let session = self::script(&sandbox, script);
+    session.expect("ready");
+    session.type_in("\x10a");
+    session.expect("10 61");
+    session.expect("then");
+    // Nothing follows.
+    session.type_in("\x10");
+    session.expect("waits");
+    session.type_in("\x10\x11");
+    let (code, shown) = session.end();
+    assert_eq!(code, Some(0));
+    assert!(shown.contains(" 10\n"), "{shown:?}");
+    assert!(!sandbox.path("ended").exists());
+    world.write(&sandbox.path("go"), "");
+    eventually("the command goes on to its end", || {
+        sandbox.path("ended").exists().then_some(())
+    });
+    // Others can be chosen, and then these are not.
+    let session = Session::start(
+        world,
+        &[
+            "exec",
+            "-it",
+            "--detach-keys",
+            "ctrl-x",
+            &sandbox.name,
+            "sh",
+            "-c",
+            "stty raw -echo; echo ready; head -c 2 | od -An -tx1; sleep 600",
+        ],
+    );
+    session.expect("ready");
+    session.type_in("\x10\x11");
+    session.expect("10 11");
+    session.type_in("\x18");
+    assert_eq!(session.end().0, Some(0));
 }
 
 fn no_terminal(world: &'static World) {

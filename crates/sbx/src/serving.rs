@@ -1,0 +1,77 @@
+//! A daemon as a process, and its end: until then it may keep the file system of the state busy.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::client::Client;
+use crate::failure::{Failure, Kind};
+
+/// How long a daemon that was told to end may take for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) struct Serving {
+    pid: Pid,
+    process: OwnedFd,
+}
+
+impl Serving {
+    /// The one that serves now.
+    pub(crate) fn find(client: &Client<'_>) -> Result<Option<Self>, Failure> {
+        let stream = match client.connect() {
+            Err(failure) if failure.kind == Kind::NoDaemon => return Ok(None),
+            other => other?,
+        };
+        let pid = rustix::net::sockopt::socket_peercred(&stream)
+            .map_err(failed)?
+            .pid;
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => Ok(Some(Self { pid, process })),
+            Err(Errno::SRCH) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// For one that does not listen to us, such as one of another version. Sandboxes survive that.
+    pub(crate) fn terminate(&self) -> Result<(), Failure> {
+        match pidfd_send_signal(&self.process, Signal::TERM) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Until all of it is gone, threads that wait for a disk too.
+    pub(crate) fn wait(&self) -> Result<(), Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).ok();
+            let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, timeout.as_ref()) {
+                Ok(0) => return Err(self.still_there()),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    fn still_there(&self) -> Failure {
+        let pid = self.pid.as_raw_pid();
+        let seconds = PATIENCE.as_secs();
+        let message =
+            format!("sandboxd (pid {pid}) was told to stop and has not ended after {seconds} s");
+        Failure::new(Kind::Engine, message).hint(format!("kill -9 {pid}"))
+    }
+}
+
+fn failed(error: Errno) -> Failure {
+    Failure::new(
+        Kind::Engine,
+        format!("cannot follow the daemon to its end: {error}"),
+    )
+}
