@@ -26,7 +26,21 @@ pub enum IdsError {
     Exhausted,
     #[error("no subordinate ids in /etc/subuid and /etc/subgid")]
     NoSubordinateIds,
+    #[error("this root is only that of a user namespace, which has no ids for sandboxes")]
+    Confined,
 }
+
+impl IdsError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Exhausted | Self::NoSubordinateIds => "sbx diagnose",
+            Self::Confined => CONFINED_REMEDY,
+        }
+    }
+}
+
+/// What helps a root that is none.
+pub const CONFINED_REMEDY: &str = "run sbx outside of the user namespace (`unshare -r`, a rootless container), or in it as another user";
 
 /// A run of ids of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +61,9 @@ pub struct Facts {
     pub reserved: Vec<Span>,
     /// `newuidmap` and `newgidmap` are installed, and know the caller: they refuse a user without a name.
     pub map_tools: bool,
+    /// The caller is in a user namespace that lacks the ids which sandboxes of root get: its root is somebody
+    /// else outside.
+    pub confined: bool,
 }
 
 impl Facts {
@@ -74,6 +91,7 @@ impl Facts {
             subgid: spans(&subgid, mine),
             reserved,
             map_tools: user.is_some() && found("newuidmap") && found("newgidmap"),
+            confined: is_confined(),
         }
     }
 
@@ -108,6 +126,7 @@ pub fn maps(facts: &Facts, mode: Mode, used: &[u32]) -> Result<Ids, IdsError> {
         count,
     };
     let (uid, gid) = match mode {
+        Mode::Root if facts.confined => return Err(IdsError::Confined),
         Mode::Root => {
             let base = free_base(used, &facts.reserved)?;
             (vec![range(0, base, RANGE)], vec![range(0, base, RANGE)])
@@ -160,6 +179,26 @@ fn free_base(used: &[u32], reserved: &[Span]) -> Result<u32, IdsError> {
         .ok_or(IdsError::Exhausted)
 }
 
+/// [`Facts::confined`] of this process.
+pub fn is_confined() -> bool {
+    let lacking = |map| fs::read_to_string(map).is_ok_and(|text| lacks_ranges(&text));
+    lacking("/proc/self/uid_map") || lacking("/proc/self/gid_map")
+}
+
+/// Whether a user namespace with that map has no ids for sandboxes of root. A map that cannot be read, on a
+/// kernel without user namespaces, is not what is wrong.
+fn lacks_ranges(map: &str) -> bool {
+    let has_them = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let first: Option<u64> = fields.next().and_then(|first| first.parse().ok());
+        let count: Option<u64> = fields.nth(1).and_then(|count| count.parse().ok());
+        first.zip(count).is_some_and(|(first, count)| {
+            first <= u64::from(FIRST_BASE) && u64::from(LAST_BASE) <= first + count
+        })
+    };
+    !map.is_empty() && !map.lines().any(has_them)
+}
+
 fn spans(text: &str, mine: impl Fn(&str) -> bool) -> Vec<Span> {
     text.lines()
         .filter_map(|line| {
@@ -205,7 +244,29 @@ mod tests {
             subgid: vec![span],
             reserved: vec![span],
             map_tools: true,
+            confined: false,
         }
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_no_root() {
+        let machine = "         0          0 4294967295\n";
+        let unshared = "         0       1001          1\n";
+        let rootless = "         0       1001          1\n         1     100000      65536\n";
+        let roomy = "         0          1 2147483647\n";
+        let lacking = [machine, unshared, rootless, roomy, ""].map(lacks_ranges);
+        assert_eq!(lacking, [false, true, true, false, false]);
+        let root = Facts {
+            confined: true,
+            ..Facts::default()
+        };
+        let mode = pick_mode(&root, None);
+        assert_eq!(maps(&root, mode, &[]), Err(IdsError::Confined));
+        let user = Facts {
+            confined: true,
+            ..user(65_536)
+        };
+        assert!(maps(&user, pick_mode(&user, None), &[]).is_ok());
     }
 
     #[test]

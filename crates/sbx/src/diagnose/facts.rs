@@ -10,6 +10,8 @@ pub(crate) struct Facts {
     pub(crate) version: &'static str,
     /// What the engine picks here.
     pub(crate) mode: Mode,
+    /// The user namespace that this process is in lacks the ids that sandboxes of root get.
+    pub(crate) confined: bool,
     pub(crate) user: String,
     pub(crate) daemon: Daemon,
     pub(crate) socket: Socket,

@@ -30,6 +30,7 @@ pub(crate) fn gather(context: &Context) -> Result<Facts, Failure> {
         executable: std::env::current_exe().ok(),
         version: sbx_api::VERSION,
         mode,
+        confined: ids.confined,
         trial: trial(&ids, mode),
         daemon: daemon(context),
         socket: socket(&state, uid.as_raw()),

@@ -15,6 +15,7 @@ fn healthy() -> Facts {
         executable: Some(PathBuf::from("/usr/bin/sbx")),
         version: sbx_api::VERSION,
         mode: Mode::Subordinate,
+        confined: false,
         user: "me".to_owned(),
         daemon: Daemon::Running {
             version: sbx_api::VERSION.to_owned(),
@@ -76,6 +77,22 @@ fn only(change: impl FnOnce(&mut Facts)) -> (&'static str, Status, String) {
 #[test]
 fn a_healthy_machine_passes() {
     assert_eq!(changed(|_| {}), []);
+}
+
+#[test]
+fn root_of_a_user_namespace_is_told_so() {
+    let checks = changed(|facts| {
+        facts.mode = Mode::Root;
+        facts.confined = true;
+    });
+    let failed = |check: &&Check| check.status == Status::Fail;
+    let failed: Vec<_> = checks.iter().filter(failed).collect();
+    let [check] = failed.as_slice() else {
+        panic!("{failed:?}");
+    };
+    assert_eq!(check.name, "Privilege mode");
+    assert!(check.hint.contains("outside of the user namespace"));
+    assert_eq!(changed(|facts| facts.confined = true), []);
 }
 
 #[test]
