@@ -19,6 +19,8 @@ const FIRST_BASE: u32 = 0x2000_0000;
 const LAST_BASE: u32 = 0x7000_0000;
 /// What the subordinate map takes of each file: all ids inside but the agent's.
 const SUBORDINATE_NEEDED: u32 = RANGE - 1;
+/// Where `useradd` begins to hand out subordinate ids.
+const FIRST_SUBORDINATE: u32 = 100_000;
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum IdsError {
@@ -93,6 +95,14 @@ impl Facts {
             map_tools: user.is_some() && found("newuidmap") && found("newgidmap"),
             confined: is_confined(),
         }
+    }
+
+    /// The first and last of [`RANGE`] ids that could become the caller's: nobody has them as uids or gids.
+    pub fn free_subordinate(&self) -> Option<(u32, u32)> {
+        (FIRST_SUBORDINATE..FIRST_BASE)
+            .step_by(RANGE as usize)
+            .find(|first| !overlaps(*first, &self.reserved))
+            .map(|first| (first, first + RANGE - 1))
     }
 
     fn subordinate(&self) -> Option<(Span, Span)> {
@@ -170,13 +180,15 @@ fn around_agent(span: Span, caller: u32) -> Vec<IdRange> {
 fn free_base(used: &[u32], reserved: &[Span]) -> Result<u32, IdsError> {
     (FIRST_BASE..LAST_BASE)
         .step_by(RANGE as usize)
-        .find(|base| {
-            !used.contains(base)
-                && !reserved.iter().any(|span| {
-                    *base < span.first.saturating_add(span.count) && span.first < base + RANGE
-                })
-        })
+        .find(|base| !used.contains(base) && !overlaps(*base, reserved))
         .ok_or(IdsError::Exhausted)
+}
+
+/// Whether somebody has one of the [`RANGE`] ids from `first` on.
+fn overlaps(first: u32, reserved: &[Span]) -> bool {
+    reserved.iter().any(|span| {
+        first < span.first.saturating_add(span.count) && span.first < first.saturating_add(RANGE)
+    })
 }
 
 /// [`Facts::confined`] of this process.
@@ -337,6 +349,26 @@ mod tests {
             count: u32::MAX,
         }];
         assert_eq!(free_base(&[], &everything), Err(IdsError::Exhausted));
+    }
+
+    #[test]
+    fn the_range_of_a_remedy_is_nobodys() {
+        let free = |reserved: &[(u32, u32)]| {
+            let span = |(first, count): &(u32, u32)| Span {
+                first: *first,
+                count: *count,
+            };
+            let facts = Facts {
+                reserved: reserved.iter().map(span).collect(),
+                ..Facts::default()
+            };
+            facts.free_subordinate()
+        };
+        assert_eq!(free(&[]), Some((100_000, 165_535)));
+        assert_eq!(free(&[(165_536, 65_536)]), Some((100_000, 165_535)));
+        let taken = [(165_535, 1), (231_072, 65_536), (50_000, 50_000)];
+        assert_eq!(free(&taken), Some((165_536, 231_071)));
+        assert_eq!(free(&[(0, u32::MAX)]), None);
     }
 
     #[test]

@@ -285,14 +285,20 @@ fn subordinate(facts: &Facts) -> Check {
     }
     if ids.uids < IDS || ids.gids < IDS {
         let user = &facts.user;
+        let remedy = match ids.free {
+            Some((first, last)) => {
+                format!(
+                    "sudo usermod --add-subuids {first}-{last} --add-subgids {first}-{last} {user}"
+                )
+            }
+            None => format!("give `{user}` {IDS} ids in /etc/subuid and /etc/subgid"),
+        };
         return check(
             Status::Warn,
             format!("user `{user}` has no range of {IDS} in /etc/subuid and /etc/subgid"),
         )
         .detail(weaker)
-        .hint(format!(
-            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
-        ));
+        .hint(remedy);
     }
     check(
         Status::Pass,

@@ -101,4 +101,6 @@ pub(crate) struct Subordinate {
     /// The largest range of the user.
     pub(crate) uids: u32,
     pub(crate) gids: u32,
+    /// The first and last id of a range that nobody has.
+    pub(crate) free: Option<(u32, u32)>,
 }

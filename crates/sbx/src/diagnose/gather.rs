@@ -212,6 +212,7 @@ fn subordinate(ids: &ids::Facts) -> Subordinate {
         tools: ids.map_tools,
         uids: largest(&ids.subuid),
         gids: largest(&ids.subgid),
+        free: ids.free_subordinate(),
     }
 }
 

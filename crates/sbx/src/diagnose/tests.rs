@@ -49,6 +49,7 @@ fn healthy() -> Facts {
             tools: true,
             uids: 65_536,
             gids: 65_536,
+            free: Some((231_072, 296_607)),
         },
         trial: Ok(()),
         seccomp_actions: vec!["allow".to_owned(), "user_notif".to_owned()],
@@ -185,7 +186,7 @@ fn what_else_can_be_missing() {
     );
     assert_eq!(
         fail(|facts| facts.subordinate.gids = 0).2,
-        "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 me"
+        "sudo usermod --add-subuids 231072-296607 --add-subgids 231072-296607 me"
     );
     assert_eq!(
         fail(|facts| facts.disk_free = Some(1 << 20)).1,
