@@ -27,6 +27,24 @@ pub(super) fn profile(env: &BTreeMap<String, String>) -> String {
     text
 }
 
+/// A profile that puts directories of the home before PATH, changed to do so only where they are not in it.
+pub(super) fn path_once(text: &str) -> Option<String> {
+    let line = |line: &str| {
+        let dir = line
+            .trim()
+            .strip_prefix("PATH=\"")
+            .and_then(|rest| rest.strip_suffix(":$PATH\""))
+            .filter(|dir| dir.starts_with("$HOME/") && !dir.contains(['"', ':', '`', '(']));
+        match dir {
+            Some(dir) => format!(
+                "    case \":$PATH:\" in *\":{dir}:\"*) ;; *) PATH=\"{dir}:$PATH\" ;; esac\n"
+            ),
+            None => line.to_owned(),
+        }
+    };
+    Some(text.split_inclusive('\n').map(line).collect())
+}
+
 fn is_name(text: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.chars().all(word) && !text.starts_with(|c: char| c.is_ascii_digit())
@@ -67,6 +85,27 @@ pub(super) const NO_PACKAGES: &str = include_str!("no-packages.sh");
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_profile_adds_to_path_once() {
+        let debian = "# x\nif [ -d \"$HOME/bin\" ] ; then\n    PATH=\"$HOME/bin:$PATH\"\nfi\n";
+        let edited = path_once(debian).unwrap();
+        for (before, after) in [
+            ("/usr/bin:/bin", "/tmp/bin:/usr/bin:/bin"),
+            ("/x:/tmp/bin:/usr/bin:/bin", "/x:/tmp/bin:/usr/bin:/bin"),
+        ] {
+            let edited = edited.replace("-d \"$HOME/bin\"", "1");
+            let output = std::process::Command::new("/bin/sh")
+                .args(["-euc", &format!("{edited}echo \"$PATH\"")])
+                .env_clear()
+                .envs([("HOME", "/tmp"), ("PATH", before)])
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), after);
+        }
+        let other = "PATH=$PATH:/x\nexport PATH=\"$HOME/y:$PATH\"\nPATH=\"/z:$PATH\"\n";
+        assert_eq!(path_once(other).as_deref(), Some(other));
+    }
 
     #[test]
     fn a_fresh_login_shell_has_the_variables_and_runs_none_of_them() {

@@ -300,6 +300,22 @@ fn installed_programs(world: &'static World) {
         assert_eq!(login(&sandbox, "agent", "own").ok(), dir);
         bash(&sandbox, "agent", &format!("rm ~/{dir}/own")).ok();
     }
+    // Every place is on PATH once, and root's own one is on root's.
+    for user in ["agent", "root"] {
+        for path in [
+            bash(&sandbox, user, "echo $PATH").ok(),
+            login(&sandbox, user, "echo $PATH").ok(),
+        ] {
+            let mut places: Vec<_> = path.split(':').collect();
+            if user == "agent" {
+                assert!(!places.contains(&"/root/.local/bin"), "{path}");
+            }
+            let count = places.len();
+            places.sort_unstable();
+            places.dedup();
+            assert_eq!(places.len(), count, "{user}: {path}");
+        }
+    }
 }
 
 const CANARY: &str = "sbx-canary-7f3a";
