@@ -442,7 +442,7 @@ fn boot_files(dir: &SandboxDir) -> io::Result<BootFiles> {
     })
 }
 
-fn prepare_error(path: &Path, source: io::Error) -> EngineError {
+pub(crate) fn prepare_error(path: &Path, source: io::Error) -> EngineError {
     EngineError::Prepare {
         path: path.display().to_string(),
         source,

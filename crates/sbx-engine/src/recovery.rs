@@ -137,7 +137,7 @@ fn open_process(init: &InitProcess) -> Option<OwnedFd> {
 }
 
 /// Ends an init that nobody has use for, if there is one.
-fn silence(dir: &SandboxDir, record: &Record) {
+pub(crate) fn silence(dir: &SandboxDir, record: &Record) {
     if let Some(pidfd) = record.init.as_ref().and_then(open_process) {
         end(&pidfd);
     }
