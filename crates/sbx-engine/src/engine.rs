@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use jiff::Timestamp;
 use sbx_api::{CreateRequest, Sandbox, Started, Status};
@@ -93,10 +93,7 @@ impl Engine {
         let denied = parse_resources(&request.deny_network)?;
         let record = shared.draft(request)?;
         let name = record.name.clone();
-        let mut registry = lock(&shared.registry);
-        if registry.entries.contains_key(&name) || registry.damaged.contains_key(&name) {
-            return Err(EngineError::Exists(name));
-        }
+        let mut registry = shared.with_free_name(&name)?;
         let ids = shared.free_ids(&registry)?;
         let dir = shared.config.state.sandbox(&name);
         let entry = Arc::new(Entry::new(Record { ids, ..record }, dir));
@@ -238,6 +235,27 @@ impl Shared {
             };
         }
         registry.entries.get(&name).cloned().ok_or_else(not_found)
+    }
+
+    /// The registry, with nothing of that name in it. Who asks for a name that is being removed, perhaps by
+    /// the sweep of a create that a killed daemon did not finish, gets it when that is done.
+    fn with_free_name(&self, name: &SandboxName) -> Result<MutexGuard<'_, Registry>, EngineError> {
+        loop {
+            let registry = lock(&self.registry);
+            if registry.damaged.contains_key(name) {
+                return Err(EngineError::Exists(name.clone()));
+            }
+            let Some(entry) = registry.entries.get(name).cloned() else {
+                return Ok(registry);
+            };
+            drop(registry);
+            match entry.record().status {
+                Status::Removing => self.finish_removal(&entry)?,
+                Status::Creating | Status::Running | Status::Stopped => {
+                    return Err(EngineError::Exists(name.clone()));
+                }
+            }
+        }
     }
 
     fn still_there(&self, entry: &Entry) -> Result<(), EngineError> {

@@ -112,7 +112,8 @@ impl EngineError {
             Self::Exists(name) => Some(format!("sbx run --name {name}, or sbx rm {name}")),
             Self::Busy { name, .. } => Some(format!("sbx rm --force {name}")),
             Self::Damaged { name, .. } => Some(format!("sbx rm --force {name}")),
-            Self::Ids(_) | Self::Template(_) | Self::Unstoppable(_) => Some("sbx diagnose".into()),
+            Self::Ids(e) => Some(e.hint().to_owned()),
+            Self::Template(_) | Self::Unstoppable(_) => Some("sbx diagnose".into()),
             Self::Name(e) => Some(e.hint()),
             Self::Platform { host, .. } => {
                 Some(format!("leave it out, or say `--platform {host}`"))

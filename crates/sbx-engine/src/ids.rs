@@ -19,6 +19,8 @@ const FIRST_BASE: u32 = 0x2000_0000;
 const LAST_BASE: u32 = 0x7000_0000;
 /// What the subordinate map takes of each file: all ids inside but the agent's.
 const SUBORDINATE_NEEDED: u32 = RANGE - 1;
+/// Where `useradd` begins to hand out subordinate ids.
+const FIRST_SUBORDINATE: u32 = 100_000;
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum IdsError {
@@ -26,7 +28,21 @@ pub enum IdsError {
     Exhausted,
     #[error("no subordinate ids in /etc/subuid and /etc/subgid")]
     NoSubordinateIds,
+    #[error("this root is only that of a user namespace, which has no ids for sandboxes")]
+    Confined,
 }
+
+impl IdsError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Exhausted | Self::NoSubordinateIds => "sbx diagnose",
+            Self::Confined => CONFINED_REMEDY,
+        }
+    }
+}
+
+/// What helps a root that is none.
+pub const CONFINED_REMEDY: &str = "run sbx outside of the user namespace (`unshare -r`, a rootless container), or in it as another user";
 
 /// A run of ids of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +63,9 @@ pub struct Facts {
     pub reserved: Vec<Span>,
     /// `newuidmap` and `newgidmap` are installed, and know the caller: they refuse a user without a name.
     pub map_tools: bool,
+    /// The caller is in a user namespace that lacks the ids which sandboxes of root get: its root is somebody
+    /// else outside.
+    pub confined: bool,
 }
 
 impl Facts {
@@ -74,7 +93,16 @@ impl Facts {
             subgid: spans(&subgid, mine),
             reserved,
             map_tools: user.is_some() && found("newuidmap") && found("newgidmap"),
+            confined: is_confined(),
         }
+    }
+
+    /// The first and last of [`RANGE`] ids that could become the caller's: nobody has them as uids or gids.
+    pub fn free_subordinate(&self) -> Option<(u32, u32)> {
+        (FIRST_SUBORDINATE..FIRST_BASE)
+            .step_by(RANGE as usize)
+            .find(|first| !overlaps(*first, &self.reserved))
+            .map(|first| (first, first + RANGE - 1))
     }
 
     fn subordinate(&self) -> Option<(Span, Span)> {
@@ -108,6 +136,7 @@ pub fn maps(facts: &Facts, mode: Mode, used: &[u32]) -> Result<Ids, IdsError> {
         count,
     };
     let (uid, gid) = match mode {
+        Mode::Root if facts.confined => return Err(IdsError::Confined),
         Mode::Root => {
             let base = free_base(used, &facts.reserved)?;
             (vec![range(0, base, RANGE)], vec![range(0, base, RANGE)])
@@ -151,13 +180,35 @@ fn around_agent(span: Span, caller: u32) -> Vec<IdRange> {
 fn free_base(used: &[u32], reserved: &[Span]) -> Result<u32, IdsError> {
     (FIRST_BASE..LAST_BASE)
         .step_by(RANGE as usize)
-        .find(|base| {
-            !used.contains(base)
-                && !reserved.iter().any(|span| {
-                    *base < span.first.saturating_add(span.count) && span.first < base + RANGE
-                })
-        })
+        .find(|base| !used.contains(base) && !overlaps(*base, reserved))
         .ok_or(IdsError::Exhausted)
+}
+
+/// Whether somebody has one of the [`RANGE`] ids from `first` on.
+fn overlaps(first: u32, reserved: &[Span]) -> bool {
+    reserved.iter().any(|span| {
+        first < span.first.saturating_add(span.count) && span.first < first.saturating_add(RANGE)
+    })
+}
+
+/// [`Facts::confined`] of this process.
+pub fn is_confined() -> bool {
+    let lacking = |map| fs::read_to_string(map).is_ok_and(|text| lacks_ranges(&text));
+    lacking("/proc/self/uid_map") || lacking("/proc/self/gid_map")
+}
+
+/// Whether a user namespace with that map has no ids for sandboxes of root. A map that cannot be read, on a
+/// kernel without user namespaces, is not what is wrong.
+fn lacks_ranges(map: &str) -> bool {
+    let has_them = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let first: Option<u64> = fields.next().and_then(|first| first.parse().ok());
+        let count: Option<u64> = fields.nth(1).and_then(|count| count.parse().ok());
+        first.zip(count).is_some_and(|(first, count)| {
+            first <= u64::from(FIRST_BASE) && u64::from(LAST_BASE) <= first + count
+        })
+    };
+    !map.is_empty() && !map.lines().any(has_them)
 }
 
 fn spans(text: &str, mine: impl Fn(&str) -> bool) -> Vec<Span> {
@@ -205,7 +256,29 @@ mod tests {
             subgid: vec![span],
             reserved: vec![span],
             map_tools: true,
+            confined: false,
         }
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_no_root() {
+        let machine = "         0          0 4294967295\n";
+        let unshared = "         0       1001          1\n";
+        let rootless = "         0       1001          1\n         1     100000      65536\n";
+        let roomy = "         0          1 2147483647\n";
+        let lacking = [machine, unshared, rootless, roomy, ""].map(lacks_ranges);
+        assert_eq!(lacking, [false, true, true, false, false]);
+        let root = Facts {
+            confined: true,
+            ..Facts::default()
+        };
+        let mode = pick_mode(&root, None);
+        assert_eq!(maps(&root, mode, &[]), Err(IdsError::Confined));
+        let user = Facts {
+            confined: true,
+            ..user(65_536)
+        };
+        assert!(maps(&user, pick_mode(&user, None), &[]).is_ok());
     }
 
     #[test]
@@ -276,6 +349,26 @@ mod tests {
             count: u32::MAX,
         }];
         assert_eq!(free_base(&[], &everything), Err(IdsError::Exhausted));
+    }
+
+    #[test]
+    fn the_range_of_a_remedy_is_nobodys() {
+        let free = |reserved: &[(u32, u32)]| {
+            let span = |(first, count): &(u32, u32)| Span {
+                first: *first,
+                count: *count,
+            };
+            let facts = Facts {
+                reserved: reserved.iter().map(span).collect(),
+                ..Facts::default()
+            };
+            facts.free_subordinate()
+        };
+        assert_eq!(free(&[]), Some((100_000, 165_535)));
+        assert_eq!(free(&[(165_536, 65_536)]), Some((100_000, 165_535)));
+        let taken = [(165_535, 1), (231_072, 65_536), (50_000, 50_000)];
+        assert_eq!(free(&taken), Some((165_536, 231_071)));
+        assert_eq!(free(&[(0, u32::MAX)]), None);
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod plan;
 pub mod policybook;
 pub mod record;
 pub mod remove;
+pub mod reset;
 pub mod settings;
 pub mod setup;
 pub mod socket;

@@ -29,6 +29,7 @@ use crate::remove::remove_tree;
 use crate::setup::{BootFiles, Booted};
 use crate::socket::bind_unix;
 use crate::statedir::{EXEC_SOCKET, RECORD, SandboxDir, make_private_dirs, private};
+use crate::template::HostLayout;
 use crate::{limits, template, workspace};
 
 /// How long processes inside have between SIGTERM and SIGKILL.
@@ -79,7 +80,7 @@ impl Shared {
         } else {
             Sudo::Absent
         };
-        let place = prepare(&entry.dir, &record, sudo)?;
+        let place = prepare(&entry.dir, &record, &layout, sudo)?;
         let files = boot_files(&entry.dir).map_err(|e| prepare_error(entry.dir.path(), e))?;
         let authority = self.config.egress.authority(&record.id, &entry.dir);
         let plan = boot_plan(
@@ -374,7 +375,12 @@ fn wait_briefly(pidfd: &OwnedFd, limit: Duration) -> bool {
 }
 
 /// The directories and files that a plan refers to.
-fn prepare(dir: &SandboxDir, record: &Record, sudo: Sudo) -> Result<Place, EngineError> {
+fn prepare(
+    dir: &SandboxDir,
+    record: &Record,
+    layout: &HostLayout,
+    sudo: Sudo,
+) -> Result<Place, EngineError> {
     let layers = dir.layers();
     let made = || {
         make_private_dirs(&layers)?;
@@ -382,7 +388,7 @@ fn prepare(dir: &SandboxDir, record: &Record, sudo: Sudo) -> Result<Place, Engin
         let base = ids::base(&record.ids);
         chown(&layers, base, base)?;
         let mut files = Vec::new();
-        for (target, content) in template::etc_files(record.name.as_str()) {
+        for (target, content) in template::etc_files(record.name.as_str(), &layout.env) {
             let source = dir.path().join(target);
             write_shown(&source, content.as_bytes())?;
             files.push((source, Path::new("/").join(target)));
@@ -436,7 +442,7 @@ fn boot_files(dir: &SandboxDir) -> io::Result<BootFiles> {
     })
 }
 
-fn prepare_error(path: &Path, source: io::Error) -> EngineError {
+pub(crate) fn prepare_error(path: &Path, source: io::Error) -> EngineError {
     EngineError::Prepare {
         path: path.display().to_string(),
         source,

@@ -65,14 +65,23 @@ impl Shared {
                 entry.state().record.status = Status::Removing;
                 let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
                 spawn("sweep", move || {
-                    let _operation = entry.operate();
-                    silence(&entry.dir, &entry.record());
-                    if let Err(error) = shared.delete(&entry) {
+                    if let Err(error) = shared.finish_removal(&entry) {
                         tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot remove");
                     }
                 });
             }
         }
+    }
+
+    /// Waits for the removal that is under way, or does what is left of one that was interrupted.
+    pub(crate) fn finish_removal(&self, entry: &Entry) -> Result<(), EngineError> {
+        let _operation = entry.operate();
+        // Somebody else was first, and the name may be another sandbox's by now.
+        if entry.state().removed {
+            return Ok(());
+        }
+        silence(&entry.dir, &entry.record());
+        self.delete(entry)
     }
 
     fn reconcile_running(self: &Arc<Self>, entry: &Arc<Entry>, record: &Record) {
@@ -128,7 +137,7 @@ fn open_process(init: &InitProcess) -> Option<OwnedFd> {
 }
 
 /// Ends an init that nobody has use for, if there is one.
-fn silence(dir: &SandboxDir, record: &Record) {
+pub(crate) fn silence(dir: &SandboxDir, record: &Record) {
     if let Some(pidfd) = record.init.as_ref().and_then(open_process) {
         end(&pidfd);
     }

@@ -226,6 +226,30 @@ impl StateDir {
         self.root.join(SETTINGS)
     }
 
+    /// Everything in the directory that is ours, in the order in which it can be removed: what says that the rest
+    /// is ours goes last.
+    pub fn contents(&self) -> Result<Vec<PathBuf>, StateError> {
+        const OURS: &[&str] = &[
+            "vm",
+            "templates",
+            "log",
+            SOCKET,
+            "daemon.json",
+            "policy.json",
+            "proxy-config.json",
+            SETTINGS,
+            "sandboxd.log",
+        ];
+        let failed = |source| io_error(&self.root, source);
+        let mut names: Vec<_> = OURS.iter().map(|name| (*name).to_owned()).collect();
+        for entry in fs::read_dir(&self.root).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            names.extend(name.into_string().ok().filter(|name| is_temporary(name)));
+        }
+        names.extend([LOCK, MARKER].map(str::to_owned));
+        Ok(names.iter().map(|name| self.root.join(name)).collect())
+    }
+
     pub fn settings(&self) -> Result<Settings, StateError> {
         let path = self.settings_file();
         match fs::read(&path) {

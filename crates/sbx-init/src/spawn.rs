@@ -24,6 +24,8 @@ use crate::setup::Namespaces;
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
+/// Where `pip` puts programs that root installs where it cannot write `/usr`. Nobody else looks for them.
+const ROOTS_PROGRAMS: &[u8] = b"/root/.local/bin";
 
 /// What every command of a sandbox has in common.
 #[derive(Debug)]
@@ -241,6 +243,13 @@ fn environment(
             None => env.push((key, value)),
         }
     }
+    let asked = request.iter().any(|(key, _)| key.as_bytes() == b"PATH");
+    if account.credentials.uid == 0 && !asked {
+        let path = env.iter_mut().find(|(key, _)| key.as_bytes() == b"PATH");
+        if let Some((_, path)) = path {
+            path.0 = [ROOTS_PROGRAMS, b":", path.as_bytes()].concat();
+        }
+    }
     env
 }
 
@@ -303,6 +312,28 @@ mod tests {
     use sbx_sys::credentials::Credentials;
 
     use super::*;
+
+    #[test]
+    fn roots_own_programs_are_on_roots_path_alone() {
+        let pair = |key: &str, value: &str| (OsBytes::from(key), OsBytes::from(value));
+        let path = |uid, request: &[(OsBytes, OsBytes)]| {
+            let account = Account {
+                name: "x".into(),
+                home: "/".into(),
+                shell: "/bin/sh".into(),
+                credentials: Credentials {
+                    uid,
+                    gid: uid,
+                    groups: vec![],
+                },
+            };
+            let env = environment(&[pair("PATH", "/bin")], &account, request);
+            env.into_iter().next().unwrap()
+        };
+        assert_eq!(path(0, &[]), pair("PATH", "/root/.local/bin:/bin"));
+        assert_eq!(path(1000, &[]), pair("PATH", "/bin"));
+        assert_eq!(path(0, &[pair("PATH", "/p")]), pair("PATH", "/p"));
+    }
 
     #[test]
     fn a_request_is_stronger_than_the_user_and_the_user_than_the_sandbox() {

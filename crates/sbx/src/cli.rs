@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    completion, create, daemon, diagnose, exec, inspect, logs, ls, man, network, policy, rm, run,
-    stop, version,
+    completion, create, daemon, diagnose, exec, inspect, logs, ls, man, network, policy, reset, rm,
+    run, stop, version,
 };
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -53,6 +53,7 @@ pub(crate) enum Command {
     Stop(stop::Args),
     #[command(visible_aliases = ["remove", "delete"])]
     Rm(rm::Args),
+    Reset(reset::Args),
     Policy(policy::Args),
     #[command(hide = true)]
     Network(network::Args),
@@ -115,6 +116,7 @@ impl Cli {
                 | Command::Exec(_)
                 | Command::Stop(_)
                 | Command::Rm(_)
+                | Command::Reset(_)
                 | Command::Completion(_)
                 | Command::Man(_)
                 | Command::Other(_),
@@ -153,6 +155,7 @@ impl Cli {
             Command::Logs(args) => logs::run(context, args).map(done),
             Command::Stop(args) => stop::run(context, args).map(done),
             Command::Rm(args) => rm::run(context, args).map(done),
+            Command::Reset(args) => reset::run(context, args).map(done),
             Command::Diagnose(args) => diagnose::run(context, args).map(done),
             Command::Daemon(args) => daemon::run(context, args).map(done),
             Command::Version(args) => version::run(context, args).map(done),

@@ -100,7 +100,8 @@ struct Sharing {
 impl Sharing {
     fn of_this_process() -> Self {
         Self {
-            root: rustix::process::geteuid().is_root(),
+            // In a user namespace root may be anybody, also the one that programs inside run as.
+            root: rustix::process::geteuid().is_root() && !sbx_engine::ids::is_confined(),
         }
     }
 

@@ -15,12 +15,11 @@ const PLACES: &[(&str, Option<&str>)] = &[
     ("PYENV_ROOT", Some(".pyenv")),
     ("RUSTUP_HOME", Some(".rustup")),
 ];
-/// Where `pip`, `npm -g`, `cargo install` and `go install` put the agent's programs, and `pip` root's.
+/// Where `pip`, `npm -g`, `cargo install` and `go install` put the agent's programs.
 const OWN_BINS: &[&str] = &[
     "/home/agent/.local/bin",
     "/home/agent/.cargo/bin",
     "/home/agent/go/bin",
-    "/root/.local/bin",
 ];
 const OUR_BIN: &str = "/usr/local/sbin";
 const SYSTEM: &[&str] = &[
@@ -131,7 +130,7 @@ mod tests {
             "/usr/games".into(),
         ];
         let got = env(&caller, &path, &|place| place == Path::new("/r"));
-        let search = "/home/agent/.local/bin:/home/agent/.cargo/bin:/home/agent/go/bin:/root/.local/bin:/home/u/go/bin:/usr/local/sbin:/usr/bin:/usr/games:/usr/local/bin:/usr/sbin:/sbin:/bin";
+        let search = "/home/agent/.local/bin:/home/agent/.cargo/bin:/home/agent/go/bin:/home/u/go/bin:/usr/local/sbin:/usr/bin:/usr/games:/usr/local/bin:/usr/sbin:/sbin:/bin";
         let want = [
             ("BASH_ENV", "/etc/sandbox-persistent.sh"),
             ("GIT_CONFIG_COUNT", "2"),

@@ -1,5 +1,6 @@
 //! `/etc` of the template: an allow-list of what programs need, and our own files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -57,9 +58,13 @@ const RESOLV: &str = "# names are resolved by the sandbox engine\nnameserver 10.
 const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\ngshadow: files\nhosts: files dns\n\
     networks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\nnetgroup: files\n";
 
-/// Files of `/etc` that differ per sandbox: path relative to the root, and content. Mode 644, root's.
+/// Read by login shells.
+const PROFILE: &str = "etc/profile.d/zz-sbx-path.sh";
+
+/// Files of `/etc` that differ per sandbox: path relative to the root, and content. Mode 644, root's. `env` is
+/// that of [`super::HostLayout`].
 #[must_use]
-pub fn etc_files(name: &str) -> Vec<(&'static str, String)> {
+pub fn etc_files(name: &str, env: &BTreeMap<String, String>) -> Vec<(&'static str, String)> {
     vec![
         ("etc/hostname", format!("{name}\n")),
         (
@@ -69,6 +74,7 @@ pub fn etc_files(name: &str) -> Vec<(&'static str, String)> {
                  {HOST_V4}\thost.docker.internal\n"
             ),
         ),
+        (PROFILE, scripts::profile(env)),
     ]
 }
 
@@ -114,7 +120,7 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
         ("machine-id", ""),
         ("environment", ""),
         ("sandbox-persistent.sh", ""),
-        ("profile.d/zz-sbx-path.sh", scripts::PROFILE),
+        ("profile.d/zz-sbx-path.sh", ""),
     ];
     for (name, content) in files {
         write_file(&to.join(name), content, 0o644)?;

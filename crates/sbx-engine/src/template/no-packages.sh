@@ -14,7 +14,7 @@ for word; do
     -i | -r | -P | --install | --remove | --purge | --unpack | --configure | --triggers-only | \
     --add-architecture | --remove-architecture | --set-selections | --clear-selections | --update-avail)
     echo "${0##*/}: packages cannot be installed in this sandbox: it runs with one user id" >&2
-    echo "hint: give your user subordinate ids (usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER; needs newuidmap) and recreate the sandbox" >&2
+    echo "hint: give your user subordinate ids (on the host, 'sbx diagnose' says how) and recreate the sandbox" >&2
     exit 100
     ;;
   -*) ;;

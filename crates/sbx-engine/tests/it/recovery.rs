@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
-use sbx_api::{Caller, Sandbox, Status};
+use sbx_api::{Caller, CreateRequest, Sandbox, Status, WorkspaceRequest};
 use sbx_engine::egress::NoEgress;
 use sbx_engine::engine::Removal;
 use sbx_engine::ids::Facts;
 use sbx_engine::policybook::PolicyBook;
 use sbx_engine::record::{InitProcess, Record, TemplateRecord, VERSION};
 use sbx_engine::setup::Helper;
-use sbx_engine::{Config, Engine, SandboxName, StateDir};
+use sbx_engine::{Config, Engine, EngineError, SandboxName, StateDir};
 use sbx_proto::plan::{IdRange, Ids, Mode};
 
 use crate::fake_init::{FakeInit, Manner};
@@ -116,6 +116,39 @@ fn interrupted_creates_and_removes_are_finished() {
     }
     let left: Vec<_> = world.state.names().unwrap();
     assert_eq!(left, [SandboxName::parse("stopped").unwrap()]);
+}
+
+#[test]
+fn a_name_that_is_being_swept_can_be_taken() {
+    let world = World::new();
+    let workspace = tempfile::tempdir().unwrap();
+    let templates = world.state.templates();
+    std::fs::remove_dir(&templates).unwrap();
+    std::fs::File::create(&templates).unwrap();
+    for round in 0..5 {
+        let name = format!("half-made-{round}");
+        let dir = world.record(&name, |record| record.status = Status::Creating);
+        for n in 0..500 {
+            std::fs::create_dir_all(dir.join(format!("layers/root/upper/{n}"))).unwrap();
+        }
+        let engine = world.recover();
+        let request = CreateRequest {
+            name: Some(name.clone()),
+            agent: "shell".into(),
+            workspaces: vec![WorkspaceRequest {
+                path: workspace.path().to_str().unwrap().to_owned(),
+                readonly: false,
+            }],
+            env: BTreeMap::new(),
+            caller: Caller::default(),
+            platform: None,
+            deny_network: Vec::new(),
+        };
+        // It fails later, before a setup helper is needed: this program is none.
+        let error = engine.create(request).unwrap_err();
+        assert!(matches!(error, EngineError::Template(_)), "{error}");
+        assert_eq!(world.state.names().unwrap(), []);
+    }
 }
 
 #[test]

@@ -263,7 +263,10 @@ impl Init<'_> {
         };
         if let Some(Failure { kind, message }) = command.failed {
             if command.detached {
-                self.log.write(command.id, "err", message.as_bytes());
+                let line = format!("{message}\n");
+                self.log.write(command.id, "err", line.as_bytes());
+                let code = kind.code().to_string();
+                self.log.write(command.id, "exit", code.as_bytes());
             }
             if let Some(peer) = command.peer {
                 self.reply(peer, &Reply::Failed { kind, message });

@@ -43,24 +43,19 @@ fn complain(message: &str) {
     let _ = writeln!(std::io::stderr(), "sudo: {message}");
 }
 
-fn parse(args: impl Iterator<Item = OsString>) -> Result<Invocation, String> {
+fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Invocation, String> {
     let mut invocation = Invocation::default();
-    let mut args = args.peekable();
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--") => {
                 invocation.command = args.collect();
                 break;
             }
-            Some("-u" | "--user") => invocation.user = Some(value(args.next(), "-u")?),
-            Some("-g" | "--group" | "-p" | "--prompt" | "-C" | "-h" | "--host") => {
-                return Err(format!("`{}` is not offered in a sandbox", arg.display()));
+            Some("--user") => invocation.user = Some(value(args.next(), "--user")?),
+            Some(text) if text.starts_with("--") => long_option(&mut invocation, text)?,
+            Some(text) if text.starts_with('-') && text.len() > 1 => {
+                short_options(&mut invocation, text, &mut args)?;
             }
-            Some(text) if text.starts_with("--user=") => {
-                invocation.user = text.split_once('=').map(|(_, user)| user.to_owned());
-            }
-            Some(text) if text.starts_with("--preserve-env") => invocation.keep_env = true,
-            Some(text) if text.starts_with('-') && text.len() > 1 => option(&mut invocation, text)?,
             _ => match split_assignment(&arg) {
                 Some(pair) => invocation.assignments.push(pair),
                 None => {
@@ -79,17 +74,36 @@ fn value(arg: Option<OsString>, option: &str) -> Result<String, String> {
         .ok_or_else(|| format!("`{option}` needs a value"))
 }
 
-fn option(invocation: &mut Invocation, text: &str) -> Result<(), String> {
-    let letters = match text {
-        "--non-interactive" => "n",
-        "--login" => "i",
-        "--shell" => "s",
-        "--set-home" => "H",
-        "--validate" | "--reset-timestamp" | "--remove-timestamp" | "--list" => "v",
-        long if long.starts_with("--") => return Err(format!("unknown option `{long}`")),
-        short => short.get(1..).unwrap_or_default(),
+fn long_option(invocation: &mut Invocation, text: &str) -> Result<(), String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (text, None),
     };
-    for letter in letters.chars() {
+    match (name, value) {
+        ("--user", Some(user)) => invocation.user = Some(user.to_owned()),
+        ("--preserve-env", _) => invocation.keep_env = true,
+        ("--set-home", None) => invocation.set_home = true,
+        ("--login", None) => invocation.login = true,
+        ("--shell", None) => invocation.shell = true,
+        ("--non-interactive", None) => {}
+        ("--validate" | "--reset-timestamp" | "--remove-timestamp" | "--list", None) => {
+            invocation.nothing = true;
+        }
+        ("--group" | "--prompt" | "--host", _) => return Err(not_offered(name)),
+        _ => return Err(format!("unknown option `{text}`")),
+    }
+    Ok(())
+}
+
+/// Several in one word: `-nE`. One that takes a value is the last of them, and the rest of the word is its
+/// value, or the next word where there is no rest: `-iu agent`, `-uroot`.
+fn short_options(
+    invocation: &mut Invocation,
+    text: &str,
+    args: &mut impl Iterator<Item = OsString>,
+) -> Result<(), String> {
+    let mut letters = text.trim_start_matches('-').chars();
+    while let Some(letter) = letters.next() {
         match letter {
             'n' | 'S' | 'A' | 'b' | 'P' => {}
             'E' => invocation.keep_env = true,
@@ -97,10 +111,24 @@ fn option(invocation: &mut Invocation, text: &str) -> Result<(), String> {
             'i' => invocation.login = true,
             's' => invocation.shell = true,
             'k' | 'K' | 'v' | 'l' => invocation.nothing = true,
+            'u' => {
+                let rest = letters.as_str();
+                invocation.user = Some(if rest.is_empty() {
+                    value(args.next(), "-u")?
+                } else {
+                    rest.to_owned()
+                });
+                return Ok(());
+            }
+            'g' | 'p' | 'C' | 'h' => return Err(not_offered(&format!("-{letter}"))),
             other => return Err(format!("unknown option `-{other}`")),
         }
     }
     Ok(())
+}
+
+fn not_offered(option: &str) -> String {
+    format!("`{option}` is not offered in a sandbox")
 }
 
 /// `NAME=value` before the command.
@@ -262,7 +290,25 @@ mod tests {
         assert!(parsed(&["-i"]).unwrap().login);
         assert_eq!(parsed(&["--", "-x"]).unwrap().command, ["-x"]);
         assert!(parsed(&["-Z", "true"]).is_err());
-        assert!(parsed(&["-u"]).is_err());
+    }
+
+    #[test]
+    fn options_in_one_word() {
+        let login = |user: &str| Invocation {
+            user: Some(user.into()),
+            login: true,
+            command: vec!["id".into()],
+            ..Invocation::default()
+        };
+        assert_eq!(parsed(&["-iu", "agent", "id"]), Ok(login("agent")));
+        assert_eq!(parsed(&["-niuroot", "id"]), Ok(login("root")));
+        // What follows `-u` is its value, whatever it looks like.
+        assert_eq!(parsed(&["-iun", "id"]), Ok(login("n")));
+        assert_eq!(parsed(&["--login", "--user=www", "id"]), Ok(login("www")));
+        assert_eq!(parsed(&["-nu", "www", "-i", "id"]), Ok(login("www")));
+        for wrong in ["-u", "-iu", "--user", "-ng", "-ig", "--group=x", "-nZ"] {
+            assert!(parsed(&[wrong]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod network;
 pub(crate) mod policy;
+pub(crate) mod reset;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod stop;

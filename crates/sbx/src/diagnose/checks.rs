@@ -1,6 +1,7 @@
 //! Facts in, checks out: what each fact means for sandboxes and what to do about it. No I/O.
 
 use sbx_api::VERSION;
+use sbx_engine::ids::CONFINED_REMEDY;
 use sbx_proto::plan::Mode;
 use serde::Serialize;
 
@@ -234,11 +235,19 @@ fn trial(facts: &Facts) -> Check {
         ),
         Err(reason) => check(Status::Fail, "a sandbox cannot be made here")
             .detail(reason.clone())
-            .hint("see the failed checks below; in a container, start it with user namespaces allowed (for docker: --security-opt seccomp=unconfined --security-opt systempaths=unconfined)"),
+            .hint("see the other failed checks; in a container, start it with user namespaces allowed (for docker: --security-opt seccomp=unconfined --security-opt systempaths=unconfined)"),
     }
 }
 
 fn mode(facts: &Facts) -> Check {
+    let check =
+        |status, message: String| Check::new(Group::Platform, "Privilege mode", status, message);
+    if facts.mode == Mode::Root && facts.confined {
+        let message = "root of a user namespace, which has no ids for sandboxes";
+        return check(Status::Fail, message.to_owned())
+            .detail("/proc/self/uid_map: this root is another user outside")
+            .hint(CONFINED_REMEDY);
+    }
     let (mode, gives) = match facts.mode {
         Mode::Root => (
             "root",
@@ -253,12 +262,7 @@ fn mode(facts: &Facts) -> Check {
             "one id only: `-u root` is root by name, package installation is not offered",
         ),
     };
-    Check::new(
-        Group::Platform,
-        "Privilege mode",
-        Status::Pass,
-        format!("{mode}: {gives}"),
-    )
+    check(Status::Pass, format!("{mode}: {gives}"))
 }
 
 fn user_namespaces(facts: &Facts) -> Check {
@@ -312,14 +316,20 @@ fn subordinate(facts: &Facts) -> Check {
     }
     if ids.uids < IDS || ids.gids < IDS {
         let user = &facts.user;
+        let remedy = match ids.free {
+            Some((first, last)) => {
+                format!(
+                    "sudo usermod --add-subuids {first}-{last} --add-subgids {first}-{last} {user}"
+                )
+            }
+            None => format!("give `{user}` {IDS} ids in /etc/subuid and /etc/subgid"),
+        };
         return check(
             Status::Warn,
             format!("user `{user}` has no range of {IDS} in /etc/subuid and /etc/subgid"),
         )
         .detail(weaker)
-        .hint(format!(
-            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
-        ));
+        .hint(remedy);
     }
     check(
         Status::Pass,

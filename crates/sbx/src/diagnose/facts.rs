@@ -11,6 +11,8 @@ pub(crate) struct Facts {
     pub(crate) version: &'static str,
     /// What the engine picks here.
     pub(crate) mode: Mode,
+    /// The user namespace that this process is in lacks the ids that sandboxes of root get.
+    pub(crate) confined: bool,
     pub(crate) user: String,
     pub(crate) daemon: Daemon,
     pub(crate) socket: Socket,
@@ -161,4 +163,6 @@ pub(crate) struct Subordinate {
     /// The largest range of the user.
     pub(crate) uids: u32,
     pub(crate) gids: u32,
+    /// The first and last id of a range that nobody has.
+    pub(crate) free: Option<(u32, u32)>,
 }

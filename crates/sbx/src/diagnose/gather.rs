@@ -46,6 +46,7 @@ pub(crate) fn gather(context: &Context) -> Facts {
         companions: companions(),
         version: sbx_api::VERSION,
         mode,
+        confined: ids.confined,
         trial: trial(&ids, mode),
         daemon: match state {
             Some(_) => daemon(context),
@@ -273,6 +274,7 @@ fn subordinate(ids: &ids::Facts) -> Subordinate {
         tools: ids.map_tools,
         uids: largest(&ids.subuid),
         gids: largest(&ids.subgid),
+        free: ids.free_subordinate(),
     }
 }
 

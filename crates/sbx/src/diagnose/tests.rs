@@ -26,6 +26,7 @@ fn healthy() -> Facts {
         },
         version: sbx_api::VERSION,
         mode: Mode::Subordinate,
+        confined: false,
         user: "me".to_owned(),
         daemon: Daemon::Running {
             version: sbx_api::VERSION.to_owned(),
@@ -57,6 +58,7 @@ fn healthy() -> Facts {
             tools: true,
             uids: 65_536,
             gids: 65_536,
+            free: Some((231_072, 296_607)),
         },
         trial: Ok(()),
         seccomp_actions: vec!["allow".to_owned(), "user_notif".to_owned()],
@@ -85,6 +87,22 @@ fn only(change: impl FnOnce(&mut Facts)) -> (&'static str, Status, String) {
 #[test]
 fn a_healthy_machine_passes() {
     assert_eq!(changed(|_| {}), []);
+}
+
+#[test]
+fn root_of_a_user_namespace_is_told_so() {
+    let checks = changed(|facts| {
+        facts.mode = Mode::Root;
+        facts.confined = true;
+    });
+    let failed = |check: &&Check| check.status == Status::Fail;
+    let failed: Vec<_> = checks.iter().filter(failed).collect();
+    let [check] = failed.as_slice() else {
+        panic!("{failed:?}");
+    };
+    assert_eq!(check.name, "Privilege mode");
+    assert!(check.hint.contains("outside of the user namespace"));
+    assert_eq!(changed(|facts| facts.confined = true), []);
 }
 
 #[test]
@@ -177,7 +195,7 @@ fn what_else_can_be_missing() {
     );
     assert_eq!(
         fail(|facts| facts.subordinate.gids = 0).2,
-        "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 me"
+        "sudo usermod --add-subuids 231072-296607 --add-subgids 231072-296607 me"
     );
     assert_eq!(
         fail(|facts| facts.disk_free = Some(1 << 20)).1,

@@ -512,6 +512,23 @@ fn detached(world: &'static World) {
     sandbox
         .exec_with(&["-d", "-w", "/no/such"], ["true"])
         .fails(125);
+    // The log has a line for each, and says how each ended.
+    let json = world.run(["logs", "--json", &sandbox.name]).ok();
+    let records = json
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let exits: Vec<_> = records
+        .filter(|record| record["s"] == "exit")
+        .map(|record| record["d"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(exits, ["5", "127", "125"]);
+    let said = logs().err;
+    let said: Vec<_> = said.lines().collect();
+    assert!(
+        matches!(said.as_slice(), ["to-stderr", one, other]
+            if one.contains("no-such-program") && other.contains("/no/such")),
+        "{said:?}"
+    );
     // Survives a stop.
     world.run(["stop", &sandbox.name]).ok();
     assert_eq!(logs().out, "to-stdout\nlater\n");

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 
 use crate::ModeTest;
 use crate::exec::pty::Session;
-use crate::harness::{Sandbox, World, children, eventually, eventually_or, tester_is_root};
+use crate::harness::{Mode, Sandbox, World, children, eventually, eventually_or, tester_is_root};
 
 pub const TESTS: &[ModeTest] = &[
     ("leaks::create_exec_stop_rm", whole_life),
     ("leaks::rm_all_force_while_everything_runs", rm_all),
     ("leaks::creates_that_fail", failed_creates),
+    ("leaks::creates_that_fail_late", failed_late),
     ("leaks::an_init_that_dies", dead_init),
     ("leaks::after_the_daemon_nothing_runs", after_the_daemon),
 ];
@@ -312,6 +313,35 @@ fn failed_creates(world: &'static World) {
     // And a success after that is as clean.
     create(&["shell", path]).ok();
     world.run(["rm", "--force", "broken"]).ok();
+    same_again(&world, &before);
+}
+
+/// The namespaces are there, and so are the overlays: then a directory is in the way of `/etc/hostname`.
+fn failed_late(world: &'static World) {
+    if world.mode == Mode::Subordinate && !tester_is_root() {
+        return; // The template is not the tester's to spoil.
+    }
+    let world = settled(world);
+    let before = rest(&world);
+    let dir = world.workspace();
+    let template = fs::read_dir(world.state().join("templates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.join("root/etc/hostname").is_file())
+        .unwrap();
+    let (place, aside) = (template.join("root/etc/hostname"), template.join("aside"));
+    fs::rename(&place, &aside).unwrap();
+    fs::create_dir_all(place.join("full")).unwrap();
+    for _ in 0..3 {
+        let error = world.create("late", &dir).refused().err;
+        assert!(error.contains("make the file `/etc/hostname`"), "{error}");
+        world.assert_no_sandboxes();
+    }
+    fs::remove_dir_all(&place).unwrap();
+    fs::rename(&aside, &place).unwrap();
+    same_again(&world, &before);
+    world.create("late", &dir).ok();
+    world.run(["rm", "--force", "late"]).ok();
     same_again(&world, &before);
 }
 

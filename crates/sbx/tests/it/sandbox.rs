@@ -32,5 +32,7 @@ fn agent_and_root(world: &'static World) {
     assert_eq!(sandbox.root_sh("id -un; id -u").ok(), "root\n0");
     if world.mode != Mode::Single {
         assert_eq!(sandbox.sh("sudo -n id -u").ok(), "0");
+        assert_eq!(sandbox.sh("sudo -nuagent id -un").ok(), "agent");
+        assert_eq!(sandbox.sh("sudo -iu agent id -un").ok(), "agent");
     }
 }

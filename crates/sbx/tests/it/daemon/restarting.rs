@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -12,6 +13,7 @@ use crate::harness::{Ran, World, alive, eventually, kill, programs};
 pub const TESTS: &[ModeTest] = &[
     ("daemon::killed_and_its_commands_go_on", killed),
     ("daemon::killed_again_and_again", killed_often),
+    ("daemon::killed_during_creates", killed_creating),
     ("daemon::a_second_one_is_refused", second),
     (
         "daemon::stop_stops_sandboxes_and_restart_does_not",
@@ -87,6 +89,27 @@ fn killed_often(world: &'static World) {
     sandbox.kill_init();
     assert_eq!(world.inspect(&sandbox.name)["stop_reason"], "crashed");
     assert_eq!(sandbox.exec(["echo", "and again"]).ok(), "and again");
+}
+
+fn killed_creating(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let dir = world.workspace();
+    drop(world.sandbox("warm-up"));
+    for round in 0..8 {
+        let first = world.begin_create("half", &dir);
+        std::thread::sleep(Duration::from_millis(5 * round));
+        assert!(kill(world.daemon_pid(), Signal::KILL));
+        drop(first.wait_with_output());
+        // The next daemon sweeps what was half made, and the name is free for whoever asks. Only one that was made
+        // completely is in the way, and then it works.
+        let second = world.create("half", &dir);
+        if second.code != 0 {
+            assert!(second.err.contains("exists already"), "{}", second.err);
+        }
+        assert_eq!(world.run(["exec", "half", "echo", "whole"]).ok(), "whole");
+        world.run(["rm", "--force", "half"]).ok();
+    }
+    world.assert_no_sandboxes();
 }
 
 fn second(world: &'static World) {

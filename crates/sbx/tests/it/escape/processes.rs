@@ -82,6 +82,8 @@ fn host_processes(world: &'static World) {
             ("kill_9", gone),
             ("group", gone),
             ("trace", gone),
+            ("readv", gone),
+            ("writev", gone),
             ("priority", gone),
             ("affinity", gone),
         ]);

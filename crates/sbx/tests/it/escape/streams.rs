@@ -13,7 +13,7 @@ use crate::harness::{Sandbox, World};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("a_file_as_a_stream_cannot_be_reopened", files),
-    ("a_directory_as_stdin_cannot_be_walked", directory),
+    ("a_directory_as_a_stream_cannot_be_walked", directory),
     (
         "a_socket_or_named_pipe_as_a_stream_is_not_handed_over",
         sockets_and_fifos,
@@ -157,6 +157,23 @@ fn directory(world: &'static World) {
     let ran = finish(command.spawn().unwrap(), b"");
     if ran.code != 125 {
         harmless(&ran.err);
+    }
+    // As stderr, where the attack speaks: what it finds is in a file inside.
+    for user in ["root", "agent"] {
+        let said = format!("/tmp/said-{user}");
+        let attack = format!(
+            "import sys; sys.stderr = open('{said}', 'w'); exec(open('/tmp/attack.py').read())"
+        );
+        let mut command = world.sbx(["exec", "-u", user, &sandbox.name, PYTHON, "-c", &attack]);
+        command
+            .stdout(Stdio::null())
+            .stderr(File::open(&dir).unwrap());
+        let ran = finish(command.spawn().unwrap(), b"");
+        if ran.code != 125 {
+            let found = sandbox.root_sh(&format!("cat {said}")).ok();
+            harmless(&found);
+            assert!(!found.contains("kind_2 directory"), "{found}");
+        }
     }
     fs::remove_dir_all(dir).unwrap();
     fs::remove_file(world.home().join("escape-marker")).unwrap();

@@ -2,14 +2,17 @@
 
 use std::fs;
 
+use rustix::process::Signal;
+
 use crate::ModeTest;
 use crate::exec::pty::Session;
-use crate::harness::{Ran, World, eventually};
+use crate::harness::{Ran, World, alive, eventually, kill};
 
 pub const TESTS: &[ModeTest] = &[
     ("lifecycle::rm_respects_open_sessions", rm_busy),
     ("lifecycle::rm_of_many", rm_many),
     ("lifecycle::stop_ends_what_runs", stop_ends),
+    ("lifecycle::reset_leaves_nothing", reset),
 ];
 
 fn rm_busy(world: &'static World) {
@@ -82,4 +85,30 @@ fn stop_ends(world: &'static World) {
     // Stopping what is stopped is no error; what does not exist is.
     world.run(["stop", &sandbox.name]).ok();
     world.run(["stop", "no-such-sandbox"]).fails(1);
+}
+
+fn reset(world: &'static World) {
+    let world = World::fresh(world.mode);
+    // Nothing is there, and nothing is made to find that out.
+    world.run(["reset", "--force"]).ok();
+    assert!(!world.state().exists());
+    let sandbox = world.sandbox("reset");
+    sandbox.sh("mkdir -p ~/deep/er; echo x > kept").ok();
+    sandbox.root_sh("mkdir -m 000 /srv/closed").ok();
+    let init = world.init_pid(&sandbox.name);
+    let refused = world.run(["reset"]).fails(1).err;
+    assert!(refused.contains("--force"), "{refused}");
+    world.run(["reset", "--force"]).ok();
+    assert!(!world.state().exists(), "{:?}", fs::read_dir(world.state()));
+    assert!(!alive(init), "init is still there");
+    assert_eq!(fs::read_to_string(sandbox.path("kept")).unwrap(), "x\n");
+    // A sandbox whose daemon was killed is found as well.
+    let other = world.sandbox("orphan");
+    let (init, daemon) = (world.init_pid(&other.name), world.daemon_pid());
+    assert!(kill(daemon, Signal::KILL));
+    eventually("the daemon is dead", || (!alive(daemon)).then_some(()));
+    assert!(alive(init));
+    world.run(["reset", "--force", "--preserve-secrets"]).ok();
+    assert!(!alive(init), "init is still there");
+    assert!(!world.state().exists(), "{:?}", fs::read_dir(world.state()));
 }

@@ -12,6 +12,10 @@ pub const TESTS: &[ModeTest] = &[
         failed_create,
     ),
     ("lifecycle::a_full_disk_leaves_nothing", full_disk),
+    (
+        "lifecycle::root_of_a_user_namespace_is_told_so",
+        namespace_root,
+    ),
 ];
 
 fn failed_create(world: &'static World) {
@@ -77,4 +81,32 @@ fn full_disk(world: &'static World) {
         "{}",
         ran.err
     );
+}
+
+fn namespace_root(world: &'static World) {
+    if world.mode == Mode::Root {
+        return;
+    }
+    let world = World::fresh(world.mode);
+    let dir = world.workspace();
+    let unshared = |args: &[&str]| {
+        let mut command = world.command("unshare");
+        command.arg("-Ur").arg(programs().join("sbx")).args(args);
+        Ran::from(command.output().unwrap())
+    };
+    let cause = "root of a user namespace";
+    let checks = unshared(&["diagnose"]).refused().out;
+    assert!(checks.contains(cause), "{checks}");
+    let create = ["create", "--name", "unreal", "shell", dir.to_str().unwrap()];
+    let error = unshared(&create).fails(1).err;
+    assert!(
+        error.contains("user namespace, which has no ids"),
+        "{error}"
+    );
+    assert!(error.contains("hint: run sbx outside"), "{error}");
+    world.assert_no_sandboxes();
+    // With a daemon outside the client may be in one: nothing is made there.
+    world.stop_daemon();
+    world.run(create).ok();
+    assert_eq!(unshared(&["exec", "unreal", "id", "-un"]).ok(), "agent");
 }

@@ -1,12 +1,13 @@
 //! The tools of the host and of the caller's PATH.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::languages::WHEELS;
 use super::{
-    SYSTEM_PATH, bash, blocked, home, host_has, host_sh, listing, login, outside, plant, python,
-    sandbox_of, users,
+    SYSTEM_PATH, bash, blocked, has_real_root, home, host_has, host_sh, listing, login, outside,
+    plant, python, sandbox_of, users,
 };
 use crate::ModeTest;
 use crate::harness::World;
@@ -15,6 +16,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
     (
         "system_tools_are_the_hosts_also_in_login_shells",
         system_tools,
+    ),
+    (
+        "login_shells_with_a_fresh_environment_find_the_callers_tools",
+        fresh_logins,
     ),
     ("git_commits_with_the_callers_identity", git),
     (
@@ -54,6 +59,28 @@ fn system_tools(world: &'static World) {
                 "{user}"
             );
         }
+    }
+}
+
+/// Nothing of the command's environment is left for them.
+fn fresh_logins(world: &'static World) {
+    let home = home(world);
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let git = "[user]\n\tname = Ann O'Ther $(false)\n\temail = ann@example.org\n";
+    plant(world, home.path(), ".gitconfig", git, 0o600);
+    let script = "#!/bin/sh\necho hello\n";
+    let tool = plant(world, home.path(), "my tools/bin/greet", script, 0o755);
+    let path = format!("{}:{SYSTEM_PATH}", tool.parent().unwrap().display());
+    let home = home.path().to_str().unwrap();
+    let sandbox = sandbox_of(world, "fresh", &[("HOME", home), ("PATH", &path)]);
+    let script = "greet; git config user.name";
+    let said = "hello\nAnn O'Ther $(false)";
+    let login = ["env", "-i", "HOME=/home/agent", "bash", "-lc", script];
+    assert_eq!(sandbox.exec(login).ok(), said);
+    assert_eq!(sandbox.exec(["env", "-i", "sh", "-lc", script]).ok(), said);
+    if has_real_root(world) && host_has("su") {
+        let su = sandbox.exec_with(&["-u", "root"], ["su", "-", "agent", "-c", script]);
+        assert_eq!(su.ok(), said);
     }
 }
 
@@ -272,6 +299,22 @@ fn installed_programs(world: &'static World) {
         assert_eq!(sandbox.exec(["own"]).ok(), dir);
         assert_eq!(login(&sandbox, "agent", "own").ok(), dir);
         bash(&sandbox, "agent", &format!("rm ~/{dir}/own")).ok();
+    }
+    // Every place is on PATH once, and root's own one is on root's.
+    for user in ["agent", "root"] {
+        for path in [
+            bash(&sandbox, user, "echo $PATH").ok(),
+            login(&sandbox, user, "echo $PATH").ok(),
+        ] {
+            let mut places: Vec<_> = path.split(':').collect();
+            if user == "agent" {
+                assert!(!places.contains(&"/root/.local/bin"), "{path}");
+            }
+            let count = places.len();
+            places.sort_unstable();
+            places.dedup();
+            assert_eq!(places.len(), count, "{user}: {path}");
+        }
     }
 }
 

@@ -11,6 +11,16 @@ else:
     attempt("group", lambda: os.killpg(pid, 9))
     attempt("pidfd", lambda: call("pidfd_open", pid, 0))
     attempt("trace", lambda: call("ptrace", 0x4206, pid, 0, 0))
+    buffer = ctypes.create_string_buffer(64)
+
+
+    class Vector(ctypes.Structure):
+        _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
+    vector = ctypes.byref(Vector(ctypes.addressof(buffer), 64))
+    attempt("readv", lambda: call("process_vm_readv", pid, vector, 1, vector, 1, 0))
+    attempt("writev", lambda: call("process_vm_writev", pid, vector, 1, vector, 1, 0))
     attempt("proc", lambda: os.listdir("/proc/%d" % pid))
     attempt("priority", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
     attempt("affinity", lambda: os.sched_setaffinity(pid, {0}))

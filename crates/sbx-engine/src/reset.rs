@@ -1,0 +1,91 @@
+//! Everything of the engine is removed: sandboxes, templates, rules, logs and settings.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use sbx_proto::plan::Task;
+
+use crate::error::EngineError;
+use crate::ids::{self, Facts};
+use crate::lifecycle::prepare_error;
+use crate::record::Record;
+use crate::recovery::silence;
+use crate::remove::remove_tree;
+use crate::setup::Helper;
+use crate::statedir::StateDir;
+
+/// Empties the state directory and removes it, unless something else is in it by now. No daemon may serve it.
+pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), EngineError> {
+    // Nobody makes anything new meanwhile.
+    let _lock = state.lock_daemon()?;
+    for name in state.names()? {
+        let dir = state.sandbox(&name);
+        // A sandbox may run without a daemon.
+        if let Ok(record) = Record::read(&dir) {
+            silence(&dir, &record);
+        }
+    }
+    for path in state.contents()? {
+        remove(&path, facts, helper)?;
+    }
+    match fs::remove_dir(state.root()) {
+        Err(e) if e.kind() != io::ErrorKind::DirectoryNotEmpty => {
+            Err(prepare_error(state.root(), e))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// With subordinate ids, layers and templates belong to ids that only a helper in the user namespace has.
+fn remove(path: &Path, facts: &Facts, helper: &Helper) -> Result<(), EngineError> {
+    if remove_tree(path).is_ok() {
+        return Ok(());
+    }
+    let ids = ids::maps(facts, ids::pick_mode(facts, None), &[])?;
+    let task = Task::RemoveTree { path: path.into() };
+    Ok(helper.perform(&ids, task)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_ours_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let facts = Facts::default();
+        let helper = Helper::new(None, None).unwrap();
+        for theirs in [None, Some("notes.txt")] {
+            let state = StateDir::locate(temp.path(), Some(&temp.path().join("s"))).unwrap();
+            state.claim().unwrap();
+            for file in ["policy.json", "settings.json", ".policy.json.1.2.tmp"] {
+                fs::File::create(state.root().join(file)).unwrap();
+            }
+            fs::create_dir_all(state.templates().join("host-root-0/layers")).unwrap();
+            fs::create_dir_all(state.sandboxes().join("no name/layers")).unwrap();
+            if let Some(theirs) = theirs {
+                fs::File::create(state.root().join(theirs)).unwrap();
+            }
+            reset(&state, &facts, &helper).unwrap();
+            let left: Vec<_> = fs::read_dir(state.root())
+                .into_iter()
+                .flatten()
+                .map(|entry| entry.unwrap().file_name())
+                .collect();
+            assert_eq!(left, theirs.into_iter().collect::<Vec<_>>());
+            assert_eq!(state.root().exists(), theirs.is_some());
+        }
+    }
+
+    #[test]
+    fn not_under_a_daemon() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+        state.claim().unwrap();
+        let _daemon = state.lock_daemon().unwrap();
+        let helper = Helper::new(None, None).unwrap();
+        assert!(reset(&state, &Facts::default(), &helper).is_err());
+        assert!(state.is_claimed() && state.templates().is_dir());
+    }
+}

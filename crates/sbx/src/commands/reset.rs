@@ -1,0 +1,65 @@
+//! `sbx reset`
+
+use sbx_engine::ids;
+use sbx_engine::reset::reset;
+use sbx_engine::setup::Helper;
+
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::serving::Serving;
+
+/// Stop everything and remove all that sbx has made: sandboxes, templates, network rules, logs and settings
+///
+/// Workspaces are not touched. The next command starts from nothing.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Do not ask
+    #[arg(short = 'f', long)]
+    force: bool,
+    /// Keep stored secrets; this version stores none
+    #[arg(long)]
+    preserve_secrets: bool,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let state = context.state()?;
+    if !state.is_claimed() {
+        context.ui.note("There is nothing to reset.");
+        return Ok(());
+    }
+    confirm(context, args)?;
+    let client = Client::new(context, Absent::Report)?;
+    if let Some(serving) = Serving::find(&client)? {
+        client.shutdown(true)?;
+        serving.wait()?;
+    }
+    let path = context.env.get("PATH").unwrap_or_default();
+    let facts = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
+    let helper = Helper::new(None, None)
+        .map_err(|error| Failure::new(Kind::Engine, format!("cannot copy sbx: {error}")))?;
+    reset(&state, &facts, &helper)?;
+    context
+        .ui
+        .note(format!("Removed everything in {}", state.root().display()));
+    Ok(())
+}
+
+fn confirm(context: &Context, args: &Args) -> Result<(), Failure> {
+    if args.force {
+        return Ok(());
+    }
+    if !context.ui.interactive() {
+        return Err(Failure::new(
+            Kind::BadRequest,
+            "a reset needs a confirmation, and there is no terminal to ask on",
+        )
+        .hint("use --force"));
+    }
+    let question = "Remove all sandboxes and everything in them, templates, rules and settings?";
+    if context.ui.confirm(question) {
+        Ok(())
+    } else {
+        Err(Failure::failed("nothing was removed"))
+    }
+}
