@@ -171,9 +171,14 @@ impl PolicyReload for Outlets {
         }
     }
 
-    fn check<'a>(&'a self, sandbox: Option<&'a str>, target: &'a Target) -> Judging<'a> {
+    fn check<'a>(
+        &'a self,
+        sandbox: Option<&'a str>,
+        target: &'a Target,
+        protocol: Option<Protocol>,
+    ) -> Judging<'a> {
         let gate = self.gate(sandbox);
-        Box::pin(async move { gate.judge(target, Protocol::Web).await })
+        Box::pin(async move { gate.check(target, protocol).await })
     }
 }
 

@@ -133,6 +133,20 @@ pub struct CheckAnswer {
     /// The command that would change the verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// The target does not say what is spoken there, and it matters: the rest of the answer is about HTTP and
+    /// HTTPS, and this about any other TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_tcp: Option<OtherTcp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OtherTcp {
+    pub allowed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deny_kind: Option<String>,
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use thiserror::Error;
 
 use crate::host::{Host, HostError};
+use crate::policy::Protocol;
 
 const HTTP: u16 = 80;
 const HTTPS: u16 = 443;
@@ -67,6 +68,17 @@ impl Target {
     }
 }
 
+impl Protocol {
+    /// What the scheme of a URL promises. A target without a scheme promises nothing.
+    pub fn of_url(text: &str) -> Option<Self> {
+        let (scheme, _) = text.split_once("://")?;
+        Some(match default_port(scheme) {
+            Some(_) => Self::Web,
+            None => Self::Other,
+        })
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
@@ -112,16 +124,20 @@ fn parse_url(text: &str, scheme: &str, rest: &str) -> Result<Target, TargetError
     if authority.is_empty() {
         return Err(bad());
     }
-    let default_port = match scheme.to_ascii_lowercase().as_str() {
-        "http" | "ws" => Some(HTTP),
-        "https" | "wss" => Some(HTTPS),
-        _ => None,
-    };
-    match Target::parse_authority(authority, default_port) {
+    match Target::parse_authority(authority, default_port(scheme)) {
         Err(TargetError::NoPort(_)) => Err(TargetError::SchemeNeedsPort(text.to_owned())),
         // The message must not repeat what may be a password.
         Err(TargetError::UserInfo(_)) => Err(TargetError::UserInfo(format!("{scheme}://…"))),
         result => result,
+    }
+}
+
+/// The schemes that are HTTP, with or without TLS.
+fn default_port(scheme: &str) -> Option<u16> {
+    match scheme.to_ascii_lowercase().as_str() {
+        "http" | "ws" => Some(HTTP),
+        "https" | "wss" => Some(HTTPS),
+        _ => None,
     }
 }
 
@@ -156,6 +172,18 @@ mod tests {
         ];
         for (text, expected) in table {
             assert_eq!(loose(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_scheme_says_what_is_spoken() {
+        for (text, expected) in [
+            ("https://example.com", Some(Protocol::Web)),
+            ("WS://example.com", Some(Protocol::Web)),
+            ("ssh://example.com:22", Some(Protocol::Other)),
+            ("example.com:80", None),
+        ] {
+            assert_eq!(Protocol::of_url(text), expected, "{text}");
         }
     }
 

@@ -27,6 +27,15 @@ pub struct Judged {
     claimed: Option<Host>,
 }
 
+/// The answer to `policy check`.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// What was asked about: HTTP and HTTPS, if nothing was said about it.
+    pub judged: Judged,
+    /// What any other protocol would be told, if nothing was said and it is told otherwise.
+    pub other: Option<Judged>,
+}
+
 /// What a tunnel has to turn out to be, besides going where it was allowed to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
@@ -69,6 +78,17 @@ impl Gate {
         self.policy.clone()
     }
 
+    /// What a connection would be told; `protocol` is what it would carry, if that is known.
+    pub async fn check(&self, target: &Target, protocol: Option<Protocol>) -> Checked {
+        let judged = self.judge(target, protocol.unwrap_or(Protocol::Web)).await;
+        let other = match protocol {
+            Some(_) => None,
+            None => Some(self.judge(target, Protocol::Other).await),
+        };
+        let other = other.filter(|other| other.allowed() != judged.allowed());
+        Checked { judged, other }
+    }
+
     /// A client names what it wants to reach: CONNECT, absolute-form HTTP, SOCKS5, `policy check`.
     pub async fn judge(&self, target: &Target, protocol: Protocol) -> Judged {
         let own = Target {
@@ -84,8 +104,14 @@ impl Gate {
     /// A client asks for a tunnel: what it will carry is not known yet, and most tunnels carry HTTPS.
     pub(crate) async fn judge_tunnel(&self, target: &Target) -> (Judged, Needs) {
         let mut judged = self.judge(target, Protocol::Web).await;
-        let open = |at: &SocketAddr| self.allowed_now(&judged, *at, Protocol::Other).allowed;
-        judged.anything = judged.allowed() && judged.addresses.iter().all(open);
+        let open = |at: &&SocketAddr| self.allowed_now(&judged, **at, Protocol::Other).allowed;
+        let for_anything: Vec<_> = judged.addresses.iter().filter(open).copied().collect();
+        let nowhere = judged.addresses.is_empty();
+        judged.anything = judged.allowed() && (nowhere || !for_anything.is_empty());
+        // Any address of a name will do, so one is taken that leaves it open what is said there.
+        if judged.anything {
+            judged.addresses = for_anything;
+        }
         let needs = if judged.anything {
             Needs::Nothing
         } else {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use jiff::Timestamp;
-use sbx_api::policy::{CheckAnswer, Governance, PolicyRule, RuleDecision};
+use sbx_api::policy::{CheckAnswer, Governance, OtherTcp, PolicyRule, RuleDecision};
 use sbx_policy::{
     Decision, Host, Pattern, Rule, Scope, Target, Traffic, Verdict, is_host_alias, remedy,
 };
@@ -52,6 +52,8 @@ pub struct Question<'a> {
     pub asked: &'a str,
     pub target: &'a Target,
     pub verdict: &'a Verdict,
+    /// What anything but HTTP and HTTPS is told, if that differs.
+    pub other: Option<&'a Verdict>,
     pub addresses: &'a [SocketAddr],
 }
 
@@ -60,6 +62,7 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         sandbox,
         target,
         verdict,
+        other,
         ..
     } = *question;
     let rule = verdict.rule.as_ref();
@@ -73,7 +76,7 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         action: "net:connect:tcp".into(),
         allowed: verdict.allowed,
         context: sandbox.map_or_else(|| "global".to_owned(), |name| format!("sandbox:{name}")),
-        deny_kind: (!verdict.allowed).then(|| verdict.kind.as_str().to_owned()),
+        deny_kind: deny_kind(verdict),
         governance: Governance { active: false },
         origin: rule.map(|rule| rule.origin.as_str().to_owned()),
         reason: (!verdict.reason.is_empty()).then(|| verdict.reason.clone()),
@@ -88,5 +91,15 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         kind: "network".into(),
         addresses: question.addresses.iter().map(ToString::to_string).collect(),
         hint: remedy(sandbox, target, verdict),
+        other_tcp: other.map(|verdict| OtherTcp {
+            allowed: verdict.allowed,
+            deny_kind: deny_kind(verdict),
+            reason: verdict.reason.clone(),
+            hint: remedy(sandbox, target, verdict),
+        }),
     }
+}
+
+fn deny_kind(verdict: &Verdict) -> Option<String> {
+    (!verdict.allowed).then(|| verdict.kind.as_str().to_owned())
 }

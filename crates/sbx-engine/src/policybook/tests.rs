@@ -364,6 +364,7 @@ fn answers_say_what_would_change_them() {
             asked,
             target: &target,
             verdict: &verdict,
+            other: None,
             addresses: &[],
         })
     };

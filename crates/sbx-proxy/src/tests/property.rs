@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use sbx_policy::{Host, Kind, Protocol, Target, Verdict, is_gateway, is_host_alias, is_localhost};
 
-use super::entrances::{Seen, absolute, binary, connect, host_header, socks_ip, socks_name, tls};
+use super::entrances::{
+    Seen, absolute, binary, connect, connect_binary, host_header, socks_ip, socks_name, tls,
+};
 use super::resolving::lookup;
 use super::world::{World, rule};
 use crate::Judged;
@@ -206,10 +208,25 @@ async fn named_entrances(case: &Case, world: &World, judged: &Judged) {
     }
 }
 
+/// What `policy check` says about the target, which is what every entrance does with it.
+async fn checked(case: &Case, world: &World) -> Judged {
+    let (gate, target) = (&world.shared.gate, case.target());
+    let checked = gate.check(&target, None).await;
+    named_entrances(case, world, &checked.judged).await;
+    let other = checked.other.as_ref().unwrap_or(&checked.judged);
+    let (seen, carried) = connect_binary(world, &case.authority(1)).await;
+    assert_eq!(carried, other.allowed(), "{seen:?} {other:?}");
+    for (protocol, expected) in [(Protocol::Web, &checked.judged), (Protocol::Other, other)] {
+        let alone = gate.check(&target, Some(protocol)).await;
+        assert_eq!(alone.judged.allowed(), expected.allowed(), "{protocol:?}");
+        assert!(alone.other.is_none());
+    }
+    checked.judged
+}
+
 async fn check_name(case: Case) {
     let (world, target) = (case.world().await, case.target());
-    let judged = world.shared.gate.judge(&target, Protocol::Web).await;
-    named_entrances(&case, &world, &judged).await;
+    let judged = checked(&case, &world).await;
     let (policy, now) = (world.shared.gate.policy(), Timestamp::now());
     for at in &judged.addresses {
         let verdict = policy.decide(&target, Protocol::Web, now);
@@ -291,8 +308,7 @@ async fn by_memory(world: &World, dialled: SocketAddr, literal: &Target, name: O
 
 async fn check_address(case: Case) {
     let (world, target) = (case.world().await, case.target());
-    let judged = world.shared.gate.judge(&target, Protocol::Web).await;
-    named_entrances(&case, &world, &judged).await;
+    let judged = checked(&case, &world).await;
     let Host::Ip(ip) = target.host else {
         panic!("{target}")
     };

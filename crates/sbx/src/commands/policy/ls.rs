@@ -207,7 +207,7 @@ fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
             rule.id.clone(),
             rule.resource_type.clone(),
             word(rule.decision).to_owned(),
-            rule.resources.join(","),
+            resources(rule),
         ];
         if inactive {
             row.push(rule.status.clone());
@@ -215,6 +215,14 @@ fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
         rows.push(row.iter().map(|cell| text::one_line(cell)).collect());
     }
     text::table(&rows)
+}
+
+fn resources(rule: &PolicyRule) -> String {
+    let list = rule.resources.join(",");
+    match rule.traffic {
+        Some(_) => format!("{list} (HTTP and HTTPS only)"),
+        None => list,
+    }
 }
 
 #[cfg(test)]
@@ -276,12 +284,18 @@ pub(crate) mod tests {
 
     #[test]
     fn a_line_per_rule() {
+        let mut rules = some();
+        rules.truncate(2);
+        let mut web = rule("web", RuleDecision::Allow, &["**"]);
+        web.traffic = Some("web".into());
+        rules.push(web);
         assert_eq!(
-            wide(&some()[..2], false),
+            wide(&rules, false),
             [
                 "SOURCE  APPLIES TO   POLICY        POLICY_ID     RULE  RULE_ID     TYPE     DECISION  RESOURCES",
                 "local   all          local-policy  local-policy  one   id-of-one   network  allow     a.test:443,*.b.test",
                 "local   sandbox:dev  local         local         mine  id-of-mine  network  deny      **",
+                "local   all          local-policy  local-policy  web   id-of-web   network  allow     ** (HTTP and HTTPS only)",
             ]
         );
     }
