@@ -16,6 +16,7 @@ mod presets;
 mod proxy_config;
 mod remedy;
 mod rule;
+mod shell;
 mod special;
 mod store;
 mod suggest;
@@ -31,8 +32,9 @@ pub use presets::{Preset, UnknownPreset, preset};
 pub use proxy_config::{
     Edit, OlderPattern, ProxyConfig, ProxyConfigError, ProxyMode, ProxyNetwork,
 };
-pub use remedy::remedy;
+pub use remedy::{remedy, unreadable};
 pub use rule::{BadScope, Decision, Origin, Rule, Scope, Traffic};
+pub use shell::quoted;
 pub use special::{GATEWAY, HOST_ALIAS, is_gateway, is_host_alias, is_localhost};
 pub use store::{Added, Existing, NewRule, PolicyFile, Removal, Removed, StoreError};
 pub use suggest::{Suggested, Suggestion, Unsolved, suggest};

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::address::{RefusedRange, refused_range};
 use crate::host::Host;
 use crate::index::{Entry, Index};
+use crate::pattern::Pattern;
 use crate::rule::{Decision, Rule, Traffic};
 use crate::special::{GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::target::Target;
@@ -235,6 +236,7 @@ fn allowed(entry: &Entry, exact: bool) -> Verdict {
         rule: Some(entry.rule.clone()),
         reason: entry.reason.clone(),
         exact,
+        opens: None,
     }
 }
 
@@ -313,12 +315,11 @@ fn refused(target: &Target, address: IpAddr, range: &RefusedRange) -> Verdict {
     let RefusedRange {
         reason, citation, ..
     } = range;
-    let wanted = Target {
-        host: address.into(),
-        port: target.port,
-    };
-    let reason = format!("{address} is {reason} ({citation}); only a rule for `{wanted}` opens it");
-    Verdict::denied(Kind::Address, reason)
+    let reason = format!("{address} is {reason} ({citation}), and no rule names it");
+    Verdict {
+        opens: Some(Pattern::exact(address.into(), Some(target.port))),
+        ..Verdict::denied(Kind::Address, reason)
+    }
 }
 
 fn built_in_name() -> Verdict {
@@ -328,6 +329,7 @@ fn built_in_name() -> Verdict {
         rule: None,
         reason: "Built-in name".to_owned(),
         exact: false,
+        opens: None,
     }
 }
 

@@ -103,6 +103,10 @@ fn a_damaged_policy_denies_and_says_where() {
     let mut file = std::fs::File::create(&path).unwrap();
     file.write_all(b"{\"version\": 1, \"presett\": 0}").unwrap();
     assert!(!daemon.allowed("192.0.2.1") && !daemon.allowed("github.com"));
+    // What a sandbox is told as well: nothing about the host.
+    let answer = daemon.json("POST", "/v1/policy/check", &json!({"target": "a.test"}));
+    assert!(!answer.to_string().contains('/'), "{answer}");
+    assert_eq!(answer["hint"], "sbx policy ls");
     let rule = json!({"decision": "allow", "resources": ["a.test"]});
     let (status, error) = daemon.refused("POST", "/v1/policy/rules", &rule.to_string());
     assert_eq!((status, error.code), (500, ErrorCode::Engine));

@@ -354,7 +354,9 @@ fn the_default_settings_move_with_sbx_home() {
 fn answers_say_what_would_change_them() {
     let place = claimed();
     place.book.init("deny-all", now()).unwrap();
-    let denied = place.add(RuleDecision::Deny, None, "bad.test").unwrap();
+    place
+        .add(RuleDecision::Deny, None, "bad.test,worse.test")
+        .unwrap();
     let ask = |sandbox, asked: &str| {
         let target = Target::parse_loose(asked).unwrap();
         let policy = place.book.policy_for(sandbox).unwrap();
@@ -381,8 +383,8 @@ fn answers_say_what_would_change_them() {
     );
     let explicit = ask(None, "bad.test");
     assert_eq!(explicit.deny_kind.as_deref(), Some("explicit"));
-    let hint = format!("sbx policy rm network --id {}", denied.rules[0].id);
-    assert_eq!(explicit.hint, Some(hint));
+    let hint = "sbx policy rm network --resource bad.test";
+    assert_eq!(explicit.hint.as_deref(), Some(hint));
     let host = ask(Some("ab"), "host.docker.internal:8080");
     assert_eq!(host.resource_value, "localhost:8080");
     let hint = "sbx policy allow network --sandbox ab localhost:8080";

@@ -2,7 +2,7 @@
 
 use sbx_api::policy::{PolicyRule, RuleDecision, RuleRequest};
 use sbx_engine::SandboxName;
-use sbx_policy::Pattern;
+use sbx_policy::{Pattern, quoted};
 
 use crate::client::{Absent, Client};
 use crate::context::Context;
@@ -85,15 +85,6 @@ fn several_words(verb: &str, sandbox: Option<&str>, words: &[String]) -> Failure
     }
 }
 
-/// As a shell reads it back.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:/@%+=".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 /// `Rule added to policy local (scope: sandbox:dev): ID (a.test)`
 pub(crate) fn line(done: &str, rule: &PolicyRule) -> String {
     let until = match rule.expires_at {
@@ -168,13 +159,5 @@ mod tests {
             );
         }
         assert!(asked(&["a.test"], Some("a_b")).is_err());
-    }
-
-    #[test]
-    fn words_for_a_shell() {
-        assert_eq!(quoted("a.test:443,b.test"), "a.test:443,b.test");
-        assert_eq!(quoted("*.a"), "'*.a'");
-        assert_eq!(quoted("a'b"), r"'a'\''b'");
-        assert_eq!(quoted(""), "''");
     }
 }

@@ -13,8 +13,6 @@ mod reset;
 mod rm;
 mod suggest;
 
-pub(crate) use add::quoted;
-
 use sbx_engine::SandboxName;
 use sbx_engine::policybook::{PolicyBook, PolicyBookError};
 

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use sbx_policy::{Host, Protocol, Suggestion, Target, suggest};
+use sbx_policy::{Host, Protocol, Suggestion, Target, quoted, suggest};
 use sbx_proxy::audit::{Line, Outcome, Via};
 use serde_json::{Value, json};
 
-use super::add::quoted;
 use super::log::read;
 use super::{book, existing};
 use crate::context::Context;
