@@ -2,8 +2,9 @@
 //!
 //! A [`Target`] is parsed once at the entrance (CONNECT line, `Host` header, SNI, DNS question), so that every
 //! spelling of a host gets the same verdict. A [`Policy`] is compiled from the [`Rule`]s that concern one sandbox
-//! and answers three questions: may this target be dialled ([`Policy::decide`]), may this name be resolved
-//! ([`Policy::resolvable`]), and may the address that it resolved to be dialled ([`Policy::judge_address`]).
+//! and answers four questions: may this target be dialled ([`Policy::decide`]), may this name be resolved
+//! ([`Policy::resolvable`]), may the address that it resolved to be dialled ([`Policy::judge_address`]), and is it
+//! worth telling ([`Policy::tellable`]).
 //! Time is an argument; who stores, logs and enforces is left to the callers.
 
 mod address;

@@ -142,6 +142,35 @@ impl Policy {
         }
     }
 
+    /// May a program learn that a name leads to this address? Yes if it could be dialled by that name on some port:
+    /// who is told an address and may not dial it takes the name for broken, although another address would do.
+    pub fn tellable(&self, host: &Host, address: IpAddr, now: Timestamp) -> Verdict {
+        let mut ports = BTreeSet::new();
+        self.index
+            .visit(host, &mut |entry| ports.extend(entry.port));
+        self.index
+            .visit_address(address, &mut |entry| ports.extend(entry.port));
+        // One that no rule speaks of stands for all of those.
+        ports.extend((1..=u16::MAX).find(|port| !ports.contains(port)));
+        let mut last = default_deny();
+        for port in ports {
+            let host = host.clone();
+            let target = Target { host, port };
+            for protocol in [Protocol::Web, Protocol::Other] {
+                let named = self.decide(&target, protocol, now);
+                let verdict = self.judge_address(&named, &target, address, protocol, now);
+                if verdict.allowed {
+                    return verdict;
+                }
+                // The name alone is judged elsewhere.
+                if named.allowed {
+                    last = verdict;
+                }
+            }
+        }
+        last
+    }
+
     /// The first moment after `now` at which an answer may change by itself.
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
         let expiries = self.rules.iter().filter_map(|rule| rule.expires);

@@ -175,14 +175,28 @@ impl Gate {
         by_address
     }
 
-    /// Whether a program may learn the addresses of a name, and if so, which they are.
+    /// Whether a program may learn the addresses of a name, and if so, which of them: those that it could dial.
     pub async fn judge_lookup(&self, host: &Host) -> (Verdict, std::io::Result<Vec<IpAddr>>) {
         let verdict = self.policy().resolvable(host, Timestamp::now());
-        let addresses = match host {
+        let found = match host {
             Host::Name(name) if verdict.allowed => self.resolver.resolve(name).await,
             Host::Name(_) | Host::Ip(_) => Ok(Vec::new()),
         };
-        (verdict, addresses)
+        let Ok(mut addresses) = found else {
+            return (verdict, found);
+        };
+        let (policy, now) = (self.policy(), Timestamp::now());
+        let mut refused = None;
+        addresses.retain(|ip| {
+            let told = policy.tellable(host, ip.to_canonical(), now);
+            let allowed = told.allowed;
+            refused = refused.take().or((!allowed).then_some(told));
+            allowed
+        });
+        match refused {
+            Some(refused) if addresses.is_empty() => (refused, Ok(addresses)),
+            Some(_) | None => (verdict, Ok(addresses)),
+        }
     }
 
     /// The name that an address was resolved from, if a program here may know it.

@@ -235,14 +235,25 @@ async fn check_name(case: Case) {
     }
     let known = lookup(&world, target.host.to_string().as_str()).await;
     if judged.allowed() {
-        assert!(known.is_some(), "it may be dialled and not be known");
+        let known = known.as_ref().expect("it may be dialled and not be known");
+        let all = |at: &SocketAddr| known.iter().any(|ip| ip.to_canonical() == at.ip());
+        let own = is_host_alias(&target.host);
+        assert!(
+            own || judged.addresses.iter().all(all),
+            "{known:?} {judged:?}"
+        );
     }
     if is_localhost(&target.host) || is_host_alias(&target.host) || is_gateway(&target.host) {
         assert!(known.is_some() && world.asked().is_empty());
         return;
     }
-    if known.is_none() {
-        assert!(!judged.allowed() && world.asked().is_empty());
+    match &known {
+        // An address that cannot be dialled by this name on any port is not handed out.
+        Some(known) => {
+            let told = |ip: &IpAddr| reachable(&world, &target.host, ip.to_canonical());
+            assert!(known.iter().all(told), "{known:?}");
+        }
+        None => assert!(!judged.allowed()),
     }
     for dialled in case.answers() {
         let literal = Target {
@@ -261,6 +272,24 @@ async fn check_name(case: Case) {
         let known = known.is_some().then_some(&target);
         by_memory(&world, dialled, &literal, known).await;
     }
+}
+
+/// Whether a name may be dialled at this address, on whichever port and with whichever protocol.
+fn reachable(world: &World, host: &Host, ip: IpAddr) -> bool {
+    let (policy, now) = (world.shared.gate.policy(), Timestamp::now());
+    // One that no pattern speaks of stands for all of those.
+    let ports = PORTS.iter().chain(&[7]);
+    ports
+        .flat_map(|port| [(port, Protocol::Web), (port, Protocol::Other)])
+        .any(|(port, protocol)| {
+            let target = Target {
+                host: host.clone(),
+                port: *port,
+            };
+            let named = policy.decide(&target, protocol, now);
+            let at = policy.judge_address(&named, &target, ip, protocol, now);
+            at.allowed
+        })
 }
 
 /// Dialled to an address of the name that it claims: the name decides, unless it is unknown and the address is not.
