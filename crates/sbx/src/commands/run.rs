@@ -273,7 +273,7 @@ fn detached(
     args: &Args,
     sandbox: &Sandbox,
 ) -> Result<u8, Failure> {
-    client.start(&sandbox.name)?;
+    attach::start(context, client, &sandbox.name)?;
     client.keep(&sandbox.name, true)?;
     if !args.agent_args.is_empty() {
         let streams = Streams::Log;

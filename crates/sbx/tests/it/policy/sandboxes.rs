@@ -64,6 +64,28 @@ pub fn denials_of_a_create() {
     assert_eq!(rules["rules"], json!([]));
 }
 
+pub fn a_reset_is_followed_by_a_choice() {
+    let world = world();
+    world.line("policy init allow-all").ok();
+    let sandbox = world.sandbox("dev");
+    let name = sandbox.name.as_str();
+    let taken = |args: &[&str]| {
+        let ran = world.run(args);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.err.contains("\"balanced\" was taken")
+    };
+    for start in [
+        &["exec", name, "true"][..],
+        &["run", "--name", name, "--", "-c", "true"],
+        &["run", "-d", "--name", name],
+    ] {
+        world.line("policy reset -f").ok();
+        assert!(taken(start), "{start:?}");
+        assert!(world.state().join("policy.json").exists());
+        assert!(!taken(&["exec", name, "true"]), "{start:?}");
+    }
+}
+
 pub fn older_settings() {
     let world = world();
     let default = r#"{"network": {"allowedDomains": ["*.a.test"]}}"#;
