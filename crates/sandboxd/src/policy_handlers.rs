@@ -124,12 +124,15 @@ pub(crate) async fn check(
     exists(&app, sandbox)?;
     let protocol = Protocol::of_url(&request.target);
     let checked = app.egress.check(sandbox, &target, protocol).await;
+    // Rules that cannot be read were said to be so by the answer itself.
+    let narrowed = app.book.narrowed(sandbox).unwrap_or_default();
     Ok(Json(answer(&Question {
         sandbox,
         asked: &request.target,
         target: &target,
         verdict: &checked.judged.verdict,
         other: checked.other.as_ref().map(|other| &other.verdict),
+        narrowed: narrowed.as_deref(),
         addresses: &checked.judged.addresses,
     })))
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use jiff::Timestamp;
 use sbx_api::policy::{CheckAnswer, Governance, OtherTcp, PolicyRule, RuleDecision};
 use sbx_policy::{
-    Decision, Host, Pattern, Rule, Scope, Target, Traffic, Verdict, is_host_alias, remedy,
+    Decision, Host, Kind, Pattern, Rule, Scope, Target, Traffic, Verdict, is_host_alias, remedy,
 };
 
 /// `now` decides whether the rule is still one.
@@ -54,6 +54,8 @@ pub struct Question<'a> {
     pub verdict: &'a Verdict,
     /// What anything but HTTP and HTTPS is told, if that differs.
     pub other: Option<&'a Verdict>,
+    /// What [`PolicyBook::narrowed`](super::PolicyBook::narrowed) says.
+    pub narrowed: Option<&'a str>,
     pub addresses: &'a [SocketAddr],
 }
 
@@ -79,7 +81,13 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         deny_kind: deny_kind(verdict),
         governance: Governance { active: false },
         origin: rule.map(|rule| rule.origin.as_str().to_owned()),
-        reason: (!verdict.reason.is_empty()).then(|| verdict.reason.clone()),
+        reason: (!verdict.reason.is_empty()).then(|| match question.narrowed {
+            // Who has allowed everything wants to know why this is not allowed.
+            Some(narrowed) if verdict.kind == Kind::Implicit => {
+                format!("{}; {narrowed}", verdict.reason)
+            }
+            Some(_) | None => verdict.reason.clone(),
+        }),
         resource_type: match target.host {
             Host::Name(_) => "net:domain".into(),
             Host::Ip(_) => "net:ip".into(),

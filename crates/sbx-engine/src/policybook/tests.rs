@@ -367,6 +367,7 @@ fn answers_say_what_would_change_them() {
             target: &target,
             verdict: &verdict,
             other: None,
+            narrowed: place.book.narrowed(sandbox).unwrap().as_deref(),
             addresses: &[],
         })
     };
@@ -389,4 +390,37 @@ fn answers_say_what_would_change_them() {
     assert_eq!(host.resource_value, "localhost:8080");
     let hint = "sbx policy allow network --sandbox ab localhost:8080";
     assert_eq!(host.hint.as_deref(), Some(hint));
+}
+
+#[test]
+fn older_settings_that_take_something_away_are_named() {
+    let place = claimed();
+    place.book.init("allow-all", now()).unwrap();
+    let name = place.sandbox("ab");
+    assert_eq!(place.book.narrowed(Some("ab")).unwrap(), None);
+    let change = ProxyConfigChange {
+        policy: Some("deny".into()),
+        ..ProxyConfigChange::default()
+    };
+    place.book.change_proxy_config(&name, &change).unwrap();
+    let said = place.book.narrowed(Some("ab")).unwrap().unwrap();
+    for word in ["vm/ab/proxy-config.json", "`deny`", "`default-allow-all`"] {
+        assert!(said.contains(word), "{said}");
+    }
+    let rules = place.book.rules_for(Some("ab")).unwrap();
+    assert_eq!(rules.len(), 1);
+    assert_eq!(rules[0].id, "proxy-config:ab:policy-deny");
+    let target = Target::parse_loose("a.test").unwrap();
+    let policy = place.book.policy_for(Some("ab")).unwrap();
+    let answer = answer(&Question {
+        sandbox: Some("ab"),
+        asked: "a.test",
+        target: &target,
+        verdict: &policy.decide(&target, Protocol::Web, now()),
+        other: None,
+        narrowed: Some(&said),
+        addresses: &[],
+    });
+    assert!(answer.reason.unwrap().ends_with(&said));
+    assert_eq!(place.book.narrowed(None).unwrap(), None);
 }

@@ -82,7 +82,8 @@ fn ask(context: &Context, args: &Network, target: &Target) -> Result<CheckAnswer
         existing(context, name)?;
     }
     let sandbox = args.sandbox.as_deref();
-    let policy = Arc::new(book(context)?.policy_for(sandbox)?);
+    let book = book(context)?;
+    let policy = Arc::new(book.policy_for(sandbox)?);
     let protocol = Protocol::of_url(&args.target);
     let checked = sbx_proxy::check_blocking(policy, target, protocol)
         .map_err(|error| Failure::failed(format!("cannot look up names: {error}")))?;
@@ -92,6 +93,7 @@ fn ask(context: &Context, args: &Network, target: &Target) -> Result<CheckAnswer
         target,
         verdict: &checked.judged.verdict,
         other: checked.other.as_ref().map(|other| &other.verdict),
+        narrowed: book.narrowed(sandbox)?.as_deref(),
         addresses: &checked.judged.addresses,
     }))
 }

@@ -79,6 +79,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         *header = context.ui.heading(header);
     }
     note_when_unchosen(context, &book)?;
+    if let Some(narrowed) = book.narrowed(args.sandbox.as_deref())? {
+        context.ui.note(format!("Note: {narrowed}"));
+    }
     if rules.is_empty() {
         return context.ui.data("No rules found.\n");
     }

@@ -130,6 +130,20 @@ pub fn older_settings() {
     let damaged = world.line(&format!("policy ls {name}")).fails(1);
     assert!(damaged.err.contains("proxy-config.json"), "{}", damaged.err);
     fs::remove_file(&own).unwrap();
+    world.line("policy reset -f").ok();
+    world.line("policy init allow-all").ok();
+    proxy(" --policy deny").ok();
+    for line in [
+        format!("policy ls {name} --wide"),
+        format!("policy check network --sandbox {name} a.test"),
+    ] {
+        let ran = world.line(&line);
+        let said = format!("{}{}", ran.out, ran.err);
+        for word in [own.to_str().unwrap(), "`default-allow-all`"] {
+            assert!(said.contains(word), "{line}: {said}");
+        }
+    }
+    fs::remove_file(&own).unwrap();
     assert!(proxy("").ok().starts_with("No proxy-config.json"));
     assert_eq!(
         fs::read_to_string(world.state().join("proxy-config.json")).unwrap(),
