@@ -18,6 +18,8 @@ fn by_default(world: &'static World) {
     let sandbox = sandbox(world, "denied");
     let name = &sandbox.name;
     let host = format!("{name}.wild.test");
+    let certificate = "grep -c BEGIN /usr/local/share/ca-certificates/proxy-ca.crt";
+    assert_eq!(sandbox.by(Way::Forward, certificate).ok(), "1");
     let body = |port: u16| {
         format!(
             "Blocked by network policy: domain {host}:{port}\n  rule: none\n  origin: default\n  detail: {REASON}\n  \
