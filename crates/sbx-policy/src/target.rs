@@ -64,6 +64,12 @@ impl Target {
                 port: HTTPS,
             });
         }
+        // Told apart from an address with a port: brackets would not help.
+        if let Some((address, _)) = text.split_once('%')
+            && address.parse::<Ipv6Addr>().is_ok()
+        {
+            return Err(HostError::ZoneId(text.to_owned()).into());
+        }
         Self::parse_authority(text, Some(HTTPS))
     }
 }
@@ -217,6 +223,9 @@ mod tests {
             assert!(Target::parse_loose(text).is_err(), "{text:?} was accepted");
         }
         assert!(!loose("https://u:hunter2@example.com/").contains("hunter2"));
+        for zoned in ["fe80::1%lo", "[fe80::1%lo]", "[fe80::1%25lo]:80"] {
+            assert!(loose(zoned).contains("zone id"), "{}", loose(zoned));
+        }
     }
 
     #[test]

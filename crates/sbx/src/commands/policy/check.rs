@@ -103,7 +103,7 @@ fn to_text(answer: &CheckAnswer, verbose: bool) -> String {
     let other = answer.other_tcp.as_ref();
     let about = other.map_or("", |_| " (HTTP and HTTPS)");
     let mut lines = vec![
-        format!("{}: {}{about}", word(answer.allowed), answer.resource_value),
+        format!("{}: {}{about}", word(answer.allowed), asked(answer)),
         "Governance: not managed, local rules decide".to_owned(),
         format!("Context: {}", answer.context),
     ];
@@ -133,6 +133,16 @@ fn to_text(answer: &CheckAnswer, verbose: bool) -> String {
         .iter()
         .map(|line| text::one_line(line) + "\n")
         .collect()
+}
+
+/// What was asked about, and what rules call it where that is something else.
+fn asked(answer: &CheckAnswer) -> String {
+    let called = &answer.resource_value;
+    let asked = Target::parse_loose(&answer.target).map(|target| target.to_string());
+    match asked {
+        Ok(asked) if asked != *called => format!("{asked}, which rules call {called}"),
+        Ok(_) | Err(_) => called.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -168,6 +178,13 @@ mod tests {
             "{short}Kind: implicit\nTo change it: sbx policy allow network --sandbox dev a.test:443\n"
         );
         assert_eq!(to_text(&answer, true), long);
+        let host = CheckAnswer {
+            resource_value: "localhost:8000".into(),
+            target: "host.docker.internal:8000".into(),
+            ..answer.clone()
+        };
+        let first = "Denied: host.docker.internal:8000, which rules call localhost:8000\n";
+        assert!(to_text(&host, false).starts_with(first));
         let mixed = CheckAnswer {
             allowed: true,
             reason: None,
