@@ -62,6 +62,7 @@ pub(crate) async fn add(
     let existing = existing.into_iter().map(|existing| ExistingResource {
         resource: existing.resource.to_string(),
         rule_id: existing.rule_id,
+        expires_at: existing.expires,
     });
     Ok(Json(RuleList {
         rules,

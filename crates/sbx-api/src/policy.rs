@@ -62,6 +62,10 @@ pub struct RuleList {
 pub struct ExistingResource {
     pub resource: String,
     pub rule_id: String,
+    /// When that rule ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub expires_at: Option<Timestamp>,
 }
 
 /// A rule as `policy ls --json` shows it.
