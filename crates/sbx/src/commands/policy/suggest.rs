@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use sbx_engine::SandboxName;
 use sbx_policy::{Host, Protocol, Suggestion, Target, quoted, suggest};
 use sbx_proxy::audit::{Line, Outcome, Via};
 use serde_json::{Value, json};
 
-use super::log::read;
-use super::{book, existing};
+use super::book;
+use super::log::{check_name, read};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::netlog::{Filter, NetworkLog, is_odd_question};
@@ -28,8 +29,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let name = existing(context, &args.sandbox)?;
     let log = NetworkLog::of(&context.state()?);
+    check_name(context, &log, &args.sandbox)?;
+    let name = SandboxName::parse(&args.sandbox)?;
     let filter = Filter {
         verdict: Some(Outcome::Deny),
         ..Filter::default()
@@ -46,6 +48,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let suggestion = suggest(denied.map(|(target, _)| target));
     if args.json {
         return context.ui.json(&to_json(name.as_str(), &suggestion));
+    }
+    if !suggestion.rules.is_empty() && !context.state()?.sandbox(&name).record().exists() {
+        context.ui.note(format!(
+            "Sandbox `{name}` is gone: the commands need one of that name, or no `--sandbox`."
+        ));
     }
     for unsolved in &suggestion.unsolved {
         let target = &unsolved.target;

@@ -55,6 +55,13 @@ pub fn denials_of_a_create() {
         json!([])
     );
     assert!(world.line("policy log dev").ok().contains("a.test:443"));
+    let suggested = world.line("policy suggest dev");
+    assert!(suggested.err.contains("`dev` is gone"), "{}", suggested.err);
+    let suggested = suggested.ok();
+    assert!(
+        suggested.contains("--sandbox dev a.test:443"),
+        "{suggested}"
+    );
     let sandbox = world.sandbox("dev");
     assert!(!world.line("policy ls").err.contains("chosen"));
     let rules = world.json(&format!(
