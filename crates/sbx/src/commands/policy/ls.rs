@@ -183,7 +183,7 @@ fn summary(rules: &[&PolicyRule]) -> String {
     parts.join(", ")
 }
 
-/// A line per rule.
+/// A line per rule. The resources come last: beside a long list everything would be far away.
 fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
     let mut header = vec![
         "SOURCE",
@@ -194,11 +194,11 @@ fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
         "RULE_ID",
         "TYPE",
         "DECISION",
-        "RESOURCES",
     ];
     if inactive {
         header.push("STATUS");
     }
+    header.push("RESOURCES");
     let mut rows = vec![header.into_iter().map(str::to_owned).collect()];
     for rule in rules {
         let mut row = vec![
@@ -210,11 +210,11 @@ fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
             rule.id.clone(),
             rule.resource_type.clone(),
             word(rule.decision).to_owned(),
-            resources(rule),
         ];
         if inactive {
             row.push(rule.status.clone());
         }
+        row.push(resources(rule));
         rows.push(row.iter().map(|cell| text::one_line(cell)).collect());
     }
     text::table(&rows)
@@ -300,6 +300,31 @@ pub(crate) mod tests {
                 "local   sandbox:dev  local         local         mine  id-of-mine  network  deny      **",
                 "local   all          local-policy  local-policy  web   id-of-web   network  allow     ** (HTTP and HTTPS only)",
             ]
+        );
+    }
+
+    #[test]
+    fn a_long_list_moves_nothing_away() {
+        let long: Vec<String> = (0..200).map(|n| format!("host-{n}.test")).collect();
+        let long: Vec<&str> = long.iter().map(String::as_str).collect();
+        let mut rules = some();
+        rules.push(rule("long", RuleDecision::Allow, &long));
+        for inactive in [false, true] {
+            let lines = wide(&rules, inactive);
+            let (long, short): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l.contains("host-0"));
+            assert_eq!((long.len(), short.len()), (1, 5));
+            assert!(short.iter().all(|line| line.len() < 150), "{short:#?}");
+        }
+        let lines = wide(&rules, true);
+        assert!(
+            lines[0].ends_with("DECISION  STATUS    RESOURCES"),
+            "{}",
+            lines[0]
+        );
+        assert!(
+            lines[4].ends_with("allow     inactive  c.test"),
+            "{}",
+            lines[4]
         );
     }
 
