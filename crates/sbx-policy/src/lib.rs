@@ -29,7 +29,7 @@ pub use address::{RefusedRange, effective_address, refused_range};
 pub use host::{DomainName, Host, HostError};
 pub use pattern::{Pattern, PatternError};
 pub use policy::{Policy, Protocol};
-pub use presets::{Preset, UnknownPreset, preset};
+pub use presets::{Preset, UnknownPreset, preset, preset_reason};
 pub use proxy_config::{
     Edit, OlderPattern, ProxyConfig, ProxyConfigError, ProxyMode, ProxyNetwork,
 };

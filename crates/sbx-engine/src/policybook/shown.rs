@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use jiff::Timestamp;
 use sbx_api::policy::{CheckAnswer, Governance, OtherTcp, PolicyRule, RuleDecision};
 use sbx_policy::{
-    Decision, Host, Kind, Pattern, Rule, Scope, Target, Traffic, Verdict, is_host_alias, remedy,
+    Decision, Host, Kind, Origin, Pattern, Rule, Scope, Target, Traffic, Verdict, is_host_alias,
+    preset_reason, remedy,
 };
 
 /// `now` decides whether the rule is still one.
@@ -41,6 +42,10 @@ pub fn shown(rule: &Rule, now: Timestamp) -> PolicyRule {
             Traffic::Web => Some("web".into()),
         },
         expires_at: rule.expires,
+        reason: match rule.origin {
+            Origin::Preset => preset_reason(&rule.id),
+            Origin::Local | Origin::Scoped | Origin::Kit | Origin::ProxyConfig => None,
+        },
     }
 }
 

@@ -249,6 +249,7 @@ pub(crate) mod tests {
             sandbox_id: None,
             traffic: None,
             expires_at: None,
+            reason: None,
         }
     }
 
