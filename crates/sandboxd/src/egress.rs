@@ -15,7 +15,7 @@ use sbx_engine::egress::{Certificate, Egress, Listeners};
 use sbx_engine::error::chain;
 use sbx_engine::policybook::PolicyBook;
 use sbx_engine::statedir::{Durability, SandboxDir, StateDir, make_private_dirs, write_atomic};
-use sbx_policy::{Decision, Origin, Policy, Protocol, Rule, Scope, Target, Traffic};
+use sbx_policy::{Policy, Protocol, Target, unreadable};
 use sbx_proxy::ca::{self, Authority};
 use sbx_proxy::{Bypass, Gate, Outlet, Settings, Sockets, limits, system_dial, system_lookup};
 use tokio::sync::watch;
@@ -92,7 +92,7 @@ impl Outlets {
                 error,
                 "the network policy cannot be read; nothing is let out"
             );
-            closed(error)
+            Policy::compile([unreadable()])
         }))
     }
 
@@ -171,9 +171,14 @@ impl PolicyReload for Outlets {
         }
     }
 
-    fn check<'a>(&'a self, sandbox: Option<&'a str>, target: &'a Target) -> Judging<'a> {
+    fn check<'a>(
+        &'a self,
+        sandbox: Option<&'a str>,
+        target: &'a Target,
+        protocol: Option<Protocol>,
+    ) -> Judging<'a> {
         let gate = self.gate(sandbox);
-        Box::pin(async move { gate.judge(target, Protocol::Web).await })
+        Box::pin(async move { gate.check(target, protocol).await })
     }
 }
 
@@ -204,24 +209,4 @@ fn make(dir: &Path, id: &str) -> io::Result<String> {
         Durability::Soon,
     )?;
     Ok(made.certificate_pem)
-}
-
-/// Nothing is allowed, and the reason can be read wherever a denial is.
-fn closed(error: String) -> Policy {
-    let Ok(everything) = "**".parse() else {
-        return Policy::compile([]);
-    };
-    Policy::compile([Rule {
-        id: "policy-unreadable".into(),
-        name: error,
-        policy: "local-policy".into(),
-        scope: Scope::Global,
-        decision: Decision::Deny,
-        resources: vec![everything],
-        origin: Origin::Local,
-        traffic: Traffic::Any,
-        expires: None,
-        editable: false,
-        created: None,
-    }])
 }

@@ -13,6 +13,7 @@ use sbx_api::{
 use sbx_engine::EngineError;
 use sbx_engine::engine::{Engine, Removal};
 use sbx_engine::error::chain;
+use sbx_engine::policybook::PolicyBook;
 
 use crate::extract::{Body, Force, Name};
 use crate::reply::Failure;
@@ -56,16 +57,8 @@ pub(crate) async fn create(
     let created = blocking(&app, move |engine| {
         let sandbox = engine.create(request)?;
         // Only now: a notice in an answer that is an error would not be read.
-        let notice = book
-            .ensure_chosen(Timestamp::now())
-            .unwrap_or_else(|error| {
-                tracing::error!(error = chain(&error), "cannot write the network policy");
-                None
-            });
-        Ok(Created {
-            sandbox,
-            notices: notice.into_iter().map(str::to_owned).collect(),
-        })
+        let notices = choose(&book);
+        Ok(Created { sandbox, notices })
     })
     .await?;
     Ok(Json(created))
@@ -119,8 +112,26 @@ pub(crate) async fn start(State(app): State<App>, Name(name): Name) -> Answer<St
     if let Some(started) = app.engine.running(&name) {
         return Ok(Json(started));
     }
-    let done = blocking(&app, move |engine| engine.start(&name)).await?;
+    let book = app.book.clone();
+    let done = blocking(&app, move |engine| {
+        let started = engine.start(&name)?;
+        // The choice may have been taken back since it was made.
+        let notices = choose(&book);
+        Ok(Started { notices, ..started })
+    })
+    .await?;
     Ok(Json(done))
+}
+
+/// Takes the usual preset when nobody has chosen one, and what the user is to be told then.
+fn choose(book: &PolicyBook) -> Vec<String> {
+    let notice = book
+        .ensure_chosen(Timestamp::now())
+        .unwrap_or_else(|error| {
+            tracing::error!(error = chain(&error), "cannot write the network policy");
+            None
+        });
+    notice.into_iter().map(str::to_owned).collect()
 }
 
 /// Stop a sandbox and keep its files

@@ -11,7 +11,7 @@ use sbx_api::policy::{
 use sbx_api::{ErrorBody, ErrorCode};
 use sbx_engine::policybook::{Changed, PolicyBook, PolicyBookError, Question, answer};
 use sbx_engine::{EngineError, SandboxName};
-use sbx_policy::{ProxyConfig, Target};
+use sbx_policy::{Protocol, ProxyConfig, Target};
 
 use crate::extract::{Body, Name};
 use crate::handlers::{Answer, blocking};
@@ -62,6 +62,7 @@ pub(crate) async fn add(
     let existing = existing.into_iter().map(|existing| ExistingResource {
         resource: existing.resource.to_string(),
         rule_id: existing.rule_id,
+        expires_at: existing.expires,
     });
     Ok(Json(RuleList {
         rules,
@@ -122,13 +123,18 @@ pub(crate) async fn check(
         .map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))?;
     let sandbox = request.sandbox.as_deref();
     exists(&app, sandbox)?;
-    let judged = app.egress.check(sandbox, &target).await;
+    let protocol = Protocol::of_url(&request.target);
+    let checked = app.egress.check(sandbox, &target, protocol).await;
+    // Rules that cannot be read were said to be so by the answer itself.
+    let narrowed = app.book.narrowed(sandbox).unwrap_or_default();
     Ok(Json(answer(&Question {
         sandbox,
         asked: &request.target,
         target: &target,
-        verdict: &judged.verdict,
-        addresses: &judged.addresses,
+        verdict: &checked.judged.verdict,
+        other: checked.other.as_ref().map(|other| &other.verdict),
+        narrowed: narrowed.as_deref(),
+        addresses: &checked.judged.addresses,
     })))
 }
 

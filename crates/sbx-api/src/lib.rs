@@ -229,6 +229,9 @@ pub struct Started {
     /// False when it was running already.
     pub started: bool,
     pub warnings: Vec<String>,
+    /// Said once, to whoever started it: the network policy that was taken because none had been chosen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
 }
 
 /// `POST /v1/sandboxes/{name}/keep`

@@ -62,6 +62,10 @@ pub struct RuleList {
 pub struct ExistingResource {
     pub resource: String,
     pub rule_id: String,
+    /// When that rule ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub expires_at: Option<Timestamp>,
 }
 
 /// A rule as `policy ls --json` shows it.
@@ -91,6 +95,9 @@ pub struct PolicyRule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub expires_at: Option<Timestamp>,
+    /// Why a group of a preset is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// `POST /v1/policy/check`
@@ -131,6 +138,20 @@ pub struct CheckAnswer {
     /// Where a connection would go.
     pub addresses: Vec<String>,
     /// The command that would change the verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// The target does not say what is spoken there, and it matters: the rest of the answer is about HTTP and
+    /// HTTPS, and this about any other TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_tcp: Option<OtherTcp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OtherTcp {
+    pub allowed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deny_kind: Option<String>,
+    pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

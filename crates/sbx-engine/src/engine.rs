@@ -403,6 +403,7 @@ fn started(entry: &Entry, started: bool, warnings: Vec<String>) -> Started {
         exec_socket: format!("vm/{}/{EXEC_SOCKET}", entry.name),
         started,
         warnings,
+        notices: Vec::new(),
     }
 }
 

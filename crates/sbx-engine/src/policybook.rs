@@ -101,10 +101,7 @@ impl PolicyBook {
 
     /// The rules that hold for a sandbox, or for all of them.
     pub fn rules_for(&self, sandbox: Option<&str>) -> Result<Vec<Rule>, PolicyBookError> {
-        let rules = match self.load()? {
-            Some(file) => file.rules_for(sandbox),
-            None => preset(DEFAULT),
-        };
+        let rules = self.newer_rules_for(sandbox)?;
         let Some(name) = sandbox else {
             return Ok(rules);
         };
@@ -116,6 +113,35 @@ impl PolicyBook {
                 Ok(rules)
             }
         }
+    }
+
+    /// What the older settings of a sandbox take away from it, in words; nothing, as a rule.
+    pub fn narrowed(&self, sandbox: Option<&str>) -> Result<Option<String>, PolicyBookError> {
+        let Some(name) = sandbox else {
+            return Ok(None);
+        };
+        let name = SandboxName::parse(name)?;
+        let Some(config) = self.proxy_config(&name)? else {
+            return Ok(None);
+        };
+        let rules = self.newer_rules_for(sandbox)?;
+        let narrowed = config.narrowed(&rules);
+        let names: Vec<&str> = narrowed.iter().map(|rule| rule.name.as_str()).collect();
+        Ok((!names.is_empty()).then(|| {
+            format!(
+                "`{}` has the policy `deny`, which takes away what allows everything: `{}`",
+                self.proxy_config_path(&name).display(),
+                names.join("`, `")
+            )
+        }))
+    }
+
+    /// Without the older settings.
+    fn newer_rules_for(&self, sandbox: Option<&str>) -> Result<Vec<Rule>, PolicyBookError> {
+        Ok(match self.load()? {
+            Some(file) => file.rules_for(sandbox),
+            None => preset(DEFAULT),
+        })
     }
 
     /// The rules of every scope.

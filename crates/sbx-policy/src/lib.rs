@@ -2,8 +2,9 @@
 //!
 //! A [`Target`] is parsed once at the entrance (CONNECT line, `Host` header, SNI, DNS question), so that every
 //! spelling of a host gets the same verdict. A [`Policy`] is compiled from the [`Rule`]s that concern one sandbox
-//! and answers three questions: may this target be dialled ([`Policy::decide`]), may this name be resolved
-//! ([`Policy::resolvable`]), and may the address that it resolved to be dialled ([`Policy::judge_address`]).
+//! and answers four questions: may this target be dialled ([`Policy::decide`]), may this name be resolved
+//! ([`Policy::resolvable`]), may the address that it resolved to be dialled ([`Policy::judge_address`]), and is it
+//! worth telling ([`Policy::tellable`]).
 //! Time is an argument; who stores, logs and enforces is left to the callers.
 
 mod address;
@@ -17,6 +18,7 @@ mod presets;
 mod proxy_config;
 mod remedy;
 mod rule;
+mod shell;
 mod special;
 mod store;
 mod suggest;
@@ -29,12 +31,13 @@ pub use host::{DomainName, Host, HostError};
 pub use machine::Machine;
 pub use pattern::{Pattern, PatternError};
 pub use policy::{Policy, Protocol};
-pub use presets::{Preset, UnknownPreset, preset};
+pub use presets::{Preset, UnknownPreset, preset, preset_reason};
 pub use proxy_config::{
     Edit, OlderPattern, ProxyConfig, ProxyConfigError, ProxyMode, ProxyNetwork,
 };
-pub use remedy::remedy;
+pub use remedy::{remedy, unreadable};
 pub use rule::{BadScope, Decision, Origin, Rule, Scope, Traffic};
+pub use shell::quoted;
 pub use special::{GATEWAY, HOST_ALIAS, is_gateway, is_host_alias, is_localhost};
 pub use store::{Added, Existing, NewRule, PolicyFile, Removal, Removed, StoreError};
 pub use suggest::{Suggested, Suggestion, Unsolved, suggest};

@@ -9,6 +9,7 @@ use crate::address::{OWN, RefusedRange, effective_address, refused_range};
 use crate::host::Host;
 use crate::index::{Entry, Index};
 use crate::machine::Machine;
+use crate::pattern::Pattern;
 use crate::rule::{Decision, Rule, Traffic};
 use crate::special::{GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::target::Target;
@@ -158,6 +159,35 @@ impl Policy {
         })
     }
 
+    /// May a program learn that a name leads to this address? Yes if it could be dialled by that name on some port:
+    /// who is told an address and may not dial it takes the name for broken, although another address would do.
+    pub fn tellable(&self, host: &Host, address: IpAddr, now: Timestamp) -> Verdict {
+        let mut ports = BTreeSet::new();
+        self.index
+            .visit(host, &mut |entry| ports.extend(entry.port));
+        self.index
+            .visit_address(address, &mut |entry| ports.extend(entry.port));
+        // One that no rule speaks of stands for all of those.
+        ports.extend((1..=u16::MAX).find(|port| !ports.contains(port)));
+        let mut last = default_deny();
+        for port in ports {
+            let host = host.clone();
+            let target = Target { host, port };
+            for protocol in [Protocol::Web, Protocol::Other] {
+                let named = self.decide(&target, protocol, now);
+                let verdict = self.judge_address(&named, &target, address, protocol, now);
+                if verdict.allowed {
+                    return verdict;
+                }
+                // The name alone is judged elsewhere.
+                if named.allowed {
+                    last = verdict;
+                }
+            }
+        }
+        last
+    }
+
     /// The first moment after `now` at which an answer may change by itself.
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
         let expiries = self.rules.iter().filter_map(|rule| rule.expires);
@@ -252,6 +282,7 @@ fn allowed(entry: &Entry, exact: bool) -> Verdict {
         rule: Some(entry.rule.clone()),
         reason: entry.reason.clone(),
         exact,
+        opens: None,
     }
 }
 
@@ -330,12 +361,11 @@ fn refused(target: &Target, address: IpAddr, range: &RefusedRange) -> Verdict {
     let RefusedRange {
         reason, citation, ..
     } = range;
-    let wanted = Target {
-        host: address.into(),
-        port: target.port,
-    };
-    let reason = format!("{address} is {reason} ({citation}); only a rule for `{wanted}` opens it");
-    Verdict::denied(Kind::Address, reason)
+    let reason = format!("{address} is {reason} ({citation}), and no rule names it");
+    Verdict {
+        opens: Some(Pattern::exact(address.into(), Some(target.port))),
+        ..Verdict::denied(Kind::Address, reason)
+    }
 }
 
 fn built_in_name() -> Verdict {
@@ -345,6 +375,7 @@ fn built_in_name() -> Verdict {
         rule: None,
         reason: "Built-in name".to_owned(),
         exact: false,
+        opens: None,
     }
 }
 

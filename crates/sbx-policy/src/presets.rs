@@ -47,6 +47,17 @@ pub fn preset(preset: Preset) -> Vec<Rule> {
     }
 }
 
+/// Why a rule of a preset is there: what stands above it in the data.
+pub fn preset_reason(rule: &str) -> Option<String> {
+    let lines: Vec<&str> = BALANCED.lines().collect();
+    let heading = format!("[{rule}]");
+    let at = lines.iter().position(|line| **line == heading)?;
+    let above = lines.iter().take(at).rev();
+    let mut comment: Vec<&str> = above.map_while(|line| line.strip_prefix("# ")).collect();
+    comment.reverse();
+    (!comment.is_empty()).then(|| comment.join(" "))
+}
+
 impl Preset {
     pub const ALL: [Self; 3] = [Self::AllowAll, Self::Balanced, Self::DenyAll];
 
@@ -153,6 +164,19 @@ mod tests {
                 "default-cert-validation",
             ]
         );
+    }
+
+    #[test]
+    fn every_group_has_a_reason() {
+        for rule in preset(Preset::Balanced) {
+            let reason = preset_reason(&rule.id).expect(&rule.id);
+            assert!(reason.ends_with('.') && !reason.contains('#'), "{reason}");
+        }
+        let expected = "Packages of Linux distributions. Mirrors still speak plain HTTP: the packages carry \
+                        signatures.";
+        let reason = preset_reason("default-os-packages");
+        assert_eq!(reason.as_deref(), Some(expected));
+        assert_eq!(preset_reason("default-allow-all"), None);
     }
 
     #[test]

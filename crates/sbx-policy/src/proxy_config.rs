@@ -150,7 +150,22 @@ impl ProxyConfig {
             make("policy-allow", allow, Traffic::Web, policy),
         ];
         rules.retain(|rule| !rule.resources.is_empty());
+        if self.policy == Some(ProxyMode::Deny) {
+            // Like a preset's deny-all it is there to be seen: what it does is the absence of allows.
+            rules.push(make("policy-deny", deny, Traffic::Any, Vec::new()));
+        }
         rules
+    }
+
+    /// Which of other `rules` lose something to this configuration, see [`ProxyConfig::narrow`].
+    pub fn narrowed<'a>(&self, rules: &'a [Rule]) -> Vec<&'a Rule> {
+        let opens_everything = |rule: &&Rule| {
+            rule.decision == Decision::Allow && rule.resources.iter().any(Pattern::is_everything)
+        };
+        match self.policy {
+            Some(ProxyMode::Deny) => rules.iter().filter(opens_everything).collect(),
+            Some(ProxyMode::Allow) | None => Vec::new(),
+        }
     }
 
     /// What remains of other `rules` under this configuration: with the policy `deny`, allows of everything go.

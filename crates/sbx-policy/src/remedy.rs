@@ -1,30 +1,39 @@
 //! What to type when something is denied that should not be.
 
-use crate::rule::{Origin, Scope};
+use crate::pattern::Pattern;
+use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
+use crate::shell::quoted;
 use crate::special::{HOST_ALIAS, is_host_alias};
 use crate::target::Target;
-use crate::verdict::{Kind, Verdict};
+use crate::verdict::{Kind, RuleRef, Verdict};
 
-/// The command that changes the verdict, where there is one.
+const UNREADABLE: &str = "policy-unreadable";
+
+/// What holds where rules cannot be read: nothing is allowed. Sandboxes see it, so it says nothing about the host;
+/// the command that [`remedy`] has for it does.
+pub fn unreadable() -> Rule {
+    Rule {
+        id: UNREADABLE.to_owned(),
+        name: "the network rules cannot be read, so nothing is allowed".to_owned(),
+        policy: Scope::Global.policy().to_owned(),
+        scope: Scope::Global,
+        decision: Decision::Deny,
+        resources: vec![Pattern::everything()],
+        origin: Origin::Local,
+        traffic: Traffic::Any,
+        expires: None,
+        editable: false,
+        created: None,
+    }
+}
+
+/// The command that changes the verdict, where there is one; else one that says more about it.
 pub fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Option<String> {
     let scope = sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"));
-    let allow = |what: &str| Some(format!("sbx policy allow network{scope} {what}"));
+    let allow = |what: &str| Some(format!("sbx policy allow network{scope} {}", quoted(what)));
     match verdict.kind {
         Kind::Allowed | Kind::Malformed => None,
-        Kind::Explicit => {
-            let rule = verdict.rule.as_ref()?;
-            Some(match (rule.origin, &rule.scope) {
-                (Origin::Local | Origin::Scoped, Scope::Global) => {
-                    format!("sbx policy rm network --id {}", rule.id)
-                }
-                (Origin::Local | Origin::Scoped, Scope::Sandbox(name)) => {
-                    format!("sbx policy rm network --sandbox {name} --id {}", rule.id)
-                }
-                (Origin::Preset | Origin::Kit | Origin::ProxyConfig, _) => {
-                    format!("sbx policy inspect {}", rule.id)
-                }
-            })
-        }
+        Kind::Explicit => Some(undo(sandbox, verdict.rule.as_ref()?)),
         Kind::Loopback => Some(format!(
             "sbx policy check network{scope} {}:{}",
             HOST_ALIAS, target.port
@@ -32,6 +41,29 @@ pub fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Opti
         Kind::Implicit | Kind::Address if is_host_alias(&target.host) => {
             allow(&format!("localhost:{}", target.port))
         }
-        Kind::Implicit | Kind::Address => allow(&target.to_string()),
+        Kind::Implicit => allow(&target.to_string()),
+        // Not the name: whoever owns it may lead it elsewhere tomorrow. And who reads the address sees what it is.
+        Kind::Address => allow(&verdict.opens.as_ref()?.to_string()),
+    }
+}
+
+/// Takes back what the rule says about this resource, and nothing else that it says.
+fn undo(sandbox: Option<&str>, rule: &RuleRef) -> String {
+    if rule.id == UNREADABLE {
+        // It names the file and the place in it, and says how to go on.
+        let name = sandbox.map_or(String::new(), |name| format!(" {name}"));
+        return format!("sbx policy ls{name}");
+    }
+    let resource = quoted(&rule.resource.to_string());
+    match (rule.origin, &rule.scope) {
+        (Origin::Local | Origin::Scoped, Scope::Global) => {
+            format!("sbx policy rm network --resource {resource}")
+        }
+        (Origin::Local | Origin::Scoped, Scope::Sandbox(name)) => {
+            format!("sbx policy rm network --sandbox {name} --resource {resource}")
+        }
+        (Origin::Preset | Origin::Kit | Origin::ProxyConfig, _) => {
+            format!("sbx policy inspect {}", quoted(&rule.id))
+        }
     }
 }

@@ -45,6 +45,8 @@ pub struct Added {
 pub struct Existing {
     pub resource: Pattern,
     pub rule_id: String,
+    /// When that rule ends; no earlier than the new one would.
+    pub expires: Option<Timestamp>,
 }
 
 /// What to remove. `id` and `resources` combine: only these resources, and only from that rule.
@@ -259,6 +261,7 @@ impl PolicyFile {
                 existing = Some(Existing {
                     resource: resource.clone(),
                     rule_id: rule.id.clone(),
+                    expires: rule.expires,
                 });
             }
         }

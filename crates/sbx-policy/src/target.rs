@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use thiserror::Error;
 
 use crate::host::{Host, HostError};
+use crate::policy::Protocol;
 
 const HTTP: u16 = 80;
 const HTTPS: u16 = 443;
@@ -63,7 +64,24 @@ impl Target {
                 port: HTTPS,
             });
         }
+        // Told apart from an address with a port: brackets would not help.
+        if let Some((address, _)) = text.split_once('%')
+            && address.parse::<Ipv6Addr>().is_ok()
+        {
+            return Err(HostError::ZoneId(text.to_owned()).into());
+        }
         Self::parse_authority(text, Some(HTTPS))
+    }
+}
+
+impl Protocol {
+    /// What the scheme of a URL promises. A target without a scheme promises nothing.
+    pub fn of_url(text: &str) -> Option<Self> {
+        let (scheme, _) = text.split_once("://")?;
+        Some(match default_port(scheme) {
+            Some(_) => Self::Web,
+            None => Self::Other,
+        })
     }
 }
 
@@ -112,16 +130,20 @@ fn parse_url(text: &str, scheme: &str, rest: &str) -> Result<Target, TargetError
     if authority.is_empty() {
         return Err(bad());
     }
-    let default_port = match scheme.to_ascii_lowercase().as_str() {
-        "http" | "ws" => Some(HTTP),
-        "https" | "wss" => Some(HTTPS),
-        _ => None,
-    };
-    match Target::parse_authority(authority, default_port) {
+    match Target::parse_authority(authority, default_port(scheme)) {
         Err(TargetError::NoPort(_)) => Err(TargetError::SchemeNeedsPort(text.to_owned())),
         // The message must not repeat what may be a password.
         Err(TargetError::UserInfo(_)) => Err(TargetError::UserInfo(format!("{scheme}://…"))),
         result => result,
+    }
+}
+
+/// The schemes that are HTTP, with or without TLS.
+fn default_port(scheme: &str) -> Option<u16> {
+    match scheme.to_ascii_lowercase().as_str() {
+        "http" | "ws" => Some(HTTP),
+        "https" | "wss" => Some(HTTPS),
+        _ => None,
     }
 }
 
@@ -160,6 +182,18 @@ mod tests {
     }
 
     #[test]
+    fn a_scheme_says_what_is_spoken() {
+        for (text, expected) in [
+            ("https://example.com", Some(Protocol::Web)),
+            ("WS://example.com", Some(Protocol::Web)),
+            ("ssh://example.com:22", Some(Protocol::Other)),
+            ("example.com:80", None),
+        ] {
+            assert_eq!(Protocol::of_url(text), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn doubtful_targets_are_refused() {
         let table = [
             "",
@@ -189,6 +223,9 @@ mod tests {
             assert!(Target::parse_loose(text).is_err(), "{text:?} was accepted");
         }
         assert!(!loose("https://u:hunter2@example.com/").contains("hunter2"));
+        for zoned in ["fe80::1%lo", "[fe80::1%lo]", "[fe80::1%25lo]:80"] {
+            assert!(loose(zoned).contains("zone id"), "{}", loose(zoned));
+        }
     }
 
     #[test]

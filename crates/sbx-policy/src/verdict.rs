@@ -15,6 +15,8 @@ pub struct Verdict {
     pub reason: String,
     /// A rule that names exactly this host allows it. Such a name may lead to addresses that are else refused.
     pub exact: bool,
+    /// What a rule has to name to open the address that was refused.
+    pub opens: Option<Pattern>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -57,6 +59,7 @@ impl Verdict {
             rule: None,
             reason,
             exact: false,
+            opens: None,
         }
     }
 }

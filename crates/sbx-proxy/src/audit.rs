@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A file of this size is rotated.
 const FULL: u64 = 8 << 20;
@@ -66,6 +66,7 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// When it was decided.
+    #[serde(serialize_with = "write_time")]
     pub time: Timestamp,
     pub sandbox: String,
     /// Unique together with the sandbox and the time.
@@ -92,6 +93,15 @@ pub struct Line {
     /// What went wrong after it was allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// With all of its digits: then lines are in the order of time when they are sorted as text.
+pub fn time_text(time: Timestamp) -> String {
+    format!("{time:.9}")
+}
+
+fn write_time<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&time_text(*time))
 }
 
 /// Where the lines of a sandbox are.
@@ -286,6 +296,34 @@ mod tests {
         let total: usize = shown.iter().map(|path| read(path).len()).sum();
         assert_eq!(total as u64, 2 + FULL / 1000 + 10);
         assert!(!read(&dir.join("one.jsonl.1")).is_empty());
+    }
+
+    #[test]
+    fn times_are_ordered_as_text() {
+        let temp = tempfile::tempdir().unwrap();
+        let audit = Audit::new(temp.path(), "one");
+        let times = [
+            "2026-01-29T10:15:25Z",
+            "2026-01-29T10:15:25.000000001Z",
+            "2026-01-29T10:15:25.1Z",
+            "2026-01-29T10:15:25.12Z",
+        ];
+        for time in times {
+            let time = time.parse().unwrap();
+            audit.write(&Line {
+                time,
+                ..line(&audit)
+            });
+        }
+        let text = fs::read_to_string(file(temp.path(), "one")).unwrap();
+        let mut sorted: Vec<&str> = text.lines().collect();
+        sorted.sort_unstable();
+        assert_eq!(sorted, text.lines().collect::<Vec<_>>());
+        let read: Vec<Timestamp> = read(&file(temp.path(), "one"))
+            .iter()
+            .map(|line| line.time)
+            .collect();
+        assert_eq!(read, times.map(|time| time.parse::<Timestamp>().unwrap()));
     }
 
     #[test]

@@ -27,6 +27,15 @@ pub struct Judged {
     claimed: Option<Host>,
 }
 
+/// The answer to `policy check`.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// What was asked about: HTTP and HTTPS, if nothing was said about it.
+    pub judged: Judged,
+    /// What any other protocol would be told, if nothing was said and it is told otherwise.
+    pub other: Option<Judged>,
+}
+
 /// What a tunnel has to turn out to be, besides going where it was allowed to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
@@ -69,6 +78,17 @@ impl Gate {
         self.policy.clone()
     }
 
+    /// What a connection would be told; `protocol` is what it would carry, if that is known.
+    pub async fn check(&self, target: &Target, protocol: Option<Protocol>) -> Checked {
+        let judged = self.judge(target, protocol.unwrap_or(Protocol::Web)).await;
+        let other = match protocol {
+            Some(_) => None,
+            None => Some(self.judge(target, Protocol::Other).await),
+        };
+        let other = other.filter(|other| other.allowed() != judged.allowed());
+        Checked { judged, other }
+    }
+
     /// A client names what it wants to reach: CONNECT, absolute-form HTTP, SOCKS5, `policy check`.
     pub async fn judge(&self, target: &Target, protocol: Protocol) -> Judged {
         let own = Target {
@@ -84,8 +104,14 @@ impl Gate {
     /// A client asks for a tunnel: what it will carry is not known yet, and most tunnels carry HTTPS.
     pub(crate) async fn judge_tunnel(&self, target: &Target) -> (Judged, Needs) {
         let mut judged = self.judge(target, Protocol::Web).await;
-        let open = |at: &SocketAddr| self.allowed_now(&judged, *at, Protocol::Other).allowed;
-        judged.anything = judged.allowed() && judged.addresses.iter().all(open);
+        let open = |at: &&SocketAddr| self.allowed_now(&judged, **at, Protocol::Other).allowed;
+        let for_anything: Vec<_> = judged.addresses.iter().filter(open).copied().collect();
+        let nowhere = judged.addresses.is_empty();
+        judged.anything = judged.allowed() && (nowhere || !for_anything.is_empty());
+        // Any address of a name will do, so one is taken that leaves it open what is said there.
+        if judged.anything {
+            judged.addresses = for_anything;
+        }
         let needs = if judged.anything {
             Needs::Nothing
         } else {
@@ -149,14 +175,28 @@ impl Gate {
         by_address
     }
 
-    /// Whether a program may learn the addresses of a name, and if so, which they are.
+    /// Whether a program may learn the addresses of a name, and if so, which of them: those that it could dial.
     pub async fn judge_lookup(&self, host: &Host) -> (Verdict, std::io::Result<Vec<IpAddr>>) {
         let verdict = self.policy().resolvable(host, Timestamp::now());
-        let addresses = match host {
+        let found = match host {
             Host::Name(name) if verdict.allowed => self.resolver.resolve(name).await,
             Host::Name(_) | Host::Ip(_) => Ok(Vec::new()),
         };
-        (verdict, addresses)
+        let Ok(mut addresses) = found else {
+            return (verdict, found);
+        };
+        let (policy, now) = (self.policy(), Timestamp::now());
+        let mut refused = None;
+        addresses.retain(|ip| {
+            let told = policy.tellable(host, ip.to_canonical(), now);
+            let allowed = told.allowed;
+            refused = refused.take().or((!allowed).then_some(told));
+            allowed
+        });
+        match refused {
+            Some(refused) if addresses.is_empty() => (refused, Ok(addresses)),
+            Some(_) | None => (verdict, Ok(addresses)),
+        }
     }
 
     /// The name that an address was resolved from, if a program here may know it.

@@ -33,6 +33,6 @@ mod tests;
 
 pub use check::check_blocking;
 pub use dial::{Dial, system_dial};
-pub use gate::{Gate, Judged};
+pub use gate::{Checked, Gate, Judged};
 pub use outlet::{Bypass, Outlet, Settings, Sockets};
 pub use resolver::{Lookup, system_lookup};

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
+use rustix::io::Errno;
 use rustix::net::Shutdown;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -108,8 +109,12 @@ pub(crate) async fn pump(
         .await?;
         let rest = match move_once(from, to, &count)? {
             Moved::End => {
-                let passed_on = rustix::net::shutdown(to, Shutdown::Write);
-                return passed_on.map_err(|error| Broken::To(error.into()));
+                return match rustix::net::shutdown(to, Shutdown::Write) {
+                    // It has left already, as whoever closes an HTTP/2 connection in both directions does.
+                    // What it did not take before that, the other direction would have heard of.
+                    Err(Errno::NOTCONN) => Ok(()),
+                    passed_on => passed_on.map_err(|error| Broken::To(error.into())),
+                };
             }
             Moved::All | Moved::Nothing => continue,
             Moved::Rest(rest) => rest,
@@ -221,5 +226,25 @@ mod tests {
             (true, b"answer".as_slice())
         );
         assert_eq!((counters.sent(), counters.received()), (3_000_000, 6));
+    }
+
+    /// Either side may be the first to be gone; an exchange that both had finished did not fail.
+    #[tokio::test]
+    async fn who_has_left_needs_no_end() {
+        let (program, client) = pair().await;
+        let (upstream, origin) = pair().await;
+        let counters = Counters::default();
+        // The origin closes, which the program answers by closing: by the time its end is passed on, nobody is
+        // there to take it.
+        drop((origin, program));
+        for stream in [&upstream, &client] {
+            stream.readable().await.unwrap();
+        }
+        rustix::net::shutdown(&upstream, Shutdown::Write).unwrap();
+        rustix::net::shutdown(&client, Shutdown::Write).unwrap();
+        while rustix::net::shutdown(&upstream, Shutdown::Write) != Err(Errno::NOTCONN) {
+            tokio::task::yield_now().await;
+        }
+        relay(&client, &upstream, &counters).await.unwrap();
     }
 }

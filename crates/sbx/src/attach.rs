@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use sbx_api::Started;
 use sbx_proto::exec::{Exec, FailKind, Request, Stdio};
 use sbx_sys::signals::SignalFd;
 
@@ -76,12 +77,7 @@ pub(crate) fn run(
             Ok(outcome) => return Ok(outcome),
         }
     }
-    let started = client.start(name)?;
-    if started.started {
-        for warning in &started.warnings {
-            context.ui.warning(warning);
-        }
-    }
+    let started = start(context, client, name)?;
     match attempt(client, &started.exec_socket, &request, streams) {
         Err(Broken::BeforeStart) => {}
         Err(Broken::Failed(failure)) => return Err(failure),
@@ -91,7 +87,7 @@ pub(crate) fn run(
     context
         .ui
         .debug(|| "the sandbox's init is gone; starting it again".to_owned());
-    let started = client.start(name)?;
+    let started = start(context, client, name)?;
     attempt(client, &started.exec_socket, &request, streams).map_err(|broken| match broken {
         Broken::Failed(failure) => failure,
         Broken::BeforeStart => {
@@ -99,6 +95,22 @@ pub(crate) fn run(
                 .hint(format!("sbx inspect {name}"))
         }
     })
+}
+
+/// Starts a sandbox that may be running already, and says what there is to say about it.
+pub(crate) fn start(
+    context: &Context,
+    client: &Client<'_>,
+    name: &str,
+) -> Result<Started, Failure> {
+    let started = client.start(name)?;
+    for notice in &started.notices {
+        context.ui.note(notice);
+    }
+    for warning in &started.warnings {
+        context.ui.warning(warning);
+    }
+    Ok(started)
 }
 
 /// The wire form of [`Streams`].

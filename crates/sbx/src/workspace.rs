@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use sbx_api::WorkspaceRequest;
+use sbx_policy::quoted;
 
-use crate::commands::policy::quoted;
 use crate::failure::{Failure, Kind};
 
 const READ_ONLY: [&[u8]; 2] = [b":ro", b":readonly"];

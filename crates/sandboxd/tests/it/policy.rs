@@ -56,6 +56,14 @@ fn rules_are_added_hold_and_are_removed() {
     assert_eq!(again["existing"][0]["rule_id"], added["rules"][0]["id"]);
     assert_eq!(again.get("notice"), None);
 
+    // A shorter time is in vain, and is told how long the longer one is.
+    let for_seconds = |seconds: u32| json!({"decision": "allow", "resources": ["a.test"], "for_seconds": seconds});
+    let longer = daemon.json("POST", rules, &for_seconds(3600));
+    let shorter = daemon.json("POST", rules, &for_seconds(60));
+    let ends = &longer["rules"][0]["expires_at"];
+    assert!(ends.is_string());
+    assert_eq!(&shorter["existing"][0]["expires_at"], ends);
+
     let deny = json!({"decision": "deny", "resources": ["192.0.2.0/24"]});
     let (status, code, hint) = daemon.error(rules, &deny);
     assert_eq!((status, code), (409, ErrorCode::Conflict));
@@ -103,6 +111,10 @@ fn a_damaged_policy_denies_and_says_where() {
     let mut file = std::fs::File::create(&path).unwrap();
     file.write_all(b"{\"version\": 1, \"presett\": 0}").unwrap();
     assert!(!daemon.allowed("192.0.2.1") && !daemon.allowed("github.com"));
+    // What a sandbox is told as well: nothing about the host.
+    let answer = daemon.json("POST", "/v1/policy/check", &json!({"target": "a.test"}));
+    assert!(!answer.to_string().contains('/'), "{answer}");
+    assert_eq!(answer["hint"], "sbx policy ls");
     let rule = json!({"decision": "allow", "resources": ["a.test"]});
     let (status, error) = daemon.refused("POST", "/v1/policy/rules", &rule.to_string());
     assert_eq!((status, error.code), (500, ErrorCode::Engine));

@@ -23,7 +23,11 @@ pub fn default_proxy_config(home: &Path, sbx_home: Option<&Path>) -> PathBuf {
 impl PolicyBook {
     /// The older file of a sandbox, if it has one.
     pub fn proxy_config(&self, name: &SandboxName) -> Result<Option<ProxyConfig>, PolicyBookError> {
-        read_proxy_config(&self.state.sandbox(name).path().join(PROXY_CONFIG))
+        read_proxy_config(&self.proxy_config_path(name))
+    }
+
+    pub(super) fn proxy_config_path(&self, name: &SandboxName) -> PathBuf {
+        self.state.sandbox(name).path().join(PROXY_CONFIG)
     }
 
     /// Applies the options of `network proxy`, all or none; a sandbox without the file gets one.

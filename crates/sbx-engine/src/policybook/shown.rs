@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use jiff::Timestamp;
-use sbx_api::policy::{CheckAnswer, Governance, PolicyRule, RuleDecision};
+use sbx_api::policy::{CheckAnswer, Governance, OtherTcp, PolicyRule, RuleDecision};
 use sbx_policy::{
-    Decision, Host, Pattern, Rule, Scope, Target, Traffic, Verdict, is_host_alias, remedy,
+    Decision, Host, Kind, Origin, Pattern, Rule, Scope, Target, Traffic, Verdict, is_host_alias,
+    preset_reason, remedy,
 };
 
 /// `now` decides whether the rule is still one.
@@ -41,6 +42,10 @@ pub fn shown(rule: &Rule, now: Timestamp) -> PolicyRule {
             Traffic::Web => Some("web".into()),
         },
         expires_at: rule.expires,
+        reason: match rule.origin {
+            Origin::Preset => preset_reason(&rule.id),
+            Origin::Local | Origin::Scoped | Origin::Kit | Origin::ProxyConfig => None,
+        },
     }
 }
 
@@ -52,6 +57,10 @@ pub struct Question<'a> {
     pub asked: &'a str,
     pub target: &'a Target,
     pub verdict: &'a Verdict,
+    /// What anything but HTTP and HTTPS is told, if that differs.
+    pub other: Option<&'a Verdict>,
+    /// What [`PolicyBook::narrowed`](super::PolicyBook::narrowed) says.
+    pub narrowed: Option<&'a str>,
     pub addresses: &'a [SocketAddr],
 }
 
@@ -60,6 +69,7 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         sandbox,
         target,
         verdict,
+        other,
         ..
     } = *question;
     let rule = verdict.rule.as_ref();
@@ -73,10 +83,16 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         action: "net:connect:tcp".into(),
         allowed: verdict.allowed,
         context: sandbox.map_or_else(|| "global".to_owned(), |name| format!("sandbox:{name}")),
-        deny_kind: (!verdict.allowed).then(|| verdict.kind.as_str().to_owned()),
+        deny_kind: deny_kind(verdict),
         governance: Governance { active: false },
         origin: rule.map(|rule| rule.origin.as_str().to_owned()),
-        reason: (!verdict.reason.is_empty()).then(|| verdict.reason.clone()),
+        reason: (!verdict.reason.is_empty()).then(|| match question.narrowed {
+            // Who has allowed everything wants to know why this is not allowed.
+            Some(narrowed) if verdict.kind == Kind::Implicit => {
+                format!("{}; {narrowed}", verdict.reason)
+            }
+            Some(_) | None => verdict.reason.clone(),
+        }),
         resource_type: match target.host {
             Host::Name(_) => "net:domain".into(),
             Host::Ip(_) => "net:ip".into(),
@@ -88,5 +104,15 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         kind: "network".into(),
         addresses: question.addresses.iter().map(ToString::to_string).collect(),
         hint: remedy(sandbox, target, verdict),
+        other_tcp: other.map(|verdict| OtherTcp {
+            allowed: verdict.allowed,
+            deny_kind: deny_kind(verdict),
+            reason: verdict.reason.clone(),
+            hint: remedy(sandbox, target, verdict),
+        }),
     }
+}
+
+fn deny_kind(verdict: &Verdict) -> Option<String> {
+    (!verdict.allowed).then(|| verdict.kind.as_str().to_owned())
 }

@@ -354,7 +354,9 @@ fn the_default_settings_move_with_sbx_home() {
 fn answers_say_what_would_change_them() {
     let place = claimed();
     place.book.init("deny-all", now()).unwrap();
-    let denied = place.add(RuleDecision::Deny, None, "bad.test").unwrap();
+    place
+        .add(RuleDecision::Deny, None, "bad.test,worse.test")
+        .unwrap();
     let ask = |sandbox, asked: &str| {
         let target = Target::parse_loose(asked).unwrap();
         let policy = place.book.policy_for(sandbox).unwrap();
@@ -364,6 +366,8 @@ fn answers_say_what_would_change_them() {
             asked,
             target: &target,
             verdict: &verdict,
+            other: None,
+            narrowed: place.book.narrowed(sandbox).unwrap().as_deref(),
             addresses: &[],
         })
     };
@@ -380,10 +384,43 @@ fn answers_say_what_would_change_them() {
     );
     let explicit = ask(None, "bad.test");
     assert_eq!(explicit.deny_kind.as_deref(), Some("explicit"));
-    let hint = format!("sbx policy rm network --id {}", denied.rules[0].id);
-    assert_eq!(explicit.hint, Some(hint));
+    let hint = "sbx policy rm network --resource bad.test";
+    assert_eq!(explicit.hint.as_deref(), Some(hint));
     let host = ask(Some("ab"), "host.docker.internal:8080");
     assert_eq!(host.resource_value, "localhost:8080");
     let hint = "sbx policy allow network --sandbox ab localhost:8080";
     assert_eq!(host.hint.as_deref(), Some(hint));
+}
+
+#[test]
+fn older_settings_that_take_something_away_are_named() {
+    let place = claimed();
+    place.book.init("allow-all", now()).unwrap();
+    let name = place.sandbox("ab");
+    assert_eq!(place.book.narrowed(Some("ab")).unwrap(), None);
+    let change = ProxyConfigChange {
+        policy: Some("deny".into()),
+        ..ProxyConfigChange::default()
+    };
+    place.book.change_proxy_config(&name, &change).unwrap();
+    let said = place.book.narrowed(Some("ab")).unwrap().unwrap();
+    for word in ["vm/ab/proxy-config.json", "`deny`", "`default-allow-all`"] {
+        assert!(said.contains(word), "{said}");
+    }
+    let rules = place.book.rules_for(Some("ab")).unwrap();
+    assert_eq!(rules.len(), 1);
+    assert_eq!(rules[0].id, "proxy-config:ab:policy-deny");
+    let target = Target::parse_loose("a.test").unwrap();
+    let policy = place.book.policy_for(Some("ab")).unwrap();
+    let answer = answer(&Question {
+        sandbox: Some("ab"),
+        asked: "a.test",
+        target: &target,
+        verdict: &policy.decide(&target, Protocol::Web, now()),
+        other: None,
+        narrowed: Some(&said),
+        addresses: &[],
+    });
+    assert!(answer.reason.unwrap().ends_with(&said));
+    assert_eq!(place.book.narrowed(None).unwrap(), None);
 }

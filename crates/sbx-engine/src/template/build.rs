@@ -17,6 +17,8 @@ pub(super) const ROOT: &str = "root";
 pub(super) const LAYERS: &str = "layers";
 
 const AGENT: u32 = 1000;
+/// Below `/usr`: where the certificate of a sandbox's authority is put.
+const CERTIFICATES: &str = "local/share/ca-certificates";
 
 /// Builds what `spec_json` (made by [`super::ensure`]) asks for in the empty directory `dir`.
 pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
@@ -137,6 +139,7 @@ fn programs(spec: &Spec, layers: &Path) -> Result<(), TemplateError> {
                     install("local/sbin", name, scripts::NO_PACKAGES)?;
                 }
             }
+            layers::own(&host, &layer, Path::new(CERTIFICATES))?;
         }
     }
     Ok(())

@@ -195,6 +195,19 @@ pub(super) fn mirror_all(host: &Path, layer: &Path, rel: &Path) -> Result<(), Te
     }
 }
 
+/// The same for a directory that something is to be put in, unless the host has a link on the way to it, which
+/// would be hidden.
+pub(super) fn own(host: &Path, layer: &Path, rel: &Path) -> Result<(), TemplateError> {
+    let in_the_way = |path: &Path| {
+        let found = fs::symlink_metadata(host.join(path));
+        found.is_ok_and(|meta| !meta.is_dir())
+    };
+    if rel.ancestors().any(in_the_way) {
+        return Ok(());
+    }
+    mirror_all(host, layer, rel)
+}
+
 /// The mode of the host's directory, always with everything for the owner, and its owner where root builds
 /// and the id exists: one that does not looks like nobody's, and becomes root's.
 fn imitate(path: &Path, host: &Metadata) -> Result<(), TemplateError> {

@@ -239,6 +239,15 @@ fn single_mode_has_only_our_programs() {
         .collect();
     let sbin = out.path().join("layers/usr/local/sbin");
     assert_eq!(files, [sbin.join("apt-get"), sbin.join("dpkg")]);
+    // And a place for the sandbox's own certificate, which nobody's directory would not be.
+    let share = "usr/local/share";
+    let certificates = format!("layers/{share}/ca-certificates");
+    assert!(out.path().join(&certificates).is_dir());
+    fs::create_dir_all(host.path().join("elsewhere")).unwrap();
+    fs::create_dir_all(host.path().join("usr/local")).unwrap();
+    symlink("../../elsewhere", host.path().join(share)).unwrap();
+    let out = made(host.path(), Mode::Single);
+    assert!(!out.path().join(&certificates).exists());
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn refused_ranges_need_their_own_rule() {
     let reason = web(&policy(&["+**"]), "10.0.0.1").reason;
     assert_eq!(
         reason,
-        "10.0.0.1 is a private address (RFC 1918); only a rule for `10.0.0.1:443` opens it"
+        "10.0.0.1 is a private address (RFC 1918), and no rule names it"
     );
 }
 

@@ -12,6 +12,8 @@ mod properties;
 #[cfg(test)]
 mod proxy_config;
 #[cfg(test)]
+mod remedy;
+#[cfg(test)]
 mod store;
 #[cfg(test)]
 mod suggest;

@@ -176,6 +176,22 @@ proptest! {
     }
 
     #[test]
+    fn an_address_is_told_that_could_be_dialled(rules in rules(), name in name(), address in address()) {
+        let policy = Policy::compile(rules);
+        let host = host(&name);
+        let dialled = |port, protocol| {
+            let target = Target { host: host.clone(), port };
+            let named = policy.decide(&target, protocol, now());
+            policy.judge_address(&named, &target, address, protocol, now()).allowed
+        };
+        let expected = PORTS.iter().any(|port| {
+            dialled(*port, Protocol::Web) || dialled(*port, Protocol::Other)
+        });
+        let verdict = policy.tellable(&host, address, now());
+        prop_assert_eq!(verdict.allowed, expected, "{:?}", verdict);
+    }
+
+    #[test]
     fn a_deny_always_wins(rules in rules(), target in target(), protocol in protocol(), at in any::<prop::sample::Index>()) {
         let mut rules = rules;
         let deny = Rule {

@@ -1,5 +1,5 @@
 use sbx_policy::{
-    Edit, Kind, OlderPattern, Policy, Preset, Protocol, ProxyConfig, ProxyMode, preset,
+    Decision, Edit, Kind, OlderPattern, Policy, Preset, Protocol, ProxyConfig, ProxyMode, preset,
 };
 
 use crate::support::{host, now, rule, target, web};
@@ -97,7 +97,21 @@ fn a_policy_of_deny_takes_the_catch_all_away() {
     assert_eq!(web(&policy, "other.example").kind, Kind::Implicit);
     assert_eq!(web(&policy, "other.example:22").kind, Kind::Implicit);
     assert_eq!(web(&policy, "x.example").kind, Kind::Explicit);
+    // And it can be seen.
+    let all: Vec<_> = global.clone().collect();
+    let names: Vec<&str> = deny
+        .narrowed(&all)
+        .iter()
+        .map(|r| r.name.as_str())
+        .collect();
+    assert_eq!(names, ["default-allow-all", "+*.corp.example,**:22"]);
+    let listed = deny.rules("a").pop().unwrap();
+    assert_eq!(
+        (listed.id.as_str(), listed.decision, listed.resources.len()),
+        ("proxy-config:a:policy-deny", Decision::Deny, 0)
+    );
     let unset = config("{}");
+    assert!(unset.narrowed(&all).is_empty());
     assert_eq!(
         unset.narrow(global.clone().collect()),
         global.collect::<Vec<_>>()

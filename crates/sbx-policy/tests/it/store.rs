@@ -105,6 +105,7 @@ fn identical_resources_are_reported_not_repeated() {
     let known = Existing {
         resource: pattern("h.example"),
         rule_id: "1".to_owned(),
+        expires: None,
     };
     assert_eq!(added.existing, [known]);
     assert_eq!(added.rule.unwrap().resources, [pattern("i.example")]);

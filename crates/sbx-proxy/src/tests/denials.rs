@@ -71,7 +71,7 @@ async fn https_clients_are_told_in_their_own_tunnel() {
         "{body}"
     );
     assert!(
-        body.contains("hint: sbx policy rm network --sandbox one --id r1\n"),
+        body.contains("hint: sbx policy rm network --sandbox one --resource two.test\n"),
         "{body}"
     );
     // By default.

@@ -29,6 +29,22 @@ pub(super) async fn connect(world: &World, authority: &str) -> Seen {
     finish(world, client).await
 }
 
+/// A tunnel that turns out to carry neither TLS nor HTTP: whether it was carried, too.
+pub(super) async fn connect_binary(world: &World, authority: &str) -> (Seen, bool) {
+    let mut client = world.forward().await;
+    client
+        .send(format!(
+            "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n"
+        ))
+        .await;
+    client.send([0, 1, 2, 3]).await;
+    let seen = finish(world, client).await;
+    let cut = seen.line.error.as_deref();
+    let cut = cut.is_some_and(|error| error.starts_with("cut: "));
+    let carried = seen.allowed() && !cut;
+    (seen, carried)
+}
+
 pub(super) async fn absolute(world: &World, authority: &str) -> Seen {
     let mut client = world.forward().await;
     client

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use sbx_policy::{Host, Kind, Protocol, Target, Verdict, is_gateway, is_host_alias, is_localhost};
 
-use super::entrances::{Seen, absolute, binary, connect, host_header, socks_ip, socks_name, tls};
+use super::entrances::{
+    Seen, absolute, binary, connect, connect_binary, host_header, socks_ip, socks_name, tls,
+};
 use super::resolving::lookup;
 use super::world::{World, rule};
 use crate::Judged;
@@ -206,10 +208,25 @@ async fn named_entrances(case: &Case, world: &World, judged: &Judged) {
     }
 }
 
+/// What `policy check` says about the target, which is what every entrance does with it.
+async fn checked(case: &Case, world: &World) -> Judged {
+    let (gate, target) = (&world.shared.gate, case.target());
+    let checked = gate.check(&target, None).await;
+    named_entrances(case, world, &checked.judged).await;
+    let other = checked.other.as_ref().unwrap_or(&checked.judged);
+    let (seen, carried) = connect_binary(world, &case.authority(1)).await;
+    assert_eq!(carried, other.allowed(), "{seen:?} {other:?}");
+    for (protocol, expected) in [(Protocol::Web, &checked.judged), (Protocol::Other, other)] {
+        let alone = gate.check(&target, Some(protocol)).await;
+        assert_eq!(alone.judged.allowed(), expected.allowed(), "{protocol:?}");
+        assert!(alone.other.is_none());
+    }
+    checked.judged
+}
+
 async fn check_name(case: Case) {
     let (world, target) = (case.world().await, case.target());
-    let judged = world.shared.gate.judge(&target, Protocol::Web).await;
-    named_entrances(&case, &world, &judged).await;
+    let judged = checked(&case, &world).await;
     let (policy, now) = (world.shared.gate.policy(), Timestamp::now());
     for at in &judged.addresses {
         let verdict = policy.decide(&target, Protocol::Web, now);
@@ -218,14 +235,25 @@ async fn check_name(case: Case) {
     }
     let known = lookup(&world, target.host.to_string().as_str()).await;
     if judged.allowed() {
-        assert!(known.is_some(), "it may be dialled and not be known");
+        let known = known.as_ref().expect("it may be dialled and not be known");
+        let all = |at: &SocketAddr| known.iter().any(|ip| ip.to_canonical() == at.ip());
+        let own = is_host_alias(&target.host);
+        assert!(
+            own || judged.addresses.iter().all(all),
+            "{known:?} {judged:?}"
+        );
     }
     if is_localhost(&target.host) || is_host_alias(&target.host) || is_gateway(&target.host) {
         assert!(known.is_some() && world.asked().is_empty());
         return;
     }
-    if known.is_none() {
-        assert!(!judged.allowed() && world.asked().is_empty());
+    match &known {
+        // An address that cannot be dialled by this name on any port is not handed out.
+        Some(known) => {
+            let told = |ip: &IpAddr| reachable(&world, &target.host, ip.to_canonical());
+            assert!(known.iter().all(told), "{known:?}");
+        }
+        None => assert!(!judged.allowed()),
     }
     for dialled in case.answers() {
         let literal = Target {
@@ -244,6 +272,24 @@ async fn check_name(case: Case) {
         let known = known.is_some().then_some(&target);
         by_memory(&world, dialled, &literal, known).await;
     }
+}
+
+/// Whether a name may be dialled at this address, on whichever port and with whichever protocol.
+fn reachable(world: &World, host: &Host, ip: IpAddr) -> bool {
+    let (policy, now) = (world.shared.gate.policy(), Timestamp::now());
+    // One that no pattern speaks of stands for all of those.
+    let ports = PORTS.iter().chain(&[7]);
+    ports
+        .flat_map(|port| [(port, Protocol::Web), (port, Protocol::Other)])
+        .any(|(port, protocol)| {
+            let target = Target {
+                host: host.clone(),
+                port: *port,
+            };
+            let named = policy.decide(&target, protocol, now);
+            let at = policy.judge_address(&named, &target, ip, protocol, now);
+            at.allowed
+        })
 }
 
 /// Dialled to an address of the name that it claims: the name decides, unless it is unknown and the address is not.
@@ -291,8 +337,7 @@ async fn by_memory(world: &World, dialled: SocketAddr, literal: &Target, name: O
 
 async fn check_address(case: Case) {
     let (world, target) = (case.world().await, case.target());
-    let judged = world.shared.gate.judge(&target, Protocol::Web).await;
-    named_entrances(&case, &world, &judged).await;
+    let judged = checked(&case, &world).await;
     let Host::Ip(ip) = target.host else {
         panic!("{target}")
     };

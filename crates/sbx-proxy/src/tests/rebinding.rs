@@ -1,6 +1,6 @@
 //! Names that lead where a name must not lead by accident.
 
-use super::entrances::{absolute, binary, connect, host_header, socks_name, tls};
+use super::entrances::{absolute, binary, connect, connect_binary, host_header, socks_name, tls};
 use super::resolving::lookup;
 use super::world::World;
 use crate::audit::Outcome;
@@ -42,7 +42,10 @@ async fn a_wildcard_does_not_open_the_host() {
         ] {
             assert!(!seen.allowed(), "{inside}: {seen:?}");
             assert_eq!(seen.dialled, [], "{inside}");
-            assert!(seen.line.reason.contains("only a rule for"), "{seen:?}");
+            assert!(
+                seen.line.reason.ends_with("and no rule names it"),
+                "{seen:?}"
+            );
         }
     }
 }
@@ -117,6 +120,19 @@ async fn a_second_answer_changes_nothing_that_was_judged() {
             .await
             .allowed()
     );
+}
+
+#[tokio::test]
+async fn a_tunnel_goes_where_anything_may_be_said() {
+    let world = World::new(&["allow *.wild.test", "allow-web 10.0.0.0/8"]).await;
+    world.resolves("a.wild.test", &[&["10.1.2.3", "192.0.2.11"]]);
+    let (seen, carried) = connect_binary(&world, "a.wild.test:22").await;
+    assert!(carried, "{seen:?}");
+    assert_eq!(seen.dialled, ["192.0.2.11:22".parse().unwrap()]);
+    // By rules for HTTP and HTTPS alone nothing else is carried.
+    world.resolves("b.wild.test", &[&["10.1.2.3"]]);
+    let (seen, carried) = connect_binary(&world, "b.wild.test:22").await;
+    assert!(seen.allowed() && !carried, "{seen:?}");
 }
 
 #[tokio::test]

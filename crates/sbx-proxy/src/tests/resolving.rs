@@ -209,6 +209,43 @@ async fn names_that_may_not_be_known() {
 }
 
 #[tokio::test]
+async fn addresses_that_may_not_be_dialled_are_not_told() {
+    let world = World::new(&[
+        "allow *.wild.test",
+        "allow db.wild.test:5432",
+        "deny 192.0.2.66",
+        "deny 192.0.2.67:80",
+        "allow 10.7.0.0/16:22",
+    ])
+    .await;
+    let udp = Udp::of(&world).await;
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    world.resolves(
+        "mixed.wild.test",
+        &[&["10.9.9.9", "192.0.2.66", "192.0.2.67", "10.7.0.1", "::1"]],
+    );
+    let told = udp.ask("mixed.wild.test", 1).await.addresses();
+    assert_eq!(told, [ip("192.0.2.67"), ip("10.7.0.1")]);
+    let six = udp.ask("mixed.wild.test", 28).await;
+    assert_eq!((six.code, six.data.len()), (0, 0));
+    // The owner of the rule named it.
+    world.resolves("db.wild.test", &[&["10.9.9.9"]]);
+    let told = udp.ask("db.wild.test", 1).await.addresses();
+    assert_eq!(told, [ip("10.9.9.9")]);
+    // Nothing is left: the name is refused, and the record says why.
+    world.resolves("inward.wild.test", &[&["10.9.9.9", "127.0.0.1"]]);
+    for qtype in [1, 28, 65] {
+        assert_eq!(udp.ask("inward.wild.test", qtype).await.code, REFUSED);
+        let line = world.last_line();
+        let reason = "10.9.9.9 is a private address (RFC 1918), and no rule names it";
+        assert_eq!(
+            (line.verdict, line.reason.as_str()),
+            (Outcome::Deny, reason)
+        );
+    }
+}
+
+#[tokio::test]
 async fn names_that_mean_something_inside() {
     let world = World::new(&["deny **"]).await;
     let udp = Udp::of(&world).await;

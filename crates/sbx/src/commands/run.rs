@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 
 use sbx_api::{Sandbox, WorkspaceRequest};
+use sbx_policy::quoted;
 use sbx_proto::exec::Exec;
 
 use super::create::{self, CreateFlags};
 use super::exec::add_term;
-use super::policy::quoted;
 use crate::agents::{self, Agent};
 use crate::attach::{self, Outcome, Streams};
 use crate::client::{Absent, Client};
@@ -276,7 +276,7 @@ fn detached(
     args: &Args,
     sandbox: &Sandbox,
 ) -> Result<u8, Failure> {
-    client.start(&sandbox.name)?;
+    attach::start(context, client, &sandbox.name)?;
     client.keep(&sandbox.name, true)?;
     if !args.agent_args.is_empty() {
         let streams = Streams::Log;

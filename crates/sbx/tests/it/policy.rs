@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::harness::{MODES, Ran, World};
 
 pub fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, fn()); 12] = [
         ("reading_creates_nothing", reading_creates_nothing),
         ("wrong_input_creates_nothing", wrong_input_creates_nothing),
         ("a_preset_is_chosen_once", rules::a_preset_is_chosen_once),
@@ -24,6 +24,10 @@ pub fn trials() -> Vec<Trial> {
         ("denials_of_a_create", sandboxes::denials_of_a_create),
         ("the_log", log::the_log),
         ("following_the_log", log::following_the_log),
+        (
+            "a_reset_is_followed_by_a_choice",
+            sandboxes::a_reset_is_followed_by_a_choice,
+        ),
         ("older_settings", sandboxes::older_settings),
         ("a_damaged_policy", rules::a_damaged_policy),
         (

@@ -1,6 +1,6 @@
 //! `sbx network log`
 
-use sbx_proxy::audit::{Entrance, Line, Outcome};
+use sbx_proxy::audit::{Entrance, Line, Outcome, time_text};
 use serde_json::{Value, json};
 
 use crate::commands::policy::log::{Shown, check_name, read};
@@ -41,7 +41,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
 
 fn entry(line: &Line) -> Value {
     json!({
-        "timestamp": line.time,
+        "timestamp": time_text(line.time),
         "sandbox": line.sandbox,
         "type": kind(line),
         "method": method(line),
@@ -61,7 +61,7 @@ fn to_text(lines: &[Line], quiet: bool) -> String {
     }
     for line in lines {
         rows.push(vec![
-            line.time.to_string(),
+            time_text(line.time),
             text::one_line(&line.sandbox),
             kind(line).to_owned(),
             method(line).to_owned(),
@@ -113,7 +113,7 @@ mod tests {
     fn the_shape_of_an_entry() {
         let line = line("dev", "a.test", Outcome::Deny);
         let expected = json!({
-            "timestamp": "2026-01-29T10:15:25Z",
+            "timestamp": "2026-01-29T10:15:25.000000000Z",
             "sandbox": "dev",
             "type": "https",
             "method": "CONNECT",
@@ -122,8 +122,8 @@ mod tests {
         });
         assert_eq!(entry(&line), expected);
         let text = "\
-TIMESTAMP             SANDBOX  TYPE   METHOD   URL                  ACTION
-2026-01-29T10:15:25Z  dev      https  CONNECT  https://a.test:443/  deny
+TIMESTAMP                       SANDBOX  TYPE   METHOD   URL                  ACTION
+2026-01-29T10:15:25.000000000Z  dev      https  CONNECT  https://a.test:443/  deny
 ";
         assert_eq!(to_text(std::slice::from_ref(&line), false), text);
         assert_eq!(to_text(&[line], true).lines().count(), 1);

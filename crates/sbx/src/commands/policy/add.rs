@@ -1,8 +1,9 @@
 //! What `sbx policy allow` and `sbx policy deny` have in common.
 
+use jiff::Timestamp;
 use sbx_api::policy::{PolicyRule, RuleDecision, RuleRequest};
 use sbx_engine::SandboxName;
-use sbx_policy::Pattern;
+use sbx_policy::{Pattern, quoted};
 
 use crate::client::{Absent, Client};
 use crate::context::Context;
@@ -31,8 +32,10 @@ pub(crate) fn run(context: &Context, args: &Args, decision: RuleDecision) -> Res
     }
     for existing in &added.existing {
         context.ui.note(format!(
-            "{} has this decision already, by rule {}",
-            existing.resource, existing.rule_id
+            "{} has this decision already, by rule {}{}",
+            existing.resource,
+            existing.rule_id,
+            until(existing.expires_at)
         ));
     }
     let lines: String = added
@@ -85,28 +88,20 @@ fn several_words(verb: &str, sandbox: Option<&str>, words: &[String]) -> Failure
     }
 }
 
-/// As a shell reads it back.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:/@%+=".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 /// `Rule added to policy local (scope: sandbox:dev): ID (a.test)`
 pub(crate) fn line(done: &str, rule: &PolicyRule) -> String {
-    let until = match rule.expires_at {
-        Some(expires) => format!(", until {expires:.0}"),
-        None => String::new(),
-    };
     format!(
-        "Rule {done} policy {} (scope: {}): {} ({}){until}\n",
+        "Rule {done} policy {} (scope: {}): {} ({}){}\n",
         rule.policy_id,
         rule.scope,
         rule.id,
-        rule.resources.join(",")
+        rule.resources.join(","),
+        until(rule.expires_at)
     )
+}
+
+fn until(expires: Option<Timestamp>) -> String {
+    expires.map_or(String::new(), |expires| format!(", until {expires:.0}"))
 }
 
 pub(crate) fn word(decision: RuleDecision) -> &'static str {
@@ -168,13 +163,5 @@ mod tests {
             );
         }
         assert!(asked(&["a.test"], Some("a_b")).is_err());
-    }
-
-    #[test]
-    fn words_for_a_shell() {
-        assert_eq!(quoted("a.test:443,b.test"), "a.test:443,b.test");
-        assert_eq!(quoted("*.a"), "'*.a'");
-        assert_eq!(quoted("a'b"), r"'a'\''b'");
-        assert_eq!(quoted(""), "''");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sbx_api::policy::{CheckAnswer, CheckRequest};
 use sbx_engine::policybook::{Question, answer};
-use sbx_policy::Target;
+use sbx_policy::{Protocol, Target};
 
 use super::{book, existing};
 use crate::client::{Absent, Client};
@@ -24,7 +24,9 @@ enum What {
     /// Tell whether a host may be reached; the exit code is 1 when it may not
     ///
     /// TARGET is a host, `host:port`, an address or a URL. The port is 443 when none is given; a URL that is
-    /// not of HTTP needs one. Names are looked up, since the address has a say.
+    /// not of HTTP needs one. Names are looked up, since the address has a say. Without a URL it is not known
+    /// what is spoken there; where that matters, the answer is about HTTP and HTTPS, and a line about other TCP
+    /// follows.
     #[command(after_help = "Examples:\n  sbx policy check network example.com\n  \
                             sbx policy check network --sandbox dev --json https://a.test/v1")]
     Network(Network),
@@ -80,22 +82,28 @@ fn ask(context: &Context, args: &Network, target: &Target) -> Result<CheckAnswer
         existing(context, name)?;
     }
     let sandbox = args.sandbox.as_deref();
-    let policy = Arc::new(book(context)?.policy_for(sandbox)?);
-    let judged = sbx_proxy::check_blocking(policy, target)
+    let book = book(context)?;
+    let policy = Arc::new(book.policy_for(sandbox)?);
+    let protocol = Protocol::of_url(&args.target);
+    let checked = sbx_proxy::check_blocking(policy, target, protocol)
         .map_err(|error| Failure::failed(format!("cannot look up names: {error}")))?;
     Ok(answer(&Question {
         sandbox,
         asked: &args.target,
         target,
-        verdict: &judged.verdict,
-        addresses: &judged.addresses,
+        verdict: &checked.judged.verdict,
+        other: checked.other.as_ref().map(|other| &other.verdict),
+        narrowed: book.narrowed(sandbox)?.as_deref(),
+        addresses: &checked.judged.addresses,
     }))
 }
 
 fn to_text(answer: &CheckAnswer, verbose: bool) -> String {
-    let verdict = if answer.allowed { "Allowed" } else { "Denied" };
+    let word = |allowed| if allowed { "Allowed" } else { "Denied" };
+    let other = answer.other_tcp.as_ref();
+    let about = other.map_or("", |_| " (HTTP and HTTPS)");
     let mut lines = vec![
-        format!("{verdict}: {}", answer.resource_value),
+        format!("{}: {}{about}", word(answer.allowed), asked(answer)),
         "Governance: not managed, local rules decide".to_owned(),
         format!("Context: {}", answer.context),
     ];
@@ -114,15 +122,32 @@ fn to_text(answer: &CheckAnswer, verbose: bool) -> String {
         add("Addresses", &addresses);
         add("To change it", &answer.hint);
     }
+    if let Some(other) = other {
+        let verdict = word(other.allowed);
+        add("Other TCP", &Some(format!("{verdict}. {}", other.reason)));
+        if verbose {
+            add("To change that", &other.hint);
+        }
+    }
     lines
         .iter()
         .map(|line| text::one_line(line) + "\n")
         .collect()
 }
 
+/// What was asked about, and what rules call it where that is something else.
+fn asked(answer: &CheckAnswer) -> String {
+    let called = &answer.resource_value;
+    let asked = Target::parse_loose(&answer.target).map(|target| target.to_string());
+    match asked {
+        Ok(asked) if asked != *called => format!("{asked}, which rules call {called}"),
+        Ok(_) | Err(_) => called.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use sbx_api::policy::Governance;
+    use sbx_api::policy::{Governance, OtherTcp};
 
     use super::*;
 
@@ -144,6 +169,7 @@ mod tests {
             kind: "network".into(),
             addresses: vec![],
             hint: Some("sbx policy allow network --sandbox dev a.test:443".into()),
+            other_tcp: None,
         };
         let short = "Denied: a.test:443\nGovernance: not managed, local rules decide\n\
                      Context: sandbox:dev\nReason: No matching allow rule (default deny)\n";
@@ -152,5 +178,28 @@ mod tests {
             "{short}Kind: implicit\nTo change it: sbx policy allow network --sandbox dev a.test:443\n"
         );
         assert_eq!(to_text(&answer, true), long);
+        let host = CheckAnswer {
+            resource_value: "localhost:8000".into(),
+            target: "host.docker.internal:8000".into(),
+            ..answer.clone()
+        };
+        let first = "Denied: host.docker.internal:8000, which rules call localhost:8000\n";
+        assert!(to_text(&host, false).starts_with(first));
+        let mixed = CheckAnswer {
+            allowed: true,
+            reason: None,
+            other_tcp: Some(OtherTcp {
+                allowed: false,
+                deny_kind: Some("implicit".into()),
+                reason: "No matching allow rule (default deny)".into(),
+                hint: None,
+            }),
+            ..answer
+        };
+        assert_eq!(
+            to_text(&mixed, false),
+            "Allowed: a.test:443 (HTTP and HTTPS)\nGovernance: not managed, local rules decide\n\
+             Context: sandbox:dev\nOther TCP: Denied. No matching allow rule (default deny)\n"
+        );
     }
 }

@@ -84,8 +84,16 @@ fn policy_text(rules: &[&PolicyRule]) -> String {
         let editable = if rule.editable { "yes" } else { "no" };
         table.push(owned([&rule.name, &rule.id, editable, &removal(rule)]));
     }
+    let reasons = rules.iter().filter_map(|rule| {
+        let reason = rule.reason.as_ref()?;
+        Some(text::one_line(&format!("{}: {reason}", rule.name)) + "\n")
+    });
+    let mut reasons: String = reasons.collect();
+    if !reasons.is_empty() {
+        reasons.insert(0, '\n');
+    }
     format!(
-        "Policy:      {}\nSource:      {}\nApplies to:  {}\n\n{}\n\n{}\n",
+        "Policy:      {}\nSource:      {}\nApplies to:  {}\n\n{}\n\n{}\n{reasons}",
         text::one_line(&first.policy_id),
         source(first),
         text::one_line(&first.applies_to),
@@ -131,6 +139,7 @@ mod tests {
         let mut preset = rule("default-x", RuleDecision::Allow, &["a.test", "b.test"]);
         preset.editable = false;
         preset.origin = "preset".into();
+        preset.reason = Some("It is needed.".into());
         let mut scoped = rule("mine", RuleDecision::Deny, &["c.test"]);
         scoped.policy_id = "local".into();
         scoped.scope = "sandbox:dev".into();
@@ -170,6 +179,8 @@ b.test    allow     default-x  active
 
 RULE       RULE_ID          EDITABLE  REMOVE
 default-x  id-of-default-x  no        part of the preset: see sbx policy reset
+
+default-x: It is needed.
 
 Policy:      local
 Source:      local

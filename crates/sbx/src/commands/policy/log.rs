@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sbx_policy::Pattern;
-use sbx_proxy::audit::{Line, Outcome, Phase};
+use sbx_proxy::audit::{Line, Outcome, Phase, time_text};
 use serde_json::{Value, json};
 
 use super::RuleType;
@@ -160,8 +160,8 @@ fn to_json(rows: &[Row]) -> Value {
                 "vm_name": row.sandbox,
                 "proxy_type": via(row.proxy),
                 "rule": row.rule,
-                "last_seen": row.last_seen,
-                "since": row.since,
+                "last_seen": time_text(row.last_seen),
+                "since": time_text(row.since),
                 "count_since": row.count,
                 "reason": row.reason,
             })

@@ -79,6 +79,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         *header = context.ui.heading(header);
     }
     note_when_unchosen(context, &book)?;
+    if let Some(narrowed) = book.narrowed(args.sandbox.as_deref())? {
+        context.ui.note(format!("Note: {narrowed}"));
+    }
     if rules.is_empty() {
         return context.ui.data("No rules found.\n");
     }
@@ -180,7 +183,7 @@ fn summary(rules: &[&PolicyRule]) -> String {
     parts.join(", ")
 }
 
-/// A line per rule.
+/// A line per rule. The resources come last: beside a long list everything would be far away.
 fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
     let mut header = vec![
         "SOURCE",
@@ -191,11 +194,11 @@ fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
         "RULE_ID",
         "TYPE",
         "DECISION",
-        "RESOURCES",
     ];
     if inactive {
         header.push("STATUS");
     }
+    header.push("RESOURCES");
     let mut rows = vec![header.into_iter().map(str::to_owned).collect()];
     for rule in rules {
         let mut row = vec![
@@ -207,14 +210,22 @@ fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
             rule.id.clone(),
             rule.resource_type.clone(),
             word(rule.decision).to_owned(),
-            rule.resources.join(","),
         ];
         if inactive {
             row.push(rule.status.clone());
         }
+        row.push(resources(rule));
         rows.push(row.iter().map(|cell| text::one_line(cell)).collect());
     }
     text::table(&rows)
+}
+
+fn resources(rule: &PolicyRule) -> String {
+    let list = rule.resources.join(",");
+    match rule.traffic {
+        Some(_) => format!("{list} (HTTP and HTTPS only)"),
+        None => list,
+    }
 }
 
 #[cfg(test)]
@@ -238,6 +249,7 @@ pub(crate) mod tests {
             sandbox_id: None,
             traffic: None,
             expires_at: None,
+            reason: None,
         }
     }
 
@@ -276,13 +288,44 @@ pub(crate) mod tests {
 
     #[test]
     fn a_line_per_rule() {
+        let mut rules = some();
+        rules.truncate(2);
+        let mut web = rule("web", RuleDecision::Allow, &["**"]);
+        web.traffic = Some("web".into());
+        rules.push(web);
         assert_eq!(
-            wide(&some()[..2], false),
+            wide(&rules, false),
             [
                 "SOURCE  APPLIES TO   POLICY        POLICY_ID     RULE  RULE_ID     TYPE     DECISION  RESOURCES",
                 "local   all          local-policy  local-policy  one   id-of-one   network  allow     a.test:443,*.b.test",
                 "local   sandbox:dev  local         local         mine  id-of-mine  network  deny      **",
+                "local   all          local-policy  local-policy  web   id-of-web   network  allow     ** (HTTP and HTTPS only)",
             ]
+        );
+    }
+
+    #[test]
+    fn a_long_list_moves_nothing_away() {
+        let long: Vec<String> = (0..200).map(|n| format!("host-{n}.test")).collect();
+        let long: Vec<&str> = long.iter().map(String::as_str).collect();
+        let mut rules = some();
+        rules.push(rule("long", RuleDecision::Allow, &long));
+        for inactive in [false, true] {
+            let lines = wide(&rules, inactive);
+            let (long, short): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l.contains("host-0"));
+            assert_eq!((long.len(), short.len()), (1, 5));
+            assert!(short.iter().all(|line| line.len() < 150), "{short:#?}");
+        }
+        let lines = wide(&rules, true);
+        assert!(
+            lines[0].ends_with("DECISION  STATUS    RESOURCES"),
+            "{}",
+            lines[0]
+        );
+        assert!(
+            lines[4].ends_with("allow     inactive  c.test"),
+            "{}",
+            lines[4]
         );
     }
 

@@ -13,7 +13,6 @@ mod reset;
 mod rm;
 mod suggest;
 
-pub(crate) use add::quoted;
 pub(crate) use init::{PRESETS, choose};
 
 use sbx_engine::SandboxName;

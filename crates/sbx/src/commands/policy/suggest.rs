@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use sbx_policy::{Host, Protocol, Suggestion, Target, suggest};
-use sbx_proxy::audit::{Line, Outcome};
+use sbx_engine::SandboxName;
+use sbx_policy::{Host, Protocol, Suggestion, Target, quoted, suggest};
+use sbx_proxy::audit::{Line, Outcome, Via};
 use serde_json::{Value, json};
 
-use super::add::quoted;
-use super::log::read;
-use super::{book, existing};
+use super::book;
+use super::log::{check_name, read};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::netlog::{Filter, NetworkLog, is_odd_question};
@@ -29,8 +29,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let name = existing(context, &args.sandbox)?;
     let log = NetworkLog::of(&context.state()?);
+    check_name(context, &log, &args.sandbox)?;
+    let name = SandboxName::parse(&args.sandbox)?;
     let filter = Filter {
         verdict: Some(Outcome::Deny),
         ..Filter::default()
@@ -39,13 +40,19 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let policy = book(context)?.policy_for(Some(name.as_str()))?;
     let now = Timestamp::now();
     // By the rules of now: what was denied then may be allowed, or denied on purpose.
-    let still_denied = |target: &Target| {
-        let verdict = policy.decide(target, Protocol::Web, now);
+    let still_denied = |(target, protocol): &(Target, Protocol)| {
+        let verdict = policy.decide(target, *protocol, now);
         !verdict.allowed && verdict.kind != sbx_policy::Kind::Explicit
     };
-    let suggestion = suggest(targets(&lines).into_iter().filter(still_denied));
+    let denied = targets(&lines).into_iter().filter(still_denied);
+    let suggestion = suggest(denied.map(|(target, _)| target));
     if args.json {
         return context.ui.json(&to_json(name.as_str(), &suggestion));
+    }
+    if !suggestion.rules.is_empty() && !context.state()?.sandbox(&name).record().exists() {
+        context.ui.note(format!(
+            "Sandbox `{name}` is gone: the commands need one of that name, or no `--sandbox`."
+        ));
     }
     for unsolved in &suggestion.unsolved {
         let target = &unsolved.target;
@@ -67,22 +74,30 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
 }
 
 /// What was asked for. A name that was only looked up stands for HTTPS, unless a port is known.
-fn targets(lines: &[Line]) -> BTreeSet<Target> {
+fn targets(lines: &[Line]) -> BTreeSet<(Target, Protocol)> {
     let target = |line: &Line, port| {
         let host = Host::parse(&line.host).ok()?;
-        Some(Target { host, port })
+        Some((Target { host, port }, protocol(line)))
     };
     let lines = || lines.iter().filter(|line| !is_odd_question(line));
-    let mut targets: BTreeSet<Target> = lines()
+    let mut targets: BTreeSet<(Target, Protocol)> = lines()
         .filter_map(|line| target(line, line.port?))
         .collect();
-    let looked_up: Vec<Target> = lines()
+    let looked_up: Vec<_> = lines()
         .filter(|line| line.port.is_none())
         .filter_map(|line| target(line, 443))
-        .filter(|wanted| !targets.iter().any(|known| known.host == wanted.host))
+        .filter(|(wanted, _)| !targets.iter().any(|(known, _)| known.host == wanted.host))
         .collect();
     targets.extend(looked_up);
     targets
+}
+
+/// What was spoken, as far as that was known when it was denied.
+fn protocol(line: &Line) -> Protocol {
+    match line.proxy {
+        Via::Network => Protocol::Other,
+        Via::Forward | Via::ForwardBypass | Via::Transparent | Via::Dns => Protocol::Web,
+    }
 }
 
 /// A command per rule, each with its reason as a comment that a shell skips.
@@ -141,7 +156,7 @@ mod tests {
     fn commands_with_reasons() {
         let hosts = ["a.x.test", "b.x.test", "c.x.test", "other.test"];
         let lines: Vec<Line> = hosts.map(|host| line("dev", host, Outcome::Deny)).to_vec();
-        let suggestion = suggest(targets(&lines));
+        let suggestion = suggest(targets(&lines).into_iter().map(|(target, _)| target));
         assert_eq!(
             to_text("dev", &suggestion),
             "sbx policy allow network --sandbox dev other.test:443  # denied on port 443\n\
@@ -158,17 +173,18 @@ mod tests {
         lookup.port = None;
         let mut ssh = line("dev", "b.test", Outcome::Deny);
         ssh.port = Some(22);
+        ssh.proxy = Via::Network;
         let mut both = ssh.clone();
         both.port = None;
         let bad = line("dev", "not a host", Outcome::Deny);
         // A type of record that is never answered: no rule would help.
         let mut odd = line("dev", "_http._tcp.c.test", Outcome::Deny);
-        odd.proxy = sbx_proxy::audit::Via::Dns;
+        odd.proxy = Via::Dns;
         odd.port = Some(53);
         let shown: Vec<String> = targets(&[lookup, ssh, both, bad, odd])
             .iter()
-            .map(Target::to_string)
+            .map(|(target, protocol)| format!("{target} {protocol:?}"))
             .collect();
-        assert_eq!(shown, ["a.test:443", "b.test:22"]);
+        assert_eq!(shown, ["a.test:443 Web", "b.test:22 Other"]);
     }
 }

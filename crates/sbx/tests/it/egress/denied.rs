@@ -18,6 +18,8 @@ fn by_default(world: &'static World) {
     let sandbox = sandbox(world, "denied");
     let name = &sandbox.name;
     let host = format!("{name}.wild.test");
+    let certificate = "grep -c BEGIN /usr/local/share/ca-certificates/proxy-ca.crt";
+    assert_eq!(sandbox.by(Way::Forward, certificate).ok(), "1");
     let body = |port: u16| {
         format!(
             "Blocked by network policy: domain {host}:{port}\n  rule: none\n  origin: default\n  detail: {REASON}\n  \
@@ -92,7 +94,7 @@ fn by_a_rule(world: &'static World) {
         assert!(body.starts_with(&begin), "{body}");
         assert!(
             body.contains(&format!(
-                "\n  hint: sbx policy rm network --sandbox {name} --id "
+                "\n  hint: sbx policy rm network --sandbox {name} --resource '*.wild.test'"
             )),
             "{body}"
         );
@@ -109,7 +111,8 @@ fn by_a_rule(world: &'static World) {
     // The command of the hint is one that works.
     let body = sandbox.curl(Way::Forward, &format!("http://{host}/")).ok();
     let hint = body.split("hint: sbx ").nth(1).unwrap();
-    world.run(hint.split_whitespace()).ok();
+    let words = hint.split_whitespace();
+    world.run(words.map(|word| word.trim_matches('\''))).ok();
     for way in WAYS {
         assert_eq!(
             sandbox.curl(way, &format!("http://{host}/hello")).ok(),

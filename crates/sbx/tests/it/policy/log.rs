@@ -53,7 +53,7 @@ pub fn the_log() {
     }
     let entries = world.json("network log --json two");
     let expected = json!({
-        "timestamp": "2026-01-29T10:15:03Z", "sandbox": "two", "type": "https",
+        "timestamp": "2026-01-29T10:15:03.000000000Z", "sandbox": "two", "type": "https",
         "method": "CONNECT", "url": "https://b.test:80/", "action": "allow",
     });
     assert_eq!(entries, json!({"entries": [expected]}));

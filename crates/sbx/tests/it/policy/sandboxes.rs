@@ -55,6 +55,13 @@ pub fn denials_of_a_create() {
         json!([])
     );
     assert!(world.line("policy log dev").ok().contains("a.test:443"));
+    let suggested = world.line("policy suggest dev");
+    assert!(suggested.err.contains("`dev` is gone"), "{}", suggested.err);
+    let suggested = suggested.ok();
+    assert!(
+        suggested.contains("--sandbox dev a.test:443"),
+        "{suggested}"
+    );
     let sandbox = world.sandbox("dev");
     assert!(!world.line("policy ls").err.contains("chosen"));
     let rules = world.json(&format!(
@@ -62,6 +69,28 @@ pub fn denials_of_a_create() {
         sandbox.name
     ));
     assert_eq!(rules["rules"], json!([]));
+}
+
+pub fn a_reset_is_followed_by_a_choice() {
+    let world = world();
+    world.line("policy init allow-all").ok();
+    let sandbox = world.sandbox("dev");
+    let name = sandbox.name.as_str();
+    let taken = |args: &[&str]| {
+        let ran = world.run(args);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.err.contains("\"balanced\" was taken")
+    };
+    for start in [
+        &["exec", name, "true"][..],
+        &["run", "--name", name, "--", "-c", "true"],
+        &["run", "-d", "--name", name],
+    ] {
+        world.line("policy reset -f").ok();
+        assert!(taken(start), "{start:?}");
+        assert!(world.state().join("policy.json").exists());
+        assert!(!taken(&["exec", name, "true"]), "{start:?}");
+    }
 }
 
 pub fn older_settings() {
@@ -107,6 +136,20 @@ pub fn older_settings() {
     world.write(&own, "nonsense");
     let damaged = world.line(&format!("policy ls {name}")).fails(1);
     assert!(damaged.err.contains("proxy-config.json"), "{}", damaged.err);
+    fs::remove_file(&own).unwrap();
+    world.line("policy reset -f").ok();
+    world.line("policy init allow-all").ok();
+    proxy(" --policy deny").ok();
+    for line in [
+        format!("policy ls {name} --wide"),
+        format!("policy check network --sandbox {name} a.test"),
+    ] {
+        let ran = world.line(&line);
+        let said = format!("{}{}", ran.out, ran.err);
+        for word in [own.to_str().unwrap(), "`default-allow-all`"] {
+            assert!(said.contains(word), "{line}: {said}");
+        }
+    }
     fs::remove_file(&own).unwrap();
     assert!(proxy("").ok().starts_with("No proxy-config.json"));
     assert_eq!(
