@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{WAYS, Way, host_has, sandbox};
+use super::{WAYS, Way, blocked, host_has, sandbox};
 use crate::ModeTest;
 use crate::harness::World;
 
@@ -151,7 +151,7 @@ fn python(world: &'static World) {
                 .filter_map(|line| line.strip_prefix(library))
                 .collect();
             if lines == [" missing"] {
-                eprintln!("environment_blocked: the host's Python has no `{library}`");
+                blocked(format!("the host's Python has no `{library}`"));
                 continue;
             }
             let denied = match way {

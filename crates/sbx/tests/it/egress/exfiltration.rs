@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{host_has, sandbox};
+use super::{blocked, host_has, sandbox};
 use crate::harness::{Mode, Ran, Sandbox, World, alive, eventually, kill};
 
 /// In a world of its own.
@@ -83,7 +83,7 @@ fn works(sandbox: &Sandbox<'_>) {
 fn begin(sandbox: &Sandbox<'_>, scripts: &[&str]) -> Child {
     let world = sandbox.world;
     for missing in TOOLS.into_iter().filter(|tool| *tool != "scapy") {
-        // Says so where it has not.
+        // Where one is, the others are tried and the test is incomplete.
         host_has(missing);
     }
     let texts = [
@@ -143,7 +143,7 @@ fn finish(attacking: Child) {
     assert!(out.contains("sockets tried"), "{out}{}", said.err);
     assert!(!out.contains("GOT"), "{out}");
     if out.contains("scapy missing") {
-        eprintln!("environment_blocked: the host's Python has no `scapy`");
+        blocked("the host's Python has no `scapy`");
     }
 }
 

@@ -8,10 +8,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::Attempt;
-use crate::harness::{Mode, Ran, Sandbox, World, eventually};
+use crate::ModeTest;
+use crate::harness::{Mode, Ran, Sandbox, World, blocked, eventually};
 
-pub(super) const TESTS: &[Attempt] = &[
+pub(super) const TESTS: &[ModeTest] = &[
     ("packages::apt", apt),
     ("packages::pip", pip),
     ("packages::npm", npm),
@@ -31,7 +31,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    fn run(&self, world: &World) -> Result<(), String> {
+    fn run(&self, world: &World) {
         let name = self.name;
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("here");
@@ -41,7 +41,7 @@ impl Client<'_> {
         let reachable = Ran::from(outside.output().unwrap());
         if reachable.code != 0 {
             let why = reachable.err.lines().last().unwrap_or_default();
-            return Err(format!("{name}: its registry does not answer here: {why}"));
+            return blocked(format!("{name}: its registry does not answer here: {why}"));
         }
         let sandbox = world.sandbox(name);
         if let Some(program) = self.program {
@@ -59,7 +59,6 @@ impl Client<'_> {
             sandbox.unrule(rule);
         }
         install().refused();
-        Ok(())
     }
 }
 
@@ -123,9 +122,9 @@ fn suggested(sandbox: &Sandbox<'_>) -> Vec<String> {
     rules.iter().map(resource).collect()
 }
 
-fn apt(world: &'static World) -> Result<(), String> {
+fn apt(world: &'static World) {
     if world.mode == Mode::Single {
-        return Err("apt: with one id there is no root inside".into());
+        return blocked("apt: with one id there is no root inside");
     }
     // Lists of its own: those of the host are not to be used.
     let script = |dir: &str| {
@@ -142,10 +141,10 @@ fn apt(world: &'static World) -> Result<(), String> {
         script: &script,
         program: None,
     };
-    client.run(world)
+    client.run(world);
 }
 
-fn pip(world: &'static World) -> Result<(), String> {
+fn pip(world: &'static World) {
     let script = |dir: &str| {
         format!(
             "rm -rf {dir}; /usr/bin/python3 -m pip download -q --retries 0 --timeout 20 --no-cache-dir --no-deps \
@@ -158,17 +157,17 @@ fn pip(world: &'static World) -> Result<(), String> {
         script: &script,
         program: None,
     };
-    client.run(world)
+    client.run(world);
 }
 
-fn npm(world: &'static World) -> Result<(), String> {
+fn npm(world: &'static World) {
     // Of the tester's configuration this one value.
     let asked = Command::new("npm")
         .args(["config", "get", "registry"])
         .output();
     let registry = match asked {
         Ok(said) if said.status.success() => Ran::from(said).ok().trim().to_owned(),
-        Ok(_) | Err(_) => return Err("npm: the host has none".into()),
+        Ok(_) | Err(_) => return blocked("npm: the host has none"),
     };
     let script = move |dir: &str| {
         format!(
@@ -184,16 +183,16 @@ fn npm(world: &'static World) -> Result<(), String> {
         script: &script,
         program: None,
     };
-    client.run(world)
+    client.run(world);
 }
 
 /// The one that built this test, alone: it needs no compiler for this.
-fn cargo(world: &'static World) -> Result<(), String> {
+fn cargo(world: &'static World) {
     let program = option_env!("CARGO")
         .map(Path::new)
         .filter(|program| program.exists());
     let Some(program) = program else {
-        return Err("cargo: the one that built the tests is gone".into());
+        return blocked("cargo: the one that built the tests is gone");
     };
     let script = |dir: &str| {
         format!(
@@ -210,5 +209,5 @@ fn cargo(world: &'static World) -> Result<(), String> {
         script: &script,
         program: Some(program),
     };
-    client.run(world)
+    client.run(world);
 }
