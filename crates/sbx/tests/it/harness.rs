@@ -7,7 +7,7 @@ mod processes;
 mod steps;
 
 pub use internet::Internet;
-pub use lacking::{blocked, host_has, trial};
+pub use lacking::{blocked, host_has, python_has, trial};
 pub use processes::{alive, children, kill, state};
 
 use std::ffi::OsStr;

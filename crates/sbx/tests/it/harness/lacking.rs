@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::path::Path;
+use std::process::Command;
 
 use libtest_mimic::{Completion, Trial};
 
@@ -31,6 +32,17 @@ pub fn host_has(program: &str) -> bool {
         .any(|dir| Path::new(dir).join(program).exists());
     if !found {
         blocked(format!("the host has no `{program}`"));
+    }
+    found
+}
+
+/// The same of a module of the host's Python.
+pub fn python_has(module: &str) -> bool {
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", &format!("import {module}")]);
+    let found = python.output().is_ok_and(|said| said.status.success());
+    if !found {
+        blocked(format!("the host's Python has no `{module}`"));
     }
     found
 }
