@@ -7,6 +7,7 @@ mod clients;
 mod cut;
 mod denied;
 mod exfiltration;
+mod grpc;
 mod host;
 mod names;
 mod neighbours;
@@ -32,6 +33,7 @@ const SHARED: &[&[ModeTest]] = &[
     rebinding::TESTS,
     clients::TESTS,
     streams::TESTS,
+    grpc::TESTS,
     neighbours::TESTS,
 ];
 
