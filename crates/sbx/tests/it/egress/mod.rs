@@ -12,6 +12,7 @@ mod host;
 mod names;
 mod neighbours;
 mod packages;
+mod quic;
 mod rebinding;
 mod streams;
 
@@ -34,6 +35,7 @@ const SHARED: &[&[ModeTest]] = &[
     clients::TESTS,
     streams::TESTS,
     grpc::TESTS,
+    quic::TESTS,
     neighbours::TESTS,
 ];
 
