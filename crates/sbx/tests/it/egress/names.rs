@@ -8,6 +8,7 @@ use crate::harness::{Ran, Sandbox, World, eventually};
 
 pub(super) const TESTS: &[ModeTest] = &[
     ("names::raw_tcp_by_name_and_by_address", raw_tcp),
+    ("names::first_words_that_are_no_line", first_words),
     ("names::ssh_by_name", ssh),
     ("names::ssh_through_the_proxy", ssh_through_the_proxy),
     ("names::questions_are_answered_or_refused", questions),
@@ -72,6 +73,38 @@ fn raw_tcp(world: &'static World) {
         );
         assert_eq!(direct.ok().trim(), BANNER);
     }
+}
+
+/// A client that waits for an answer to what it has said, whatever that began to look like: a debugger's greeting, the
+/// first letters of a method, the first byte of TLS.
+const WORDS: [&[u8]; 5] = [b"JDWP-Handshake", b"P", b"GET", b"AUTH ", b"\x16"];
+
+fn first_words(world: &'static World) {
+    let sandbox = sandbox(world, "words");
+    sandbox.allow("raw.test:7000,198.51.100.0/24");
+    let words: Vec<String> = WORDS
+        .iter()
+        .map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect())
+        .collect();
+    let mut wrong = Vec::new();
+    for way in ["direct", "connect", "socks"] {
+        for host in ["raw.test", "198.51.100.9"] {
+            let mut args = vec![way, host, "7000"];
+            args.extend(words.iter().map(String::as_str));
+            let said = sandbox
+                .python(Way::Transparent, include_str!("words.py"), &args)
+                .ok();
+            let heard: Vec<&str> = said.lines().collect();
+            assert_eq!(heard.len(), words.len(), "{said}");
+            for (n, word) in WORDS.iter().enumerate() {
+                if heard[n] != words[n] {
+                    let word = word.escape_ascii();
+                    wrong.push(format!("{way} {host} \"{word}\": {}", heard[n]));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// A sandbox with a key for the world outside; none where the host has no `ssh` to try.
