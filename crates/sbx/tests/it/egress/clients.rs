@@ -1,5 +1,6 @@
 //! Clients that people use, as they come.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::{WAYS, Way, blocked, host_has, sandbox};
@@ -202,6 +203,9 @@ fn node(world: &'static World) {
     }
 }
 
+/// Packages of Debian's node.
+const SYSTEM_MODULES: &str = "/usr/share/nodejs";
+
 fn undici(world: &'static World) {
     if !host_has("node") {
         return;
@@ -217,6 +221,12 @@ fn undici(world: &'static World) {
     match npm.output() {
         Ok(said) if said.status.success() => undici_of(&sandbox, "$PWD/npm/node_modules"),
         Ok(_) | Err(_) => blocked("npm cannot install `undici` here"),
+    }
+    // An older one, which names the proxy and not the host in the `Host` of its CONNECT.
+    if Path::new(SYSTEM_MODULES).join("undici").exists() {
+        undici_of(&sandbox, SYSTEM_MODULES);
+    } else {
+        blocked("the host has no package `node-undici`");
     }
 }
 

@@ -130,7 +130,7 @@ fn run_ssh(sandbox: &Sandbox<'_>, target: &str) -> Ran {
 }
 
 /// Programs that others are told to reach a host through.
-const THROUGH: [(&str, &str); 4] = [
+const THROUGH: [(&str, &str); 5] = [
     (
         "nc",
         "nc -w 5 -X connect -x gateway.docker.internal:3128 %h %p",
@@ -141,6 +141,10 @@ const THROUGH: [(&str, &str); 4] = [
         "socat - PROXY:gateway.docker.internal:%h:%p,proxyport=3128",
     ),
     ("corkscrew", "corkscrew gateway.docker.internal 3128 %h %p"),
+    (
+        "proxytunnel",
+        "proxytunnel -q -p gateway.docker.internal:3128 -d %h:%p",
+    ),
 ];
 
 fn ssh_through_the_proxy(world: &'static World) {
