@@ -2,10 +2,12 @@
 //! about the daemon itself.
 
 mod internet;
+mod lacking;
 mod processes;
 mod steps;
 
 pub use internet::Internet;
+pub use lacking::{blocked, host_has, python_has, trial};
 pub use processes::{alive, children, kill, state};
 
 use std::ffi::OsStr;

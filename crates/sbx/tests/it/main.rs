@@ -27,7 +27,7 @@ mod workspaces;
 
 use std::process::ExitCode;
 
-use harness::{MODES, Mode, World};
+use harness::{MODES, Mode, World, trial};
 use libtest_mimic::{Arguments, Trial};
 
 /// A test that runs in the shared world of each mode.
@@ -85,8 +85,7 @@ fn main() -> ExitCode {
 }
 
 fn in_mode(mode: Mode, name: &str, test: fn(&'static World)) -> Trial {
-    Trial::test(format!("{}::{name}", mode.name()), move || {
+    trial(format!("{}::{name}", mode.name()), move || {
         test(World::shared(mode));
-        Ok(())
     })
 }

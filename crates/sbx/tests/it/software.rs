@@ -13,7 +13,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::ModeTest;
-use crate::harness::{Mode, Ran, Sandbox, World};
+use crate::harness::{Mode, Ran, Sandbox, World, blocked, host_has};
 
 pub(crate) const TESTS: &[&[ModeTest]] = &[
     packages::TESTS,
@@ -24,22 +24,6 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
 ];
 
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// What this machine does not have to test with.
-fn blocked(reason: &str) {
-    eprintln!("environment_blocked: {reason}");
-}
-
-/// Whether the host has a program in its system directories; says so where it has not.
-fn host_has(program: &str) -> bool {
-    let found = SYSTEM_PATH
-        .split(':')
-        .any(|dir| Path::new(dir).join(program).exists());
-    if !found {
-        blocked(&format!("the host has no `{program}`"));
-    }
-    found
-}
 
 /// Root inside is a user of its own.
 fn has_real_root(world: &World) -> bool {

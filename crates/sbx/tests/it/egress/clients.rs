@@ -1,10 +1,11 @@
 //! Clients that people use, as they come.
 
-use std::fs;
+use std::path::Path;
+use std::process::Command;
 
-use super::{WAYS, Way, host_has, sandbox};
+use super::{WAYS, Way, blocked, host_has, sandbox};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{Sandbox, World};
 
 pub(super) const TESTS: &[ModeTest] = &[
     ("clients::curl", curl),
@@ -12,6 +13,7 @@ pub(super) const TESTS: &[ModeTest] = &[
     ("clients::git", git),
     ("clients::python", python),
     ("clients::node", node),
+    ("clients::undici", undici),
 ];
 
 fn curl(world: &'static World) {
@@ -151,7 +153,7 @@ fn python(world: &'static World) {
                 .filter_map(|line| line.strip_prefix(library))
                 .collect();
             if lines == [" missing"] {
-                eprintln!("environment_blocked: the host's Python has no `{library}`");
+                blocked(format!("the host's Python has no `{library}`"));
                 continue;
             }
             let denied = match way {
@@ -172,7 +174,6 @@ fn node(world: &'static World) {
     sandbox.allow("origin.test");
     let script = sandbox.path("clients.js");
     world.write(&script, include_str!("clients.js"));
-    fs::metadata(&script).unwrap();
     for way in WAYS {
         // `fetch` heeds the environment from version 24 on; before, it goes the other way by itself.
         let said = sandbox
@@ -199,5 +200,51 @@ fn node(world: &'static World) {
             );
         }
         assert_eq!(lines.len(), 8, "{said}");
+    }
+}
+
+/// Packages of Debian's node.
+const SYSTEM_MODULES: &str = "/usr/share/nodejs";
+
+fn undici(world: &'static World) {
+    if !host_has("node") {
+        return;
+    }
+    let sandbox = sandbox(world, "undici");
+    sandbox.allow("origin.test");
+    world.write(&sandbox.path("undici.js"), include_str!("undici.js"));
+    // From the registry that the machine names, into the workspace; this version is content with every node.
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-audit", "--no-fund", "--prefix"])
+        .arg(sandbox.path("npm"))
+        .arg("undici@6");
+    match npm.output() {
+        Ok(said) if said.status.success() => undici_of(&sandbox, "$PWD/npm/node_modules"),
+        Ok(_) | Err(_) => blocked("npm cannot install `undici` here"),
+    }
+    // An older one, which names the proxy and not the host in the `Host` of its CONNECT.
+    if Path::new(SYSTEM_MODULES).join("undici").exists() {
+        undici_of(&sandbox, SYSTEM_MODULES);
+    } else {
+        blocked("the host has no package `node-undici`");
+    }
+}
+
+/// The one in that directory.
+#[track_caller]
+fn undici_of(sandbox: &Sandbox<'_>, modules: &str) {
+    for way in WAYS {
+        let ran = sandbox.by(
+            way,
+            &format!(
+                "NODE_PATH={modules} NODE_EXTRA_CA_CERTS=$PWD/all.pem node --no-warnings undici.js"
+            ),
+        );
+        let denied = match way {
+            Way::Forward => "http 403\nhttps 403\n",
+            Way::Transparent => "http unreachable\nhttps unreachable\n",
+        };
+        let expected = format!("http hello\nhttps hello\n{denied}");
+        assert_eq!(ran.out, expected, "{way:?} {modules}: {}", ran.err);
     }
 }

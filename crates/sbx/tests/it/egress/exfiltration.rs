@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{host_has, sandbox};
-use crate::harness::{Mode, Ran, Sandbox, World, alive, eventually, kill};
+use crate::harness::{Mode, Ran, Sandbox, World, alive, eventually, kill, python_has};
 
 /// In a world of its own.
 type Test = (&'static str, fn(Mode));
@@ -16,7 +16,7 @@ type Test = (&'static str, fn(Mode));
 pub(super) const TESTS: &[Test] = &[("exfiltration::nothing_leaves", nothing_leaves)];
 
 /// Programs of the host that `tools.sh` runs.
-const TOOLS: [&str; 9] = [
+const TOOLS: [&str; 11] = [
     "iodine",
     "dns2tcpc",
     "ptunnel-ng",
@@ -25,7 +25,9 @@ const TOOLS: [&str; 9] = [
     "hping3",
     "socat",
     "nc",
-    "scapy",
+    "curl",
+    "ssh",
+    "gtlsclient",
 ];
 
 /// Looks at the records without a new one.
@@ -34,40 +36,59 @@ const QUIET: u32 = 12;
 fn nothing_leaves(mode: Mode) {
     let world = World::fresh_online(mode, true);
     let sandbox = sandbox(&world, "exfil");
-    attack(&sandbox, &["tools.sh", "sockets.py"]);
-    assert_nothing(&world, "deny-all");
-    without_a_daemon(&sandbox);
-    assert_nothing(&world, "no daemon");
-    // Another daemon finds the sandbox as it was. The world would have known: one who may go out is seen.
-    attack(&sandbox, &["sockets.py"]);
-    assert_nothing(&world, "the next daemon");
-    works(&sandbox);
+    for tool in TOOLS {
+        // Where one is missing the others are tried, and the test is incomplete.
+        host_has(tool);
+    }
+    python_has("scapy");
+    stays_inside(&sandbox, "deny-all");
+    // The world would have known: one who may go out is seen.
     let before = settled(&world);
-    assert!(before > 0);
-    world.run(["daemon", "restart"]).ok();
-    attack(&sandbox, &["sockets.py"]);
-    assert_eq!(settled(&world), before, "{:#?}", last(&world));
     works(&sandbox);
+    assert!(settled(&world) > before);
     // What this preset allows is none of these.
-    let before = settled(&world);
     world.run(["policy", "reset", "--force"]).ok();
     world.run(["policy", "init", "balanced"]).ok();
-    attack(&sandbox, &["tools.sh", "sockets.py"]);
-    assert_eq!(settled(&world), before, "{:#?}", last(&world));
+    stays_inside(&sandbox, "balanced");
+    works(&sandbox);
+}
+
+/// Everything is tried while the daemon serves, while it is dead, by the next one, and by one that was asked to go on.
+fn stays_inside(sandbox: &Sandbox<'_>, policy: &str) {
+    let world = sandbox.world;
+    let before = settled(world);
+    let nothing = |what: &str| {
+        assert_eq!(
+            settled(world),
+            before,
+            "{policy}, {what}: {:#?}",
+            last(world)
+        );
+    };
+    attack(sandbox);
+    nothing("served");
+    without_a_daemon(sandbox);
+    nothing("no daemon");
+    // Another finds the sandbox as it was.
+    attack(sandbox);
+    nothing("the next daemon");
+    world.run(["daemon", "restart"]).ok();
+    attack(sandbox);
+    nothing("restarted");
 }
 
 fn without_a_daemon(sandbox: &Sandbox<'_>) {
     let world = sandbox.world;
-    let attacking = begin(sandbox, &["tools.sh", "sockets.py"]);
-    let daemon = world.daemon_pid();
-    assert!(kill(daemon, Signal::KILL));
-    eventually("the daemon is dead", || (!alive(daemon)).then_some(()));
-    world.write(&sandbox.path("go"), "");
-    finish(attacking);
-    std::fs::remove_file(sandbox.path("go")).unwrap();
-    // Nobody has started another meanwhile.
-    let status = world.run(["daemon", "status"]).ok();
-    assert!(status.contains("stopped"), "{status}");
+    for user in users(world.mode) {
+        let attacking = begin(sandbox, user);
+        let daemon = world.daemon_pid();
+        assert!(kill(daemon, Signal::KILL));
+        eventually("the daemon is dead", || (!alive(daemon)).then_some(()));
+        finish(sandbox, attacking);
+        // Nobody has started another meanwhile.
+        let status = world.run(["daemon", "status"]).ok();
+        assert!(status.contains("stopped"), "{status}");
+    }
 }
 
 /// The sandbox gets out where it may.
@@ -79,13 +100,18 @@ fn works(sandbox: &Sandbox<'_>) {
     }
 }
 
-/// With all the power that there is inside.
-fn begin(sandbox: &Sandbox<'_>, scripts: &[&str]) -> Child {
-    let world = sandbox.world;
-    for missing in TOOLS.into_iter().filter(|tool| *tool != "scapy") {
-        // Says so where it has not.
-        host_has(missing);
+/// Those with all the power that there is inside. With one id that is no more than everybody has, and must not be.
+fn users(mode: Mode) -> &'static [&'static str] {
+    if mode == Mode::Single {
+        &["root", "agent"]
+    } else {
+        &["root"]
     }
+}
+
+/// Goes on when there is a file `go`.
+fn begin(sandbox: &Sandbox<'_>, user: &str) -> Child {
+    let world = sandbox.world;
     let texts = [
         ("tools.sh", include_str!("tools.sh")),
         ("sockets.py", include_str!("sockets.py")),
@@ -94,28 +120,9 @@ fn begin(sandbox: &Sandbox<'_>, scripts: &[&str]) -> Child {
     for (name, text) in texts {
         world.write(&sandbox.path(name), text);
     }
-    let user = if world.mode == Mode::Single {
-        "agent"
-    } else {
-        "root"
-    };
-    let runs: Vec<String> = scripts
-        .iter()
-        .map(|script| {
-            let by = if script.ends_with(".py") {
-                "/usr/bin/python3"
-            } else {
-                "bash"
-            };
-            format!("{by} {script} &")
-        })
-        .collect();
-    let script = format!(
-        "echo waiting; while [ ! -e go ]; do sleep 0.05; done; {} wait",
-        runs.join(" ")
-    );
+    let script = "echo waiting; while [ ! -e go ]; do sleep 0.05; done; bash tools.sh & /usr/bin/python3 sockets.py & wait";
     let mut client = world
-        .sbx(["exec", "-u", user, &sandbox.name, "bash", "-c", &script])
+        .sbx(["exec", "-u", user, &sandbox.name, "bash", "-c", script])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -128,23 +135,25 @@ fn begin(sandbox: &Sandbox<'_>, scripts: &[&str]) -> Child {
 }
 
 #[track_caller]
-fn attack(sandbox: &Sandbox<'_>, scripts: &[&str]) {
-    let attacking = begin(sandbox, scripts);
-    sandbox.world.write(&sandbox.path("go"), "");
-    finish(attacking);
-    std::fs::remove_file(sandbox.path("go")).unwrap();
+fn attack(sandbox: &Sandbox<'_>) {
+    for user in users(sandbox.world.mode) {
+        let attacking = begin(sandbox, user);
+        finish(sandbox, attacking);
+    }
 }
 
 /// Everything was tried, and nothing was heard.
 #[track_caller]
-fn finish(attacking: Child) {
+fn finish(sandbox: &Sandbox<'_>, attacking: Child) {
+    sandbox.world.write(&sandbox.path("go"), "");
     let said = Ran::from(attacking.wait_with_output().unwrap());
+    std::fs::remove_file(sandbox.path("go")).unwrap();
     let out = said.out;
-    assert!(out.contains("sockets tried"), "{out}{}", said.err);
-    assert!(!out.contains("GOT"), "{out}");
-    if out.contains("scapy missing") {
-        eprintln!("environment_blocked: the host's Python has no `scapy`");
+    for script in ["tools", "sockets"] {
+        let tried = format!("{script} tried");
+        assert!(out.contains(&tried), "{out}{}", said.err);
     }
+    assert!(!out.contains("GOT"), "{out}");
 }
 
 /// What the world has heard, once connections that have ended have said so.
@@ -163,9 +172,4 @@ fn last(world: &World) -> Vec<Value> {
     let records = world.internet().records();
     let from = records.len().saturating_sub(20);
     records[from..].to_vec()
-}
-
-#[track_caller]
-fn assert_nothing(world: &World, what: &str) {
-    assert_eq!(settled(world), 0, "{what}: {:#?}", last(world));
 }

@@ -38,6 +38,15 @@ git -C www/repo.git update-server-info
 if command -v node >/dev/null; then
   printf '{"args": ["node", "%s/h2.js", "%s"], "port": 8443}\n' "$dir" "$dir" >>children
 fi
+if /usr/bin/python3 -c 'import grpc' 2>/dev/null; then
+  printf '{"args": ["/usr/bin/python3", "%s/grpc_origin.py", "%s", "50051", "50052"], "port": 50052}\n' "$dir" "$dir" >>children
+fi
+if command -v gtlsserver >/dev/null; then
+  echo 'by QUIC' >www/h3.txt
+  # Its port is UDP's; that TCP's answers says nothing of it.
+  printf '{"args": ["gtlsserver", "-q", "-d", "%s/www", "*", "443", "%s/origin.key", "%s/origin.crt"], "port": 443}\n' \
+    "$dir" "$dir" "$dir" >>children
+fi
 if command -v dropbear >/dev/null && command -v dropbearkey >/dev/null && command -v ssh-keygen >/dev/null; then
   dropbearkey -t ed25519 -f ssh_host >/dev/null 2>&1
   ssh-keygen -q -t ed25519 -N '' -f ssh_key

@@ -7,21 +7,22 @@ mod clients;
 mod cut;
 mod denied;
 mod exfiltration;
+mod grpc;
 mod host;
 mod names;
 mod neighbours;
 mod packages;
+mod quic;
 mod rebinding;
 mod streams;
 
 use std::fs;
-use std::path::Path;
 
-use libtest_mimic::{Completion, Trial};
+use libtest_mimic::Trial;
 use serde_json::Value;
 
 use crate::ModeTest;
-use crate::harness::{Internet, Mode, Ran, Sandbox, World};
+use crate::harness::{Internet, Mode, Ran, Sandbox, World, blocked, host_has, trial};
 
 /// In one world, with sandboxes of their own.
 const SHARED: &[&[ModeTest]] = &[
@@ -33,15 +34,14 @@ const SHARED: &[&[ModeTest]] = &[
     rebinding::TESTS,
     clients::TESTS,
     streams::TESTS,
+    grpc::TESTS,
+    quic::TESTS,
     neighbours::TESTS,
 ];
 
-/// A test that finds out by itself whether this machine has what it takes: if not, why.
-type Attempt = (&'static str, fn(&'static World) -> Result<(), String>);
-
-pub(crate) fn trials(mode: Mode, blocked: bool) -> Vec<Trial> {
+pub(crate) fn trials(mode: Mode, no_mode: bool) -> Vec<Trial> {
     let offline = Internet::blocked();
-    if let (false, Some(reason)) = (blocked, &offline) {
+    if let (false, Some(reason)) = (no_mode, &offline) {
         eprintln!(
             "environment_blocked: egress in {} mode: {reason}",
             mode.name()
@@ -49,32 +49,18 @@ pub(crate) fn trials(mode: Mode, blocked: bool) -> Vec<Trial> {
     }
     let named = |name: &str| format!("{}::egress::{name}", mode.name());
     let shared = SHARED.iter().copied().flatten();
-    let online = shared.map(|(name, test)| {
-        Trial::test(named(name), move || {
-            test(World::online(mode));
-            Ok(())
-        })
-    });
+    let online = shared.map(|(name, test)| trial(named(name), move || test(World::online(mode))));
     // In worlds of their own.
-    let fresh = exfiltration::TESTS.iter().map(|(name, test)| {
-        Trial::test(named(name), move || {
-            test(mode);
-            Ok(())
-        })
-    });
+    let fresh = exfiltration::TESTS
+        .iter()
+        .map(|(name, test)| trial(named(name), move || test(mode)));
     let tests = online.chain(fresh);
-    let tests = tests.map(|trial| trial.with_ignored_flag(blocked || offline.is_some()));
-    let attempts = packages::TESTS.iter().map(|(name, test)| {
-        let trial = Trial::ignorable_test(named(name), move || match test(World::strict(mode)) {
-            Ok(()) => Ok(Completion::Completed),
-            Err(reason) => {
-                eprintln!("environment_blocked: {reason}");
-                Ok(Completion::ignored_with(reason))
-            }
-        });
-        trial.with_ignored_flag(blocked)
+    let tests = tests.map(|trial| trial.with_ignored_flag(no_mode || offline.is_some()));
+    // With the machine's own network.
+    let registries = packages::TESTS.iter().map(|(name, test)| {
+        trial(named(name), move || test(World::strict(mode))).with_ignored_flag(no_mode)
     });
-    tests.chain(attempts).collect()
+    tests.chain(registries).collect()
 }
 
 /// How a client gets out.
@@ -216,14 +202,4 @@ fn heard_of(world: &World, name: &str) -> Vec<Value> {
                     .is_some_and(|host| host.starts_with(name))
         })
         .collect()
-}
-
-/// Whether the host, and therefore every sandbox, has a program; says so where it has not.
-fn host_has(program: &str) -> bool {
-    let dirs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
-    let found = dirs.iter().any(|dir| Path::new(dir).join(program).exists());
-    if !found {
-        eprintln!("environment_blocked: the host has no `{program}`");
-    }
-    found
 }

@@ -1,12 +1,16 @@
 //! Names: who may know their addresses, and what an address without a name opens.
 
+use std::collections::BTreeSet;
+
 use super::{Way, heard_of, host_has, sandbox};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{Ran, Sandbox, World, eventually};
 
 pub(super) const TESTS: &[ModeTest] = &[
     ("names::raw_tcp_by_name_and_by_address", raw_tcp),
+    ("names::first_words_that_are_no_line", first_words),
     ("names::ssh_by_name", ssh),
+    ("names::ssh_through_the_proxy", ssh_through_the_proxy),
     ("names::questions_are_answered_or_refused", questions),
 ];
 
@@ -71,20 +75,146 @@ fn raw_tcp(world: &'static World) {
     }
 }
 
-fn ssh(world: &'static World) {
-    if !(host_has("dropbear") && host_has("ssh")) {
-        return;
+/// A client that waits for an answer to what it has said, whatever that began to look like: a debugger's greeting, the
+/// first letters of a method, the first byte of TLS.
+const WORDS: [&[u8]; 5] = [b"JDWP-Handshake", b"P", b"GET", b"AUTH ", b"\x16"];
+
+fn first_words(world: &'static World) {
+    let sandbox = sandbox(world, "words");
+    sandbox.allow("raw.test:7000,198.51.100.0/24");
+    let words: Vec<String> = WORDS
+        .iter()
+        .map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect())
+        .collect();
+    let mut wrong = Vec::new();
+    for way in ["direct", "connect", "socks"] {
+        for host in ["raw.test", "198.51.100.9"] {
+            let mut args = vec![way, host, "7000"];
+            args.extend(words.iter().map(String::as_str));
+            let said = sandbox
+                .python(Way::Transparent, include_str!("words.py"), &args)
+                .ok();
+            let heard: Vec<&str> = said.lines().collect();
+            assert_eq!(heard.len(), words.len(), "{said}");
+            for (n, word) in WORDS.iter().enumerate() {
+                if heard[n] != words[n] {
+                    let word = word.escape_ascii();
+                    wrong.push(format!("{way} {host} \"{word}\": {}", heard[n]));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A sandbox with a key for the world outside; none where the host has no `ssh` to try.
+fn with_ssh(world: &'static World) -> Option<Sandbox<'static>> {
+    // Both are looked for: each that is missing is a reason.
+    let found = ["dropbear", "ssh"].map(host_has);
+    if found.contains(&false) {
+        return None;
     }
     let sandbox = sandbox(world, "ssh");
     let key = std::fs::read(world.internet().file("ssh_key")).unwrap();
     world.write(&sandbox.path("key"), key);
     sandbox.sh("chmod 600 key").ok();
-    let ssh = |target: &str| {
-        sandbox.sh(&format!(
-            "timeout 30 ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
-             -o LogLevel=ERROR -i key root@{target} 'cat; echo done' </etc/hostname"
-        ))
+    Some(sandbox)
+}
+
+/// Options and a host. It says what it was given, and that it has ended.
+fn run_ssh(sandbox: &Sandbox<'_>, target: &str) -> Ran {
+    sandbox.sh(&format!(
+        "timeout 30 ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
+         -o LogLevel=ERROR -i key {target} 'cat; echo done' </etc/hostname"
+    ))
+}
+
+/// Programs that others are told to reach a host through.
+const THROUGH: [(&str, &str); 5] = [
+    (
+        "nc",
+        "nc -w 5 -X connect -x gateway.docker.internal:3128 %h %p",
+    ),
+    ("nc", "nc -X 5 -x gateway.docker.internal:3128 %h %p"),
+    (
+        "socat",
+        "socat - PROXY:gateway.docker.internal:%h:%p,proxyport=3128",
+    ),
+    ("corkscrew", "corkscrew gateway.docker.internal 3128 %h %p"),
+    (
+        "proxytunnel",
+        "proxytunnel -q -p gateway.docker.internal:3128 -d %h:%p",
+    ),
+];
+
+fn ssh_through_the_proxy(world: &'static World) {
+    let Some(sandbox) = with_ssh(world) else {
+        return;
     };
+    let hostname = sandbox.sh("cat /etc/hostname").ok();
+    let programs: Vec<&str> = THROUGH
+        .into_iter()
+        .filter(|(program, _)| host_has(program))
+        .map(|(_, command)| command)
+        .collect();
+    let by = |command: &str, host: &str| {
+        run_ssh(
+            &sandbox,
+            &format!("-o ProxyCommand='{command}' root@{host}"),
+        )
+    };
+    // Everybody at once: one of them does not hear that its connection has ended, and waits.
+    let at_once =
+        |programs: &[&'static str], hosts: &[&str], check: &(dyn Fn(&str, &str) + Sync)| {
+            std::thread::scope(|scope| {
+                for command in programs {
+                    for host in hosts {
+                        scope.spawn(move || check(command, host));
+                    }
+                }
+            });
+        };
+    let refused = |command: &str, host: &str| {
+        by(command, host).refused();
+    };
+    let works = |command: &str, host: &str| {
+        let Ran { code, out, err } = by(command, host);
+        assert_eq!(
+            (code, out),
+            (0, format!("{hostname}\ndone\n")),
+            "{command} {host}: {err}"
+        );
+    };
+    // It loses what comes together with the answer to its CONNECT, and this server speaks first.
+    let sound: Vec<&str> = programs
+        .iter()
+        .copied()
+        .filter(|command| !command.starts_with("corkscrew"))
+        .collect();
+    at_once(&programs, &["raw.test", "203.0.113.3"], &refused);
+    sandbox.assert_logged("raw.test", "forward", "deny");
+    sandbox.allow("raw.test:22");
+    at_once(&sound, &["raw.test"], &works);
+    // The name is what is allowed.
+    at_once(&programs, &["198.51.100.9", "other.test"], &refused);
+    sandbox.allow("198.51.100.9:22");
+    at_once(&sound, &["198.51.100.9"], &works);
+    // Each is on record once it has ended, which may be a moment after its client.
+    eventually("every connection is on record", || {
+        let log = sandbox.log();
+        let allowed = log
+            .iter()
+            .filter(|line| line["verdict"] == "allow" && line["port"] == 22);
+        let connections: BTreeSet<u64> = allowed.filter_map(|line| line["id"].as_u64()).collect();
+        (connections.len() == 2 * sound.len()).then_some(())
+    });
+}
+
+fn ssh(world: &'static World) {
+    let Some(sandbox) = with_ssh(world) else {
+        return;
+    };
+    let ssh = |host: &str| run_ssh(&sandbox, &format!("root@{host}"));
     ssh("raw.test").refused();
     ssh("203.0.113.3").refused();
     sandbox.allow("raw.test:22");

@@ -8,10 +8,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::Attempt;
-use crate::harness::{Mode, Ran, Sandbox, World, eventually};
+use super::{NO_PROXY, WAYS, Way};
+use crate::ModeTest;
+use crate::harness::{Mode, Ran, Sandbox, World, blocked, eventually};
 
-pub(super) const TESTS: &[Attempt] = &[
+pub(super) const TESTS: &[ModeTest] = &[
     ("packages::apt", apt),
     ("packages::pip", pip),
     ("packages::npm", npm),
@@ -31,7 +32,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    fn run(&self, world: &World) -> Result<(), String> {
+    fn run(&self, world: &World) {
         let name = self.name;
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("here");
@@ -41,31 +42,41 @@ impl Client<'_> {
         let reachable = Ran::from(outside.output().unwrap());
         if reachable.code != 0 {
             let why = reachable.err.lines().last().unwrap_or_default();
-            return Err(format!("{name}: its registry does not answer here: {why}"));
+            return blocked(format!("{name}: its registry does not answer here: {why}"));
         }
+        for way in WAYS {
+            self.run_by(world, way);
+        }
+    }
+
+    fn run_by(&self, world: &World, way: Way) {
+        let name = self.name;
         let sandbox = world.sandbox(name);
         if let Some(program) = self.program {
             fs::copy(program, sandbox.path("program")).unwrap();
         }
+        let before = match way {
+            Way::Forward => "",
+            Way::Transparent => NO_PROXY,
+        };
         let install = || {
             let script = format!(
-                "export PROGRAM=$PWD/program\n{}",
+                "{before}\nexport PROGRAM=$PWD/program\n{}",
                 (self.script)(&format!("/tmp/{name}"))
             );
             sandbox.exec_with(&["-u", self.user], ["bash", "-euc", &script])
         };
-        let rules = until_it_works(&sandbox, install);
+        let rules = until_it_works(&sandbox, way, install);
         for rule in &rules {
             sandbox.unrule(rule);
         }
         install().refused();
-        Ok(())
     }
 }
 
-/// The rules that it took: each names one host and port, and each was used.
+/// The rules that it took: each names one host and port, each was used, and nothing came by another way.
 #[track_caller]
-fn until_it_works(sandbox: &Sandbox<'_>, install: impl Fn() -> Ran) -> Vec<String> {
+fn until_it_works(sandbox: &Sandbox<'_>, way: Way, install: impl Fn() -> Ran) -> Vec<String> {
     let mut rules = Vec::new();
     loop {
         let ran = install();
@@ -88,18 +99,31 @@ fn until_it_works(sandbox: &Sandbox<'_>, install: impl Fn() -> Ran) -> Vec<Strin
     assert!(!rules.is_empty(), "it was not stopped");
     // A connection is on record with its bytes once it has ended, which may be a moment after its client.
     eventually(&format!("{rules:?} are all used"), || {
-        let used = used(sandbox);
-        rules.iter().all(|rule| used.contains(rule)).then_some(())
+        let used = used(sandbox, way);
+        let needed = |rule: &String| match way {
+            Way::Forward => used.contains(rule),
+            // Who may not know an address says no port: that one is a guess.
+            Way::Transparent => used.iter().any(|place| host(place) == host(rule)),
+        };
+        rules.iter().all(needed).then_some(())
     });
     rules
 }
 
-/// Where something came from.
-fn used(sandbox: &Sandbox<'_>) -> BTreeSet<String> {
+fn host(place: &str) -> &str {
+    place.rsplit_once(':').map_or(place, |(host, _)| host)
+}
+
+/// Where something came from, and by which way.
+fn used(sandbox: &Sandbox<'_>, way: Way) -> BTreeSet<String> {
     sandbox
         .log()
         .iter()
-        .filter(|line| line["verdict"] == "allow" && line["received"] != 0)
+        .filter(|line| line["verdict"] == "allow" && line["received"] != 0 && line["port"].is_u64())
+        .inspect(|line| {
+            let forward = line["proxy"].as_str().unwrap().starts_with("forward");
+            assert_eq!(forward, way == Way::Forward, "{line}");
+        })
         .map(|line| format!("{}:{}", line["host"].as_str().unwrap(), line["port"]))
         .collect()
 }
@@ -123,33 +147,36 @@ fn suggested(sandbox: &Sandbox<'_>) -> Vec<String> {
     rules.iter().map(resource).collect()
 }
 
-fn apt(world: &'static World) -> Result<(), String> {
-    if world.mode == Mode::Single {
-        return Err("apt: with one id there is no root inside".into());
-    }
+fn apt(world: &'static World) {
     // Lists of its own: those of the host are not to be used.
     let script = |dir: &str| {
         format!(
             "rm -rf {dir}; mkdir -p {dir}/lists/partial {dir}/cache/archives/partial; cd {dir}\n\
-             apt() {{ apt-get -qq -o Acquire::Retries=0 -o APT::Update::Error-Mode=any -o Dir::State::lists={dir}/lists \
+             apt() {{ /usr/bin/apt-get -qq -o Acquire::Retries=0 -o APT::Update::Error-Mode=any -o Dir::State::lists={dir}/lists \
              -o Dir::Cache={dir}/cache -o APT::Sandbox::User=root -o Acquire::Languages=none \"$@\"; }}\n\
              apt update\napt download hostname\nls hostname_*.deb\n"
         )
     };
     let client = Client {
         name: "apt",
-        user: "root",
+        // With one id there is nobody else; nothing is installed, so that it takes no root, and what stands before the
+        // program on the path there says only that it could not be.
+        user: if world.mode == Mode::Single {
+            "agent"
+        } else {
+            "root"
+        },
         script: &script,
         program: None,
     };
-    client.run(world)
+    client.run(world);
 }
 
-fn pip(world: &'static World) -> Result<(), String> {
+fn pip(world: &'static World) {
     let script = |dir: &str| {
         format!(
-            "rm -rf {dir}; /usr/bin/python3 -m pip download -q --retries 0 --timeout 20 --no-cache-dir --no-deps \
-             --disable-pip-version-check -d {dir} six\nls {dir}/six*"
+            "rm -rf {dir}; /usr/bin/python3 -m pip install -q --retries 0 --timeout 20 --no-cache-dir --no-deps \
+             --disable-pip-version-check --target {dir} six\nls {dir}/six.py"
         )
     };
     let client = Client {
@@ -158,17 +185,17 @@ fn pip(world: &'static World) -> Result<(), String> {
         script: &script,
         program: None,
     };
-    client.run(world)
+    client.run(world);
 }
 
-fn npm(world: &'static World) -> Result<(), String> {
+fn npm(world: &'static World) {
     // Of the tester's configuration this one value.
     let asked = Command::new("npm")
         .args(["config", "get", "registry"])
         .output();
     let registry = match asked {
         Ok(said) if said.status.success() => Ran::from(said).ok().trim().to_owned(),
-        Ok(_) | Err(_) => return Err("npm: the host has none".into()),
+        Ok(_) | Err(_) => return blocked("npm: the host has none"),
     };
     let script = move |dir: &str| {
         format!(
@@ -184,16 +211,16 @@ fn npm(world: &'static World) -> Result<(), String> {
         script: &script,
         program: None,
     };
-    client.run(world)
+    client.run(world);
 }
 
 /// The one that built this test, alone: it needs no compiler for this.
-fn cargo(world: &'static World) -> Result<(), String> {
+fn cargo(world: &'static World) {
     let program = option_env!("CARGO")
         .map(Path::new)
         .filter(|program| program.exists());
     let Some(program) = program else {
-        return Err("cargo: the one that built the tests is gone".into());
+        return blocked("cargo: the one that built the tests is gone");
     };
     let script = |dir: &str| {
         format!(
@@ -210,5 +237,5 @@ fn cargo(world: &'static World) -> Result<(), String> {
         script: &script,
         program: Some(program),
     };
-    client.run(world)
+    client.run(world);
 }

@@ -7,7 +7,7 @@ try() {
   local tool=$1
   shift
   command -v "$tool" >/dev/null || { echo "missing $tool"; return; }
-  { echo "$secret" | timeout -k 1 3 "$tool" "$@"; } >>"tools.log" 2>&1 &
+  { echo "$secret" | timeout -k 1 ${patience:-3} "$tool" "$@"; } >>"tools.log" 2>&1 &
 }
 
 for server in $v4 $dns $gateway; do
@@ -55,5 +55,7 @@ try curl -sS -m 2 --noproxy '*' "http://[$v6]/$secret"
 try curl -sS -m 2 --noproxy '*' http://$secret.$name/
 try curl -sS -m 2 -k --resolve $name:443:$v4 --noproxy '*' https://$name/
 try ssh -o BatchMode=yes -o ConnectTimeout=2 -o StrictHostKeyChecking=no $v4 true
-if /usr/bin/python3 -c 'import scapy' 2>/dev/null; then try /usr/bin/python3 packets.py; else echo "scapy missing"; fi
+for target in $v4 $v6 $name; do try gtlsclient -q --handshake-timeout=2s $target 443 "https://$target/$secret"; done
+patience=15 try /usr/bin/python3 packets.py
 wait
+echo "tools tried"

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::{Said, attack, on_host};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{World, blocked};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -56,7 +56,7 @@ fn confined(world: &'static World, user: &str, how: &str) -> Option<Said> {
         // That the sandbox hides it would be another finding.
         let probe = "print('version', libc.syscall(ctypes.c_long(444), 0, 0, 1))";
         assert_eq!(on_host(world, probe, &[]).result("version"), "-1");
-        eprintln!("environment_blocked: this kernel has no Landlock");
+        blocked("this kernel has no Landlock");
         return None;
     }
     // The same calls do make something: the probe is real.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{attack, on_host};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{World, blocked};
 
 pub(crate) const TESTS: &[ModeTest] = &[(
     "only_plain_attributes_reach_a_workspace",
@@ -44,8 +44,7 @@ fn only_plain_attributes(world: &'static World) {
     // On the host the same calls work: the probe is real.
     let control = on_host(world, PROGRAM, &settings);
     if control.result("note/file/setxattr") == "EOPNOTSUPP" {
-        eprintln!("environment_blocked: no user attributes on this file system");
-        return;
+        return blocked("no user attributes on this file system");
     }
     for name in PRIVATE {
         assert_eq!(control.result(&format!("{name}/file/setxattr")), "ok");

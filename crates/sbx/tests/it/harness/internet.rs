@@ -21,10 +21,11 @@ static ONLINE: Worlds = [const { OnceLock::new() }; MODES.len()];
 static STRICT: Worlds = [const { OnceLock::new() }; MODES.len()];
 
 /// Beside the tests that use them.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("internet.sh", include_str!("../egress/internet.sh")),
     ("origin.py", include_str!("../egress/origin.py")),
     ("h2.js", include_str!("../egress/h2.js")),
+    ("grpc_origin.py", include_str!("../egress/grpc_origin.py")),
 ];
 
 /// In a shell, because `nsenter` would begin in the root directory. Then come the program and its arguments.

@@ -79,7 +79,7 @@ fn has_packages() -> bool {
         .unwrap();
     let ours = String::from_utf8_lossy(&installed.stdout).starts_with(HOST_PACKAGE);
     if !ours {
-        blocked(&format!("the host has no package `{HOST_PACKAGE}`"));
+        blocked(format!("the host has no package `{HOST_PACKAGE}`"));
     }
     ours
 }
