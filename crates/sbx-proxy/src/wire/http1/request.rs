@@ -181,7 +181,8 @@ fn request_line(line: &[u8]) -> Result<(String, Target, Version), HeadError> {
     Ok((method.to_owned(), Target::parse(method, target)?, version))
 }
 
-/// RFC 9112 lets a proxy ignore a `Host` that differs from the target; an origin behind us might not, so we refuse.
+/// RFC 9112 lets a proxy ignore a `Host` that differs from the target; an origin behind us might not, so we refuse. No
+/// origin sees the head of a CONNECT, and some clients name the proxy there.
 fn host(
     headers: &Headers,
     target: &Target,
@@ -202,9 +203,7 @@ fn host(
     let host = Authority::parse(text).map_err(|_| HeadError::BadHost)?;
     let same = match target {
         Target::Absolute { authority, .. } => host.same_place(authority, 80),
-        // Clients that leave a port out of `Host` mean the target's own.
-        Target::Authority(authority) => host.same_place(authority, authority.port().unwrap_or(443)),
-        Target::Origin(_) | Target::Asterisk => true,
+        Target::Authority(_) | Target::Origin(_) | Target::Asterisk => true,
     };
     if same {
         Ok(Some(host))

@@ -89,9 +89,10 @@ fn stop_ends(world: &'static World) {
 
 fn reset(world: &'static World) {
     let world = World::fresh(world.mode);
-    // Nothing is there, and nothing is made to find that out.
+    // Nothing of ours is there, and nothing is made to find that out.
+    let before = world.state().exists();
     world.run(["reset", "--force"]).ok();
-    assert!(!world.state().exists());
+    assert_eq!(world.state().exists(), before);
     let sandbox = world.sandbox("reset");
     sandbox.sh("mkdir -p ~/deep/er; echo x > kept").ok();
     sandbox.root_sh("mkdir -m 000 /srv/closed").ok();

@@ -1,7 +1,7 @@
 //! Requests whose destination, or whose very first line, two parsers could read differently.
 
 use super::super::HeadError as E;
-use super::{head, refused};
+use super::{head, refused, request};
 
 #[test]
 fn hosts() {
@@ -59,8 +59,12 @@ fn target_and_host_disagree() {
             &format!("Host: {host}"),
         ])
     };
-    refused(&connect("a:443", "b:443"), E::HostMismatch);
-    refused(&connect("a:443", "a:444"), E::HostMismatch);
+    // Nobody behind us reads it there.
+    for host in ["b:443", "a:444", "proxy:3128", "a"] {
+        let head = request(&connect("a:443", host));
+        assert_eq!(head.authority().unwrap().to_string(), "a:443");
+    }
+    refused(&connect("a:443", "a:b"), E::BadHost);
 }
 
 #[test]
