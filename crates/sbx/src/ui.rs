@@ -106,18 +106,30 @@ impl Ui {
         drop(io::stderr().lock().write_all(bytes));
     }
 
-    /// Asks a person; only an explicit yes is one.
-    pub(crate) fn confirm(&self, question: &str) -> bool {
+    /// Asks a person whether to go on, unless that is said already; `what` needs to be agreed to. Only an explicit yes is
+    /// one, and where nobody can be asked there is none.
+    pub(crate) fn agreed(&self, force: bool, what: &str, question: &str) -> Result<(), Failure> {
+        if force {
+            return Ok(());
+        }
+        if !self.interactive() {
+            let message =
+                format!("{what} needs a confirmation, and there is no terminal to ask on");
+            return Err(Failure::new(Kind::BadRequest, message).hint("use --force"));
+        }
         self.stderr(format!("{question} [y/N] ").as_bytes());
         let mut answer = String::new();
-        match io::stdin().read_line(&mut answer) {
-            Ok(_) => matches!(answer.trim(), "y" | "Y" | "yes" | "Yes"),
-            Err(_) => false,
+        let read = io::stdin().read_line(&mut answer);
+        match (read, answer.trim()) {
+            (Ok(_), "y" | "Y" | "yes" | "Yes") => Ok(()),
+            _ => Err(Failure::failed(format!(
+                "{what}: not confirmed; nothing was removed"
+            ))),
         }
     }
 
     /// Somebody can be asked.
-    pub(crate) fn interactive(&self) -> bool {
+    fn interactive(&self) -> bool {
         io::stdin().is_terminal() && self.watched()
     }
 }

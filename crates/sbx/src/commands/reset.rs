@@ -28,7 +28,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         context.ui.note("There is nothing to reset.");
         return Ok(());
     }
-    confirm(context, args)?;
+    let question = "Remove all sandboxes and everything in them, templates, rules and settings?";
+    context.ui.agreed(args.force, "a reset", question)?;
     let client = Client::new(context, Absent::Report)?;
     if let Some(serving) = Serving::find(&client)? {
         client.shutdown(true)?;
@@ -43,23 +44,4 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         .ui
         .note(format!("Removed everything in {}", state.root().display()));
     Ok(())
-}
-
-fn confirm(context: &Context, args: &Args) -> Result<(), Failure> {
-    if args.force {
-        return Ok(());
-    }
-    if !context.ui.interactive() {
-        return Err(Failure::new(
-            Kind::BadRequest,
-            "a reset needs a confirmation, and there is no terminal to ask on",
-        )
-        .hint("use --force"));
-    }
-    let question = "Remove all sandboxes and everything in them, templates, rules and settings?";
-    if context.ui.confirm(question) {
-        Ok(())
-    } else {
-        Err(Failure::failed("nothing was removed"))
-    }
 }

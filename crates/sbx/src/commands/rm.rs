@@ -2,7 +2,7 @@
 
 use crate::client::{Absent, Client, unknown};
 use crate::context::Context;
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 use crate::reading;
 
 /// Remove sandboxes and everything in them; workspaces are not touched
@@ -41,7 +41,12 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         }
     }
     if !wanted.is_empty() {
-        confirm(context, args, &wanted)?;
+        let names = wanted.join(", ");
+        context.ui.agreed(
+            args.force,
+            &format!("removing {names}"),
+            &format!("Remove {names} and everything in it?"),
+        )?;
         let client = Client::new(context, Absent::Start)?;
         for name in &wanted {
             context.ui.note(format!("Deleting sandbox {name}..."));
@@ -60,26 +65,4 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         return Err(Failure::quiet(1));
     }
     Ok(())
-}
-
-fn confirm(context: &Context, args: &Args, names: &[String]) -> Result<(), Failure> {
-    if args.force {
-        return Ok(());
-    }
-    let what = names.join(", ");
-    if !context.ui.interactive() {
-        return Err(Failure::new(
-            Kind::BadRequest,
-            format!("removing {what} needs a confirmation, and there is no terminal to ask on"),
-        )
-        .hint("use --force"));
-    }
-    if context
-        .ui
-        .confirm(&format!("Remove {what} and everything in it?"))
-    {
-        Ok(())
-    } else {
-        Err(Failure::failed("nothing was removed"))
-    }
 }

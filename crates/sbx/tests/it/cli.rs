@@ -470,21 +470,9 @@ fn a_daemon_that_is_missing() {
     let alone = home.path().join("sbx");
     fs::copy(env!("CARGO_BIN_EXE_sbx"), &alone).unwrap();
     let sbx = |args: &[&str]| {
-        let output = Command::new(&alone)
-            .args(args)
-            .env_clear()
-            .env("HOME", home.path())
-            .env("PATH", "/usr/bin:/bin")
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (
-            output.status.code(),
-            text(output.stdout),
-            text(output.stderr),
-        )
+        let mut command = Command::new(&alone);
+        command.args(args).env("PATH", "/usr/bin:/bin");
+        said_alone(command.current_dir("/"), &home)
     };
     let workspace = tempfile::tempdir().unwrap();
     let path = workspace.path().to_str().unwrap();
@@ -615,22 +603,32 @@ fn daemon_commands_without_a_daemon() {
     assert!(home.is_untouched());
 }
 
+/// What a program says that has nothing of ours but a home: code, stdout, stderr.
+fn said_alone(command: &mut Command, home: &Home) -> (Option<i32>, String, String) {
+    let kept: Vec<_> = command
+        .get_envs()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
+        .collect();
+    let output = command
+        .env_clear()
+        .envs(kept)
+        .env("HOME", home.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
 fn the_daemons_own_words() {
     let home = Home::new();
     let sandboxd = |word: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
-            .arg(word)
-            .env_clear()
-            .env("HOME", home.path())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (
-            output.status.code(),
-            text(output.stdout),
-            text(output.stderr),
-        )
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sandboxd"));
+        said_alone(command.arg(word), &home)
     };
     for word in ["--help", "-h"] {
         let (code, out, err) = sandboxd(word);

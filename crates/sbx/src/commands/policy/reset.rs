@@ -3,7 +3,7 @@
 use crate::client::{Absent, Client};
 use crate::commands::daemon;
 use crate::context::Context;
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 
 /// Take the choice of a preset back and remove all rules
 ///
@@ -20,7 +20,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         context.ui.note("There is no network policy to reset.");
         return Ok(());
     }
-    confirm(context, args)?;
+    let question = "Remove all network rules and stop all sandboxes?";
+    context
+        .ui
+        .agreed(args.force, "resetting the network policy", question)?;
     // Started if need be: sandboxes may run without a daemon.
     Client::new(context, Absent::Start)?.reset_policy()?;
     daemon::end(&Client::new(context, Absent::Report)?)?;
@@ -29,23 +32,4 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
          Choose again with: sbx policy init allow-all|balanced|deny-all",
     );
     Ok(())
-}
-
-fn confirm(context: &Context, args: &Args) -> Result<(), Failure> {
-    if args.force {
-        return Ok(());
-    }
-    if !context.ui.interactive() {
-        return Err(Failure::new(
-            Kind::BadRequest,
-            "resetting the network policy needs a confirmation, and there is no terminal to ask on",
-        )
-        .hint("use --force"));
-    }
-    let question = "Remove all network rules and stop all sandboxes?";
-    if context.ui.confirm(question) {
-        Ok(())
-    } else {
-        Err(Failure::failed("nothing was reset"))
-    }
 }
