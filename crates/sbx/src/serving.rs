@@ -12,6 +12,8 @@ use crate::failure::{Failure, Kind};
 
 /// How long a daemon that was told to end may take for it.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long one that does not answer because it is dying may take for that.
+const DYING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Serving {
@@ -46,13 +48,26 @@ impl Serving {
 
     /// Until all of it is gone, threads that wait for a disk too.
     pub(crate) fn wait(&self) -> Result<(), Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        self.wait_for(PATIENCE)
+    }
+
+    /// After it was asked to end. Whether one that was killed still takes connections is a matter of luck: its silence
+    /// counts when it stays.
+    pub(crate) fn wait_after(&self, asked: Result<(), Failure>) -> Result<(), Failure> {
+        match asked {
+            Ok(()) => self.wait(),
+            Err(failure) => self.wait_for(DYING).map_err(|_| failure),
+        }
+    }
+
+    fn wait_for(&self, patience: Duration) -> Result<(), Failure> {
+        let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).ok();
             let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
             match rustix::event::poll(&mut fds, timeout.as_ref()) {
-                Ok(0) => return Err(self.still_there()),
+                Ok(0) => return Err(self.still_there(patience)),
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(failed(error)),
@@ -60,9 +75,9 @@ impl Serving {
         }
     }
 
-    fn still_there(&self) -> Failure {
+    fn still_there(&self, patience: Duration) -> Failure {
         let pid = self.pid.as_raw_pid();
-        let seconds = PATIENCE.as_secs();
+        let seconds = patience.as_secs();
         let message =
             format!("sandboxd (pid {pid}) was told to stop and has not ended after {seconds} s");
         Failure::new(Kind::Engine, message).hint(format!("kill -9 {pid}"))

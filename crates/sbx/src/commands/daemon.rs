@@ -132,8 +132,11 @@ fn stop(context: &Context) -> Result<(), Failure> {
 /// Stops the daemon and all sandboxes, and waits until its process is gone.
 pub(crate) fn end(client: &Client<'_>) -> Result<(), Failure> {
     let serving = Serving::find(client)?;
-    client.shutdown(true)?;
-    serving.map_or(Ok(()), |serving| serving.wait())
+    let asked = client.shutdown(true);
+    match serving {
+        Some(serving) => serving.wait_after(asked),
+        None => asked,
+    }
 }
 
 /// Starts a new daemon even when the old one does not end properly.

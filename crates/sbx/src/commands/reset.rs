@@ -32,8 +32,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     context.ui.agreed(args.force, "a reset", question)?;
     let client = Client::new(context, Absent::Report)?;
     if let Some(serving) = Serving::find(&client)? {
-        client.shutdown(true)?;
-        serving.wait()?;
+        serving.wait_after(client.shutdown(true))?;
     }
     let path = context.env.get("PATH").unwrap_or_default();
     let facts = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
