@@ -468,7 +468,12 @@ fn diagnose_explains_a_state_that_cannot_be_used() {
 fn a_daemon_that_is_missing() {
     let home = Home::new();
     let alone = home.path().join("sbx");
-    fs::copy(env!("CARGO_BIN_EXE_sbx"), &alone).unwrap();
+    // By another process: what is open for writing here, and in whatever another test forks meanwhile, cannot be executed.
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_sbx"))
+        .arg(&alone)
+        .status();
+    assert!(copied.unwrap().success());
     let sbx = |args: &[&str]| {
         let mut command = Command::new(&alone);
         command.args(args).env("PATH", "/usr/bin:/bin");

@@ -494,7 +494,9 @@ fn detached(world: &'static World) {
         let logs = logs();
         (logs.out == "to-stdout\n" && logs.err == "to-stderr\n").then_some(())
     });
-    assert_eq!(world.inspect(&sandbox.name)["sessions"], 1);
+    eventually("the daemon counts it", || {
+        (world.inspect(&sandbox.name)["sessions"] == 1).then_some(())
+    });
     world.write(&sandbox.path("go"), "");
     eventually("what came later is there", || {
         (logs().out == "to-stdout\nlater\n").then_some(())
