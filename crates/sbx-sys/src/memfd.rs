@@ -5,8 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 
 const F_SEAL_EXEC: u32 = 0x20;
+const SEAL_TRIES: usize = 20;
 
 /// The running executable in a sealed memory file. A sandbox's init is started from it, so that
 /// `/proc/1/exe` leads to nothing that could be overwritten, and an upgrade of the program on disk does not
@@ -20,7 +22,7 @@ pub fn sealed_copy_of_self() -> io::Result<OwnedFd> {
         .or_else(|_| rustix::fs::memfd_create(c"sbx", base))?;
     let mut copy = File::from(memfd);
     io::copy(&mut program, &mut copy)?;
-    rustix::fs::fcntl_add_seals(
+    seal(
         &copy,
         SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW,
     )?;
@@ -35,4 +37,16 @@ pub fn sealed_copy_of_self() -> io::Result<OwnedFd> {
     ))?;
     drop(copy);
     Ok(readonly.into())
+}
+
+/// The kernel refuses while somebody has a hold on a page, which its own housekeeping may have for a moment. It waits
+/// for that itself before it gives up, so that trying again needs no pause.
+fn seal(file: &File, seals: SealFlags) -> Result<(), Errno> {
+    for _ in 0..SEAL_TRIES {
+        match rustix::fs::fcntl_add_seals(file, seals) {
+            Err(Errno::BUSY) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::BUSY)
 }
