@@ -47,11 +47,12 @@ fn self_exe(shared: &'static World) {
         fs::metadata(&program).unwrap().mode(),
     );
     let sandbox = world.sandbox("self-exe");
+    // A script whose interpreter is whoever executes it. Written once: while the last command of one round is still
+    // executing it, nobody may.
+    let script = sandbox.path("script");
+    world.write(&script, "#!/proc/self/exe --help\n");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     for user in ["root", "agent"] {
-        // A script whose interpreter is whoever executes it. In a login shell's place it needs no request.
-        let script = sandbox.path("script");
-        world.write(&script, "#!/proc/self/exe --help\n");
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         let ready = sandbox.path(user);
         let text = script_for(ready.to_str().unwrap());
         let child = world
