@@ -18,6 +18,8 @@ use std::process::{Command, Stdio};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
 
+use crate::harness::copy_program;
+
 pub(crate) fn trials() -> Vec<Trial> {
     let tests: [(&str, fn()); 20] = [
         (
@@ -468,12 +470,7 @@ fn diagnose_explains_a_state_that_cannot_be_used() {
 fn a_daemon_that_is_missing() {
     let home = Home::new();
     let alone = home.path().join("sbx");
-    // By another process: what is open for writing here, and in whatever another test forks meanwhile, cannot be executed.
-    let copied = Command::new("cp")
-        .arg(env!("CARGO_BIN_EXE_sbx"))
-        .arg(&alone)
-        .status();
-    assert!(copied.unwrap().success());
+    copy_program(env!("CARGO_BIN_EXE_sbx").as_ref(), &alone);
     let sbx = |args: &[&str]| {
         let mut command = Command::new(&alone);
         command.args(args).env("PATH", "/usr/bin:/bin");

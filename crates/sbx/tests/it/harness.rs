@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
-const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -486,9 +486,15 @@ pub fn programs() -> &'static Path {
             ("sandboxd", env!("CARGO_BIN_EXE_sandboxd")),
             ("sbx-sudo", env!("CARGO_BIN_EXE_sbx-sudo")),
         ] {
-            fs::copy(path, dir.path().join(name)).unwrap();
+            copy_program(path.as_ref(), &dir.path().join(name));
         }
         dir
     })
     .path()
+}
+
+/// By another process: what is open for writing here, and in whatever another test forks meanwhile, cannot be executed.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status();
+    assert!(copied.unwrap().success(), "{}", from.display());
 }

@@ -23,8 +23,6 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     host::TESTS,
 ];
 
-const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
 /// Root inside is a user of its own.
 fn has_real_root(world: &World) -> bool {
     world.mode != Mode::Single

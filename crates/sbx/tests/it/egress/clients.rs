@@ -215,7 +215,9 @@ fn undici(world: &'static World) {
     world.write(&sandbox.path("undici.js"), include_str!("undici.js"));
     // From the registry that the machine names, into the workspace; this version is content with every node.
     let mut npm = Command::new("npm");
-    npm.args(["install", "--no-audit", "--no-fund", "--prefix"])
+    // Where nothing answers, it is not tried again for minutes.
+    npm.args(["--fetch-retries=0", "--fetch-timeout=60000"])
+        .args(["install", "--no-audit", "--no-fund", "--prefix"])
         .arg(sandbox.path("npm"))
         .arg("undici@6");
     match npm.output() {

@@ -2,7 +2,6 @@
 //! a client is denied, what `policy suggest` says is allowed, and so on until it works.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,7 +9,7 @@ use serde_json::Value;
 
 use super::{NO_PROXY, WAYS, Way};
 use crate::ModeTest;
-use crate::harness::{Mode, Ran, Sandbox, World, blocked, eventually};
+use crate::harness::{Mode, Ran, Sandbox, World, blocked, copy_program, eventually};
 
 pub(super) const TESTS: &[ModeTest] = &[
     ("packages::apt", apt),
@@ -53,7 +52,7 @@ impl Client<'_> {
         let name = self.name;
         let sandbox = world.sandbox(name);
         if let Some(program) = self.program {
-            fs::copy(program, sandbox.path("program")).unwrap();
+            copy_program(program.as_ref(), &sandbox.path("program"));
         }
         let before = match way {
             Way::Forward => "",

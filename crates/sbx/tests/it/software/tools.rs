@@ -6,11 +6,11 @@ use std::process::Command;
 
 use super::languages::WHEELS;
 use super::{
-    SYSTEM_PATH, bash, blocked, has_real_root, home, host_has, host_sh, listing, login, outside,
-    plant, python, sandbox_of, users,
+    bash, blocked, has_real_root, home, host_has, host_sh, listing, login, outside, plant, python,
+    sandbox_of, users,
 };
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{SYSTEM_PATH, World, copy_program};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -185,11 +185,8 @@ fn cargo(world: &'static World) {
     );
     world.make_dir(&home.path().join(".cargo/bin"));
     for program in ["cargo", "rustc", "rustup"] {
-        std::fs::copy(
-            programs.join(program),
-            home.path().join(".cargo/bin").join(program),
-        )
-        .unwrap();
+        let inside = home.path().join(".cargo/bin").join(program);
+        copy_program(&programs.join(program), &inside);
     }
     let path = format!("{}/.cargo/bin:{SYSTEM_PATH}", home.path().display());
     let caller = [
