@@ -77,6 +77,8 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let state = config.state;
     state.claim()?;
     let lock = lock(&state)?;
+    // Who had the lock before may have removed everything.
+    state.claim()?;
     let log = open_log(&state)?;
     let levels = Levels::install(config.log_level.as_deref(), copy_of(&log)?);
     sbx_sys::process::set_child_subreaper().map_err(failed("become a subreaper"))?;

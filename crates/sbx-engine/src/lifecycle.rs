@@ -13,7 +13,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use sbx_api::{Network, Status};
 use sbx_proto::exec::Role;
-use sbx_proto::plan::Task;
 use sbx_sys::process::{pidfd_kill, start_time, wait_pidfd};
 
 use crate::control::{ControlError, Event, Link};
@@ -276,11 +275,8 @@ impl Shared {
         dir: &SandboxDir,
         ids: &sbx_proto::plan::Ids,
     ) -> Result<(), EngineError> {
-        // What has never been started has nothing that belongs to others, and needs no helper.
-        if remove_tree(&dir.layers()).is_err() {
-            let path = dir.layers().into();
-            self.config.helper.perform(ids, Task::RemoveTree { path })?;
-        }
+        let helper = &self.config.helper;
+        helper.remove_tree(&dir.layers(), || Ok(ids.clone()))?;
         let failed = |e| prepare_error(dir.path(), e);
         for file in fs::read_dir(dir.path()).map_err(failed)? {
             let file = file.map_err(failed)?;

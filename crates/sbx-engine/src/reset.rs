@@ -4,20 +4,17 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use sbx_proto::plan::Task;
-
 use crate::error::EngineError;
 use crate::ids::{self, Facts};
 use crate::lifecycle::prepare_error;
 use crate::record::Record;
 use crate::recovery::silence;
-use crate::remove::remove_tree;
 use crate::setup::Helper;
 use crate::statedir::StateDir;
 
 /// Empties the state directory and removes it, unless something else is in it by now. No daemon may serve it.
 pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), EngineError> {
-    // Nobody makes anything new meanwhile.
+    // Nobody makes a sandbox meanwhile.
     let _lock = state.lock_daemon()?;
     for name in state.names()? {
         let dir = state.sandbox(&name);
@@ -39,12 +36,9 @@ pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), Eng
 
 /// With subordinate ids, layers and templates belong to ids that only a helper in the user namespace has.
 fn remove(path: &Path, facts: &Facts, helper: &Helper) -> Result<(), EngineError> {
-    if remove_tree(path).is_ok() {
-        return Ok(());
-    }
-    let ids = ids::maps(facts, ids::pick_mode(facts, None), &[])?;
-    let task = Task::RemoveTree { path: path.into() };
-    Ok(helper.perform(&ids, task)?)
+    helper.remove_tree(path, || {
+        Ok(ids::maps(facts, ids::pick_mode(facts, None), &[])?)
+    })
 }
 
 #[cfg(test)]

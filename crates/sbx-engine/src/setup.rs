@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use sbx_proto::plan::{BOOT_DESCRIPTORS, Ids, Job, Mode, Outcome, Plan, Task};
 use thiserror::Error;
 
 use crate::entry::lock;
-use crate::error::chain;
+use crate::error::{EngineError, chain};
 use crate::plan::task_plan;
 use crate::remove::remove_tree;
 
@@ -141,6 +142,22 @@ impl Helper {
                 message,
             }),
             Outcome::Done => Err(SetupError::Unexpected(outcome)),
+        }
+    }
+
+    /// Removes a tree of which parts may belong to ids inside. What has never been started has none, and needs no
+    /// helper.
+    pub(crate) fn remove_tree(
+        &self,
+        path: &Path,
+        ids: impl FnOnce() -> Result<Ids, EngineError>,
+    ) -> Result<(), EngineError> {
+        match remove_tree(path) {
+            Err(error) if error.is_a_matter_of_ids() => {
+                let task = Task::RemoveTree { path: path.into() };
+                Ok(self.perform(&ids()?, task)?)
+            }
+            other => Ok(other?),
         }
     }
 

@@ -21,6 +21,9 @@ pub const EXEC_SOCKET: &str = "exec.sock";
 pub const RECORD: &str = "sandbox.json";
 const MARKER: &str = ".sbx-owner";
 const LOCK: &str = "sandboxd.lock";
+const LOG: &str = "sandboxd.log";
+const SANDBOXES: &str = "vm";
+const TEMPLATES: &str = "templates";
 const SETTINGS: &str = "settings.json";
 const MARKER_TEXT: &[u8] = b"state directory of sbx, format 1\n";
 const TEMP_SUFFIX: &str = ".tmp";
@@ -80,7 +83,7 @@ pub struct StateDir {
 /// Held by the one daemon of a state directory.
 #[derive(Debug)]
 pub struct DaemonLock {
-    _file: File,
+    file: File,
 }
 
 impl StateDir {
@@ -105,7 +108,7 @@ impl StateDir {
     }
 
     pub fn log(&self) -> PathBuf {
-        self.root.join("sandboxd.log")
+        self.root.join(LOG)
     }
 
     /// What went out of sandboxes and what was refused; a file per sandbox.
@@ -114,11 +117,11 @@ impl StateDir {
     }
 
     pub fn templates(&self) -> PathBuf {
-        self.root.join("templates")
+        self.root.join(TEMPLATES)
     }
 
     pub fn sandboxes(&self) -> PathBuf {
-        self.root.join("vm")
+        self.root.join(SANDBOXES)
     }
 
     pub fn sandbox(&self, name: &SandboxName) -> SandboxDir {
@@ -173,13 +176,22 @@ impl StateDir {
         self.root.join(MARKER).exists()
     }
 
-    /// Whether a directory that exists has nothing in it but, perhaps, settings: a file of the directory's owner.
+    /// Whether a directory that exists has nothing in it but, perhaps, settings, a file of the directory's owner, and
+    /// what a command makes that comes while another one removes everything.
     pub fn is_unused(&self) -> io::Result<bool> {
         let owner = fs::metadata(&self.root)?.uid();
         for entry in fs::read_dir(&self.root)? {
             let entry = entry?;
             let meta = entry.metadata()?;
-            if entry.file_name() != SETTINGS || !meta.is_file() || meta.uid() != owner {
+            let unused = match entry.file_name().to_str() {
+                Some(SETTINGS) => meta.is_file(),
+                Some(LOCK | LOG) => meta.is_file() && meta.len() == 0,
+                Some(SANDBOXES | TEMPLATES) => {
+                    meta.is_dir() && fs::read_dir(entry.path())?.next().is_none()
+                }
+                _ => false,
+            };
+            if !unused || meta.uid() != owner {
                 return Ok(false);
             }
         }
@@ -188,21 +200,38 @@ impl StateDir {
 
     pub fn lock_daemon(&self) -> Result<DaemonLock, StateError> {
         let path = self.root.join(LOCK);
+        loop {
+            let lock = self.lock_file(&path)?;
+            // Whoever held it before may have removed it: then it locks nothing that others see.
+            let same = |named: fs::Metadata, held: fs::Metadata| {
+                (named.dev(), named.ino()) == (held.dev(), held.ino())
+            };
+            let held = lock.file.metadata();
+            match held.and_then(|held| Ok(same(fs::metadata(&path)?, held))) {
+                Ok(true) => return Ok(lock),
+                Ok(false) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(io_error(&path, error)),
+            }
+        }
+    }
+
+    fn lock_file(&self, path: &Path) -> Result<DaemonLock, StateError> {
         let file = private()
             .create(true)
             .truncate(false)
-            .open(&path)
-            .map_err(|source| io_error(&path, source))?;
+            .open(path)
+            .map_err(|source| io_error(path, source))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             // A mark for `has_daemon`, of the kind that ends before anything else of a killed process.
             Ok(()) => match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Ok(DaemonLock { _file: file }),
-                Err(e) => Err(io_error(&path, e.into())),
+                Ok(()) => Ok(DaemonLock { file }),
+                Err(e) => Err(io_error(path, e.into())),
             },
             Err(rustix::io::Errno::WOULDBLOCK) => Err(StateError::Locked {
                 path: self.root.clone(),
             }),
-            Err(e) => Err(io_error(&path, e.into())),
+            Err(e) => Err(io_error(path, e.into())),
         }
     }
 
@@ -227,18 +256,18 @@ impl StateDir {
     }
 
     /// Everything in the directory that is ours, in the order in which it can be removed: what says that the rest
-    /// is ours goes last.
+    /// is ours goes after it, and the lock, under which this is done, last.
     pub fn contents(&self) -> Result<Vec<PathBuf>, StateError> {
         const OURS: &[&str] = &[
-            "vm",
-            "templates",
+            SANDBOXES,
+            TEMPLATES,
             "log",
             SOCKET,
             "daemon.json",
             "policy.json",
             "proxy-config.json",
             SETTINGS,
-            "sandboxd.log",
+            LOG,
         ];
         let failed = |source| io_error(&self.root, source);
         let mut names: Vec<_> = OURS.iter().map(|name| (*name).to_owned()).collect();
@@ -246,7 +275,7 @@ impl StateDir {
             let name = entry.map_err(failed)?.file_name();
             names.extend(name.into_string().ok().filter(|name| is_temporary(name)));
         }
-        names.extend([LOCK, MARKER].map(str::to_owned));
+        names.extend([MARKER, LOCK].map(str::to_owned));
         Ok(names.iter().map(|name| self.root.join(name)).collect())
     }
 
@@ -476,6 +505,37 @@ mod tests {
             let error = theirs.claim().unwrap_err();
             assert!(matches!(error, StateError::Foreign { .. }), "{error:?}");
         }
+    }
+
+    #[test]
+    fn what_a_removal_may_leave_is_used_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let left = state(temp.path());
+        for dir in [SANDBOXES, TEMPLATES] {
+            fs::create_dir(temp.path().join(dir)).unwrap();
+        }
+        for file in [LOCK, LOG] {
+            File::create(temp.path().join(file)).unwrap();
+        }
+        left.claim().unwrap();
+        fs::remove_file(temp.path().join(MARKER)).unwrap();
+        fs::create_dir(left.sandboxes().join("theirs")).unwrap();
+        let error = left.claim().unwrap_err();
+        assert!(matches!(error, StateError::Foreign { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_lock_that_was_removed_meanwhile_is_none() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = state(temp.path());
+        state.claim().unwrap();
+        let path = temp.path().join(LOCK);
+        let first = state.lock_daemon().unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = state.lock_daemon().unwrap();
+        let inode = |file: &File| file.metadata().unwrap().ino();
+        assert_ne!(inode(&first.file), inode(&second.file));
+        assert_eq!(inode(&second.file), fs::metadata(&path).unwrap().ino());
     }
 
     #[test]

@@ -56,7 +56,13 @@ impl Serving {
     pub(crate) fn wait_after(&self, asked: Result<(), Failure>) -> Result<(), Failure> {
         match asked {
             Ok(()) => self.wait(),
-            Err(failure) => self.wait_for(DYING).map_err(|_| failure),
+            Err(failure) => self.wait_for(DYING).map_err(|still_there| {
+                if failure.kind == Kind::NoDaemon {
+                    still_there
+                } else {
+                    failure
+                }
+            }),
         }
     }
 

@@ -121,22 +121,28 @@ fn start(context: &Context, detach: bool, policy: Option<&str>) -> Result<(), Fa
 
 fn stop(context: &Context) -> Result<(), Failure> {
     let client = Client::new(context, Absent::Report)?;
-    let said = match end(&client) {
-        Err(failure) if failure.kind == Kind::NoDaemon => "sandboxd is not running",
-        other => other.map(|()| "sandboxd stopped")?,
+    let said = match end(&client)? {
+        End::Ended => "sandboxd stopped",
+        End::WasNotRunning => "sandboxd is not running",
     };
     context.ui.note(said);
     Ok(())
 }
 
+/// How a daemon that was to end was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Ended,
+    WasNotRunning,
+}
+
 /// Stops the daemon and all sandboxes, and waits until its process is gone.
-pub(crate) fn end(client: &Client<'_>) -> Result<(), Failure> {
-    let serving = Serving::find(client)?;
-    let asked = client.shutdown(true);
-    match serving {
-        Some(serving) => serving.wait_after(asked),
-        None => asked,
-    }
+pub(crate) fn end(client: &Client<'_>) -> Result<End, Failure> {
+    let Some(serving) = Serving::find(client)? else {
+        return Ok(End::WasNotRunning);
+    };
+    serving.wait_after(client.shutdown(true))?;
+    Ok(End::Ended)
 }
 
 /// Starts a new daemon even when the old one does not end properly.

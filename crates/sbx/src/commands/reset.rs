@@ -5,9 +5,9 @@ use sbx_engine::reset::reset;
 use sbx_engine::setup::Helper;
 
 use crate::client::{Absent, Client};
+use crate::commands::daemon;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
-use crate::serving::Serving;
 
 /// Stop everything and remove all that sbx has made: sandboxes, templates, network rules, logs and settings
 ///
@@ -30,10 +30,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     let question = "Remove all sandboxes and everything in them, templates, rules and settings?";
     context.ui.agreed(args.force, "a reset", question)?;
-    let client = Client::new(context, Absent::Report)?;
-    if let Some(serving) = Serving::find(&client)? {
-        serving.wait_after(client.shutdown(true))?;
-    }
+    daemon::end(&Client::new(context, Absent::Report)?)?;
     let path = context.env.get("PATH").unwrap_or_default();
     let facts = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
     let helper = Helper::new(None, None)
