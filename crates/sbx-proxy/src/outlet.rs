@@ -223,6 +223,8 @@ fn is_passing(error: &io::Error) -> bool {
         Errno::NFILE,
         Errno::NOBUFS,
         Errno::NOMEM,
+        // Of the watches for events that a user may have, which a sandbox of the same user can use up.
+        Errno::NOSPC,
         Errno::PERM,
         Errno::PROTO,
     ];

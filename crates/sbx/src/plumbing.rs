@@ -25,8 +25,26 @@ pub(crate) enum Stdin {
 pub(crate) struct Plumbing {
     /// For the sandbox: stdin, stdout, stderr.
     remote: [End; 3],
-    pub(crate) input: Option<Input>,
-    pub(crate) outputs: Vec<Output>,
+    input: Option<Input>,
+    outputs: Vec<Output>,
+    handed_over: Vec<HandedOver>,
+}
+
+/// A pipe of the caller's that the sandbox has as well. Whether writing to it may wait is a matter of the pipe, not of
+/// a process: at the end it is again as the caller had it.
+#[derive(Debug)]
+pub(crate) struct HandedOver {
+    pipe: BorrowedFd<'static>,
+    flags: OFlags,
+}
+
+impl Drop for HandedOver {
+    fn drop(&mut self) {
+        if fcntl_getfl(self.pipe).is_ok_and(|flags| flags != self.flags) {
+            // Of a pipe that is gone there is nothing to restore.
+            let _ = fcntl_setfl(self.pipe, self.flags);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -57,8 +75,10 @@ impl Plumbing {
         } else {
             shared.output(stderr, &mut outputs)?
         };
+        let remote = [End::Ours(read), first, second];
         Ok(Self {
-            remote: [End::Ours(read), first, second],
+            handed_over: remote.iter().filter_map(End::handed_over).collect(),
+            remote,
             input,
             outputs,
         })
@@ -76,8 +96,8 @@ impl Plumbing {
     }
 
     /// The command has its own copies: with ours gone, each pipe ends when the command's side ends.
-    pub(crate) fn sent(self) -> (Option<Input>, Vec<Output>) {
-        (self.input, self.outputs)
+    pub(crate) fn sent(self) -> (Option<Input>, Vec<Output>, Vec<HandedOver>) {
+        (self.input, self.outputs, self.handed_over)
     }
 }
 
@@ -88,6 +108,14 @@ impl End {
             Self::Ours(fd) => fd.as_fd(),
             Self::AsStdout => stdout,
         }
+    }
+
+    fn handed_over(&self) -> Option<HandedOver> {
+        let Self::Caller(pipe) = *self else {
+            return None;
+        };
+        let flags = fcntl_getfl(pipe).ok()?;
+        Some(HandedOver { pipe, flags })
     }
 }
 

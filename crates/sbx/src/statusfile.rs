@@ -2,8 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{PROC_SUPER_MAGIC, statfs};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -16,9 +18,9 @@ pub(crate) enum By<'a> {
     Engine(&'a str),
 }
 
-/// A file that appears with its whole content when the command has ended.
+/// A file that appears with its whole content when the command has ended; what was there under its name is replaced.
 ///
-/// Where the path is a link, such as `/dev/fd/3`, what it leads to is written to instead.
+/// What the caller has open already (`/dev/fd/3`) and devices are written to instead.
 #[derive(Debug)]
 pub(crate) struct StatusFile {
     path: PathBuf,
@@ -40,8 +42,8 @@ impl StatusFile {
     fn open(path: &Path) -> io::Result<Self> {
         let mut how = OpenOptions::new();
         how.write(true);
-        let (file, temporary) = if path.is_symlink() {
-            (how.create(true).truncate(true).open(path)?, None)
+        let (file, temporary) = if is_written_through(path)? {
+            (how.truncate(true).open(path)?, None)
         } else {
             let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
             let mut temporary = std::ffi::OsString::from(".");
@@ -71,6 +73,27 @@ impl StatusFile {
         });
         appeared.map_err(|error| failed(&self.path, &error))
     }
+}
+
+/// Any other link is replaced as a file is: in a workspace it may come from a sandbox, and lead anywhere.
+fn is_written_through(path: &Path) -> io::Result<bool> {
+    let kind = match path.symlink_metadata() {
+        Ok(meta) => meta.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    if kind.is_symlink() {
+        return Ok(path.parent().is_some_and(leads_to_descriptors));
+    }
+    if kind.is_file() || kind.is_char_device() {
+        return Ok(kind.is_char_device());
+    }
+    Err(io::Error::other("it is neither a file nor a device"))
+}
+
+/// `/proc/PID/fd` by whatever name, and `/dev` with its `stdout`.
+fn leads_to_descriptors(dir: &Path) -> bool {
+    dir == Path::new("/dev") || statfs(dir).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC)
 }
 
 impl Temporary {
@@ -115,7 +138,30 @@ mod tests {
     }
 
     #[test]
-    fn what_a_link_leads_to_is_written_to() {
+    fn a_planted_link_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let (precious, path) = (dir.path().join("precious"), dir.path().join("status"));
+        let mut file = File::create(&precious).unwrap();
+        file.write_all(b"mine").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let status = StatusFile::prepare(&path).unwrap();
+        status.write(By::Command, 0).unwrap();
+        assert_eq!(std::fs::read(&precious).unwrap(), b"mine");
+        assert!(!path.is_symlink() && path.is_file());
+    }
+
+    #[test]
+    fn a_device_stays_one_and_a_directory_is_refused() {
+        let status = StatusFile::prepare(Path::new("/dev/null")).unwrap();
+        assert!(status.temporary.is_none());
+        status.write(By::Command, 0).unwrap();
+        let null = Path::new("/dev/null").symlink_metadata().unwrap();
+        assert!(null.file_type().is_char_device());
+        assert!(StatusFile::prepare(tempfile::tempdir().unwrap().path()).is_err());
+    }
+
+    #[test]
+    fn what_the_caller_has_open_is_written_to() {
         use std::os::fd::AsRawFd;
 
         let mut file = tempfile::tempfile().unwrap();

@@ -5,6 +5,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use crate::failure::{Failure, Kind};
+use crate::text;
 
 /// What a shell reports for a program that SIGPIPE ended.
 const BROKEN_PIPE: u8 = 141;
@@ -55,8 +56,9 @@ impl Ui {
         self.stderr(format!("{}\n", text.as_ref()).as_bytes());
     }
 
+    /// On one line: it may name files that a sandbox has made.
     pub(crate) fn warning(&self, text: impl AsRef<str>) {
-        self.note(format!("warning: {}", text.as_ref()));
+        self.note(format!("warning: {}", text::one_line(text.as_ref())));
     }
 
     /// Progress that only a watching person cares for.

@@ -3,6 +3,27 @@
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What the kernel counts for the user who makes a user namespace, whoever uses it up inside.
+const COUNTED_FOR_THE_CALLER: &[Resource] =
+    &[Resource::Sigpending, Resource::Msgqueue, Resource::Memlock];
+
+/// Leaves half of it to the caller's other programs. Before the first user namespace: what its maker may have is what
+/// all in it may have together.
+pub(super) fn leave_half() {
+    for resource in COUNTED_FOR_THE_CALLER {
+        let own = getrlimit(*resource);
+        if let Some(all) = own.current {
+            // Less is always allowed.
+            let half = Rlimit {
+                current: Some(all / 2),
+                ..own
+            };
+            let _ = setrlimit(*resource, half);
+        }
+    }
+}
 
 /// Sets the limits of this process's user namespace, which hold for all below it. Root of a namespace below can
 /// change the values there, and not these.

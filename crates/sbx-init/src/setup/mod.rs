@@ -82,6 +82,7 @@ fn run(daemon: &UnixStream, run_task: fn(&Task) -> Result<(), String>) -> SetupR
     match plan.job {
         Job::Boot(boot) => {
             let parts = Descriptors::from(fds)?;
+            limits::leave_half();
             boot_sandbox(&proof, &plan.ids, *boot, parts)
         }
         Job::Task(task) => {

@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         reading,
     ),
     ("output_through_pipes_is_whole_and_in_order", whole),
+    ("a_pipe_is_as_it_was_when_the_command_has_ended", flags),
 ];
 
 fn reading(world: &'static World) {
@@ -69,6 +70,21 @@ for name, flags in (('read', os.O_RDONLY), ('both', os.O_RDWR)):
         }
         assert_eq!(arrived.matches("HOST-SECRET").count(), 40, "{said}");
     }
+}
+
+/// Whoever writes to the pipe next may rely on being made to wait.
+fn flags(world: &'static World) {
+    let sandbox = world.sandbox("pipe-flags");
+    let (_read, write) = std::io::pipe().unwrap();
+    let program = "import os; os.set_blocking(1, False); os.set_blocking(2, False)";
+    let mut command = world.sbx(["exec", &sandbox.name, PYTHON, "-c", program]);
+    command
+        .stdout(write.try_clone().unwrap())
+        .stderr(write.try_clone().unwrap());
+    let child = command.spawn().unwrap();
+    assert_eq!(finish(child, b"").code, 0);
+    let flags = rustix::fs::fcntl_getfl(&write).unwrap();
+    assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK), "{flags:?}");
 }
 
 /// Both streams into one pipe, whose reader is slow and which is in either mode.

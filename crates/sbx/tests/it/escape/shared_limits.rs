@@ -15,6 +15,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
         in_flight,
     ),
     ("a_sandbox_has_half_of_what_its_user_has", halves),
+    (
+        "signals_and_queues_of_a_sandbox_leave_some_to_the_host",
+        signals_and_queues,
+    ),
     ("leases_are_refused", leases),
 ];
 
@@ -141,6 +145,51 @@ many()
 print('done yes')
 ";
     assert_eq!(attack(&sandbox, "agent", nested, &[]).result("done"), "yes");
+}
+
+fn signals_and_queues(world: &'static World) {
+    let sandbox = world.sandbox("queues");
+    let program = "
+import resource
+for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (hard, hard))
+number = signal.SIGRTMIN + 1
+signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+signals = queues = 0
+while signals < 1 << 21 and libc.sigqueue(os.getpid(), number, None) == 0:
+    signals += 1
+while queues < 1 << 12:
+    try:
+        call(240, b'q%d' % queues, os.O_CREAT | os.O_RDWR, 0o600, None)
+        queues += 1
+    except OSError:
+        break
+print('ready', signals, queues, flush=True)
+time.sleep(600)
+";
+    let (_held, _out, line) = holding(&sandbox, program);
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map(|word| word.parse().unwrap())
+        .collect();
+    // The attack was real, and ended at a limit.
+    assert!((1..1 << 21).contains(&numbers[0]), "{line}");
+    assert!((1..1 << 12).contains(&numbers[1]), "{line}");
+    let host = "
+timer = ctypes.c_int()
+attempt('timer', lambda: call(222, 0, None, ctypes.byref(timer)))
+name = b'sbx-it-%d' % os.getpid()
+def queue():
+    os.close(call(240, name, os.O_CREAT | os.O_RDWR, 0o600, None))
+    call(241, name)
+attempt('queue', queue)
+";
+    let said = on_host(world, host, &[]);
+    for what in ["timer", "queue"] {
+        assert_eq!(said.result(what), "ok", "{}", said.all);
+    }
 }
 
 fn leases(world: &'static World) {
