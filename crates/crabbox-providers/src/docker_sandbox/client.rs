@@ -208,8 +208,8 @@ fn without_hints(said: &str) -> Option<String> {
     (!kept.is_empty()).then(|| kept.to_owned())
 }
 
-/// Where the engine says who ended the command.
-pub(super) fn status() -> Result<Slate, Failure> {
+/// Where the engine says who ended the command, if it can.
+pub(super) fn status() -> Result<Option<Slate>, Failure> {
     Slate::new().map_err(|error| Failure::new(Code::Local, "cannot get memory").because(&error))
 }
 

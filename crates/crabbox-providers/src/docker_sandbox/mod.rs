@@ -234,10 +234,10 @@ impl Provider for DockerSandbox {
         }
         let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
         let status = match known.own {
-            true => Some(client::status()?),
+            true => client::status()?,
             false => None,
         };
-        let status_file = status.as_ref().and_then(Slate::path);
+        let status_file = status.as_ref().map(Slate::path);
         let workdir = exec
             .workdir
             .map_or_else(|| self.workdir(exec.workspace), PathBuf::from);
