@@ -198,6 +198,28 @@ fn without_a_home_nothing_is_made_and_what_needs_none_works() {
     crate::world::Ran::from(command.output().unwrap()).exits(0);
 }
 
+/// Only the user's file has no place then, and nobody needs it.
+#[test]
+fn where_only_state_has_a_place_the_users_file_is_missing_and_nothing_else() {
+    let world = World::new();
+    let run = |args: &[&str]| {
+        let mut command = world.command(args);
+        command.env_remove("HOME").env_remove("XDG_CONFIG_HOME");
+        crate::world::Ran::from(command.output().unwrap())
+    };
+    let said = "crabbox cannot tell where to find your file: HOME is not set to an absolute path, and XDG_CONFIG_HOME is not either";
+    let doctor = run(&["doctor"]).exits(0).out;
+    assert!(
+        doctor.starts_with(&format!("warn    config             {said}\n")),
+        "{doctor}"
+    );
+    assert!(doctor.contains("ok      sbx_inventory"), "{doctor}");
+    let shown = run(&["config", "show"]).ok();
+    assert!(shown.starts_with("config=-\n"), "{shown}");
+    let path = run(&["config", "path"]).exits(2);
+    assert_eq!(path.last(), said);
+}
+
 #[test]
 fn a_negative_value_after_a_blank_is_a_value() {
     let world = World::new();
