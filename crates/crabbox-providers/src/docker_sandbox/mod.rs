@@ -155,9 +155,7 @@ fn absent(name: &str) -> Failure {
 fn sandbox_name(claim: &Claim) -> &str {
     let by_id = claim.lease_id.as_str();
     claim
-        .labels
-        .get(SANDBOX)
-        .map(String::as_str)
+        .sandbox()
         .or_else(|| by_id.strip_prefix(SPEC.lease_prefix))
         .unwrap_or(by_id)
 }
