@@ -57,6 +57,22 @@ fn an_engines_hints_about_its_own_flags_are_left_out() {
 }
 
 #[test]
+fn what_an_engine_says_on_several_lines_is_one_cause() {
+    let world = World::new();
+    let said = "1\nERROR: cannot start:\n\n  no space left\n  on device";
+    world.warm("a");
+    world.behave("fail-before-ls", said);
+    let ran = world.crabbox(&["list"]);
+    let last = "`sbx ls --json` exited 1: ERROR: cannot start: no space left on device";
+    assert_eq!(ran.exits(1).last(), last);
+    // Programs get what it said.
+    let ran = world.crabbox(&["list", "--json"]).exits(1);
+    let told: serde_json::Value = serde_json::from_str(ran.last()).unwrap();
+    let cause = "ERROR: cannot start:\n\n  no space left\n  on device";
+    assert_eq!(told["error"]["causes"], serde_json::json!([cause]));
+}
+
+#[test]
 fn bad_values_in_files_are_shown_where_they_are_whoever_judges_them() {
     let world = World::new();
     let file = world.path("config/crabbox/config.yaml");
