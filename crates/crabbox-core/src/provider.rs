@@ -246,6 +246,15 @@ impl Check {
         }
     }
 
+    /// With what to do about it, if that is known.
+    pub fn of_failure(status: Health, check: &str, failure: &Failure) -> Self {
+        let check = Self::new(status, check, failure.to_string());
+        match failure.hints.is_empty() {
+            true => check,
+            false => check.detail("hint", failure.hints.join("; ")),
+        }
+    }
+
     #[must_use]
     pub fn detail(mut self, key: &str, value: impl Into<String>) -> Self {
         self.details.insert(key.to_owned(), value.into());

@@ -56,10 +56,7 @@ impl App<'_> {
     }
 
     /// For commands that only look or put away, which nobody's checkout can prevent.
-    pub(crate) fn settings_whatever_the_repository_says(
-        &self,
-        matches: &ArgMatches,
-    ) -> Result<Settings, Failure> {
+    pub(crate) fn lenient_settings(&self, matches: &ArgMatches) -> Result<Settings, Failure> {
         let settings = self.load(&flags(matches), Untrusted::LeaveOut)?;
         self.tell_left_out(&settings);
         Ok(settings)

@@ -50,13 +50,18 @@ impl Host {
         let state = home.map(|home| home.join("crabbox"));
         state
             .or_else(|| Some(self.config_home()?.join("crabbox").join("state")))
-            .ok_or_else(|| homeless("keep its state"))
+            .ok_or_else(|| {
+                homeless(
+                    "keep its state",
+                    "neither XDG_STATE_HOME nor XDG_CONFIG_HOME is",
+                )
+            })
     }
 
     pub(crate) fn user_file(&self) -> Result<PathBuf, Failure> {
         let home = self.config_home();
         home.map(|home| settings::user_file(&home))
-            .ok_or_else(|| homeless("find your file"))
+            .ok_or_else(|| homeless("find your file", "XDG_CONFIG_HOME is not either"))
     }
 
     /// Variables that are text: settings can come from no others.
@@ -76,9 +81,10 @@ impl Host {
     }
 }
 
-fn homeless(purpose: &str) -> Failure {
+/// `others` are the variables that would do as well.
+fn homeless(purpose: &str, others: &str) -> Failure {
     let message = format!(
-        "crabbox cannot tell where to {purpose}: HOME is not set to an absolute path, and neither XDG_STATE_HOME nor XDG_CONFIG_HOME is"
+        "crabbox cannot tell where to {purpose}: HOME is not set to an absolute path, and {others}"
     );
     Failure::new(Code::State, message).hint("set HOME to your home directory")
 }

@@ -15,7 +15,7 @@ use crabbox_core::{Code, Failure};
 
 use crate::app::App;
 use crate::host::Host;
-use crate::ui::{Style, Ui};
+use crate::ui::{Style, Ui, one_line};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -108,9 +108,8 @@ fn wrong(ui: &Ui, error: &clap::Error) -> Result<u8, Failure> {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("tip: "))
         .filter(|_| error.kind() == ErrorKind::InvalidSubcommand);
-    // What is missing, or what would do, stands on lines of its own: the last line is to be all of it.
-    let lines: Vec<_> = message.lines().map(str::trim).collect();
-    let failure = Failure::usage(lines.join(" "));
+    // What is missing, or what would do, stands on lines of its own: programs, too, are to have all of it.
+    let failure = Failure::usage(one_line(message));
     let failure = tips.fold(failure, |failure, tip| failure.hint(tip));
     Err(match usage_line {
         Some(usage) => failure.hint(usage),

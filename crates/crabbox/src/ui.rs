@@ -104,10 +104,17 @@ impl Ui {
                 for hint in &failure.hints {
                     self.say(&format!("hint: {hint}"));
                 }
-                self.say(&failure.to_string());
+                self.say(&one_line(&failure.to_string()));
             }
         }
     }
+}
+
+/// What another program said on several lines would end with any of them, and not with the cause.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
+    lines.join(" ")
 }
 
 /// A failure, as it is told to programs.
@@ -138,5 +145,19 @@ impl Report for Ui {
         if io::stderr().is_terminal() {
             self.say(line);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_lines_are_told_as_one() {
+        assert_eq!(one_line("one"), "one");
+        assert_eq!(
+            one_line("`x` exited 1: a:\n\n  b\t\r\nc\n"),
+            "`x` exited 1: a: b c"
+        );
     }
 }

@@ -142,6 +142,26 @@ impl Claim {
         }
     }
 
+    pub fn slug_str(&self) -> Option<&str> {
+        self.slug.as_ref().map(Slug::as_str)
+    }
+
+    /// What its provider calls the sandbox, where it has a name of its own.
+    pub fn sandbox(&self) -> Option<&str> {
+        self.labels.get("sandbox").map(String::as_str)
+    }
+
+    /// Its labels, and those that the provider shows now. The latter are newer.
+    pub fn labels_and<'a>(
+        &'a self,
+        observed: &'a BTreeMap<String, String>,
+    ) -> BTreeMap<&'a str, &'a str> {
+        let labels = self.labels.iter().chain(observed);
+        labels
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect()
+    }
+
     pub fn revision(&self) -> &str {
         &self.revision
     }

@@ -1,8 +1,8 @@
 //! One stream of one run, as much of it as is kept: the beginning and the end.
 //!
-//! The file is made for the first byte. What fits goes to it as it comes, so that a killed process leaves it behind. The end of a longer stream is kept
-//! in memory and written last. Secrets are taken out of what goes to the file and of nothing else, which is what makes
-//! a gigabyte cost no more than copying it.
+//! The file is made for the first byte. What fits goes to it as it comes, so that a killed process leaves it behind.
+//! The end of a longer stream is kept in memory and written last. Secrets are taken out of what goes to the file and of
+//! nothing else, which is what makes a gigabyte cost no more than copying it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};

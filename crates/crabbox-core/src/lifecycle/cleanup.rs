@@ -5,9 +5,10 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::alone::{self, Alone};
 use super::{Context, stop};
 use crate::Failure;
-use crate::claims::{Claim, Creator, Wait, sweep};
+use crate::claims::{Claim, Creator, sweep};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DryRun {
@@ -88,7 +89,6 @@ fn sweep_one(
     dry_run: DryRun,
 ) -> Result<(Action, String), Failure> {
     let skip = |why: &str| Ok((Action::Skip, why.to_owned()));
-    let lease = &claim.lease_id;
     let Some(reason) = reason(claim) else {
         return skip(why_not(claim));
     };
@@ -99,17 +99,12 @@ fn sweep_one(
     if dry_run == DryRun::Yes {
         return Ok((Action::WouldDelete, reason.to_owned()));
     }
-    // Whoever uses it now has renewed it, or will.
-    let Ok(_lock) = context
-        .store
-        .operation(lease, "crabbox cleanup", Wait::not_at_all())
-    else {
-        return skip("in use");
+    let _lock = match alone::take(context, claim, "crabbox cleanup")? {
+        Alone::Taken(lock) => lock,
+        // Whoever uses it now has renewed it, or will.
+        Alone::InUse(_) => return skip("in use"),
+        Alone::Changed => return skip("changed meanwhile"),
     };
-    match context.store.read(lease)? {
-        Some(again) if again == *claim => {}
-        Some(_) | None => return skip("changed meanwhile"),
-    }
     stop::release(context, claim)?;
     Ok((Action::Delete, reason.to_owned()))
 }

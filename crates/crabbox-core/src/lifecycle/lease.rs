@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::alone::{self, Alone};
 use super::{Context, bounded};
 use crate::claims::{
     Claim, Creator, Intent, OperationLock, Reclaim, RepoRoot, SlugChoice, State, Wait, binding,
@@ -157,31 +158,30 @@ pub(super) fn sweep_orphans(context: Context<'_>) {
         .into_iter()
         .filter(ours)
     {
-        let swept = remove_orphan(context, claim);
-        let lease = &claim.lease_id;
-        match swept {
-            Ok(()) => context
-                .report
-                .line(&format!("removed lease={lease} reason=its creator died")),
-            // Somebody works in it.
-            Err(failure) if failure.code == Code::Timeout && claim.state == State::Ready => {}
-            Err(failure) => context.report.line(&format!(
-                "warning: cannot remove the unfinished lease {lease}: {failure}"
-            )),
-        }
+        sweep_orphan(context, claim);
     }
 }
 
-fn remove_orphan(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
-    let _lock = context
-        .store
-        .operation(&claim.lease_id, "crabbox sweep", Wait::not_at_all())?;
-    match context.store.read(&claim.lease_id)? {
-        Some(again) if again == *claim => {}
-        Some(_) | None => return Ok(()), // somebody else was faster
-    }
-    context.provider.remove(claim, context.cancel)?;
-    context.store.remove(claim)
+fn sweep_orphan(context: Context<'_>, claim: &Claim) {
+    let lease = &claim.lease_id;
+    let say = |line: String| context.report.line(&line);
+    let warning =
+        |failure| format!("warning: cannot remove lease {lease}, whose creator died: {failure}");
+    let _lock = match alone::take(context, claim, "crabbox sweep") {
+        Ok(Alone::Taken(lock)) => lock,
+        Ok(Alone::Changed) => return,
+        // Somebody works in it.
+        Ok(Alone::InUse(_)) if claim.state == State::Ready => return,
+        Ok(Alone::InUse(failure)) | Err(failure) => return say(warning(failure)),
+    };
+    let removed = context
+        .provider
+        .remove(claim, context.cancel)
+        .and_then(|()| context.store.remove(claim));
+    say(match removed {
+        Ok(()) => format!("removed lease={lease} reason=its creator died"),
+        Err(failure) => warning(failure),
+    });
 }
 
 /// A lease that exists, for this repository.
@@ -233,12 +233,12 @@ fn store_use(context: Context<'_>, claim: Claim, used: Claim) -> Result<Claim, F
     context.store.replace(&claim, used)
 }
 
-/// A lease that was to go with its run, and stays.
+/// A lease that was to go with its run, and stays. It was in use until now.
 pub(super) fn keep(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
-    context
-        .store
-        .replace(&lease.claim, lease.claim.kept())
-        .map(drop)
+    let claim = &lease.claim;
+    let idle = claim.idle_timeout_seconds;
+    let kept = binding::touch(&claim.kept(), Timestamp::now(), idle);
+    context.store.replace(claim, kept).map(drop)
 }
 
 /// The end of a use, which may have been a long one. A claim that somebody else has changed since is theirs.
@@ -288,3 +288,6 @@ pub(super) fn give_back(context: Context<'_>, lease: &Lease) -> Result<(), Failu
     bounded::cleanup(|cancel| context.provider.remove(claim, cancel))?;
     context.store.remove(claim)
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 //! Claims are the only thing that is written here. What happens to a sandbox is the [`Provider`]'s, and only of
 //! sandboxes that a claim names.
 
+mod alone;
 mod bounded;
 mod cleanup;
 mod lease;

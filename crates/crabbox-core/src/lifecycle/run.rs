@@ -152,8 +152,8 @@ fn announce(context: Context<'_>, lease: &Lease, facts: &Facts) {
     let provider = context.name();
     let claim = &lease.claim;
     let id = &claim.lease_id;
-    let sandbox = claim.labels.get("sandbox").map_or("-", String::as_str);
-    let slug = claim.slug.as_ref().map_or("-", |slug| slug.as_str());
+    let sandbox = claim.sandbox().unwrap_or("-");
+    let slug = claim.slug_str().unwrap_or("-");
     if lease.origin == Origin::Fresh {
         context.report.line(&format!(
             "leased {id} slug={slug} provider={provider} sandbox={sandbox}"
@@ -267,8 +267,8 @@ fn settle(
         Ok(()) => false,
         // The command's own end counts, not what became of its sandbox.
         Err(failure) => {
-            let sandbox = lease.claim.labels.get("sandbox");
-            let name = sandbox.map_or(lease.claim.lease_id.as_str(), String::as_str);
+            let claim = &lease.claim;
+            let name = claim.sandbox().unwrap_or(claim.lease_id.as_str());
             let line = format!(
                 "warning: {} rm failed for {name}: {failure}",
                 context.name()
@@ -315,7 +315,7 @@ fn kept_on_failure(
     stop: &str,
 ) -> [String; 3] {
     let lease = &claim.lease_id;
-    let slug = claim.slug.as_ref().map_or("-", |slug| slug.as_str());
+    let slug = claim.slug_str().unwrap_or("-");
     let id = match context.provider.spec().stop_by {
         StopBy::Slug if slug != "-" => slug,
         StopBy::Slug | StopBy::LeaseId => lease.as_str(),
@@ -333,7 +333,7 @@ fn session(context: Context<'_>, lease: &Lease, facts: &Facts, kept: bool) -> Se
     Session {
         provider: context.name().to_owned(),
         lease_id: claim.lease_id.as_str().to_owned(),
-        slug: claim.slug.as_ref().map(|slug| slug.as_str().to_owned()),
+        slug: claim.slug_str().map(str::to_owned),
         reused: lease.origin == Origin::Reused,
         kept,
         run_id: facts.run_id.clone(),
@@ -359,11 +359,10 @@ impl Facts {
             skipped: Some(true),
             reason: Some("provider-delegated workspace".to_owned()),
         };
-        let slug = claim.and_then(|claim| claim.slug.as_ref());
         Report {
             provider: spec.name.to_owned(),
             lease_id: claim.map_or_else(String::new, |claim| claim.lease_id.as_str().to_owned()),
-            slug: slug.map_or_else(String::new, |slug| slug.as_str().to_owned()),
+            slug: claim.and_then(Claim::slug_str).unwrap_or("").to_owned(),
             run_id: self.run_id.clone(),
             sync_ms: millis(timing.of("sync", now)),
             sync_phases: if delegated { vec![skipped] } else { Vec::new() },

@@ -1,10 +1,26 @@
 //! Memory that a child can write to by a path.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 
-pub use here::Slate;
+/// A file without a place, for one answer: it is gone with us, however we end.
+#[derive(Debug)]
+pub struct Slate(File);
 
 impl Slate {
+    /// `None` where there is no path by which a child could write to it: nobody is to be asked to.
+    pub fn new() -> io::Result<Option<Self>> {
+        Ok(memory()?.map(Self))
+    }
+
+    /// For our children, as long as we live: nobody else's processes may look there.
+    pub fn path(&self) -> PathBuf {
+        let (process, number) = (std::process::id(), self.0.as_raw_fd());
+        PathBuf::from(format!("/proc/{process}/fd/{number}"))
+    }
+
     /// What the child wrote.
     pub fn read(mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -14,51 +30,13 @@ impl Slate {
 }
 
 #[cfg(target_os = "linux")]
-mod here {
-    use std::fs::File;
-    use std::io;
-    use std::os::fd::AsRawFd;
-    use std::path::PathBuf;
-
+fn memory() -> io::Result<Option<File>> {
     use rustix::fs::{MemfdFlags, memfd_create};
-
-    /// A file without a place, for one answer: it is gone with us, however we end.
-    #[derive(Debug)]
-    pub struct Slate(pub(super) File);
-
-    impl Slate {
-        pub fn new() -> io::Result<Self> {
-            Ok(Self(File::from(memfd_create(
-                "slate",
-                MemfdFlags::CLOEXEC,
-            )?)))
-        }
-
-        /// For our children, as long as we live: nobody else's processes may look there.
-        pub fn path(&self) -> Option<PathBuf> {
-            let (process, number) = (std::process::id(), self.0.as_raw_fd());
-            Some(PathBuf::from(format!("/proc/{process}/fd/{number}")))
-        }
-    }
+    let memory = memfd_create("slate", MemfdFlags::CLOEXEC)?;
+    Ok(Some(File::from(memory)))
 }
 
 #[cfg(not(target_os = "linux"))]
-mod here {
-    use std::fs::File;
-    use std::io;
-    use std::path::PathBuf;
-
-    /// A file that has no path here, so that nobody is asked to write to it.
-    #[derive(Debug)]
-    pub struct Slate(pub(super) File);
-
-    impl Slate {
-        pub fn new() -> io::Result<Self> {
-            tempfile::tempfile().map(Self)
-        }
-
-        pub fn path(&self) -> Option<PathBuf> {
-            None
-        }
-    }
+fn memory() -> io::Result<Option<File>> {
+    Ok(None)
 }

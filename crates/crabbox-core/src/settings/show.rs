@@ -124,11 +124,9 @@ fn value_json(entry: &Entry) -> Json {
 }
 
 /// `config=<path>`, then one line per section.
-pub fn show_text(settings: &Settings, config: &Path) -> String {
-    let mut lines = vec![format!(
-        "config={}",
-        printable(&config.display().to_string())
-    )];
+pub fn show_text(settings: &Settings, config: Option<&Path>) -> String {
+    let config = config.map_or_else(|| "-".to_owned(), |path| path.display().to_string());
+    let mut lines = vec![format!("config={}", printable(&config))];
     lines.push(line(None, within(settings, None)));
     for section in sections(settings) {
         lines.push(line(Some(section), within(settings, Some(section))));

@@ -1,12 +1,10 @@
 //! The `sbx` program at work.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crabbox_core::claims::{OperationLock, random_hex};
-use crabbox_core::env::{EnvFile, env_file_bytes};
+use crabbox_core::claims::OperationLock;
 use crabbox_core::process::{
     Cancel, Captured, Limits, Output, Slate, Stdin, Streamed, Tool, Whose,
 };
@@ -14,7 +12,7 @@ use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure};
 use serde::Deserialize;
 
-use super::argv::{self, Argv, Attach};
+use super::argv::{self, Argv};
 use super::engine::{self, Found, Known};
 use super::parse::{self, Listed, Version};
 
@@ -76,32 +74,15 @@ impl Client {
         Ok((version, known))
     }
 
-    /// Shows by an example that variables reach a command.
-    pub(super) fn prove_env_file(&self, name: &str, cancel: &Cancel) -> Result<(), Failure> {
-        const EXAMPLE: &str = "CRABBOX_EXAMPLE";
-        let value = random_hex(8)?;
-        let example = BTreeMap::from([(EXAMPLE.to_owned(), value.clone())]);
-        let file = EnvFile::create(&self.state, &env_file_bytes(&example))?;
-        let attach = Attach {
-            stdin: false,
-            terminal: false,
-        };
-        let command = ["printenv", EXAMPLE].map(str::to_owned);
-        let argv = argv::exec(name, Path::new("/"), file.path(), None, attach, &command);
-        let said = self.look(argv, cancel)?;
-        if said.stdout.trim_ascii() == value.as_bytes() {
-            return Ok(());
-        }
-        Err(Failure::new(
-            Code::Provider,
-            "this sbx ignores `exec --env-file`, so no variable would reach the command; it was not run",
-        )
-        .hint("use another version of sbx (0.37.0 is known for it), or forward no variables"))
-    }
-
     pub(super) fn list(&self, cancel: &Cancel) -> Result<Vec<Listed>, Failure> {
         let said = self.capture(argv::list(), LOOK, cancel)?;
         parse::list(&said.stdout)
+    }
+
+    /// Proves what became of a sandbox by the engine's own list.
+    pub(super) fn find(&self, name: &str, cancel: &Cancel) -> Result<Option<Listed>, Failure> {
+        let all = self.list(cancel)?;
+        Ok(all.into_iter().find(|one| one.name == name))
     }
 
     /// It reads nothing. The lock is its stdin because that is what daemons, if it starts one, do not keep.
@@ -208,8 +189,8 @@ fn without_hints(said: &str) -> Option<String> {
     (!kept.is_empty()).then(|| kept.to_owned())
 }
 
-/// Where the engine says who ended the command.
-pub(super) fn status() -> Result<Slate, Failure> {
+/// Where the engine says who ended the command, if it can.
+pub(super) fn status() -> Result<Option<Slate>, Failure> {
     Slate::new().map_err(|error| Failure::new(Code::Local, "cannot get memory").because(&error))
 }
 

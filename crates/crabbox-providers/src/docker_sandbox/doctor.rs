@@ -140,13 +140,13 @@ fn skipped(name: &str, reason: &str) -> Check {
 }
 
 fn bad(status: Health, name: &str, failure: &Failure) -> Check {
-    let check = check(status, name, failure.to_string());
-    match failure.hints.is_empty() {
-        true => check,
-        false => check.detail("hint", failure.hints.join("; ")),
-    }
+    harmless(Check::of_failure(status, name, failure))
 }
 
 fn check(status: Health, name: &str, message: String) -> Check {
-    Check::new(status, name, message).detail("mutation", "false")
+    harmless(Check::new(status, name, message))
+}
+
+fn harmless(check: Check) -> Check {
+    check.detail("mutation", "false")
 }

@@ -8,6 +8,7 @@ mod argv;
 mod client;
 mod doctor;
 mod engine;
+mod env_file;
 pub mod parse;
 mod settings;
 
@@ -121,27 +122,20 @@ impl DockerSandbox {
             Some(_) => Ok(()),
         }
     }
+}
 
-    /// Proves what became of a sandbox by the engine's own list.
-    fn find(&self, name: &str, cancel: &Cancel) -> Result<Option<Listed>, Failure> {
-        let all = self.client()?.list(cancel)?;
-        Ok(all.into_iter().find(|one| one.name == name))
+/// The engine failed, not the command. Perhaps because there is no such sandbox any more.
+fn engine_failure(client: &Client, name: &str, code: i32, said: &str, cancel: &Cancel) -> Failure {
+    if let Ok(None) = client.find(name, cancel) {
+        return absent(name);
     }
-
-    /// The engine failed, not the command. Perhaps because there is no such sandbox any more.
-    fn engine_failure(&self, claim: &Claim, code: i32, said: &str, cancel: &Cancel) -> Failure {
-        let name = sandbox_name(claim);
-        if let Ok(None) = self.find(name, cancel) {
-            return absent(name);
-        }
-        let message = format!("docker-sandbox run failed: `sbx exec` exited {code}");
-        let mut failure =
-            Failure::new(Code::Provider, message).hint("crabbox doctor --provider docker-sandbox");
-        if !said.is_empty() {
-            failure.causes.push(said.to_owned());
-        }
-        failure
+    let message = format!("docker-sandbox run failed: `sbx exec` exited {code}");
+    let mut failure =
+        Failure::new(Code::Provider, message).hint("crabbox doctor --provider docker-sandbox");
+    if !said.is_empty() {
+        failure.causes.push(said.to_owned());
     }
+    failure
 }
 
 fn absent(name: &str) -> Failure {
@@ -155,9 +149,7 @@ fn absent(name: &str) -> Failure {
 fn sandbox_name(claim: &Claim) -> &str {
     let by_id = claim.lease_id.as_str();
     claim
-        .labels
-        .get(SANDBOX)
-        .map(String::as_str)
+        .sandbox()
         .or_else(|| by_id.strip_prefix(SPEC.lease_prefix))
         .unwrap_or(by_id)
 }
@@ -230,14 +222,14 @@ impl Provider for DockerSandbox {
         let known = client.known(cancel)?;
         let name = sandbox_name(claim);
         if known.doubtful_env_file && exec.env.keys().any(|name| !name.starts_with(RESERVED)) {
-            client.prove_env_file(name, cancel)?;
+            env_file::prove(client, &self.state, name, cancel)?;
         }
         let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
         let status = match known.own {
-            true => Some(client::status()?),
+            true => client::status()?,
             false => None,
         };
-        let status_file = status.as_ref().and_then(Slate::path);
+        let status_file = status.as_ref().map(Slate::path);
         let workdir = exec
             .workdir
             .map_or_else(|| self.workdir(exec.workspace), PathBuf::from);
@@ -263,11 +255,11 @@ impl Provider for DockerSandbox {
             // There is no such program, or it is none: what the engine said about it stands above.
             Some(Some(EndedBy::Engine { .. })) if matches!(code, 126 | 127) => Ok(code),
             Some(Some(EndedBy::Engine { message })) => {
-                Err(self.engine_failure(claim, code, &message, cancel))
+                Err(engine_failure(client, name, code, &message, cancel))
             }
-            Some(None) => Err(self.engine_failure(claim, code, "", cancel)),
+            Some(None) => Err(engine_failure(client, name, code, "", cancel)),
             // Another engine's codes are also a command's own. Without the sandbox it cannot have been one.
-            None if matches!(code, 1 | 125) => match self.find(name, cancel) {
+            None if matches!(code, 1 | 125) => match client.find(name, cancel) {
                 Ok(None) => Err(absent(name)),
                 Err(failure) => Err(failure),
                 Ok(Some(_)) => Ok(code),
@@ -297,13 +289,13 @@ impl Provider for DockerSandbox {
     }
 
     fn remove(&self, claim: &Claim, cancel: &Cancel) -> Result<(), Failure> {
-        let name = sandbox_name(claim);
-        if self.find(name, cancel)?.is_none() {
+        let (client, name) = (self.client()?, sandbox_name(claim));
+        if client.find(name, cancel)?.is_none() {
             return Ok(());
         }
-        let removed = self.client()?.change(argv::remove(name), cancel);
+        let removed = client.change(argv::remove(name), cancel);
         // Some versions exit with 0 and remove nothing, others fail where nothing is left to remove: the list decides.
-        match (self.find(name, cancel), removed) {
+        match (client.find(name, cancel), removed) {
             (Ok(None), _) => Ok(()),
             (Ok(Some(_)), Ok(())) => Err(Failure::new(
                 Code::Provider,

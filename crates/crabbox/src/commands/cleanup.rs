@@ -48,7 +48,7 @@ struct Entry<'a> {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let settings = app.settings_whatever_the_repository_says(matches)?;
+    let settings = app.lenient_settings(matches)?;
     let provider = app.provider(&settings)?;
     let store = app.store()?;
     let dry_run = if args.dry_run {
@@ -97,8 +97,8 @@ fn entry(swept: &Swept) -> Entry<'_> {
     };
     Entry {
         lease_id: claim.map(|claim| claim.lease_id.as_str()),
-        slug: claim.and_then(|claim| Some(claim.slug.as_ref()?.as_str())),
-        sandbox: claim.and_then(|claim| Some(claim.labels.get("sandbox")?.as_str())),
+        slug: claim.and_then(|claim| claim.slug_str()),
+        sandbox: claim.and_then(|claim| claim.sandbox()),
         file,
         action: swept.action,
         reason: &swept.reason,

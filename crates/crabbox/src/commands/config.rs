@@ -43,7 +43,9 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
             if matches.get_flag("json") {
                 app.ui.json(&show_json(&settings))?;
             } else {
-                app.ui.data(&show_text(&settings, &app.config_file()?))?;
+                // The settings hold also where nothing says where the user's file would be.
+                let file = app.config_file().ok();
+                app.ui.data(&show_text(&settings, file.as_deref()))?;
             }
         }
         Some((SET_BROKER, _)) => return Err(cli::needs_coordinator()),

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     if let Some(id) = &args.id {
         app.context(&*provider, &app.store()?).find(id)?;
     }
-    let mut checks = vec![config(&app.config_file()?)];
+    let mut checks = vec![config(app.config_file())];
     checks.extend(wrong.iter().map(wrong_setting));
     checks.push(selection(&settings, by_lease));
     checks.push(tool("git", Git::find(&app.host.env).map(drop)));
@@ -131,22 +131,22 @@ fn line(check: &Check) -> String {
 
 /// A source of settings that was left out.
 fn wrong_setting(failure: &Failure) -> Check {
-    let check =
-        Check::new(Health::Failed, "settings", failure.to_string()).detail("class", "config");
-    let check = match &failure.snippet {
+    let check = Check::of_failure(Health::Failed, "settings", failure).detail("class", "config");
+    match &failure.snippet {
         Some(snippet) => check.detail("snippet", snippet.as_ref()),
         None => check,
-    };
-    match failure.hints.is_empty() {
-        true => check,
-        false => check.detail("hint", failure.hints.join("; ")),
     }
 }
 
 /// The user's file may name programs and credentials' places: it is nobody else's.
-fn config(path: &Path) -> Check {
+fn config(path: Result<PathBuf, Failure>) -> Check {
+    let path = match path {
+        Ok(path) => path,
+        // Everything else works without it.
+        Err(failure) => return Check::of_failure(Health::Warn, "config", &failure),
+    };
     let shown = path.display();
-    match fs::metadata(path) {
+    match fs::metadata(&path) {
         Err(_) => Check::new(
             Health::Ok,
             "config",

@@ -81,7 +81,7 @@ impl Forwarding {
         run_id: &str,
         claim: &Claim,
     ) -> Result<Forwarded, Failure> {
-        let slug = claim.slug.as_ref().map_or("", |slug| slug.as_str());
+        let slug = claim.slug_str().unwrap_or("");
         self.select(app, run_id, claim.lease_id.as_str(), slug)
     }
 

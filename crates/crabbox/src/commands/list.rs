@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let settings = app.settings_whatever_the_repository_says(matches)?;
+    let settings = app.lenient_settings(matches)?;
     let provider = app.provider(&settings)?;
     let store = app.store()?;
     let (mut listed, problems) = lifecycle::list(app.context(&*provider, &store))?;
@@ -55,26 +55,20 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
 }
 
 fn labels<'a>(one: &'a Listed, provider: &'a str) -> BTreeMap<&'a str, &'a str> {
-    let labels = one.claim.labels.iter().chain(&one.observed.labels);
-    let labels = labels.map(|(key, value)| (key.as_str(), value.as_str()));
-    let slug = one.claim.slug.as_ref().map_or("", |slug| slug.as_str());
-    let ours = [
+    let mut labels = one.claim.labels_and(&one.observed.labels);
+    labels.extend([
         ("provider", provider),
         ("lease", one.claim.lease_id.as_str()),
-        ("slug", slug),
+        ("slug", one.claim.slug_str().unwrap_or("")),
         ("target", "linux"),
         ("state", &one.observed.state),
-    ];
-    labels.chain(ours).collect()
+    ]);
+    labels
 }
 
 fn sandbox(one: &Listed) -> &str {
-    let name = one
-        .observed
-        .labels
-        .get("sandbox")
-        .or_else(|| one.claim.labels.get("sandbox"));
-    name.map_or("", String::as_str)
+    let labels = one.claim.labels_and(&one.observed.labels);
+    labels.get("sandbox").copied().unwrap_or("")
 }
 
 /// The original's shape, with the times that it has not.
@@ -126,7 +120,7 @@ fn entry<'a>(one: &'a Listed, provider: &'a str) -> Entry<'a> {
         server_type: json!({"name": provider}),
         lease: Lease {
             lease_id: claim.lease_id.as_str(),
-            slug: claim.slug.as_ref().map(|slug| slug.as_str()),
+            slug: claim.slug_str(),
             keep: claim.keep,
             created_at: claim.claimed_at,
             last_used_at: claim.last_used_at,
@@ -143,7 +137,7 @@ pub(super) fn time(time: Option<Timestamp>) -> String {
 }
 
 fn line(one: &Listed, provider: &str) -> String {
-    let slug = one.claim.slug.as_ref().map_or("-", |slug| slug.as_str());
+    let slug = one.claim.slug_str().unwrap_or("-");
     let ends = one.claim.ends();
     let (expires, due) = (time(ends.expires_at), time(ends.due_at));
     format!(

@@ -18,7 +18,7 @@ pub(super) fn settings_for(
 }
 
 /// The same for a command that only looks at the lease or puts it away.
-pub(super) fn settings_to_put_away(
+pub(super) fn lenient_settings_for(
     app: &App<'_>,
     matches: &ArgMatches,
     identifier: &str,

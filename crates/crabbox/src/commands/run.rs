@@ -135,7 +135,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let history = RefCell::new(begin(app, &ledger, record, redactor));
     let env = |claim: &Claim| {
         if let Some(run) = history.borrow_mut().as_mut() {
-            let slug = claim.slug.as_ref().map_or("", |slug| slug.as_str());
+            let slug = claim.slug_str().unwrap_or("");
             let _ = run.leased(claim.lease_id.as_str(), slug); // told at the end
         }
         forwarding.for_lease(app, &run_id, claim)

@@ -43,7 +43,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let id = args.which.identifier("status")?;
     let patience = parse_duration(&args.wait_timeout)
         .map_err(|error| Failure::new(Code::Usage, format!("--wait-timeout: {error}")))?;
-    let settings = routing::settings_to_put_away(app, matches, id)?;
+    let settings = routing::lenient_settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
     let store = app.store()?;
     let watch = if args.wait {
@@ -59,10 +59,6 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         app.ui.data(&line(&status, name))?;
     }
     Ok(0)
-}
-
-fn slug(status: &Status) -> Option<&str> {
-    status.claim.slug.as_ref().map(|slug| slug.as_str())
 }
 
 /// To the second: this is for people.
@@ -100,13 +96,10 @@ struct Entry<'a> {
 
 fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
     let claim = &status.claim;
-    let labels = claim.labels.iter().chain(&status.observed.labels);
-    let labels: BTreeMap<_, _> = labels
-        .map(|(key, value)| (key.as_str(), value.as_str()))
-        .collect();
+    let labels = claim.labels_and(&status.observed.labels);
     Entry {
         id: claim.lease_id.as_str(),
-        slug: slug(status),
+        slug: claim.slug_str(),
         provider,
         target: "linux",
         state: &status.observed.state,
@@ -136,7 +129,7 @@ fn line(status: &Status, provider: &str) -> String {
     format!(
         "{} slug={} provider={provider} target=linux windows_mode=- state={} type={provider} host= pond={} network=public ready={} has_host=false idle_for={} idle_timeout={} expires={expires} due={due}\n",
         claim.lease_id,
-        slug(status).unwrap_or("-"),
+        claim.slug_str().unwrap_or("-"),
         status.observed.state,
         claim.labels.get("pond").map_or("-", String::as_str),
         status.observed.phase == Phase::Ready,

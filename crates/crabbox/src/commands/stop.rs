@@ -35,18 +35,18 @@ struct Stopped<'a> {
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let id = args.which.identifier("stop")?;
-    let settings = routing::settings_to_put_away(app, matches, id)?;
+    let settings = routing::lenient_settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
     if args.reclaim {
         return Err(provider.unsupported("stop --reclaim"));
     }
     let store = app.store()?;
     let claim = lifecycle::stop(app.context(&*provider, &store), id)?;
-    let sandbox = claim.labels.get("sandbox").map_or("-", String::as_str);
+    let sandbox = claim.sandbox().unwrap_or("-");
     if args.json {
         app.ui.json(&Stopped {
             lease_id: claim.lease_id.as_str(),
-            slug: claim.slug.as_ref().map(|slug| slug.as_str()),
+            slug: claim.slug_str(),
             sandbox,
             released: true,
         })?;

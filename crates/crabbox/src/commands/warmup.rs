@@ -86,8 +86,8 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     )?;
     let total = started.elapsed();
     let lease = claim.lease_id.as_str();
-    let slug = claim.slug.as_ref().map_or("-", |slug| slug.as_str());
-    let sandbox = claim.labels.get("sandbox").map_or("-", String::as_str);
+    let slug = claim.slug_str().unwrap_or("-");
+    let sandbox = claim.sandbox().unwrap_or("-");
     if args.json {
         app.ui.json(&Leased {
             lease_id: lease,

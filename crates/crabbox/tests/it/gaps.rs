@@ -276,3 +276,39 @@ fn gap_an_engine_that_ignores_variables_is_found_out() {
     assert!(world.repo().join("ran").exists());
     assert_eq!(world.env_dir(), [""; 0]);
 }
+
+/// Whatever else goes wrong on the way is not the engine's ignorance.
+#[test]
+fn gap_what_ends_the_look_at_variables_is_told_for_what_it_is() {
+    let world = World::new();
+    world.behave("version", "Client Version:  v0.37.0");
+    world.warm("a");
+    let run = || {
+        let args = ["run", "--id", "a", "--allow-env", "WANTED", "--", "true"];
+        let ran = world.with_env(&[("WANTED", "w")], &args);
+        assert_eq!(world.env_dir(), [""; 0]);
+        ran.never_says("ignores")
+    };
+    for (said, code) in [("printenv: not found", 127), ("daemon: out of memory", 125)] {
+        world.behave("fail-before-exec", &format!("{code}\n{said}"));
+        let last = format!(
+            "cannot show that variables reach the command, so it was not run: `sbx exec` exited {code}: {said}"
+        );
+        assert_eq!(run().exits(1).last(), last);
+    }
+    // The list that is to prove that the sandbox is there.
+    world.behave("fail-before-exec", "1\nsomething");
+    world.behave("fail-before-ls", "1\nnot logged in");
+    run()
+        .exits(1)
+        .says("not logged in")
+        .says("hint: run `sbx login`");
+    world.behave_well("fail-before-ls");
+    let name = world.sandboxes().remove(0);
+    world.lose_sandbox(&name);
+    let absent = format!("docker-sandbox sandbox {name:?} is not present in sbx inventory");
+    for code in [1, 125] {
+        world.behave("fail-before-exec", &format!("{code}\nno such sandbox"));
+        assert_eq!(run().exits(4).last(), absent);
+    }
+}

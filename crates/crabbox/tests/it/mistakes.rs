@@ -57,6 +57,22 @@ fn an_engines_hints_about_its_own_flags_are_left_out() {
 }
 
 #[test]
+fn what_an_engine_says_on_several_lines_is_one_cause() {
+    let world = World::new();
+    let said = "1\nERROR: cannot start:\n\n  no space left\n  on device";
+    world.warm("a");
+    world.behave("fail-before-ls", said);
+    let ran = world.crabbox(&["list"]);
+    let last = "`sbx ls --json` exited 1: ERROR: cannot start: no space left on device";
+    assert_eq!(ran.exits(1).last(), last);
+    // Programs get what it said.
+    let ran = world.crabbox(&["list", "--json"]).exits(1);
+    let told: serde_json::Value = serde_json::from_str(ran.last()).unwrap();
+    let cause = "ERROR: cannot start:\n\n  no space left\n  on device";
+    assert_eq!(told["error"]["causes"], serde_json::json!([cause]));
+}
+
+#[test]
 fn bad_values_in_files_are_shown_where_they_are_whoever_judges_them() {
     let world = World::new();
     let file = world.path("config/crabbox/config.yaml");
@@ -196,6 +212,28 @@ fn without_a_home_nothing_is_made_and_what_needs_none_works() {
     let mut command = world.command(&["run", "--", "true"]);
     command.env_remove("HOME").env_remove("XDG_CONFIG_HOME");
     crate::world::Ran::from(command.output().unwrap()).exits(0);
+}
+
+/// Only the user's file has no place then, and nobody needs it.
+#[test]
+fn where_only_state_has_a_place_the_users_file_is_missing_and_nothing_else() {
+    let world = World::new();
+    let run = |args: &[&str]| {
+        let mut command = world.command(args);
+        command.env_remove("HOME").env_remove("XDG_CONFIG_HOME");
+        crate::world::Ran::from(command.output().unwrap())
+    };
+    let said = "crabbox cannot tell where to find your file: HOME is not set to an absolute path, and XDG_CONFIG_HOME is not either";
+    let doctor = run(&["doctor"]).exits(0).out;
+    assert!(
+        doctor.starts_with(&format!("warn    config             {said}\n")),
+        "{doctor}"
+    );
+    assert!(doctor.contains("ok      sbx_inventory"), "{doctor}");
+    let shown = run(&["config", "show"]).ok();
+    assert!(shown.starts_with("config=-\n"), "{shown}");
+    let path = run(&["config", "path"]).exits(2);
+    assert_eq!(path.last(), said);
 }
 
 #[test]

@@ -76,7 +76,10 @@ fn nothing_untrusted(bytes: Vec<u8>) {
                 .all(|name| ["CI", "NODE_OPTIONS", "MINE"].contains(&name.as_str()))
         );
     }
-    let _ = (show_json(&settings), show_text(&settings, "/c".as_ref()));
+    let _ = (
+        show_json(&settings),
+        show_text(&settings, Some("/c".as_ref())),
+    );
 }
 
 proptest! {

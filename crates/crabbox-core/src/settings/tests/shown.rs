@@ -50,7 +50,7 @@ fn bug_8_config_show_has_every_setting_and_its_origin() {
         json!({"source": "compiled_default"})
     );
     assert_eq!(
-        show_text(&settings, user.as_ref()),
+        show_text(&settings, Some(user.as_ref())),
         "config=/home/u/.config/crabbox/config.yaml\n\
          profile=default provider=made-up provider_source=user_config target=linux ttl=1h30m0s idle_timeout=30m0s\n\
          sync exclude=- include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s \
