@@ -88,7 +88,23 @@ async fn a_word_is_passed_on() {
         client.leave().await;
         let error = world.last_error();
         assert!(error.contains("began as a word"), "{text}: {error}");
+        assert_eq!(world.last_line().sent, text.len() as u64, "{text}");
     }
+}
+
+/// Some say a word and wait for so long that they go on record before anything else is said.
+#[tokio::test]
+async fn a_word_that_is_out_is_on_record() {
+    let world = World::new(&["allow **"]).await;
+    let mut client = world.transparent("192.0.2.1:80").await;
+    client.send("AUTH ").await;
+    let mut origin = world.arrives().await;
+    assert_eq!(exactly(&mut origin, 5).await, "AUTH ");
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    tokio::time::resume();
+    let open = world.last_line();
+    assert_eq!((open.phase, open.sent), (audit::Phase::Open, 5));
 }
 
 /// One byte at a time does not buy more time.
