@@ -18,7 +18,6 @@ mod presets;
 mod proxy_config;
 mod remedy;
 mod rule;
-mod shell;
 mod special;
 mod store;
 mod suggest;
@@ -37,7 +36,6 @@ pub use proxy_config::{
 };
 pub use remedy::{remedy, unreadable};
 pub use rule::{BadScope, Decision, Origin, Rule, Scope, Traffic};
-pub use shell::quoted;
 pub use special::{GATEWAY, HOST_ALIAS, is_gateway, is_host_alias, is_localhost};
 pub use store::{Added, Existing, NewRule, PolicyFile, Removal, Removed, StoreError};
 pub use suggest::{Suggested, Suggestion, Unsolved, suggest};
