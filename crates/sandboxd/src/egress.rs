@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use sbx_engine::SandboxName;
 use sbx_engine::egress::{Certificate, Egress, Listeners};
 use sbx_engine::error::chain;
+use sbx_engine::ownaddress::own_addresses;
 use sbx_engine::policybook::PolicyBook;
 use sbx_engine::statedir::{Durability, SandboxDir, StateDir, make_private_dirs, write_atomic};
 use sbx_policy::{Policy, unreadable};
@@ -41,7 +42,7 @@ pub struct Outlets {
 }
 
 struct Attached {
-    policy: watch::Sender<Arc<Policy>>,
+    policy: watch::Sender<Policy>,
     /// Dropped without the lock: it waits for its thread.
     outlet: Outlet,
 }
@@ -97,6 +98,7 @@ impl Outlets {
             sandbox: sandbox.to_string(),
             log_dir: self.state.network_log(),
             authority,
+            own: Arc::new(own_addresses),
             lookup: system_lookup(),
             dial: system_dial(),
             max_connections: self.max_connections,
@@ -160,11 +162,11 @@ impl PolicyReload for Outlets {
 /// By the rules as they are now, without a sandbox behind it.
 pub(crate) fn idle_gate(book: &PolicyBook, sandbox: Option<&str>) -> Gate {
     let (_sender, policy) = watch::channel(compiled(book, sandbox));
-    Gate::new(policy, system_lookup())
+    Gate::new(policy, Arc::new(own_addresses), system_lookup())
 }
 
-fn compiled(book: &PolicyBook, sandbox: Option<&str>) -> Arc<Policy> {
-    Arc::new(book.policy_for(sandbox).unwrap_or_else(|error| {
+fn compiled(book: &PolicyBook, sandbox: Option<&str>) -> Policy {
+    book.policy_for(sandbox).unwrap_or_else(|error| {
         let error = chain(&error);
         tracing::error!(
             sandbox,
@@ -172,7 +174,7 @@ fn compiled(book: &PolicyBook, sandbox: Option<&str>) -> Arc<Policy> {
             "the network policy cannot be read; nothing is let out"
         );
         Policy::compile([unreadable()])
-    }))
+    })
 }
 
 /// The certificate of the authority in `dir`, which is made when there is none.

@@ -29,7 +29,7 @@ use sbx_policy::{
 use self::older::read_proxy_config;
 use crate::entry::lock;
 use crate::name::SandboxName;
-use crate::ownaddress::this_machine;
+use crate::ownaddress::own_addresses;
 use crate::statedir::{Durability, StateDir, write_atomic};
 
 const POLICY: &str = "policy.json";
@@ -161,8 +161,9 @@ impl PolicyBook {
         Ok(rules)
     }
 
+    /// On this machine as it is now.
     pub fn policy_for(&self, sandbox: Option<&str>) -> Result<Policy, PolicyBookError> {
-        Ok(Policy::compile(self.rules_for(sandbox)?).on(this_machine()))
+        Ok(Policy::compile(self.rules_for(sandbox)?).on(own_addresses()))
     }
 
     fn path(&self) -> PathBuf {

@@ -31,6 +31,6 @@ mod tunnel;
 mod tests;
 
 pub use dial::{Dial, system_dial};
-pub use gate::{Checked, Gate, Judged};
+pub use gate::{Checked, Gate, Judged, Own};
 pub use outlet::{Bypass, Outlet, Settings, Sockets};
 pub use resolver::{Lookup, system_lookup};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rustix::net::sockopt::set_socket_linger;
-use sbx_policy::Policy;
+use sbx_policy::{OwnAddresses, Policy};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
@@ -239,6 +239,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
         sandbox: "one".into(),
         log_dir: dir.path().into(),
         authority: Authority::load("one", &made.key_pem, now).unwrap(),
+        own: Arc::new(OwnAddresses::default),
         lookup: Arc::new(|_| Box::pin(std::future::pending())),
         dial: system_dial(),
         max_connections: 10,
@@ -247,7 +248,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     tcp.set_nonblocking(true).unwrap();
     let address = tcp.local_addr().unwrap();
-    let (_policy, watched) = watch::channel(Arc::new(Policy::compile(rules(&["allow 127.0.0.1"]))));
+    let (_policy, watched) = watch::channel(Policy::compile(rules(&["allow 127.0.0.1"])));
     let sockets = Sockets {
         tcp: vec![OwnedFd::from(tcp)],
         ..Sockets::default()
