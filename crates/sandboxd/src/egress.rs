@@ -13,14 +13,15 @@ use jiff::Timestamp;
 use sbx_engine::SandboxName;
 use sbx_engine::egress::{Certificate, Egress, Listeners};
 use sbx_engine::error::chain;
+use sbx_engine::ownaddress::own_addresses;
 use sbx_engine::policybook::PolicyBook;
 use sbx_engine::statedir::{Durability, SandboxDir, StateDir, make_private_dirs, write_atomic};
-use sbx_policy::{Policy, Protocol, Target, unreadable};
+use sbx_policy::{Policy, unreadable};
 use sbx_proxy::ca::{self, Authority};
 use sbx_proxy::{Bypass, Gate, Outlet, Settings, Sockets, limits, system_dial, system_lookup};
 use tokio::sync::watch;
 
-use crate::reload::{Judging, PolicyReload};
+use crate::reload::PolicyReload;
 use crate::rule_files::RuleFiles;
 
 /// As the seed layout has it; the key lies beside it and is never shown to the sandbox.
@@ -41,7 +42,7 @@ pub struct Outlets {
 }
 
 struct Attached {
-    policy: watch::Sender<Arc<Policy>>,
+    policy: watch::Sender<Policy>,
     /// Dropped without the lock: it waits for its thread.
     outlet: Outlet,
 }
@@ -73,29 +74,6 @@ impl Outlets {
         self.files.clone()
     }
 
-    fn gate(&self, sandbox: Option<&str>) -> Arc<Gate> {
-        let running = sandbox.and_then(|sandbox| {
-            let name = SandboxName::parse(sandbox).ok()?;
-            self.attached().get(&name).map(|one| one.outlet.gate())
-        });
-        running.unwrap_or_else(|| {
-            let (_sender, policy) = watch::channel(self.compiled(sandbox));
-            Arc::new(Gate::new(policy, system_lookup()))
-        })
-    }
-
-    fn compiled(&self, sandbox: Option<&str>) -> Arc<Policy> {
-        Arc::new(self.book.policy_for(sandbox).unwrap_or_else(|error| {
-            let error = chain(&error);
-            tracing::error!(
-                sandbox,
-                error,
-                "the network policy cannot be read; nothing is let out"
-            );
-            Policy::compile([unreadable()])
-        }))
-    }
-
     /// What the older settings of a sandbox say, whenever it matters. Settings that cannot be read open nothing.
     fn bypass(&self, sandbox: &SandboxName) -> Bypass {
         let (book, sandbox) = (Arc::clone(&self.book), sandbox.clone());
@@ -115,11 +93,12 @@ impl Outlets {
         let key = fs::read_to_string(dir.join(KEY_FILE))?;
         let authority =
             Authority::load(label.trim(), &key, Timestamp::now()).map_err(io::Error::other)?;
-        let (sender, policy) = watch::channel(self.compiled(Some(sandbox.as_str())));
+        let (sender, policy) = watch::channel(compiled(&self.book, Some(sandbox.as_str())));
         let settings = Settings {
             sandbox: sandbox.to_string(),
             log_dir: self.state.network_log(),
             authority,
+            own: Arc::new(own_addresses),
             lookup: system_lookup(),
             dial: system_dial(),
             max_connections: self.max_connections,
@@ -166,20 +145,36 @@ impl Egress for Outlets {
 impl PolicyReload for Outlets {
     fn reload(&self) {
         for (name, attached) in self.attached().iter() {
-            let policy = self.compiled(Some(name.as_str()));
+            let policy = compiled(&self.book, Some(name.as_str()));
             attached.policy.send_replace(policy);
         }
     }
 
-    fn check<'a>(
-        &'a self,
-        sandbox: Option<&'a str>,
-        target: &'a Target,
-        protocol: Option<Protocol>,
-    ) -> Judging<'a> {
-        let gate = self.gate(sandbox);
-        Box::pin(async move { gate.check(target, protocol).await })
+    fn gate(&self, sandbox: Option<&str>) -> Arc<Gate> {
+        let running = sandbox.and_then(|sandbox| {
+            let name = SandboxName::parse(sandbox).ok()?;
+            self.attached().get(&name).map(|one| one.outlet.gate())
+        });
+        running.unwrap_or_else(|| Arc::new(idle_gate(&self.book, sandbox)))
     }
+}
+
+/// By the rules as they are now, without a sandbox behind it.
+pub(crate) fn idle_gate(book: &PolicyBook, sandbox: Option<&str>) -> Gate {
+    let (_sender, policy) = watch::channel(compiled(book, sandbox));
+    Gate::new(policy, Arc::new(own_addresses), system_lookup())
+}
+
+fn compiled(book: &PolicyBook, sandbox: Option<&str>) -> Policy {
+    book.policy_for(sandbox).unwrap_or_else(|error| {
+        let error = chain(&error);
+        tracing::error!(
+            sandbox,
+            error,
+            "the network policy cannot be read; nothing is let out"
+        );
+        Policy::compile([unreadable()])
+    })
 }
 
 /// The certificate of the authority in `dir`, which is made when there is none.

@@ -1,8 +1,10 @@
 //! `sandboxd`: the engine behind an HTTP API on a Unix socket, for one user.
 //!
 //! Only sockets and signals are asynchronous; every call into the engine runs on a thread of its own.
-//! [`serve`] is the whole daemon, [`router`] the API without a socket, [`openapi`] its description.
+//! [`serve`] is the whole daemon, [`router`] the API without a socket, [`openapi`] its description; [`check_offline`]
+//! answers where no daemon runs.
 
+mod check;
 mod egress;
 mod extract;
 mod handlers;
@@ -14,8 +16,9 @@ mod routes;
 mod rule_files;
 mod serve;
 
+pub use check::check_offline;
 pub use egress::Outlets;
 pub use logging::Levels;
-pub use reload::{Judging, PolicyReload};
+pub use reload::PolicyReload;
 pub use routes::{App, openapi, router};
 pub use serve::{ServeConfig, ServeError, serve};

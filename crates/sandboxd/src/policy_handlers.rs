@@ -9,10 +9,11 @@ use sbx_api::policy::{
     RuleList, RuleRemoval, RuleRequest,
 };
 use sbx_api::{ErrorBody, ErrorCode};
-use sbx_engine::policybook::{Changed, PolicyBook, PolicyBookError, Question, answer};
+use sbx_engine::policybook::{Changed, PolicyBook, PolicyBookError};
 use sbx_engine::{EngineError, SandboxName};
-use sbx_policy::{Protocol, ProxyConfig, Target};
+use sbx_policy::ProxyConfig;
 
+use crate::check;
 use crate::extract::{Body, Name};
 use crate::handlers::{Answer, blocking};
 use crate::reply::Failure;
@@ -119,23 +120,19 @@ pub(crate) async fn check(
     State(app): State<App>,
     Body(request): Body<CheckRequest>,
 ) -> Answer<CheckAnswer> {
-    let target = Target::parse_loose(&request.target)
-        .map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))?;
-    let sandbox = request.sandbox.as_deref();
-    exists(&app, sandbox)?;
-    let protocol = Protocol::of_url(&request.target);
-    let checked = app.egress.check(sandbox, &target, protocol).await;
-    // Rules that cannot be read were said to be so by the answer itself.
-    let narrowed = app.book.narrowed(sandbox).unwrap_or_default();
-    Ok(Json(answer(&Question {
-        sandbox,
-        asked: &request.target,
-        target: &target,
-        verdict: &checked.judged.verdict,
-        other: checked.other.as_ref().map(|other| &other.verdict),
-        narrowed: narrowed.as_deref(),
-        addresses: &checked.judged.addresses,
-    })))
+    exists(&app, request.sandbox.as_deref())?;
+    let (book, egress, sandbox) = (
+        app.book.clone(),
+        app.egress.clone(),
+        request.sandbox.clone(),
+    );
+    let (gate, narrowed) = blocking(&app, move |_| {
+        let sandbox = sandbox.as_deref();
+        Ok((egress.gate(sandbox), check::narrowed(&book, sandbox)))
+    })
+    .await?;
+    let answer = check::answer(&gate, narrowed.as_deref(), &request).await?;
+    Ok(Json(answer))
 }
 
 /// The older network settings of a sandbox

@@ -39,6 +39,10 @@ impl Failure {
         self
     }
 
+    pub(crate) fn into_body(self) -> ErrorBody {
+        self.body
+    }
+
     pub(crate) fn status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self

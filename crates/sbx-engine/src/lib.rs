@@ -14,6 +14,7 @@ pub mod ids;
 pub mod limits;
 pub mod name;
 pub mod observe;
+pub mod ownaddress;
 pub mod plan;
 pub mod policybook;
 pub mod record;
@@ -31,7 +32,6 @@ pub mod workspace_hints;
 
 mod draft;
 mod lifecycle;
-mod ownaddress;
 mod recovery;
 
 pub use engine::{Config, Engine};

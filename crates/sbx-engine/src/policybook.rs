@@ -29,7 +29,7 @@ use sbx_policy::{
 use self::older::read_proxy_config;
 use crate::entry::lock;
 use crate::name::SandboxName;
-use crate::ownaddress::this_machine;
+use crate::ownaddress::own_addresses;
 use crate::statedir::{Durability, StateDir, write_atomic};
 
 const POLICY: &str = "policy.json";
@@ -56,6 +56,8 @@ pub struct PolicyBook {
     default_proxy_config: PathBuf,
     /// One change at a time.
     writing: Mutex<Told>,
+    /// What was asked for last: most sandboxes have the same rules, and share them.
+    compiled: Mutex<Option<Policy>>,
 }
 
 /// Whether the user knows which preset was taken.
@@ -82,6 +84,7 @@ impl PolicyBook {
             state: state.clone(),
             default_proxy_config,
             writing: Mutex::default(),
+            compiled: Mutex::default(),
         }
     }
 
@@ -161,8 +164,15 @@ impl PolicyBook {
         Ok(rules)
     }
 
+    /// On this machine as it is now.
     pub fn policy_for(&self, sandbox: Option<&str>) -> Result<Policy, PolicyBookError> {
-        Ok(Policy::compile(self.rules_for(sandbox)?).on(this_machine()))
+        let rules = self.rules_for(sandbox)?;
+        let mut compiled = lock(&self.compiled);
+        let policy = match compiled.take().filter(|last| last.rules() == rules) {
+            Some(last) => last,
+            None => Policy::compile(rules),
+        };
+        Ok(compiled.insert(policy).on(own_addresses()))
     }
 
     fn path(&self) -> PathBuf {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use sbx_api::WorkspaceRequest;
+use sbx_proto::shell::quoted;
 use thiserror::Error;
 
 use crate::record::{WorkspaceKind, WorkspaceRecord};
@@ -99,24 +100,28 @@ impl WorkspaceError {
             | Self::Moved(_)
             | Self::OtherOwner(_) => None,
             Self::Relative(_) => Some("give the absolute path".into()),
-            Self::Missing(path) => Some(format!("mkdir -p '{}'", path.display())),
+            Self::Missing(path) => Some(format!("mkdir -p {}", word(path))),
             Self::PrimaryReadOnly => {
                 Some("put a writable directory first and the read-only one after it".into())
             }
             Self::PrimaryNotDirectory(_) => {
                 Some("put a directory first; a file can follow it as `FILE:ro`".into())
             }
-            Self::WritableFile(path) => Some(format!("'{}:ro'", path.display())),
+            Self::WritableFile(path) => Some(quoted(&format!("{}:ro", path.display()))),
             Self::Root | Self::System(_) => Some("share a directory below it instead".into()),
             Self::Kernel(_) | Self::Closed { own: false, .. } => {
                 Some("share a directory of your own instead".into())
             }
-            Self::Closed { path, .. } => Some(format!("chmod u+rwX '{}'", path.display())),
+            Self::Closed { path, .. } => Some(format!("chmod u+rwX {}", word(path))),
             Self::State { .. } => {
                 Some("share a project directory instead, or move the state with SBX_HOME".into())
             }
         }
     }
+}
+
+fn word(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
 }
 
 /// Checks the request against the file system; `state` is the root of the state directory.
@@ -395,6 +400,27 @@ mod tests {
                 Err(expected.to_owned()),
                 "{given:?}"
             );
+        }
+    }
+
+    /// They are typed as they stand.
+    #[test]
+    fn hints_are_for_a_shell() {
+        let path = PathBuf::from("/it's");
+        let closed = WorkspaceError::Closed {
+            path: path.clone(),
+            what: "enter",
+            own: true,
+        };
+        for (error, hint) in [
+            (
+                WorkspaceError::Missing(path.clone()),
+                r"mkdir -p '/it'\''s'",
+            ),
+            (WorkspaceError::WritableFile(path), r"'/it'\''s:ro'"),
+            (closed, r"chmod u+rwX '/it'\''s'"),
+        ] {
+            assert_eq!(error.hint().as_deref(), Some(hint));
         }
     }
 

@@ -3,7 +3,10 @@
 //!
 //! The list is closed on purpose: documentation networks (192.0.2.0/24 and the like) are ordinary addresses.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::special::HOST_ALIAS;
 
 /// A range that is reached only when an address rule or an exact-host rule names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,13 +106,26 @@ const REFUSED: [RefusedRange; 18] = [
     ),
 ];
 
-/// What the machine that sandboxes run on listens to, wherever that is.
-pub(crate) const OWN: RefusedRange = v4(
-    [0, 0, 0, 0],
-    32,
-    "an address of this machine",
-    "its services are host.docker.internal",
-);
+/// Why an address needs a rule that names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Range(&'static RefusedRange),
+    /// The machine that sandboxes run on has it: what listens there is a service of the host.
+    Own,
+}
+
+/// As the end of "ADDRESS is ...".
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Range(range) => write!(f, "{} ({})", range.reason, range.citation),
+            Self::Own => write!(
+                f,
+                "an address of this machine (its services are {HOST_ALIAS})"
+            ),
+        }
+    }
+}
 
 /// The range that forbids `address`, judged by the IPv4 address inside if it carries one.
 pub fn refused_range(address: IpAddr) -> Option<&'static RefusedRange> {

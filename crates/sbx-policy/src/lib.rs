@@ -5,20 +5,20 @@
 //! and answers four questions: may this target be dialled ([`Policy::decide`]), may this name be resolved
 //! ([`Policy::resolvable`]), may the address that it resolved to be dialled ([`Policy::judge_address`]), and is it
 //! worth telling ([`Policy::tellable`]).
-//! Time is an argument; who stores, logs and enforces is left to the callers.
+//! Time is an argument, and the addresses of the machine are given ([`Policy::on`]); who stores, logs and enforces is
+//! left to the callers.
 
 mod address;
 mod host;
 mod index;
 mod ipv4;
-mod machine;
+mod own;
 mod pattern;
 mod policy;
 mod presets;
 mod proxy_config;
 mod remedy;
 mod rule;
-mod shell;
 mod special;
 mod store;
 mod suggest;
@@ -28,7 +28,7 @@ mod wild;
 
 pub use address::{RefusedRange, effective_address, refused_range};
 pub use host::{DomainName, Host, HostError};
-pub use machine::Machine;
+pub use own::OwnAddresses;
 pub use pattern::{Pattern, PatternError};
 pub use policy::{Policy, Protocol};
 pub use presets::{Preset, UnknownPreset, preset, preset_reason};
@@ -37,7 +37,6 @@ pub use proxy_config::{
 };
 pub use remedy::{remedy, unreadable};
 pub use rule::{BadScope, Decision, Origin, Rule, Scope, Traffic};
-pub use shell::quoted;
 pub use special::{GATEWAY, HOST_ALIAS, is_gateway, is_host_alias, is_localhost};
 pub use store::{Added, Existing, NewRule, PolicyFile, Removal, Removed, StoreError};
 pub use suggest::{Suggested, Suggestion, Unsolved, suggest};

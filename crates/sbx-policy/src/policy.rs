@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::address::{OWN, RefusedRange, effective_address, refused_range};
+use crate::address::{Refused, effective_address, refused_range};
 use crate::host::Host;
 use crate::index::{Entry, Index};
-use crate::machine::Machine;
+use crate::own::OwnAddresses;
 use crate::pattern::Pattern;
 use crate::rule::{Decision, Rule, Traffic};
 use crate::special::{GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost};
@@ -26,29 +27,32 @@ pub enum Protocol {
     Other,
 }
 
-/// The rules that concern one sandbox, ready to be asked.
-#[derive(Debug)]
+/// The rules that concern one sandbox, ready to be asked. Copies share them.
+#[derive(Debug, Clone)]
 pub struct Policy {
-    rules: Vec<Rule>,
-    index: Index,
-    machine: Machine,
+    rules: Arc<[Rule]>,
+    index: Arc<Index>,
+    own: OwnAddresses,
 }
 
 impl Policy {
     /// Takes the rules of every scope that concerns the sandbox, in the order in which ties are to be broken.
     pub fn compile(rules: impl IntoIterator<Item = Rule>) -> Self {
-        let rules: Vec<Rule> = rules.into_iter().collect();
+        let rules: Arc<[Rule]> = rules.into_iter().collect();
         Self {
-            index: Index::build(&rules),
+            index: Arc::new(Index::build(&rules)),
             rules,
-            machine: Machine::default(),
+            own: OwnAddresses::default(),
         }
     }
 
-    /// The same on this machine, whose own addresses no wildcard opens.
+    /// The same on a machine with these addresses, which no wildcard opens.
     #[must_use]
-    pub fn on(self, machine: Machine) -> Self {
-        Self { machine, ..self }
+    pub fn on(&self, own: OwnAddresses) -> Self {
+        Self {
+            own,
+            ..self.clone()
+        }
     }
 
     pub fn rules(&self) -> &[Rule] {
@@ -72,9 +76,9 @@ impl Policy {
         self.index
             .visit(&target.host, &mut |entry| found.see(entry, &asked));
         if let Host::Ip(address) = target.host
-            && let Some(range) = self.refused_range(address)
+            && let Some(why) = self.refused(address)
         {
-            return found.for_refused(target, address, range);
+            return found.for_refused(target, address, why);
         }
         found.answer()
     }
@@ -92,8 +96,8 @@ impl Policy {
             Decision::Allow => allows.push(entry),
             Decision::Deny => denies.push(entry),
         });
-        let refused = |address| self.refused_range(address);
-        if host.as_ip().and_then(refused).is_some() {
+        let refused = |address| self.refused(address).is_some();
+        if host.as_ip().is_some_and(refused) {
             allows.retain(|entry| entry.names_addresses);
         }
         let open: Vec<&Entry> = [Protocol::Web, Protocol::Other]
@@ -142,20 +146,20 @@ impl Policy {
         if let Some(entry) = found.deny {
             return denied_by(entry);
         }
-        let Some(range) = self.refused_range(address) else {
+        let Some(why) = self.refused(address) else {
             return named.clone();
         };
         match found.names_addresses {
             Some(entry) => allowed(entry, named.exact),
             None if named.exact => named.clone(),
-            None => refused(target, address, range),
+            None => refused(target, address, why),
         }
     }
 
-    fn refused_range(&self, address: IpAddr) -> Option<&'static RefusedRange> {
-        refused_range(address).or_else(|| {
-            let own = self.machine.owns(effective_address(address));
-            own.then_some(&OWN)
+    fn refused(&self, address: IpAddr) -> Option<Refused> {
+        refused_range(address).map(Refused::Range).or_else(|| {
+            let own = self.own.contain(effective_address(address));
+            own.then_some(Refused::Own)
         })
     }
 
@@ -264,12 +268,12 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// The answer for a literal address in a refused range.
-    fn for_refused(&self, target: &Target, address: IpAddr, range: &RefusedRange) -> Verdict {
+    /// The answer for a literal address that is refused.
+    fn for_refused(&self, target: &Target, address: IpAddr, why: Refused) -> Verdict {
         match (self.deny, self.names_addresses) {
             (Some(entry), _) => denied_by(entry),
             (None, Some(entry)) => allowed(entry, self.exact),
-            (None, None) if self.allow.is_some() => refused(target, address, range),
+            (None, None) if self.allow.is_some() => refused(target, address, why),
             (None, None) => default_deny(),
         }
     }
@@ -357,11 +361,8 @@ fn loopback(target: &Target) -> Verdict {
     Verdict::denied(Kind::Loopback, reason)
 }
 
-fn refused(target: &Target, address: IpAddr, range: &RefusedRange) -> Verdict {
-    let RefusedRange {
-        reason, citation, ..
-    } = range;
-    let reason = format!("{address} is {reason} ({citation}), and no rule names it");
+fn refused(target: &Target, address: IpAddr, why: Refused) -> Verdict {
+    let reason = format!("{address} is {why}, and no rule names it");
     Verdict {
         opens: Some(Pattern::exact(address.into(), Some(target.port))),
         ..Verdict::denied(Kind::Address, reason)

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -15,6 +16,17 @@ use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
 
 const BALANCED: &str = include_str!("presets/balanced.txt");
 const DEFAULT_PORT: &str = "443";
+
+/// [`BALANCED`], which is asked for with every start of a sandbox and every change of the rules.
+static READ: LazyLock<Vec<Rule>> = LazyLock::new(|| {
+    sections(BALANCED)
+        .map(|(name, lines)| {
+            // A line that cannot be read allows nothing; a test reads them all.
+            let resources = lines.filter_map(|line| expand(line).ok()).flatten();
+            rule(name, Decision::Allow, resources.collect())
+        })
+        .collect()
+});
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -36,13 +48,7 @@ pub fn preset(preset: Preset) -> Vec<Rule> {
             Decision::Allow,
             vec![Pattern::everything()],
         )],
-        Preset::Balanced => sections(BALANCED)
-            .map(|(name, lines)| {
-                // A line that cannot be read allows nothing; a test reads them all.
-                let resources = lines.filter_map(|line| expand(line).ok()).flatten();
-                rule(name, Decision::Allow, resources.collect())
-            })
-            .collect(),
+        Preset::Balanced => READ.clone(),
         Preset::DenyAll => vec![rule("default-deny-all", Decision::Deny, Vec::new())],
     }
 }

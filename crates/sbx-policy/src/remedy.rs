@@ -1,8 +1,9 @@
 //! What to type when something is denied that should not be.
 
+use sbx_proto::shell::quoted;
+
 use crate::pattern::Pattern;
 use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
-use crate::shell::quoted;
 use crate::special::{HOST_ALIAS, is_host_alias};
 use crate::target::Target;
 use crate::verdict::{Kind, RuleRef, Verdict};

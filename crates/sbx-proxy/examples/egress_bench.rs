@@ -20,7 +20,9 @@ use jiff::Timestamp;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use sbx_policy::{Decision, Host, Origin, Policy, Protocol, Rule, Scope, Target, Traffic};
+use sbx_policy::{
+    Decision, Host, Origin, OwnAddresses, Policy, Protocol, Rule, Scope, Target, Traffic,
+};
 use sbx_proxy::ca::{self, Authority};
 use sbx_proxy::{Outlet, Settings, Sockets, system_dial, system_lookup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -281,13 +283,14 @@ fn start_proxy(authority: Authority, log_dir: &std::path::Path) -> Outlet {
     let listener = std::net::TcpListener::bind(PROXY).expect("the proxy's address");
     listener.set_nonblocking(true).expect("an option");
     let policy = Policy::compile([rule(1, ORIGIN)]);
-    let (sender, policy) = watch::channel(Arc::new(policy));
+    let (sender, policy) = watch::channel(policy);
     // Whoever holds the policy decides when it ends: here, never.
     std::mem::forget(sender);
     let settings = Settings {
         sandbox: "bench".into(),
         log_dir: log_dir.to_owned(),
         authority,
+        own: Arc::new(OwnAddresses::default),
         lookup: system_lookup(),
         dial: system_dial(),
         max_connections: 1000,

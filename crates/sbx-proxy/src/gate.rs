@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use sbx_policy::{
-    DomainName, GATEWAY, HOST_ALIAS, Host, Kind, Policy, Protocol, Target, Verdict, is_host_alias,
+    DomainName, GATEWAY, HOST_ALIAS, Host, Kind, OwnAddresses, Policy, Protocol, Target, Verdict,
+    is_host_alias,
 };
 use sbx_proto::net::{GATEWAY_V4, HOST_V4};
 use tokio::sync::watch;
@@ -50,8 +51,12 @@ impl Judged {
     }
 }
 
+/// Tells the machine's addresses. Interfaces come and go, so it is asked for every decision.
+pub type Own = Arc<dyn Fn() -> OwnAddresses + Send + Sync>;
+
 pub struct Gate {
-    policy: watch::Receiver<Arc<Policy>>,
+    policy: watch::Receiver<Policy>,
+    own: Own,
     resolver: Resolver,
 }
 
@@ -62,20 +67,27 @@ impl std::fmt::Debug for Gate {
 }
 
 impl Gate {
-    pub fn new(policy: watch::Receiver<Arc<Policy>>, lookup: Lookup) -> Self {
+    pub fn new(policy: watch::Receiver<Policy>, own: Own, lookup: Lookup) -> Self {
         Self {
             policy,
+            own,
             resolver: Resolver::new(lookup),
         }
     }
 
-    pub fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.policy.borrow())
+    /// For one decision: the rules and the machine's addresses as they are now.
+    pub(crate) fn policy(&self) -> Policy {
+        let own = (self.own)();
+        self.policy.borrow().on(own)
     }
 
     /// For whoever has to act when the rules change.
-    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Policy>> {
+    pub(crate) fn changes(&self) -> watch::Receiver<Policy> {
         self.policy.clone()
+    }
+
+    pub(crate) fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
+        self.policy.borrow().next_expiry(now)
     }
 
     /// What a connection would be told; `protocol` is what it would carry, if that is known.

@@ -232,7 +232,7 @@ fn blank(audit: &Audit, entrance: Entrance, via: Via, verdict: Outcome, reason: 
 /// When a rule that is in force ends; never, when none does.
 async fn until_expiry(gate: &Gate) {
     let now = Timestamp::now();
-    match gate.policy().next_expiry(now) {
+    match gate.next_expiry(now) {
         Some(at) => {
             let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
             // A moment later, so that it has passed for whoever asks then.

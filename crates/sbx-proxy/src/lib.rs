@@ -10,7 +10,6 @@ pub mod limits;
 pub mod wire;
 
 mod answer;
-mod check;
 mod conn;
 mod denial;
 mod dial;
@@ -31,8 +30,7 @@ mod tunnel;
 #[cfg(test)]
 mod tests;
 
-pub use check::check_blocking;
 pub use dial::{Dial, system_dial};
-pub use gate::{Checked, Gate, Judged};
+pub use gate::{Checked, Gate, Judged, Own};
 pub use outlet::{Bypass, Outlet, Settings, Sockets};
 pub use resolver::{Lookup, system_lookup};

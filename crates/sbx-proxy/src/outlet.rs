@@ -24,7 +24,7 @@ use crate::audit::{Audit, Entrance, Via};
 use crate::ca::Authority;
 use crate::conn::Conn;
 use crate::dial::{Dial, reset, tune_local};
-use crate::gate::Gate;
+use crate::gate::{Gate, Own};
 use crate::limits::{Crowd, Place};
 use crate::resolver::Lookup;
 use crate::{dns, forward, journey, transparent};
@@ -44,6 +44,7 @@ pub struct Settings {
     /// Where the lines of all sandboxes are.
     pub log_dir: PathBuf,
     pub authority: Authority,
+    pub own: Own,
     pub lookup: Lookup,
     pub dial: Dial,
     pub max_connections: usize,
@@ -82,9 +83,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(settings: Settings, policy: watch::Receiver<Arc<Policy>>) -> Self {
+    pub(crate) fn new(settings: Settings, policy: watch::Receiver<Policy>) -> Self {
         Self {
-            gate: Arc::new(Gate::new(policy, settings.lookup)),
+            gate: Arc::new(Gate::new(policy, settings.own, settings.lookup)),
             audit: Audit::new(&settings.log_dir, &settings.sandbox),
             authority: settings.authority,
             dial: settings.dial,
@@ -97,7 +98,7 @@ impl Shared {
 impl Outlet {
     pub fn start(
         settings: Settings,
-        policy: watch::Receiver<Arc<Policy>>,
+        policy: watch::Receiver<Policy>,
         sockets: Sockets,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(settings, policy));

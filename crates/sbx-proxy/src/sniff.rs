@@ -106,9 +106,13 @@ fn told(bytes: &[u8]) -> Option<First> {
     })
 }
 
-/// Passes a word on, and what follows it as long as it may be another protocol; the number of bytes. Who makes a request
-/// of it after all would go around what requests are judged by, and is cut off before any of that is out.
-pub(crate) async fn follow(conn: &mut Conn, upstream: &TcpStream) -> Result<usize, Broken> {
+/// Passes a word on, and what follows it as long as it may be another protocol. Who makes a request of it after all
+/// would go around what requests are judged by, and is cut off before any of that is out.
+pub(crate) async fn follow(
+    conn: &mut Conn,
+    upstream: &TcpStream,
+    count: impl Fn(usize),
+) -> Result<(), Broken> {
     let cut = || Broken::From(io::Error::other("cut: a request that began as a word"));
     let mut sent = 0;
     loop {
@@ -127,9 +131,10 @@ pub(crate) async fn follow(conn: &mut Conn, upstream: &TcpStream) -> Result<usiz
         }
         let more = conn.ahead.get(sent..).unwrap_or_default();
         write_all(upstream, more).await.map_err(Broken::To)?;
+        count(more.len());
         sent = conn.ahead.len();
         if told.is_some() || !conn.fill().await.map_err(Broken::From)? {
-            return Ok(sent);
+            return Ok(());
         }
     }
 }

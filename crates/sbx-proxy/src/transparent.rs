@@ -244,21 +244,21 @@ impl Leg<'_> {
         let counters = journey.counters();
         let client = Arc::clone(&conn.stream);
         let work = async {
+            let count = |bytes| counters.add_sent(bytes);
             let sending = async {
                 if begun == Begun::Not {
                     let judged = speak_up(shared, &mut conn, self.dialled).await;
                     begun = judged.map_err(Broken::From)?;
                 }
-                let sent = if begun == Begun::Word {
-                    follow(&mut conn, upstream).await?
+                if begun == Begun::Word {
+                    follow(&mut conn, upstream, count).await?;
                 } else {
                     let told = write_all(upstream, &conn.ahead).await;
                     told.map_err(Broken::To)?;
-                    conn.ahead.len()
-                };
-                counters.add_sent(sent);
+                    count(conn.ahead.len());
+                }
                 conn.ahead = Vec::new();
-                pump(&client, upstream, |bytes| counters.add_sent(bytes)).await
+                pump(&client, upstream, count).await
             };
             let receiving = pump(upstream, &client, |bytes| counters.add_received(bytes));
             both(sending, receiving).await

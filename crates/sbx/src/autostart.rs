@@ -2,8 +2,9 @@
 //!
 //! The daemon's stdout is a pipe to us until it serves: one line `ready` means yes, the end means no.
 
+use std::fmt::Display;
 use std::fs::OpenOptions;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -16,6 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use sbx_engine::StateDir;
 use sbx_engine::socket::connect_unix;
 use sbx_engine::statedir::SOCKET;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -25,6 +28,8 @@ pub(crate) const DAEMON_NAME: &str = "sandboxd";
 /// What the daemon says when it serves.
 const READY: &[u8] = b"ready\n";
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What its program does instead of serving: answers a `CheckRequest` from stdin on stdout.
+pub(crate) const CHECK_NETWORK: &str = "--check-network";
 /// How much of the log an error shows.
 const TAIL: u64 = 2048;
 
@@ -80,6 +85,36 @@ pub(crate) fn become_daemon(context: &Context, state: &StateDir) -> Failure {
         Ok(error) => Failure::new(Kind::Engine, format!("cannot start sandboxd: {error}")),
         Err(failure) => failure,
     }
+}
+
+/// What the daemon's program says to `question` when it is called with `argument`: it answers and ends, and no daemon
+/// is started.
+pub(crate) fn ask<Q: Serialize, A: DeserializeOwned>(
+    context: &Context,
+    argument: &str,
+    question: &Q,
+) -> Result<A, Failure> {
+    let failed =
+        |error: &dyn Display| Failure::new(Kind::Engine, format!("cannot ask sandboxd: {error}"));
+    let question = serde_json::to_vec(question).map_err(|error| failed(&error))?;
+    let mut child = Command::new(program()?)
+        .arg(argument)
+        .env_clear()
+        .envs(context.env.for_daemon())
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(&error))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // It reads before it answers; if it does not, its end says more.
+        drop(stdin.write_all(&question));
+    }
+    let ended = child.wait_with_output().map_err(|error| failed(&error))?;
+    if !ended.status.success() {
+        return Err(failed(&ended.status));
+    }
+    serde_json::from_slice(&ended.stdout).map_err(|error| failed(&error))
 }
 
 /// A program that is installed with ours. Never looked for elsewhere: it must be of our own version.

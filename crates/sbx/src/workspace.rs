@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use sbx_api::WorkspaceRequest;
-use sbx_policy::quoted;
+use sbx_proto::shell::quoted;
 
 use crate::failure::{Failure, Kind};
 

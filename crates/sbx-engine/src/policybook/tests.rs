@@ -197,6 +197,19 @@ fn rules_and_their_resources_are_removed() {
     }
 }
 
+/// The preset alone is most of a megabyte in the end.
+#[test]
+fn sandboxes_with_the_same_rules_share_them() {
+    let place = claimed();
+    let policy = |sandbox| place.book.policy_for(Some(sandbox)).unwrap();
+    let (ab, cd) = (policy("ab"), policy("cd"));
+    assert!(std::ptr::eq(ab.rules(), cd.rules()));
+    place
+        .add(RuleDecision::Allow, Some("ab"), "a.test")
+        .unwrap();
+    assert!(place.allowed(Some("ab"), "a.test") && !place.allowed(Some("cd"), "a.test"));
+}
+
 #[test]
 fn a_rule_ends_by_itself() {
     let place = claimed();

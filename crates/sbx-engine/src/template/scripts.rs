@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use sbx_proto::shell::quoted;
+
 /// Of login shells, after `/etc/profile`, which sets PATH anew on many systems. The values are in the file too:
 /// `su -` and `env -i` leave nothing of a command's environment.
 pub(super) fn profile(env: &BTreeMap<String, String>) -> String {
@@ -48,11 +50,6 @@ pub(super) fn path_once(text: &str) -> Option<String> {
 fn is_name(text: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.chars().all(word) && !text.starts_with(|c: char| c.is_ascii_digit())
-}
-
-/// As one word of a shell, whatever it holds.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// For a host that has no `/etc/profile`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rustix::net::sockopt::set_socket_linger;
-use sbx_policy::Policy;
+use sbx_policy::{OwnAddresses, Policy};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
@@ -88,7 +88,23 @@ async fn a_word_is_passed_on() {
         client.leave().await;
         let error = world.last_error();
         assert!(error.contains("began as a word"), "{text}: {error}");
+        assert_eq!(world.last_line().sent, text.len() as u64, "{text}");
     }
+}
+
+/// Some say a word and wait for so long that they go on record before anything else is said.
+#[tokio::test]
+async fn a_word_that_is_out_is_on_record() {
+    let world = World::new(&["allow **"]).await;
+    let mut client = world.transparent("192.0.2.1:80").await;
+    client.send("AUTH ").await;
+    let mut origin = world.arrives().await;
+    assert_eq!(exactly(&mut origin, 5).await, "AUTH ");
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    tokio::time::resume();
+    let open = world.last_line();
+    assert_eq!((open.phase, open.sent), (audit::Phase::Open, 5));
 }
 
 /// One byte at a time does not buy more time.
@@ -223,6 +239,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
         sandbox: "one".into(),
         log_dir: dir.path().into(),
         authority: Authority::load("one", &made.key_pem, now).unwrap(),
+        own: Arc::new(OwnAddresses::default),
         lookup: Arc::new(|_| Box::pin(std::future::pending())),
         dial: system_dial(),
         max_connections: 10,
@@ -231,7 +248,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     tcp.set_nonblocking(true).unwrap();
     let address = tcp.local_addr().unwrap();
-    let (_policy, watched) = watch::channel(Arc::new(Policy::compile(rules(&["allow 127.0.0.1"]))));
+    let (_policy, watched) = watch::channel(Policy::compile(rules(&["allow 127.0.0.1"])));
     let sockets = Sockets {
         tcp: vec![OwnedFd::from(tcp)],
         ..Sockets::default()

@@ -50,6 +50,23 @@ async fn a_wildcard_does_not_open_the_host() {
     }
 }
 
+/// An interface that comes up is the machine's from then on; nobody has to be told.
+#[tokio::test]
+async fn nor_an_address_that_the_machine_has_by_now() {
+    let world = World::new(&["allow **.wild.test", "allow **"]).await;
+    world.resolves("h.wild.test", &[&["198.51.100.7"]]);
+    let dialled = "198.51.100.7:80".parse().unwrap();
+    for (own, allowed) in [(&[][..], true), (&["198.51.100.7"], false), (&[], true)] {
+        world.has(own);
+        for seen in [
+            connect(&world, "h.wild.test:80").await,
+            binary(&world, dialled).await,
+        ] {
+            assert_eq!(seen.allowed(), allowed, "{own:?}: {seen:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_rule_for_exactly_this_host_does() {
     let world = World::new(&["allow db.wild.test", "allow **", "allow 10.9.0.0/16"]).await;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sbx_policy::{Decision, Origin, Pattern, Policy, Rule, Scope, Traffic};
+use sbx_policy::{Decision, Origin, OwnAddresses, Pattern, Policy, Rule, Scope, Traffic};
 use sbx_proto::net::{GATEWAY_V4, PROXY_PORT};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -76,7 +76,8 @@ type Zone = Arc<Mutex<BTreeMap<String, Vec<Vec<IpAddr>>>>>;
 pub(super) struct World {
     pub(super) shared: Arc<Shared>,
     pub(super) authority_pem: String,
-    policy: watch::Sender<Arc<Policy>>,
+    policy: watch::Sender<Policy>,
+    own: Arc<Mutex<OwnAddresses>>,
     zone: Zone,
     asked: Arc<Mutex<Vec<String>>>,
     dialled: Arc<Mutex<Vec<SocketAddr>>>,
@@ -105,12 +106,14 @@ impl World {
         let now = Timestamp::now();
         let made = ca::create("one", now).unwrap();
         let (zone, asked) = (Zone::default(), Arc::new(Mutex::new(Vec::new())));
+        let own = Arc::default();
         let (dialled, refusing) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
-        let (policy, watched) = watch::channel(Arc::new(Policy::compile(rules)));
+        let (policy, watched) = watch::channel(Policy::compile(rules));
         let settings = Settings {
             sandbox: "one".into(),
             log_dir: dir.path().join("log"),
             authority: Authority::load("one", &made.key_pem, now).unwrap(),
+            own: own_addresses(Arc::clone(&own)),
             lookup: lookup(Arc::clone(&zone), Arc::clone(&asked)),
             dial: dial(at, Arc::clone(&dialled), Arc::clone(&refusing)),
             max_connections,
@@ -120,6 +123,7 @@ impl World {
             shared: Arc::new(Shared::new(settings, watched)),
             authority_pem: made.certificate_pem,
             policy,
+            own,
             zone,
             asked,
             dialled,
@@ -141,8 +145,14 @@ impl World {
         self.zone.lock().unwrap().insert(name.into(), answers);
     }
 
+    /// The machine has these addresses from now on.
+    pub(super) fn has(&self, addresses: &[&str]) {
+        let addresses = addresses.iter().map(|ip| ip.parse().unwrap());
+        *self.own.lock().unwrap() = addresses.collect();
+    }
+
     pub(super) fn set_rules(&self, rules: Vec<Rule>) {
-        self.policy.send_replace(Arc::new(Policy::compile(rules)));
+        self.policy.send_replace(Policy::compile(rules));
     }
 
     pub(super) fn set(&self, texts: &[&str]) {
@@ -230,6 +240,10 @@ impl World {
         })?;
         Some(Client { stream, served })
     }
+}
+
+fn own_addresses(own: Arc<Mutex<OwnAddresses>>) -> crate::Own {
+    Arc::new(move || own.lock().unwrap().clone())
 }
 
 fn lookup(zone: Zone, asked: Arc<Mutex<Vec<String>>>) -> crate::Lookup {

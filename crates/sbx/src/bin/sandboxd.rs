@@ -3,17 +3,21 @@
 //! The same executable is the setup helper and the init of every sandbox, under the name `sbx-init`.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sandboxd::ServeConfig;
+use sbx_api::policy::CheckAnswer;
+use sbx_api::{ErrorBody, ErrorCode};
 use sbx_engine::StateDir;
 use sbx_engine::error::chain;
-use sbx_engine::policybook::default_proxy_config;
+use sbx_engine::policybook::{PolicyBook, default_proxy_config};
 
 /// What a client that started us waits for on our stdout.
 const READY: &[u8] = b"ready\n";
+/// No question is longer.
+const QUESTION: u64 = 1 << 20;
 const HELP: &str = "\
 The daemon of sbx, for one user. The first `sbx` command that needs it starts it; `sbx daemon` controls it.
 
@@ -40,10 +44,8 @@ fn main() -> ExitCode {
     }
     match Asked::of(args) {
         Asked::Serve(waiting) => daemon(waiting),
-        Asked::Print(text) => match std::io::stdout().write_all(text.as_bytes()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        },
+        Asked::CheckNetwork => answer_check(),
+        Asked::Print(text) => say(text.as_bytes()),
         Asked::Unknown(word) => {
             let word = word.to_string_lossy();
             let word = word.escape_debug();
@@ -66,6 +68,8 @@ enum Waiting {
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Serve(Waiting),
+    /// A question of `sbx policy check` without a daemon; not for people, so the help does not have it.
+    CheckNetwork,
     Print(String),
     Unknown(OsString),
 }
@@ -77,6 +81,7 @@ impl Asked {
         for word in args {
             match word.to_str() {
                 Some("--foreground") => waiting = Waiting::Nobody,
+                Some("--check-network") => return Self::CheckNetwork,
                 Some("-h" | "--help") => return Self::Print(HELP.to_owned()),
                 Some("-V" | "--version") => {
                     return Self::Print(format!("sandboxd {}\n", sbx_api::VERSION));
@@ -86,6 +91,36 @@ impl Asked {
         }
         Self::Serve(waiting)
     }
+}
+
+fn say(text: &[u8]) -> ExitCode {
+    match std::io::stdout().write_all(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// A `CheckRequest` comes from stdin; an answer or an error goes to stdout, both as JSON.
+fn answer_check() -> ExitCode {
+    match serde_json::to_vec(&check()) {
+        Ok(text) => say(&text),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn check() -> Result<CheckAnswer, ErrorBody> {
+    let failed = |message: String| ErrorBody {
+        message,
+        code: ErrorCode::Engine,
+        hint: None,
+    };
+    let request = serde_json::from_reader(std::io::stdin().take(QUESTION))
+        .map_err(|error| failed(error.to_string()))?;
+    let home = value("HOME").map(PathBuf::from).unwrap_or_default();
+    let moved = value("SBX_HOME").map(PathBuf::from);
+    let state = StateDir::locate(&home, moved.as_deref()).map_err(|error| failed(chain(&error)))?;
+    let book = PolicyBook::new(&state, default_proxy_config(&home, moved.as_deref()));
+    sandboxd::check_offline(&book, &request)
 }
 
 fn daemon(waiting: Waiting) -> ExitCode {
@@ -106,7 +141,6 @@ fn complain(message: &str) {
 }
 
 fn serve(waiting: Waiting) -> Result<(), String> {
-    let value = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let home = value("HOME").map(PathBuf::from).ok_or("HOME is not set")?;
     let moved = value("SBX_HOME").map(PathBuf::from);
     let state = StateDir::locate(&home, moved.as_deref()).map_err(|error| chain(&error))?;
@@ -124,6 +158,10 @@ fn serve(waiting: Waiting) -> Result<(), String> {
         Some(hint) => format!("{}\nhint: {hint}", chain(&error)),
         None => chain(&error),
     })
+}
+
+fn value(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// The program that sandboxes have as `sudo` lies beside ours.
@@ -157,6 +195,7 @@ mod tests {
         assert_eq!(asked("--foreground -h"), Asked::Print(HELP.to_owned()));
         assert!(matches!(asked("--version"), Asked::Print(text) if text.starts_with("sandboxd ")));
         assert_eq!(asked("--bogus --help"), Asked::Unknown("--bogus".into()));
+        assert_eq!(asked("--check-network"), Asked::CheckNetwork);
         assert_eq!(asked("start"), Asked::Unknown("start".into()));
     }
 }

@@ -3,7 +3,7 @@
 use sbx_api::LogLevels;
 use serde_json::json;
 
-use super::policy::{PRESETS, choose};
+use super::policy::{choose, presets};
 use crate::autostart;
 use crate::client::{Absent, Client};
 use crate::context::Context;
@@ -26,7 +26,7 @@ pub(crate) enum Command {
         #[arg(short = 'd', long)]
         detach: bool,
         /// Choose what all sandboxes may reach to begin with; see `sbx policy init`
-        #[arg(long, value_name = "PRESET", value_parser = PRESETS)]
+        #[arg(long, value_name = "PRESET", value_parser = presets())]
         policy: Option<String>,
     },
     /// Stop the daemon and all sandboxes

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 
 use sbx_api::{Sandbox, WorkspaceRequest};
-use sbx_policy::quoted;
 use sbx_proto::exec::Exec;
+use sbx_proto::shell::quoted;
 
 use super::create::{self, CreateFlags};
 use super::exec::add_term;

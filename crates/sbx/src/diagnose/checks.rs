@@ -3,6 +3,7 @@
 use sbx_api::VERSION;
 use sbx_engine::ids::CONFINED_REMEDY;
 use sbx_proto::plan::Mode;
+use sbx_proto::shell::quoted;
 use serde::Serialize;
 
 use super::facts::{Cgroups, Daemon, Facts, Settings, StorageState};
@@ -457,7 +458,7 @@ fn permissions(facts: &Facts) -> Check {
     match facts.storage.state {
         StorageState::Ours { mode } if mode & 0o777 != 0o700 => {
             check(Status::Fail, format!("{path} has mode {mode:o}"))
-                .hint(format!("chmod 700 '{path}'"))
+                .hint(format!("chmod 700 {}", quoted(&path.to_string())))
         }
         StorageState::Ours { mode } => check(Status::Pass, format!("mode {mode:o}")),
         StorageState::Nowhere { .. }

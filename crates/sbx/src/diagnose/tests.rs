@@ -227,10 +227,15 @@ fn state_and_daemon() {
             (
                 "Directory permissions",
                 Status::Fail,
-                "chmod 700 '/s'".to_owned()
+                "chmod 700 /s".to_owned()
             )
         );
     }
+    let (.., hint) = only(|facts| {
+        facts.storage.path = "/it's".into();
+        facts.storage.state = StorageState::Ours { mode: 0o755 };
+    });
+    assert_eq!(hint, r"chmod 700 '/it'\''s'");
     let idle = changed(|facts| {
         facts.daemon = Daemon::NotRunning;
         facts.socket.mode = None;

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::harness::copy_program;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 20] = [
+    let tests: [(&str, fn()); 21] = [
         (
             "reading_without_a_daemon_creates_nothing",
             reading_without_a_daemon_creates_nothing,
@@ -60,6 +60,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             daemon_commands_without_a_daemon,
         ),
         ("the_daemons_own_words", the_daemons_own_words),
+        (
+            "no_program_has_a_resolver_in_it",
+            no_program_has_a_resolver_in_it,
+        ),
     ];
     let own = tests.into_iter().map(|(name, test)| trial(name, test));
     own.chain(fake::TESTS.iter().map(|(name, test)| trial(name, *test)))
@@ -483,6 +487,7 @@ fn a_daemon_that_is_missing() {
         &["daemon", "start"],
         &["daemon", "start", "-d"],
         &["daemon", "restart"],
+        &["policy", "check", "network", "192.0.2.1"],
     ] {
         let (code, _, err) = sbx(args);
         assert_eq!(code, Some(1), "{args:?}: {err}");
@@ -643,7 +648,26 @@ fn the_daemons_own_words() {
         let said = format!("error: unexpected argument `{word}`\nhint: sandboxd --help\n");
         assert_eq!(sandboxd(word), (Some(2), String::new(), said));
     }
+    // Nothing was asked.
+    let (code, out, err) = sandboxd("--check-network");
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.starts_with(r#"{"Err":{"message":"#), "{out}");
     assert!(home.is_untouched());
+}
+
+/// Whoever looks up names takes libc from the machine, with the modules that belong to it.
+fn no_program_has_a_resolver_in_it() {
+    // What `getaddrinfo` reads, and nothing else of libc.
+    const SETTINGS: &[u8] = b"/etc/gai.conf";
+    for program in [
+        env!("CARGO_BIN_EXE_sbx"),
+        env!("CARGO_BIN_EXE_sandboxd"),
+        env!("CARGO_BIN_EXE_sbx-sudo"),
+    ] {
+        let bytes = fs::read(program).unwrap();
+        let found = bytes.windows(SETTINGS.len()).any(|part| part == SETTINGS);
+        assert!(!found, "{program} has libc in it and looks up names");
+    }
 }
 
 fn write(path: &Path, text: &str) {

@@ -398,7 +398,7 @@ fn closed(world: &'static World) {
     let mut cases = vec![
         (
             vec![text(&dir)],
-            format!("enter workspace `{}`\nhint: chmod u+rwX '", text(&dir)),
+            format!("enter workspace `{0}`\nhint: chmod u+rwX {0}", text(&dir)),
         ),
         (
             vec![text(&fine), text(&dir)],

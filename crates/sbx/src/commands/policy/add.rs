@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use sbx_api::policy::{PolicyRule, RuleDecision, RuleRequest};
 use sbx_engine::SandboxName;
-use sbx_policy::{Pattern, quoted};
+use sbx_policy::Pattern;
+use sbx_proto::shell::quoted;
 
 use crate::client::{Absent, Client};
 use crate::context::Context;

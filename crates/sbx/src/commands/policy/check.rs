@@ -1,12 +1,11 @@
 //! `sbx policy check`
 
-use std::sync::Arc;
-
+use sbx_api::ErrorBody;
 use sbx_api::policy::{CheckAnswer, CheckRequest};
-use sbx_engine::policybook::{Question, answer};
-use sbx_policy::{Protocol, Target};
+use sbx_policy::Target;
 
-use super::{book, existing};
+use super::existing;
+use crate::autostart;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -56,9 +55,9 @@ impl Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     let What::Network(args) = &args.what;
-    let target = Target::parse_loose(&args.target)
+    Target::parse_loose(&args.target)
         .map_err(|error| Failure::new(Kind::BadRequest, error.to_string()))?;
-    let answer = ask(context, args, &target)?;
+    let answer = ask(context, args)?;
     if args.json {
         context.ui.json(&answer)?;
     } else {
@@ -67,8 +66,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     Ok(u8::from(!answer.allowed))
 }
 
-/// Asks the daemon when one runs: it knows what names led to. Else the rules are read and asked here.
-fn ask(context: &Context, args: &Network, target: &Target) -> Result<CheckAnswer, Failure> {
+/// Asks the daemon when one runs: it knows what names led to. Else its program, which reads the rules and ends: a
+/// program with libc in it, as ours is, must not look up names.
+fn ask(context: &Context, args: &Network) -> Result<CheckAnswer, Failure> {
     let client = Client::new(context, Absent::Report)?;
     let request = CheckRequest {
         sandbox: args.sandbox.clone(),
@@ -81,21 +81,9 @@ fn ask(context: &Context, args: &Network, target: &Target) -> Result<CheckAnswer
     if let Some(name) = &args.sandbox {
         existing(context, name)?;
     }
-    let sandbox = args.sandbox.as_deref();
-    let book = book(context)?;
-    let policy = Arc::new(book.policy_for(sandbox)?);
-    let protocol = Protocol::of_url(&args.target);
-    let checked = sbx_proxy::check_blocking(policy, target, protocol)
-        .map_err(|error| Failure::failed(format!("cannot look up names: {error}")))?;
-    Ok(answer(&Question {
-        sandbox,
-        asked: &args.target,
-        target,
-        verdict: &checked.judged.verdict,
-        other: checked.other.as_ref().map(|other| &other.verdict),
-        narrowed: book.narrowed(sandbox)?.as_deref(),
-        addresses: &checked.judged.addresses,
-    }))
+    let answered: Result<CheckAnswer, ErrorBody> =
+        autostart::ask(context, autostart::CHECK_NETWORK, &request)?;
+    Ok(answered?)
 }
 
 fn to_text(answer: &CheckAnswer, verbose: bool) -> String {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use sbx_api::policy::PolicyInit;
 use sbx_engine::policybook::{PolicyBook, PolicyBookError};
-use sbx_policy::StoreError;
+use sbx_policy::{Preset, StoreError};
 
 use crate::autostart;
 use crate::client::{Absent, Client};
@@ -11,7 +11,9 @@ use crate::context::Context;
 use crate::failure::Failure;
 
 /// What can be chosen.
-pub(crate) const PRESETS: [&str; 3] = ["allow-all", "balanced", "deny-all"];
+pub(crate) fn presets() -> [&'static str; Preset::ALL.len()] {
+    Preset::ALL.map(Preset::as_str)
+}
 
 /// Choose what all sandboxes may reach to begin with
 ///
@@ -20,7 +22,7 @@ pub(crate) const PRESETS: [&str; 3] = ["allow-all", "balanced", "deny-all"];
 /// once; `sbx policy reset` takes it back.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[arg(value_name = "PRESET", value_parser = PRESETS)]
+    #[arg(value_name = "PRESET", value_parser = presets())]
     preset: String,
 }
 

@@ -13,7 +13,7 @@ mod reset;
 mod rm;
 mod suggest;
 
-pub(crate) use init::{PRESETS, choose};
+pub(crate) use init::{choose, presets};
 
 use sbx_engine::SandboxName;
 use sbx_engine::policybook::{PolicyBook, PolicyBookError};

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use sbx_engine::SandboxName;
-use sbx_policy::{Host, Protocol, Suggestion, Target, quoted, suggest};
+use sbx_policy::{Host, Protocol, Suggestion, Target, suggest};
+use sbx_proto::shell::quoted;
 use sbx_proxy::audit::{Line, Outcome, Via};
 use serde_json::{Value, json};
 

@@ -173,8 +173,16 @@ pub fn a_damaged_policy() {
         );
         assert!(ran.err.contains("sbx policy reset"), "{line}: {}", ran.err);
     }
-    let denied = world.line("policy check network 192.0.2.1").fails(1);
-    assert!(denied.err.contains("policy.json") || denied.out.starts_with("Denied"));
+    let check = || -> Value {
+        let ran = world.line("policy check network --json 192.0.2.1").fails(1);
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let served = check();
+    assert_eq!(served["allowed"], false);
+    assert_eq!(served["hint"], "sbx policy ls");
+    world.line("daemon stop").ok();
+    assert_eq!(check(), served);
+    assert_eq!(world.daemon()["status"], "stopped");
     world.line("policy reset -f").ok();
     world.line("policy init balanced").ok();
 }

@@ -1,6 +1,6 @@
-//! Words of commands that people are told to type.
+//! Words of commands that people are told to type, and of scripts.
 
-/// As a shell reads it back.
+/// As one word of a shell, whatever it holds.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:/@%+=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,0 +1,57 @@
+//! `policy check`: what enforcement would say, asked of a daemon or of its program alone.
+
+use sbx_api::policy::{CheckAnswer, CheckRequest};
+use sbx_api::{ErrorBody, ErrorCode};
+use sbx_engine::policybook::{PolicyBook, Question};
+use sbx_policy::{Protocol, Target};
+use sbx_proxy::Gate;
+
+use crate::egress::idle_gate;
+use crate::reply::Failure;
+
+/// The answer of a gate; `narrowed` is what [`narrowed`] says.
+pub(crate) async fn answer(
+    gate: &Gate,
+    narrowed: Option<&str>,
+    request: &CheckRequest,
+) -> Result<CheckAnswer, Failure> {
+    let target = Target::parse_loose(&request.target)
+        .map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))?;
+    let protocol = Protocol::of_url(&request.target);
+    let checked = gate.check(&target, protocol).await;
+    Ok(sbx_engine::policybook::answer(&Question {
+        sandbox: request.sandbox.as_deref(),
+        asked: &request.target,
+        target: &target,
+        verdict: &checked.judged.verdict,
+        other: checked.other.as_ref().map(|other| &other.verdict),
+        narrowed,
+        addresses: &checked.judged.addresses,
+    }))
+}
+
+/// What the older settings take away. Settings that cannot be read are said to be so by the answer itself.
+pub(crate) fn narrowed(book: &PolicyBook, sandbox: Option<&str>) -> Option<String> {
+    book.narrowed(sandbox).unwrap_or_default()
+}
+
+/// The same without a daemon. Reads the files of the rules, starts nothing and makes nothing.
+///
+/// For `sbx`, which must not look up names itself: see `docs/decisions/0006-linking.md`.
+pub fn check_offline(book: &PolicyBook, request: &CheckRequest) -> Result<CheckAnswer, ErrorBody> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| ErrorBody {
+            message: format!("cannot look up names: {error}"),
+            code: ErrorCode::Engine,
+            hint: None,
+        })?;
+    let sandbox = request.sandbox.as_deref();
+    let gate = idle_gate(book, sandbox);
+    let narrowed = narrowed(book, sandbox);
+    let answered = runtime.block_on(answer(&gate, narrowed.as_deref(), request));
+    // A look-up that hangs is not waited for.
+    runtime.shutdown_background();
+    answered.map_err(Failure::into_body)
+}

@@ -1,0 +1,35 @@
+//! What only the machine can tell about an address.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The machine's own addresses at one moment: what listens there is a service of the host, whatever its range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnAddresses {
+    Known(Arc<BTreeSet<IpAddr>>),
+    /// Whoever does not know which services are the host's must take all of them for such.
+    Unknown,
+}
+
+impl OwnAddresses {
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Known(addresses) => addresses.contains(&address),
+            Self::Unknown => true,
+        }
+    }
+}
+
+/// A machine that has no address.
+impl Default for OwnAddresses {
+    fn default() -> Self {
+        Self::Known(Arc::default())
+    }
+}
+
+impl FromIterator<IpAddr> for OwnAddresses {
+    fn from_iter<T: IntoIterator<Item = IpAddr>>(addresses: T) -> Self {
+        Self::Known(Arc::new(addresses.into_iter().collect()))
+    }
+}
