@@ -52,7 +52,7 @@ impl Client<'_> {
         let name = self.name;
         let sandbox = world.sandbox(name);
         if let Some(program) = self.program {
-            copy_program(program.as_ref(), &sandbox.path("program"));
+            copy_program(program, &sandbox.path("program"));
         }
         let before = match way {
             Way::Forward => "",
