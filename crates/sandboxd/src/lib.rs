@@ -9,6 +9,7 @@ mod egress;
 mod extract;
 mod handlers;
 mod logging;
+mod peer;
 mod policy_handlers;
 mod reload;
 mod reply;

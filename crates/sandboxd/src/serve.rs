@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 
 use crate::egress::Outlets;
 use crate::logging::Levels;
+use crate::peer::stranger;
 use crate::routes::{App, router};
 use crate::rule_files;
 
@@ -111,7 +112,10 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         closing: Arc::default(),
     };
     let told = json!({"pid": app.info.pid, "started_at": app.info.started_at}).to_string();
-    state.write_daemon_info(told.as_bytes())?;
+    // For people who look; a full disk must not keep anybody from making room.
+    if let Err(error) = state.write_daemon_info(told.as_bytes()) {
+        tracing::warn!(error = chain(&error), "cannot write daemon.json");
+    }
     let listener = bind_unix(state.root(), SOCKET).map_err(failed("bind the socket"))?;
     // Open until the lock is free: who waits for this daemon's end by connecting may then start another.
     let until_the_end = listener.try_clone().map_err(failed("bind the socket"))?;
@@ -170,7 +174,7 @@ async fn run(
     }
 }
 
-/// Accepts connections of the own user; others are closed without a word.
+/// Accepts connections of the own user from outside of sandboxes; others are closed without a word.
 struct SameUser(UnixListener);
 
 impl Listener for SameUser {
@@ -180,10 +184,10 @@ impl Listener for SameUser {
     async fn accept(&mut self) -> (UnixStream, ()) {
         loop {
             let (stream, _) = Listener::accept(&mut self.0).await;
-            match stream.peer_cred() {
-                Ok(peer) if peer.uid() == own_uid() => return (stream, ()),
-                Ok(peer) => tracing::warn!(uid = peer.uid(), "connection of another user refused"),
-                Err(error) => tracing::warn!(%error, "connection of an unknown user refused"),
+            match stranger(&stream) {
+                Ok(None) => return (stream, ()),
+                Ok(Some(stranger)) => tracing::warn!(?stranger, "connection refused"),
+                Err(error) => tracing::warn!(%error, "connection of an unknown process refused"),
             }
         }
     }
@@ -213,10 +217,6 @@ fn lock(state: &StateDir) -> Result<DaemonLock, StateError> {
 fn descriptors() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current.unwrap_or(u64::MAX)
-}
-
-fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
 }
 
 fn info(state: &StateDir) -> DaemonInfo {

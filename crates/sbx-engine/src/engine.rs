@@ -110,6 +110,7 @@ impl Engine {
             Err(error) => {
                 if let Err(left) = shared.delete(&entry) {
                     tracing::error!(sandbox = %name, error = chain(&left), "cannot clean up after a failed create");
+                    shared.delete_later(Arc::clone(&entry));
                 }
                 Err(error)
             }

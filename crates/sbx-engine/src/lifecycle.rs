@@ -40,6 +40,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 /// Records are written when nothing has happened for that long: a command per millisecond must not cost a
 /// write per millisecond.
 const QUIET: Duration = Duration::from_millis(250);
+/// Seconds between attempts to remove what a failed create left.
+const REMOVAL_PAUSES: &[u64] = &[1, 2, 5, 10, 30, 60, 300, 900];
 const WATCH_STACK: usize = 256 << 10;
 const GARBAGE: &str = "init answered garbage";
 const CHANGED: &str = "the host's files changed since this sandbox was made; hint: recreate it";
@@ -256,10 +258,33 @@ impl Shared {
     /// Removes everything of a sandbox that does not run; the record goes last, so that a crash leaves
     /// something that says what has to be removed.
     pub(crate) fn delete(&self, entry: &Entry) -> Result<(), EngineError> {
-        entry.update(|state| state.record.status = Status::Removing)?;
+        if let Err(error) = entry.update(|state| state.record.status = Status::Removing) {
+            // A disk that is full is no reason to keep what fills it.
+            tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot note the removal");
+        }
         self.delete_files(&entry.dir, &entry.record().ids)?;
         self.forget(entry);
         Ok(())
+    }
+
+    /// After a create that failed where even removing fails: without descriptors, for one.
+    pub(crate) fn delete_later(self: &Arc<Self>, entry: Arc<Entry>) {
+        let shared = Arc::clone(self);
+        let spawned = std::thread::Builder::new()
+            .name("clean-up".into())
+            .spawn(move || {
+                for pause in REMOVAL_PAUSES {
+                    std::thread::sleep(Duration::from_secs(*pause));
+                    let _operation = entry.operate();
+                    if entry.state().removed || shared.delete(&entry).is_ok() {
+                        return;
+                    }
+                }
+                tracing::error!(sandbox = %entry.name, "what a failed create left cannot be removed");
+            });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "cannot start a thread");
+        }
     }
 
     pub(crate) fn remove_damaged(&self, name: &SandboxName) -> Result<(), EngineError> {
@@ -384,7 +409,9 @@ fn prepare(
         let base = ids::base(&record.ids);
         chown(&layers, base, base)?;
         let mut files = Vec::new();
-        for (target, content) in template::etc_files(record.name.as_str(), &layout.env) {
+        for (target, content) in
+            template::etc_files(record.name.as_str(), &layout.env, &record.caller)
+        {
             let source = dir.path().join(target);
             write_shown(&source, content.as_bytes())?;
             files.push((source, Path::new("/").join(target)));

@@ -74,6 +74,9 @@ pub enum Reply {
     /// The command ended; last message of a client's connection.
     Exited {
         status: ExitStatus,
+        /// By the end of the sandbox, not by itself.
+        #[serde(default)]
+        stopped: bool,
     },
     /// The command could not be started; last message of a client's connection.
     Failed {

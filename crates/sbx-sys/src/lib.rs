@@ -9,6 +9,7 @@ pub mod interfaces;
 pub mod memfd;
 pub mod mounts;
 pub mod nft;
+pub mod peer;
 pub mod pktinfo;
 pub mod process;
 pub mod redirected;

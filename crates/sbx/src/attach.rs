@@ -45,6 +45,8 @@ pub(crate) enum Streams {
 pub(crate) enum Outcome {
     /// By the command's own exit code.
     Exited(u8),
+    /// With the sandbox, by the signal that the code tells.
+    Stopped(u8),
     /// It was left running.
     Detached,
     /// By a signal to this client.
@@ -54,7 +56,7 @@ pub(crate) enum Outcome {
 impl Outcome {
     pub(crate) fn code(self) -> u8 {
         match self {
-            Self::Exited(code) | Self::Interrupted(code) => code,
+            Self::Exited(code) | Self::Stopped(code) | Self::Interrupted(code) => code,
             Self::Detached => 0,
         }
     }
@@ -238,6 +240,8 @@ struct Session {
 #[derive(Debug, Clone, Copy)]
 struct Ended {
     code: u8,
+    /// With the sandbox.
+    stopped: bool,
     at: Instant,
     last_read: Instant,
 }
@@ -383,10 +387,11 @@ impl Session {
                     }
                     self.started(terminal)?;
                 }
-                Event::Exited(status) => {
+                Event::Exited { status, stopped } => {
                     let now = Instant::now();
                     self.ended = Some(Ended {
                         code: status.code(),
+                        stopped,
                         at: now,
                         last_read: now,
                     });
@@ -476,11 +481,14 @@ impl Session {
     }
 
     fn finish(self) -> Result<Outcome, Failure> {
-        let code = self.ended.map_or(0, |ended| ended.code);
+        let outcome = match self.ended {
+            Some(ended) if ended.stopped => Outcome::Stopped(ended.code),
+            ended => Outcome::Exited(ended.map_or(0, |ended| ended.code)),
+        };
         let broken = self.outputs.iter().find_map(|output| output.broken);
         match broken {
             // The reader has gone: no news to anybody. Anything else means that output is lost.
-            None | Some(Errno::PIPE | Errno::CONNRESET | Errno::IO) => Ok(Outcome::Exited(code)),
+            None | Some(Errno::PIPE | Errno::CONNRESET | Errno::IO) => Ok(outcome),
             Some(error) => Err(Failure::new(
                 Kind::Engine,
                 format!("cannot write the command's output: {error}"),

@@ -88,6 +88,15 @@ impl Cli {
         }
     }
 
+    /// Which exit codes a line means that does not make sense as a whole.
+    pub(crate) fn codes_of_broken(line: &[OsString]) -> Codes {
+        let is_flag = |word: &&OsString| word.as_encoded_bytes().starts_with(b"-");
+        match line.iter().skip(1).find(|word| !is_flag(word)) {
+            Some(command) if command == "exec" || command == "run" => Codes::Session,
+            _ => Codes::Plain,
+        }
+    }
+
     /// The status file that a line asks for which does not make sense as a whole, as far as it could be read.
     pub(crate) fn status_file_of_broken(line: &[OsString]) -> Option<PathBuf> {
         match line {

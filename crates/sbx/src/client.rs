@@ -25,6 +25,8 @@ use crate::failure::{Failure, Kind};
 use crate::http::{self, Response};
 use crate::names;
 
+/// What even a busy daemon answers.
+const AT_ONCE: Duration = Duration::from_secs(5);
 /// Calls that answer from memory.
 const QUICK: Duration = Duration::from_secs(30);
 /// Calls that build, boot or remove something.
@@ -58,7 +60,13 @@ impl<'a> Client<'a> {
     }
 
     pub(crate) fn version(&self) -> Result<DaemonInfo, Failure> {
-        self.call("GET", "/v1/version", &NOTHING, QUICK)
+        self.call("GET", VERSION, &NOTHING, AT_ONCE)
+    }
+
+    /// Whether a daemon is there that says nothing at all.
+    pub(crate) fn is_silent(&self) -> Result<bool, Failure> {
+        let answer = http::exchange(&self.connect()?, "GET", VERSION, &[], AT_ONCE);
+        Ok(answer.is_err_and(|error| timed_out(&error)))
     }
 
     pub(crate) fn list(&self) -> Result<Vec<Sandbox>, Failure> {
@@ -253,12 +261,14 @@ impl<'a> Client<'a> {
             answer = ask(self.connect()?);
         }
         let response = answer.map_err(|error| {
+            let what = format!("the daemon did not answer `{method} {path}`");
+            if timed_out(&error) {
+                let message = format!("{what} within {} s", timeout.as_secs());
+                return Failure::new(Kind::Engine, message).hint("sbx daemon restart");
+            }
             let log = self.state.log();
-            Failure::new(
-                Kind::Engine,
-                format!("the daemon did not answer `{method} {path}`: {error}"),
-            )
-            .hint(format!("its log is `{}`", log.display()))
+            Failure::new(Kind::Engine, format!("{what}: {error}"))
+                .hint(format!("its log is `{}`", log.display()))
         })?;
         self.context
             .ui
@@ -271,6 +281,15 @@ impl<'a> Client<'a> {
 }
 
 const NOTHING: Option<()> = None;
+const VERSION: &str = "/v1/version";
+
+/// A socket's way to say so.
+fn timed_out(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
 
 /// The daemon is not there, as opposed to being there and out of reach.
 pub(crate) fn nobody_listens(error: &io::Error) -> bool {

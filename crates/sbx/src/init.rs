@@ -21,9 +21,18 @@ const PTY_MASTER: (u32, u32) = (5, 2);
 /// What init can tell a client.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Started { terminal: Option<OwnedFd> },
-    Exited(ExitStatus),
-    Failed { kind: FailKind, message: String },
+    Started {
+        terminal: Option<OwnedFd>,
+    },
+    Exited {
+        status: ExitStatus,
+        /// With the sandbox.
+        stopped: bool,
+    },
+    Failed {
+        kind: FailKind,
+        message: String,
+    },
 }
 
 /// Where the conversation is.
@@ -161,9 +170,9 @@ impl Init {
                 self.stage = Stage::Over;
                 Ok(Some(Event::Failed { kind, message }))
             }
-            (Stage::Running, Reply::Exited { status }, None) => {
+            (Stage::Running, Reply::Exited { status, stopped }, None) => {
                 self.stage = Stage::Over;
-                Ok(Some(Event::Exited(status)))
+                Ok(Some(Event::Exited { status, stopped }))
             }
             (stage, reply, _) => Err(out_of_protocol(&format!("{reply:?} while {stage:?}"))),
         }
@@ -258,13 +267,17 @@ mod tests {
         say(&theirs, &hello(), &[]);
         say(&theirs, &Reply::Started { id: 1 }, &[]);
         let status = ExitStatus::Code(3);
-        say(&theirs, &Reply::Exited { status }, &[]);
+        let stopped = true;
+        say(&theirs, &Reply::Exited { status, stopped }, &[]);
         let events = hear(&mut init).unwrap();
         assert!(matches!(
             events.as_slice(),
             [
                 Event::Started { terminal: None },
-                Event::Exited(ExitStatus::Code(3))
+                Event::Exited {
+                    status: ExitStatus::Code(3),
+                    stopped: true
+                }
             ]
         ));
     }
@@ -293,6 +306,7 @@ mod tests {
         let started = Reply::Started { id: 1 };
         let exited = Reply::Exited {
             status: ExitStatus::Code(0),
+            stopped: false,
         };
         let old = Reply::Hello {
             protocol: PROTOCOL + 1,

@@ -42,8 +42,9 @@ use crate::env::Env;
 use crate::statusfile::{By, StatusFile};
 use crate::ui::{ErrorStyle, Ui};
 
-/// The exit code of a command line that makes no sense.
+/// The exit code of a command line that makes no sense. Where a command's own code may be 2, it is the engine's.
 const USAGE: u8 = 2;
+const SESSION_USAGE: u8 = 125;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -93,11 +94,15 @@ fn usage(ui: &Ui, error: &clap::Error, args: &[OsString]) -> ExitCode {
     }
     ui.stderr(text.as_bytes());
     let by = By::Engine("the command line makes no sense");
+    let code = match Cli::codes_of_broken(args) {
+        Codes::Plain => USAGE,
+        Codes::Session => SESSION_USAGE,
+    };
     if let Some(path) = Cli::status_file_of_broken(args)
-        && let Err(failure) = StatusFile::prepare(&path).and_then(|status| status.write(by, USAGE))
+        && let Err(failure) = StatusFile::prepare(&path).and_then(|status| status.write(by, code))
     {
         // One of an earlier run may be left, and nothing was run now.
         ui.failure(&failure);
     }
-    ExitCode::from(USAGE)
+    ExitCode::from(code)
 }

@@ -12,6 +12,8 @@ use crate::failure::{Failure, Kind};
 
 /// How long a daemon that was told to end may take for it.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long one that does not answer may take to notice a signal.
+const NOTICING: Duration = Duration::from_secs(5);
 /// How long one that does not answer because it is dying may take for that.
 const DYING: Duration = Duration::from_secs(2);
 
@@ -44,6 +46,22 @@ impl Serving {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// Of one that does not answer, by whatever it takes.
+    pub(crate) fn put_an_end_to(&self) -> Result<(), Failure> {
+        self.terminate()?;
+        if self.wait_for(NOTICING).is_ok() {
+            return Ok(());
+        }
+        match pidfd_send_signal(&self.process, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => self.wait(),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid.as_raw_pid()
     }
 
     /// Until all of it is gone, threads that wait for a disk too.
@@ -82,7 +100,7 @@ impl Serving {
     }
 
     fn still_there(&self, patience: Duration) -> Failure {
-        let pid = self.pid.as_raw_pid();
+        let pid = self.pid();
         let seconds = patience.as_secs();
         let message =
             format!("sandboxd (pid {pid}) was told to stop and has not ended after {seconds} s");

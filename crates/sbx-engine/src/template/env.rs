@@ -1,4 +1,4 @@
-//! The environment of every command: a fixed table of the caller's variables, PATH and git's identity.
+//! The environment of every command: a fixed table of the caller's variables, and PATH.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,6 @@ pub(super) fn env(
         "BASH_ENV".to_owned(),
         "/etc/sandbox-persistent.sh".to_owned(),
     );
-    git(caller, &mut out);
     out
 }
 
@@ -83,25 +82,6 @@ fn search_path(caller: &[PathBuf]) -> String {
         .join(":")
 }
 
-/// As configuration, not as `GIT_AUTHOR_NAME`: `git config user.name` has to answer as well.
-fn git(caller: &Caller, out: &mut BTreeMap<String, String>) {
-    let settings = [
-        ("user.name", caller.git_name.as_deref()),
-        ("user.email", caller.git_email.as_deref()),
-        // A read-only workspace or a tool chain may belong to an id that does not exist inside.
-        ("safe.directory", Some("*")),
-    ];
-    let mut count = 0;
-    for (key, value) in settings {
-        if let Some(value) = value {
-            out.insert(format!("GIT_CONFIG_KEY_{count}"), key.to_owned());
-            out.insert(format!("GIT_CONFIG_VALUE_{count}"), value.to_owned());
-            count += 1;
-        }
-    }
-    out.insert("GIT_CONFIG_COUNT".to_owned(), count.to_string());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +101,6 @@ mod tests {
                 .iter()
                 .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
                 .collect(),
-            git_name: Some("A B".into()),
             ..Caller::default()
         };
         let path = [
@@ -133,11 +112,6 @@ mod tests {
         let search = "/home/agent/.local/bin:/home/agent/.cargo/bin:/home/agent/go/bin:/home/u/go/bin:/usr/local/sbin:/usr/bin:/usr/games:/usr/local/bin:/usr/sbin:/sbin:/bin";
         let want = [
             ("BASH_ENV", "/etc/sandbox-persistent.sh"),
-            ("GIT_CONFIG_COUNT", "2"),
-            ("GIT_CONFIG_KEY_0", "user.name"),
-            ("GIT_CONFIG_KEY_1", "safe.directory"),
-            ("GIT_CONFIG_VALUE_0", "A B"),
-            ("GIT_CONFIG_VALUE_1", "*"),
             ("LC_ALL", "C"),
             ("PATH", search),
             ("RUSTUP_HOME", "/r"),

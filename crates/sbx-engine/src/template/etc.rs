@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use sbx_api::Caller;
 use sbx_proto::net::{GATEWAY_V4, HOST_V4};
 use sbx_proto::plan::Mode;
 
 use super::copy::{Take, copy_tree, make_dir, may_enter, present, write_file};
 use super::error::At as _;
-use super::{TemplateError, accounts, sanitize, scripts};
+use super::{TemplateError, accounts, git, sanitize, scripts};
 
 /// Relative to `/etc`; a name may end in `*` or hold `?`. A directory is copied whole, but for [`NEVER`].
 const WANTED: &str = "\
@@ -64,7 +65,11 @@ const PROFILE: &str = "etc/profile.d/zz-sbx-path.sh";
 /// Files of `/etc` that differ per sandbox: path relative to the root, and content. Mode 644, root's. `env` is
 /// that of [`super::HostLayout`].
 #[must_use]
-pub fn etc_files(name: &str, env: &BTreeMap<String, String>) -> Vec<(&'static str, String)> {
+pub fn etc_files(
+    name: &str,
+    env: &BTreeMap<String, String>,
+    caller: &Caller,
+) -> Vec<(&'static str, String)> {
     vec![
         ("etc/hostname", format!("{name}\n")),
         (
@@ -75,6 +80,7 @@ pub fn etc_files(name: &str, env: &BTreeMap<String, String>) -> Vec<(&'static st
             ),
         ),
         (PROFILE, scripts::profile(env)),
+        (git::FILE, git::config(caller)),
     ]
 }
 
@@ -121,10 +127,15 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
         ("environment", ""),
         ("sandbox-persistent.sh", ""),
         ("profile.d/zz-sbx-path.sh", ""),
+        ("gitconfig.sbx", ""),
     ];
     for (name, content) in files {
         write_file(&to.join(name), content, 0o644)?;
     }
+    let gitconfig = to.join("gitconfig");
+    let hosts = present(fs::read_to_string(&gitconfig)).at("read", &gitconfig)?;
+    let hosts = hosts.unwrap_or_default();
+    write_file(&gitconfig, &format!("{hosts}\n{}", git::INCLUDE), 0o644)?;
     let pip = to.join("pip.conf");
     let settings = present(fs::read_to_string(&pip)).at("read", &pip)?;
     write_file(

@@ -13,6 +13,7 @@ mod env;
 mod error;
 mod etc;
 mod fingerprint;
+mod git;
 mod layers;
 mod layout;
 mod sanitize;

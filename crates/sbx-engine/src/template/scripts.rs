@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_fresh_login_shell_has_the_variables_and_runs_none_of_them() {
         let pairs = [
-            ("GIT_CONFIG_VALUE_0", "O'Brien $(touch /tmp/x) \"`id`\"\n\\"),
+            ("LC_TEST", "O'Brien $(touch /tmp/x) \"`id`\"\n\\"),
             ("LC_;id;", "x"),
             ("PATH", "/not/this"),
             ("RUSTUP_HOME", "/r"),
@@ -116,7 +116,7 @@ mod tests {
         let env = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let script = profile(&env.into_iter().collect());
         let shell = |given: &[(&str, &str)]| {
-            let show = "printf '%s|%s|%s' \"$GIT_CONFIG_VALUE_0\" \"$RUSTUP_HOME\" \"$PATH\"";
+            let show = "printf '%s|%s|%s' \"$LC_TEST\" \"$RUSTUP_HOME\" \"$PATH\"";
             let output = std::process::Command::new("sh")
                 .args(["-euc", &format!("{script}{show}")])
                 .env_clear()
@@ -132,13 +132,13 @@ mod tests {
         );
         // What a command has been given is its own.
         assert_eq!(
-            shell(&[("RUSTUP_HOME", "/mine"), ("GIT_CONFIG_VALUE_0", "")]),
+            shell(&[("RUSTUP_HOME", "/mine"), ("LC_TEST", "")]),
             "|/mine|/r/bin:/usr/bin:/bin"
         );
         let whole = [
             ("SBX_PATH", "/p:/usr/bin"),
             ("RUSTUP_HOME", ""),
-            ("GIT_CONFIG_VALUE_0", "A"),
+            ("LC_TEST", "A"),
         ];
         assert_eq!(shell(&whole), "A||/p:/usr/bin");
     }

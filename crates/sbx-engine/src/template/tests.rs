@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use sbx_api::Caller;
 use sbx_proto::plan::Mode;
 use tempfile::TempDir;
 
@@ -316,7 +317,7 @@ fn names_of_a_sandbox() {
     let hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\tbox\n\
                  10.0.2.2\tgateway.docker.internal\n10.0.2.3\thost.docker.internal\n";
     assert_eq!(
-        etc_files("box", &BTreeMap::new())[..2],
+        etc_files("box", &BTreeMap::new(), &Caller::default())[..2],
         [
             ("etc/hostname", "box\n".to_owned()),
             ("etc/hosts", hosts.to_owned())

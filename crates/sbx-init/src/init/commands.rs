@@ -303,12 +303,12 @@ impl Init<'_> {
             self.log.write(ended.id, "exit", text.as_bytes());
         }
         if let Some(peer) = ended.peer {
-            self.reply(
-                peer,
-                &Reply::Exited {
-                    status: ended.status,
-                },
-            );
+            let signalled = matches!(ended.status, ExitStatus::Signal(_));
+            let reply = Reply::Exited {
+                status: ended.status,
+                stopped: signalled && self.stopping.is_some(),
+            };
+            self.reply(peer, &reply);
         }
         self.tell_daemon();
     }

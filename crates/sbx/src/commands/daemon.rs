@@ -1,6 +1,7 @@
 //! `sbx daemon`
 
-use sbx_api::LogLevels;
+use sbx_api::{LogLevels, Sandbox, Status};
+use sbx_engine::observe;
 use serde_json::json;
 
 use super::policy::{choose, presets};
@@ -120,8 +121,7 @@ fn start(context: &Context, detach: bool, policy: Option<&str>) -> Result<(), Fa
 }
 
 fn stop(context: &Context) -> Result<(), Failure> {
-    let client = Client::new(context, Absent::Report)?;
-    let said = match end(&client)? {
+    let said = match end(context)? {
         End::Ended => "sandboxd stopped",
         End::WasNotRunning => "sandboxd is not running",
     };
@@ -137,12 +137,39 @@ pub(crate) enum End {
 }
 
 /// Stops the daemon and all sandboxes, and waits until its process is gone.
-pub(crate) fn end(client: &Client<'_>) -> Result<End, Failure> {
-    let Some(serving) = Serving::find(client)? else {
-        return Ok(End::WasNotRunning);
+pub(crate) fn end(context: &Context) -> Result<End, Failure> {
+    let client = Client::new(context, Absent::Report)?;
+    let found = match Serving::find(&client)? {
+        Some(serving) if !silent(context, &client, &serving)? => {
+            serving.wait_after(client.shutdown(true))?;
+            return Ok(End::Ended);
+        }
+        Some(_) => End::Ended,
+        None => End::WasNotRunning,
     };
-    serving.wait_after(client.shutdown(true))?;
+    let is_up = |sandbox: &Sandbox| sandbox.status == Status::Running;
+    if !observe::list(client.state())?.iter().any(is_up) {
+        return Ok(found);
+    }
+    // Sandboxes outlive a daemon that was killed, and only a daemon can stop them.
+    let client = Client::new(context, Absent::Start)?;
+    drop(client.connect()?);
+    if let Some(serving) = Serving::find(&client)? {
+        serving.wait_after(client.shutdown(true))?;
+    }
     Ok(End::Ended)
+}
+
+/// Whether a daemon said nothing and was therefore ended; its sandboxes live on.
+fn silent(context: &Context, client: &Client<'_>, serving: &Serving) -> Result<bool, Failure> {
+    if !client.is_silent()? {
+        return Ok(false);
+    }
+    let pid = serving.pid();
+    let message = format!("sandboxd (pid {pid}) does not answer, and is ended");
+    context.ui.warning(message);
+    serving.put_an_end_to()?;
+    Ok(true)
 }
 
 /// Starts a new daemon even when the old one does not end properly.
@@ -150,7 +177,9 @@ fn restart(context: &Context) -> Result<(), Failure> {
     // A daemon that none could follow is better than none.
     autostart::program()?;
     let client = Client::new(context, Absent::Report)?;
-    if let Some(serving) = Serving::find(&client)? {
+    if let Some(serving) = Serving::find(&client)?
+        && !silent(context, &client, &serving)?
+    {
         match client.shutdown(false) {
             Ok(()) => {}
             Err(failure) if failure.kind == Kind::NoDaemon => {}

@@ -58,6 +58,8 @@ pub(crate) struct Args {
     words: Vec<OsString>,
 }
 
+const STOPPED: &str = "the sandbox was stopped while the command was running";
+
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     let status = match &args.status_file {
         Some(path) => Some(StatusFile::prepare(path)?),
@@ -67,6 +69,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     if let Some(status) = status {
         let (by, code) = match &result {
             Ok(Outcome::Exited(code)) => (By::Command, *code),
+            Ok(Outcome::Stopped(code)) => (By::Engine(STOPPED), *code),
             Ok(Outcome::Detached) => (By::Command, 0),
             Ok(Outcome::Interrupted(code)) => (By::Engine("interrupted"), *code),
             Err(failure) => (

@@ -2,12 +2,17 @@
 
 use jiff::Timestamp;
 use sbx_api::{DaemonInfo, MountKind, Sandbox, Status};
+use sbx_policy::{Preset, Scope};
 use serde_json::{Value, json};
 
 use super::create::backend;
+use super::policy::book;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::{reading, text};
+
+/// Where programs inside find it.
+const PROXY: &str = "gateway.docker.internal:3128";
 
 /// Show what is known about sandboxes
 #[derive(Debug, clap::Args)]
@@ -32,18 +37,64 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     if args.json {
         let all: Vec<Value> = wanted
             .into_iter()
-            .map(|sandbox| to_json(sandbox, daemon.as_ref(), now))
+            .map(|sandbox| to_json(sandbox, &rules(context, sandbox), daemon.as_ref(), now))
             .collect();
         return context.ui.json(&all);
     }
     let texts: Vec<String> = wanted
         .into_iter()
-        .map(|sandbox| to_text(sandbox, daemon.as_ref(), now))
+        .map(|sandbox| to_text(sandbox, &rules(context, sandbox), daemon.as_ref(), now))
         .collect();
     context.ui.data(texts.join("\n"))
 }
 
-fn to_json(sandbox: &Sandbox, daemon: Option<&DaemonInfo>, now: Timestamp) -> Value {
+/// Which rules a sandbox's network has, or why that cannot be told.
+type Rules = Result<OwnRules, Failure>;
+
+#[derive(Debug)]
+struct OwnRules {
+    preset: Option<Preset>,
+    /// Besides those that all sandboxes have.
+    own: usize,
+}
+
+fn rules(context: &Context, sandbox: &Sandbox) -> Rules {
+    let book = book(context)?;
+    let rules = book.rules_for(Some(&sandbox.name))?;
+    Ok(OwnRules {
+        preset: book.load()?.map(|file| file.preset),
+        own: rules.iter().filter(|r| r.scope != Scope::Global).count(),
+    })
+}
+
+fn policy_json(rules: &Rules) -> Value {
+    match rules {
+        Ok(rules) => json!({
+            "scope": if rules.own == 0 { "global" } else { "sandbox" },
+            "preset": rules.preset.map(Preset::as_str),
+            "rules": rules.own,
+            "organization": null,
+            "organization_unavailable": false,
+        }),
+        Err(failure) => json!({"error": failure.message}),
+    }
+}
+
+fn policy_text(rules: &Rules) -> String {
+    match rules {
+        Ok(OwnRules { preset, own }) => {
+            let preset = preset.map_or("not chosen yet", Preset::as_str);
+            match own {
+                0 => preset.to_owned(),
+                1 => format!("{preset}, and 1 rule of its own"),
+                more => format!("{preset}, and {more} rules of its own"),
+            }
+        }
+        Err(failure) => format!("cannot be read, and allows nothing: {}", failure.message),
+    }
+}
+
+fn to_json(sandbox: &Sandbox, rules: &Rules, daemon: Option<&DaemonInfo>, now: Timestamp) -> Value {
     let primary = sandbox.workspaces.first().map(|w| w.path.as_str());
     json!({
         "id": sandbox.id,
@@ -74,7 +125,13 @@ fn to_json(sandbox: &Sandbox, daemon: Option<&DaemonInfo>, now: Timestamp) -> Va
         "mode": sandbox.mode,
         "isolation": sandbox.isolation,
         "network": sandbox.network,
+        "network_policy": policy_json(rules),
+        "proxy": PROXY,
         "image": sandbox.template,
+        "image_digest": null,
+        "auth_mode": "none",
+        "mount_policy_denied": false,
+        "mcp_gateway": null,
         "kits": [],
         "ports": [],
         "secrets": [],
@@ -96,7 +153,12 @@ fn seconds(since: Timestamp, now: Timestamp) -> i64 {
     now.as_second() - since.as_second()
 }
 
-fn to_text(sandbox: &Sandbox, daemon: Option<&DaemonInfo>, now: Timestamp) -> String {
+fn to_text(
+    sandbox: &Sandbox,
+    rules: &Rules,
+    daemon: Option<&DaemonInfo>,
+    now: Timestamp,
+) -> String {
     let mut lines = Lines::default();
     lines.add("Name", &sandbox.name);
     lines.add("ID", &sandbox.id);
@@ -145,6 +207,8 @@ fn to_text(sandbox: &Sandbox, daemon: Option<&DaemonInfo>, now: Timestamp) -> St
             &format!("{} -> {} ({access}, {kind})", mount.source, mount.target),
         );
     }
+    lines.add("Network", &policy_text(rules));
+    lines.add("Proxy", PROXY);
     if !sandbox.env.is_empty() {
         lines.add("Environment", &sandbox.env.join(", "));
     }

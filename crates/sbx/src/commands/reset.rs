@@ -4,7 +4,6 @@ use sbx_engine::ids;
 use sbx_engine::reset::reset;
 use sbx_engine::setup::Helper;
 
-use crate::client::{Absent, Client};
 use crate::commands::daemon;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -30,7 +29,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     let question = "Remove all sandboxes and everything in them, templates, rules and settings?";
     context.ui.agreed(args.force, "a reset", question)?;
-    daemon::end(&Client::new(context, Absent::Report)?)?;
+    daemon::end(context)?;
     let path = context.env.get("PATH").unwrap_or_default();
     let facts = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
     let helper = Helper::new(None, None)

@@ -216,6 +216,7 @@ fn help_and_bare_sbx() {
     assert_eq!(home.line("help run").code, 0);
     assert_eq!(home.line("create shell").code, 2);
     assert_eq!(home.line("ls --frob").code, 2);
+    assert_eq!(home.line("--debug run --frob").code, 125);
 }
 
 fn unknown_and_later_commands() {
@@ -345,16 +346,16 @@ fn a_wrong_line_has_a_status_too() {
         "exec --status-file=sf",
     ] {
         write(&file, "stale\n");
-        assert_eq!(home.line(line).code, 2, "{line}");
+        assert_eq!(home.line(line).code, 125, "{line}");
         let status = fs::read_to_string(&file).unwrap();
         assert!(
-            status.starts_with(r#"{"by":"engine","code":2,"message":"#),
+            status.starts_with(r#"{"by":"engine","code":125,"message":"#),
             "{line}: {status}"
         );
     }
     // Behind what is wrong it may be a word of the command.
     write(&file, "kept\n");
-    assert_eq!(home.line("exec --bad box sh --status-file sf").code, 2);
+    assert_eq!(home.line("exec --bad box sh --status-file sf").code, 125);
     assert_eq!(home.line("exec --status-file sf --help").code, 0);
     assert_eq!(fs::read_to_string(&file).unwrap(), "kept\n");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);

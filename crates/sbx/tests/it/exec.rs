@@ -17,6 +17,10 @@ pub const TESTS: &[ModeTest] = &[
     ("exec::exit_codes_are_the_commands_own", exit_codes),
     ("exec::failures_have_dockers_codes", failures),
     ("exec::status_file_says_who_ended_it", status_file),
+    (
+        "exec::a_stop_is_told_from_the_commands_own_end",
+        status_of_a_stop,
+    ),
     ("exec::environment_files_are_raw", env_files),
     (
         "exec::nothing_of_the_callers_environment_leaks",
@@ -221,6 +225,35 @@ fn status_file(world: &'static World) {
         !left
             .into_iter()
             .any(|entry| entry.file_name().to_string_lossy().contains(&hint))
+    );
+}
+
+/// Neither the command nor its caller has ended it.
+fn status_of_a_stop(world: &'static World) {
+    let sandbox = world.sandbox("status-stop");
+    let file = world.home().join(world.name("status-file"));
+    let script = "touch runs; exec sleep 600";
+    let exec = ["exec", "--status-file", file.to_str().unwrap()];
+    let client = world
+        .sbx(exec.iter().chain(&[&sandbox.name, "sh", "-c", script]))
+        .spawn()
+        .unwrap();
+    eventually("the command runs", || {
+        sandbox.path("runs").exists().then_some(())
+    });
+    world.run(["stop", &sandbox.name]).ok();
+    let ended = client.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(143));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&status["by"], &status["code"]),
+        (&"engine".into(), &143.into()),
+        "{text}"
+    );
+    assert!(
+        status["message"].as_str().unwrap().contains("stopped"),
+        "{text}"
     );
 }
 

@@ -9,13 +9,16 @@ use std::path::{Path, PathBuf};
 
 use crate::ModeTest;
 use crate::exec::pty::Session;
-use crate::harness::{Mode, Sandbox, World, children, eventually, eventually_or, tester_is_root};
+use crate::harness::{
+    Mode, Sandbox, World, blocked, children, eventually, eventually_or, tester_is_root,
+};
 
 pub const TESTS: &[ModeTest] = &[
     ("leaks::create_exec_stop_rm", whole_life),
     ("leaks::rm_all_force_while_everything_runs", rm_all),
     ("leaks::creates_that_fail", failed_creates),
     ("leaks::creates_that_fail_late", failed_late),
+    ("leaks::creates_without_descriptors", without_descriptors),
     ("leaks::an_init_that_dies", dead_init),
     ("leaks::after_the_daemon_nothing_runs", after_the_daemon),
 ];
@@ -319,10 +322,42 @@ fn failed_creates(world: &'static World) {
     same_again(&world, &before);
 }
 
+/// Also what could not be removed at once.
+fn without_descriptors(world: &'static World) {
+    let world = settled(world);
+    let before = rest(&world);
+    let workspace = world.workspace();
+    let workspace = workspace.to_str().unwrap();
+    let daemon = world.daemon_pid();
+    // As the daemon's own user, who may do that without any power.
+    let limit = |soft: u64| {
+        let mut command = world.command("prlimit");
+        command
+            .args(["--pid", &daemon.to_string()])
+            .arg(format!("--nofile={soft}:"));
+        assert!(command.status().unwrap().success());
+    };
+    let usual = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let usual = usual.current.unwrap_or(1024);
+    for more in 0..8 {
+        let open = fs::read_dir(format!("/proc/{daemon}/fd"));
+        let few = u64::try_from(open.unwrap().count()).unwrap() + more;
+        limit(few);
+        let made = world.run(["create", "--name", "starved", "shell", workspace]);
+        limit(usual);
+        assert_ne!(made.code, 0, "{few}: {made:?}");
+    }
+    eventually("nothing is left", || {
+        let names = world.names();
+        (!names.contains(&"starved".to_owned())).then_some(())
+    });
+    same_again(&world, &before);
+}
+
 /// The namespaces are there, and so are the overlays: then a directory is in the way of `/etc/hostname`.
 fn failed_late(world: &'static World) {
     if world.mode == Mode::Subordinate && !tester_is_root() {
-        return; // The template is not the tester's to spoil.
+        return blocked("only root can spoil a template of subordinate ids");
     }
     let world = settled(world);
     let before = rest(&world);

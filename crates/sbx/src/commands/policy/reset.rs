@@ -26,7 +26,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         .agreed(args.force, "resetting the network policy", question)?;
     // Started if need be: sandboxes may run without a daemon.
     Client::new(context, Absent::Start)?.reset_policy()?;
-    daemon::end(&Client::new(context, Absent::Report)?)?;
+    daemon::end(context)?;
     context.ui.note(
         "Network policy reset: all rules are removed, the sandboxes are stopped. \
          Choose again with: sbx policy init allow-all|balanced|deny-all",

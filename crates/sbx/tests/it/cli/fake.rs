@@ -137,6 +137,7 @@ fn hello() -> Reply {
 fn exited(code: i32) -> Reply {
     Reply::Exited {
         status: ExitStatus::Code(code),
+        stopped: false,
     }
 }
 

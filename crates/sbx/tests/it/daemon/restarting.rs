@@ -20,6 +20,11 @@ pub const TESTS: &[ModeTest] = &[
         stop_and_restart,
     ),
     ("daemon::many_first_commands_start_one", many_first),
+    ("daemon::one_that_hangs_is_replaced", hanging),
+    (
+        "daemon::stop_stops_sandboxes_without_a_daemon",
+        stop_without,
+    ),
 ];
 
 /// Ends the daemon without any warning.
@@ -66,6 +71,34 @@ fn killed(world: &'static World) {
     kill_daemon(&world);
     world.run(["rm", "--force", &idle.name, &sandbox.name]).ok();
     world.assert_no_sandboxes();
+}
+
+fn hanging(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let sandbox = world.sandbox("hanging");
+    let init = world.init_pid(&sandbox.name);
+    let daemon = world.daemon_pid();
+    assert!(kill(daemon, Signal::STOP));
+    let said = world.run(["daemon", "restart"]);
+    assert!(said.err.contains("does not answer"), "{said:?}");
+    said.ok();
+    assert!(!alive(daemon));
+    assert_eq!(sandbox.exec(["echo", "alive"]).ok(), "alive");
+    assert_eq!(world.init_pid(&sandbox.name), init);
+}
+
+fn stop_without(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let sandbox = world.sandbox("left");
+    let init = world.init_pid(&sandbox.name);
+    kill_daemon(&world);
+    world.run(["daemon", "stop"]).ok();
+    assert!(!alive(init), "init is still there");
+    assert_eq!(world.status(&sandbox.name), "stopped");
+    assert_eq!(world.daemon()["status"], "stopped");
+    // Then there is nothing to stop, and nothing is started for it.
+    let said = world.run(["daemon", "stop"]);
+    assert!(said.err.contains("not running"), "{said:?}");
 }
 
 fn killed_often(world: &'static World) {

@@ -4,18 +4,19 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-use super::{LIBRARY, PYTHON, Said, run};
+use super::{LIBRARY, PYTHON, Said, attack, run};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{World, blocked};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("another_user_gets_nothing", another_user),
     ("the_daemon_itself_checks_who_calls", open_path),
+    ("a_daemon_does_not_serve_the_inside", from_inside),
 ];
 
 fn another_user(world: &'static World) {
     if !rustix::process::geteuid().is_root() {
-        return; // nobody else to be
+        return blocked("only root can be somebody else");
     }
     let sandbox = world.sandbox("other");
     sandbox.exec_with(&["-d"], ["echo", "private output"]).ok();
@@ -95,9 +96,37 @@ for name in os.listdir('/proc'):
     assert_eq!(fs::read_to_string(sandbox.path("mine")).unwrap(), "mine\n");
 }
 
+/// The state of another daemon of the same user, deep in a workspace: inside has that user's id.
+fn from_inside(shared: &'static World) {
+    let other = World::fresh(shared.mode);
+    let kept = other.sandbox("kept");
+    let sandbox = shared.sandbox_with("nosy", &[other.state().parent().unwrap().to_str().unwrap()]);
+    let program = "
+import json
+def ask(path):
+    s = socket.socket(socket.AF_UNIX); s.settimeout(10); s.connect(path)
+    s.sendall(b'GET /v1/sandboxes HTTP/1.1\\r\\nHost: x\\r\\nsbx-version: %s\\r\\nConnection: close\\r\\n\\r\\n' % VERSION.encode())
+    answer = s.recv(65536)
+    if not answer:
+        raise OSError(errno.ECONNRESET, '')
+    print('answered', answer)
+attempt('ask', lambda: ask(SOCKET))
+";
+    let socket = other.state().join("sandboxd.sock");
+    let settings = [
+        ("SOCKET", socket.to_str().unwrap()),
+        ("VERSION", env!("CARGO_PKG_VERSION")),
+    ];
+    for user in ["root", "agent"] {
+        attack(&sandbox, user, program, &settings).all_refused(1);
+    }
+    // Outside of sandboxes it serves, from namespaces of the same user too.
+    assert_eq!(other.status(&kept.name), "running");
+}
+
 fn open_path(shared: &'static World) {
     if !rustix::process::geteuid().is_root() {
-        return; // nobody else to be
+        return blocked("only root can be somebody else");
     }
     // Its state directory is open to others for a moment.
     let world = World::fresh(shared.mode);

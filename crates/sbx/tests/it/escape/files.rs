@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{attack, fingerprint, on_host};
 use crate::ModeTest;
-use crate::harness::{Mode, World};
+use crate::harness::{Mode, World, blocked};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("host_files_and_keys_cannot_be_read", host_files),
@@ -154,7 +154,7 @@ fn shadow(world: &'static World) {
 /// sandbox runs: its lowest layer is the live host.
 fn unreadable_system_files(world: &'static World) {
     if !rustix::process::geteuid().is_root() {
-        return; // only root can put such a file there
+        return blocked("only root can put a file into a system directory");
     }
     let dir = tempfile::Builder::new()
         .prefix("sbx-escape-")

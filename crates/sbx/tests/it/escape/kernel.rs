@@ -4,7 +4,7 @@ use std::fs;
 
 use super::attack;
 use crate::ModeTest;
-use crate::harness::{Mode, World};
+use crate::harness::{Mode, World, blocked};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("calls_about_the_machine_are_refused", calls),
@@ -274,7 +274,7 @@ print('listed', NAME in open('/proc/keys').read())
 ";
     let control = super::on_host(world, hold, &[("NAME", &name)]);
     if control.result("listed") != "True" {
-        return; // a kernel without keys
+        return blocked("the kernel has no keys");
     }
     let program = "
 seen = ''

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::{attack, mounting, sbx, script};
 use crate::ModeTest;
-use crate::harness::{Mode, World, tester_is_root};
+use crate::harness::{Mode, World, blocked, tester_is_root};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("a_mount_point_that_is_not_text_breaks_nothing", made_inside),
@@ -69,7 +69,7 @@ def own(prefix):
 /// a mount of the host's below it, with such a name, is in the list that init reads first.
 fn in_a_workspace(shared: &'static World) {
     if !tester_is_root() {
-        return; // only root can mount on the host
+        return blocked("only root can mount on the host");
     }
     let world = World::fresh(shared.mode);
     let place = world.workspace();

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{create, mounting, run, sbx};
 use crate::ModeTest;
-use crate::harness::{Mode, World, tester_is_root};
+use crate::harness::{Mode, World, blocked, tester_is_root};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -181,7 +181,7 @@ fn handed_over(world: &'static World) {
 /// A workspace in memory looks like a memory file system of the sandbox's own, but for where it came from.
 fn workspace_in_memory(shared: &'static World) {
     if !tester_is_root() {
-        return; // only root can mount on the host
+        return blocked("only root can mount on the host");
     }
     let world = World::fresh(shared.mode);
     let place = world.workspace();

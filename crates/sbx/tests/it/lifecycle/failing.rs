@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::ModeTest;
-use crate::harness::{Mode, Ran, World, programs};
+use crate::harness::{Mode, Ran, World, blocked, programs};
 
 pub const TESTS: &[ModeTest] = &[
     (
@@ -12,6 +12,10 @@ pub const TESTS: &[ModeTest] = &[
         failed_create,
     ),
     ("lifecycle::a_full_disk_leaves_nothing", full_disk),
+    (
+        "lifecycle::what_filled_the_disk_can_be_removed",
+        filled_disk,
+    ),
     (
         "lifecycle::root_of_a_user_namespace_is_told_so",
         namespace_root,
@@ -49,10 +53,12 @@ fn failed_create(world: &'static World) {
     create().ok();
 }
 
+/// It ends with the mount namespace.
+const ROOTS_OWN: &str = "a file system for one test needs root";
+
 fn full_disk(world: &'static World) {
-    // A file system of our own, which ends with the mount namespace, needs root.
     if world.mode != Mode::Root {
-        return;
+        return blocked(ROOTS_OWN);
     }
     let world = World::fresh(world.mode);
     let dir = world.workspace();
@@ -81,6 +87,35 @@ fn full_disk(world: &'static World) {
         "{}",
         ran.err
     );
+}
+
+fn filled_disk(world: &'static World) {
+    if world.mode != Mode::Root {
+        return blocked(ROOTS_OWN);
+    }
+    let world = World::fresh(world.mode);
+    let workspace = world.workspace();
+    let script = r#"
+        mount -t tmpfs -o size=1g none "$HOME"
+        export SBX_HOME="$HOME/state"
+        "$SBX" create --name full shell "$WORKSPACE" && "$SBX" create --name other shell "$WORKSPACE"
+        "$SBX" exec full dd if=/dev/zero of=/home/agent/big bs=1M 2>/dev/null && exit 1
+        "$SBX" create --name late shell "$WORKSPACE" 2>/dev/null && exit 1
+        "$SBX" daemon restart
+        "$SBX" rm --force full
+        "$SBX" exec other echo alive
+        "$SBX" ls -q
+        "$SBX" rm --all --force
+        ls "$SBX_HOME/vm"
+        "$SBX" daemon stop"#;
+    let mut command = world.command("unshare");
+    command
+        .args(["--mount", "--propagation", "private", "sh", "-uc", script])
+        .env("SBX", programs().join("sbx"))
+        .env("WORKSPACE", &workspace);
+    let said = Ran::from(command.output().unwrap());
+    assert_eq!(said.out, "full\nother\nalive\nother\n", "{said:?}");
+    assert_eq!(said.code, 0, "{said:?}");
 }
 
 fn namespace_root(world: &'static World) {

@@ -108,6 +108,13 @@ fn git(world: &'static World) {
         "echo a >a; git add a; git commit -q -m agent",
     )
     .ok();
+    // A repository's own identity, and that of the user inside, are closer.
+    let closer = "cd /tmp; git init -q own; cd own; git config user.name Own; git commit -q --allow-empty -m x; \
+                  git log -1 --format='%an %ae'; git config --global user.email in@side; git config user.email; git config --global --unset user.email";
+    assert_eq!(
+        bash(&sandbox, "agent", closer).ok(),
+        "Own ann@example.org\nin@side"
+    );
     login(&sandbox, "agent", "git commit -q --allow-empty -m login").ok();
     bash(
         &sandbox,
@@ -169,7 +176,7 @@ echo 'fn main() { println!("cargo works"); }' >crate/src/main.rs
 
 fn cargo(world: &'static World) {
     if world.uid != rustix::process::geteuid().as_raw() {
-        return; // the tester's tool chains are not this user's
+        return blocked("the tester's tool chains are not for this user");
     }
     let Some((programs, rustup)) = rustup() else {
         return blocked("the tester has no rustup");
@@ -257,7 +264,7 @@ fn wrappers(world: &'static World) {
 
 fn pyenv(world: &'static World) {
     if world.uid != rustix::process::geteuid().as_raw() {
-        return; // the tester's tool chains are not this user's
+        return blocked("the tester's tool chains are not for this user");
     }
     let root = std::env::var_os("PYENV_ROOT")
         .map(PathBuf::from)
