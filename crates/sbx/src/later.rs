@@ -6,7 +6,7 @@ use crate::failure::{Failure, Kind};
 
 /// Commands that exist there and not yet here.
 const COMMANDS: [&str; 14] = [
-    "cp", "env", "kit", "logout", "mcp", "ports", "prune", "save", "secret", "settings", "setup",
+    "cp", "env", "kit", "logout", "mcp", "ports", "prune", "save", "secret", "settings", "setup", "ssh",
     "skills", "template", "tui",
 ];
 

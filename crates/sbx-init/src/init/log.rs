@@ -49,6 +49,10 @@ impl Log {
             self.generation += 1;
             self.start_file();
         }
+        self.append(id, kind, data);
+    }
+
+    fn append(&mut self, id: u64, kind: &str, data: &[u8]) {
         let line = Line {
             t: Timestamp::now(),
             generation: self.generation,
@@ -78,8 +82,12 @@ impl Log {
     fn start_file(&mut self) {
         self.written = 0;
         let file = self.current();
+        let held_something = file.metadata().is_ok_and(|meta| meta.len() > 0);
         let _ = file.set_len(0);
         let _ = file.seek(SeekFrom::Start(0));
+        if held_something {
+            self.append(0, "dropped", b"");
+        }
     }
 }
 
@@ -99,4 +107,35 @@ fn last_generation(file: &mut File) -> Option<u64> {
     serde_json::from_str::<Head>(&line)
         .ok()
         .map(|head| head.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_is_said_and_the_newest_is_kept() {
+        let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+        let copies = files.each_ref().map(|file| file.try_clone().unwrap());
+        let texts = || {
+            copies.each_ref().map(|mut file| {
+                let mut text = String::new();
+                file.seek(SeekFrom::Start(0)).unwrap();
+                file.read_to_string(&mut text).unwrap();
+                text
+            })
+        };
+        let mut log = Log::new(files.map(OwnedFd::from));
+        log.write(1, "out", b"first");
+        for word in ["second", "third"] {
+            log.written = MAX_FILE + 1;
+            log.write(1, "out", word.as_bytes());
+        }
+        let [even, odd] = texts();
+        assert!(odd.contains("second") && !odd.contains("dropped"), "{odd}");
+        assert!(even.contains("third") && even.contains("dropped"), "{even}");
+        assert!(!even.contains("first"), "{even}");
+    }
 }

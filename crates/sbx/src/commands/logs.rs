@@ -47,6 +47,8 @@ enum Source {
     Err,
     Start,
     Exit,
+    /// Older output had to make room.
+    Dropped,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
@@ -68,6 +70,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         })?;
     }
     records.sort_by_key(|record| record.generation);
+    if !args.json && records.iter().any(|record| record.s == Source::Dropped) {
+        context
+            .ui
+            .note("note: older output is gone; the newest 8 to 16 MiB are kept");
+    }
     for record in &records {
         print(context, args, record)?;
     }
@@ -86,7 +93,7 @@ fn print(context: &Context, args: &Args, record: &Record) -> Result<(), Failure>
             context.ui.stderr(record.d.as_bytes());
             Ok(())
         }
-        Source::Start | Source::Exit => Ok(()),
+        Source::Start | Source::Exit | Source::Dropped => Ok(()),
     }
 }
 
