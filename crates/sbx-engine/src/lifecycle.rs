@@ -44,7 +44,8 @@ const QUIET: Duration = Duration::from_millis(250);
 const REMOVAL_PAUSES: &[u64] = &[1, 2, 5, 10, 30, 60, 300, 900];
 const WATCH_STACK: usize = 256 << 10;
 const GARBAGE: &str = "init answered garbage";
-const CHANGED: &str = "the host's files changed since this sandbox was made; hint: `sbx rm` it and create it again";
+const CHANGED: &str =
+    "the host's files changed since this sandbox was made; hint: `sbx rm` it and create it again";
 
 impl Shared {
     /// Starts the init of a sandbox that has none. Returns what the user should know.

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use crate::failure::{Failure, Kind};
 
 /// Commands that exist there and not yet here.
-const COMMANDS: [&str; 14] = [
-    "cp", "env", "kit", "logout", "mcp", "ports", "prune", "save", "secret", "settings", "setup", "ssh",
-    "skills", "template", "tui",
+const COMMANDS: [&str; 15] = [
+    "cp", "env", "kit", "logout", "mcp", "ports", "prune", "save", "secret", "settings", "setup",
+    "ssh", "skills", "template", "tui",
 ];
 
 pub(crate) fn is_later_command(name: &str) -> bool {

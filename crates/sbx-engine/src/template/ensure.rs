@@ -299,7 +299,7 @@ impl Finder<'_> {
             Way::Outside(real) => match self.asker.sources.get(path) {
                 Some(known) if *known != real => {
                     self.warn(format!(
-                        "`{shown}` is not shown inside: it leads elsewhere than when the sandbox was made; hint: recreate it"
+                        "`{shown}` is not shown inside: it leads elsewhere than when the sandbox was made; hint: `sbx rm` it and create it again"
                     ));
                     None
                 }

@@ -201,7 +201,7 @@ fn changed_host(world: &'static World) {
     world.write(&path, record.to_string());
     let ran = sandbox.exec(["echo", "works"]);
     assert!(
-        ran.err.contains(warning) && ran.err.contains("hint: recreate it"),
+        ran.err.contains(warning) && ran.err.contains("hint: `sbx rm` it and create it again"),
         "{}",
         ran.err
     );
