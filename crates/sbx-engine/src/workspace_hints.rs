@@ -1,11 +1,12 @@
 //! What a user should know about a workspace although it is allowed.
 
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use sbx_proto::plan::Mode;
+use sbx_sys::mounts::unescape;
 
 use crate::ids::Facts;
 use crate::record::{WorkspaceKind, WorkspaceRecord};
@@ -99,26 +100,6 @@ fn file_system(mountinfo: &[u8], path: &Path) -> Option<String> {
         }
     }
     best.map(|(_, kind)| kind)
-}
-
-/// Mountinfo writes space, tab, newline and backslash as `\` and three octal digits.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        if *first == b'\\'
-            && let Some((digits, after)) = tail.split_first_chunk::<3>()
-            && let Ok(digits) = std::str::from_utf8(digits)
-            && let Ok(byte) = u8::from_str_radix(digits, 8)
-        {
-            bytes.push(byte);
-            rest = after;
-        } else {
-            bytes.push(*first);
-            rest = tail;
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 /// A socket near the top; a bounded look, not a promise.
