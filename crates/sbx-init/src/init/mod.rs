@@ -90,6 +90,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         } else {
             parts.workspaces
         },
+        made_at: boot.made_at,
         surroundings: Surroundings {
             mode: parts.mode,
             namespaces: parts.namespaces,
@@ -123,6 +124,8 @@ struct Init<'a> {
     guard: Guard,
     network: Network,
     workspaces: Vec<OwnedFd>,
+    /// When the sandbox was made.
+    made_at: i64,
     surroundings: Surroundings,
     peers: BTreeMap<u64, Peer>,
     /// Becomes the next command.
@@ -535,7 +538,7 @@ impl Init<'_> {
         if process::has_children() {
             return false;
         }
-        handover::hand_over(&self.workspaces);
+        handover::hand_over(&self.workspaces, self.made_at);
         true
     }
 }
