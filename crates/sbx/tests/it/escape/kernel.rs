@@ -15,6 +15,8 @@ pub(crate) const TESTS: &[ModeTest] = &[
         nested,
     ),
     ("host_directories_cannot_be_watched", watching),
+    ("devices_cannot_be_watched", devices),
+    ("the_priority_of_init_stays", priority),
     ("keys_of_the_caller_cannot_be_listed", keys),
 ];
 
@@ -262,6 +264,142 @@ print('seen', b'beside-' in names or b'athome-' in names)
     for file in files {
         fs::remove_file(file).unwrap();
     }
+}
+
+/// The nodes are the host's: a watch would tell of every use of them, on the host too.
+fn devices(world: &'static World) {
+    let sandbox = world.sandbox("watched");
+    let program = "
+IN_ACCESS, IN_ONLYDIR, IN_DONT_FOLLOW, IN_ALL = 1, 0x1000000, 0x2000000, 0xfff
+inotify = libc.inotify_init1(os.O_NONBLOCK)
+def watch(path, mask=IN_ALL):
+    watch = libc.inotify_add_watch(inotify, path.encode(), mask)
+    if watch < 0:
+        raise OSError(ctypes.get_errno(), path)
+for name in ('full', 'null', 'random', 'tty', 'urandom', 'zero'):
+    attempt(name, lambda: watch('/dev/' + name))
+attempt('access', lambda: watch('/dev/tty', IN_ACCESS))
+attempt('itself', lambda: watch('/dev/tty', IN_ACCESS | IN_DONT_FOLLOW))
+null = os.open('/dev/null', os.O_RDWR)
+place = os.open('/dev/tty', os.O_PATH)
+attempt('by_descriptor', lambda: watch('/proc/self/fd/%d' % null))
+attempt('by_place', lambda: watch('/dev/fd/%d' % place))
+attempt('by_root', lambda: watch('/proc/self/root/dev/null'))
+os.path.islink('to-null') or os.symlink('/dev/null', 'to-null')
+attempt('by_link', lambda: watch('to-null'))
+attempt('fanotify', lambda: call('fanotify_init', 0x200, 0))
+here = os.getcwd()
+os.chdir('/dev')
+attempt('relative', lambda: watch('zero'))
+os.chdir(here)
+def inner():
+    nested()
+    open(own, 'w').close()
+    mount('/dev/null', own, None, MS_BIND)
+    attempt('bound', lambda: watch(own))
+own = '/tmp/escape-null-%d' % os.getuid()
+in_child(inner)
+";
+    let control = "
+open('file', 'w').close()
+for name, path, mask in (('directory', '.', IN_ALL), ('only', '.', IN_ALL | IN_ONLYDIR), ('file', 'file', IN_ALL),
+                         ('link', 'to-null', IN_ALL | IN_DONT_FOLLOW), ('dev', '/dev', IN_ALL)):
+    attempt('control_' + name, lambda: watch(path, mask))
+attempt('missing', lambda: watch('gone'))
+attempt('bad_descriptor', lambda: libc.inotify_add_watch(999, b'.', IN_ALL) >= 0 or (_ for _ in ()).throw(OSError(ctypes.get_errno(), '')))
+attempt('no_inotify', lambda: libc.inotify_add_watch(null, b'.', IN_ALL) >= 0 or (_ for _ in ()).throw(OSError(ctypes.get_errno(), '')))
+while True:
+    try:
+        os.read(inotify, 1 << 16)
+    except BlockingIOError:
+        break
+open('file', 'a').write('x')
+print('event', len(os.read(inotify, 1 << 16)) > 0)
+";
+    let both = format!("{program}{control}");
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, &both, &[]);
+        let worked: Vec<_> = said
+            .results
+            .iter()
+            .filter(|(name, result)| *result == "ok" && !name.starts_with("control_"))
+            .collect();
+        assert!(worked.is_empty(), "as {user}: {worked:?}");
+        for name in [
+            "null",
+            "tty",
+            "access",
+            "by_descriptor",
+            "by_place",
+            "by_link",
+        ] {
+            said.refused(&[(name, &["EPERM"])]);
+        }
+        said.refused(&[
+            ("bound", &["EPERM"]),
+            ("relative", &["EPERM"]),
+            ("fanotify", &["EPERM"]),
+            ("missing", &["ENOENT"]),
+            ("bad_descriptor", &["EBADF"]),
+            ("no_inotify", &["EINVAL"]),
+        ]);
+        for name in ["directory", "only", "file", "link", "dev"] {
+            assert_eq!(
+                said.result(&format!("control_{name}")),
+                "ok",
+                "{}",
+                said.all
+            );
+        }
+        assert_eq!(said.result("event"), "True", "as {user}: {}", said.all);
+    }
+}
+
+/// Root inside has init's uid, which is all that the kernel asks for.
+fn priority(world: &'static World) {
+    let sandbox = world.sandbox("priority");
+    let program = "
+SCHED_IDLE, IDLE_CLASS = 5, 3 << 13
+attributes = struct.pack('IIQiIQQQ', 48, SCHED_IDLE, 0, 0, 0, 0, 0, 0)
+for name, pid in (('init_', 1), ('control_', os.getpid())):
+    attempt(name + 'affinity', lambda: os.sched_setaffinity(pid, os.sched_getaffinity(0)))
+    attempt(name + 'nice', lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+    attempt(name + 'io', lambda: call(251, 1, pid, IDLE_CLASS))
+    attempt(name + 'attributes', lambda: call(314, pid, attributes, 0))
+    attempt(name + 'scheduler', lambda: os.sched_setscheduler(pid, SCHED_IDLE, os.sched_param(0)))
+    attempt(name + 'parameters', lambda: os.sched_setparam(pid, os.sched_param(0)))
+for who in (0, 1000):
+    attempt('user_nice_%d' % who, lambda: os.setpriority(os.PRIO_USER, who, 19))
+    attempt('user_io_%d' % who, lambda: call(251, 3, who, IDLE_CLASS))
+";
+    let ways = [
+        "affinity",
+        "nice",
+        "io",
+        "attributes",
+        "scheduler",
+        "parameters",
+    ];
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, program, &[]);
+        for way in ways {
+            said.refused(&[(&format!("init_{way}"), &["EPERM"])]);
+            let control = said.result(&format!("control_{way}"));
+            assert_eq!(control, "ok", "{way} as {user}: {}", said.all);
+        }
+        for name in ["user_nice_0", "user_io_0", "user_nice_1000", "user_io_1000"] {
+            said.refused(&[(name, &["EPERM"])]);
+        }
+    }
+    // Nice value and policy, the 19th and 41st field.
+    let stat = fs::read_to_string(format!("/proc/{}/stat", world.init_pid(&sandbox.name))).unwrap();
+    let fields: Vec<_> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    assert_eq!((fields[16], fields[38]), ("0", "0"), "{stat}");
 }
 
 /// No call about keys works inside; a proc file lists them too, also one that somebody inside has mounted.
