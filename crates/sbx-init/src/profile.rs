@@ -291,7 +291,7 @@ pub(crate) const RULES: &[Rule] = &[
         &[
             When::Equals {
                 arg: 0,
-                value: libc::PRIO_PROCESS as u32,
+                value: PRIO_PROCESS,
             },
             When::Equals { arg: 1, value: 1 },
         ],
@@ -301,7 +301,7 @@ pub(crate) const RULES: &[Rule] = &[
         nr::SYS_setpriority,
         &[When::Equals {
             arg: 0,
-            value: libc::PRIO_USER as u32,
+            value: PRIO_USER,
         }],
         OF_A_USER_REASON,
     ),
@@ -481,5 +481,8 @@ const MOVE_MOUNT_BENEATH: u32 = 0x200;
 const OPEN_TREE_NAMESPACE: u32 = 2;
 const FSMOUNT_NAMESPACE: u32 = 2;
 const UNSHARE_EMPTY_MNTNS: u32 = 0x0010_0000;
+// Their type depends on the C library.
+const PRIO_PROCESS: u32 = 0;
+const PRIO_USER: u32 = 2;
 const IOPRIO_WHO_PROCESS: u32 = 1;
 const IOPRIO_WHO_USER: u32 = 3;
