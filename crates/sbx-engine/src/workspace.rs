@@ -284,7 +284,8 @@ fn check_way(
         && let Some(other) = others.iter().find(|other| other.path == lure.root)
     {
         return Err(WorkspaceError::Planted {
-            path: given.into(),
+            // As one would write it: `.` at the end is ours.
+            path: Path::new(given).components().collect(),
             link: lure.link,
             sandbox: other.sandbox.clone(),
             to: led.real,
