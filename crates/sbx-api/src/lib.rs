@@ -87,6 +87,9 @@ pub struct CreateRequest {
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceRequest {
     pub path: String,
+    /// The path as the user gave it, made absolute: where a link in it leads is judged. Absent when that is `path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<String>,
     #[serde(default)]
     pub readonly: bool,
 }

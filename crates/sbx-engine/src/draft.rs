@@ -28,7 +28,8 @@ impl Shared {
             .as_deref()
             .map(SandboxName::parse)
             .transpose()?;
-        let workspaces = workspace::resolve(&request.workspaces, self.config.state.root())?;
+        let state = self.config.state.root();
+        let workspaces = workspace::resolve(&request.workspaces, state, &self.writable())?;
         let name = match (name, workspaces.first()) {
             (Some(name), _) => name,
             (None, Some(primary)) => SandboxName::derive(&request.agent, primary.path.as_path())?,

@@ -26,6 +26,7 @@ use crate::statedir::{EXEC_SOCKET, StateDir};
 use crate::template::{self, Asker, HostLayout};
 use crate::territory::Territory;
 use crate::view;
+use crate::workspace::Writable;
 
 #[derive(Debug)]
 pub struct Config {
@@ -360,10 +361,26 @@ impl Shared {
 
     /// What programs inside can write, in any sandbox, running or not.
     fn territory(&self) -> Territory {
+        Territory::new(self.writable().into_iter().map(|writable| writable.path))
+    }
+
+    pub(crate) fn writable(&self) -> Vec<Writable> {
         let entries: Vec<_> = lock(&self.registry).entries.values().cloned().collect();
-        let workspaces = entries.iter().flat_map(|entry| entry.record().workspaces);
-        let writable = workspaces.filter(|workspace| !workspace.readonly);
-        Territory::new(writable.map(|workspace| workspace.path.to_path_buf()))
+        let records = entries.iter().map(|entry| entry.record());
+        let workspaces = records.flat_map(
+            |Record {
+                 name, workspaces, ..
+             }| {
+                let writable = workspaces
+                    .into_iter()
+                    .filter(|workspace| !workspace.readonly);
+                writable.map(move |workspace| Writable {
+                    sandbox: name.clone(),
+                    path: workspace.path.to_path_buf(),
+                })
+            },
+        );
+        workspaces.collect()
     }
 
     fn fingerprints(&self) -> BTreeSet<String> {

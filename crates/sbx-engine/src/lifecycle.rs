@@ -51,16 +51,17 @@ impl Shared {
     /// Starts the init of a sandbox that has none. Returns what the user should know.
     pub(crate) fn boot(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Vec<String>, EngineError> {
         let record = entry.record();
-        let workspaces = workspace::resolve_again(&record.workspaces, self.config.state.root())?;
+        let found = workspace::resolve_again(&record.workspaces, self.config.state.root())?;
         let layout = self.layout(entry)?;
         let mut warnings = layout.warnings.clone();
+        warnings.extend(found.warnings);
         let made_with = record.template.fingerprint.as_ref();
         if made_with.is_some_and(|made_with| *made_with != layout.fingerprint) {
             warnings.push(CHANGED.into());
         }
         let record = {
             let record = &mut entry.state().record;
-            record.workspaces = workspaces;
+            record.workspaces = found.workspaces;
             record.mounts = mounts(record, &layout);
             let sources = layout.sources.iter();
             record.sources = sources

@@ -108,6 +108,7 @@ pub fn boot_plan(
                 .map(|primary| primary.path.clone())
                 .unwrap_or_else(|| "/".into()),
             workspaces: writable.map(|w| w.path.clone()).collect(),
+            made_at: i64::try_from(record.created_at.as_nanosecond()).unwrap_or(0),
             limits,
         })),
     }
@@ -418,7 +419,8 @@ impl Builder {
 }
 
 /// The directories between a writable workspace and a read-only one below it, each a mount of its own. A mount
-/// point cannot be renamed; without them `mv` of a directory in between would take the read-only files out from
+/// point cannot be renamed by anybody whose mount namespace has the mount, and the system-call profile sees to it that
+/// commands have no other; without them `mv` of a directory in between would take the read-only files out from
 /// under their mount, to a place where the next start shows them writable.
 fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
     let mut pins: Vec<WorkspaceRecord> = Vec::new();
@@ -450,6 +452,7 @@ fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use sbx_proto::plan::OpenFiles;
 
     use super::*;
@@ -493,6 +496,7 @@ mod tests {
 
     fn boot(mode: Mode) -> Boot {
         let mut record = example("ab", mode);
+        record.created_at = Timestamp::from_nanosecond(1_000_000_007).unwrap();
         record.caller.env.insert("LC_ALL".into(), "C".into());
         record.caller.env.insert("AWS_SECRET".into(), "x".into());
         record.workspaces.push(WorkspaceRecord {
@@ -501,6 +505,7 @@ mod tests {
             kind: WorkspaceKind::Directory,
             uid: 0,
             gid: 0,
+            identity: None,
         });
         let place = Place {
             layers: "/s/vm/ab/layers".into(),
@@ -645,6 +650,7 @@ mod tests {
         assert_eq!(boot.hostname, "ab");
         assert_eq!(boot.workdir, "/w/project".into());
         assert_eq!(boot.workspaces, vec!["/w/project".into()]);
+        assert_eq!(boot.made_at, 1_000_000_007);
         assert_eq!(boot.limits.user, [("max_user_namespaces".to_owned(), 9)]);
     }
 

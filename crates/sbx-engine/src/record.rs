@@ -65,6 +65,27 @@ pub struct WorkspaceRecord {
     /// The owner on the host, whose files are the agent's inside.
     pub uid: u32,
     pub gid: u32,
+    /// As of the last start. Records of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+}
+
+/// Which directory or file it is, whatever its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    pub device: u64,
+    pub inode: u64,
+    /// Devices are numbered anew at every boot.
+    pub boot_id: String,
+}
+
+impl Identity {
+    /// As far as can be told.
+    pub fn is(&self, other: &Self) -> bool {
+        let comparable = self.boot_id == other.boot_id;
+        self.inode == other.inode && (self.device == other.device || !comparable)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,6 +236,7 @@ pub(crate) mod tests {
                 kind: WorkspaceKind::Directory,
                 uid: 501,
                 gid: 502,
+                identity: None,
             }],
             env: BTreeMap::from([("TOKEN".into(), "secret".into())]),
             caller: Caller {
@@ -272,6 +294,33 @@ pub(crate) mod tests {
         );
         record.write(&dir, Durability::Soon).unwrap();
         assert_eq!(Record::read(&dir).unwrap(), record);
+    }
+
+    #[test]
+    fn devices_tell_apart_within_one_boot_only() {
+        let identity = |device, inode, boot_id: &str| Identity {
+            device,
+            inode,
+            boot_id: boot_id.into(),
+        };
+        let known = identity(1, 2, "b");
+        for (other, same) in [
+            (identity(1, 2, "b"), true),
+            (identity(3, 2, "b"), false),
+            (identity(1, 3, "b"), false),
+            (identity(3, 2, "c"), true),
+            (identity(1, 3, "c"), false),
+        ] {
+            assert_eq!(known.is(&other), same, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_knows_no_identities() {
+        let record = example("ab", Mode::Root);
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(!text.contains("identity"), "{text}");
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
     }
 
     #[test]

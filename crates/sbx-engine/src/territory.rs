@@ -1,9 +1,10 @@
 //! What programs in sandboxes can write: the writable workspaces of all of them. Whatever a path meets there may
 //! be exchanged from inside at any time, so that nothing which decides what a sandbox sees may lead through it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Metadata};
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -14,7 +15,7 @@ const MOST_LINKS: u32 = 40;
 pub struct Territory {
     roots: Vec<PathBuf>,
     /// Device and inode of each: another mount of it is the same directory.
-    identities: BTreeSet<(u64, u64)>,
+    identities: BTreeMap<(u64, u64), PathBuf>,
 }
 
 /// Where a path leads.
@@ -26,12 +27,27 @@ pub enum Way {
     Inside(PathBuf),
 }
 
+/// Where a path leads in the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lead {
+    pub real: PathBuf,
+    pub lure: Option<Lure>,
+}
+
+/// A link in a workspace that leads out of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lure {
+    /// The workspace.
+    pub root: PathBuf,
+    pub link: PathBuf,
+}
+
 impl Territory {
     /// No sandbox at all.
     pub const fn nowhere() -> Self {
         Self {
             roots: Vec::new(),
-            identities: BTreeSet::new(),
+            identities: BTreeMap::new(),
         }
     }
 
@@ -40,8 +56,10 @@ impl Territory {
         let roots: Vec<PathBuf> = workspaces.into_iter().collect();
         let identities = roots
             .iter()
-            .filter_map(|root| fs::metadata(root).ok())
-            .map(|meta| (meta.dev(), meta.ino()))
+            .filter_map(|root| {
+                let meta = fs::metadata(root).ok()?;
+                Some(((meta.dev(), meta.ino()), root.clone()))
+            })
             .collect();
         Self { roots, identities }
     }
@@ -49,43 +67,59 @@ impl Territory {
     /// Follows an absolute path one name at a time, links included, and stops at the first workspace. `None` when
     /// it leads nowhere.
     pub fn follow(&self, path: &Path) -> Option<Way> {
-        let mut rest: VecDeque<OsString> = parts(path);
-        let mut place = PathBuf::from("/");
-        let mut links = 0;
-        while let Some(part) = rest.pop_front() {
-            if part == ".." {
-                place.pop();
-                continue;
+        let led = walk(path, |next, meta, rest| {
+            let known = self.roots.iter().any(|root| next.starts_with(root));
+            if known || meta.is_some_and(|meta| self.root_by_identity(meta).is_some()) {
+                let way = rest.iter().fold(next.to_owned(), |at, part| at.join(part));
+                return ControlFlow::Break(way);
             }
-            let next = place.join(part);
-            if self.roots.iter().any(|root| next.starts_with(root)) {
-                return Some(Way::Inside(
-                    rest.iter().fold(next, |at, part| at.join(part)),
-                ));
+            ControlFlow::Continue(())
+        })?;
+        Some(match led {
+            ControlFlow::Break(way) => Way::Inside(way),
+            ControlFlow::Continue(place) => Way::Outside(place),
+        })
+    }
+
+    /// Follows an absolute path to its end, through workspaces as well, and says whether it was a link in one of them
+    /// that led out of it. `None` when it leads nowhere.
+    pub fn lead(&self, path: &Path) -> Option<Lead> {
+        // Where a workspace was entered: its own path, or that of another mount of it.
+        let mut entered: Vec<(PathBuf, &Path)> = Vec::new();
+        let mut links: Vec<(PathBuf, Lure)> = Vec::new();
+        let led: ControlFlow<(), PathBuf> = walk(path, |next, meta, _| {
+            let by_path = self.roots.iter().find(|root| *root == next);
+            let by_identity = || meta.and_then(|meta| self.root_by_identity(meta));
+            if let Some(root) = by_path.map(PathBuf::as_path).or_else(by_identity) {
+                entered.push((next.to_owned(), root));
             }
-            let meta = fs::symlink_metadata(&next).ok()?;
-            if self.identities.contains(&(meta.dev(), meta.ino())) {
-                return Some(Way::Inside(
-                    rest.iter().fold(next, |at, part| at.join(part)),
-                ));
+            if meta.is_some_and(Metadata::is_symlink) {
+                let inside = entered.iter().filter(|(place, _)| next.starts_with(place));
+                links.extend(inside.map(|(place, root)| {
+                    let lure = Lure {
+                        root: root.to_path_buf(),
+                        link: next.to_owned(),
+                    };
+                    (place.clone(), lure)
+                }));
             }
-            if !meta.file_type().is_symlink() {
-                place = next;
-                continue;
-            }
-            links += 1;
-            if links > MOST_LINKS {
-                return None;
-            }
-            let to = fs::read_link(&next).ok()?;
-            if to.is_absolute() {
-                place = PathBuf::from("/");
-            }
-            for part in parts(&to).into_iter().rev() {
-                rest.push_front(part);
-            }
-        }
-        Some(Way::Outside(place))
+            ControlFlow::Continue(())
+        })?;
+        let ControlFlow::Continue(real) = led else {
+            return None;
+        };
+        let out = links
+            .into_iter()
+            .find(|(place, _)| !real.starts_with(place));
+        Some(Lead {
+            lure: out.map(|(_, lure)| lure),
+            real,
+        })
+    }
+
+    fn root_by_identity(&self, meta: &Metadata) -> Option<&Path> {
+        let root = self.identities.get(&(meta.dev(), meta.ino()));
+        root.map(PathBuf::as_path)
     }
 
     /// One step of it: whether a name in a directory that is outside leads to something outside, and is no link.
@@ -93,8 +127,7 @@ impl Territory {
         let known = self.roots.iter().any(|root| next.starts_with(root));
         !known
             && fs::symlink_metadata(next).is_ok_and(|meta| {
-                !meta.file_type().is_symlink()
-                    && !self.identities.contains(&(meta.dev(), meta.ino()))
+                !meta.file_type().is_symlink() && self.root_by_identity(&meta).is_none()
             })
     }
 
@@ -105,6 +138,44 @@ impl Territory {
             Way::Inside(_) => None,
         }
     }
+}
+
+/// Goes along an absolute path one name at a time, links included, and shows each name: its path, what is there, and
+/// what is still to come. `None` when it leads nowhere.
+fn walk<B>(
+    path: &Path,
+    mut visit: impl FnMut(&Path, Option<&Metadata>, &VecDeque<OsString>) -> ControlFlow<B>,
+) -> Option<ControlFlow<B, PathBuf>> {
+    let mut rest: VecDeque<OsString> = parts(path);
+    let mut place = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(part) = rest.pop_front() {
+        if part == ".." {
+            place.pop();
+            continue;
+        }
+        let next = place.join(part);
+        let meta = fs::symlink_metadata(&next).ok();
+        if let ControlFlow::Break(found) = visit(&next, meta.as_ref(), &rest) {
+            return Some(ControlFlow::Break(found));
+        }
+        if !meta?.file_type().is_symlink() {
+            place = next;
+            continue;
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return None;
+        }
+        let to = fs::read_link(&next).ok()?;
+        if to.is_absolute() {
+            place = PathBuf::from("/");
+        }
+        for part in parts(&to).into_iter().rev() {
+            rest.push_front(part);
+        }
+    }
+    Some(ControlFlow::Continue(place))
 }
 
 fn parts(path: &Path) -> VecDeque<OsString> {

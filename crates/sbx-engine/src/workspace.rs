@@ -14,7 +14,11 @@ use sbx_api::WorkspaceRequest;
 use sbx_proto::shell::quoted;
 use thiserror::Error;
 
-use crate::record::{WorkspaceKind, WorkspaceRecord};
+use crate::lifecycle::boot_id;
+use crate::name::SandboxName;
+use crate::record::{Identity, WorkspaceKind, WorkspaceRecord};
+use crate::template::is_private;
+use crate::territory::Territory;
 
 /// Directories of the sandbox's own that a workspace would hide. Directories below them are fine.
 const OWN: &[&str] = &[
@@ -50,10 +54,28 @@ pub enum WorkspaceError {
     Relative(PathBuf),
     #[error("workspace `{}` does not exist", .0.display())]
     Missing(PathBuf),
-    #[error("workspace `{}` leads to another place than when the sandbox was made", .0.display())]
+    #[error("workspace `{}` leads to another place than it did", .0.display())]
     Moved(PathBuf),
     #[error("workspace `{}` has another owner than when the sandbox was made", .0.display())]
     OtherOwner(PathBuf),
+    #[error(
+        "read-only workspace `{}` is another directory than when the sandbox last started",
+        .0.display()
+    )]
+    Replaced(PathBuf),
+    #[error(
+        "workspace `{}` leads through the link `{}`, which sandbox `{sandbox}` can make and change, to `{}`",
+        .path.display(), .link.display(), .to.display()
+    )]
+    Planted {
+        path: PathBuf,
+        link: PathBuf,
+        /// Whoever has the link in a writable workspace.
+        sandbox: SandboxName,
+        to: PathBuf,
+    },
+    #[error("workspace `{}` holds secrets or settings", .0.display())]
+    Private(PathBuf),
     #[error("cannot look at workspace `{}`", .path.display())]
     Io {
         path: PathBuf,
@@ -99,6 +121,14 @@ impl WorkspaceError {
             | Self::Twice(_)
             | Self::Moved(_)
             | Self::OtherOwner(_) => None,
+            Self::Replaced(_) => Some(
+                "a program inside may have put it there: look for the one that was shared; if you replaced it yourself, \
+                 `sbx rm` the sandbox and create it again"
+                    .into(),
+            ),
+            Self::Planted { to, .. } | Self::Private(to) => {
+                Some(format!("if you mean it, give the real path: {}", word(to)))
+            }
             Self::Relative(_) => Some("give the absolute path".into()),
             Self::Missing(path) => Some(format!("mkdir -p {}", word(path))),
             Self::PrimaryReadOnly => {
@@ -124,19 +154,30 @@ fn word(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-/// Checks the request against the file system; `state` is the root of the state directory.
+/// A writable workspace of some sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writable {
+    pub sandbox: SandboxName,
+    pub path: PathBuf,
+}
+
+/// Checks the request against the file system; `state` is the root of the state directory, `others` is what programs in
+/// sandboxes can write.
 pub fn resolve(
     requests: &[WorkspaceRequest],
     state: &Path,
+    others: &[Writable],
 ) -> Result<Vec<WorkspaceRecord>, WorkspaceError> {
     let first = requests.first().ok_or(WorkspaceError::None)?;
     if first.readonly {
         return Err(WorkspaceError::PrimaryReadOnly);
     }
     let guard = StateGuard::new(state)?;
+    let territory = Territory::new(others.iter().map(|other| other.path.clone()));
     let mut workspaces: Vec<WorkspaceRecord> = Vec::with_capacity(requests.len());
     for request in requests {
         let workspace = resolve_one(request, &guard)?;
+        check_way(request, workspace.path.as_path(), &territory, others)?;
         if workspaces.is_empty() && workspace.kind == WorkspaceKind::File {
             return Err(WorkspaceError::PrimaryNotDirectory(
                 workspace.path.to_path_buf(),
@@ -150,28 +191,66 @@ pub fn resolve(
     Ok(workspaces)
 }
 
+/// What a start finds where the workspaces were.
+#[derive(Debug)]
+pub struct Found {
+    pub workspaces: Vec<WorkspaceRecord>,
+    pub warnings: Vec<String>,
+}
+
 /// Checks again what was recorded, before a start: a path can be something else by now.
 pub fn resolve_again(
     workspaces: &[WorkspaceRecord],
     state: &Path,
-) -> Result<Vec<WorkspaceRecord>, WorkspaceError> {
+) -> Result<Found, WorkspaceError> {
     let guard = StateGuard::new(state)?;
-    workspaces
-        .iter()
-        .map(|workspace| {
-            let path = workspace.path.to_path_buf();
-            let canonical = fs::canonicalize(&path).map_err(|e| look_error(&path, e))?;
-            if canonical != path {
-                return Err(WorkspaceError::Moved(path));
+    let mut found = Found {
+        workspaces: Vec::with_capacity(workspaces.len()),
+        warnings: Vec::new(),
+    };
+    for workspace in workspaces {
+        let path = workspace.path.to_path_buf();
+        let canonical = fs::canonicalize(&path).map_err(|e| look_error(&path, e))?;
+        if canonical != path {
+            return Err(WorkspaceError::Moved(path));
+        }
+        let now = inspect(&path, workspace.readonly, &guard)?;
+        // The owner decides how ids look through the mount: what is inside must not choose another one.
+        if (now.uid, now.gid) != (workspace.uid, workspace.gid) {
+            return Err(WorkspaceError::OtherOwner(path));
+        }
+        if is_another(workspace, &now) {
+            // Whoever could put another directory there has the one that was to be read-only under another name. A
+            // file is replaced by every editor; and what lies elsewhere only the user can replace.
+            if now.kind == WorkspaceKind::Directory && lies_in_writable(&now, workspaces) {
+                return Err(WorkspaceError::Replaced(path));
             }
-            let now = inspect(&path, workspace.readonly, &guard)?;
-            // The owner decides how ids look through the mount: what is inside must not choose another one.
-            if (now.uid, now.gid) != (workspace.uid, workspace.gid) {
-                return Err(WorkspaceError::OtherOwner(path));
-            }
-            Ok(now)
+            found.warnings.push(format!(
+                "workspace `{}` was replaced since the last start; what is there now is shared",
+                path.display()
+            ));
+        }
+        found.workspaces.push(now);
+    }
+    Ok(found)
+}
+
+fn is_another(before: &WorkspaceRecord, now: &WorkspaceRecord) -> bool {
+    match (&before.identity, &now.identity) {
+        (Some(before), Some(now)) => !before.is(now),
+        (None, _) | (_, None) => false,
+    }
+}
+
+/// A read-only one that programs inside could reach from above.
+fn lies_in_writable(workspace: &WorkspaceRecord, all: &[WorkspaceRecord]) -> bool {
+    let path = workspace.path.as_path();
+    workspace.readonly
+        && all.iter().any(|outer| {
+            !outer.readonly
+                && path != outer.path.as_path()
+                && path.starts_with(outer.path.as_path())
         })
-        .collect()
 }
 
 /// Mount order: what contains another comes first.
@@ -193,6 +272,38 @@ fn resolve_one(
     let workspace = inspect(&path, request.readonly, guard)?;
     check_open(&workspace)?;
     Ok(workspace)
+}
+
+/// Who asked must have meant this place. A link in a workspace may be the work of a program inside, and so may be the
+/// way by which a shell came to a directory of secrets.
+fn check_way(
+    request: &WorkspaceRequest,
+    real: &Path,
+    territory: &Territory,
+    others: &[Writable],
+) -> Result<(), WorkspaceError> {
+    let given = request.given.as_deref().unwrap_or(&request.path);
+    let led = territory.lead(Path::new(given));
+    let led = led.ok_or_else(|| WorkspaceError::Missing(given.into()))?;
+    if let Some(lure) = led.lure
+        && let Some(other) = others.iter().find(|other| other.path == lure.root)
+    {
+        return Err(WorkspaceError::Planted {
+            // As one would write it: `.` at the end is ours.
+            path: Path::new(given).components().collect(),
+            link: lure.link,
+            sandbox: other.sandbox.clone(),
+            to: led.real,
+        });
+    }
+    if led.real != real {
+        return Err(WorkspaceError::Moved(given.into()));
+    }
+    let literal = real.as_os_str() == given.trim_end_matches('/');
+    if is_private(real) && !literal {
+        return Err(WorkspaceError::Private(real.to_path_buf()));
+    }
+    Ok(())
 }
 
 /// What the caller may not enter or read, nobody inside may either: every command would fail.
@@ -231,6 +342,12 @@ fn inspect(
         kind,
         uid: meta.uid(),
         gid: meta.gid(),
+        // A machine that does not say which boot this is has no identities to compare.
+        identity: boot_id().ok().map(|boot_id| Identity {
+            device: meta.dev(),
+            inode: meta.ino(),
+            boot_id,
+        }),
     })
 }
 
@@ -259,24 +376,24 @@ fn kind_of(path: &Path, meta: &Metadata) -> Result<WorkspaceKind, WorkspaceError
 }
 
 /// Device and inode: the same for every path (bind mounts too) that leads to a directory.
-type Identity = (u64, u64);
+type Node = (u64, u64);
 
 struct StateGuard {
     root: PathBuf,
     /// The state directory and everything above it.
-    above: Vec<Identity>,
+    above: Vec<Node>,
 }
 
 impl StateGuard {
     fn new(state: &Path) -> Result<Self, WorkspaceError> {
         let root = fs::canonicalize(state).map_err(|e| look_error(state, e))?;
-        let above = identities(&root)?;
+        let above = nodes(&root)?;
         Ok(Self { root, above })
     }
 
     fn check(&self, path: &Path) -> Result<(), WorkspaceError> {
         let by_path = path.starts_with(&self.root) || self.root.starts_with(path);
-        let own = identities(path)?;
+        let own = nodes(path)?;
         let contains = own.first().is_some_and(|this| self.above.contains(this));
         let inside = self.above.first().is_some_and(|state| own.contains(state));
         if by_path || contains || inside {
@@ -290,7 +407,7 @@ impl StateGuard {
 }
 
 /// Of the path itself, its parent, and so on up to the root.
-fn identities(path: &Path) -> Result<Vec<Identity>, WorkspaceError> {
+fn nodes(path: &Path) -> Result<Vec<Node>, WorkspaceError> {
     path.ancestors()
         .map(|path| {
             let meta = fs::metadata(path).map_err(|e| look_error(path, e))?;
@@ -333,7 +450,11 @@ mod tests {
                     None => (*path, false),
                 };
                 let path = root.join(path).to_string_lossy().into_owned();
-                WorkspaceRequest { path, readonly }
+                WorkspaceRequest {
+                    path,
+                    given: None,
+                    readonly,
+                }
             })
             .collect();
         let shown = |path: &Path| {
@@ -342,7 +463,7 @@ mod tests {
                 .display()
                 .to_string()
         };
-        match resolve(&requests, &root.join("home/state")) {
+        match resolve(&requests, &root.join("home/state"), &[]) {
             Ok(found) => Ok(found.iter().map(|w| shown(w.path.as_path())).collect()),
             Err(e) => Err(format!("{e:?}")
                 .split(['(', ' '])
@@ -430,12 +551,135 @@ mod tests {
         symlink(root.join("home/state"), root.join("alias")).unwrap();
         let request = WorkspaceRequest {
             path: root.join("home").to_string_lossy().into_owned(),
+            given: None,
             readonly: false,
         };
         assert!(matches!(
-            resolve(&[request], &root.join("alias")),
+            resolve(&[request], &root.join("alias"), &[]),
             Err(WorkspaceError::State { .. })
         ));
+    }
+
+    fn given(path: &Path, as_given: &Path) -> WorkspaceRequest {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        WorkspaceRequest {
+            path: text(path),
+            given: Some(text(as_given)),
+            readonly: false,
+        }
+    }
+
+    #[test]
+    fn a_link_that_a_sandbox_can_make_does_not_choose_a_workspace() {
+        let (_temp, root) = place();
+        let home = root.join("home");
+        fs::create_dir(home.join("other")).unwrap();
+        symlink(home.join("other"), home.join("project/out")).unwrap();
+        symlink("sub", home.join("project/in")).unwrap();
+        symlink(home.join("project/out"), home.join("through")).unwrap();
+        symlink("other", home.join("own")).unwrap();
+        let others = [Writable {
+            sandbox: SandboxName::parse("agent-box").unwrap(),
+            path: home.join("project"),
+        }];
+        let resolved = |to: &str, name: &str| {
+            let request = given(&home.join(to), &home.join(name));
+            resolve(&[request], &home.join("state"), &others).map(drop)
+        };
+        for name in ["project/out", "through", "project/sub/../out"] {
+            match resolved("other", name) {
+                Err(WorkspaceError::Planted {
+                    link, sandbox, to, ..
+                }) => {
+                    assert_eq!(link, home.join("project/out"), "{name}");
+                    assert_eq!((sandbox.as_str(), to), ("agent-box", home.join("other")));
+                }
+                result => panic!("{name}: {result:?}"),
+            }
+        }
+        resolved("project/sub", "project/in").unwrap();
+        resolved("other", "own").unwrap();
+        resolved("other", "other").unwrap();
+        assert!(matches!(
+            resolved("state-of-art", "own"),
+            Err(WorkspaceError::Moved(_))
+        ));
+    }
+
+    #[test]
+    fn secrets_are_shared_by_their_real_path_only() {
+        let (_temp, root) = place();
+        let keys = root.join("home/.ssh");
+        fs::create_dir(&keys).unwrap();
+        symlink(&keys, root.join("keys")).unwrap();
+        let resolved = |as_given: &Path| {
+            resolve(&[given(&keys, as_given)], &root.join("home/state"), &[]).map(drop)
+        };
+        for as_given in [root.join("keys"), keys.join("."), keys.join("../.ssh")] {
+            assert!(
+                matches!(resolved(&as_given), Err(WorkspaceError::Private(path)) if path == keys),
+                "{as_given:?}"
+            );
+        }
+        resolved(&keys).unwrap();
+        resolved(&keys.join("")).unwrap();
+    }
+
+    #[test]
+    fn what_was_replaced_is_told_and_a_read_only_directory_in_a_writable_one_refused() {
+        let (_temp, root) = place();
+        let state = root.join("home/state");
+        let project = root.join("home/project");
+        File::create(&root, "home/project/file");
+        let request = |path: &Path, readonly| WorkspaceRequest {
+            path: path.to_str().unwrap().to_owned(),
+            given: None,
+            readonly,
+        };
+        let requests = [
+            request(&project, false),
+            request(&project.join("sub"), true),
+            request(&project.join("file"), true),
+            request(&root.join("home/state-of-art"), true),
+        ];
+        let recorded = resolve(&requests, &state, &[]).unwrap();
+        let again = |recorded: &[WorkspaceRecord]| resolve_again(recorded, &state);
+        let found = again(&recorded).unwrap();
+        assert_eq!(
+            (found.workspaces, found.warnings.len()),
+            (recorded.clone(), 0)
+        );
+        // The old one stays: its number cannot be given to the new one.
+        let replace = |path: &Path, make: &dyn Fn()| {
+            fs::rename(path, path.with_extension("old")).unwrap();
+            make();
+        };
+        replace(&project.join("file"), &|| {
+            File::create(&root, "home/project/file");
+        });
+        let art = root.join("home/state-of-art");
+        replace(&art, &|| fs::create_dir(&art).unwrap());
+        let found = again(&recorded).unwrap();
+        assert_eq!(found.warnings.len(), 2, "{:?}", found.warnings);
+        // Told once.
+        assert_eq!(again(&found.workspaces).unwrap().warnings.len(), 0);
+        let sub = project.join("sub");
+        replace(&sub, &|| fs::create_dir(&sub).unwrap());
+        assert!(matches!(again(&recorded), Err(WorkspaceError::Replaced(path)) if path == sub));
+        let mut unknown = recorded;
+        for workspace in &mut unknown {
+            workspace.identity = None;
+        }
+        assert_eq!(again(&unknown).unwrap().warnings.len(), 0);
+        // The user's own directory, cloned again.
+        let found = again(&unknown).unwrap();
+        replace(&project, &|| {
+            fs::create_dir(&project).unwrap();
+            for name in ["sub", "file"] {
+                fs::rename(project.with_extension("old").join(name), project.join(name)).unwrap();
+            }
+        });
+        assert_eq!(again(&found.workspaces).unwrap().warnings.len(), 1);
     }
 
     #[test]
@@ -446,6 +690,7 @@ mod tests {
             kind: WorkspaceKind::Directory,
             uid: 0,
             gid: 0,
+            identity: None,
         };
         let all = [workspace("/a/b/c"), workspace("/z"), workspace("/a/b")];
         let order: Vec<_> = in_mount_order(&all)

@@ -1,11 +1,12 @@
 //! What a user should know about a workspace although it is allowed.
 
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use sbx_proto::plan::Mode;
+use sbx_sys::mounts::unescape;
 
 use crate::ids::Facts;
 use crate::record::{WorkspaceKind, WorkspaceRecord};
@@ -59,6 +60,16 @@ pub fn warnings(workspaces: &[WorkspaceRecord], mode: Mode, facts: &Facts) -> Ve
                 workspace.uid
             ));
         }
+        if let Some((first, more)) = mounts_below(&mountinfo, path).split_first() {
+            let others = match more.len() {
+                0 => String::new(),
+                count => format!(" (and {count} more)"),
+            };
+            warnings.push(format!(
+                "`{}`{others} is mounted inside the workspace `{shown}`, and shared with it",
+                first.display()
+            ));
+        }
         if workspace.kind == WorkspaceKind::Directory
             && let Some(socket) = find_socket(path)
         {
@@ -101,24 +112,14 @@ fn file_system(mountinfo: &[u8], path: &Path) -> Option<String> {
     best.map(|(_, kind)| kind)
 }
 
-/// Mountinfo writes space, tab, newline and backslash as `\` and three octal digits.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        if *first == b'\\'
-            && let Some((digits, after)) = tail.split_first_chunk::<3>()
-            && let Ok(digits) = std::str::from_utf8(digits)
-            && let Ok(byte) = u8::from_str_radix(digits, 8)
-        {
-            bytes.push(byte);
-            rest = after;
-        } else {
-            bytes.push(*first);
-            rest = tail;
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+/// The mount points in a directory, from the text of a mountinfo file.
+fn mounts_below(mountinfo: &[u8], path: &Path) -> Vec<PathBuf> {
+    let lines = mountinfo.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let points = points.map(unescape);
+    points
+        .filter(|point| point != path && point.starts_with(path))
+        .collect()
 }
 
 /// A socket near the top; a bounded look, not a promise.
@@ -161,6 +162,16 @@ mod tests {
         assert_eq!(kind("/mnt/a b/p"), "nfs4");
         assert_eq!(kind("/mnt/a b/in/p"), "tmpfs");
         assert_eq!(kind("/mnt/a bc"), "ext4");
+    }
+
+    #[test]
+    fn mounts_in_a_workspace_are_seen() {
+        let text = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+            30 22 0:40 / /w rw - tmpfs t rw\n31 30 0:41 / /w/a\\040b rw - tmpfs t rw\n\
+            32 22 0:42 / /work rw - tmpfs t rw\n";
+        let below = |path| mounts_below(text, Path::new(path));
+        assert_eq!(below("/w"), [PathBuf::from("/w/a b")]);
+        assert_eq!(below("/work"), [] as [PathBuf; 0]);
     }
 
     #[test]

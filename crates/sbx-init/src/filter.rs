@@ -2,7 +2,7 @@
 
 use sbx_sys::seccomp::Instruction;
 
-use crate::profile::{Action, LAST_KNOWN, RULES, Rule, When};
+use crate::profile::{Action, LAST_KNOWN, PINNED, RULES, Rule, When};
 
 // Offsets in `struct seccomp_data`.
 const OFFSET_CALL: u32 = 0;
@@ -22,12 +22,25 @@ const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xc000_00b7;
 
-/// The filter that every command runs under.
-pub(crate) fn program() -> Vec<Instruction> {
-    compile(RULES)
+/// What mount points in the writable workspaces do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MountPoints {
+    /// There are none.
+    Absent,
+    /// What is mounted there has to stay where it is.
+    Hold,
 }
 
-fn compile(rules: &[Rule]) -> Vec<Instruction> {
+/// The filter that every command runs under.
+pub(crate) fn program(mount_points: MountPoints) -> Vec<Instruction> {
+    let more = match mount_points {
+        MountPoints::Absent => &[][..],
+        MountPoints::Hold => PINNED,
+    };
+    compile(RULES.iter().chain(more))
+}
+
+fn compile<'a>(rules: impl Iterator<Item = &'a Rule>) -> Vec<Instruction> {
     let not_here = fail(libc::ENOSYS);
     let mut program = vec![
         // Another architecture's numbers mean other calls. There are none inside.
@@ -165,7 +178,8 @@ mod tests {
     fn verdict(call: libc::c_long, args: &[u64]) -> u32 {
         let mut all = [0; 6];
         all[..args.len()].copy_from_slice(args);
-        run(&program(), ARCH, u32::try_from(call).unwrap(), all)
+        let call = u32::try_from(call).unwrap();
+        run(&program(MountPoints::Hold), ARCH, call, all)
     }
 
     const ASK: u32 = libc::SECCOMP_RET_USER_NOTIF;
@@ -227,7 +241,7 @@ mod tests {
 
     #[test]
     fn other_architectures_and_unknown_calls_do_not_exist() {
-        let filter = program();
+        let filter = program(MountPoints::Absent);
         let missing = fail(libc::ENOSYS);
         assert_eq!(run(&filter, 0x4000_0003, 1, [0; 6]), missing);
         assert_eq!(run(&filter, ARCH, LAST_KNOWN + 1, [0; 6]), missing);
@@ -236,8 +250,70 @@ mod tests {
     }
 
     #[test]
+    fn mounts_are_taken_from_nobody_whom_they_hold_back() {
+        let call = u32::try_from(libc::SYS_pivot_root).unwrap();
+        let free = run(&program(MountPoints::Absent), ARCH, call, [0; 6]);
+        assert_eq!(free, ALLOW, "nested sandboxes need it");
+        let refused = fail(libc::EPERM);
+        assert_eq!(verdict(libc::SYS_pivot_root, &[]), refused);
+        assert_eq!(verdict(libc::SYS_clone3, &[]), fail(libc::ENOSYS));
+        assert_eq!(verdict(libc::SYS_move_mount, &[3, 0, 4, 0, 0x244]), refused);
+        assert_eq!(verdict(libc::SYS_move_mount, &[3, 0, 4, 0, 0x44]), ALLOW);
+        let (tree, namespace) = (0x80001, 0x80003);
+        assert_eq!(verdict(libc::SYS_open_tree, &[3, 0, tree]), ALLOW);
+        assert_eq!(verdict(libc::SYS_open_tree, &[3, 0, namespace]), refused);
+        assert_eq!(verdict(467, &[3, 0, namespace]), refused);
+        assert_eq!(verdict(libc::SYS_fsmount, &[3, 1]), ALLOW);
+        assert_eq!(verdict(libc::SYS_fsmount, &[3, 3]), refused);
+        let own = (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64;
+        assert_eq!(verdict(libc::SYS_unshare, &[own]), ALLOW);
+        assert_eq!(
+            verdict(libc::SYS_unshare, &[own | 0x10_0000]),
+            fail(libc::EINVAL)
+        );
+    }
+
+    #[test]
+    fn the_priority_of_init_is_nobodys_to_change() {
+        let refused = fail(libc::EPERM);
+        for call in [
+            libc::SYS_prlimit64,
+            libc::SYS_sched_setattr,
+            libc::SYS_sched_setscheduler,
+            libc::SYS_sched_setparam,
+            libc::SYS_sched_setaffinity,
+        ] {
+            assert_eq!(verdict(call, &[1]), refused, "{call}");
+            assert_eq!(verdict(call, &[0]), ALLOW, "{call}");
+        }
+        // Process, group and user are 0, 1, 2 for the one and 1, 2, 3 for the other.
+        for (call, process) in [(libc::SYS_setpriority, 0), (libc::SYS_ioprio_set, 1)] {
+            for (args, expected) in [
+                ([process, 1], refused),
+                ([process, 0], ALLOW),
+                ([process + 1, 1], ALLOW),
+                ([process + 2, 0], refused),
+            ] {
+                assert_eq!(verdict(call, &args), expected, "{call} {args:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn watches_on_what_may_be_a_device_are_asked_about() {
+        let access = u64::from(libc::IN_ACCESS);
+        assert_eq!(verdict(libc::SYS_inotify_add_watch, &[3, 0, access]), ASK);
+        let directory = access | u64::from(libc::IN_ONLYDIR);
+        assert_eq!(
+            verdict(libc::SYS_inotify_add_watch, &[3, 0, directory]),
+            ALLOW
+        );
+        assert_eq!(verdict(libc::SYS_fanotify_init, &[]), fail(libc::EPERM));
+    }
+
+    #[test]
     fn every_rule_decides_its_own_call() {
-        for rule in RULES {
+        for rule in RULES.iter().chain(PINNED) {
             assert!(!rule.reason.is_empty());
             if rule.when.is_empty() {
                 assert_eq!(

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::fs::inotify::{self, WatchFlags};
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, MountFlags, MountPropagationFlags};
@@ -176,6 +177,7 @@ fn perform(
                 false => Err(Errno::PERM),
             };
         }
+        libc::SYS_inotify_add_watch => caller.watch(a, b, low(c))?,
         libc::SYS_fsopen => Work::OpenFileSystem(caller.string(a, 64)?, low(b)),
         _ => return Err(Errno::NOSYS),
     };
@@ -208,6 +210,11 @@ enum Work {
     SetXattr(Place, Xattr),
     Mount(Box<Mount>),
     OpenFileSystem(CString, u32),
+    Watch {
+        inotify: OwnedFd,
+        place: Place,
+        events: WatchFlags,
+    },
 }
 
 /// A file, as the caller names it.
@@ -306,6 +313,11 @@ impl Work {
             } => make_node(place, mode, device),
             Self::SetXattr(place, xattr) => set_xattr(guard, mounts, place, &xattr),
             Self::Mount(mount) => mount.perform(),
+            Self::Watch {
+                inotify,
+                place,
+                events,
+            } => watch(guard, &inotify, place, events),
             Self::OpenFileSystem(kind, flags) => {
                 allow_kind(&kind)?;
                 let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -427,6 +439,25 @@ fn set_xattr(
         flags,
     )?;
     Ok(DONE)
+}
+
+/// No device: the nodes inside are the host's, whose every use elsewhere would be an event here.
+fn watch(
+    guard: &Guard,
+    inotify: &OwnedFd,
+    place: Place,
+    events: WatchFlags,
+) -> Result<Answer, Errno> {
+    let fd = place.open()?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
+        FileType::CharacterDevice | FileType::BlockDevice => return Err(Errno::PERM),
+        _ => {}
+    }
+    // Its link in proc leads to the object, and has to be followed.
+    rustix::process::fchdir(&guard.proc)?;
+    let events = events.difference(WatchFlags::DONT_FOLLOW);
+    let watch = inotify::add_watch(inotify, caller::self_path(fd.as_fd()), events)?;
+    Ok(Answer::Value(watch.into()))
 }
 
 impl Mount {

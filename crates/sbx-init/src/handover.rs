@@ -12,9 +12,15 @@ use rustix::process::{Gid, Uid};
 
 const AGENT: u32 = 1000;
 
+/// As coarse as the kernel's clock for files is: it may be a tick behind.
+const TICK: i64 = 10_000_000;
+/// Times of some file systems are that coarse. Their nanoseconds are zero.
+const COARSE: i64 = 2_000_000_000;
+
 /// Walks every workspace, from its directory as it was mounted: the names that lead to it can be changed from
-/// inside. What cannot be changed (a file of some other host user) is left alone.
-pub(crate) fn hand_over(workspaces: &[OwnedFd]) {
+/// inside. What cannot be changed (a file of some other host user) is left alone, and so is what nobody has changed
+/// since `made_at` (nanoseconds of the Unix epoch): other programs that use subordinate ids have files of theirs.
+pub(crate) fn hand_over(workspaces: &[OwnedFd], made_at: i64) {
     for workspace in workspaces {
         // Opened anew: what is read here must not be what another walk has read already.
         if let Ok(root) = rustix::fs::openat(workspace, c".", DIRECTORY, FileMode::empty()) {
@@ -28,7 +34,7 @@ pub(crate) fn hand_over(workspaces: &[OwnedFd]) {
                 );
             }
             // A directory that is moved under way ends the walk of that workspace; the next one goes on.
-            let _ = walk(root);
+            let _ = walk(root, made_at);
         }
     }
 }
@@ -46,9 +52,9 @@ struct Level {
 
 /// Depth first with one open descriptor, whatever the depth. Going up is by `..`, checked against the
 /// directory that was left: a hostile rename must not lead the walk out.
-fn walk(root: OwnedFd) -> Result<(), Errno> {
+fn walk(root: OwnedFd, made_at: i64) -> Result<(), Errno> {
     let mut current = root;
-    let mut levels = vec![enter(current.as_fd())?];
+    let mut levels = vec![enter(current.as_fd(), made_at)?];
     while let Some(level) = levels.last_mut() {
         if let Some(name) = level.subdirectories.pop() {
             let Ok(below) = rustix::fs::openat(&current, &name, DIRECTORY, FileMode::empty())
@@ -56,7 +62,7 @@ fn walk(root: OwnedFd) -> Result<(), Errno> {
                 continue;
             };
             current = below;
-            levels.push(enter(current.as_fd())?);
+            levels.push(enter(current.as_fd(), made_at)?);
             continue;
         }
         levels.pop();
@@ -70,8 +76,8 @@ fn walk(root: OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Changes the owner of everything in one directory.
-fn enter(dir: BorrowedFd<'_>) -> Result<Level, Errno> {
+/// Changes the owner of everything in one directory that was changed since.
+fn enter(dir: BorrowedFd<'_>, made_at: i64) -> Result<Level, Errno> {
     let mut subdirectories = Vec::new();
     for entry in Dir::read_from(dir)? {
         let name = CString::from(entry?.file_name());
@@ -81,7 +87,8 @@ fn enter(dir: BorrowedFd<'_>) -> Result<Level, Errno> {
         let Ok(stat) = rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) else {
             continue;
         };
-        if stat.st_uid != AGENT || stat.st_gid != AGENT {
+        let others = stat.st_uid != AGENT || stat.st_gid != AGENT;
+        if others && changed_since(stat.st_ctime, stat.st_ctime_nsec as i64, made_at) {
             let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
             let _ =
                 rustix::fs::chownat(dir, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
@@ -98,4 +105,41 @@ fn enter(dir: BorrowedFd<'_>) -> Result<Level, Errno> {
 
 fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
+}
+
+/// Whether something with this time of its last change can have been changed at or after `moment`.
+fn changed_since(seconds: i64, nanoseconds: i64, moment: i64) -> bool {
+    let slack = if nanoseconds == 0 { COARSE } else { TICK };
+    let changed = seconds
+        .saturating_mul(1_000_000_000)
+        .saturating_add(nanoseconds);
+    changed.saturating_add(slack) >= moment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_older_than_the_sandbox_by_more_than_the_clocks_grain_is_left_alone() {
+        let made_at = 100 * 1_000_000_000 + 500_000_000;
+        for (seconds, nanoseconds, expected) in [
+            (100, 500_000_000, true),
+            (100, 490_000_001, true),
+            (100, 489_000_000, false),
+            (101, 1, true),
+            (99, 999_999_999, false),
+            (100, 0, true),
+            (99, 0, true),
+            (98, 0, false),
+            (i64::MAX, 1, true),
+            (i64::MIN, 1, false),
+        ] {
+            assert_eq!(
+                changed_since(seconds, nanoseconds, made_at),
+                expected,
+                "{seconds}.{nanoseconds}"
+            );
+        }
+    }
 }

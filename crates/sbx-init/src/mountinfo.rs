@@ -1,12 +1,28 @@
 //! Reading `/proc/PID/mountinfo`.
 
+use std::path::{Path, PathBuf};
+
+use sbx_sys::mounts::unescape;
+
 /// The fields that matter here of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
     /// `major:minor` of the superblock.
     pub(crate) device: String,
+    pub(crate) point: PathBuf,
     pub(crate) kind: String,
+}
+
+/// Is anything mounted in one of these directories, other than the directory itself?
+pub(crate) fn any_below<'a>(
+    mounts: &[Entry],
+    directories: impl IntoIterator<Item = &'a Path>,
+) -> bool {
+    directories.into_iter().any(|directory| {
+        let mut points = mounts.iter().map(|mount| mount.point.as_path());
+        points.any(|point| point != directory && point.starts_with(directory))
+    })
 }
 
 /// Lines that do not look like mountinfo are left out. A mount point need not be text.
@@ -28,6 +44,7 @@ fn entry(line: &[u8]) -> Option<Entry> {
     Some(Entry {
         id: text(fields.next()?).parse().ok()?,
         device: text(fields.nth(1)?),
+        point: unescape(fields.nth(1)?),
         kind: text(tail.next()?),
     })
 }
@@ -42,9 +59,21 @@ mod tests {
         let expected = Entry {
             id: 36,
             device: "98:0".into(),
+            point: "/a b\nc".into(),
             kind: "ext3".into(),
         };
         assert_eq!(parse(text.as_bytes()), [expected]);
+    }
+
+    #[test]
+    fn what_is_mounted_in_a_directory_is_below_it() {
+        let mounts = parse(
+            b"1 0 0:5 / / rw - tmpfs none rw\n2 1 0:6 / /w rw - tmpfs none rw\n\
+              3 1 0:6 / /w/a\\040b rw - tmpfs none rw\n4 1 0:6 / /work rw - tmpfs none rw\n",
+        );
+        let below = |directory| any_below(&mounts, [Path::new(directory)]);
+        assert!(below("/w") && below("/"));
+        assert!(!below("/w/a b") && !below("/work") && !below("/w/a"));
     }
 
     #[test]

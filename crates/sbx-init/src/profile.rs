@@ -40,12 +40,23 @@ const EPERM: Action = Action::Fail(libc::EPERM);
 const ENOSYS: Action = Action::Fail(libc::ENOSYS);
 /// As if somebody else had the file open, which programs that ask for a lease expect.
 const EAGAIN: Action = Action::Fail(libc::EAGAIN);
+/// As from a kernel that does not know a flag.
+const EINVAL: Action = Action::Fail(libc::EINVAL);
 
 const fn refuse(call: libc::c_long, action: Action, reason: &'static str) -> Rule {
     Rule {
         call,
         action,
         when: &[],
+        reason,
+    }
+}
+
+const fn refuse_when(call: libc::c_long, when: &'static [When], reason: &'static str) -> Rule {
+    Rule {
+        call,
+        action: EPERM,
+        when,
         reason,
     }
 }
@@ -75,6 +86,17 @@ const NAMESPACED_FAMILIES: &[u32] = &[
     libc::AF_PACKET as u32,
 ];
 
+/// The first argument is a process.
+const ABOUT_INIT: &[When] = &[When::Equals { arg: 0, value: 1 }];
+const TREE_IN_A_NAMESPACE: &[When] = &[When::AnyBit {
+    arg: 2,
+    mask: OPEN_TREE_NAMESPACE,
+}];
+
+const PRIORITY_REASON: &str = "makes init, and with it every command and answer, wait for others";
+const OF_A_USER_REASON: &str = "all processes of a user, which can be init's as well";
+const NAMESPACE_REASON: &str =
+    "a mount namespace without the sandbox's mounts, in which they hold nothing in place";
 const SET_ID_REASON: &str =
     "no file of a workspace may gain setuid or setgid: on the host it would run as its owner";
 const LEASE_REASON: &str =
@@ -254,12 +276,87 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         reason: FAMILY_REASON,
     },
-    // Init has the uid of root inside, which is all that this call asks for.
+    // Init has the uid of root inside, which is all that these calls ask for.
+    refuse_when(
+        nr::SYS_prlimit64,
+        ABOUT_INIT,
+        "takes init's descriptors away",
+    ),
+    refuse_when(nr::SYS_sched_setattr, ABOUT_INIT, PRIORITY_REASON),
+    refuse_when(nr::SYS_sched_setscheduler, ABOUT_INIT, PRIORITY_REASON),
+    refuse_when(nr::SYS_sched_setparam, ABOUT_INIT, PRIORITY_REASON),
+    refuse_when(nr::SYS_sched_setaffinity, ABOUT_INIT, PRIORITY_REASON),
+    refuse_when(
+        nr::SYS_setpriority,
+        &[
+            When::Equals {
+                arg: 0,
+                value: PRIO_PROCESS,
+            },
+            When::Equals { arg: 1, value: 1 },
+        ],
+        PRIORITY_REASON,
+    ),
+    refuse_when(
+        nr::SYS_setpriority,
+        &[When::Equals {
+            arg: 0,
+            value: PRIO_USER,
+        }],
+        OF_A_USER_REASON,
+    ),
+    refuse_when(
+        nr::SYS_ioprio_set,
+        &[
+            When::Equals {
+                arg: 0,
+                value: IOPRIO_WHO_PROCESS,
+            },
+            When::Equals { arg: 1, value: 1 },
+        ],
+        PRIORITY_REASON,
+    ),
+    refuse_when(
+        nr::SYS_ioprio_set,
+        &[When::Equals {
+            arg: 0,
+            value: IOPRIO_WHO_USER,
+        }],
+        OF_A_USER_REASON,
+    ),
+    // Watches. The device nodes inside are the host's, and each use of them anywhere is an event.
+    ask(
+        nr::SYS_inotify_add_watch,
+        &[When::NoBit {
+            arg: 2,
+            mask: libc::IN_ONLYDIR,
+        }],
+        "a watch on /dev/tty tells when somebody on the host presses a key",
+    ),
+    refuse(
+        nr::SYS_fanotify_init,
+        EPERM,
+        "as inotify_add_watch; nothing here needs it, and older kernels keep it to root",
+    ),
+    // Mount namespaces by other calls than unshare and clone: see [`PINNED`].
+    refuse_when(nr::SYS_open_tree, TREE_IN_A_NAMESPACE, NAMESPACE_REASON),
+    refuse_when(SYS_OPEN_TREE_ATTR, TREE_IN_A_NAMESPACE, NAMESPACE_REASON),
+    refuse_when(
+        nr::SYS_fsmount,
+        &[When::AnyBit {
+            arg: 1,
+            mask: FSMOUNT_NAMESPACE,
+        }],
+        NAMESPACE_REASON,
+    ),
     Rule {
-        call: nr::SYS_prlimit64,
-        action: EPERM,
-        when: &[When::Equals { arg: 0, value: 1 }],
-        reason: "takes init's descriptors away",
+        call: nr::SYS_unshare,
+        action: EINVAL,
+        when: &[When::AnyBit {
+            arg: 0,
+            mask: UNSHARE_EMPTY_MNTNS,
+        }],
+        reason: NAMESPACE_REASON,
     },
     // A lease makes everybody else who opens the file wait, on the host too.
     Rule {
@@ -349,7 +446,43 @@ pub(crate) const RULES: &[Rule] = &[
     ),
 ];
 
+/// Added where something is mounted in a writable workspace: a read-only workspace, or a file system of the host. The
+/// kernel keeps a mount point from being renamed or removed only for those who have the mount in their own mount
+/// namespace. In one without it, a descriptor of the workspace is enough to move a read-only directory away, or to
+/// make the host lose a mount.
+pub(crate) const PINNED: &[Rule] = &[
+    refuse(
+        nr::SYS_pivot_root,
+        EPERM,
+        "the old root can be unmounted afterwards, and every mount with it",
+    ),
+    refuse_when(
+        nr::SYS_move_mount,
+        &[When::AnyBit {
+            arg: 4,
+            mask: MOVE_MOUNT_BENEATH,
+        }],
+        "below the root it is pivot_root by another name",
+    ),
+    refuse(
+        nr::SYS_clone3,
+        ENOSYS,
+        "can make an empty mount namespace, with its flags behind a pointer; programs fall back to clone",
+    ),
+];
+
 /// Leases of directories, newer than the C library's list.
 const F_SETDELEG: u32 = 1024 + 16;
 const TIOCLINUX: u32 = 0x541c;
 const SYS_SETXATTRAT: libc::c_long = 463;
+const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
+/// Newer than the C library's list, all of them (Linux 6.5 and 7.0 on).
+const MOVE_MOUNT_BENEATH: u32 = 0x200;
+const OPEN_TREE_NAMESPACE: u32 = 2;
+const FSMOUNT_NAMESPACE: u32 = 2;
+const UNSHARE_EMPTY_MNTNS: u32 = 0x0010_0000;
+// Their type depends on the C library.
+const PRIO_PROCESS: u32 = 0;
+const PRIO_USER: u32 = 2;
+const IOPRIO_WHO_PROCESS: u32 = 1;
+const IOPRIO_WHO_USER: u32 = 3;

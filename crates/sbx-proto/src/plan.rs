@@ -86,6 +86,8 @@ pub struct Boot {
     /// Writable workspaces, by their path inside. No setuid bit may appear below them, and files of other
     /// ids than the agent's are handed over to it.
     pub workspaces: Vec<OsBytes>,
+    /// When the sandbox was made, in nanoseconds of the Unix epoch: what was last changed before is not handed over.
+    pub made_at: i64,
     pub limits: Limits,
 }
 

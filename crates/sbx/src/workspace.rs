@@ -2,20 +2,40 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use sbx_api::WorkspaceRequest;
 use sbx_proto::shell::quoted;
 
+use crate::env::Env;
 use crate::failure::{Failure, Kind};
 
 const READ_ONLY: [&[u8]; 2] = [b":ro", b":readonly"];
 
-/// The workspaces that the arguments name; the first one is the primary and must be writable.
-pub(crate) fn parse_all<T: AsRef<OsStr>>(args: &[T]) -> Result<Vec<WorkspaceRequest>, Failure> {
+/// The directory that relative paths begin with, as the user came to it: where a link on that way leads is judged.
+pub(crate) fn here(env: &Env) -> PathBuf {
+    let node = |path: &Path| {
+        let meta = std::fs::metadata(path).ok()?;
+        Some((meta.dev(), meta.ino()))
+    };
+    let shells = env.get("PWD").map(PathBuf::from);
+    let shells = shells.filter(|path| path.is_absolute() && node(path) == node(Path::new(".")));
+    shells
+        .or_else(|| std::env::current_dir().ok())
+        // Without a directory that has a name no relative path leads anywhere.
+        .unwrap_or_else(|| "/".into())
+}
+
+/// The workspaces that the arguments name; the first one is the primary and must be writable. `here` is where the user
+/// is.
+pub(crate) fn parse_all<T: AsRef<OsStr>>(
+    args: &[T],
+    here: &Path,
+) -> Result<Vec<WorkspaceRequest>, Failure> {
     let workspaces = args
         .iter()
-        .map(|arg| parse(arg.as_ref()))
+        .map(|arg| parse(arg.as_ref(), here))
         .collect::<Result<Vec<_>, _>>()?;
     if let Some(primary) = workspaces.first() {
         if primary.readonly {
@@ -35,7 +55,7 @@ pub(crate) fn parse_all<T: AsRef<OsStr>>(args: &[T]) -> Result<Vec<WorkspaceRequ
 }
 
 /// A suffix `:ro` or `:readonly` means read-only, unless only a path that is literally called so exists.
-fn parse(arg: &OsStr) -> Result<WorkspaceRequest, Failure> {
+fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
     let stripped = READ_ONLY
         .iter()
         .find_map(|suffix| arg.as_bytes().strip_suffix(*suffix))
@@ -57,13 +77,19 @@ fn parse(arg: &OsStr) -> Result<WorkspaceRequest, Failure> {
                 .hint("share a directory of your own instead"),
         }
     })?;
-    match real.into_os_string().into_string() {
-        Ok(path) => Ok(WorkspaceRequest { path, readonly }),
-        Err(path) => Err(bad(format!(
-            "workspace `{}` has a name that is not UTF-8, which is not supported",
-            path.display()
-        ))),
-    }
+    let text = |path: PathBuf| {
+        path.into_os_string().into_string().map_err(|path| {
+            let shown = path.display();
+            bad(format!(
+                "workspace `{shown}` has a name that is not UTF-8, which is not supported"
+            ))
+        })
+    };
+    Ok(WorkspaceRequest {
+        path: text(real)?,
+        given: Some(text(here.join(path))?),
+        readonly,
+    })
 }
 
 fn bad(message: impl Into<String>) -> Failure {
@@ -80,7 +106,7 @@ mod tests {
         for name in names {
             std::fs::create_dir(root.join(name)).unwrap();
         }
-        let request = parse(root.join(arg).as_os_str())?;
+        let request = parse(root.join(arg).as_os_str(), Path::new("/"))?;
         let relative = Path::new(&request.path).strip_prefix(&root).unwrap();
         Ok((relative.to_str().unwrap().to_owned(), request.readonly))
     }
@@ -110,6 +136,22 @@ mod tests {
     }
 
     #[test]
+    fn the_way_is_told_as_it_was_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("real")).unwrap();
+        let link = root.join("link");
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        for (arg, expected) in [
+            (link.as_os_str(), link.clone()),
+            (OsStr::new("."), Path::new("/by/a/link").join(".")),
+        ] {
+            let request = parse(arg, Path::new("/by/a/link")).unwrap();
+            assert_eq!(request.given.as_deref(), expected.to_str(), "{arg:?}");
+        }
+    }
+
+    #[test]
     fn odd_names_are_paths_like_any_other() {
         for name in ["with space", "ünï", "new\nline", "-dash"] {
             assert_eq!(in_dir(&[name], name).unwrap(), (name.to_owned(), false));
@@ -123,12 +165,12 @@ mod tests {
         std::fs::File::create(&file).unwrap();
         let read_only = format!("{}:ro", dir.path().display());
         assert_eq!(
-            parse_all(&[&read_only]).unwrap_err().message,
+            parse_all(&[&read_only], dir.path()).unwrap_err().message,
             "primary workspace must be read/write (remove ':ro' or ':readonly')"
         );
-        assert!(parse_all(&[&file]).is_err());
+        assert!(parse_all(&[&file], dir.path()).is_err());
         let file = format!("{}:ro", file.display());
-        let both = parse_all(&[dir.path().as_os_str(), OsStr::new(&file)]).unwrap();
+        let both = parse_all(&[dir.path().as_os_str(), OsStr::new(&file)], dir.path()).unwrap();
         assert!(both[1].readonly);
     }
 
@@ -138,7 +180,7 @@ mod tests {
         let path = dir.path().join(OsStr::from_bytes(b"bad\xff"));
         std::fs::create_dir(&path).unwrap();
         assert!(
-            parse(path.as_os_str())
+            parse(path.as_os_str(), Path::new("/"))
                 .unwrap_err()
                 .message
                 .contains("not UTF-8")

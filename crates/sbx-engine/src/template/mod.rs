@@ -32,3 +32,4 @@ pub use ensure::{Asker, ensure, prune};
 pub use error::TemplateError;
 pub use etc::etc_files;
 pub use layout::{HostBind, HostLayout, OverlayDir};
+pub(crate) use toolchain::is_private;

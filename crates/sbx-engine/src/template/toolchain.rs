@@ -250,7 +250,8 @@ impl Refusals {
     }
 }
 
-fn is_private(path: &Path) -> bool {
+/// Does it lie in a directory of secrets or settings?
+pub(crate) fn is_private(path: &Path) -> bool {
     path.ancestors().any(|above| {
         let private = above
             .file_name()

@@ -137,6 +137,7 @@ fn a_name_that_is_being_swept_can_be_taken() {
             agent: "shell".into(),
             workspaces: vec![WorkspaceRequest {
                 path: workspace.path().to_str().unwrap().to_owned(),
+                given: None,
                 readonly: false,
             }],
             env: BTreeMap::new(),

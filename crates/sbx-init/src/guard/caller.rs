@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
+use rustix::fs::inotify::WatchFlags;
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
@@ -248,6 +249,20 @@ impl Caller {
             name: self.string(name, 256).map_err(|_| Errno::RANGE)?,
             value: self.bytes(value, size)?,
             flags: super::low(flags),
+        })
+    }
+
+    pub(super) fn watch(&self, inotify: u64, address: u64, events: u32) -> Result<Work, Errno> {
+        let events = WatchFlags::from_bits_retain(events);
+        let mut flags = 0;
+        if events.contains(WatchFlags::DONT_FOLLOW) {
+            flags = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned();
+        }
+        let here = libc::AT_FDCWD as u32 as u64;
+        Ok(Work::Watch {
+            inotify: self.descriptor(super::low(inotify))?,
+            place: self.place(here, address, flags)?,
+            events,
         })
     }
 

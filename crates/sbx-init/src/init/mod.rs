@@ -15,18 +15,20 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions};
+use sbx_proto::OsBytes;
 use sbx_proto::exec::{ExitStatus, FailKind, Reply, Request, Role};
 use sbx_proto::plan::{Boot, Mode};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::seccomp;
 use sbx_sys::signals::SignalFd;
 
+use crate::filter::{self, MountPoints};
 use crate::guard::{self, Guard};
 use crate::handover;
+use crate::mountinfo;
 use crate::setup::{Namespaces, Network};
 use crate::spare::{Order, Spare};
 use crate::spawn::{Failure, Surroundings};
-use crate::{filter, mountinfo};
 use log::Log;
 use peer::Peer;
 
@@ -66,6 +68,12 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
     if mounts.is_empty() {
         return 1;
     }
+    let writable = boot.workspaces.iter().map(OsBytes::as_path);
+    let mount_points = if mountinfo::any_below(&mounts, writable) {
+        MountPoints::Hold
+    } else {
+        MountPoints::Absent
+    };
     let guard = Guard::new(parts.proc, &mounts, parts.own);
     let mut init = Init {
         proof,
@@ -82,10 +90,11 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         } else {
             parts.workspaces
         },
+        made_at: boot.made_at,
         surroundings: Surroundings {
             mode: parts.mode,
             namespaces: parts.namespaces,
-            filter: filter::program(),
+            filter: filter::program(mount_points),
             env: boot.env,
             workdir: boot.workdir,
             open_files: boot.limits.open_files,
@@ -115,6 +124,8 @@ struct Init<'a> {
     guard: Guard,
     network: Network,
     workspaces: Vec<OwnedFd>,
+    /// When the sandbox was made.
+    made_at: i64,
     surroundings: Surroundings,
     peers: BTreeMap<u64, Peer>,
     /// Becomes the next command.
@@ -527,7 +538,7 @@ impl Init<'_> {
         if process::has_children() {
             return false;
         }
-        handover::hand_over(&self.workspaces);
+        handover::hand_over(&self.workspaces, self.made_at);
         true
     }
 }

@@ -8,7 +8,7 @@ use sbx_sys::seccomp;
 
 use super::{inner, tree};
 use crate::error::{SetupError, SetupResult, While};
-use crate::filter;
+use crate::filter::{self, MountPoints};
 
 /// Runs as root of a fresh user namespace, in fresh mount and pid namespaces.
 pub(super) fn run(proof: &SingleThreaded, ids: &Ids) -> SetupResult<()> {
@@ -24,7 +24,7 @@ pub(super) fn run(proof: &SingleThreaded, ids: &Ids) -> SetupResult<()> {
 fn try_filter(proof: &SingleThreaded) -> SetupResult<()> {
     match process::fork(proof, 0).doing(|| "fork".into())? {
         Fork::Child => {
-            let installed = seccomp::install(&filter::program());
+            let installed = seccomp::install(&filter::program(MountPoints::Hold));
             process::exit_now(i32::from(installed.is_err()))
         }
         Fork::Parent { pidfd, .. } => match process::exit_code(&pidfd) {

@@ -58,7 +58,7 @@ pub(crate) struct CreateFlags {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     args.flags.later.check()?;
     let agent = Agent::parse(args.agent.as_deref().unwrap_or_default())?;
-    let workspaces = workspace::parse_all(&args.paths)?;
+    let workspaces = workspace::parse_all(&args.paths, &workspace::here(&context.env))?;
     let name = name(agent, args.flags.name.as_deref(), &workspaces)?;
     let client = Client::new(context, Absent::Start)?;
     let sandbox = create(context, &client, agent, &name, workspaces, &args.flags)?;

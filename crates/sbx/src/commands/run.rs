@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use sbx_api::{Sandbox, WorkspaceRequest};
 use sbx_proto::exec::Exec;
@@ -105,6 +106,7 @@ enum Target {
 
 impl Target {
     fn find(context: &Context, client: &Client<'_>, args: &Args) -> Result<Self, Failure> {
+        let here = workspace::here(&context.env);
         let word = match &args.agent {
             Some(word) => Some(
                 word.to_str()
@@ -119,19 +121,24 @@ impl Target {
             context.ui.warning(format!(
                 "`sbx run {word}` is deprecated; use `sbx run --name {word}`"
             ));
-            check_existing(args, &sandbox, None, &workspace::parse_all(&args.paths)?)?;
+            check_existing(
+                args,
+                &sandbox,
+                None,
+                &workspace::parse_all(&args.paths, &here)?,
+            )?;
             return Ok(Self::Existing(Box::new(sandbox)));
         }
         let agent = word.map(Agent::parse).transpose()?;
         match (&args.flags.name, agent) {
             (Some(name), agent) => {
-                let given = workspace::parse_all(&args.paths)?;
+                let given = workspace::parse_all(&args.paths, &here)?;
                 if let Some(sandbox) = client.find(name)? {
                     check_existing(args, &sandbox, agent, &given)?;
                     return Ok(Self::Existing(Box::new(sandbox)));
                 }
                 match agent {
-                    Some(agent) => Self::new(agent, args),
+                    Some(agent) => Self::new(agent, args, &here),
                     None => Err(Failure::new(
                         Kind::NotFound,
                         format!("no sandbox is called `{}`", name.escape_debug()),
@@ -142,7 +149,7 @@ impl Target {
                 }
             }
             (None, Some(agent)) => {
-                let target = Self::new(agent, args)?;
+                let target = Self::new(agent, args, &here)?;
                 if let Self::New {
                     name, workspaces, ..
                 } = &target
@@ -159,11 +166,11 @@ impl Target {
         }
     }
 
-    fn new(agent: Agent, args: &Args) -> Result<Self, Failure> {
+    fn new(agent: Agent, args: &Args, here: &Path) -> Result<Self, Failure> {
         let workspaces = if args.paths.is_empty() {
-            workspace::parse_all(&[OsStr::new(".")])?
+            workspace::parse_all(&[OsStr::new(".")], here)?
         } else {
-            workspace::parse_all(&args.paths)?
+            workspace::parse_all(&args.paths, here)?
         };
         let name = create::name(agent, args.flags.name.as_deref(), &workspaces)?;
         Ok(Self::New {

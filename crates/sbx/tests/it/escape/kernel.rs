@@ -15,6 +15,8 @@ pub(crate) const TESTS: &[ModeTest] = &[
         nested,
     ),
     ("host_directories_cannot_be_watched", watching),
+    ("devices_cannot_be_watched", devices),
+    ("the_priority_of_init_stays", priority),
     ("keys_of_the_caller_cannot_be_listed", keys),
 ];
 
@@ -262,6 +264,94 @@ print('seen', b'beside-' in names or b'athome-' in names)
     for file in files {
         fs::remove_file(file).unwrap();
     }
+}
+
+/// The nodes are the host's: a watch would tell of every use of them, on the host too.
+fn devices(world: &'static World) {
+    let sandbox = world.sandbox("watched");
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, include_str!("attack/watch.py"), &[]);
+        let worked: Vec<_> = said
+            .results
+            .iter()
+            .filter(|(name, result)| *result == "ok" && !name.starts_with("control_"))
+            .collect();
+        assert!(worked.is_empty(), "as {user}: {worked:?}");
+        for name in [
+            "null",
+            "tty",
+            "access",
+            "by_descriptor",
+            "by_place",
+            "by_link",
+        ] {
+            said.refused(&[(name, &["EPERM"])]);
+        }
+        said.refused(&[
+            ("bound", &["EPERM"]),
+            ("relative", &["EPERM"]),
+            ("fanotify", &["EPERM"]),
+            ("missing", &["ENOENT"]),
+            ("bad_descriptor", &["EBADF"]),
+            ("no_inotify", &["EINVAL"]),
+        ]);
+        for name in ["directory", "only", "file", "link", "dev"] {
+            assert_eq!(
+                said.result(&format!("control_{name}")),
+                "ok",
+                "{}",
+                said.all
+            );
+        }
+        assert_eq!(said.result("event"), "True", "as {user}: {}", said.all);
+    }
+}
+
+/// Root inside has init's uid, which is all that the kernel asks for.
+fn priority(world: &'static World) {
+    let sandbox = world.sandbox("priority");
+    let program = "
+SCHED_IDLE, IDLE_CLASS = 5, 3 << 13
+attributes = struct.pack('IIQiIQQQ', 48, SCHED_IDLE, 0, 0, 0, 0, 0, 0)
+for name, pid in (('init_', 1), ('control_', os.getpid())):
+    attempt(name + 'affinity', lambda: os.sched_setaffinity(pid, os.sched_getaffinity(0)))
+    attempt(name + 'nice', lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+    attempt(name + 'io', lambda: call(251, 1, pid, IDLE_CLASS))
+    attempt(name + 'attributes', lambda: call(314, pid, attributes, 0))
+    attempt(name + 'scheduler', lambda: os.sched_setscheduler(pid, SCHED_IDLE, os.sched_param(0)))
+    attempt(name + 'parameters', lambda: os.sched_setparam(pid, os.sched_param(0)))
+for who in (0, 1000):
+    attempt('user_nice_%d' % who, lambda: os.setpriority(os.PRIO_USER, who, 19))
+    attempt('user_io_%d' % who, lambda: call(251, 3, who, IDLE_CLASS))
+";
+    let ways = [
+        "affinity",
+        "nice",
+        "io",
+        "attributes",
+        "scheduler",
+        "parameters",
+    ];
+    for user in ["root", "agent"] {
+        let said = attack(&sandbox, user, program, &[]);
+        for way in ways {
+            said.refused(&[(&format!("init_{way}"), &["EPERM"])]);
+            let control = said.result(&format!("control_{way}"));
+            assert_eq!(control, "ok", "{way} as {user}: {}", said.all);
+        }
+        for name in ["user_nice_0", "user_io_0", "user_nice_1000", "user_io_1000"] {
+            said.refused(&[(name, &["EPERM"])]);
+        }
+    }
+    // Nice value and policy, the 19th and 41st field.
+    let stat = fs::read_to_string(format!("/proc/{}/stat", world.init_pid(&sandbox.name))).unwrap();
+    let fields: Vec<_> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    assert_eq!((fields[16], fields[38]), ("0", "0"), "{stat}");
 }
 
 /// No call about keys works inside; a proc file lists them too, also one that somebody inside has mounted.

@@ -16,6 +16,7 @@ mod landlock;
 mod mount_names;
 mod mounts;
 mod owners;
+mod pins;
 mod planted;
 mod processes;
 mod restart;
@@ -55,6 +56,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     mount_names::TESTS,
     mounts::TESTS,
     owners::TESTS,
+    pins::TESTS,
     planted::TESTS,
     processes::TESTS,
     restart::TESTS,

@@ -18,6 +18,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
         "a_workspace_with_another_owner_is_not_mounted_again",
         other_owner,
     ),
+    (
+        "files_that_the_sandbox_did_not_make_keep_their_owner",
+        older,
+    ),
 ];
 
 fn owner(path: &Path) -> (u32, u32) {
@@ -91,4 +95,69 @@ fn refused(sandbox: &Sandbox<'_>) {
     let ran = sbx(sandbox.world, &["exec", &sandbox.name, "id"]).fails(125);
     assert!(ran.err.contains("has another owner"), "{ran:?}");
     assert_eq!(ran.out, "");
+}
+
+/// As rootless containers leave them: with an id that is one of the sandbox's as well.
+fn older(world: &'static World) {
+    if world.mode != Mode::Subordinate || !tester_is_root() {
+        return; // elsewhere no other program has the ids, and only root can give a file away
+    }
+    let first = world.sandbox("ids");
+    let record = fs::read(
+        world
+            .state()
+            .join("vm")
+            .join(&first.name)
+            .join("sandbox.json"),
+    )
+    .unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let outside = |kind: &str, inside: u64| {
+        let ranges = record["ids"][kind].as_array().unwrap();
+        let number = |range: &serde_json::Value, key: &str| range[key].as_u64().unwrap();
+        let range = ranges.iter().find(|range| {
+            let from = number(range, "inside");
+            (from..from + number(range, "count")).contains(&inside)
+        });
+        let range = range.unwrap();
+        u32::try_from(number(range, "outside") + inside - number(range, "inside")).unwrap()
+    };
+    let theirs = (outside("uid", 33), outside("gid", 33));
+    let workspace = world.workspace();
+    let data = workspace.join("pgdata");
+    world.make_dir(&data);
+    let file = data.join("file");
+    world.write(&file, "");
+    for path in [&file, &data] {
+        chown(path, Some(theirs.0), Some(theirs.1)).unwrap();
+    }
+    eventually("they are older than the clock's grain", || {
+        let changed = fs::metadata(&data).unwrap();
+        let at = std::time::Duration::new(
+            changed.ctime().cast_unsigned(),
+            changed.ctime_nsec().try_into().unwrap(),
+        );
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        (now.unwrap() > at + std::time::Duration::from_millis(50)).then_some(())
+    });
+    let name = super::create(world, "older", &[workspace.to_str().unwrap()]);
+    let sandbox = Sandbox {
+        world,
+        name,
+        workspace: workspace.clone(),
+    };
+    sandbox
+        .root_sh("stat -c %u pgdata | grep -qx 33; mkdir made; touch made/file pgdata-2; chown 33:33 made pgdata-2")
+        .ok();
+    sbx(world, &["stop", &sandbox.name]).ok();
+    for path in [&data, &file] {
+        assert_eq!(owner(path), theirs, "{}", path.display());
+    }
+    for name in ["made", "made/file", "pgdata-2"] {
+        assert_eq!(
+            owner(&workspace.join(name)),
+            (world.uid, world.gid),
+            "{name}"
+        );
+    }
 }

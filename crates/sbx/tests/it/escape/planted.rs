@@ -1,4 +1,4 @@
-//! Links in a workspace, where a PATH entry or a tool's home leads through it: the daemon follows those paths at every
+//! Links in a workspace, where a PATH entry, a tool's home or the user leads through it: the daemon follows those paths at every
 //! start, and must not share what a program inside made them lead to.
 
 use std::fs;
@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         another_workspace,
     ),
     ("secrets_are_no_tool_chains", secrets),
+    ("a_link_in_a_workspace_does_not_choose_a_workspace", lured),
 ];
 
 const SYSTEM: &str = "/usr/bin:/bin";
@@ -177,5 +178,67 @@ fn secrets(world: &'static World) {
     assert!(!seen.contains("host secret"), "{seen}");
     let warnings = world.inspect(&name)["warnings"].to_string();
     assert!(warnings.contains("leads elsewhere"), "{warnings}");
+    sbx(world, &["rm", "--force", &name]).ok();
+}
+
+/// The user is in a directory of a project, or names one, that an agent has replaced by a link.
+fn lured(world: &'static World) {
+    let home = home(world);
+    let (theirs, ours) = (world.sandbox("planter"), world.workspace());
+    let plant = format!(
+        "mkdir real; ln -s real in; ln -s '{}' out; ln -s out chain; ln -s '{}' keys",
+        home.join("private").display(),
+        home.join(".ssh").display()
+    );
+    theirs.sh(&plant).ok();
+    let outside = home.join("to-them");
+    symlink(theirs.path("out"), &outside).unwrap();
+    let name = world.name("victim");
+    let tried = |here: &Path, paths: &[&str]| {
+        let mut command = world.sbx(["create", "--name", &name, "shell"]);
+        // What a shell says after `cd`.
+        command.args(paths).current_dir(here).env("PWD", here);
+        command.env("HOME", &home);
+        run(&mut command, b"")
+    };
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let read_only = format!("{}:ro", text(&theirs.path("keys")));
+    for (here, paths) in [
+        (theirs.path("out"), vec![".".to_owned()]),
+        (theirs.path("chain"), vec![".".into()]),
+        (theirs.workspace.clone(), vec!["out".into()]),
+        (home.clone(), vec![text(&theirs.path("out"))]),
+        (home.clone(), vec![text(&outside)]),
+        (home.clone(), vec![text(&ours), read_only]),
+    ] {
+        let paths: Vec<_> = paths.iter().map(String::as_str).collect();
+        let ran = tried(&here, &paths).fails(1);
+        for said in ["through the link", &theirs.name, "give the real path"] {
+            assert!(ran.err.contains(said), "{here:?} {paths:?}: {ran:?}");
+        }
+        assert!(!world.names().contains(&name));
+    }
+    // A link that stays is a name like any other, and a link of the user's own leads anywhere.
+    symlink(home.join("private"), home.join("own")).unwrap();
+    for (path, real) in [
+        (theirs.path("in"), theirs.path("real")),
+        (home.join("own"), home.join("private")),
+    ] {
+        tried(&home, &[&text(&path)]).ok();
+        assert_eq!(world.inspect(&name)["workspace"], text(&real));
+        sbx(world, &["rm", "--force", &name]).ok();
+    }
+    // However one came to a directory of secrets: it is shared by its real path only.
+    let keys = home.join(".ssh");
+    symlink(&keys, home.join("my-keys")).unwrap();
+    for (here, path) in [
+        (&keys, "."),
+        (&home.join("my-keys"), "."),
+        (&home, "my-keys"),
+    ] {
+        let ran = tried(here, &[path]).fails(1);
+        assert!(ran.err.contains("holds secrets"), "{here:?}: {ran:?}");
+    }
+    tried(&home, &[&text(&keys)]).ok();
     sbx(world, &["rm", "--force", &name]).ok();
 }

@@ -1,0 +1,160 @@
+//! Mount points in a writable workspace: the kernel keeps one from being renamed or removed only for those whose mount
+//! namespace has the mount.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use super::{Said, attack, mounting, sbx, script};
+use crate::ModeTest;
+use crate::harness::{Sandbox, World, tester_is_root};
+
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "a_read_only_workspace_cannot_be_moved_out_of_a_writable_one",
+        read_only,
+    ),
+    ("a_mount_of_the_host_cannot_be_taken_away", host_mount),
+    (
+        "a_read_only_workspace_that_was_replaced_is_refused",
+        replaced,
+    ),
+];
+
+const ATTACK: &str = include_str!("attack/pins.py");
+
+/// Each attempt on a mount point was made, and found it busy. A nested root has no power over a workspace of another id:
+/// then that is said first.
+#[track_caller]
+fn all_held(said: &Said, user: &str, attempts: usize) {
+    let errors = match user {
+        "root" => &["EBUSY", "EACCES"][..],
+        _ => &["EBUSY"],
+    };
+    let tries = said.results.iter();
+    let tried: Vec<_> = tries
+        .filter(|(name, _)| !name.starts_with("way_") && name.contains("_ro"))
+        .collect();
+    let moved: Vec<_> = tried
+        .iter()
+        .filter(|(_, result)| !errors.contains(&result.as_str()))
+        .collect();
+    assert!(moved.is_empty(), "{moved:?}\n{}", said.all);
+    assert!(
+        tried.len() >= attempts,
+        "{} attempts:\n{}",
+        tried.len(),
+        said.all
+    );
+    said.refused(&[
+        ("way_pivot", &["EPERM"]),
+        ("way_pivot_in_place", &["EPERM"]),
+        ("way_beneath", &["EPERM"]),
+        ("way_detached_root", &["EINVAL"]),
+        ("way_moved_root", &["EINVAL"]),
+        ("way_empty", &["EINVAL"]),
+        ("way_empty_child", &["ENOSYS"]),
+        ("way_tree_namespace", &["EPERM"]),
+        ("way_new_namespace", &["EPERM"]),
+        ("way_inits_namespace", &["EACCES", "EPERM"]),
+    ]);
+    assert_eq!(said.result("way_twice"), "ok", "{}", said.all);
+}
+
+fn read_only(world: &'static World) {
+    let workspace = world.workspace();
+    let (dir, file) = (workspace.join("rodir"), workspace.join("rofile"));
+    world.make_dir(&dir);
+    world.write(&dir.join("file"), "untouched\n");
+    world.write(&file, "untouched\n");
+    let options = [&dir, &file].map(|path| format!("{}:ro", path.to_str().unwrap()));
+    let name = super::create(
+        world,
+        "pins",
+        &[workspace.to_str().unwrap(), &options[0], &options[1]],
+    );
+    let sandbox = Sandbox {
+        world,
+        name,
+        workspace: workspace.clone(),
+    };
+    let numbers = || [&dir, &file].map(|path| fs::symlink_metadata(path).unwrap().ino());
+    let before = numbers();
+    let settings = [("DIR", "rodir"), ("FILE", "rofile")];
+    for user in ["agent", "root"] {
+        let said = attack(&sandbox, user, ATTACK, &settings);
+        all_held(&said, user, 60);
+        assert_eq!(numbers(), before, "as {user}: {}", said.all);
+    }
+    let left: Vec<_> = fs::read_dir(&workspace)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    for path in [&dir.join("file"), &file] {
+        assert_eq!(fs::read_to_string(path).unwrap(), "untouched\n");
+    }
+    // The probe is real: where nothing is held, the calls work, and nested sandboxes with them.
+    let plain = world.sandbox("unpinned");
+    plain.sh("mkdir rodir; touch rofile").ok();
+    let said = attack(&plain, "agent", ATTACK, &settings);
+    assert_eq!(said.result("way_pivot"), "ok", "{}", said.all);
+    assert_eq!(said.result("here_rename_rodir"), "ok", "{}", said.all);
+}
+
+fn host_mount(shared: &'static World) {
+    if !tester_is_root() {
+        return; // only root mounts on the host
+    }
+    let world = World::fresh(shared.mode);
+    let workspace = world.workspace();
+    world.make_dir(&workspace.join("rodata"));
+    let program = world.home().join("attack.py");
+    world.write(&program, script(ATTACK, &[("DIR", "rodata"), ("FILE", "")]));
+    let steps = "set -e; sbx=$1 user=$2 group=$3; shift 3
+        mount --make-rprivate /; mount -t tmpfs -o mode=755 none \"$1/rodata\"; chown $user:$group \"$1/rodata\"
+        as() { setpriv --reuid=$user --regid=$group --clear-groups \"$sbx\" \"$@\"; }
+        end() { as rm --all --force; as daemon stop; }
+        trap end EXIT
+        as create -q --name box shell \"$1\" 2>&1 | grep -o 'mounted inside the workspace' | sed 's/^/warned /'
+        for who in root agent; do as exec -i -u $who box python3 - <\"$2\"; done
+        mountpoint -q \"$1/rodata\" && echo still mounted";
+    // What the agent says comes last, and counts.
+    let said = mounting(&world, steps, &[&workspace, &program]);
+    all_held(&said, "agent", 30);
+    assert_eq!(said.result("still"), "mounted", "{}", said.all);
+    assert_eq!(said.result("warned"), "mounted inside the workspace");
+}
+
+/// Whoever did it: what is there now may be the work of a program inside.
+fn replaced(world: &'static World) {
+    let workspace = world.workspace();
+    let dir = workspace.join("rodir");
+    world.make_dir(&dir);
+    let option = format!("{}:ro", dir.to_str().unwrap());
+    let name = super::create(world, "replaced", &[workspace.to_str().unwrap(), &option]);
+    sbx(world, &["stop", &name]).ok();
+    let aside = workspace.join("aside");
+    fs::rename(&dir, &aside).unwrap();
+    world.make_dir(&dir);
+    let ran = sbx(world, &["exec", &name, "true"]).fails(125);
+    assert!(
+        ran.err.contains("is another directory") && ran.err.contains("hint: "),
+        "{ran:?}"
+    );
+    fs::remove_dir(&dir).unwrap();
+    fs::rename(&aside, &dir).unwrap();
+    sbx(world, &["exec", &name, "true"]).ok();
+    sbx(world, &["rm", "--force", &name]).ok();
+    // The user's own directory, made anew, is told and taken.
+    let sandbox = world.sandbox("cloned");
+    sbx(world, &["stop", &sandbox.name]).ok();
+    fs::rename(&sandbox.workspace, world.home().join(&sandbox.name)).unwrap();
+    world.make_dir(&sandbox.workspace);
+    let ran = sandbox.exec(["touch", "made"]);
+    assert!(ran.err.contains("was replaced"), "{ran:?}");
+    ran.ok();
+    assert!(sandbox.path("made").exists());
+    sbx(world, &["stop", &sandbox.name]).ok();
+    let ran = sandbox.exec(["true"]);
+    assert!(!ran.err.contains("was replaced"), "told again: {ran:?}");
+}
