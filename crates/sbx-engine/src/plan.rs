@@ -1,7 +1,7 @@
 //! The boot plan of a sandbox: pure code from the record and the template's layout to the data that the setup
 //! helper applies without deciding anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use sbx_api::{Mount, MountKind};
@@ -11,7 +11,7 @@ use sbx_proto::plan::{
 use sbx_proto::{OsBytes, PROTOCOL};
 
 use crate::record::{Record, WorkspaceRecord};
-use crate::template::{HostLayout, OverlayDir};
+use crate::template::{HostBind, HostLayout, OverlayDir};
 use crate::workspace::in_mount_order;
 
 /// The variables of the caller that are carried in as they are.
@@ -92,6 +92,7 @@ pub fn boot_plan(
     steps.trust(trust);
     steps.system();
     steps.workspaces(&record.workspaces);
+    steps.close(layout);
     let writable = record.workspaces.iter().filter(|w| !w.readonly);
     Plan {
         protocol: PROTOCOL,
@@ -197,6 +198,7 @@ struct Builder {
     mode: Mode,
     sources: Vec<Source>,
     steps: Vec<Step>,
+    veils: Vec<(BTreeSet<PathBuf>, Owner)>,
 }
 
 impl Builder {
@@ -205,6 +207,7 @@ impl Builder {
             mode,
             sources: Vec::new(),
             steps: Vec::new(),
+            veils: Vec::new(),
         }
     }
 
@@ -218,6 +221,7 @@ impl Builder {
                 lowers: vec![layout.root_lower.clone()],
                 dir: "root".into(),
                 as_owner: None,
+                hidden: BTreeSet::new(),
             },
             upper,
             template,
@@ -225,20 +229,19 @@ impl Builder {
         for dir in &layout.overlays {
             self.overlay(dir, upper, template);
         }
-        for bind in &layout.binds {
-            self.bind(
-                &bind.target,
-                Source {
-                    path: bind.source.as_path().into(),
-                    ids: SourceIds::Plain,
-                    access: Access::ReadOnly,
-                    recursive: true,
-                },
-            );
+        for root in &layout.roots {
+            self.steps.push(Step::Tmpfs {
+                target: root.as_path().into(),
+                mode: 0o755,
+            });
         }
-        for target in &layout.masks {
-            self.steps.push(Step::Mask {
+        for bind in &layout.binds {
+            self.host_bind(bind);
+        }
+        for (target, to) in &layout.links {
+            self.steps.push(Step::Symlink {
                 target: target.as_path().into(),
+                to: to.as_path().into(),
             });
         }
         for dir in &layout.caches {
@@ -344,6 +347,14 @@ impl Builder {
         }
     }
 
+    /// Last: a workspace may lie in one of them.
+    fn close(&mut self, layout: &HostLayout) {
+        let close = layout.roots.iter().map(|root| Step::Close {
+            target: root.as_path().into(),
+        });
+        self.steps.extend(close);
+    }
+
     fn overlay(&mut self, dir: &OverlayDir, upper: usize, template: &Path) {
         let ids = |lower: &Path| match (self.mode, dir.as_owner) {
             (Mode::Root, Some((uid, gid))) => SourceIds::Owner { uid, gid },
@@ -357,15 +368,18 @@ impl Builder {
             .into_iter()
             .map(|(lower, ids)| self.layer(lower, ids))
             .collect();
+        let owner = match dir.as_owner {
+            Some(_) => Owner::Agent,
+            None => Owner::Root,
+        };
+        let veil = (!dir.hidden.is_empty()).then(|| self.veil(&dir.hidden, owner));
         self.steps.push(Step::Overlay {
             target: dir.target.as_path().into(),
             lowers,
+            veil,
             upper,
             dir: dir.dir.clone(),
-            owner: match dir.as_owner {
-                Some(_) => Owner::Agent,
-                None => Owner::Root,
-            },
+            owner,
         });
     }
 
@@ -391,6 +405,39 @@ impl Builder {
             mode,
             owner: Owner::Root,
         });
+    }
+
+    fn host_bind(&mut self, bind: &HostBind) {
+        let source = Source {
+            path: bind.source.as_path().into(),
+            ids: SourceIds::Plain,
+            access: Access::ReadOnly,
+            recursive: bind.hidden.is_empty(),
+        };
+        if bind.hidden.is_empty() {
+            return self.bind(&bind.target, source);
+        }
+        self.sources.push(source);
+        let veil = self.veil(&bind.hidden, Owner::Root);
+        self.steps.push(Step::Veiled {
+            target: bind.target.as_path().into(),
+            source: self.sources.len() - 1,
+            veil,
+        });
+    }
+
+    /// The number of the veil that hides these paths. Most tool chains hide the same.
+    fn veil(&mut self, hidden: &BTreeSet<PathBuf>, owner: Owner) -> usize {
+        let same = |(paths, whose): &(BTreeSet<PathBuf>, Owner)| paths == hidden && *whose == owner;
+        if let Some(known) = self.veils.iter().position(same) {
+            return known;
+        }
+        self.veils.push((hidden.clone(), owner));
+        self.steps.push(Step::Veil {
+            hidden: hidden.iter().map(|path| path.as_path().into()).collect(),
+            owner,
+        });
+        self.veils.len() - 1
     }
 
     /// Every bind has a source of its own: a mount can be put in one place only.
@@ -458,7 +505,6 @@ mod tests {
     use super::*;
     use crate::record::WorkspaceKind;
     use crate::record::tests::example;
-    use crate::template::HostBind;
 
     fn layout() -> HostLayout {
         let overlay = |target: &str, lowers: &[&str], dir: &str, as_owner| OverlayDir {
@@ -466,6 +512,13 @@ mod tests {
             lowers: lowers.iter().map(PathBuf::from).collect(),
             dir: dir.into(),
             as_owner,
+            hidden: BTreeSet::new(),
+        };
+        let bind = |path: &str, hidden: &[&str]| HostBind {
+            source: path.into(),
+            target: path.into(),
+            kind: MountKind::Toolchain,
+            hidden: hidden.iter().map(PathBuf::from).collect(),
         };
         HostLayout {
             fingerprint: "f1".into(),
@@ -476,18 +529,30 @@ mod tests {
                 "usr",
                 None,
             )],
-            binds: vec![HostBind {
-                source: "/home/u/.rustup".into(),
-                target: "/home/u/.rustup".into(),
-                kind: MountKind::Toolchain,
-            }],
-            masks: vec!["/home/u/.rustup/credentials".into()],
-            caches: vec![overlay(
-                "/home/agent/.cargo/registry",
-                &["/home/u/.cargo/registry"],
-                "cargo",
-                Some((501, 502)),
-            )],
+            binds: vec![
+                bind("/home/u/.rustup", &[]),
+                bind("/home/u/java", &[".env", "etc/npmrc"]),
+                bind("/home/u/tools", &[".env", "etc/npmrc"]),
+            ],
+            roots: BTreeSet::from(["/home/u/.asdf".into()]),
+            links: BTreeMap::from([("/home/u/current".into(), "tools".into())]),
+            caches: vec![
+                overlay(
+                    "/home/agent/.cargo/registry",
+                    &["/home/u/.cargo/registry"],
+                    "cargo",
+                    Some((501, 502)),
+                ),
+                OverlayDir {
+                    hidden: BTreeSet::from(["cache/vcs".into()]),
+                    ..overlay(
+                        "/home/agent/go/pkg/mod",
+                        &["/home/u/go/pkg/mod"],
+                        "go",
+                        Some((501, 502)),
+                    )
+                },
+            ],
             env: BTreeMap::from([("PATH".into(), "/usr/bin".into())]),
             sources: BTreeMap::new(),
             warnings: Vec::new(),
@@ -553,7 +618,10 @@ mod tests {
                 source("/s/templates/t/usr", Shifted, Layer, false),
                 source("/usr", Plain, Layer, false),
                 source("/home/u/.rustup", Plain, ReadOnly, true),
+                source("/home/u/java", Plain, ReadOnly, false),
+                source("/home/u/tools", Plain, ReadOnly, false),
                 source("/home/u/.cargo/registry", owner, Layer, false),
+                source("/home/u/go/pkg/mod", owner, Layer, false),
                 source("/s/vm/ab/etc/hostname", Plain, ReadOnly, false),
                 device("full"),
                 device("null"),
@@ -583,10 +651,16 @@ mod tests {
         let expected: Vec<_> = [
             "overlay / [1] 0/root Root",
             "overlay /usr [2, 3] 0/usr Root",
+            "tmpfs /home/u/.asdf 755",
             "bind /home/u/.rustup 4",
-            "mask /home/u/.rustup/credentials",
-            "overlay /home/agent/.cargo/registry [5] 0/cargo Agent",
-            "bind /etc/hostname 6",
+            "veil .env etc/npmrc Root",
+            "veiled /home/u/java 5 0",
+            "veiled /home/u/tools 6 0",
+            "symlink /home/u/current tools",
+            "overlay /home/agent/.cargo/registry [7] 0/cargo Agent",
+            "veil cache/vcs Agent",
+            "overlay /home/agent/go/pkg/mod [8] 0/go Agent 1",
+            "bind /etc/hostname 9",
             "dir /tmp 1777",
             "install /usr/bin/sudo",
             "trust CA /usr/local/share/ca-certificates/proxy-ca.crt",
@@ -594,12 +668,12 @@ mod tests {
             "proc /proc",
             "sysfs /sys",
             "tmpfs /dev 755",
-            "bind /dev/full 7",
-            "bind /dev/null 8",
-            "bind /dev/random 9",
-            "bind /dev/tty 10",
-            "bind /dev/urandom 11",
-            "bind /dev/zero 12",
+            "bind /dev/full 10",
+            "bind /dev/null 11",
+            "bind /dev/random 12",
+            "bind /dev/tty 13",
+            "bind /dev/urandom 14",
+            "bind /dev/zero 15",
             "devpts /dev/pts",
             "tmpfs /dev/shm 1777",
             "dir /dev/mqueue 755",
@@ -615,7 +689,11 @@ mod tests {
         .into_iter()
         .map(str::to_owned)
         .chain(masks)
-        .chain(["bind /w 13".into(), "bind /w/project 14".into()])
+        .chain([
+            "bind /w 16".into(),
+            "bind /w/project 17".into(),
+            "close /home/u/.asdf".into(),
+        ])
         .collect();
         assert_eq!(shown, expected);
     }
@@ -667,7 +745,10 @@ mod tests {
                 "/ <- /s/templates/t/root false Template",
                 "/usr <- /usr false Template",
                 "/home/u/.rustup <- /home/u/.rustup true Toolchain",
+                "/home/u/java <- /home/u/java true Toolchain",
+                "/home/u/tools <- /home/u/tools true Toolchain",
                 "/home/agent/.cargo/registry <- /home/u/.cargo/registry false Cache",
+                "/home/agent/go/pkg/mod <- /home/u/go/pkg/mod false Cache",
             ]
         );
     }
@@ -682,10 +763,23 @@ mod tests {
                 upper,
                 dir,
                 owner,
-            } => format!(
-                "overlay {} {lowers:?} {upper}/{dir} {owner:?}",
-                text(target)
-            ),
+                veil,
+            } => {
+                let veil = veil.map(|veil| format!(" {veil}")).unwrap_or_default();
+                format!(
+                    "overlay {} {lowers:?} {upper}/{dir} {owner:?}{veil}",
+                    text(target)
+                )
+            }
+            Step::Veil { hidden, owner } => {
+                let hidden: Vec<_> = hidden.iter().map(text).collect();
+                format!("veil {} {owner:?}", hidden.join(" "))
+            }
+            Step::Veiled {
+                target,
+                source,
+                veil,
+            } => format!("veiled {} {source} {veil}", text(target)),
             Step::Install { target } => format!("install {}", text(target)),
             Step::Bind { target, source } => format!("bind {} {source}", text(target)),
             Step::Tmpfs { target, mode } => format!("tmpfs {} {mode:o}", text(target)),
@@ -697,6 +791,7 @@ mod tests {
             Step::Trust {
                 certificate, file, ..
             } => format!("trust {certificate} {}", text(file)),
+            Step::Close { target } => format!("close {}", text(target)),
             Step::Mask { target } => format!("mask {}", text(target)),
         }
     }

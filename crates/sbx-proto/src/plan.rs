@@ -150,6 +150,8 @@ pub enum Step {
     Overlay {
         target: OsBytes,
         lowers: Vec<usize>,
+        /// The number of a veil above the lowers.
+        veil: Option<usize>,
         upper: usize,
         dir: String,
         /// Who owns the top directory of a new upper layer.
@@ -159,6 +161,18 @@ pub enum Step {
     Bind {
         target: OsBytes,
         source: usize,
+    },
+    /// A layer that hides these paths in the layers below it, whatever is there or comes to be there. They are
+    /// numbered in their order. Directories on the way belong to `owner`: overlay takes that from the uppermost layer.
+    Veil {
+        hidden: Vec<OsBytes>,
+        owner: Owner,
+    },
+    /// A directory as [`Step::Bind`] shows it, behind a veil.
+    Veiled {
+        target: OsBytes,
+        source: usize,
+        veil: usize,
     },
     Tmpfs {
         target: OsBytes,
@@ -193,6 +207,10 @@ pub enum Step {
         certificate: String,
         file: OsBytes,
         bundles: Vec<OsBytes>,
+    },
+    /// What was mounted at `target` can be written no more; skipped where something else covers it.
+    Close {
+        target: OsBytes,
     },
     /// Nothing at `target` can be read; skipped where it does not exist.
     Mask {

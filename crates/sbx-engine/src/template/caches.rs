@@ -1,7 +1,7 @@
 //! Directories of the caller that a sandbox writes copies of: package caches, below `/home/agent`, and the
 //! wrappers of version managers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::layout::{HostBind, OverlayDir};
@@ -20,6 +20,8 @@ struct Cache {
     home: &'static str,
     /// Below `/home/agent`.
     target: &'static str,
+    /// Clones, whose settings name the repositories with what opens them.
+    hidden: &'static [&'static str],
 }
 
 const CACHES: &[Cache] = &[
@@ -27,26 +29,25 @@ const CACHES: &[Cache] = &[
         variables: &[("CARGO_HOME", "registry")],
         home: ".cargo/registry",
         target: ".cargo/registry",
-    },
-    Cache {
-        variables: &[("CARGO_HOME", "git")],
-        home: ".cargo/git",
-        target: ".cargo/git",
+        hidden: &[],
     },
     Cache {
         variables: &[("npm_config_cache", "_cacache")],
         home: ".npm/_cacache",
         target: ".npm/_cacache",
+        hidden: &[],
     },
     Cache {
         variables: &[("PIP_CACHE_DIR", "")],
         home: ".cache/pip",
         target: ".cache/pip",
+        hidden: &[],
     },
     Cache {
         variables: &[("GOMODCACHE", ""), ("GOPATH", "pkg/mod")],
         home: "go/pkg/mod",
         target: "go/pkg/mod",
+        hidden: &["cache/vcs"],
     },
 ];
 
@@ -83,6 +84,7 @@ pub(super) fn caches(
                 target,
                 lowers: vec![found.path],
                 as_owner: Some(found.owner),
+                hidden: cache.hidden.iter().map(PathBuf::from).collect(),
             };
             Some((place, cache))
         })
@@ -93,24 +95,25 @@ pub(super) fn caches(
 /// and an installation that cannot is a failed one (`pip install` ends with 1).
 const SHIMS: &str = "shims";
 
-/// The wrappers of the tool chains in `binds`, at their own places.
+/// Takes the wrappers out of the tool chains in `binds`: they are shown at their own places, but can be written.
 pub(super) fn shims(
-    binds: &[HostBind],
+    binds: &mut Vec<HostBind>,
     probe: &dyn Fn(&Path) -> Option<CacheDir>,
 ) -> Vec<OverlayDir> {
-    binds
-        .iter()
-        .filter_map(|bind| {
-            // Not a link: nothing can be mounted on one.
-            let place = bind.source.join(SHIMS);
-            let found = probe(&place).filter(|found| found.path == place)?;
-            let target = bind.target.join(SHIMS);
-            Some(OverlayDir {
-                dir: layer_name(&target),
-                target,
-                lowers: vec![found.path],
-                as_owner: Some(found.owner),
-            })
-        })
-        .collect()
+    let mut taken = Vec::new();
+    binds.retain(|bind| {
+        let wrappers = bind.hidden.is_empty() && bind.target.ends_with(SHIMS);
+        let found = wrappers.then(|| probe(&bind.source)).flatten();
+        let overlay = found.map(|found| OverlayDir {
+            dir: layer_name(&bind.target),
+            target: bind.target.clone(),
+            lowers: vec![found.path],
+            as_owner: Some(found.owner),
+            hidden: BTreeSet::new(),
+        });
+        let kept = overlay.is_none();
+        taken.extend(overlay);
+        kept
+    });
+    taken
 }

@@ -18,6 +18,7 @@ use super::env::env;
 use super::error::At as _;
 use super::fingerprint::{fingerprint, mode_name};
 use super::layout::{HostBind, HostLayout, OverlayDir};
+use super::secrets::{Entry, Eyes, Kind};
 use super::spec::{Spec, TopKind, layer_name, mounts_below};
 use super::toolchain::{Probe, Refusals, clean, tool_chains};
 use crate::territory::{Territory, Way};
@@ -225,20 +226,20 @@ pub(super) fn lay_out(
         warnings: RefCell::default(),
     };
     let canonical = |path: &Path| fs::canonicalize(path).ok();
-    let listed = LastListed::default();
     let probe = Probe {
         canonical: &canonical,
         dir: &|path| visible_dir(finder.find(path)?, spec.mode),
-        names: &|path| listed.names(path, |_| true),
-        dirs: &|path| {
-            let mut dirs = listed.names(path, |entry| entry.is_dir);
-            dirs.retain(|name| asker.territory.step_is_outside(&path.join(name)));
-            dirs
-        },
+        link: &|path| fs::read_link(path).ok(),
+        layer: &|path| mounts_below(mountinfo, path).is_empty(),
         own: &|path| finder.own(path),
+        eyes: Eyes {
+            list: &list,
+            kind: &|path| kind(path, spec.mode, asker.territory),
+            holds_workspace: &|path| asker.workspaces.iter().any(|one| one.starts_with(path)),
+        },
     };
     let caller = asker.caller;
-    let tools = tool_chains(caller, &state, &probe);
+    let mut tools = tool_chains(caller, &state, &probe);
     let env = env(caller, &tools.path, &|path| {
         let shown = path.is_dir() && tools.shows(path);
         let own = || finder.own(path).as_deref() == Some(path);
@@ -253,13 +254,14 @@ pub(super) fn lay_out(
             let refused = refusals.cover(path) || refusals.cover(&place);
             cache_dir(place, mountinfo).filter(|_| !refused)
         };
-        writable = shims(&tools.binds, &probe);
+        writable = shims(&mut tools.binds, &probe);
         for (place, cache) in caches(&home, &caller.env, &probe) {
             sources.extend(cache.lowers.first().map(|real| (place, real.clone())));
             writable.push(cache);
         }
     }
     binds.extend(tools.binds);
+    warnings.extend(tools.warnings);
     warnings.extend(finder.warnings.into_inner());
     // What was there once and is not now may come back, and must then be what it was.
     for (path, real) in asker.sources {
@@ -270,7 +272,8 @@ pub(super) fn lay_out(
         root_lower: template.join(ROOT),
         overlays,
         binds,
-        masks: tools.masks,
+        roots: tools.roots,
+        links: tools.links,
         caches: writable,
         env,
         sources,
@@ -337,6 +340,7 @@ fn system_dirs(
         source: path.to_owned(),
         target: path.to_owned(),
         kind: MountKind::Template,
+        hidden: BTreeSet::new(),
     };
     for top in &spec.tops {
         let target = Path::new("/").join(&top.name);
@@ -377,42 +381,40 @@ fn system_dirs(
             dir: layer_name(&target),
             target,
             as_owner: None,
+            hidden: BTreeSet::new(),
         });
     }
     (overlays, binds)
 }
 
-/// The directory that was listed last: names and directories of one are asked for one after the other.
-#[derive(Debug, Default)]
-struct LastListed(RefCell<Option<(PathBuf, Vec<Listed>)>>);
-
-#[derive(Debug, Clone)]
-struct Listed {
-    name: String,
-    is_dir: bool,
+/// What is in a directory; of one that cannot be listed, nothing.
+fn list(dir: &Path) -> Vec<Entry> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| Entry {
+            kind: entry.file_type().map_or(Kind::File, kind_of),
+            name: entry.file_name(),
+        })
+        .collect()
 }
 
-impl LastListed {
-    /// The names of the entries that are wanted; of a directory that cannot be listed, none.
-    fn names(&self, dir: &Path, wanted: impl Fn(&Listed) -> bool) -> Vec<String> {
-        let mut last = self.0.borrow_mut();
-        let known = last.take().filter(|(known, _)| known == dir);
-        let (_, entries) = last.insert(known.unwrap_or_else(|| (dir.to_owned(), list(dir))));
-        let wanted = entries.iter().filter(|entry| wanted(entry));
-        wanted.map(|entry| entry.name.clone()).collect()
+fn kind_of(kind: fs::FileType) -> Kind {
+    if kind.is_dir() {
+        Kind::Dir
+    } else if kind.is_symlink() {
+        Kind::Link
+    } else {
+        Kind::File
     }
 }
 
-fn list(dir: &Path) -> Vec<Listed> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            Some(Listed {
-                is_dir: entry.file_type().is_ok_and(|kind| kind.is_dir()),
-                name: entry.file_name().into_string().ok()?,
-            })
-        })
-        .collect()
+/// What a name in a directory outside of all workspaces is; a directory only if it can be shown as well.
+fn kind(path: &Path, mode: Mode, territory: &Territory) -> Option<Kind> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    let kind = kind_of(meta.file_type());
+    let shown = kind != Kind::Dir
+        || (territory.step_is_outside(path) && (mode != Mode::Root || may_enter(meta.mode())));
+    shown.then_some(kind)
 }
 
 /// A directory that can be shown as it is. In root mode the sandbox has no id of the host, so that only

@@ -1,6 +1,6 @@
 //! What a sandbox on the host template consists of. Data only; the engine turns it into mounts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use sbx_api::MountKind;
@@ -17,6 +17,8 @@ pub struct OverlayDir {
     /// The host's owner of the lowers, whose files are the agent's inside (root mode maps them as
     /// `SourceIds::Owner`; shifted, root would own the agent's caches). `None`: system directories.
     pub as_owner: Option<(u32, u32)>,
+    /// Of the lowers, what must not be seen: paths below them.
+    pub hidden: BTreeSet<PathBuf>,
 }
 
 /// A file or directory of the host, read-only inside. Its ids are plain in every mode: in root mode root
@@ -26,6 +28,8 @@ pub struct HostBind {
     pub source: PathBuf,
     pub target: PathBuf,
     pub kind: MountKind,
+    /// Must not be seen, now or when it is made later: paths below it. Then what is mounted below it is not shown.
+    pub hidden: BTreeSet<PathBuf>,
 }
 
 /// Workspaces are mounted after all of it: a PATH entry inside a workspace must not make that part read-only.
@@ -37,11 +41,14 @@ pub struct HostLayout {
     pub root_lower: PathBuf,
     /// System directories, to be mounted in this order.
     pub overlays: Vec<OverlayDir>,
-    /// To be mounted in this order, after `overlays`.
+    /// Directories in which `binds` and `links` lie, and which are made for them anew at each start and cannot be
+    /// written: what is gone outside then is gone inside, and the disk is spared.
+    pub roots: BTreeSet<PathBuf>,
+    /// To be mounted in this order, after `overlays` and `roots`.
     pub binds: Vec<HostBind>,
-    /// Paths inside that must show nothing, files or directories, after `binds`.
-    pub masks: Vec<PathBuf>,
-    /// Package caches below `/home/agent`, and wrappers in tool chains; after `masks`.
+    /// Links beside them, and what they say.
+    pub links: BTreeMap<PathBuf, PathBuf>,
+    /// Package caches below `/home/agent`, and wrappers in tool chains; after `links`.
     pub caches: Vec<OverlayDir>,
     pub env: BTreeMap<String, String>,
     /// Where the caller says that its tools and caches are, and where they really are: to be given again at the

@@ -1,6 +1,6 @@
 //! What a sandbox is given of this host, decided on made-up facts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,11 @@ use sbx_api::{Caller, MountKind};
 use sbx_proto::plan::Mode;
 use tempfile::TempDir;
 
-use super::HostBind;
 use super::ensure::{Asker, lay_out};
+use super::secrets::{Entry, Eyes, Kind};
 use super::spec::{Spec, Top, TopKind};
-use super::toolchain::{Probe, ToolChains, tool_chains};
+use super::toolchain::{Probe, tool_chains};
+use super::{HostBind, HostLayout};
 use crate::territory::Territory;
 
 /// Somebody without sandboxes.
@@ -70,6 +71,7 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
         source: path.into(),
         target: path.into(),
         kind: MountKind::Template,
+        hidden: BTreeSet::new(),
     };
     let user = of(Mode::Single);
     assert_eq!(
@@ -88,11 +90,12 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
 }
 
 /// Directories of a made-up host, and where they really are when that differs.
-const DIRS: [(&str, &str); 20] = [
+const DIRS: [(&str, &str); 21] = [
     ("/home/u/.cargo/bin", ""),
     ("/home/u/.rustup", ""),
     ("/home/u/.pyenv", ""),
     ("/home/u/.pyenv/shims", ""),
+    ("/home/u/.nvm", ""),
     ("/home/u/.nvm/versions/node/v22", ""),
     ("/home/u/go/bin", ""),
     ("/home/u/.local/bin", ""),
@@ -127,13 +130,6 @@ const SHOWN: [&str; 9] = [
     "/ws/.venv/bin",
     "/home/u/.config/yarn/global/bin",
 ];
-const MASKS: [&str; 5] = [
-    "/data/tools/x.pem",
-    "/home/u/.pyenv/.git",
-    "/home/u/.pyenv/id_rsa.pub",
-    "/home/u/.pyenv/shims/.netrc",
-    "/home/u/mytools/x.pem",
-];
 const SOURCES: [(&str, &str); 9] = [
     ("/home/u/.cargo/bin", "/home/u/.cargo/bin"),
     (
@@ -142,10 +138,7 @@ const SOURCES: [(&str, &str); 9] = [
     ),
     ("/home/u/.local/bin", "/home/u/.local/bin"),
     ("/home/u/.local/share/uv", "/home/u/.local/share/uv"),
-    (
-        "/home/u/.nvm/versions/node/v22",
-        "/home/u/.nvm/versions/node/v22",
-    ),
+    ("/home/u/.nvm", "/home/u/.nvm"),
     ("/home/u/.pyenv", "/home/u/.pyenv"),
     ("/home/u/.rustup", "/home/u/.rustup"),
     ("/home/u/go/bin", "/home/u/go/bin"),
@@ -155,23 +148,14 @@ const SOURCES: [(&str, &str); 9] = [
 #[test]
 fn tool_chains_of_the_path() {
     let dirs = BTreeMap::from(DIRS);
-    let names: BTreeMap<&str, Vec<&str>> = BTreeMap::from([
-        ("/home/u/.pyenv", vec![".git", "shims", "id_rsa.pub"]),
-        ("/home/u/.pyenv/.git", vec!["credentials"]),
-        ("/home/u/.pyenv/shims", vec![".netrc", "cacert.pem"]),
-        ("/data/tools", vec!["x.pem", "run"]),
-    ]);
     let canonical = |path: &Path| {
         let path = path.to_str()?;
         let to = dirs.get(path)?;
         Some(PathBuf::from(if to.is_empty() { path } else { to }))
     };
-    let listed = |path: &Path| {
-        let found = names
-            .get(path.to_str().unwrap())
-            .cloned()
-            .unwrap_or_default();
-        found.into_iter().map(str::to_owned).collect()
+    let entry = |name: &str| Entry {
+        name: name.into(),
+        kind: if name == "3" { Kind::Link } else { Kind::Dir },
     };
     let caller = Caller {
         home: "/home/u".into(),
@@ -181,51 +165,288 @@ fn tool_chains_of_the_path() {
     let probe = Probe {
         canonical: &canonical,
         dir: &canonical,
-        names: &listed,
-        // Below `.pyenv` a directory in which only credentials count, and one that is masked as a whole.
-        dirs: &|path| match path.to_str() {
-            Some("/home/u/.pyenv") => vec![".git".into(), "shims".into()],
-            _ => vec![],
-        },
+        link: &|_| Some("3.1".into()),
+        layer: &|_| true,
         own: &|path| path.starts_with("/ws").then(|| path.to_owned()),
+        eyes: Eyes {
+            list: &|path| match path.to_str() {
+                Some("/home/u/.pyenv/versions") => vec![entry("3.1"), entry("3"), entry(".git")],
+                _ => vec![],
+            },
+            kind: &|path| match path.to_str()? {
+                "/home/u/.pyenv/versions" | "/home/u/.pyenv/versions/3.1" => Some(Kind::Dir),
+                "/home/u/.pyenv/versions/3" => Some(Kind::Link),
+                "/home/u/.pyenv/version" => Some(Kind::File),
+                "/home/u/.nvm/versions" | "/home/u/.nvm/versions/node" => Some(Kind::Dir),
+                "/home/u/.rustup/toolchains" | "/home/u/.local/share/uv/tools" => Some(Kind::Dir),
+                path => dirs.contains_key(path).then_some(Kind::Dir),
+            },
+            holds_workspace: &|_| false,
+        },
     };
     let got = tool_chains(&caller, Path::new("/home/u/.docker/sandboxes"), &probe);
-    let bind = |source: &str, target: &str| HostBind {
-        source: source.into(),
-        target: target.into(),
-        kind: MountKind::Toolchain,
-    };
-    let same = |path: &str| bind(path, path);
+    let shown: Vec<_> = got
+        .binds
+        .iter()
+        .map(|bind| {
+            let veil = if bind.hidden.is_empty() {
+                ""
+            } else {
+                " veiled"
+            };
+            let (source, target) = (bind.source.display(), bind.target.display());
+            format!("{target} <- {source}{veil}")
+        })
+        .collect();
+    let same = |path: &str, veil: &str| format!("{path} <- {path}{veil}");
+    let expected = [
+        same("/data/tools", " veiled"),
+        same("/home/u/.cargo/bin", ""),
+        same("/home/u/.config/yarn/global/bin", " veiled"),
+        same("/home/u/.local/bin", " veiled"),
+        same("/home/u/.nvm/versions/node/v22", " veiled"),
+        same("/home/u/.pyenv/shims", ""),
+        same("/home/u/.pyenv/version", ""),
+        same("/home/u/.pyenv/versions/3.1", " veiled"),
+        same("/home/u/.rustup/toolchains", ""),
+        same("/home/u/go/bin", " veiled"),
+        "/home/u/mytools <- /data/tools veiled".to_owned(),
+    ];
+    assert_eq!(shown, expected);
+    let roots = ["/home/u/.nvm", "/home/u/.pyenv", "/home/u/.rustup"];
     assert_eq!(
-        got,
-        ToolChains {
-            binds: vec![
-                same("/data/tools"),
-                same("/home/u/.cargo/bin"),
-                same("/home/u/.config/yarn/global/bin"),
-                same("/home/u/.local/bin"),
-                same("/home/u/.local/share/uv"),
-                same("/home/u/.nvm/versions/node/v22"),
-                same("/home/u/.pyenv"),
-                same("/home/u/.rustup"),
-                same("/home/u/go/bin"),
-                bind("/data/tools", "/home/u/mytools"),
-            ],
-            masks: MASKS.map(PathBuf::from).to_vec(),
-            path: SHOWN.map(PathBuf::from).to_vec(),
-            sources: SOURCES
+        (got.roots, got.links, got.path, got.sources, got.warnings),
+        (
+            roots.map(PathBuf::from).into(),
+            BTreeMap::from([("/home/u/.pyenv/versions/3".into(), "3.1".into())]),
+            SHOWN.map(PathBuf::from).to_vec(),
+            SOURCES
                 .map(|(path, real)| (path.into(), real.into()))
                 .into(),
-        }
+            vec![],
+        )
     );
+}
+
+/// A home with these files, and what is shown of it to somebody with these directories in PATH.
+struct Home {
+    dir: TempDir,
+    layout: HostLayout,
+}
+
+impl Home {
+    fn new(files: &[&str], path: &[&str], workspaces: &[&str]) -> Self {
+        let dir = TempDir::new().unwrap();
+        let home = fs::canonicalize(dir.path()).unwrap();
+        for file in files {
+            let file = home.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::File::create(file).unwrap();
+        }
+        let layout = Self::lay_out(&home, path, workspaces);
+        Self { dir, layout }
+    }
+
+    fn lay_out(home: &Path, path: &[&str], workspaces: &[&str]) -> HostLayout {
+        let at = |name: &&str| home.join(name);
+        let path: Vec<_> = path
+            .iter()
+            .map(at)
+            .map(|p| p.display().to_string())
+            .collect();
+        let workspaces: Vec<_> = workspaces.iter().map(at).collect();
+        let caller = Caller {
+            home: home.to_str().unwrap().into(),
+            path: path.join(":"),
+            ..Caller::default()
+        };
+        let territory = Territory::new(workspaces.clone());
+        let asker = Asker {
+            workspaces: &workspaces,
+            territory: &territory,
+            ..asker(&caller)
+        };
+        let (template, store) = (Path::new("/t"), Path::new("/s/t"));
+        lay_out(template, "f".into(), &bare(), b"", asker, store)
+    }
+
+    fn shows(&self, file: &str) -> bool {
+        let path = fs::canonicalize(self.dir.path()).unwrap().join(file);
+        let hidden = |bind: &HostBind| {
+            let below = path.strip_prefix(&bind.target).unwrap();
+            bind.hidden.iter().any(|hidden| below.starts_with(hidden))
+        };
+        let binds = &self.layout.binds;
+        let mut caches = self.layout.caches.iter();
+        binds
+            .iter()
+            .any(|bind| path.starts_with(&bind.target) && !hidden(bind))
+            || caches.any(|cache| path.starts_with(&cache.target))
+    }
+}
+
+const MANAGED: [&str; 12] = [
+    ".asdf/shims",
+    ".bun/bin",
+    ".cargo/bin",
+    ".dotnet",
+    ".local/bin",
+    ".local/share/mise/shims",
+    ".nvm/versions/node/v22/bin",
+    ".pyenv/shims",
+    ".sdkman/candidates/maven/current/bin",
+    ".volta/bin",
+    "miniconda3/bin",
+    "tools",
+];
+/// What the programs there need.
+const NEEDED: [&str; 28] = [
+    ".asdf/installs/nodejs/20.1.0/bin/node",
+    ".asdf/installs/nodejs/20.1.0/lib/node_modules/npm/index.js",
+    ".asdf/plugins/nodejs/bin/exec-env",
+    ".asdf/shims/node",
+    ".bun/bin/bun",
+    ".cargo/bin/cargo",
+    ".dotnet/dotnet",
+    ".dotnet/sdk/9/dotnet.dll",
+    ".local/bin/tool",
+    ".local/share/mise/installs/node/20/bin/node",
+    ".local/share/mise/shims/node",
+    ".local/share/uv/tools/ruff/bin/ruff",
+    ".nvm/versions/node/v22/bin/node",
+    ".pyenv/bin/pyenv",
+    ".pyenv/plugins/some/etc/pyenv.d/exec/hook.bash",
+    ".pyenv/shims/python3",
+    ".pyenv/version",
+    ".pyenv/versions/3.12/bin/python3",
+    ".pyenv/versions/3.12/etc/jupyter/config",
+    ".pyenv/versions/3.12/lib/python3.12/site-packages/certifi/cacert.pem",
+    ".rustup/settings.toml",
+    ".rustup/toolchains/stable/bin/cargo",
+    ".sdkman/candidates/maven/3.9/bin/mvn",
+    ".volta/bin/node",
+    ".volta/tools/image/node/20/bin/node",
+    "miniconda3/bin/conda",
+    "miniconda3/envs/one/bin/python3",
+    "tools/deep/deeper/program",
+];
+const CREDENTIALS: [&str; 35] = [
+    ".asdf/.npmrc",
+    ".asdf/anything",
+    ".asdf/installs/nodejs/20.1.0/etc/npmrc",
+    ".asdf/installs/nodejs/20.1.0/lib/node_modules/npm/npmrc",
+    ".asdf/plugins/nodejs/.git/config",
+    ".bun/install/cache/private/index.js",
+    ".cargo/bin/key.pem",
+    ".cargo/config.toml",
+    ".cargo/credentials.toml",
+    ".cargo/git/db/private/config",
+    ".dotnet/NuGet.Config",
+    ".dotnet/corefx/cryptography/x509stores/my/1.pfx",
+    ".local/bin/.env",
+    ".local/share/mise/installs/node/20/etc/npmrc",
+    ".local/share/uv/credentials/credentials.toml",
+    ".local/share/uv/tools/ruff/pip.conf",
+    ".nvm/versions/node/v22/etc/npmrc",
+    ".pyenv/.git/config",
+    ".pyenv/versions/3.12/.pypirc",
+    ".pyenv/versions/3.12/etc/server.key",
+    ".pyenv/versions/3.12/pip.conf",
+    ".rustup/.env",
+    ".sdkman/candidates/gradle/8/gradle.properties",
+    ".sdkman/candidates/maven/3.9/conf/settings.xml",
+    ".sdkman/etc/config",
+    ".volta/hooks.json",
+    ".volta/tools/image/node/20/etc/npmrc",
+    "go/pkg/mod/cache/vcs/1/config",
+    "miniconda3/.condarc",
+    "miniconda3/envs/one/.condarc",
+    "miniconda3/etc/npmrc",
+    "tools/NuGet.config",
+    "tools/deep/deeper/Gradle.Properties",
+    "tools/deep/deeper/store.PFX",
+    "tools/deep/deeper/token",
+];
+
+#[test]
+fn tool_chains_are_shown_without_their_credentials() {
+    let home = Home::new(&[&NEEDED[..], &CREDENTIALS[..]].concat(), &MANAGED, &[]);
+    for file in NEEDED {
+        assert!(home.shows(file), "{file}");
+    }
+    for file in CREDENTIALS {
+        assert!(!home.shows(file), "{file}");
+    }
+    assert_eq!(home.layout.warnings, Vec::<String>::new());
+    // What is not there at the start does not show when it comes.
+    let home = Home::new(&NEEDED, &MANAGED, &[]);
+    for file in CREDENTIALS {
+        let found_by_ending = [".pem", ".key", ".PFX"]
+            .iter()
+            .any(|end| file.ends_with(end));
+        let deep = file.starts_with("tools/deep");
+        assert!(found_by_ending || deep || !home.shows(file), "{file}");
+    }
+}
+
+#[test]
+fn a_link_beside_the_versions_is_one_inside() {
+    let files = [".sdkman/candidates/java/21/bin/java", ".pyenv/shims/x"];
+    let path = [".sdkman/candidates/java/current/bin"];
+    let home = Home::new(&files, &[], &[]);
+    let at = |name: &str| fs::canonicalize(home.dir.path()).unwrap().join(name);
+    let link = at(".sdkman/candidates/java/current");
+    std::os::unix::fs::symlink("21", &link).unwrap();
+    let layout = Home::lay_out(&at(""), &path, &[]);
+    assert_eq!(layout.links, BTreeMap::from([(link, "21".into())]));
+    assert_eq!(layout.roots, BTreeSet::from([at(".sdkman")]));
+    assert!(layout.env["PATH"].contains("java/current/bin"));
+}
+
+#[test]
+fn what_was_not_looked_through_is_not_shown() {
+    let many: Vec<String> = (0..300)
+        .map(|i| format!("tools/many/{i}/program"))
+        .collect();
+    let mut files: Vec<&str> = many.iter().map(String::as_str).collect();
+    files.extend(["tools/program", "tools/few/program"]);
+    let home = Home::new(&files, &["tools"], &[]);
+    assert!(home.shows("tools/program") && home.shows("tools/few/program"));
+    assert!(!home.shows("tools/many/0/program") && !home.shows("tools/many/299/program"));
+    let [warning] = home.layout.warnings.as_slice() else {
+        panic!("one expected: {:?}", home.layout.warnings);
+    };
+    assert!(warning.contains("tools/many") && warning.contains("look through"));
+    // A workspace in there needs a place: then nothing is shown.
+    let workspace = "tools/many/7";
+    let home = Home::new(&files, &["tools"], &[workspace]);
+    assert!(!home.shows("tools/program"));
+    assert!(home.layout.warnings.iter().any(|w| w.contains("workspace")));
+}
+
+#[test]
+fn what_a_credential_leads_to_is_hidden_as_well() {
+    let files = ["tools/real", "tools/program", "other/run"];
+    let home = Home::new(&files, &[], &[]);
+    let root = fs::canonicalize(home.dir.path()).unwrap();
+    std::os::unix::fs::symlink("../tools/real", root.join("other/.netrc")).unwrap();
+    let layout = Home::lay_out(&root, &["tools", "other"], &[]);
+    let home = Home { layout, ..home };
+    assert!(home.shows("tools/program") && home.shows("other/run"));
+    assert!(!home.shows("tools/real") && !home.shows("other/.netrc"));
 }
 
 #[test]
 fn caches_keep_their_owner() {
     let home = TempDir::new().unwrap();
     let shims = home.path().join(".pyenv/shims");
-    for dir in [&home.path().join(".cargo/registry"), &shims] {
-        fs::create_dir_all(dir).unwrap();
+    for dir in [
+        ".cargo/registry",
+        ".cargo/git",
+        ".pyenv/shims",
+        "go/pkg/mod",
+    ] {
+        fs::create_dir_all(home.path().join(dir)).unwrap();
     }
     let caller = Caller {
         home: home.path().to_str().unwrap().into(),
@@ -243,9 +464,12 @@ fn caches_keep_their_owner() {
     )
     .caches;
     let meta = fs::metadata(home.path()).unwrap();
-    let [wrappers, cache] = caches.as_slice() else {
-        panic!("two expected: {caches:?}");
+    let [wrappers, cache, modules] = caches.as_slice() else {
+        panic!("three expected: {caches:?}");
     };
+    // Clones of private repositories, and settings with tokens in them.
+    assert_eq!(modules.target, Path::new("/home/agent/go/pkg/mod"));
+    assert_eq!(modules.hidden, BTreeSet::from(["cache/vcs".into()]));
     assert_eq!(
         (&wrappers.target, &wrappers.lowers),
         (&shims, &vec![shims.clone()])
@@ -313,7 +537,7 @@ fn what_sandboxes_can_write_and_what_has_moved_is_not_shown() {
             Path::new("/s/t"),
         )
     };
-    let targets = |layout: &super::HostLayout| -> Vec<PathBuf> {
+    let targets = |layout: &HostLayout| -> Vec<PathBuf> {
         layout
             .binds
             .iter()

@@ -1,12 +1,19 @@
 //! The tool chains on the caller's PATH that live outside the system directories: shown read-only at their
-//! own paths, without their credential files. Decides on what a [`Probe`] tells; touches nothing.
+//! own paths, as far as they are needed and without their credential files. Decides on what a [`Probe`] tells; touches
+//! nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use sbx_api::{Caller, MountKind};
 
 use super::layout::HostBind;
+use super::managers::{
+    ALL_PROGRAMS, ANYTHING, LINUXBREW, LOCAL_SHARE, MANAGERS, Manager, ONE_INSTALLATION, Part,
+    RUSTUP, What,
+};
+use super::secrets::{Eyes, Kind, Looked, PRIVATE, is_secret, look, outermost};
 use super::spec::is_system;
 
 /// What the decision needs to know of the host.
@@ -15,86 +22,45 @@ pub(super) struct Probe<'a> {
     pub(super) canonical: &'a dyn Fn(&Path) -> Option<PathBuf>,
     /// The canonical path of a directory that can be shown; `None` for anything else.
     pub(super) dir: &'a dyn Fn(&Path) -> Option<PathBuf>,
-    /// The names in a directory.
-    pub(super) names: &'a dyn Fn(&Path) -> Vec<String>,
-    /// The names of the directories in a directory, without symlinks and without workspaces.
-    pub(super) dirs: &'a dyn Fn(&Path) -> Vec<String>,
+    /// What a link says.
+    pub(super) link: &'a dyn Fn(&Path) -> Option<PathBuf>,
+    /// Whether something can be hidden in a directory.
+    pub(super) layer: &'a dyn Fn(&Path) -> bool,
     /// Where in one of the sandbox's own workspaces a path leads to, if it does.
     pub(super) own: &'a dyn Fn(&Path) -> Option<PathBuf>,
+    pub(super) eyes: Eyes<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ToolChains {
     pub(super) binds: Vec<HostBind>,
-    pub(super) masks: Vec<PathBuf>,
+    /// What some of them lie in, and nothing else does.
+    pub(super) roots: BTreeSet<PathBuf>,
+    /// Links beside them, and what they say: `current`, or the short name of a version.
+    pub(super) links: BTreeMap<PathBuf, PathBuf>,
     /// The entries of the caller's PATH that exist inside, in order.
     pub(super) path: Vec<PathBuf>,
     /// Where the caller says that each is, and where it really was.
     pub(super) sources: BTreeMap<PathBuf, PathBuf>,
+    pub(super) warnings: Vec<String>,
 }
 
 impl ToolChains {
     /// Whether a path exists inside because of a tool chain or the system directories.
     pub(super) fn shows(&self, path: &Path) -> bool {
-        is_system(path) || self.binds.iter().any(|bind| path.starts_with(&bind.target))
+        let mut binds = self.binds.iter().map(|bind| &bind.target);
+        is_system(path)
+            || binds.any(|target| path.starts_with(target) || target.starts_with(path))
+            || self.links.keys().any(|link| path.starts_with(link))
     }
 }
 
-/// Below the home: a PATH entry anywhere in it needs the whole directory.
-const WHOLE: &[&str] = &[
-    ".asdf",
-    ".bun",
-    ".deno",
-    ".dotnet",
-    ".elan",
-    ".ghcup",
-    ".goenv",
-    ".jenv",
-    ".juliaup",
-    ".local/share/mise",
-    ".local/share/pnpm",
-    ".nodenv",
-    ".opam",
-    ".pyenv",
-    ".rbenv",
-    ".rvm",
-    ".sdkman",
-    ".volta",
-    "anaconda3",
-    "mambaforge",
-    "miniconda3",
-    "miniforge3",
-];
-/// Beside `~/.local/bin`: where the programs linked there live.
-const LOCAL_SHARE: &[&str] = &[".local/share/uv", ".local/share/pipx", ".local/share/mise"];
-const LINUXBREW: &str = "/home/linuxbrew/.linuxbrew";
+const HOMEBREW: &str = "/home/linuxbrew/.linuxbrew";
 /// First components outside the home that hold no tool chains, or must never be seen.
 const REFUSED: &[&str] = &[
     "boot", "dev", "etc", "media", "mnt", "nix", "proc", "run", "snap", "srv", "sys", "var",
 ];
 const AGENT_HOME: &str = "/home/agent";
-/// Never a source, nor anything below or behind them, wherever they lie: nothing but secrets and settings.
-const PRIVATE: &[&str] = &[
-    ".aws",
-    ".azure",
-    ".config",
-    ".docker",
-    ".gcloud",
-    ".gnupg",
-    ".gsutil",
-    ".kube",
-    ".minikube",
-    ".mozilla",
-    ".netrc",
-    ".oci",
-    ".password-store",
-    ".pki",
-    ".ssh",
-    ".terraform.d",
-    ".thunderbird",
-    ".vault-token",
-    "keyrings",
-];
 /// What tools keep their programs in below one of those.
 const TOOLS_IN_PRIVATE: &[&str] = &[
     ".config/composer/vendor",
@@ -102,48 +68,6 @@ const TOOLS_IN_PRIVATE: &[&str] = &[
     ".config/yarn/global",
     ".docker/bin",
 ];
-
-const SECRET_NAMES: &[&str] = &[
-    ".condarc",
-    ".env",
-    ".git",
-    ".git-credentials",
-    ".netrc",
-    ".npmrc",
-    ".pypirc",
-    ".yarnrc.yml",
-    "_netrc",
-    "auth.json",
-    "auth.toml",
-    "config.json",
-    "credentials",
-    "credentials.db",
-    "credentials.json",
-    "credentials.toml",
-    "hosts.yml",
-    "token",
-    "token.json",
-    "tokens",
-];
-const SECRET_STARTS: &[&str] = &["id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"];
-const SECRET_ENDS: &[&str] = &[".pem", ".key", ".p12", ".pfx", ".keytab"];
-/// Deeper in a tool chain: what is nothing but a credential. A `config.json` or `cacert.pem` is part of a
-/// package there.
-const SECRET_BELOW: &[&str] = &[
-    ".git-credentials",
-    ".netrc",
-    ".npmrc",
-    ".pypirc",
-    "_netrc",
-    "credentials",
-    "credentials.json",
-    "credentials.toml",
-    "npmrc",
-];
-/// How deep credentials are looked for, and in how many directories of one tool chain: it is done at every
-/// start, and a tool chain has tens of thousands of files.
-const DEPTH: usize = 3;
-const MOST_DIRS: usize = 1000;
 
 /// `state` is the engine's state directory, canonical.
 pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> ToolChains {
@@ -156,7 +80,8 @@ pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> T
         home,
         probe,
     };
-    let mut found = ToolChains::default();
+    let mut found = Found::default();
+    let mut path = Vec::new();
     let mut seen = BTreeSet::new();
     let mut own = BTreeSet::new();
     for entry in caller.path.split(':').filter_map(clean) {
@@ -166,32 +91,38 @@ pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> T
         if let Some(place) = (probe.own)(&entry) {
             // Seen through the workspace, which is mounted over everything else.
             own.insert(place.clone());
-            found.path.push(place);
+            path.push(place);
             continue;
         }
         let mut shown = false;
-        for root in finder.roots(&entry) {
-            shown |= finder.show(&root, &mut found);
+        for chain in finder.chains(&entry) {
+            shown |= finder.show(&chain, &entry, &mut found);
+        }
+        if shown && !is_system(&entry) && !found.covers(&entry) {
+            // Beside what is usual for its manager.
+            finder.show(&unknown(&entry), &entry, &mut found);
         }
         if shown || (is_system(&entry) && (probe.dir)(&entry).is_some()) {
-            found.path.push(entry);
+            path.push(entry);
         }
     }
     for name in ["GOROOT", "JAVA_HOME"] {
-        if let Some(place) = caller.env.get(name).and_then(|value| clean(value)) {
-            finder.show(&place, &mut found);
+        if let Some(root) = caller.env.get(name).and_then(|value| clean(value)) {
+            let chain = Chain {
+                parts: ONE_INSTALLATION,
+                root: root.clone(),
+            };
+            finder.show(&chain, &root, &mut found);
         }
     }
-    found.binds = without_nested(found.binds);
-    found.masks = masks(&found.binds, probe);
-    let kept = ToolChains {
-        binds: found.binds.clone(),
-        ..ToolChains::default()
-    };
-    found
-        .path
-        .retain(|entry| own.contains(entry) || kept.shows(entry));
-    found
+    let mut tools = finder.hide(found);
+    let shown: Vec<bool> = path
+        .iter()
+        .map(|entry| own.contains(entry) || tools.shows(entry))
+        .collect();
+    let kept = path.into_iter().zip(shown);
+    tools.path = kept.filter_map(|(e, shown)| shown.then_some(e)).collect();
+    tools
 }
 
 /// An absolute path without `.`, `..` and doubled slashes; not `/`.
@@ -268,69 +199,118 @@ pub(crate) fn is_private(path: &Path) -> bool {
     })
 }
 
+/// A directory, and what of it is shown.
+struct Chain {
+    root: PathBuf,
+    parts: &'static [Part],
+}
+
+fn unknown(entry: &Path) -> Chain {
+    Chain {
+        root: entry.to_owned(),
+        parts: ANYTHING,
+    }
+}
+
+/// What was found to be shown, before it was looked at.
+#[derive(Default)]
+struct Found {
+    /// Where inside, where outside, and as which part.
+    shown: Vec<(PathBuf, PathBuf, Part)>,
+    roots: BTreeSet<PathBuf>,
+    links: BTreeMap<PathBuf, PathBuf>,
+    sources: BTreeMap<PathBuf, PathBuf>,
+}
+
+impl Found {
+    fn covers(&self, path: &Path) -> bool {
+        let mut shown = self.shown.iter().map(|(target, _, _)| target);
+        shown.any(|target| path.starts_with(target) || target.starts_with(path))
+            || self.links.keys().any(|link| path.starts_with(link))
+    }
+}
+
 impl Finder<'_> {
     /// What has to be shown so that the programs in `entry` work.
-    fn roots(&self, entry: &Path) -> Vec<PathBuf> {
-        let cargo = self.place("CARGO_HOME", ".cargo").join("bin");
+    fn chains(&self, entry: &Path) -> Vec<Chain> {
+        let cargo = self.place(Some("CARGO_HOME"), ".cargo").join("bin");
         // A caller who says where rustup's tool chains are may have its programs below another home.
         let elsewhere =
             entry.ends_with(".cargo/bin") && self.caller.env.contains_key("RUSTUP_HOME");
         if entry == cargo || elsewhere {
-            return vec![entry.to_owned(), self.place("RUSTUP_HOME", ".rustup")];
+            let rustup = self.place(Some("RUSTUP_HOME"), ".rustup");
+            return vec![
+                Chain {
+                    root: entry.to_owned(),
+                    parts: ALL_PROGRAMS,
+                },
+                Chain {
+                    root: rustup,
+                    parts: RUSTUP,
+                },
+            ];
         }
-        let pyenv = self.place("PYENV_ROOT", ".pyenv");
-        if entry.starts_with(&pyenv) {
-            return vec![pyenv];
+        if entry.starts_with(HOMEBREW) {
+            return vec![Chain {
+                root: HOMEBREW.into(),
+                parts: LINUXBREW,
+            }];
         }
-        let nvm = self.place("NVM_DIR", ".nvm").join("versions/node");
-        if let Ok(rest) = entry.strip_prefix(&nvm)
-            && let Some(version) = rest.iter().next()
-        {
-            return vec![nvm.join(version)];
-        }
-        if entry.starts_with(LINUXBREW) {
-            return vec![LINUXBREW.into()];
+        let managed = MANAGERS.iter().map(|manager| self.chain(manager));
+        if let Some(chain) = managed.into_iter().find(|c| entry.starts_with(&c.root)) {
+            return vec![chain];
         }
         let Ok(below) = entry.strip_prefix(&self.home) else {
-            return self.roots_elsewhere(entry);
+            return self.chains_elsewhere(entry);
         };
         if below.starts_with(".nix-profile") {
             return Vec::new();
         }
-        if let Some(root) = WHOLE.iter().find(|root| below.starts_with(root)) {
-            return vec![self.home.join(root)];
-        }
-        let mut roots = self.unknown(entry);
+        let mut chains = vec![self.own(entry)];
         if below == Path::new(".local/bin") {
-            roots.extend(LOCAL_SHARE.iter().map(|share| self.home.join(share)));
+            chains.extend(LOCAL_SHARE.iter().map(|manager| self.chain(manager)));
         }
-        roots
+        chains
     }
 
-    fn roots_elsewhere(&self, entry: &Path) -> Vec<PathBuf> {
+    fn chain(&self, manager: &Manager) -> Chain {
+        Chain {
+            root: self.place(manager.variable, manager.home),
+            parts: manager.parts,
+        }
+    }
+
+    fn chains_elsewhere(&self, entry: &Path) -> Vec<Chain> {
         if is_system(entry) {
             // A link that leaves the system directories has to lead somewhere.
             return (self.probe.dir)(entry)
                 .filter(|canonical| !is_system(canonical))
-                .map(|canonical| self.unknown(&canonical))
+                .map(|canonical| vec![self.own(&canonical)])
                 .unwrap_or_default();
         }
-        self.unknown(entry)
+        vec![self.own(entry)]
     }
 
     /// Only the directory itself; of a Go distribution all.
-    fn unknown(&self, entry: &Path) -> Vec<PathBuf> {
-        let parent = entry.parent().filter(|parent| {
+    fn own(&self, entry: &Path) -> Chain {
+        let go = entry.parent().filter(|parent| {
             entry.ends_with("bin")
                 && ["pkg/tool", "src/runtime"]
                     .iter()
                     .all(|part| (self.probe.dir)(&parent.join(part)).is_some())
         });
-        vec![parent.unwrap_or(entry).to_owned()]
+        match go {
+            Some(root) => Chain {
+                root: root.to_owned(),
+                parts: ONE_INSTALLATION,
+            },
+            None => unknown(entry),
+        }
     }
 
-    /// Adds the binds of `root`, if it may be shown at all.
-    fn show(&self, root: &Path, found: &mut ToolChains) -> bool {
+    /// Notes what is shown of a tool chain, if it may be shown at all.
+    fn show(&self, chain: &Chain, entry: &Path, found: &mut Found) -> bool {
+        let root = &chain.root;
         let Some(canonical) = (self.probe.dir)(root) else {
             return false;
         };
@@ -340,102 +320,187 @@ impl Finder<'_> {
         if self.refusals.cover(root) || self.refusals.cover(&canonical) {
             return false;
         }
-        // Programs know their place by either spelling.
-        for target in [root, canonical.as_path()] {
-            if !is_system(target) && !found.binds.iter().any(|bind| bind.target == target) {
-                found.binds.push(HostBind {
-                    source: canonical.clone(),
-                    target: target.to_owned(),
-                    kind: MountKind::Toolchain,
-                });
+        let on_the_way = entry.strip_prefix(root).unwrap_or(Path::new(""));
+        for part in chain.parts {
+            for (place, kind) in self.places(&canonical, part.place, on_the_way) {
+                // Programs know their place by either spelling.
+                for base in [root, &canonical] {
+                    let target = below(base, &place);
+                    if is_system(&target) {
+                        continue;
+                    }
+                    let source = below(&canonical, &place);
+                    if !place.as_os_str().is_empty() {
+                        found.roots.insert(base.clone());
+                    }
+                    match kind {
+                        Kind::Link => found
+                            .links
+                            .extend((self.probe.link)(&source).map(|to| (target, to))),
+                        Kind::File if part.what == What::Unknown => {}
+                        Kind::File | Kind::Dir => {
+                            let part = if kind == Kind::File {
+                                // Nothing to look into.
+                                Part {
+                                    what: What::Packages,
+                                    ..*part
+                                }
+                            } else {
+                                *part
+                            };
+                            if !found.shown.iter().any(|(known, _, _)| *known == target) {
+                                found.shown.push((target, source, part));
+                            }
+                        }
+                    }
+                }
             }
         }
-        found.sources.insert(root.to_owned(), canonical);
+        found.sources.insert(root.clone(), canonical);
         true
     }
 
-    fn place(&self, variable: &str, usual: &str) -> PathBuf {
-        self.caller
-            .env
-            .get(variable)
+    /// The places of a part below the root of a tool chain. A link on the way is one itself, and not followed.
+    fn places(&self, root: &Path, pattern: &str, entry: &Path) -> Vec<(PathBuf, Kind)> {
+        let mut links = Vec::new();
+        let mut places = vec![(PathBuf::new(), Kind::Dir)];
+        let mut entry = entry.iter();
+        for name in Path::new(pattern) {
+            let on_the_way = entry.next();
+            let mut next = Vec::new();
+            for (place, kind) in places {
+                match kind {
+                    Kind::Dir => {}
+                    Kind::Link => {
+                        links.push((place, kind));
+                        continue;
+                    }
+                    Kind::File => continue,
+                }
+                let names = match (name.to_str(), on_the_way) {
+                    (Some("*"), _) => (self.probe.eyes.list)(&below(root, &place))
+                        .into_iter()
+                        .filter(|found| found.kind != Kind::File && !is_secret(&found.name))
+                        .map(|found| found.name)
+                        .collect(),
+                    (Some("@"), on_the_way) => {
+                        on_the_way.map(OsStr::to_owned).into_iter().collect()
+                    }
+                    _ => vec![name.to_owned()],
+                };
+                for name in names {
+                    let place = place.join(name);
+                    let kind = (self.probe.eyes.kind)(&root.join(&place));
+                    next.extend(kind.map(|kind| (place, kind)));
+                }
+            }
+            places = next;
+        }
+        links.extend(places);
+        links
+    }
+
+    /// Looks at everything that is shown, and says what of it is not.
+    fn hide(&self, found: Found) -> ToolChains {
+        let mut tools = ToolChains {
+            roots: found.roots,
+            links: found.links,
+            sources: found.sources,
+            ..ToolChains::default()
+        };
+        let mut followed = BTreeSet::new();
+        let mut known: BTreeMap<PathBuf, Looked> = BTreeMap::new();
+        for (target, source, part) in without_nested(found.shown) {
+            let looked = known
+                .entry(source.clone())
+                .or_insert_with(|| look(&source, &part, &self.probe.eyes));
+            if let Some(unseen) = looked.unseen.first() {
+                tools.warnings.push(format!(
+                    "`{}` is not shown inside, nor {} more: too much to look through for credentials; hint: have a \
+                     directory with programs only in PATH",
+                    below(&target, unseen).display(),
+                    looked.unseen.len() - 1
+                ));
+            }
+            let links = looked.links.iter().map(|link| source.join(link));
+            followed.extend(links.filter_map(|link| (self.probe.canonical)(&link)));
+            tools.binds.push(HostBind {
+                hidden: looked.hidden.clone(),
+                source,
+                target,
+                kind: MountKind::Toolchain,
+            });
+        }
+        // There the directory has them itself.
+        let shown: Vec<&PathBuf> = tools.binds.iter().map(|bind| &bind.target).collect();
+        let hangs = |path: &Path| !shown.iter().any(|above| path.starts_with(above));
+        tools.links.retain(|link, _| hangs(link));
+        tools.roots.retain(|root| hangs(root));
+        // What a credential is a link to is hidden where it is shown.
+        for real in followed {
+            for bind in &mut tools.binds {
+                let below = real.strip_prefix(&bind.source).ok();
+                bind.hidden.extend(
+                    below
+                        .map(Path::to_owned)
+                        .filter(|path| path != Path::new("")),
+                );
+                bind.hidden = outermost(std::mem::take(&mut bind.hidden));
+            }
+        }
+        let ToolChains {
+            binds, warnings, ..
+        } = &mut tools;
+        binds.retain(|bind| {
+            let problem = self.problem(bind);
+            warnings.extend(problem.map(|problem| {
+                format!("`{}` is not shown inside: {problem}", bind.target.display())
+            }));
+            problem.is_none()
+        });
+        tools
+    }
+
+    /// Why something cannot be hidden where it has to be.
+    fn problem(&self, bind: &HostBind) -> Option<&'static str> {
+        let holds = self.probe.eyes.holds_workspace;
+        if bind.hidden.is_empty() {
+            None
+        } else if !(self.probe.layer)(&bind.source) {
+            Some("other file systems are mounted below it")
+        } else if bind
+            .hidden
+            .iter()
+            .any(|hidden| holds(&bind.source.join(hidden)))
+        {
+            Some("a workspace lies in a part of it that must be hidden")
+        } else {
+            None
+        }
+    }
+
+    fn place(&self, variable: Option<&str>, usual: &str) -> PathBuf {
+        variable
+            .and_then(|variable| self.caller.env.get(variable))
             .and_then(|value| clean(value))
             .unwrap_or_else(|| self.home.join(usual))
     }
 }
 
+/// Without the slash that joining nothing adds.
+fn below(root: &Path, place: &Path) -> PathBuf {
+    root.join(place).components().collect()
+}
+
 /// Parents first, and none below another one: there it is the same directory, or a link that leads inside to where
 /// it leads outside.
-fn without_nested(mut binds: Vec<HostBind>) -> Vec<HostBind> {
-    binds.sort_by(|a, b| a.target.cmp(&b.target));
-    let mut kept: Vec<HostBind> = Vec::new();
-    for bind in binds {
-        if !kept
-            .iter()
-            .any(|above| bind.target.starts_with(&above.target))
-        {
-            kept.push(bind);
+fn without_nested(mut shown: Vec<(PathBuf, PathBuf, Part)>) -> Vec<(PathBuf, PathBuf, Part)> {
+    shown.sort_by(|(a, _, _), (b, _, _)| a.cmp(b));
+    let mut kept: Vec<(PathBuf, PathBuf, Part)> = Vec::new();
+    for next in shown {
+        if !kept.iter().any(|(above, _, _)| next.0.starts_with(above)) {
+            kept.push(next);
         }
     }
     kept
-}
-
-/// A mount covers a file, not the links to it: what a credential is a link to is masked where it is shown.
-fn masks(binds: &[HostBind], probe: &Probe<'_>) -> Vec<PathBuf> {
-    let mut masks: Vec<PathBuf> = Vec::new();
-    for bind in binds {
-        let mut names = (probe.names)(&bind.source);
-        names.retain(|name| is_secret(name));
-        names.sort();
-        let mut found: Vec<PathBuf> = names.iter().map(|name| bind.target.join(name)).collect();
-        found.extend(masks_below(bind, probe, &found));
-        for target in found {
-            let source = match target.strip_prefix(&bind.target) {
-                Ok(rest) => bind.source.join(rest),
-                Err(_) => continue,
-            };
-            match (probe.canonical)(&source).filter(|real| *real != source) {
-                Some(real) => masks.extend(binds.iter().filter_map(|shown| {
-                    let rest = real.strip_prefix(&shown.source).ok()?;
-                    (rest != Path::new("")).then(|| shown.target.join(rest))
-                })),
-                None => masks.push(target),
-            }
-        }
-    }
-    let mut seen = BTreeSet::new();
-    masks.retain(|mask| seen.insert(mask.clone()));
-    masks
-}
-
-/// The credentials in the directories of a tool chain that are not masked as a whole.
-fn masks_below(bind: &HostBind, probe: &Probe<'_>, masked: &[PathBuf]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut todo = VecDeque::from([(bind.source.clone(), bind.target.clone(), 0)]);
-    let mut seen = 0;
-    while let Some((source, target, depth)) = todo.pop_front() {
-        seen += 1;
-        if seen > MOST_DIRS {
-            break;
-        }
-        if depth > 0 {
-            let mut names = (probe.names)(&source);
-            names.retain(|name| SECRET_BELOW.contains(&name.to_ascii_lowercase().as_str()));
-            names.sort();
-            found.extend(names.into_iter().map(|name| target.join(name)));
-        }
-        if depth < DEPTH {
-            let dirs = (probe.dirs)(&source).into_iter();
-            let dirs = dirs.map(|name| (source.join(&name), target.join(&name), depth + 1));
-            todo.extend(dirs.filter(|(_, target, _)| !masked.contains(target)));
-        }
-    }
-    found
-}
-
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    SECRET_NAMES.contains(&name.as_str())
-        || PRIVATE.contains(&name.as_str())
-        || SECRET_STARTS.iter().any(|start| name.starts_with(start))
-        || SECRET_ENDS.iter().any(|end| name.ends_with(end))
 }

@@ -16,6 +16,7 @@ mod probe;
 mod sources;
 mod tree;
 mod trust;
+mod veil;
 
 use std::fs::File;
 use std::io::{self, Read, Write};

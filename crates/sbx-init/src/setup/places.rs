@@ -64,10 +64,13 @@ impl Places {
 
     /// The root of the mount at exactly this path.
     pub(super) fn root_of(&self, target: &Path) -> SetupResult<BorrowedFd<'_>> {
-        let found = self.mounts.iter().find(|mount| mount.target == target);
-        found
-            .map(|mount| mount.root.as_fd())
+        self.mounted(target)
             .ok_or_else(|| SetupError::new(at("find the mount of", target), "there is none"))
+    }
+
+    pub(super) fn mounted(&self, target: &Path) -> Option<BorrowedFd<'_>> {
+        let found = self.mounts.iter().find(|mount| mount.target == target);
+        found.map(|mount| mount.root.as_fd())
     }
 
     /// A directory to mount on.

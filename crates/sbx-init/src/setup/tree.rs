@@ -24,6 +24,7 @@ use sbx_sys::mounts;
 
 use super::places::{Places, Whose};
 use super::trust;
+use super::veil;
 use crate::error::{SetupError, SetupResult, While};
 
 /// An existing directory on every machine, hidden by our scratch file system after all sources are open.
@@ -57,6 +58,7 @@ pub(super) fn build(
         program,
         null,
         mode,
+        veils: 0,
     };
     rustix::process::umask(FileMode::empty());
     for step in &boot.steps {
@@ -108,8 +110,15 @@ pub(super) fn try_everything(mode: Mode) -> SetupResult<()> {
         rustix::fs::mkdir(&path, FileMode::from_bits_truncate(0o755))
             .doing(|| format!("make `{path}`"))?;
     }
+    let veil = veil_place(0);
+    veil::make(Path::new(&veil), &["name".into()], Owner::Root, mode)?;
     let [lower, upper, work] = ["lower", "upper", "work"].map(|name| format!("{SCRATCH}/{name}"));
-    overlay_mount("a trial", lower, upper, work)?;
+    let layers = [
+        ("lowerdir", format!("{veil}:{lower}")),
+        ("upperdir", upper),
+        ("workdir", work),
+    ];
+    overlay_mount(Path::new("trial"), &layers, MountAttrFlags::empty())?;
     let devpts = Builder::devpts_options(mode);
     new_file_system("devpts", &devpts, MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
     new_file_system("sysfs", &[], MountAttrFlags::MOUNT_ATTR_RDONLY)?;
@@ -124,6 +133,8 @@ pub(super) struct Builder<'a> {
     program: &'a OwnedFd,
     null: PathBuf,
     mode: Mode,
+    /// How many there are.
+    veils: usize,
 }
 
 impl Builder<'_> {
@@ -132,10 +143,24 @@ impl Builder<'_> {
             Step::Overlay {
                 target,
                 lowers,
+                veil,
                 upper,
                 dir,
                 owner,
-            } => self.overlay(target.as_path(), lowers, *upper, dir, *owner),
+            } => {
+                let lowers = self.lowers(lowers, *veil)?;
+                self.overlay(target.as_path(), lowers, *upper, dir, *owner)
+            }
+            Step::Veil { hidden, owner } => {
+                let place = veil_place(self.veils);
+                self.veils += 1;
+                veil::make(Path::new(&place), hidden, *owner, self.mode)
+            }
+            Step::Veiled {
+                target,
+                source,
+                veil,
+            } => self.veiled(target.as_path(), *source, *veil),
             Step::Bind { target, source } => self.bind(target.as_path(), *source),
             Step::Tmpfs { target, mode } => {
                 let options = [("mode", format!("{mode:o}"))];
@@ -161,6 +186,7 @@ impl Builder<'_> {
                 file,
                 bundles,
             } => trust::add(self, certificate, file.as_path(), bundles),
+            Step::Close { target } => self.close(target.as_path()),
             Step::Mask { target } => self.mask(target.as_path()),
         }
     }
@@ -168,22 +194,22 @@ impl Builder<'_> {
     fn overlay(
         &mut self,
         target: &Path,
-        lowers: &[usize],
+        lowers: String,
         upper: usize,
         dir: &str,
         owner: Owner,
     ) -> SetupResult<()> {
-        for &index in lowers.iter().chain([&upper]) {
-            self.attach_layer(index)?;
-        }
+        self.attach_layer(upper)?;
         let upper = format!("{SCRATCH}/{upper}/{dir}");
         make_upper(Path::new(&upper), owner, self.mode)?;
-        let lowers: Vec<String> = lowers.iter().map(|i| format!("{SCRATCH}/{i}")).collect();
         let mount = overlay_mount(
-            &target.display().to_string(),
-            lowers.join(":"),
-            format!("{upper}/upper"),
-            format!("{upper}/work"),
+            target,
+            &[
+                ("lowerdir", lowers),
+                ("upperdir", format!("{upper}/upper")),
+                ("workdir", format!("{upper}/work")),
+            ],
+            MountAttrFlags::MOUNT_ATTR_NODEV,
         )?;
         if target == Path::new("/") {
             let root = mount_root(&mount)?;
@@ -192,6 +218,26 @@ impl Builder<'_> {
             return self.places.add(target, copy, Whose::Ours);
         }
         self.attach(mount, target, Whose::Ours)
+    }
+
+    /// A mount on a name falls off when the host puts another file in its place; a layer above hides the name.
+    fn veiled(&mut self, target: &Path, source: usize, veil: usize) -> SetupResult<()> {
+        let lowers = self.lowers(&[source], Some(veil))?;
+        let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
+            | MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let mount = overlay_mount(target, &[("lowerdir", lowers)], flags)?;
+        self.attach(mount, target, Whose::Foreign)
+    }
+
+    /// The places of layers as overlay takes them, uppermost first.
+    fn lowers(&mut self, layers: &[usize], veil: Option<usize>) -> SetupResult<String> {
+        let mut places: Vec<String> = veil.map(veil_place).into_iter().collect();
+        for &index in layers {
+            self.attach_layer(index)?;
+            places.push(format!("{SCRATCH}/{index}"));
+        }
+        Ok(places.join(":"))
     }
 
     /// Overlay takes paths: a layer is mounted below the scratch directory under its number.
@@ -302,6 +348,15 @@ impl Builder<'_> {
         self.places.add(target, cover, Whose::Foreign)
     }
 
+    fn close(&self, target: &Path) -> SetupResult<()> {
+        let Some(mount) = self.places.mounted(target) else {
+            return Ok(());
+        };
+        let attributes = mounts::RDONLY | mounts::NOSUID | mounts::NODEV;
+        mounts::set_attributes(mount, false, attributes, None)
+            .doing(|| format!("close `{}`", target.display()))
+    }
+
     fn attach(&mut self, mount: OwnedFd, target: &Path, whose: Whose) -> SetupResult<()> {
         let place = self.places.directory(target)?;
         move_to(mount.as_fd(), place.as_fd()).doing(|| format!("mount `{}`", target.display()))?;
@@ -365,21 +420,24 @@ fn resolve(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     )
 }
 
-fn overlay_mount(what: &str, lowers: String, upper: String, work: String) -> SetupResult<OwnedFd> {
-    let doing = || format!("mount the layers of `{what}`");
+fn veil_place(number: usize) -> String {
+    format!("{SCRATCH}/veil{number}")
+}
+
+fn overlay_mount(
+    target: &Path,
+    layers: &[(&str, String)],
+    flags: MountAttrFlags,
+) -> SetupResult<OwnedFd> {
+    let doing = || format!("mount the layers of `{}`", target.display());
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).doing(doing)?;
-    for (key, value) in [("lowerdir", lowers), ("upperdir", upper), ("workdir", work)] {
-        rustix::mount::fsconfig_set_string(context.as_fd(), key, value.as_str()).doing(doing)?;
+    for (key, value) in layers {
+        rustix::mount::fsconfig_set_string(context.as_fd(), *key, value.as_str()).doing(doing)?;
     }
     // Without it `rm -r` and renames of directories fail in a user namespace.
     rustix::mount::fsconfig_set_flag(context.as_fd(), "userxattr").doing(doing)?;
     rustix::mount::fsconfig_create(context.as_fd()).doing(doing)?;
-    rustix::mount::fsmount(
-        context.as_fd(),
-        FsMountFlags::FSMOUNT_CLOEXEC,
-        MountAttrFlags::MOUNT_ATTR_NODEV,
-    )
-    .doing(doing)
+    rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).doing(doing)
 }
 
 /// The layers' own directories, made at the first start.
@@ -407,7 +465,7 @@ fn make_upper(dir: &Path, owner: Owner, mode: Mode) -> SetupResult<()> {
     Ok(())
 }
 
-fn give_to(fd: BorrowedFd<'_>, owner: Owner, mode: Mode) -> Result<(), Errno> {
+pub(super) fn give_to(fd: BorrowedFd<'_>, owner: Owner, mode: Mode) -> Result<(), Errno> {
     let id = match (owner, mode) {
         (_, Mode::Single) => return Ok(()), // there is one id
         (Owner::Root, Mode::Root | Mode::Subordinate) => 0,

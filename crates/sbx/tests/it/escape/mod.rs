@@ -7,6 +7,7 @@ mod accounts;
 mod binary;
 mod caller_pipes;
 mod callers_git;
+mod credentials;
 mod files;
 mod frozen;
 mod guard;
@@ -47,6 +48,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     binary::TESTS,
     caller_pipes::TESTS,
     callers_git::TESTS,
+    credentials::TESTS,
     files::TESTS,
     frozen::TESTS,
     guard::TESTS,

@@ -245,6 +245,7 @@ fn wrappers(world: &'static World) {
         "#!/bin/sh\necho host\n",
         0o755,
     );
+    plant(world, home.path(), ".pyenv/libexec/x", "host\n", 0o644);
     let shims = tool.parent().unwrap();
     let path = format!("{}:{SYSTEM_PATH}", shims.display());
     let caller = [("HOME", home.path().to_str().unwrap()), ("PATH", &path)];
@@ -258,7 +259,11 @@ fn wrappers(world: &'static World) {
     assert_eq!(bash(&sandbox, "agent", &script).ok(), "own");
     world.run(["stop", &sandbox.name]).ok();
     assert_eq!(login(&sandbox, "agent", "tool").ok(), "own");
-    bash(&sandbox, "root", &format!("touch {}/../x", shims.display())).refused();
+    // Beside them everything is as it was.
+    for name in ["new", "libexec/x", "libexec/new"] {
+        let script = format!("echo own >{}/../{name}", shims.display());
+        bash(&sandbox, "root", &script).refused();
+    }
     assert_eq!(listing(home.path()), before);
 }
 
