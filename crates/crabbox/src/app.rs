@@ -218,6 +218,7 @@ impl App<'_> {
         let places = Places {
             path: self.host.get("PATH").unwrap_or_default().to_os_string(),
             beside: self.host.beside.clone(),
+            checkouts: vec![self.root()],
         };
         let env = self.host.env.clone();
         Ok(Box::new(DockerSandbox::new(
@@ -250,7 +251,7 @@ impl App<'_> {
         let root = self.root();
         let name = match self.host.repository() {
             Some(_) => match Repository::discover(&root, &self.host.env)? {
-                Some(repository) => repository.name()?,
+                Some(repository) => repository.name(),
                 None => directory_name(&root),
             },
             None => directory_name(&root),
