@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crabbox_core::git::Env;
 use crabbox_core::programs::{self, Missing, is_program};
 use crabbox_core::{Code, Failure};
 use serde::{Deserialize, Serialize};
@@ -124,6 +125,57 @@ fn planted(failure: Failure, missing: Missing) -> Failure {
         )),
         None => failure,
     }
+}
+
+/// Which engine made a sandbox: only that one knows what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Home {
+    /// `SBX_HOME=/x` or `HOME=/x`: where it keeps its sandboxes.
+    pub(super) place: String,
+    pub(super) program: String,
+}
+
+impl Home {
+    /// None where nothing says where an engine would keep anything.
+    pub(super) fn of(program: &Path, env: &Env) -> Option<Self> {
+        let set = |name: &str| {
+            let value = env
+                .get(OsStr::new(name))
+                .filter(|value| !value.is_empty())?;
+            Some(format!("{name}={}", value.to_string_lossy()))
+        };
+        Some(Self {
+            place: set("SBX_HOME").or_else(|| set("HOME"))?,
+            program: program.to_string_lossy().into_owned(),
+        })
+    }
+
+    /// Why this engine's word about a sandbox that `other` made is worth nothing, and how to ask the other one.
+    pub(super) fn is_not(&self, other: &Self) -> Option<Stranger> {
+        if !same_place(&self.place, &other.place) {
+            return Some(Stranger::Place);
+        }
+        let gone = !is_program(Path::new(&other.program));
+        (!gone && !same_file(&self.program, &other.program)).then_some(Stranger::Program)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stranger {
+    Place,
+    Program,
+}
+
+fn same_place(one: &str, other: &str) -> bool {
+    match (one.split_once('='), other.split_once('=')) {
+        (Some((one, here)), Some((other, there))) => one == other && same_file(here, there),
+        _ => one == other,
+    }
+}
+
+fn same_file(one: &str, other: &str) -> bool {
+    let real = |path: &str| fs::canonicalize(path).ok();
+    one == other || real(one).is_some_and(|one| real(other) == Some(one))
 }
 
 /// What is known of a program as long as its file does not change.
@@ -292,6 +344,36 @@ mod tests {
         ask();
         write(&sbx, "#!/bin/sh\necho other\n");
         assert_eq!(recall(dir.path(), &sbx), None);
+    }
+
+    #[test]
+    fn an_engine_is_its_place_and_its_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = (
+            program(dir.path(), "old", 0o755),
+            program(dir.path(), "new", 0o755),
+        );
+        let env = |pairs: &[(&str, &str)]| -> Env {
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).into(), (*v).into()))
+                .collect()
+        };
+        let home = env(&[("HOME", "/h")]);
+        let of = |program: &Path, env: &Env| Home::of(program, env).unwrap();
+        assert_eq!(Home::of(&old, &env(&[("HOME", "")])), None);
+        let moved = of(&old, &env(&[("HOME", "/h"), ("SBX_HOME", "/alt")]));
+        assert_eq!(moved.place, "SBX_HOME=/alt");
+        let made = of(&old, &home);
+        assert_eq!(moved.is_not(&made), Some(Stranger::Place));
+        assert_eq!(made.is_not(&moved), Some(Stranger::Place));
+        assert_eq!(made.is_not(&made), None);
+        assert_eq!(of(&new, &home).is_not(&made), Some(Stranger::Program));
+        let linked = dir.path().join("linked");
+        std::os::unix::fs::symlink(&old, &linked).unwrap();
+        assert_eq!(of(&linked, &home).is_not(&made), None);
+        fs::remove_file(&old).unwrap();
+        assert_eq!(of(&new, &home).is_not(&made), None);
     }
 
     #[test]
