@@ -30,4 +30,5 @@ mod refusals;
 mod run;
 mod snapshots;
 mod snapshots_of_checks;
+mod words;
 mod world;
