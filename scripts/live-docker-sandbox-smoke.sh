@@ -10,6 +10,7 @@ root=$PWD
 flags=("$@")
 slug=live-smoke-$(date +%s)-$$
 made=false
+verdict=
 temp=$(mktemp -d)
 
 finish() {
@@ -25,6 +26,8 @@ finish() {
     fi
   fi
   rm -rf "$temp"
+  # The last line, whatever the stop said.
+  [ -z "$verdict" ] || echo "$verdict" >&2
   exit "$code"
 }
 trap finish EXIT
@@ -37,7 +40,7 @@ crabbox() { "$CRABBOX_BIN" "$@"; }
 classified() {
   local name=$1 code=$2
   shift 2
-  echo "classification=$name command=$(printf '%q ' "$@")exit=$code" >&2
+  verdict="classification=$name command=$(printf '%q ' "$@")exit=$code"
   exit "$code"
 }
 

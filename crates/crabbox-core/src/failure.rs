@@ -44,6 +44,8 @@ pub enum Code {
     /// `doctor` found problems.
     Unhealthy,
     Canceled,
+    /// The command itself ended with a code of its own, which is the exit code.
+    CommandExit,
 }
 
 impl Code {
@@ -62,7 +64,11 @@ impl Code {
             Self::Timeout => 5,
             Self::Sync => 6,
             Self::Canceled => 130,
-            Self::Provider | Self::ProviderMissing | Self::Local | Self::Unhealthy => 1,
+            Self::Provider
+            | Self::ProviderMissing
+            | Self::Local
+            | Self::Unhealthy
+            | Self::CommandExit => 1,
         }
     }
 }

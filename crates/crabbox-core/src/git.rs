@@ -1,14 +1,16 @@
 //! What is asked of git, and how it is asked.
 //!
-//! git reads a checkout that may be hostile, and parts of its configuration name programs. Every call therefore goes
-//! through [`Git`], which gives the child an environment of its own and shuts what the repository's configuration
-//! could start: the file system monitor, hooks, a pager, and the transports behind a lazy fetch. What is the user's
-//! own, `safe.directory` above all, stays in force.
+//! git reads a checkout that may be hostile, also while it is being read, and parts of its configuration name
+//! programs. So the repository's own configuration is never git's to read: it gets one of ours, with what names no
+//! program ([`shadow`]). Every call goes through [`Git`], which gives the child an environment of its own, shuts what
+//! needs no configuration (hooks, a pager, the transports behind a lazy fetch), and ends it when it hangs. What is the
+//! user's own, `safe.directory` above all, stays in force.
 //!
 //! Needs git 2.18 or later; naming what differs from HEAD needs 2.31 where filters are configured.
 
 mod child;
-mod worktree;
+mod place;
+mod shadow;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -17,12 +19,12 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 pub use child::{Env, Git};
 
 use crate::{Code, Failure};
 use child::Answer;
+use shadow::Shadow;
 
 /// Stands between two answers of `rev-parse`, which echoes what it does not know: paths may hold newlines.
 const MARK: &str = "--crabbox-mark";
@@ -31,30 +33,50 @@ const MARK: &str = "--crabbox-mark";
 #[derive(Debug)]
 pub struct Repository {
     git: Git,
+    shadow: Shadow,
     root: PathBuf,
     git_dir: PathBuf,
     linked: bool,
-    origin: OnceLock<Option<String>>,
 }
 
 impl Repository {
-    /// Finds the work tree around `dir` with one git process. None when there is none: no repository, a bare one, or
-    /// the inside of a `.git` directory.
+    /// Finds the work tree around `dir`, with two git processes where there is one. None when there is none: no
+    /// repository, a bare one, or the inside of a `.git` directory.
     pub fn discover(dir: &Path, env: &Env) -> Result<Option<Self>, Failure> {
-        let git = Git::find(env)?;
-        let questions = [
-            "rev-parse",
-            "--show-toplevel",
-            MARK,
-            "--git-dir",
-            MARK,
-            "--git-common-dir",
-        ];
-        let answer = git.ask(dir, questions.map(OsStr::new))?;
+        let Some(place) = place::find(dir, env)? else {
+            return Ok(None);
+        };
+        let named = |name| env.get(OsStr::new(name));
+        let mut work_tree = named("GIT_WORK_TREE").map(|path| dir.join(path));
+        let checkouts = [Some(&place.top), work_tree.as_ref()];
+        let git = Git::find(
+            env,
+            &checkouts
+                .map(|c| c.cloned())
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>(),
+        )?;
+        let shadow = Shadow::new(&git, &place, env)?;
+        let linked = place.git_dir != place.common_dir;
+        if named("GIT_DIR").is_some() && work_tree.is_none() && !linked {
+            work_tree = shadow.work_tree(&place.git_dir);
+        }
+        if !linked && work_tree.is_none() && shadow.is_true("core.bare") {
+            return Ok(None);
+        }
+        let git = git.with(&[], [("GIT_COMMON_DIR", shadow.path().into())]);
+        let git = match work_tree {
+            Some(work_tree) => git.with(&[], [("GIT_WORK_TREE", work_tree.into())]),
+            None => git,
+        };
+        // With a place that it finds itself, git says whether the owner is one to trust.
+        let questions = ["rev-parse", "--show-toplevel", MARK, "--git-dir"];
+        let answer = git.quickly().ask(&place.top, questions.map(OsStr::new))?;
         if !answer.succeeded() {
             return no_work_tree(dir, &answer);
         }
-        let Some([root, git_dir, common_dir]) = three_paths(&answer.stdout) else {
+        let Some([root, git_dir]) = two_paths(&answer.stdout) else {
             return Err(Failure::new(
                 Code::Local,
                 format!(
@@ -64,21 +86,27 @@ impl Repository {
                 ),
             ));
         };
-        let git_dir = worktree::absolute(dir, &git_dir)?;
-        let common_dir = worktree::absolute(dir, &common_dir)?;
-        let git = if git.names_its_repository() {
-            // Those variables may be relative to `dir`; the next call starts in the root.
-            git.pinned(&git_dir, &root)
-        } else {
-            worktree::points_back(&root, &git_dir)?;
-            git
-        };
+        let git_dir = place::resolved(&place.top.join(git_dir))?;
+        if git_dir != place.git_dir {
+            let message = format!(
+                "git finds another repository than {}",
+                place.git_dir.display()
+            );
+            return Err(Failure::new(Code::Local, message));
+        }
+        if !linked && named("GIT_DIR").is_none() && named("GIT_WORK_TREE").is_none() {
+            own_work_tree(&root, &git_dir, &shadow)?;
+        }
+        let here = [
+            ("GIT_DIR", git_dir.clone().into()),
+            ("GIT_WORK_TREE", root.clone().into()),
+        ];
         Ok(Some(Self {
-            git,
-            linked: git_dir != common_dir,
+            git: git.with(&[], here),
+            shadow,
+            linked,
             root,
             git_dir,
-            origin: OnceLock::new(),
         }))
     }
 
@@ -95,21 +123,17 @@ impl Repository {
         self.linked
     }
 
-    /// The repository's name: that of its origin, else that of its directory. Asks git once, the first time.
-    pub fn name(&self) -> Result<String, Failure> {
-        let from_origin = self.origin()?.and_then(name_in_url);
-        Ok(from_origin.map_or_else(|| directory_name(&self.root), str::to_owned))
+    /// The repository's name: that of its origin, else that of its directory.
+    pub fn name(&self) -> String {
+        let origin = self.origin();
+        let from_origin = origin.as_deref().and_then(name_in_url);
+        from_origin.map_or_else(|| directory_name(&self.root), str::to_owned)
     }
 
-    /// The URL of the remote `origin`. Asks git once, the first time.
-    pub fn origin(&self) -> Result<Option<&str>, Failure> {
-        if let Some(known) = self.origin.get() {
-            return Ok(known.as_deref());
-        }
-        let values = self.config(&["--get-all", "remote.origin.url"])?;
-        let first = values.into_iter().next();
-        let url = first.map(|url| String::from_utf8_lossy(&url).into_owned());
-        Ok(self.origin.get_or_init(|| url).as_deref())
+    /// The URL of the remote `origin`, as the repository's own configuration has it.
+    pub fn origin(&self) -> Option<String> {
+        let url = self.shadow.first("remote.origin.url")?;
+        Some(String::from_utf8_lossy(url).into_owned())
     }
 
     /// Every tracked path with its mode and stage, and every untracked one that is not ignored: handed out as it comes,
@@ -125,7 +149,8 @@ impl Repository {
             "--others",
             "--exclude-standard",
         ];
-        let answer = self.git.stream(&self.root, args.map(OsStr::new), out)?;
+        let call = self.git.patiently();
+        let answer = call.stream(&self.root, args.map(OsStr::new), out)?;
         if !answer.succeeded() {
             return Err(answer.failure(Code::Sync, "build sync file list"));
         }
@@ -134,8 +159,8 @@ impl Repository {
 
     /// What differs from HEAD among tracked paths, as `status` prints it. Two git processes.
     ///
-    /// Comparing contents runs the clean filters that the repository may configure, so none of them, the user's own
-    /// neither, is left: a filtered file that was touched counts as changed.
+    /// Comparing contents runs clean filters. Those of the repository's configuration do not exist for git, and the
+    /// user's own are not for a hostile checkout to feed: a filtered file that was touched counts as changed.
     pub(crate) fn status(&self) -> Result<Vec<u8>, Failure> {
         let mut args = Vec::new();
         for driver in self.filter_drivers()? {
@@ -157,7 +182,7 @@ impl Repository {
             "--ignore-submodules=all",
         ];
         args.extend(status.map(OsString::from));
-        let answer = self.git.ask(&self.root, &args)?;
+        let answer = self.git.patiently().ask(&self.root, &args)?;
         if !answer.succeeded() {
             return Err(answer.failure(Code::Sync, "ask git what differs from HEAD"));
         }
@@ -174,9 +199,10 @@ impl Repository {
         Ok(keys.iter().filter_map(|key| driver(key)).collect())
     }
 
+    /// What the user's own configuration says: of the repository's only what is harmless is left.
     fn config(&self, question: &[&str]) -> Result<Vec<Vec<u8>>, Failure> {
         let args = ["config", "-z"].into_iter().chain(question.iter().copied());
-        let answer = self.git.ask(&self.root, args.map(OsStr::new))?;
+        let answer = self.git.quickly().ask(&self.root, args.map(OsStr::new))?;
         if answer.succeeded() {
             let values = answer.stdout.split(|&byte| byte == 0);
             return Ok(values
@@ -189,6 +215,26 @@ impl Repository {
         }
         Err(answer.failure(Code::Local, "read git's configuration"))
     }
+}
+
+/// Refuses a work tree that the repository chose for itself.
+///
+/// With `core.worktree` a checkout can name any directory around itself, the home directory say, whose files would
+/// then count as untracked and be sent.
+fn own_work_tree(root: &Path, git_dir: &Path, shadow: &Shadow) -> Result<(), Failure> {
+    let Some(named) = shadow.work_tree(git_dir) else {
+        return Ok(());
+    };
+    if named.canonicalize().is_ok_and(|named| named == root) {
+        return Ok(());
+    }
+    let message = format!(
+        "the repository {} names {} as its work tree, which does not lead back to it",
+        git_dir.display(),
+        named.display()
+    );
+    Err(Failure::new(Code::Untrusted, message)
+        .hint("unset `core.worktree` there, or set GIT_DIR and GIT_WORK_TREE yourself"))
 }
 
 /// The name that a directory gives to what is in it.
@@ -205,18 +251,14 @@ fn name_in_url(url: &str) -> Option<&str> {
     (!matches!(name, "" | "." | "..")).then_some(name)
 }
 
-fn three_paths(stdout: &[u8]) -> Option<[PathBuf; 3]> {
+fn two_paths(stdout: &[u8]) -> Option<[PathBuf; 2]> {
     let mark = format!("\n{MARK}\n");
     let body = stdout.strip_suffix(b"\n")?;
-    let mut parts = Vec::new();
-    let mut rest = body;
-    while let Some(at) = rest.windows(mark.len()).position(|w| w == mark.as_bytes()) {
-        let (part, behind) = rest.split_at_checked(at)?;
-        parts.push(PathBuf::from(OsString::from_vec(part.to_vec())));
-        rest = behind.get(mark.len()..)?;
-    }
-    parts.push(PathBuf::from(OsString::from_vec(rest.to_vec())));
-    parts.try_into().ok()
+    let at = body
+        .windows(mark.len())
+        .position(|w| w == mark.as_bytes())?;
+    let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    Some([path(body.get(..at)?), path(body.get(at + mark.len()..)?)])
 }
 
 /// The child speaks English (`LC_ALL=C`), and a sentence that is not known here is an error: only what git calls no

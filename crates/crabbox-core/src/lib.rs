@@ -12,6 +12,7 @@ pub mod history;
 pub mod lifecycle;
 mod ordered;
 pub mod process;
+pub mod programs;
 pub mod provider;
 pub mod redact;
 pub mod regular;

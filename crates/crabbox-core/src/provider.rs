@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::claims::{Claim, LeaseId, OperationLock};
-use crate::command::Rules;
+use crate::command::{Rules, display};
 use crate::process::{Cancel, Output, Stdin};
 use crate::settings::ProviderTable;
 use crate::{Code, Failure};
@@ -184,8 +184,14 @@ pub trait Provider: Sync {
     /// What is said of a lease whose sandbox [`Self::observe`] did not find.
     fn absent(&self, claim: &Claim) -> Failure;
 
-    /// Removes the sandbox. `Ok` only when it is proved to be gone.
-    fn remove(&self, claim: &Claim, cancel: &Cancel) -> Result<(), Failure>;
+    /// Removes the sandbox. `Ok` only when it is proved to be gone. `begin` is called before the first thing that
+    /// changes it: a failure without that call leaves the sandbox as it was.
+    fn remove(
+        &self,
+        claim: &Claim,
+        begin: &dyn Fn() -> Result<(), Failure>,
+        cancel: &Cancel,
+    ) -> Result<(), Failure>;
 
     /// Why nobody but the user may remove this sandbox; `None` when there is no reason.
     fn only_by_hand(&self, _claim: &Claim) -> Option<String> {
@@ -218,6 +224,24 @@ pub trait Provider: Sync {
         Err(self.unsupported("cp; it has neither native copy nor an SSH lease transport"))
     }
 
+    /// The flags of this command line without which another one would not find the same sandboxes.
+    fn again(&self) -> &[String] {
+        &[]
+    }
+
+    /// The command that removes a lease.
+    fn stop_command(&self, claim: &Claim) -> String {
+        let id = self.spec().shown_id(claim);
+        format!("{} {id}", self.command("stop"))
+    }
+
+    /// A command of ours for the same provider, to which its own words are added.
+    fn command(&self, name: &str) -> String {
+        let mut words = vec!["crabbox", name, "--provider", self.spec().name];
+        words.extend(self.again().iter().map(String::as_str));
+        display(&words)
+    }
+
     fn unsupported(&self, what: &str) -> Failure {
         let message = format!("provider={} does not support {what}", self.spec().name);
         Failure::new(Code::Unsupported, message)
@@ -225,13 +249,12 @@ pub trait Provider: Sync {
 }
 
 impl Spec {
-    /// The command that removes a lease.
-    pub fn stop_command(&self, claim: &Claim) -> String {
-        let id = match (self.stop_by, &claim.slug) {
+    /// What a lease is called in commands that are shown.
+    pub fn shown_id<'c>(&self, claim: &'c Claim) -> &'c str {
+        match (self.stop_by, &claim.slug) {
             (StopBy::Slug, Some(slug)) => slug.as_str(),
             (StopBy::Slug, None) | (StopBy::LeaseId, _) => claim.lease_id.as_str(),
-        };
-        format!("crabbox stop --provider {} {id}", self.name)
+        }
     }
 }
 

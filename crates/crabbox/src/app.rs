@@ -119,7 +119,7 @@ impl App<'_> {
     }
 
     /// The file of `CRABBOX_CONFIG`.
-    fn named(&self) -> Option<PathBuf> {
+    pub(crate) fn named(&self) -> Option<PathBuf> {
         let named = self.host.get("CRABBOX_CONFIG");
         let named = named.filter(|path| !path.is_empty())?;
         Some(self.host.cwd.join(named))
@@ -215,6 +215,7 @@ impl App<'_> {
         let places = Places {
             path: self.host.get("PATH").unwrap_or_default().to_os_string(),
             beside: self.host.beside.clone(),
+            checkouts: vec![self.root()],
         };
         let env = self.host.env.clone();
         Ok(Box::new(DockerSandbox::new(
@@ -244,10 +245,11 @@ impl App<'_> {
 
     /// For a new sandbox, which is named after the repository.
     pub(crate) fn named_workspace(&self) -> Result<Workspace, Failure> {
+        self.somewhere()?;
         let root = self.root();
         let name = match self.host.repository() {
             Some(_) => match Repository::discover(&root, &self.host.env)? {
-                Some(repository) => repository.name()?,
+                Some(repository) => repository.name(),
                 None => directory_name(&root),
             },
             None => directory_name(&root),
@@ -255,10 +257,20 @@ impl App<'_> {
         Ok(Workspace::new(&root, name))
     }
 
-    pub(crate) fn workspace(&self) -> Workspace {
+    pub(crate) fn workspace(&self) -> Result<Workspace, Failure> {
+        self.somewhere()?;
         let root = self.root();
         let name = directory_name(&root);
-        Workspace::new(&root, name)
+        Ok(Workspace::new(&root, name))
+    }
+
+    /// For what needs a directory to work in.
+    pub(crate) fn somewhere(&self) -> Result<(), Failure> {
+        if !self.host.is_nowhere {
+            return Ok(());
+        }
+        let message = "the working directory does not exist any more";
+        Err(Failure::new(Code::Local, message).hint("cd to a directory that is there"))
     }
 }
 

@@ -395,6 +395,57 @@ pub(crate) fn with_one_word(mut args: Vec<OsString>) -> Vec<OsString> {
     args
 }
 
+/// `--flag=true` is `--flag`, and `--flag=false` is nothing: for flags that take no value otherwise.
+pub(crate) fn with_bare_switches(tree: &Command, args: Vec<OsString>) -> Vec<OsString> {
+    let mut command = tree;
+    let mut out = Vec::with_capacity(args.len());
+    let mut rest = args.into_iter();
+    out.extend(rest.next());
+    let mut value_follows = false;
+    for arg in rest.by_ref() {
+        let text = arg.to_string_lossy();
+        if std::mem::take(&mut value_follows) {
+            out.push(arg);
+            continue;
+        }
+        let Some(flag) = text.strip_prefix("--") else {
+            match command.find_subcommand(text.as_ref()) {
+                Some(below) => command = below,
+                None if text.starts_with('-') => {}
+                // From here on the words are somebody else's.
+                None if command.get_positionals().any(Arg::is_trailing_var_arg_set) => {
+                    out.push(arg);
+                    break;
+                }
+                None => {}
+            }
+            out.push(arg);
+            continue;
+        };
+        if flag.is_empty() {
+            out.push(arg);
+            break;
+        }
+        let (name, value) = match flag.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (flag, None),
+        };
+        let known = command.get_arguments();
+        let known = known.into_iter().find(|arg| arg.get_long() == Some(name));
+        let is_switch = known.is_some_and(|arg| matches!(arg.get_action(), ArgAction::SetTrue));
+        value_follows = value.is_none()
+            && known
+                .is_some_and(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set());
+        match value {
+            Some("true") if is_switch => out.push(format!("--{name}").into()),
+            Some("false") if is_switch => {}
+            _ => out.push(arg),
+        }
+    }
+    out.extend(rest);
+    out
+}
+
 /// Long flags with one hyphen, as the original also takes them: up to the first word that is no flag.
 pub(crate) fn with_two_hyphens(tree: &Command, args: Vec<OsString>) -> Vec<OsString> {
     let mut command = tree;

@@ -10,7 +10,10 @@ use crabbox_core::{Code, Failure, settings};
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     pub(crate) env: BTreeMap<OsString, OsString>,
+    /// Where we are, or were: see [`Self::is_nowhere`].
     pub(crate) cwd: PathBuf,
+    /// The directory is gone. What needs one says so; the rest works.
+    pub(crate) is_nowhere: bool,
     /// The directory of our own program.
     pub(crate) beside: Option<PathBuf>,
     pub(crate) stdin_is_terminal: bool,
@@ -19,9 +22,19 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn read() -> std::io::Result<Self> {
         let own = std::env::current_exe().ok();
+        let (cwd, is_nowhere) = match std::env::current_dir() {
+            Ok(cwd) => (cwd, false),
+            // Its old name with a remark of the kernel's, under which nothing is found.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => (
+                std::fs::read_link("/proc/self/cwd").unwrap_or_default(),
+                true,
+            ),
+            Err(error) => return Err(error),
+        };
         Ok(Self {
             env: std::env::vars_os().collect(),
-            cwd: std::env::current_dir()?,
+            cwd,
+            is_nowhere,
             beside: own.and_then(|path| path.parent().map(Path::to_path_buf)),
             stdin_is_terminal: std::io::stdin().is_terminal(),
         })

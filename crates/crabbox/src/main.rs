@@ -35,7 +35,11 @@ fn main() -> ExitCode {
 /// Failures are JSON where the data would be. A first guess, for command lines that cannot be parsed.
 fn style(args: &[OsString]) -> Style {
     let own = args.iter().take_while(|arg| *arg != "--");
-    if own.into_iter().any(|arg| arg == "--json" || arg == "-json") {
+    let json = ["--json", "-json", "--json=true", "-json=true"];
+    if own
+        .into_iter()
+        .any(|arg| json.iter().any(|word| arg == word))
+    {
         Style::Json
     } else {
         Style::Text
@@ -47,7 +51,7 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
     let chosen = cli::chosen(&args, configured);
     let args = cli::with_help_last(cli::with_one_word(args));
     let mut tree = cli::tree_for(&args, &chosen);
-    let args = cli::with_two_hyphens(&tree, args);
+    let args = cli::with_bare_switches(&tree, cli::with_two_hyphens(&tree, args));
     let matches = match tree.try_get_matches_from_mut(args) {
         Ok(matches) => matches,
         Err(error) => return wrong(ui, &error),

@@ -192,8 +192,12 @@ pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Fai
 /// Whether a flag of a setting is refused by `command` with this provider, and so is not worth showing.
 pub(crate) fn is_refused(flag: &str, command: &str, spec: &Spec) -> bool {
     flag == LARGE
-        && matches!(command, "run" | "warmup")
-        && SyncUnlessArchive.failure(LARGE, "true", spec).is_some()
+        && match command {
+            "run" | "warmup" => SyncUnlessArchive.failure(LARGE, "true", spec).is_some(),
+            // They send nothing, whatever the provider is.
+            "list" | "status" | "stop" | "cleanup" | "ports" | "cp" => true,
+            _ => false,
+        }
 }
 
 /// What could only be said of a sandbox that is yet to be made.

@@ -79,24 +79,34 @@ impl Ui {
         self.redactor.borrow().clean(text).into_owned()
     }
 
+    /// The last words when it is the command that failed, and not us.
+    pub(crate) fn command_exit(&self, line: &str, code: u8) {
+        match self.style.get() {
+            Style::Json => self.tell(&Failure::new(Code::CommandExit, line), code),
+            Style::Text => self.say(line),
+        }
+    }
+
+    fn tell(&self, failure: &Failure, exit_code: u8) {
+        let all = |texts: &[String]| texts.iter().map(|text| self.clean(text)).collect();
+        let error = Told {
+            code: failure.code,
+            exit_code,
+            message: self.clean(&failure.message),
+            causes: all(&failure.causes),
+            also: all(&failure.also),
+            hints: all(&failure.hints),
+            snippet: failure.snippet.as_ref().map(|text| self.clean(text)),
+        };
+        // It is texts and a number: nothing of it cannot be written.
+        let text = serde_json::to_string(&Document { error }).unwrap_or_default();
+        let _ = writeln!(io::stderr().lock(), "{text}");
+    }
+
     /// The last words: what it is about and hints first, the cause last and on one line.
     pub(crate) fn failure(&self, failure: &Failure) {
         match self.style.get() {
-            Style::Json => {
-                let all = |texts: &[String]| texts.iter().map(|text| self.clean(text)).collect();
-                let error = Told {
-                    code: failure.code,
-                    exit_code: failure.code.exit_code(),
-                    message: self.clean(&failure.message),
-                    causes: all(&failure.causes),
-                    also: all(&failure.also),
-                    hints: all(&failure.hints),
-                    snippet: failure.snippet.as_ref().map(|text| self.clean(text)),
-                };
-                // It is texts and a number: nothing of it cannot be written.
-                let text = serde_json::to_string(&Document { error }).unwrap_or_default();
-                let _ = writeln!(io::stderr().lock(), "{text}");
-            }
+            Style::Json => self.tell(failure, failure.code.exit_code()),
             Style::Text => {
                 if let Some(snippet) = &failure.snippet {
                     self.say(snippet);

@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::{Code, Failure};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::{Code, Failure, programs};
 
 /// The caller's environment, as values.
 pub type Env = BTreeMap<OsString, OsString>;
@@ -62,13 +67,27 @@ const SHIELD: [&str; 7] = [
 const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 const MOST_OUTPUT: usize = 1 << 30;
 const BUFFER: usize = 64 << 10;
-const MOST_COMPLAINTS: u64 = 64 << 10;
+const MOST_COMPLAINTS: usize = 64 << 10;
+
+/// A question about a few small files.
+const QUESTION: Duration = Duration::from_secs(10);
+/// A look at every file there is.
+const LISTING: Duration = Duration::from_secs(120);
 
 /// The git executable with the environment that its children get.
 #[derive(Debug, Clone)]
 pub struct Git {
     program: PathBuf,
     env: Env,
+    pub(super) question: Duration,
+    pub(super) listing: Duration,
+}
+
+/// One call: git, what it reads, and how long it may take.
+pub(super) struct Call<'g> {
+    git: &'g Git,
+    stdin: Stdio,
+    patience: Duration,
 }
 
 pub(super) struct Answer {
@@ -78,45 +97,80 @@ pub(super) struct Answer {
 }
 
 impl Git {
-    /// Finds git on the PATH of `env`. Relative entries do not count: the current directory is the checkout, and a
-    /// `git` in it is not the user's.
-    pub fn find(env: &Env) -> Result<Self, Failure> {
+    /// Finds git on the PATH of `env`. Relative entries do not count, nor does what lies in one of `checkouts`: a `git`
+    /// there is not the user's.
+    pub fn find(env: &Env, checkouts: &[PathBuf]) -> Result<Self, Failure> {
         let path = env.get(OsStr::new("PATH"));
         let path = path.map_or(OsStr::new(USUAL_PATH), OsString::as_os_str);
-        let dirs = || std::env::split_paths(path).filter(|dir| dir.is_absolute());
-        let candidates = dirs().map(|dir| dir.join("git"));
-        let Some(program) = candidates.into_iter().find(|file| is_program(file)) else {
-            let message = "`git` is not on PATH";
-            return Err(Failure::new(Code::Local, message).hint("install git"));
-        };
+        let program = programs::find(OsStr::new("git"), path, checkouts).map_err(|missing| {
+            let failure = Failure::new(Code::Local, "`git` is not on PATH").hint("install git");
+            match missing.planted {
+                Some(planted) => failure.hint(format!(
+                    "`{}` is not started: it lies in the checkout, where a sandbox can write",
+                    planted.display()
+                )),
+                None => failure,
+            }
+        })?;
         let kept = env.iter().filter(|(name, _)| is_kept(name));
         let mut env: Env = kept.map(|(n, v)| (n.clone(), v.clone())).collect();
         // Cannot fail: the parts come from a split.
-        let path = std::env::join_paths(dirs()).unwrap_or_else(|_| USUAL_PATH.into());
+        let path = std::env::join_paths(programs::entries(path, checkouts))
+            .unwrap_or_else(|_| USUAL_PATH.into());
         env.insert("PATH".into(), path);
         env.extend(FIXED.map(|(name, value)| (name.into(), value.into())));
-        Ok(Self { program, env })
+        Ok(Self {
+            program,
+            env,
+            question: QUESTION,
+            listing: LISTING,
+        })
     }
 
-    /// Whether the user says where the repository is, instead of having it searched for.
-    pub(super) fn names_its_repository(&self) -> bool {
-        ["GIT_DIR", "GIT_WORK_TREE"]
-            .iter()
-            .any(|name| self.env.contains_key(OsStr::new(name)))
+    /// The same git with other variables.
+    pub(super) fn with<const N: usize>(
+        &self,
+        without: &[&str],
+        variables: [(&str, OsString); N],
+    ) -> Self {
+        let mut changed = self.clone();
+        for name in without {
+            changed.env.remove(OsStr::new(name));
+        }
+        let variables = variables.map(|(name, value)| (OsString::from(name), value));
+        changed.env.extend(variables);
+        changed
     }
 
-    /// The same git, for exactly this repository wherever it is started.
-    pub(super) fn pinned(mut self, git_dir: &Path, root: &Path) -> Self {
-        // A linked work tree's own directory says where the common one is.
-        self.env.remove(OsStr::new("GIT_COMMON_DIR"));
-        self.env.insert("GIT_DIR".into(), git_dir.into());
-        self.env.insert("GIT_WORK_TREE".into(), root.into());
-        self
+    /// To be asked something small.
+    pub(super) fn quickly(&self) -> Call<'_> {
+        Call {
+            git: self,
+            stdin: Stdio::null(),
+            patience: self.question,
+        }
+    }
+
+    /// To look at the whole work tree.
+    pub(super) fn patiently(&self) -> Call<'_> {
+        Call {
+            patience: self.listing,
+            ..self.quickly()
+        }
+    }
+}
+
+impl Call<'_> {
+    pub(super) fn reading(self, stdin: File) -> Self {
+        Self {
+            stdin: stdin.into(),
+            ..self
+        }
     }
 
     /// Runs git in `dir` to its end.
     pub(super) fn ask<A: AsRef<OsStr>>(
-        &self,
+        self,
         dir: &Path,
         args: impl IntoIterator<Item = A>,
     ) -> Result<Answer, Failure> {
@@ -125,35 +179,48 @@ impl Git {
         Ok(Answer { stdout, ..answer })
     }
 
-    /// As [`Git::ask`], but the output goes to `out` as it comes.
+    /// As [`Call::ask`], but the output goes to `out` as it comes.
     pub(super) fn stream<A: AsRef<OsStr>>(
-        &self,
+        self,
         dir: &Path,
         args: impl IntoIterator<Item = A>,
         out: &mut dyn FnMut(&[u8]),
     ) -> Result<Answer, Failure> {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(&self.git.program);
         command
             .args(SHIELD)
             .args(args)
             .current_dir(dir)
             .env_clear()
-            .envs(&self.env)
-            .stdin(Stdio::null())
+            .envs(&self.git.env)
+            .stdin(self.stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        let program = self.git.program.display();
         let failed = |what: &str, error: io::Error| {
-            let message = format!("{what} `{}` in {}", self.program.display(), dir.display());
+            let message = format!("{what} `{program}` in {}", dir.display());
             Failure::new(Code::Local, message).because(&error)
         };
         let mut child = command.spawn().map_err(|e| failed("start", e))?;
-        let read = read_both(&mut child, out);
+        let read = read_both(&mut child, Instant::now() + self.patience, out);
         if read.is_err() {
             // Already gone is as good.
             let _ = child.kill();
         }
         let status = child.wait().map_err(|e| failed("wait for", e))?;
-        let stderr = read.map_err(|e| failed("read from", e))?;
+        let stderr = read.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => {
+                let waited = self.patience.as_secs_f32();
+                let message = format!(
+                    "git hung: `{program}` in {} was ended after {waited} seconds",
+                    dir.display()
+                );
+                Failure::new(Code::Local, message).hint(
+                    "something that git reads there may be a pipe, or on a file system that is gone",
+                )
+            }
+            _ => failed("read from", error),
+        })?;
         Ok(Answer {
             status,
             stdout: Vec::new(),
@@ -190,50 +257,80 @@ fn is_kept(name: &OsStr) -> bool {
     KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-fn is_program(file: &Path) -> bool {
-    file.metadata()
-        .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-}
-
 /// Reads both streams at once: a child that fills the one that nobody reads would wait for ever. Gives back the
 /// beginning of stderr.
-fn read_both(child: &mut Child, out: &mut dyn FnMut(&[u8])) -> io::Result<Vec<u8>> {
-    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-        return Err(io::Error::other("the child has no output"));
-    };
-    std::thread::scope(|scope| {
-        let complaints = scope.spawn(move || beginning(stderr));
-        // Ends with the pipe closed: a child that is cut off ends as well, and with it the other stream.
-        let read = read_all(stdout, out);
-        let complaints = complaints.join();
-        read?;
-        complaints.map_err(|_| io::Error::other("the reader of stderr ended early"))?
-    })
-}
-
-fn read_all(mut stdout: impl Read, out: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+fn read_both(child: &mut Child, until: Instant, out: &mut dyn FnMut(&[u8])) -> io::Result<Vec<u8>> {
+    let mut stdout = child.stdout.take();
+    let mut stderr = child.stderr.take();
     let mut buffer = vec![0; BUFFER];
     let mut left = MOST_OUTPUT;
-    loop {
-        let read = match stdout.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        left = left
-            .checked_sub(read)
-            .ok_or_else(|| io::Error::other("more than 1 GiB of output"))?;
-        out(buffer.get(..read).unwrap_or_default());
+    let mut complaints = Vec::new();
+    while stdout.is_some() || stderr.is_some() {
+        let (said, complained) = ready(stdout.as_ref(), stderr.as_ref(), until)?;
+        if said {
+            match read_some(&mut stdout, &mut buffer)? {
+                [] => stdout = None,
+                bytes => {
+                    left = left
+                        .checked_sub(bytes.len())
+                        .ok_or_else(|| io::Error::other("more than 1 GiB of output"))?;
+                    out(bytes);
+                }
+            }
+        }
+        if complained {
+            match read_some(&mut stderr, &mut buffer)? {
+                [] => stderr = None,
+                bytes => {
+                    let room = MOST_COMPLAINTS - complaints.len();
+                    complaints.extend(bytes.iter().take(room));
+                }
+            }
+        }
     }
+    Ok(complaints)
 }
 
-fn beginning(mut stderr: impl Read) -> io::Result<Vec<u8>> {
-    let mut kept = Vec::new();
-    let mut bounded = stderr.by_ref().take(MOST_COMPLAINTS);
-    bounded.read_to_end(&mut kept)?;
-    io::copy(&mut stderr, &mut io::sink())?;
-    Ok(kept)
+/// Which of the two has something to read, or has ended.
+fn ready(
+    stdout: Option<&ChildStdout>,
+    stderr: Option<&ChildStderr>,
+    until: Instant,
+) -> io::Result<(bool, bool)> {
+    let fds = stdout.map(|s| s.as_fd()).into_iter();
+    let fds = fds.chain(stderr.map(|s| s.as_fd()));
+    let mut fds: Vec<PollFd<'_>> = fds
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match rustix::event::poll(&mut fds, Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+    Ok((
+        stdout.is_some() && ready.next().unwrap_or_default(),
+        stderr.is_some() && ready.next().unwrap_or_default(),
+    ))
+}
+
+/// Nothing is the end.
+fn read_some<'b>(from: &mut Option<impl Read>, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
+    let Some(from) = from else {
+        return Ok(&[]);
+    };
+    loop {
+        match from.read(buffer) {
+            Ok(read) => return Ok(buffer.get(..read).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ impl Checkout {
         env.insert("PATH".into(), std::env::var_os("PATH").unwrap_or_default());
         env.insert("HOME".into(), base.join("home").into());
         env.insert("GIT_CONFIG_NOSYSTEM".into(), "1".into());
-        if Git::find(&env).is_err() {
+        if Git::find(&env, &[]).is_err() {
             writeln!(std::io::stderr(), "environment_blocked: git").unwrap();
             return None;
         }
@@ -107,7 +107,7 @@ fn a_repository_is_found_from_anywhere_in_it() {
     assert_eq!(found.root(), checkout.root);
     assert_eq!(found.git_dir(), checkout.root.join(".git"));
     assert!(!found.is_linked_worktree());
-    assert_eq!(found.name().unwrap(), "re\npo --x");
+    assert_eq!(found.name(), "re\npo --x");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn linked_work_trees_and_submodules() {
         .unwrap();
     assert!(!found.is_linked_worktree());
     assert_eq!(found.root(), outer.join("sub"));
-    assert_eq!(found.name().unwrap(), "repo");
+    assert_eq!(found.name(), "repo");
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn the_name_comes_from_the_origin() {
     let url = "git@example.org:team/Thing.git";
     checkout.git(&["remote", "add", "origin", url]);
     let found = checkout.discover();
-    assert_eq!(found.name().unwrap(), "Thing");
-    assert_eq!(found.origin().unwrap(), Some(url));
+    assert_eq!(found.name(), "Thing");
+    assert_eq!(found.origin().as_deref(), Some(url));
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn variables_that_place_the_repository_hold() {
         .unwrap();
     assert_eq!(found.root(), elsewhere);
     // Asked from another place, it is still the same repository.
-    assert_eq!(found.name().unwrap(), "elsewhere");
+    assert_eq!(found.name(), "elsewhere");
     assert_eq!(found.git_dir(), checkout.root.join(".git"));
 }
 
@@ -234,7 +234,7 @@ fn a_stranger_s_repository_is_refused_as_git_refuses_it() {
         return;
     };
     // What git itself has for testing this: every owner counts as another.
-    let real = Git::find(&checkout.env).unwrap();
+    let real = Git::find(&checkout.env, &[]).unwrap();
     let wrapper = checkout.script(
         "../bin/git",
         &format!(
@@ -276,7 +276,7 @@ fn only_what_places_a_repository_reaches_git() {
     ] {
         env.insert(name.into(), "/usr/local/bin:/usr/bin:/bin".into());
     }
-    let Ok(git) = Git::find(&env) else {
+    let Ok(git) = Git::find(&env, &[]) else {
         writeln!(std::io::stderr(), "environment_blocked: git").unwrap();
         return;
     };
@@ -297,4 +297,12 @@ fn only_what_places_a_repository_reaches_git() {
             "TMPDIR",
         ]
     );
+}
+
+impl Repository {
+    /// One that does not wait for a git that hangs.
+    pub(crate) fn hasty(mut self) -> Self {
+        self.git.listing = std::time::Duration::from_millis(300);
+        self
+    }
 }

@@ -29,6 +29,9 @@ pub struct Record {
     pub error_kind: Option<ErrorKind>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// Whether the command had a terminal: what it wrote is not written down then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminal: bool,
     pub stdout: LogInfo,
     pub stderr: LogInfo,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -27,6 +27,8 @@ pub struct Begin {
     /// As [`crate::command::display`] gives it.
     pub command: String,
     pub label: Option<String>,
+    /// Whether it has a terminal: then what it writes is not heard.
+    pub terminal: bool,
     pub started_at: Timestamp,
 }
 
@@ -70,6 +72,7 @@ impl ActiveRun {
             run_status: Status::Running,
             error_kind: None,
             label: begin.label,
+            terminal: begin.terminal,
             stdout: LogInfo::default(),
             stderr: LogInfo::default(),
             timing: None,

@@ -93,7 +93,7 @@ fn sweep_one(
         return skip(why_not(claim));
     };
     if let Some(why) = context.provider.only_by_hand(claim) {
-        let stop = context.provider.spec().stop_command(claim);
+        let stop = context.provider.stop_command(claim);
         return skip(&format!("{why}; {stop}"));
     }
     if dry_run == DryRun::Yes {

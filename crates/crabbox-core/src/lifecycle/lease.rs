@@ -123,7 +123,7 @@ fn ready(claim: &Claim, labels: BTreeMap<String, String>) -> Claim {
 
 /// A sandbox that was not made whole goes. What cannot be removed now keeps its claim, and is swept later.
 fn undo(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure {
-    let removed = bounded::cleanup(|cancel| context.provider.remove(claim, cancel))
+    let removed = bounded::cleanup(|cancel| context.provider.remove(claim, &|| Ok(()), cancel))
         .and_then(|()| context.store.remove(claim));
     match removed {
         Ok(()) => failure,
@@ -134,7 +134,7 @@ fn undo(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure {
         },
         Err(other) => {
             let lease = &claim.lease_id;
-            let stop = context.provider.spec().stop_command(claim);
+            let stop = context.provider.stop_command(claim);
             let kept = Failure::new(
                 other.code,
                 format!("cleanup of lease {lease} failed as well: {other}"),
@@ -176,7 +176,7 @@ fn sweep_orphan(context: Context<'_>, claim: &Claim) {
     };
     let removed = context
         .provider
-        .remove(claim, context.cancel)
+        .remove(claim, &|| Ok(()), context.cancel)
         .and_then(|()| context.store.remove(claim));
     say(match removed {
         Ok(()) => format!("removed lease={lease} reason=its creator died"),
@@ -261,12 +261,21 @@ fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
         }
         State::Releasing => {
             let message = format!("lease {lease} is being released");
-            let stop = context.provider.spec().stop_command(claim);
+            let stop = context.provider.stop_command(claim);
             return Err(Failure::new(Code::NotFound, message).hint(stop));
         }
     }
     // Use renews the idle time, but not the time to live.
     if claim.is_expired(Timestamp::now()) {
+        // Nobody else ends it, and what it holds can only be had by using it.
+        if let Some(why) = context.provider.only_by_hand(claim) {
+            let stop = context.provider.stop_command(claim);
+            let line = format!(
+                "warning: lease {lease} reached its TTL expiry and stays, because {why}; when you have them: {stop}"
+            );
+            context.report.line(&line);
+            return Ok(());
+        }
         let message = format!("lease {lease} reached its TTL expiry; command not run");
         return Err(Failure::new(Code::Expired, message)
             .hint("crabbox cleanup")
@@ -285,7 +294,7 @@ pub(super) fn give_back(context: Context<'_>, lease: &Lease) -> Result<(), Failu
     if context.store.read(&claim.lease_id)?.as_ref() != Some(claim) {
         return Err(changed());
     }
-    bounded::cleanup(|cancel| context.provider.remove(claim, cancel))?;
+    bounded::cleanup(|cancel| context.provider.remove(claim, &|| Ok(()), cancel))?;
     context.store.remove(claim)
 }
 

@@ -34,7 +34,7 @@ pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure
             observed.phase != Phase::Absent || claim.state == State::Creating
         })
         .map(|(claim, observed)| Listed {
-            observed: in_its_state(&claim, observed, now),
+            observed: in_its_state(context, &claim, observed, now),
             claim,
         })
         .collect();
@@ -42,12 +42,18 @@ pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure
 }
 
 /// What the provider cannot know: what we are about to do with it, and how long it may live.
-pub(super) fn in_its_state(claim: &Claim, observed: Observed, now: Timestamp) -> Observed {
+pub(super) fn in_its_state(
+    context: Context<'_>,
+    claim: &Claim,
+    observed: Observed,
+    now: Timestamp,
+) -> Observed {
+    let by_hand = context.provider.only_by_hand(claim).is_some();
     let (state, phase) = match claim.state {
         State::Creating => ("creating", Phase::NotYet),
         State::Releasing => ("releasing", Phase::NotYet),
-        // No command runs in it any more, whatever the provider thinks of it.
-        State::Ready if claim.is_expired(now) && observed.phase != Phase::Absent => {
+        // No command runs in it any more, whatever the provider thinks of it. What only its user may end can be used.
+        State::Ready if claim.is_expired(now) && !by_hand && observed.phase != Phase::Absent => {
             ("expired", Phase::Over)
         }
         State::Ready => return observed,

@@ -7,9 +7,10 @@ use serde::Serialize;
 use super::Context;
 use super::lease::{self, Lease, Origin, Terms};
 use crate::claims::{Claim, Reclaim};
+use crate::command::display;
 use crate::env::Forwarded;
 use crate::process::{Output, Reason, Stdin};
-use crate::provider::{Execution, StopBy, Workspace, WorkspaceKind};
+use crate::provider::{Execution, Workspace, WorkspaceKind};
 use crate::timing::{ErrorKind, Report, RunStatus, SyncPhase, Timing, format_ms, millis};
 use crate::{Code, Failure};
 
@@ -48,8 +49,9 @@ pub struct RunRequest<'a> {
     pub keep: Keep,
     /// What the sandbox executes.
     pub argv: Vec<String>,
-    /// What the user typed, for hints.
+    /// What the user typed, for hints: the command, and the flags that make it what it is.
     pub shown: String,
+    pub flags: Vec<String>,
     pub workdir: Option<String>,
     pub label: Option<String>,
     /// The variables for a lease, once it is known which one that is.
@@ -118,12 +120,13 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
     };
     announce(context, &lease, &facts);
     let keep = request.keep;
-    let (shown, terms) = (request.shown.clone(), terms_of(&lease.claim));
+    let rerun = rerun(context, &lease.claim, &request);
     let ended = execute(context, &lease, &facts, request, &mut timing);
     summary(context, &timing, &ended);
     timing.start("release", Instant::now());
-    let kept = settle(context, &lease, keep, &ended, &shown, &terms);
+    let kept = settle(context, &lease, keep, &ended, &rerun);
     timing.stop(Instant::now());
+    let ended = unless_canceled_since(context, &lease, kept, ended);
     Outcome {
         session: Some(session(context, &lease, &facts, kept)),
         timing: facts.report(context, Some(&lease.claim), &timing, &ended),
@@ -207,6 +210,34 @@ fn canceled(reason: Reason) -> Failure {
     Failure::new(Code::Canceled, format!("canceled: {reason}"))
 }
 
+/// Whoever cancels while the lease is settled is told what became of it.
+fn unless_canceled_since(
+    context: Context<'_>,
+    lease: &Lease,
+    kept: bool,
+    ended: Result<i32, Failure>,
+) -> Result<i32, Failure> {
+    let id = &lease.claim.lease_id;
+    let became = match kept {
+        true => format!("lease {id} stays"),
+        false => format!("lease {id} was released"),
+    };
+    let canceled = |reason| {
+        let failure = Failure::new(Code::Canceled, format!("canceled: {reason}; {became}"));
+        match kept && lease.origin == Origin::Fresh {
+            true => failure.hint(context.provider.stop_command(&lease.claim)),
+            false => failure,
+        }
+    };
+    match (context.cancel.reason(), ended) {
+        (Some(reason), Ok(_)) => Err(canceled(reason)),
+        (Some(reason), Err(failure)) if failure.code != Code::Canceled => {
+            Err(canceled(reason).and(&failure))
+        }
+        (_, ended) => ended,
+    }
+}
+
 fn exit_of(ended: &Result<i32, Failure>) -> i32 {
     match ended {
         Ok(code) => *code,
@@ -235,15 +266,14 @@ fn settle(
     lease: &Lease,
     keep: Keep,
     ended: &Result<i32, Failure>,
-    shown: &str,
-    terms: &str,
+    rerun: &str,
 ) -> bool {
     if lease.origin == Origin::Reused {
         renew(context, lease);
         return true;
     }
     let succeeded = matches!(ended, Ok(0));
-    let stop = context.provider.spec().stop_command(&lease.claim);
+    let stop = context.provider.stop_command(&lease.claim);
     match keep {
         Keep::Yes => {
             renew(context, lease);
@@ -251,7 +281,7 @@ fn settle(
         }
         Keep::OnFailure if !succeeded => {
             keep_after_all(context, lease);
-            for line in kept_on_failure(context, &lease.claim, shown, terms, &stop) {
+            for line in kept_on_failure(&lease.claim, rerun, &stop) {
                 context.report.line(&line);
             }
             return true;
@@ -307,23 +337,22 @@ fn terms_of(claim: &Claim) -> String {
     )
 }
 
-fn kept_on_failure(
-    context: Context<'_>,
-    claim: &Claim,
-    shown: &str,
-    terms: &str,
-    stop: &str,
-) -> [String; 3] {
+/// The same command, in this lease.
+fn rerun(context: Context<'_>, claim: &Claim, request: &RunRequest<'_>) -> String {
+    let id = context.provider.spec().shown_id(claim).to_owned();
+    let mut words = vec!["--id".to_owned(), id];
+    words.extend(request.flags.iter().cloned());
+    let run = context.provider.command("run");
+    format!("{run} {} -- {}", display(&words), request.shown)
+}
+
+fn kept_on_failure(claim: &Claim, rerun: &str, stop: &str) -> [String; 3] {
     let lease = &claim.lease_id;
     let slug = claim.slug_str().unwrap_or("-");
-    let id = match context.provider.spec().stop_by {
-        StopBy::Slug if slug != "-" => slug,
-        StopBy::Slug | StopBy::LeaseId => lease.as_str(),
-    };
-    let provider = context.name();
+    let terms = terms_of(claim);
     [
         format!("keep-on-failure: kept lease={lease} slug={slug} expires=idle/ttl {terms}"),
-        format!("rerun: crabbox run --provider {provider} --id {id} -- {shown}"),
+        format!("rerun: {rerun}"),
         format!("stop: {stop}"),
     ]
 }
@@ -337,7 +366,7 @@ fn session(context: Context<'_>, lease: &Lease, facts: &Facts, kept: bool) -> Se
         reused: lease.origin == Origin::Reused,
         kept,
         run_id: facts.run_id.clone(),
-        cleanup_command: context.provider.spec().stop_command(claim),
+        cleanup_command: context.provider.stop_command(claim),
     }
 }
 
@@ -377,7 +406,7 @@ impl Facts {
             label: self.label.clone(),
             phases: timing.phases(now),
             workdir: Some(self.workdir.clone()),
-            stop_command: claim.map(|claim| spec.stop_command(claim)),
+            stop_command: claim.map(|claim| context.provider.stop_command(claim)),
         }
     }
 }

@@ -68,7 +68,7 @@ fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {
         .provider
         .observe(std::slice::from_ref(&claim), context.cancel)?
         .pop()
-        .map(|observed| in_its_state(&claim, observed, now));
+        .map(|observed| in_its_state(context, &claim, observed, now));
     match observed {
         Some(observed) if observed.phase != Phase::Absent => Ok(Status {
             idle_for: claim.idle_for(now),
@@ -76,7 +76,7 @@ fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {
             observed,
         }),
         Some(_) | None => {
-            let stop = context.provider.spec().stop_command(&claim);
+            let stop = context.provider.stop_command(&claim);
             Err(context.provider.absent(&claim).hint(stop))
         }
     }

@@ -1,5 +1,7 @@
 //! The end of a lease on request.
 
+use std::cell::RefCell;
+
 use super::Context;
 use crate::claims::{Claim, State, Wait};
 use crate::{Code, Failure};
@@ -24,21 +26,28 @@ pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
     Ok(claim)
 }
 
-/// With the operation lock held. A claim in this state tells whoever comes later that the end has begun.
+/// With the operation lock held. A claim that is `releasing` tells whoever comes later that the end has begun; before
+/// that the lease is as good as ever.
 pub(super) fn release(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
-    let releasing = match claim.state {
-        State::Releasing => claim.clone(),
-        State::Ready | State::Creating => context.store.replace(claim, claim.releasing())?,
+    let begun = RefCell::new(None);
+    let begin = || {
+        let releasing = match claim.state {
+            State::Releasing => claim.clone(),
+            State::Ready | State::Creating => context.store.replace(claim, claim.releasing())?,
+        };
+        begun.replace(Some(releasing));
+        Ok(())
     };
-    match context.provider.remove(&releasing, context.cancel) {
-        Ok(()) => context.store.remove(&releasing),
-        // Nothing was begun: the lease is as good as before.
-        Err(failure) if failure.code == Code::ProviderMissing => {
+    let removed = context.provider.remove(claim, &begin, context.cancel);
+    match (removed, begun.into_inner()) {
+        (Ok(()), begun) => context.store.remove(begun.as_ref().unwrap_or(claim)),
+        // The program was gone before it could begin.
+        (Err(failure), Some(releasing)) if failure.code == Code::ProviderMissing => {
             match context.store.replace(&releasing, claim.clone()) {
                 Ok(_) => Err(failure),
                 Err(other) => Err(failure.and(&other)),
             }
         }
-        Err(failure) => Err(failure),
+        (Err(failure), _) => Err(failure),
     }
 }

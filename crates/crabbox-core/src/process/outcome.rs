@@ -35,6 +35,20 @@ pub struct Streamed {
     pub broken: Vec<(Stream, io::Error)>,
 }
 
+impl Streamed {
+    /// Output that is lost because nobody could take it: a full disk, say. A reader that went away wants no more.
+    pub fn lost(&self) -> Option<Failure> {
+        let gone = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+        let (stream, error) = self.broken.iter().find(|(_, error)| !gone(error))?;
+        let name = match stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        let message = format!("cannot write the command's {name}; the rest of it is lost");
+        Some(Failure::new(Code::Local, message).because(error))
+    }
+}
+
 impl End {
     pub fn success(self) -> bool {
         self == Self::Exited(0)

@@ -91,7 +91,8 @@ pub(super) fn beyond(names: &[String], lists: &[&[String]]) -> Option<String> {
     if strangers.len() > SHOWN {
         shown.push(format!("{} more", strangers.len() - SHOWN));
     }
-    Some(format!("{} not in your own list", shown.join(", ")))
+    let verb = if strangers.len() == 1 { "is" } else { "are" };
+    Some(format!("{} {verb} not in your own list", shown.join(", ")))
 }
 
 /// Whether everything that `name` can mean is meant by `pattern` too. A bare `*` means nothing.
@@ -182,7 +183,7 @@ mod tests {
             .into();
         assert_eq!(
             beyond(&names, &[&["A".to_owned()]]),
-            Some("`B`, `C`, `D`, `E`, `F\\u{1b}`, 1 more not in your own list".to_owned())
+            Some("`B`, `C`, `D`, `E`, `F\\u{1b}`, 1 more are not in your own list".to_owned())
         );
     }
 }

@@ -64,6 +64,11 @@ pub(super) fn scalar(kind: Kind, text: &str) -> Result<Option<Value>, Problem> {
                 subject: Some(subject),
                 says: "must be positive".to_owned(),
             }),
+            // Claims count in seconds: a fraction would be lost, and less than one would mean "for ever".
+            Ok(duration) if duration.subsec_nanos() != 0 => Err(Problem {
+                subject: Some(subject),
+                ..Problem::must_be("whole seconds, at least one", trimmed)
+            }),
             Ok(duration) => Ok(Some(Value::Duration(duration))),
             Err(error) => Err(no_duration(error, trimmed)),
         },
@@ -254,6 +259,12 @@ mod tests {
         for text in ["0", "0s", "-5m"] {
             assert_eq!(says(life, text), "idle timeout must be positive");
         }
+        for text in ["900ms", "1ns", "1.5s", "1h0.1s"] {
+            let expected =
+                format!("idle timeout must be whole seconds, at least one, not `{text}`");
+            assert_eq!(says(life, text), expected);
+        }
+        assert!(scalar(life, "1s").is_ok() && scalar(life, "1.5h").is_ok());
         assert_eq!(
             says(life, "90"),
             "KEY must be a duration such as 90m or 1h30m, not `90`"

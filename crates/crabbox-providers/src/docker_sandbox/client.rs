@@ -61,6 +61,11 @@ impl Client {
         }
     }
 
+    /// What is known of this engine is to be asked again.
+    pub(super) fn forget(&self) {
+        engine::forget(&self.state);
+    }
+
     fn ask_version(&self, cancel: &Cancel) -> Result<(Version, Known), Failure> {
         let said = self.capture(argv::version(), LOOK, cancel)?;
         let version = parse::version(&String::from_utf8_lossy(&said.stdout));
@@ -133,6 +138,14 @@ impl Client {
     pub(super) fn failure(&self, said: &Captured) -> Failure {
         let words = said.said(&self.redactor).unwrap_or_default();
         let mut failure = said.failure(&self.redactor);
+        if parse::is_unknown_flag(&words) {
+            self.forget();
+        }
+        if let Some(told) = parse::told(&said.stderr).or_else(|| parse::told(&said.stdout)) {
+            let clean = |text: &str| self.redactor.clean(text).into_owned();
+            failure.causes = vec![clean(&told.message)];
+            failure.hints.extend(told.hint.as_deref().map(clean));
+        }
         // Its hints are about its own flags, which mean something else or nothing on our command line.
         failure.causes = failure
             .causes

@@ -117,7 +117,10 @@ fn complaint(
     let bad: Vec<_> = findings
         .iter()
         .filter(|(_, finding)| finding.status == "fail")
-        .map(|(name, finding)| format!("{name}: {} (hint: {})", finding.message, finding.hint))
+        .map(|(name, finding)| match finding.hint.as_str() {
+            "" => format!("{name}: {}", finding.message),
+            hint => format!("{name}: {} (hint: {hint})", finding.message),
+        })
         .collect();
     let failed = Failure::new(Code::Provider, bad.join("; "));
     // What it printed was read: the rest is on stderr.

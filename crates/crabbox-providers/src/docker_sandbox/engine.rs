@@ -2,9 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crabbox_core::git::Env;
+use crabbox_core::programs::{self, Missing, is_program};
 use crabbox_core::{Code, Failure};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +26,8 @@ pub struct Places {
     pub path: OsString,
     /// The directory of our own program.
     pub beside: Option<PathBuf>,
+    /// Where programs in sandboxes write: nothing is searched for there.
+    pub checkouts: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,19 +60,25 @@ pub(super) fn find(cli: &Cli, places: &Places) -> Result<Found, Failure> {
     match cli {
         Cli::Named(program) => named(program, places),
         Cli::Default => {
-            if let Some(program) = in_path(OsStr::new(NAME), &places.path) {
-                return Ok(Found {
-                    program,
-                    by: By::Path,
-                });
-            }
+            let passed_over = match in_path(OsStr::new(NAME), places) {
+                Ok(program) => {
+                    return Ok(Found {
+                        program,
+                        by: By::Path,
+                    });
+                }
+                Err(passed_over) => passed_over,
+            };
             let bundled = places.beside.as_ref().map(|dir| dir.join(NAME));
             match bundled.filter(|program| is_program(program)) {
                 Some(program) => Ok(Found {
                     program,
                     by: By::Bundled,
                 }),
-                None => Err(missing("sbx not found: neither in PATH nor beside crabbox")),
+                None => {
+                    let message = "sbx not found: neither in PATH nor beside crabbox";
+                    Err(planted(missing(message), passed_over))
+                }
             }
         }
     }
@@ -87,28 +98,84 @@ fn named(program: &Path, places: &Places) -> Result<Found, Failure> {
             )))
         };
     }
-    match in_path(program.as_os_str(), &places.path) {
-        Some(program) => Ok(Found { program, by }),
-        None => Err(missing(&format!(
-            "sbx not found: dockerSandbox.cliPath is `{shown}`, which is not in PATH"
-        ))),
-    }
+    in_path(program.as_os_str(), places)
+        .map(|program| Found { program, by })
+        .map_err(|passed_over| {
+            let message =
+                format!("sbx not found: dockerSandbox.cliPath is `{shown}`, which is not in PATH");
+            planted(missing(&message), passed_over)
+        })
 }
 
 fn missing(message: &str) -> Failure {
     Failure::new(Code::ProviderMissing, message).hint(INSTALL)
 }
 
-/// A relative entry would find what lies in the repository.
-fn in_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
-    std::env::split_paths(path)
-        .filter(|dir| dir.is_absolute())
-        .map(|dir| dir.join(name))
-        .find(|program| is_program(program))
+/// A relative entry would find what lies in the repository, and so would some absolute ones.
+fn in_path(name: &OsStr, places: &Places) -> Result<PathBuf, Missing> {
+    programs::find(name, &places.path, &places.checkouts)
 }
 
-fn is_program(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+fn planted(failure: Failure, missing: Missing) -> Failure {
+    match missing.planted {
+        Some(program) => failure.hint(format!(
+            "`{0}` is not started, because it lies in the checkout, where a sandbox can write; if it is yours: \
+             --docker-sandbox-cli {0}",
+            program.display()
+        )),
+        None => failure,
+    }
+}
+
+/// Which engine made a sandbox: only that one knows what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Home {
+    /// `SBX_HOME=/x` or `HOME=/x`: where it keeps its sandboxes.
+    pub(super) place: String,
+    pub(super) program: String,
+}
+
+impl Home {
+    /// None where nothing says where an engine would keep anything.
+    pub(super) fn of(program: &Path, env: &Env) -> Option<Self> {
+        let set = |name: &str| {
+            let value = env
+                .get(OsStr::new(name))
+                .filter(|value| !value.is_empty())?;
+            Some(format!("{name}={}", value.to_string_lossy()))
+        };
+        Some(Self {
+            place: set("SBX_HOME").or_else(|| set("HOME"))?,
+            program: program.to_string_lossy().into_owned(),
+        })
+    }
+
+    /// Why this engine's word about a sandbox that `other` made is worth nothing, and how to ask the other one.
+    pub(super) fn is_not(&self, other: &Self) -> Option<Stranger> {
+        if !same_place(&self.place, &other.place) {
+            return Some(Stranger::Place);
+        }
+        let gone = !is_program(Path::new(&other.program));
+        (!gone && !same_file(&self.program, &other.program)).then_some(Stranger::Program)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stranger {
+    Place,
+    Program,
+}
+
+fn same_place(one: &str, other: &str) -> bool {
+    match (one.split_once('='), other.split_once('=')) {
+        (Some((one, here)), Some((other, there))) => one == other && same_file(here, there),
+        _ => one == other,
+    }
+}
+
+fn same_file(one: &str, other: &str) -> bool {
+    let real = |path: &str| fs::canonicalize(path).ok();
+    one == other || real(one).is_some_and(|one| real(other) == Some(one))
 }
 
 /// What is known of a program as long as its file does not change.
@@ -127,7 +194,8 @@ const CACHE: &str = "sbx-engine.json";
 pub(super) fn recall(state: &Path, program: &Path) -> Option<Known> {
     let bytes = fs::read(state.join(CACHE)).ok()?;
     let known: Known = serde_json::from_slice(&bytes).ok()?;
-    (known.program == program && stamp(program) == Some(known.stamp)).then_some(known)
+    let same = known.program == program && stamp(program) == Some(known.stamp);
+    (same && speaks_for_itself(program)).then_some(known)
 }
 
 /// For the next time. Without it `sbx version` is asked again.
@@ -138,6 +206,9 @@ pub(super) fn remember(state: &Path, program: &Path, version: &parse::Version) -
         own: version.engine == parse::Engine::Own,
         doubtful_env_file: version.has_doubtful_env_file(),
     };
+    if !speaks_for_itself(program) {
+        return known;
+    }
     let write = || -> std::io::Result<()> {
         let file = tempfile::NamedTempFile::new_in(state)?;
         serde_json::to_writer(&file, &known)?;
@@ -147,6 +218,22 @@ pub(super) fn remember(state: &Path, program: &Path, version: &parse::Version) -
     // It only saves time.
     let _ = write();
     known
+}
+
+/// After it took a flag for unknown, an engine is not what it was.
+pub(super) fn forget(state: &Path) {
+    // It only costs a question: what is remembered wrongly is forgotten the next time.
+    let _ = fs::remove_file(state.join(CACHE));
+}
+
+/// Whether the file is the program, so that another program is another file. A script, or a program under another
+/// name, may start anything.
+fn speaks_for_itself(program: &Path) -> bool {
+    let real = fs::canonicalize(program);
+    let same_name = real.is_ok_and(|real| real.file_name() == program.file_name());
+    let mut magic = [0; 4];
+    let read = fs::File::open(program).and_then(|mut file| file.read_exact(&mut magic));
+    same_name && read.is_ok() && magic == *b"\x7fELF"
 }
 
 fn stamp(program: &Path) -> Option<[i64; 5]> {
@@ -163,6 +250,7 @@ fn stamp(program: &Path) -> Option<[i64; 5]> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -191,6 +279,7 @@ mod tests {
             path: std::env::join_paths([first.path(), second.path(), Path::new("relative")])
                 .unwrap(),
             beside: Some(beside.path().to_path_buf()),
+            checkouts: Vec::new(),
         };
         let failure = find(&Cli::Default, &places).unwrap_err();
         assert_eq!(failure.code, Code::ProviderMissing);
@@ -220,6 +309,7 @@ mod tests {
         let places = Places {
             path: dir.path().into(),
             beside: Some(dir.path().to_path_buf()),
+            checkouts: Vec::new(),
         };
         for bad in ["/nonexistent/sbx", "other-sbx", "./sbx-relative"] {
             let failure = find(&Cli::Named(bad.into()), &places).unwrap_err();
@@ -243,11 +333,85 @@ mod tests {
     #[test]
     fn what_is_known_ends_with_the_file() {
         let dir = tempfile::tempdir().unwrap();
-        let sbx = program(dir.path(), "sbx", 0o755);
+        let sbx = dir.path().join("sbx");
+        fs::copy("/bin/true", &sbx).unwrap();
+        let ask = || remember(dir.path(), &sbx, &parse::version("contract: 0.31.3"));
         assert_eq!(recall(dir.path(), &sbx), None);
-        remember(dir.path(), &sbx, &parse::version("contract: 0.31.3"));
+        ask();
         assert!(recall(dir.path(), &sbx).unwrap().own);
+        forget(dir.path());
+        assert_eq!(recall(dir.path(), &sbx), None);
+        ask();
         write(&sbx, "#!/bin/sh\necho other\n");
         assert_eq!(recall(dir.path(), &sbx), None);
+    }
+
+    #[test]
+    fn an_engine_is_its_place_and_its_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = (
+            program(dir.path(), "old", 0o755),
+            program(dir.path(), "new", 0o755),
+        );
+        let env = |pairs: &[(&str, &str)]| -> Env {
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).into(), (*v).into()))
+                .collect()
+        };
+        let home = env(&[("HOME", "/h")]);
+        let of = |program: &Path, env: &Env| Home::of(program, env).unwrap();
+        assert_eq!(Home::of(&old, &env(&[("HOME", "")])), None);
+        let moved = of(&old, &env(&[("HOME", "/h"), ("SBX_HOME", "/alt")]));
+        assert_eq!(moved.place, "SBX_HOME=/alt");
+        let made = of(&old, &home);
+        assert_eq!(moved.is_not(&made), Some(Stranger::Place));
+        assert_eq!(made.is_not(&moved), Some(Stranger::Place));
+        assert_eq!(made.is_not(&made), None);
+        assert_eq!(of(&new, &home).is_not(&made), Some(Stranger::Program));
+        let linked = dir.path().join("linked");
+        std::os::unix::fs::symlink(&old, &linked).unwrap();
+        assert_eq!(of(&linked, &home).is_not(&made), None);
+        fs::remove_file(&old).unwrap();
+        assert_eq!(of(&new, &home).is_not(&made), None);
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_what_starts_another_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let version = parse::version("contract: 0.31.3");
+        let script = program(dir.path(), "sbx", 0o755);
+        assert!(remember(dir.path(), &script, &version).own);
+        assert_eq!(recall(dir.path(), &script), None);
+        let shim = dir.path().join("shim");
+        fs::copy("/bin/true", dir.path().join("multiplexer")).unwrap();
+        std::os::unix::fs::symlink("multiplexer", &shim).unwrap();
+        remember(dir.path(), &shim, &version);
+        assert_eq!(recall(dir.path(), &shim), None);
+    }
+
+    #[test]
+    fn what_lies_in_the_checkout_is_not_searched_for() {
+        let (checkout, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let there = program(checkout.path(), "sbx", 0o755);
+        let mut places = Places {
+            path: std::env::join_paths([checkout.path(), outside.path()]).unwrap(),
+            beside: None,
+            checkouts: vec![checkout.path().to_path_buf()],
+        };
+        for cli in [Cli::Default, Cli::Named("sbx".into())] {
+            let failure = find(&cli, &places).unwrap_err();
+            let hint = format!("--docker-sandbox-cli {}", there.display());
+            assert!(
+                failure.hints.iter().any(|h| h.ends_with(&hint)),
+                "{failure:?}"
+            );
+        }
+        let own = program(outside.path(), "sbx", 0o755);
+        assert_eq!(find(&Cli::Default, &places).unwrap().program, own);
+        // What the user names with its directory is what the user wants.
+        places.path.clear();
+        let named = find(&Cli::Named(there.clone()), &places).unwrap();
+        assert_eq!(named.program, there);
     }
 }

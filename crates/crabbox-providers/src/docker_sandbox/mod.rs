@@ -24,12 +24,13 @@ use crabbox_core::provider::{
     Check, CopyRequest, Execution, Intended, Observed, Phase, PortsRequest, Provider, Spec, StopBy,
     Workspace, WorkspaceKind,
 };
-use crabbox_core::settings::Settings;
+use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::{Code, Failure};
 
 use argv::Attach;
 use client::{Client, EndedBy, ended_by};
 pub use engine::Places;
+use engine::{Home, Stranger};
 use parse::Listed;
 use settings::Config;
 
@@ -67,6 +68,10 @@ const RESERVED: &str = "CRABBOX_";
 /// Labels of a claim.
 const SANDBOX: &str = "sandbox";
 const CLONE: &str = "clone";
+/// The program that made it; the place where it is kept is the claim's scope.
+const ENGINE: &str = "engine";
+/// What is said of a sandbox that only another engine knows.
+const ELSEWHERE: &str = "other-engine";
 
 #[derive(Debug)]
 pub struct DockerSandbox {
@@ -76,8 +81,9 @@ pub struct DockerSandbox {
     /// Not found: said by whatever needs it first.
     client: Result<Client, Failure>,
     state: PathBuf,
-    /// For git.
+    /// For git, and to know one engine from another.
     env: Env,
+    again: Vec<String>,
 }
 
 impl DockerSandbox {
@@ -89,13 +95,62 @@ impl DockerSandbox {
             settings.blame(SPEC.table.section, key, failure)
         });
         let client = engine::find(&config.cli, places).map(|found| Client::new(found, state));
+        let flag = match settings.origin(SPEC.table.section, "cliPath") {
+            Some(Origin::Flag { name }) => Some(*name),
+            _ => None,
+        };
+        let again = flag.map_or_else(Vec::new, |name| {
+            let cli = settings.text(SPEC.table.section, "cliPath");
+            vec![format!("--{name}"), cli.to_owned()]
+        });
         Self {
             config,
             valid,
             client,
             state: state.to_path_buf(),
             env,
+            again,
         }
+    }
+
+    fn home(&self) -> Option<Home> {
+        let client = self.client.as_ref().ok()?;
+        Home::of(&client.found.program, &self.env)
+    }
+
+    /// That a sandbox is not in this engine's list proves nothing if another engine made it. `Some` says so, and how
+    /// to ask that one.
+    fn elsewhere(&self, claim: &Claim) -> Option<Failure> {
+        let here = self.home()?;
+        let made = Home {
+            place: Some(claim.provider_scope.clone()).filter(|place| !place.is_empty())?,
+            program: claim.labels.get(ENGINE)?.clone(),
+        };
+        let name = sandbox_name(claim);
+        let (there, now, with) = match here.is_not(&made)? {
+            Stranger::Place => {
+                let without = match made.place.starts_with("HOME=") {
+                    true => "without SBX_HOME and ",
+                    false => "",
+                };
+                let with = format!("{without}with {}", made.place);
+                (made.place, here.place, with)
+            }
+            Stranger::Program => {
+                let with = format!("with --docker-sandbox-cli {}", made.program);
+                (made.program, here.program, with)
+            }
+        };
+        let message = format!(
+            "docker-sandbox sandbox {name:?} was made by another engine, with {there}; this one, with {now}, does not know it"
+        );
+        Some(Failure::new(Code::Config, message).hint(format!("the same command {with}")))
+    }
+
+    /// What is said of a sandbox that is not in the list.
+    fn not_listed(&self, claim: &Claim) -> Failure {
+        self.elsewhere(claim)
+            .unwrap_or_else(|| absent(sandbox_name(claim)))
     }
 
     fn client(&self) -> Result<&Client, Failure> {
@@ -122,20 +177,27 @@ impl DockerSandbox {
             Some(_) => Ok(()),
         }
     }
-}
 
-/// The engine failed, not the command. Perhaps because there is no such sandbox any more.
-fn engine_failure(client: &Client, name: &str, code: i32, said: &str, cancel: &Cancel) -> Failure {
-    if let Ok(None) = client.find(name, cancel) {
-        return absent(name);
+    /// The engine failed, not the command. Perhaps because there is no such sandbox any more.
+    fn engine_failure(
+        &self,
+        client: &Client,
+        claim: &Claim,
+        code: i32,
+        said: &str,
+        cancel: &Cancel,
+    ) -> Failure {
+        if let Ok(None) = client.find(sandbox_name(claim), cancel) {
+            return self.not_listed(claim);
+        }
+        let message = format!("docker-sandbox run failed: `sbx exec` exited {code}");
+        let mut failure =
+            Failure::new(Code::Provider, message).hint("crabbox doctor --provider docker-sandbox");
+        if !said.is_empty() {
+            failure.causes.push(said.to_owned());
+        }
+        failure
     }
-    let message = format!("docker-sandbox run failed: `sbx exec` exited {code}");
-    let mut failure =
-        Failure::new(Code::Provider, message).hint("crabbox doctor --provider docker-sandbox");
-    if !said.is_empty() {
-        failure.causes.push(said.to_owned());
-    }
-    failure
 }
 
 fn absent(name: &str) -> Failure {
@@ -193,9 +255,13 @@ impl Provider for DockerSandbox {
         if self.config.clone {
             labels.insert(CLONE.to_owned(), "true".to_owned());
         }
+        let home = self.home();
+        if let Some(home) = &home {
+            labels.insert(ENGINE.to_owned(), home.program.clone());
+        }
         Ok(Intended {
             lease_id: LeaseId::parse(&format!("{}{name}", SPEC.lease_prefix))?,
-            scope: String::new(),
+            scope: home.map_or_else(String::new, |home| home.place),
             labels,
         })
     }
@@ -246,6 +312,9 @@ impl Provider for DockerSandbox {
             &exec.argv,
         );
         let done = client.stream(argv, exec.stdin, exec.stdout, exec.stderr, cancel)?;
+        if let Some(failure) = done.lost() {
+            return Err(failure);
+        }
         let code = done.end.code();
         if code == 0 {
             return Ok(0);
@@ -255,12 +324,16 @@ impl Provider for DockerSandbox {
             // There is no such program, or it is none: what the engine said about it stands above.
             Some(Some(EndedBy::Engine { .. })) if matches!(code, 126 | 127) => Ok(code),
             Some(Some(EndedBy::Engine { message })) => {
-                Err(engine_failure(client, name, code, &message, cancel))
+                Err(self.engine_failure(client, claim, code, &message, cancel))
             }
-            Some(None) => Err(engine_failure(client, name, code, "", cancel)),
+            Some(None) => {
+                // One that does not know the flag is no longer what it was.
+                client.forget();
+                Err(self.engine_failure(client, claim, code, "", cancel))
+            }
             // Another engine's codes are also a command's own. Without the sandbox it cannot have been one.
             None if matches!(code, 1 | 125) => match client.find(name, cancel) {
-                Ok(None) => Err(absent(name)),
+                Ok(None) => Err(self.not_listed(claim)),
                 Err(failure) => Err(failure),
                 Ok(Some(_)) => Ok(code),
             },
@@ -274,25 +347,41 @@ impl Provider for DockerSandbox {
             let name = sandbox_name(claim);
             match all.iter().find(|one| one.name == name) {
                 Some(listed) => seen(listed),
-                None => Observed {
-                    state: "missing".to_owned(),
-                    phase: Phase::Absent,
-                    labels: BTreeMap::from([(SANDBOX.to_owned(), name.to_owned())]),
-                },
+                None => {
+                    let (state, phase) = match self.elsewhere(claim) {
+                        Some(_) => (ELSEWHERE, Phase::Over),
+                        None => ("missing", Phase::Absent),
+                    };
+                    Observed {
+                        state: state.to_owned(),
+                        phase,
+                        labels: BTreeMap::from([(SANDBOX.to_owned(), name.to_owned())]),
+                    }
+                }
             }
         };
         Ok(claims.iter().map(observed).collect())
     }
 
     fn absent(&self, claim: &Claim) -> Failure {
-        absent(sandbox_name(claim))
+        self.not_listed(claim)
     }
 
-    fn remove(&self, claim: &Claim, cancel: &Cancel) -> Result<(), Failure> {
+    fn again(&self) -> &[String] {
+        &self.again
+    }
+
+    fn remove(
+        &self,
+        claim: &Claim,
+        begin: &dyn Fn() -> Result<(), Failure>,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
         let (client, name) = (self.client()?, sandbox_name(claim));
         if client.find(name, cancel)?.is_none() {
-            return Ok(());
+            return self.elsewhere(claim).map_or(Ok(()), Err);
         }
+        begin()?;
         let removed = client.change(argv::remove(name), cancel);
         // Some versions exit with 0 and remove nothing, others fail where nothing is left to remove: the list decides.
         match (client.find(name, cancel), removed) {

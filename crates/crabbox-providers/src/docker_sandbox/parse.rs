@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crabbox_core::{Code, Failure};
+use serde::Deserialize;
 use serde_json::Value;
 
 /// One sandbox of `sbx ls --json`.
@@ -178,6 +179,44 @@ pub struct Finding {
     pub hint: String,
 }
 
+/// What went wrong, as an engine tells programs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Told {
+    pub message: String,
+    #[serde(default)]
+    pub hint: Option<String>,
+}
+
+/// `{"error":{"message":…,"hint":…}}`, which may stand below other lines.
+pub fn told(bytes: &[u8]) -> Option<Told> {
+    #[derive(Deserialize)]
+    struct Document {
+        error: Told,
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let start = text.find('{')?;
+    let document = text.get(start..)?;
+    let mut documents = serde_json::Deserializer::from_str(document).into_iter::<Document>();
+    let told = documents.next()?.ok()?.error;
+    (!told.message.trim().is_empty()).then(|| Told {
+        hint: told.hint.filter(|hint| !hint.trim().is_empty()),
+        ..told
+    })
+}
+
+/// Whether an engine does not know a flag that it was thought to know.
+pub fn is_unknown_flag(said: &str) -> bool {
+    let said = said.to_lowercase();
+    [
+        "unknown flag",
+        "unknown shorthand flag",
+        "unexpected argument",
+        "unrecognized option",
+    ]
+    .iter()
+    .any(|words| said.contains(words))
+}
+
 /// What to do when there is no answer in time, whoever says so.
 pub const NO_ANSWER: &str =
     "the sandbox control plane did not respond; check it with `sbx diagnose`";
@@ -316,6 +355,36 @@ mod tests {
             "Client Version: v0.38.0\nServer Version: v0.38.0"
         ));
         assert!(!doubtful("client: v0.37.1\ncontract: 0.31.3\n"));
+    }
+
+    #[test]
+    fn an_error_for_programs_is_told_to_people() {
+        let of = |text: &str| told(text.as_bytes());
+        let full = r#"{"error":{"code":"x","message":"no daemon","hint":"sbx daemon start"}}"#;
+        let expected = Told {
+            message: "no daemon".to_owned(),
+            hint: Some("sbx daemon start".to_owned()),
+        };
+        assert_eq!(of(full), Some(expected.clone()));
+        assert_eq!(of(&format!("warning: old\n{full}\n")), Some(expected));
+        let bare = of(r#"{"error":{"message":"m","hint":""}}"#).unwrap();
+        assert_eq!(bare.hint, None);
+        for other in [
+            "",
+            "ERROR: plain {",
+            "{}",
+            r#"{"error":"text"}"#,
+            r#"{"error":{"message":" "}}"#,
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_flag_that_is_not_known_is_noticed() {
+        assert!(is_unknown_flag("ERROR: unknown flag: --status-file"));
+        assert!(is_unknown_flag("error: unexpected argument '--json' found"));
+        assert!(!is_unknown_flag("no sandbox named 'flag'"));
     }
 
     #[test]

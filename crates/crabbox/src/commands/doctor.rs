@@ -58,7 +58,10 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let mut checks = vec![config(app.config_file())];
     checks.extend(wrong.iter().map(wrong_setting));
     checks.push(selection(&settings, by_lease));
-    checks.push(tool("git", Git::find(&app.host.env).map(drop)));
+    checks.push(tool(
+        "git",
+        Git::find(&app.host.env, &[app.root()]).map(drop),
+    ));
     checks.push(Check::new(Health::Ok, "ssh-key", "per-lease"));
     if let Err(failure) = provider.validate() {
         checks.push(

@@ -64,7 +64,7 @@ fn line(run: &Record) -> String {
         .map_or_else(|| "-".to_owned(), |timing| format!("{}ms", timing.total_ms));
     let slug = if run.slug.is_empty() { "-" } else { &run.slug };
     format!(
-        "{} {:<11} exit={code:<3} {took:>8} {} slug={slug} {}\n",
+        "{} {:<11} exit={code:<3} {took:>8} {:.3} slug={slug} {}\n",
         run.run_id,
         run.run_status.as_str(),
         run.started_at,

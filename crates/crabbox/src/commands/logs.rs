@@ -38,6 +38,12 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         log.read_to_end(&mut text)
             .map_err(|error| Failure::new(Code::State, "cannot read the log").because(&error))?;
     }
+    if record.terminal {
+        let id = &record.run_id;
+        app.ui.say(&format!(
+            "run {id} had a terminal (`run -t`): what such a run writes is not recorded"
+        ));
+    }
     app.ui.bytes(&text)?;
     Ok(0)
 }

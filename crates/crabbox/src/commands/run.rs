@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Give the command a terminal
     #[arg(short = 't', long)]
     tty: bool,
-    /// Directory to run in [default: the repository]
+    /// Directory to run in, relative to the root of the repository [default: that]
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
     /// Variables to pass on, `NAME*` for a beginning (can be repeated)
@@ -119,7 +119,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         spec.credentials,
     )?;
     let workspace = match args.id {
-        Some(_) => app.workspace(),
+        Some(_) => app.workspace()?,
         None => app.named_workspace()?,
     };
     let state = app.host.state()?;
@@ -148,6 +148,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         keep: keep(&args),
         argv: command.argv(),
         shown,
+        flags: same_flags(&args),
         workdir: args.workdir.clone(),
         label: args.label.clone(),
         env: &env,
@@ -163,8 +164,10 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     match outcome.ended {
         Ok(0) => Ok(0),
         Ok(code) => {
-            app.ui.say(&format!("{} run exited {code}", spec.name));
-            Ok(u8::try_from(code).unwrap_or(1))
+            let exit = u8::try_from(code).unwrap_or(1);
+            let line = format!("{} run exited {code}", spec.name);
+            app.ui.command_exit(&line, exit);
+            Ok(exit)
         }
         Err(failure) => Err(failure),
     }
@@ -240,6 +243,22 @@ fn target(args: &Args, settings: &Settings, slug: SlugChoice) -> Target {
     }
 }
 
+/// The flags that make a command what it is, for the same one again.
+fn same_flags(args: &Args) -> Vec<String> {
+    let mut flags = Vec::new();
+    for (given, flag) in [(args.shell, "--shell"), (args.tty, "--tty")] {
+        flags.extend(given.then(|| flag.to_owned()));
+    }
+    let workdir = args.workdir.iter().map(|dir| ("--workdir", dir));
+    let names = args.allow_env.iter().map(|name| ("--allow-env", name));
+    let files = args.env_from_profile.iter();
+    let files = files.map(|file| ("--env-from-profile", file));
+    for (flag, value) in workdir.chain(names).chain(files) {
+        flags.extend([flag.to_owned(), value.clone()]);
+    }
+    flags
+}
+
 fn keep(args: &Args) -> Keep {
     match (args.keep, args.keep_on_failure) {
         (Some(true), _) => Keep::Yes,
@@ -270,6 +289,7 @@ fn record(app: &App<'_>, settings: &Settings, args: &Args, run_id: &str, shown: 
         repo_root: app.root().display().to_string(),
         command: shown.to_owned(),
         label: args.label.clone(),
+        terminal: args.tty,
         started_at: Timestamp::now(),
     }
 }
@@ -365,8 +385,20 @@ impl LeaseOutput {
             let message = format!("--lease-output `{}` cannot be written", path.display());
             Failure::new(Code::Usage, message).because(error)
         };
-        if path.is_dir() {
-            return Err(refused(&std::io::Error::other("it is a directory")));
+        // A file takes its place: a device, a pipe or a link would be gone.
+        match path.symlink_metadata() {
+            Ok(meta) if meta.is_file() => {}
+            Ok(meta) => {
+                let what = match meta.file_type() {
+                    kind if kind.is_dir() => "it is a directory",
+                    kind if kind.is_symlink() => "it is a symbolic link",
+                    _ => "it is not a regular file",
+                };
+                return Err(refused(&std::io::Error::other(what))
+                    .hint("name a regular file, or one that does not exist"));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(refused(&error)),
         }
         let dir = path.parent().unwrap_or(Path::new("/"));
         tempfile::tempfile_in(dir).map_err(|error| refused(&error))?;

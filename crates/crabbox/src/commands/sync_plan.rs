@@ -26,6 +26,7 @@ pub(crate) struct Args {
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let settings = app.settings(matches)?;
+    app.somewhere()?;
     let repository = Repository::discover(&app.host.cwd, &app.host.env)?;
     let root = repository
         .as_ref()
@@ -42,7 +43,8 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     };
     let manifest =
         sync::list(&app.host.cwd, repository.as_ref(), source, &rules).map_err(|failure| {
-            if repository.is_none() && !args.no_git {
+            let could_walk = sync::check(&app.host.cwd, repository.as_ref(), Source::Walk).is_ok();
+            if repository.is_none() && !args.no_git && could_walk {
                 return failure
                     .hint("crabbox sync-plan --no-git lists a directory that is no repository");
             }

@@ -75,7 +75,10 @@ fn list(app: &App<'_>, state: &Path, json: bool) -> Result<u8, Failure> {
 fn revoke(app: &App<'_>, state: &Path, file: Option<&Path>) -> Result<u8, Failure> {
     let files = match file {
         Some(file) => vec![app.host.cwd.join(file)],
-        None => repository_files(&app.root()).to_vec(),
+        None => match app.named() {
+            Some(named) => vec![named],
+            None => repository_files(&app.root()).to_vec(),
+        },
     };
     let mut known = false;
     for path in &files {

@@ -95,7 +95,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
             provider: spec.name,
             sandbox,
             ends: claim.ends(),
-            cleanup_command: spec.stop_command(&claim),
+            cleanup_command: provider.stop_command(&claim),
         })?;
     } else {
         app.ui.data(&format!(

@@ -44,6 +44,9 @@ fn a_terminal_is_handed_over_where_it_is_asked_for() {
         world.call("exec").line()
     );
     world.is_clean();
+    let log = world.crabbox(&["logs"]).exits(0);
+    assert_eq!(log.out, "");
+    log.says("had a terminal (`run -t`): what such a run writes is not recorded");
 }
 
 /// A terminal is not read unless the command is to have it: a background job would be stopped.

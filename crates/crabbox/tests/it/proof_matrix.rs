@@ -212,6 +212,17 @@ fn row_09_live_lifecycle() {
     assert_ne!(ran.code, 0);
     ran.says("classification=quota_blocked")
         .never_says("smoke_passed");
+    world.behave_well("fail-before-create");
+    // What its own stop has to say comes before the result.
+    world.behave("fail-before-exec", "125\nno capacity");
+    world.behave("noop-rm", "yes");
+    let ran = smoke(&world, "live-docker-sandbox-smoke.sh", &env);
+    assert!(
+        ran.last().starts_with("classification=quota_blocked"),
+        "{}",
+        ran.show()
+    );
+    ran.says("the sandbox may still be there");
     world.behave("fail-before-ls", "1\nnot logged in");
     let ran = smoke(&world, "live-docker-sandbox-smoke.sh", &env);
     assert_ne!(ran.code, 0);

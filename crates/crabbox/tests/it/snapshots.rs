@@ -99,6 +99,7 @@ fn a_new_lease_and_the_list() {
         "status": "running",
         "labels": {
           "agent": "shell",
+          "engine": "[world]/bin/sbx",
           "lease": "dsbx_crabbox-my-app-[id]",
           "provider": "docker-sandbox",
           "sandbox": "crabbox-my-app-[id]",
@@ -173,6 +174,7 @@ fn the_status_of_a_lease() {
       "repoRoot": "[world]/my-app",
       "labels": {
         "agent": "shell",
+        "engine": "[world]/bin/sbx",
         "sandbox": "crabbox-my-app-[id]",
         "workspace": "[world]/my-app"
       },

@@ -141,10 +141,9 @@ fn discovery_for_people() {
       -h, --help        Print help
 
     Settings:
-          --profile <VALUE>            Profile whose variables go with a command
-          --provider <VALUE>           Where commands run
-          --target <VALUE>             Operating system of the sandbox
-          --force-sync-large[=<BOOL>]  Send also what is over the limits
+          --profile <VALUE>   Profile whose variables go with a command
+          --provider <VALUE>  Where commands run
+          --target <VALUE>    Operating system of the sandbox
 
     docker-sandbox:
           --docker-sandbox-cli <VALUE>      The sbx program: a name in PATH or a path

@@ -229,7 +229,13 @@ impl Provider for Somewhere<'_> {
         self.unsupported("this")
     }
 
-    fn remove(&self, claim: &Claim, _cancel: &Cancel) -> Result<(), Failure> {
+    fn remove(
+        &self,
+        claim: &Claim,
+        begin: &dyn Fn() -> Result<(), Failure>,
+        _cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        begin()?;
         (self.remove)(claim)
     }
 

@@ -103,7 +103,7 @@ fn a_repository_may_only_forward_what_the_user_forwards() {
     assert_eq!(
         case("env:\n  allow: [CI, AWS_SECRET_ACCESS_KEY, 'GH*']").failure(),
         untrusted(
-            "config /r/crabbox.yaml:2: a repository may not set `env.allow`: `AWS_SECRET_ACCESS_KEY`, `GH*` not in your own list"
+            "config /r/crabbox.yaml:2: a repository may not set `env.allow`: `AWS_SECRET_ACCESS_KEY`, `GH*` are not in your own list"
         )
     );
     let user = "env: {allow: ['AWS_*', HOME]}";
@@ -164,7 +164,7 @@ fn profiles_carry_variables_and_a_repository_cannot_widen_them() {
     assert_eq!(
         case("profiles:\n  own:\n    envAllow: [CI, TOKEN]\n").failure(),
         untrusted(
-            "config /r/crabbox.yaml:3: a repository may not set `profiles.own.envAllow`: `TOKEN` not in your own list"
+            "config /r/crabbox.yaml:3: a repository may not set `profiles.own.envAllow`: `TOKEN` is not in your own list"
         )
     );
     assert_eq!(

@@ -1,5 +1,6 @@
 //! What a checkout can make git do, and that it does not.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
 
@@ -17,7 +18,7 @@ fn trap(checkout: &Checkout, then: &str) -> (PathBuf, PathBuf) {
 fn plan(checkout: &Checkout) {
     let manifest = listed(checkout);
     dirty_delta(&manifest, Some(&checkout.discover())).unwrap();
-    checkout.discover().name().unwrap();
+    checkout.discover().name();
 }
 
 #[test]
@@ -65,10 +66,13 @@ fn filters_do_not_run() {
     };
     checkout.write("a", "1\n");
     checkout.write("b", "1\n");
+    checkout.write("c", "1\n");
     checkout.commit();
     let (trap, proof) = trap(&checkout, "cat");
     let trap = trap.to_str().unwrap();
     checkout.write(".gitattributes", "a filter=evil\nb filter=e=v.il\n");
+    checkout.write(".git/info/attributes", "c filter=own\n");
+    checkout.git(&["config", "--global", "filter.own.clean", trap]);
     for (key, value) in [
         ("filter.evil.clean", trap),
         ("filter.evil.required", "true"),
@@ -80,12 +84,13 @@ fn filters_do_not_run() {
     // Of the same length, so that git has to compare the contents.
     checkout.write("a", "2\n");
     checkout.write("b", "2\n");
+    checkout.write("c", "2\n");
     plan(&checkout);
     assert!(!proof.exists());
     let manifest = listed(&checkout);
     let delta = dirty_delta(&manifest, Some(&checkout.discover())).unwrap();
-    // `a`, `b`, `.gitattributes` and the trap.
-    assert_eq!(delta.files, 4);
+    // `a`, `b`, `c`, `.gitattributes` and the trap.
+    assert_eq!(delta.files, 5);
     checkout.git(&["config", "--unset", "filter.e=v.il.process"]);
     checkout.git(&["status"]);
     assert!(proof.exists(), "git alone runs them");
@@ -174,7 +179,7 @@ fn an_unsafe_path_in_the_index_is_refused() {
 }
 
 #[test]
-fn git_is_asked_twice() {
+fn git_is_asked_three_times() {
     let Some(mut checkout) = Checkout::new() else {
         return;
     };
@@ -183,7 +188,7 @@ fn git_is_asked_twice() {
     checkout.write("b", "");
     let log = checkout.beside("log").join("calls");
     let bin = checkout.beside("bin");
-    let path = checkout.env[std::ffi::OsStr::new("PATH")].clone();
+    let path = checkout.env[OsStr::new("PATH")].clone();
     let script = format!(
         "echo \"$@\" >> '{}'\nPATH='{}' exec git \"$@\"",
         log.display(),
@@ -202,9 +207,132 @@ fn git_is_asked_twice() {
         Compression::Gzip,
     );
     assert_eq!(stats.unwrap().files, 2);
-    assert_eq!(calls(), 2);
+    assert_eq!(calls(), 3);
     let repository = checkout.discover();
-    repository.name().unwrap();
-    repository.name().unwrap();
-    assert_eq!(calls(), 4);
+    repository.name();
+    repository.name();
+    assert_eq!(calls(), 5);
+}
+
+/// `git` as the user has it, with something that happens before one of its calls.
+fn meddled(checkout: &mut Checkout, before: &str, then: &str) {
+    let path = checkout.env.get(OsStr::new("PATH")).unwrap().clone();
+    let real = crate::programs::find(OsStr::new("git"), &path, &[]).unwrap();
+    let real = real.display();
+    let wrapper = checkout.script(
+        "../bin/git",
+        &format!("case \" $* \" in *' {before} '*) {then} ;; esac\nexec {real} \"$@\""),
+    );
+    let dirs = [wrapper.parent().unwrap().to_owned()];
+    let dirs = dirs.into_iter().chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(dirs).unwrap();
+    checkout.env.insert("PATH".into(), path);
+}
+
+#[test]
+fn a_filter_that_appears_between_two_calls_does_not_run() {
+    for before in ["rev-parse", "ls-files", "status", "config"] {
+        let Some(mut checkout) = Checkout::new() else {
+            return;
+        };
+        checkout.write("a", "1\n");
+        checkout.write(".gitattributes", "* filter=evil diff=evil\n");
+        checkout.commit();
+        let (trap, proof) = trap(&checkout, "cat");
+        checkout.write("a", "2\n");
+        let section = format!(
+            "[filter \"evil\"]\n\tclean = {0}\n[core]\n\tfsmonitor = {0}\n[diff \"evil\"]\n\ttextconv = {0}\n",
+            trap.display()
+        );
+        let section = checkout.write("../section", &section);
+        let config = checkout.root.join(".git/config");
+        let append = format!("cat '{}' >> '{}'", section.display(), config.display());
+        meddled(&mut checkout, before, &append);
+        plan(&checkout);
+        assert!(!proof.exists(), "{before}");
+        let repository = fs::read(&config).unwrap();
+        assert!(
+            repository.ends_with(&fs::read(section).unwrap()),
+            "{before}"
+        );
+        checkout.git(&["status"]);
+        assert!(proof.exists(), "git alone runs it");
+    }
+}
+
+#[test]
+fn an_included_pipe_is_not_read() {
+    let Some(checkout) = Checkout::new() else {
+        return;
+    };
+    checkout.write("a", "1\n");
+    checkout.commit();
+    fifo(&checkout.root.join(".git/x"));
+    checkout.git(&["config", "include.path", "x"]);
+    // Without anybody who writes to it git would wait for ever.
+    plan(&checkout);
+    let manifest = listed(&checkout);
+    let delta = dirty_delta(&manifest, Some(&checkout.discover())).unwrap();
+    assert_eq!(delta.files, 0);
+}
+
+#[test]
+fn configuration_that_is_no_file_is_an_error_at_once() {
+    let Some(checkout) = Checkout::new() else {
+        return;
+    };
+    checkout.git(&["config", "extensions.worktreeConfig", "true"]);
+    checkout.discover();
+    let discover = || crate::git::Repository::discover(&checkout.root, &checkout.env);
+    for name in ["config.worktree", "config"] {
+        let config = checkout.root.join(".git").join(name);
+        drop(fs::remove_file(&config));
+        fifo(&config);
+        let failure = discover().unwrap_err();
+        assert!(failure.message.contains(name), "{failure}");
+        assert_eq!(failure.causes, ["it is not a regular file"]);
+        fs::remove_file(&config).unwrap();
+    }
+}
+
+#[test]
+fn a_git_that_hangs_is_ended() {
+    let Some(checkout) = Checkout::new() else {
+        return;
+    };
+    checkout.write("a", "1\n");
+    checkout.commit();
+    fifo(&checkout.root.join(".gitignore"));
+    let repository = checkout.discover().hasty();
+    let rules = Rules::load(&checkout.root, &[], &[]).unwrap();
+    let failure = list(&checkout.root, Some(&repository), Source::Git, &rules).unwrap_err();
+    assert!(failure.message.starts_with("git hung: "), "{failure}");
+}
+
+#[test]
+fn a_git_in_the_checkout_is_not_started() {
+    let Some(mut checkout) = Checkout::new() else {
+        return;
+    };
+    let (trap, proof) = trap(&checkout, "");
+    fs::create_dir(checkout.root.join("bin")).unwrap();
+    fs::copy(trap, checkout.root.join("bin/git")).unwrap();
+    let path = checkout.env.get(OsStr::new("PATH")).unwrap().clone();
+    let dirs = [checkout.root.join("bin")].into_iter();
+    let both = dirs.clone().chain(std::env::split_paths(&path));
+    let both = std::env::join_paths(both).unwrap();
+    checkout.env.insert("PATH".into(), both);
+    plan(&checkout);
+    let only = std::env::join_paths(dirs).unwrap();
+    checkout.env.insert("PATH".into(), only);
+    let failure = crate::git::Repository::discover(&checkout.root, &checkout.env).unwrap_err();
+    assert_eq!(failure.message, "`git` is not on PATH");
+    assert!(
+        failure
+            .hints
+            .iter()
+            .any(|h| h.contains("lies in the checkout")),
+        "{failure:?}"
+    );
+    assert!(!proof.exists());
 }

@@ -1,0 +1,247 @@
+//! The configuration that git gets to see instead of the repository's own.
+//!
+//! A program in a sandbox can write all of `.git`, also between two calls of git. Its configuration names programs:
+//! filters, monitors, helpers. So git never reads it. The file is read here, once, as text; git is asked what it
+//! says, without includes; and of that only what names no program goes into a file of ours. That file lies in a
+//! directory which git takes for the common part of the repository, and in which everything else is a link to the
+//! repository's.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::place::{self, Place};
+use super::{Env, Git};
+use crate::{Code, Failure, regular};
+
+/// What git needs of the common part besides its configuration.
+const LINKED: [&str; 5] = ["info", "objects", "packed-refs", "refs", "reftable"];
+
+/// How files are compared and how the repository is stored. Values are words and numbers.
+const HARMLESS: [&str; 17] = [
+    "core.autocrlf",
+    "core.bigfilethreshold",
+    "core.checkstat",
+    "core.eol",
+    "core.filemode",
+    "core.ignorecase",
+    "core.longpaths",
+    "core.precomposeunicode",
+    "core.protecthfs",
+    "core.protectntfs",
+    "core.repositoryformatversion",
+    "core.safecrlf",
+    "core.sparsecheckout",
+    "core.sparsecheckoutcone",
+    "core.symlinks",
+    "core.trustctime",
+    "index.sparse",
+];
+const EXTENSIONS: &str = "extensions.";
+/// The first fetches what is missing; the second is a file that is read here.
+const NOT_EXTENDED: [&str; 2] = ["extensions.partialclone", "extensions.worktreeconfig"];
+
+/// Where the directory may lie, besides `TMPDIR`.
+const BASES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+
+#[derive(Debug)]
+pub(super) struct Shadow {
+    dir: TempDir,
+    settings: Vec<(String, Vec<u8>)>,
+}
+
+impl Shadow {
+    pub(super) fn new(git: &Git, place: &Place, env: &Env) -> Result<Self, Failure> {
+        let failed = |error: &io::Error| {
+            let what = "make a directory for git's configuration";
+            Failure::new(Code::Local, what).because(error)
+        };
+        let dir = outside(place, env).map_err(|error| failed(&error))?;
+        let mut shadow = Self {
+            dir,
+            settings: Vec::new(),
+        };
+        for name in LINKED {
+            symlink(place.common_dir.join(name), shadow.path().join(name))
+                .map_err(|error| failed(&error))?;
+        }
+        shadow.take_in(git, &place.common_dir.join("config"))?;
+        if shadow.is_true("extensions.worktreeconfig") {
+            shadow.take_in(git, &place.git_dir.join("config.worktree"))?;
+        }
+        let config = shadow.path().join("config");
+        File::create_new(config)
+            .and_then(|mut file| file.write_all(harmless(&shadow.settings).as_bytes()))
+            .map_err(|error| failed(&error))?;
+        Ok(shadow)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What the repository's configuration says: the first value, as git gives the first address of a remote.
+    pub(super) fn first(&self, key: &str) -> Option<&[u8]> {
+        let mut all = self.settings.iter();
+        all.find(|(name, _)| name == key).map(|(_, v)| v.as_slice())
+    }
+
+    pub(super) fn last(&self, key: &str) -> Option<&[u8]> {
+        let mut all = self.settings.iter().rev();
+        all.find(|(name, _)| name == key).map(|(_, v)| v.as_slice())
+    }
+
+    pub(super) fn is_true(&self, key: &str) -> bool {
+        self.last(key).is_some_and(place::is_true)
+    }
+
+    /// The work tree that the repository names.
+    pub(super) fn work_tree(&self, git_dir: &Path) -> Option<PathBuf> {
+        let named = self.last("core.worktree")?;
+        Some(git_dir.join(OsStr::from_bytes(named)))
+    }
+
+    /// git parses the text. It is started where no repository is found, and told no file to go on with.
+    fn take_in(&mut self, git: &Git, path: &Path) -> Result<(), Failure> {
+        let what = || format!("read git's configuration {}", path.display());
+        let text = match regular::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(Failure::new(Code::Local, what()).because(&error)),
+        };
+        let given = self
+            .given(&text)
+            .map_err(|error| Failure::new(Code::Local, what()).because(&error))?;
+        let args = ["config", "--no-includes", "-z", "--list", "--file", "-"];
+        let answer = git
+            .alone(self.path())
+            .quickly()
+            .reading(given)
+            .ask(self.path(), args.map(OsStr::new))?;
+        if !answer.succeeded() {
+            return Err(answer.failure(Code::Local, &what()));
+        }
+        self.settings.extend(entries(&answer.stdout));
+        Ok(())
+    }
+
+    fn given(&self, text: &[u8]) -> io::Result<File> {
+        use std::io::Seek as _;
+        let mut file = tempfile::tempfile_in(self.path())?;
+        file.write_all(text)?;
+        file.rewind()?;
+        Ok(file)
+    }
+}
+
+/// `key\nvalue\0`, or `key\0` for one without a value, which is true.
+fn entries(said: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> + '_ {
+    let entries = said.split(|&byte| byte == 0).filter(|e| !e.is_empty());
+    entries.map(|entry| {
+        let mut parts = entry.splitn(2, |&byte| byte == b'\n');
+        let key = parts.next().unwrap_or_default();
+        let value = parts.next().unwrap_or(b"true");
+        (String::from_utf8_lossy(key).into_owned(), value.to_vec())
+    })
+}
+
+fn harmless(settings: &[(String, Vec<u8>)]) -> String {
+    let mut text = String::new();
+    for (key, value) in settings {
+        let is_extension = key.starts_with(EXTENSIONS) && !NOT_EXTENDED.contains(&key.as_str());
+        let Some((section, name)) = key.split_once('.') else {
+            continue;
+        };
+        let words = |text: &[u8]| {
+            text.iter()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+        };
+        if (is_extension || HARMLESS.contains(&key.as_str()))
+            && words(name.as_bytes())
+            && words(value)
+        {
+            let value = String::from_utf8_lossy(value);
+            text.push_str(&format!("[{section}]\n\t{name} = \"{value}\"\n"));
+        }
+    }
+    text
+}
+
+/// A new directory that is not in the checkout: whoever writes that would write our configuration as well.
+fn outside(place: &Place, env: &Env) -> io::Result<TempDir> {
+    let wanted = env.get(OsStr::new("TMPDIR")).map(PathBuf::from);
+    let bases = wanted.into_iter().chain(BASES.map(PathBuf::from));
+    let theirs = [&place.top, &place.git_dir, &place.common_dir];
+    let mut last = io::Error::other("every directory for temporary files is in the checkout");
+    for base in bases.filter(|base| base.is_absolute()) {
+        let base = match base.canonicalize() {
+            Ok(base) if theirs.iter().any(|dir| base.starts_with(dir)) => continue,
+            Ok(base) => base,
+            Err(error) => {
+                last = error;
+                continue;
+            }
+        };
+        match tempfile::Builder::new()
+            .prefix("crabbox-git-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(base)
+        {
+            Ok(dir) => return Ok(dir),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+impl Git {
+    /// This git, told of no repository and finding none in `dir`.
+    fn alone(&self, dir: &Path) -> Self {
+        let above = dir.parent().unwrap_or(Path::new("/"));
+        let without = ["GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR"];
+        self.with(
+            &without,
+            [("GIT_CEILING_DIRECTORIES", OsString::from(above))],
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_words_under_known_names_are_taken() {
+        let said = b"core.bare\nfalse\0core.filemode\0core.fsmonitor\n/x\0core.eol\nlf\"\n[filter \"x\"]\0\
+            filter.evil.clean\nid\0extensions.objectformat\nsha256\0extensions.partialclone\norigin\0\
+            extensions.worktreeconfig\ntrue\0include.path\nx\0core.excludesfile\n/x\0extensions.a.b\nc\0";
+        let settings: Vec<_> = entries(said).collect();
+        assert_eq!(
+            harmless(&settings),
+            "[core]\n\tfilemode = \"true\"\n[extensions]\n\tobjectformat = \"sha256\"\n"
+        );
+    }
+
+    #[test]
+    fn the_directory_is_never_in_the_checkout() {
+        let temp = tempfile::tempdir().unwrap();
+        let top = temp.path().canonicalize().unwrap();
+        std::fs::create_dir(top.join("tmp")).unwrap();
+        let place = |top: &Path| Place {
+            top: top.to_owned(),
+            git_dir: top.join(".git"),
+            common_dir: top.join(".git"),
+        };
+        let env = Env::from([("TMPDIR".into(), top.join("tmp").into())]);
+        let made = outside(&place(&top), &env).unwrap();
+        assert!(!made.path().starts_with(&top));
+        assert!(outside(&place(Path::new("/")), &env).is_err());
+        let elsewhere = outside(&place(&top.join("repo")), &env).unwrap();
+        assert!(elsewhere.path().starts_with(top.join("tmp")));
+    }
+}

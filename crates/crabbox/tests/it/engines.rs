@@ -1,0 +1,180 @@
+//! More than one engine, and engines that change.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::world::{World, write};
+
+/// Another engine with the same stand-in, which keeps its sandboxes elsewhere.
+fn other_program(world: &World) -> String {
+    for dir in ["other/bin", "other/engine/sandboxes", "other/engine/behave"] {
+        fs::create_dir_all(world.path(dir)).unwrap();
+    }
+    let program = world.path("other/bin/sbx");
+    let copied = std::process::Command::new("cp")
+        .args([world.path("bin/sbx"), program.clone()])
+        .status();
+    assert!(copied.unwrap().success());
+    program.display().to_string()
+}
+
+#[test]
+fn what_another_place_holds_is_not_gone() {
+    let world = World::new();
+    let alt = world.path("alt").display().to_string();
+    let made = world.with_env(&[("SBX_HOME", &alt)], &["warmup", "--slug", "x", "--json"]);
+    let lease = made.json()["leaseId"].as_str().unwrap().to_owned();
+    let claim = world.claim(&lease);
+    assert_eq!(claim["providerScope"], format!("SBX_HOME={alt}"));
+    assert_eq!(
+        claim["labels"]["engine"],
+        world.path("bin/sbx").display().to_string()
+    );
+    // The stand-in does not go by the variable: what the other place would not list is not there.
+    world.behave("ls-raw", "[]");
+
+    let home = format!("HOME={}", world.path("home").display());
+    let refused = world.crabbox(&["stop", "x"]).exits(2);
+    assert!(
+        refused.last().contains("was made by another engine"),
+        "{}",
+        refused.err
+    );
+    let hint = format!("hint: the same command with SBX_HOME={alt}\n");
+    refused
+        .says(&format!("SBX_HOME={alt}"))
+        .says(&home)
+        .says(&hint);
+    let kept = world.claim(&lease);
+    assert_eq!(kept["state"], "ready");
+
+    world.lose_sandbox(lease.strip_prefix("dsbx_").unwrap());
+    world
+        .crabbox(&["run", "--id", "x", "--", "true"])
+        .exits(2)
+        .says(&hint);
+
+    // Neither do the others take it for gone.
+    world.age(&lease);
+    world
+        .crabbox(&["cleanup"])
+        .says("was made by another engine");
+    let list = world.crabbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(list[0]["status"], "other-engine", "{list}");
+    world.edit_claim(&lease, |claim| {
+        claim["lastUsedAt"] = claim["claimedAt"].clone();
+    });
+    world
+        .crabbox(&["status", "x", "--wait", "--wait-timeout", "1s"])
+        .exits(5)
+        .says("other-engine");
+    assert!(world.claim_names().contains(&lease));
+    assert_eq!(world.count("rm"), 0);
+
+    // The same engine's word counts.
+    world
+        .with_env(&[("SBX_HOME", &alt)], &["stop", "x"])
+        .exits(0)
+        .says("released");
+    assert_eq!(world.claim_names(), [""; 0]);
+}
+
+#[test]
+fn what_another_program_made_is_not_gone_while_that_is_there() {
+    let world = World::new();
+    let other = other_program(&world);
+    let flag = ["--docker-sandbox-cli", &other];
+    world
+        .crabbox(&["warmup", "--slug", "x", flag[0], flag[1]])
+        .exits(0);
+    let refused = world.crabbox(&["stop", "x"]).exits(2);
+    let hint = format!("hint: the same command with --docker-sandbox-cli {other}\n");
+    refused.says("was made by another engine").says(&hint);
+    // Who goes away leaves nobody to ask.
+    fs::remove_file(&other).unwrap();
+    world.crabbox(&["stop", "x"]).exits(0).says("released");
+}
+
+#[test]
+fn a_claim_without_an_engine_is_as_it_was() {
+    let world = World::new();
+    let lease = world.warm("x");
+    world.edit_claim(&lease, |claim| {
+        claim.as_object_mut().unwrap().remove("providerScope");
+        claim["labels"].as_object_mut().unwrap().remove("engine");
+    });
+    world.behave("ls-raw", "[]");
+    world
+        .with_env(&[("SBX_HOME", "/elsewhere")], &["stop", "x"])
+        .exits(0);
+}
+
+#[test]
+fn commands_that_are_shown_name_the_program_of_the_flag() {
+    let world = World::new();
+    let other = other_program(&world);
+    let flag = ["--docker-sandbox-cli", &other];
+    let made = world
+        .crabbox(&["warmup", "--slug", "x", "--json", flag[0], flag[1]])
+        .exits(0);
+    assert_eq!(
+        made.json()["cleanupCommand"],
+        format!("crabbox stop --provider docker-sandbox --docker-sandbox-cli {other} x")
+    );
+    world
+        .crabbox(&["run", "--keep-on-failure", "--slug", "y", flag[0], flag[1], "--", "false"])
+        .exits(1)
+        .says(&format!(
+            "stop: crabbox stop --provider docker-sandbox --docker-sandbox-cli {other} y\n"
+        ))
+        .says(&format!(
+            "rerun: crabbox run --provider docker-sandbox --docker-sandbox-cli {other} --id y -- false\n"
+        ));
+}
+
+#[test]
+fn an_error_for_programs_is_shown_for_people() {
+    let world = World::new();
+    let said =
+        r#"{"error":{"code":"daemon","message":"no daemon answers","hint":"sbx daemon start"}}"#;
+    world.behave("fail-before-ls", &format!("1\n{said}"));
+    world.warm("x");
+    let ran = world.crabbox(&["list"]).exits(1);
+    assert_eq!(ran.last(), "`sbx ls --json` exited 1: no daemon answers");
+    ran.says("hint: sbx daemon start\n").never_says("{");
+}
+
+#[test]
+fn a_stop_that_never_began_leaves_the_lease_as_it_was() {
+    let world = World::new();
+    let lease = world.warm("x");
+    world.behave("fail-before-ls", "1\nno daemon");
+    world.crabbox(&["stop", "x"]).exits(1);
+    assert_eq!(world.claim(&lease)["state"], "ready");
+    world.behave_well("fail-before-ls");
+    world.crabbox(&["run", "--id", "x", "--", "true"]).exits(0);
+    // Once it has begun, it stays begun.
+    world.behave("noop-rm", "yes");
+    world.crabbox(&["stop", "x"]).exits(1);
+    assert_eq!(world.claim(&lease)["state"], "releasing");
+}
+
+#[test]
+fn an_sbx_in_the_checkout_is_not_started() {
+    let world = World::without_sbx();
+    let planted = world.repo().join(".venv/bin/sbx");
+    let proof = world.path("sprung");
+    write(&planted, format!("#!/bin/sh\ntouch {}\n", proof.display()));
+    fs::set_permissions(&planted, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", planted.parent().unwrap().display());
+    for args in [&["list"][..], &["run", "--", "true"], &["doctor"]] {
+        let mut command = world.alone(args);
+        command.env("PATH", &path);
+        let ran = crate::world::Ran::from(command.output().unwrap());
+        if args != ["list"] {
+            assert!(ran.code != 0, "{}", ran.err);
+            ran.says("it lies in the checkout");
+        }
+    }
+    assert!(!proof.exists());
+}
