@@ -1,6 +1,7 @@
 //! From a request to the record of a sandbox that does not exist yet: everything is checked, nothing is made.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use jiff::Timestamp;
 use sbx_api::{CreateRequest, Status};
@@ -10,6 +11,7 @@ use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::name::SandboxName;
 use crate::record::{Record, TemplateRecord, VERSION};
+use crate::statedir::StateDir;
 use crate::{workspace, workspace_hints};
 
 /// The only agent that needs nothing but a shell.
@@ -30,6 +32,12 @@ impl Shared {
             .transpose()?;
         let state = self.config.state.root();
         let workspaces = workspace::resolve(&request.workspaces, state, &self.writable())?;
+        let usual = StateDir::locate(Path::new(&request.caller.home), None);
+        if let Ok(usual) = usual
+            && usual.is_claimed()
+        {
+            workspace::keep_clear_of(&workspaces, usual.root())?;
+        }
         let name = match (name, workspaces.first()) {
             (Some(name), _) => name,
             (None, Some(primary)) => SandboxName::derive(&request.agent, primary.path.as_path())?,

@@ -173,7 +173,7 @@ impl StateDir {
 
     /// Whether the directory exists and is ours; reading commands look no further when it is not.
     pub fn is_claimed(&self) -> bool {
-        self.root.join(MARKER).exists()
+        is_state(&self.root)
     }
 
     /// Whether a directory that exists has nothing in it but, perhaps, settings, a file of the directory's owner, and
@@ -309,6 +309,11 @@ impl StateDir {
         names.sort();
         Ok(names)
     }
+}
+
+/// Whether somebody keeps the state of sandboxes in that very directory.
+pub fn is_state(dir: &Path) -> bool {
+    dir.join(MARKER).exists()
 }
 
 /// Paths of one sandbox.

@@ -17,6 +17,7 @@ use thiserror::Error;
 use crate::lifecycle::boot_id;
 use crate::name::SandboxName;
 use crate::record::{Identity, WorkspaceKind, WorkspaceRecord};
+use crate::statedir::is_state;
 use crate::template::is_private;
 use crate::territory::Territory;
 
@@ -196,6 +197,15 @@ pub fn resolve(
 pub struct Found {
     pub workspaces: Vec<WorkspaceRecord>,
     pub warnings: Vec<String>,
+}
+
+/// That none of them shows another state directory, such as the usual one where `SBX_HOME` names this one: what serves
+/// there trusts whoever has the caller's id.
+pub fn keep_clear_of(workspaces: &[WorkspaceRecord], state: &Path) -> Result<(), WorkspaceError> {
+    let guard = StateGuard::new(state)?;
+    workspaces
+        .iter()
+        .try_for_each(|workspace| guard.check(workspace.path.as_path()))
 }
 
 /// Checks again what was recorded, before a start: a path can be something else by now.
@@ -396,13 +406,17 @@ impl StateGuard {
         let own = nodes(path)?;
         let contains = own.first().is_some_and(|this| self.above.contains(this));
         let inside = self.above.first().is_some_and(|state| own.contains(state));
+        let shown = |state: &Path| WorkspaceError::State {
+            path: path.to_path_buf(),
+            state: state.to_path_buf(),
+        };
         if by_path || contains || inside {
-            return Err(WorkspaceError::State {
-                path: path.to_path_buf(),
-                state: self.root.clone(),
-            });
+            return Err(shown(&self.root));
         }
-        Ok(())
+        match path.ancestors().find(|dir| is_state(dir)) {
+            Some(other) => Err(shown(other)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -558,6 +572,27 @@ mod tests {
             resolve(&[request], &root.join("alias"), &[]),
             Err(WorkspaceError::State { .. })
         ));
+    }
+
+    #[test]
+    fn the_state_of_another_daemon_is_not_shown() {
+        let (_temp, root) = place();
+        let other = root.join("home/project/sub/other");
+        crate::statedir::StateDir::locate(&root, Some(&other))
+            .unwrap()
+            .claim()
+            .unwrap();
+        let inside = resolved(&root, &["home/project/sub/other/vm"]);
+        assert!(inside.unwrap_err().contains("sub/other"));
+        let request = WorkspaceRequest {
+            path: root.join("home/project").to_str().unwrap().to_owned(),
+            given: None,
+            readonly: false,
+        };
+        let workspaces = resolve(&[request], &root.join("home/state"), &[]).unwrap();
+        assert!(keep_clear_of(&workspaces, &root.join("home/state")).is_ok());
+        let shown = keep_clear_of(&workspaces, &other);
+        assert!(matches!(shown, Err(WorkspaceError::State { .. })));
     }
 
     fn given(path: &Path, as_given: &Path) -> WorkspaceRequest {
