@@ -9,6 +9,7 @@
 //! Needs git 2.18 or later; naming what differs from HEAD needs 2.31 where filters are configured.
 
 mod child;
+mod config;
 mod place;
 mod shadow;
 
@@ -40,7 +41,7 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Finds the work tree around `dir`, with two git processes where there is one. None when there is none: no
+    /// Finds the work tree around `dir`, with one git process where there is one. None when there is none: no
     /// repository, a bare one, or the inside of a `.git` directory.
     pub fn discover(dir: &Path, env: &Env) -> Result<Option<Self>, Failure> {
         let Some(place) = place::find(dir, env)? else {
@@ -57,7 +58,7 @@ impl Repository {
                 .flatten()
                 .collect::<Vec<_>>(),
         )?;
-        let shadow = Shadow::new(&git, &place, env)?;
+        let shadow = Shadow::new(&place, env)?;
         let linked = place.git_dir != place.common_dir;
         if named("GIT_DIR").is_some() && work_tree.is_none() && !linked {
             work_tree = shadow.work_tree(&place.git_dir);

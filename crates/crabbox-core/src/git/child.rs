@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -83,10 +82,9 @@ pub struct Git {
     pub(super) listing: Duration,
 }
 
-/// One call: git, what it reads, and how long it may take.
+/// One call: git, and how long it may take.
 pub(super) struct Call<'g> {
     git: &'g Git,
-    stdin: Stdio,
     patience: Duration,
 }
 
@@ -146,7 +144,6 @@ impl Git {
     pub(super) fn quickly(&self) -> Call<'_> {
         Call {
             git: self,
-            stdin: Stdio::null(),
             patience: self.question,
         }
     }
@@ -161,13 +158,6 @@ impl Git {
 }
 
 impl Call<'_> {
-    pub(super) fn reading(self, stdin: File) -> Self {
-        Self {
-            stdin: stdin.into(),
-            ..self
-        }
-    }
-
     /// Runs git in `dir` to its end.
     pub(super) fn ask<A: AsRef<OsStr>>(
         self,
@@ -193,7 +183,7 @@ impl Call<'_> {
             .current_dir(dir)
             .env_clear()
             .envs(&self.git.env)
-            .stdin(self.stdin)
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let program = self.git.program.display();

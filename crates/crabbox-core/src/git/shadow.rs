@@ -1,12 +1,12 @@
 //! The configuration that git gets to see instead of the repository's own.
 //!
 //! A program in a sandbox can write all of `.git`, also between two calls of git. Its configuration names programs:
-//! filters, monitors, helpers. So git never reads it. The file is read here, once, as text; git is asked what it
-//! says, without includes; and of that only what names no program goes into a file of ours. That file lies in a
+//! filters, monitors, helpers. So git never reads it. The file is read here, once and without includes, and of what it
+//! says only what names no program goes into a file of ours. That file lies in a
 //! directory which git takes for the common part of the repository, and in which everything else is a link to the
 //! repository's.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::place::{self, Place};
-use super::{Env, Git};
+use super::{Env, config};
 use crate::{Code, Failure, regular};
 
 /// What git needs of the common part besides its configuration.
@@ -56,7 +56,7 @@ pub(super) struct Shadow {
 }
 
 impl Shadow {
-    pub(super) fn new(git: &Git, place: &Place, env: &Env) -> Result<Self, Failure> {
+    pub(super) fn new(place: &Place, env: &Env) -> Result<Self, Failure> {
         let failed = |error: &io::Error| {
             let what = "make a directory for git's configuration";
             Failure::new(Code::Local, what).because(error)
@@ -70,9 +70,9 @@ impl Shadow {
             symlink(place.common_dir.join(name), shadow.path().join(name))
                 .map_err(|error| failed(&error))?;
         }
-        shadow.take_in(git, &place.common_dir.join("config"))?;
+        shadow.take_in(&place.common_dir.join("config"))?;
         if shadow.is_true("extensions.worktreeconfig") {
-            shadow.take_in(git, &place.git_dir.join("config.worktree"))?;
+            shadow.take_in(&place.git_dir.join("config.worktree"))?;
         }
         let config = shadow.path().join("config");
         File::create_new(config)
@@ -106,48 +106,21 @@ impl Shadow {
         Some(git_dir.join(OsStr::from_bytes(named)))
     }
 
-    /// git parses the text. It is started where no repository is found, and told no file to go on with.
-    fn take_in(&mut self, git: &Git, path: &Path) -> Result<(), Failure> {
+    fn take_in(&mut self, path: &Path) -> Result<(), Failure> {
         let what = || format!("read git's configuration {}", path.display());
         let text = match regular::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(Failure::new(Code::Local, what()).because(&error)),
         };
-        let given = self
-            .given(&text)
-            .map_err(|error| Failure::new(Code::Local, what()).because(&error))?;
-        let args = ["config", "--no-includes", "-z", "--list", "--file", "-"];
-        let answer = git
-            .alone(self.path())
-            .quickly()
-            .reading(given)
-            .ask(self.path(), args.map(OsStr::new))?;
-        if !answer.succeeded() {
-            return Err(answer.failure(Code::Local, &what()));
-        }
-        self.settings.extend(entries(&answer.stdout));
+        let settings = config::parse(&text).map_err(|line| {
+            let mut failure = Failure::new(Code::Local, what());
+            failure.causes.push(format!("bad config line {line}"));
+            failure
+        })?;
+        self.settings.extend(settings);
         Ok(())
     }
-
-    fn given(&self, text: &[u8]) -> io::Result<File> {
-        use std::io::Seek as _;
-        let mut file = tempfile::tempfile_in(self.path())?;
-        file.write_all(text)?;
-        file.rewind()?;
-        Ok(file)
-    }
-}
-
-/// `key\nvalue\0`, or `key\0` for one without a value, which is true.
-fn entries(said: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> + '_ {
-    let entries = said.split(|&byte| byte == 0).filter(|e| !e.is_empty());
-    entries.map(|entry| {
-        let mut parts = entry.splitn(2, |&byte| byte == b'\n');
-        let key = parts.next().unwrap_or_default();
-        let value = parts.next().unwrap_or(b"true");
-        (String::from_utf8_lossy(key).into_owned(), value.to_vec())
-    })
 }
 
 fn harmless(settings: &[(String, Vec<u8>)]) -> String {
@@ -199,28 +172,16 @@ fn outside(place: &Place, env: &Env) -> io::Result<TempDir> {
     Err(last)
 }
 
-impl Git {
-    /// This git, told of no repository and finding none in `dir`.
-    fn alone(&self, dir: &Path) -> Self {
-        let above = dir.parent().unwrap_or(Path::new("/"));
-        let without = ["GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR"];
-        self.with(
-            &without,
-            [("GIT_CEILING_DIRECTORIES", OsString::from(above))],
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_words_under_known_names_are_taken() {
-        let said = b"core.bare\nfalse\0core.filemode\0core.fsmonitor\n/x\0core.eol\nlf\"\n[filter \"x\"]\0\
-            filter.evil.clean\nid\0extensions.objectformat\nsha256\0extensions.partialclone\norigin\0\
-            extensions.worktreeconfig\ntrue\0include.path\nx\0core.excludesfile\n/x\0extensions.a.b\nc\0";
-        let settings: Vec<_> = entries(said).collect();
+        let text = b"[core]\nbare = false\nfilemode\nfsmonitor = /x\neol = \"lf\\n[filter \\\"x\\\"]\"\nexcludesfile = /x\n\
+            [filter \"evil\"]\nclean = id\n[include]\npath = x\n[extensions]\nobjectformat = sha256\n\
+            partialclone = origin\nworktreeconfig = true\n[extensions \"a\"]\nb = c\n";
+        let settings = config::parse(text).unwrap();
         assert_eq!(
             harmless(&settings),
             "[core]\n\tfilemode = \"true\"\n[extensions]\n\tobjectformat = \"sha256\"\n"
