@@ -122,13 +122,10 @@ impl Territory {
         root.map(PathBuf::as_path)
     }
 
-    /// One step of it: whether a name in a directory that is outside leads to something outside, and is no link.
-    pub fn step_is_outside(&self, next: &Path) -> bool {
-        let known = self.roots.iter().any(|root| next.starts_with(root));
-        !known
-            && fs::symlink_metadata(next).is_ok_and(|meta| {
-                !meta.file_type().is_symlink() && self.root_by_identity(&meta).is_none()
-            })
+    /// One step of it: whether what a name in a directory outside is, itself, is no workspace.
+    pub fn is_outside(&self, next: &Path, meta: &Metadata) -> bool {
+        let mut roots = self.roots.iter();
+        !roots.any(|root| next.starts_with(root)) && self.root_by_identity(meta).is_none()
     }
 
     /// The canonical path, if nothing on the way to it can be changed from inside a sandbox.
@@ -223,18 +220,14 @@ mod tests {
             assert_eq!(territory.follow(&home.join(path)), expected, "{path}");
         }
         assert_eq!(territory.outside(&home.join("through")), None);
-        for (name, expected) in [
-            ("tools", true),
-            ("ws", false),
-            ("fine", false),
-            ("wsx", false),
-        ] {
-            assert_eq!(
-                territory.step_is_outside(&home.join(name)),
-                expected,
-                "{name}"
-            );
+        for (name, expected) in [("tools", true), ("ws", false), ("fine", true)] {
+            let path = home.join(name);
+            let meta = fs::symlink_metadata(&path).unwrap();
+            assert_eq!(territory.is_outside(&path, &meta), expected, "{name}");
         }
+        // By another name it is the same directory.
+        let meta = fs::metadata(home.join("ws")).unwrap();
+        assert!(!territory.is_outside(&home.join("other"), &meta));
         assert_eq!(
             Territory::default().outside(&home.join("through")),
             Some(home.join(".ssh"))

@@ -413,7 +413,7 @@ fn kind(path: &Path, mode: Mode, territory: &Territory) -> Option<Kind> {
     let meta = fs::symlink_metadata(path).ok()?;
     let kind = kind_of(meta.file_type());
     let shown = kind != Kind::Dir
-        || (territory.step_is_outside(path) && (mode != Mode::Root || may_enter(meta.mode())));
+        || (territory.is_outside(path, &meta) && (mode != Mode::Root || may_enter(meta.mode())));
     shown.then_some(kind)
 }
 

@@ -99,7 +99,7 @@ pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> T
             shown |= finder.show(&chain, &entry, &mut found);
         }
         if shown && !is_system(&entry) && !found.covers(&entry) {
-            // Beside what is usual for its manager.
+            // Beside what is usual for its manager. Not the root of it, which was decided on.
             finder.show(&unknown(&entry), &entry, &mut found);
         }
         if shown || (is_system(&entry) && (probe.dir)(&entry).is_some()) {
@@ -321,6 +321,10 @@ impl Finder<'_> {
             return false;
         }
         let on_the_way = entry.strip_prefix(root).unwrap_or(Path::new(""));
+        let once = !chain.parts.iter().any(|part| part.place.contains('@'));
+        if once && found.sources.get(root) == Some(&canonical) {
+            return true;
+        }
         for part in chain.parts {
             for (place, kind) in self.places(&canonical, part.place, on_the_way) {
                 // Programs know their place by either spelling.

@@ -36,6 +36,8 @@ use crate::init::{self, Parts};
 pub(crate) use inner::Namespaces;
 pub(crate) use network::Network;
 
+/// How many mounts go into one message; fewer than it may carry.
+const TREES_AT_ONCE: usize = 32;
 /// What the outer user namespace owns besides itself.
 const NAMESPACES: process::NamespaceFlags =
     process::NEW_USER | process::NEW_MOUNT | process::NEW_PID;
@@ -178,10 +180,11 @@ fn help(
         let user = File::open(format!("/proc/{pid}/ns/user"))
             .doing(|| "open the new user namespace".into())?;
         let mut root = sources::AsRoot::new(proof, ids, user.as_fd());
-        for source in &boot.sources {
-            let tree = root.open(source)?;
-            fdpass::send_with_fds(child, b"s", &[tree.as_fd()])
-                .doing(|| "hand a mount over".into())?;
+        for sources in boot.sources.chunks(TREES_AT_ONCE) {
+            let trees = sources.iter().map(|source| root.open(source));
+            let trees = trees.collect::<SetupResult<Vec<_>>>()?;
+            let fds: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
+            fdpass::send_with_fds(child, b"s", &fds).doing(|| "hand mounts over".into())?;
         }
     }
     match receive_outcome(child)? {
