@@ -42,6 +42,7 @@ pub struct Outlets {
 }
 
 struct Attached {
+    /// Dropped first: with it, open connections are broken off.
     policy: watch::Sender<Policy>,
     /// Dropped without the lock: it waits for its thread.
     outlet: Outlet,
@@ -67,6 +68,13 @@ impl Outlets {
             max_connections: limits::per_sandbox(descriptors),
             attached: Mutex::default(),
         }
+    }
+
+    /// Cuts every connection and puts its end on record. Nothing goes out any more.
+    pub(crate) fn close(&self) {
+        let attached = std::mem::take(&mut *self.attached());
+        // Dropped without the lock: it waits for their threads.
+        drop(attached);
     }
 
     /// The files in which people may edit rules.

@@ -105,7 +105,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         engine,
         levels: Arc::new(levels),
         info: info(&state),
-        egress: outlets,
+        egress: outlets.clone(),
         book,
         end: Arc::new(Notify::new()),
         closing: Arc::default(),
@@ -121,6 +121,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         .map_err(failed("start the runtime"))?;
     let served = runtime.block_on(run(app, listener, config.on_ready));
     runtime.shutdown_timeout(PATIENCE);
+    outlets.close();
     if let Err(error) = std::fs::remove_file(state.socket()) {
         tracing::warn!(%error, "cannot remove the socket");
     }

@@ -12,6 +12,7 @@ use sbx_proto::net::{GATEWAY_V4, HOST_V4};
 use tokio::sync::watch;
 
 use crate::resolver::{Lookup, Resolver};
+use crate::underway::UnderWay;
 
 /// What was decided, with everything that is needed to act on it and to decide again.
 #[derive(Debug, Clone)]
@@ -58,6 +59,7 @@ pub struct Gate {
     policy: watch::Receiver<Policy>,
     own: Own,
     resolver: Resolver,
+    under_way: UnderWay,
 }
 
 impl std::fmt::Debug for Gate {
@@ -72,7 +74,13 @@ impl Gate {
             policy,
             own,
             resolver: Resolver::new(lookup),
+            under_way: UnderWay::default(),
         }
+    }
+
+    /// What was let out and goes on; all of it ends when there are no more rules to come.
+    pub(crate) fn under_way(&self) -> &UnderWay {
+        &self.under_way
     }
 
     /// For one decision: the rules and the machine's addresses as they are now.

@@ -1,6 +1,6 @@
 //! `sbx policy log`
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -262,8 +262,8 @@ fn follow(
 #[derive(Debug, Default)]
 struct Tail {
     marks: BTreeMap<String, Mark>,
-    /// Connections that were shown while they were open.
-    open: BTreeSet<(String, Timestamp, u64)>,
+    /// Connections that were shown while they were open, and where they were said to go.
+    open: BTreeMap<(String, Timestamp, u64), String>,
 }
 
 impl Tail {
@@ -295,11 +295,12 @@ impl Tail {
             return Ok(Some(text + "\n"));
         }
         let key = (line.sandbox.clone(), line.time, line.id);
-        if self.open.remove(&key) {
-            return Ok(None);
-        }
+        let known = self.open.remove(&key);
         if line.phase == Phase::Open {
-            self.open.insert(key);
+            self.open.insert(key, place(line));
+        }
+        if known.is_some_and(|known| known == place(line)) {
+            return Ok(None);
         }
         let verdict = match line.verdict {
             Outcome::Allow => "allow",
