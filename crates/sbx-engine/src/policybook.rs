@@ -172,7 +172,7 @@ impl PolicyBook {
             Some(last) => last,
             None => Policy::compile(rules),
         };
-        Ok(compiled.insert(policy).on(own_addresses()))
+        Ok(compiled.insert(policy).on(own_addresses(&[])))
     }
 
     fn path(&self) -> PathBuf {

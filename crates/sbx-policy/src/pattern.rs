@@ -130,6 +130,17 @@ impl Pattern {
         matches!(self.hosts, HostPattern::Net(_))
     }
 
+    /// The one address that the pattern names, if it does.
+    pub fn address(&self) -> Option<IpAddr> {
+        match &self.hosts {
+            HostPattern::Net(net) if self.is_exact_host() => Some(net.addr()),
+            HostPattern::Net(_)
+            | HostPattern::Any
+            | HostPattern::Name(_)
+            | HostPattern::Wild(_) => None,
+        }
+    }
+
     /// Whether the pattern matches every host.
     pub fn is_everything(&self) -> bool {
         matches!(self.hosts, HostPattern::Any)

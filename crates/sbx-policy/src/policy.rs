@@ -156,7 +156,8 @@ impl Policy {
         }
     }
 
-    fn refused(&self, address: IpAddr) -> Option<Refused> {
+    /// Why an address needs a rule that names it, if it does.
+    pub(crate) fn refused(&self, address: IpAddr) -> Option<Refused> {
         refused_range(address).map(Refused::Range).or_else(|| {
             let own = self.own.contain(effective_address(address));
             own.then_some(Refused::Own)

@@ -42,9 +42,11 @@ pub fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Opti
         Kind::Implicit | Kind::Address if is_host_alias(&target.host) => {
             allow(&format!("localhost:{}", target.port))
         }
-        Kind::Implicit => allow(&target.to_string()),
         // Not the name: whoever owns it may lead it elsewhere tomorrow. And who reads the address sees what it is.
-        Kind::Address => allow(&verdict.opens.as_ref()?.to_string()),
+        Kind::Implicit | Kind::Address => match &verdict.opens {
+            Some(address) => allow(&address.to_string()),
+            None => allow(&target.to_string()),
+        },
     }
 }
 

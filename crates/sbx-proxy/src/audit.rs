@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
+use sbx_policy::Kind;
 use serde::{Deserialize, Serialize, Serializer};
 
 use ring::{Ring, generations};
@@ -77,10 +78,13 @@ pub struct Line {
     pub host: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// The address that was dialled.
+    /// The address that was dialled, or that was the reason of a denial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
     pub verdict: Outcome,
+    /// What kind of denial it is; lines of before have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deny_kind: Option<Kind>,
     /// The id of the rule that decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
@@ -240,6 +244,7 @@ mod tests {
             port: Some(443),
             address: "192.0.2.1:443".parse().ok(),
             verdict: Outcome::Allow,
+            deny_kind: None,
             rule: Some("r1".into()),
             rule_name: None,
             reason: "x".repeat(1000),

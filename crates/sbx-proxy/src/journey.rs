@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sbx_policy::Verdict;
+use sbx_policy::{Kind, Verdict};
 use tokio::time::Instant;
 
 use crate::audit::{Audit, Entrance, Line, Outcome, Phase, Via};
@@ -228,10 +228,18 @@ fn line(audit: &Audit, entrance: Entrance, via: Via, verdict: &Verdict) -> Line 
         Outcome::Deny
     };
     Line {
+        // That it was denied for.
+        address: refused_address(verdict),
+        deny_kind: (!verdict.allowed).then_some(verdict.kind),
         rule: verdict.rule.as_ref().map(|rule| rule.id.clone()),
         rule_name: verdict.rule.as_ref().map(|rule| rule.name.clone()),
         ..blank(audit, entrance, via, outcome, &verdict.reason)
     }
+}
+
+fn refused_address(verdict: &Verdict) -> Option<SocketAddr> {
+    let opens = verdict.opens.as_ref()?;
+    Some(SocketAddr::new(opens.address()?, opens.port()?))
 }
 
 fn blank(audit: &Audit, entrance: Entrance, via: Via, verdict: Outcome, reason: &str) -> Line {
@@ -245,6 +253,7 @@ fn blank(audit: &Audit, entrance: Entrance, via: Via, verdict: Outcome, reason: 
         port: None,
         address: None,
         verdict,
+        deny_kind: Some(Kind::Malformed),
         rule: None,
         rule_name: None,
         reason: reason.to_owned(),

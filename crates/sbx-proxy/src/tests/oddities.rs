@@ -266,7 +266,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
         sandbox: "one".into(),
         log_dir: dir.path().into(),
         authority: Authority::load("one", &made.key_pem, now).unwrap(),
-        own: Arc::new(OwnAddresses::default),
+        own: Arc::new(|_| OwnAddresses::default()),
         lookup: Arc::new(|_| Box::pin(std::future::pending())),
         dial: system_dial(),
         max_connections: 10,

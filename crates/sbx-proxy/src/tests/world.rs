@@ -262,7 +262,7 @@ impl World {
 }
 
 fn own_addresses(own: Arc<Mutex<OwnAddresses>>) -> crate::Own {
-    Arc::new(move || own.lock().unwrap().clone())
+    Arc::new(move |_| own.lock().unwrap().clone())
 }
 
 fn lookup(zone: Zone, asked: Arc<Mutex<Vec<String>>>) -> crate::Lookup {

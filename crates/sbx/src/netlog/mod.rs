@@ -239,6 +239,7 @@ pub(crate) mod tests {
             port: Some(443),
             address: None,
             verdict,
+            deny_kind: None,
             rule: None,
             rule_name: None,
             reason: "No matching allow rule (default deny)".into(),
