@@ -84,6 +84,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     sbx_sys::process::set_child_subreaper().map_err(failed("become a subreaper"))?;
     let sudo = open_sudo(config.sudo);
     let book = Arc::new(PolicyBook::new(&state, config.default_proxy_config));
+    book.sweep();
     let outlets = Arc::new(Outlets::new(
         state.clone(),
         Arc::clone(&book),

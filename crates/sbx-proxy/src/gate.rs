@@ -99,6 +99,11 @@ impl Gate {
         self.policy.borrow().next_expiry(now)
     }
 
+    /// Whether some name or address could be allowed on this port.
+    pub(crate) fn opens_port(&self, port: u16) -> bool {
+        self.policy.borrow().opens_port(port, Timestamp::now())
+    }
+
     /// What a connection would be told; `protocol` is what it would carry, if that is known.
     pub async fn check(&self, target: &Target, protocol: Option<Protocol>) -> Checked {
         let judged = self.judge(target, protocol.unwrap_or(Protocol::Web)).await;

@@ -229,7 +229,7 @@ fn seen(time: Timestamp, zone: &TimeZone) -> String {
     time.strftime("%H:%M:%S %d-%b").to_string()
 }
 
-/// Prints lines as they come, for ever.
+/// Prints lines as they come, for ever or until no more are wanted.
 fn follow(
     context: &Context,
     args: &Args,
@@ -247,13 +247,19 @@ fn follow(
         lines.drain(..skipped);
     }
     let zone = TimeZone::system();
+    // Asked before the files are: what came until then is shown.
+    let mut now = Timestamp::now();
     loop {
         for line in &lines {
             if let Some(text) = tail.shown(line, args.shown.json, &zone)? {
                 context.ui.data(text)?;
             }
         }
+        if filter.until.is_some_and(|until| until <= now) {
+            return Ok(());
+        }
         sleep(PAUSE);
+        now = Timestamp::now();
         lines = tail.look(log, args.shown.sandbox.as_deref())?;
         lines.retain(|line| filter.takes(line));
     }

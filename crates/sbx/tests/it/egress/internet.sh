@@ -21,6 +21,7 @@ for own in 127.0.0.0/8 203.0.113.99 203.0.113.97; do
     ip rule add pref 9 to $own lookup local
 done
 ip -6 rule add pref 9 to ::1 lookup local
+ip route add unicast default dev lo src 203.0.113.99
 ip rule del pref 0
 ip -6 rule del pref 0
 echo 'nameserver 203.0.113.53' >resolv.conf
