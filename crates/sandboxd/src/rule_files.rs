@@ -75,6 +75,7 @@ fn wait(files: &RuleFiles, rules: &dyn PolicyReload) -> Errno {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Write;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
@@ -97,12 +98,16 @@ mod tests {
         }
     }
 
+    fn put(path: &Path) -> io::Result<()> {
+        fs::File::create(path)?.write_all(b"{}")
+    }
+
     #[test]
     fn whatever_happens_to_a_file_is_noticed() {
         let temp = tempfile::tempdir().unwrap();
         let (dir, file) = (temp.path(), temp.path().join("policy.json"));
         let (other, away) = (dir.join("other"), dir.join("away"));
-        fs::write(&other, "{}").unwrap();
+        put(&other).unwrap();
         // Each by somebody who knows of nothing that was before.
         let noticed = |what: &str, deed: &dyn Fn() -> io::Result<()>| {
             let files = Arc::new(RuleFiles::new().unwrap());
@@ -113,7 +118,7 @@ mod tests {
             let heard = news.recv_timeout(Duration::from_secs(20));
             assert!(heard.is_ok(), "{what}");
         };
-        noticed("written", &|| fs::write(&file, "{}"));
+        noticed("written", &|| put(&file));
         noticed("unreadable", &|| {
             fs::set_permissions(&file, fs::Permissions::from_mode(0o000))
         });

@@ -450,7 +450,7 @@ fn older_settings_that_take_something_away_are_named() {
 fn rules_are_read_from_a_plain_file_only() {
     let place = claimed();
     let path = place.book.path();
-    fs::write(path.with_extension("other"), "{}").unwrap();
+    place.put(&path.with_extension("other"), "{}");
     type Make = fn(&Path) -> io::Result<()>;
     let cases: [(Make, &str); 3] = [
         (
@@ -486,7 +486,7 @@ fn what_an_interrupted_write_left_is_swept() {
     let left = root.join(".policy.json.123.4.tmp");
     let other = root.join(".else.tmp");
     for file in [&left, &other] {
-        fs::write(file, "").unwrap();
+        place.put(file, "");
     }
     place.book.sweep();
     assert!(!left.exists() && other.exists());
