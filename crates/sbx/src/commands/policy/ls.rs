@@ -274,6 +274,23 @@ pub(crate) mod tests {
         }
     }
 
+    #[test]
+    fn rules_that_end_say_when() {
+        let mut short = rule("short", RuleDecision::Allow, &["a.test"]);
+        short.expires_at = "2026-01-29T10:15:25.5Z".parse().ok();
+        let rules = [short, rule("long", RuleDecision::Allow, &["b.test"])];
+        let shown = overview(&rules, false).join("\n");
+        assert!(
+            shown.contains("the first ends at 2026-01-29T10:15:25Z"),
+            "{shown}"
+        );
+        let shown = wide(&rules, false).join("\n");
+        assert!(
+            shown.contains("a.test (until 2026-01-29T10:15:25Z)"),
+            "{shown}"
+        );
+    }
+
     fn some() -> Vec<PolicyRule> {
         let mut scoped = rule("mine", RuleDecision::Deny, &["**"]);
         scoped.policy_id = "local".into();
