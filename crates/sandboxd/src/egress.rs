@@ -42,6 +42,7 @@ pub struct Outlets {
 }
 
 struct Attached {
+    /// Dropped first: with it, open connections are broken off.
     policy: watch::Sender<Policy>,
     /// Dropped without the lock: it waits for its thread.
     outlet: Outlet,
@@ -69,6 +70,13 @@ impl Outlets {
         }
     }
 
+    /// Cuts every connection and puts its end on record. Nothing goes out any more.
+    pub(crate) fn close(&self) {
+        let attached = std::mem::take(&mut *self.attached());
+        // Dropped without the lock: it waits for their threads.
+        drop(attached);
+    }
+
     /// The files in which people may edit rules.
     pub(crate) fn files(&self) -> Option<Arc<RuleFiles>> {
         self.files.clone()
@@ -89,10 +97,10 @@ impl Outlets {
 
     fn serve(&self, sandbox: &SandboxName, listeners: Listeners) -> io::Result<Attached> {
         let dir = self.state.sandbox(sandbox).path().join(CA_DIR);
-        let label = fs::read_to_string(dir.join(LABEL_FILE))?;
-        let key = fs::read_to_string(dir.join(KEY_FILE))?;
-        let authority =
-            Authority::load(label.trim(), &key, Timestamp::now()).map_err(io::Error::other)?;
+        let label = read(&dir.join(LABEL_FILE))?;
+        let key = read(&dir.join(KEY_FILE))?;
+        let authority = Authority::load(label.trim(), &key, Timestamp::now())
+            .map_err(|error| damaged(&dir.join(KEY_FILE), &chain(&error)))?;
         let (sender, policy) = watch::channel(compiled(&self.book, Some(sandbox.as_str())));
         let settings = Settings {
             sandbox: sandbox.to_string(),
@@ -179,7 +187,7 @@ fn compiled(book: &PolicyBook, sandbox: Option<&str>) -> Policy {
 
 /// The certificate of the authority in `dir`, which is made when there is none.
 fn certificate(dir: &Path, id: &str) -> io::Result<Certificate> {
-    let pem = match fs::read_to_string(dir.join(CA_FILE)) {
+    let pem = match read(&dir.join(CA_FILE)) {
         Ok(pem) => pem,
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(dir, id)?,
         Err(error) => return Err(error),
@@ -188,6 +196,21 @@ fn certificate(dir: &Path, id: &str) -> io::Result<Certificate> {
         base64: STANDARD.encode(&pem),
         pem,
     })
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    fs::read_to_string(path)
+        .map_err(|error| io::Error::new(error.kind(), damaged(path, &error.to_string())))
+}
+
+/// A part of an authority that does not do.
+fn damaged(path: &Path, why: &str) -> io::Error {
+    let dir = path.parent().unwrap_or(path);
+    io::Error::other(format!(
+        "`{}` cannot be used ({why}); remove `{}`, and the next start makes a new authority",
+        path.display(),
+        dir.display()
+    ))
 }
 
 /// The certificate last: where there is one, there is a key.

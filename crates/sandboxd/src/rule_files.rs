@@ -31,8 +31,14 @@ impl RuleFiles {
 
     /// Until the directory is gone.
     pub(crate) fn watch(&self, dir: &Path) -> io::Result<()> {
-        // Editors write in place or put a new file in the place of the old one.
-        let events = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
+        // Editors write in place or put a new file in the place of the old one; people also move a file away, link
+        // another one in, put a directory there, or take away the right to read it.
+        let events = WatchFlags::CLOSE_WRITE
+            | WatchFlags::CREATE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::DELETE
+            | WatchFlags::ATTRIB;
         inotify::add_watch(&self.inotify, dir, events | WatchFlags::ONLYDIR)?;
         Ok(())
     }
@@ -63,5 +69,66 @@ fn wait(files: &RuleFiles, rules: &dyn PolicyReload) -> Errno {
         if name.is_some_and(|name| NAMES.contains(&name.as_slice())) {
             rules.reload();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use sbx_proxy::Gate;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Told(Sender<()>);
+
+    impl PolicyReload for Told {
+        fn reload(&self) {
+            // The test may be over.
+            let _ = self.0.send(());
+        }
+
+        fn gate(&self, _: Option<&str>) -> Arc<Gate> {
+            unreachable!("nobody asks")
+        }
+    }
+
+    fn put(path: &Path) -> io::Result<()> {
+        fs::File::create(path)?.write_all(b"{}")
+    }
+
+    #[test]
+    fn whatever_happens_to_a_file_is_noticed() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, file) = (temp.path(), temp.path().join("policy.json"));
+        let (other, away) = (dir.join("other"), dir.join("away"));
+        put(&other).unwrap();
+        // Each by somebody who knows of nothing that was before.
+        let noticed = |what: &str, deed: &dyn Fn() -> io::Result<()>| {
+            let files = Arc::new(RuleFiles::new().unwrap());
+            files.watch(dir).unwrap();
+            let (told, news) = channel();
+            follow(files, Arc::new(Told(told))).unwrap();
+            deed().unwrap();
+            let heard = news.recv_timeout(Duration::from_secs(20));
+            assert!(heard.is_ok(), "{what}");
+        };
+        noticed("written", &|| put(&file));
+        noticed("unreadable", &|| {
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o000))
+        });
+        noticed("moved away", &|| fs::rename(&file, &away));
+        noticed("moved in", &|| fs::rename(&away, &file));
+        noticed("removed", &|| fs::remove_file(&file));
+        noticed("hard link", &|| fs::hard_link(&other, &file));
+        fs::remove_file(&file).unwrap();
+        noticed("link", &|| symlink(&other, &file));
+        fs::remove_file(&file).unwrap();
+        noticed("directory", &|| fs::create_dir(&file));
     }
 }

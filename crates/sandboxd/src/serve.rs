@@ -85,6 +85,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     sbx_sys::process::set_child_subreaper().map_err(failed("become a subreaper"))?;
     let sudo = open_sudo(config.sudo);
     let book = Arc::new(PolicyBook::new(&state, config.default_proxy_config));
+    book.sweep();
     let outlets = Arc::new(Outlets::new(
         state.clone(),
         Arc::clone(&book),
@@ -106,7 +107,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         engine,
         levels: Arc::new(levels),
         info: info(&state),
-        egress: outlets,
+        egress: outlets.clone(),
         book,
         end: Arc::new(Notify::new()),
         closing: Arc::default(),
@@ -125,6 +126,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         .map_err(failed("start the runtime"))?;
     let served = runtime.block_on(run(app, listener, config.on_ready));
     runtime.shutdown_timeout(PATIENCE);
+    outlets.close();
     if let Err(error) = std::fs::remove_file(state.socket()) {
         tracing::warn!(%error, "cannot remove the socket");
     }

@@ -15,24 +15,29 @@ pub use older::default_proxy_config;
 pub use shown::{Question, answer, shown};
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use jiff::{SignedDuration, Timestamp};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use sbx_api::policy::{PolicyRule, RuleDecision, RuleRemoval, RuleRequest};
 use sbx_policy::{
-    Added, Decision, Existing, NewRule, Pattern, Policy, PolicyFile, Preset, Removal, Rule, Scope,
-    preset,
+    Added, Decision, Existing, Host, NewRule, Pattern, Policy, PolicyFile, Preset, Removal, Rule,
+    Scope, is_gateway, is_host_alias, is_localhost, preset,
 };
 
 use self::older::read_proxy_config;
 use crate::entry::lock;
 use crate::name::SandboxName;
 use crate::ownaddress::own_addresses;
-use crate::statedir::{Durability, StateDir, write_atomic};
+use crate::statedir::{Durability, StateDir, is_temporary, write_atomic};
 
 const POLICY: &str = "policy.json";
+/// No file with rules is larger.
+const MAX_SIZE: u64 = 16 << 20;
 /// What holds until somebody chooses.
 const DEFAULT: Preset = Preset::Balanced;
 /// Expired rules are shown on request for that long.
@@ -91,7 +96,7 @@ impl PolicyBook {
     /// `None` when nobody has chosen a preset yet.
     pub fn load(&self) -> Result<Option<PolicyFile>, PolicyBookError> {
         let path = self.path();
-        let Some(text) = read(&path)? else {
+        let Some(text) = read(&path, Links::Refused)? else {
             return Ok(None);
         };
         PolicyFile::parse(&text)
@@ -147,8 +152,9 @@ impl PolicyBook {
         })
     }
 
-    /// The rules of every scope.
-    pub fn all_rules(&self) -> Result<Vec<Rule>, PolicyBookError> {
+    /// The rules of every scope; and the first of the older settings that cannot be read, which are those of one sandbox
+    /// and nobody else's matter.
+    pub fn all_rules(&self) -> Result<(Vec<Rule>, Option<PolicyBookError>), PolicyBookError> {
         let mut rules = match self.load()? {
             Some(file) => {
                 let own = file.rules.iter().cloned();
@@ -156,12 +162,15 @@ impl PolicyBook {
             }
             None => preset(DEFAULT),
         };
+        let mut broken = None;
         for name in self.state.names()? {
-            if let Some(config) = self.proxy_config(&name)? {
-                rules.extend(config.rules(name.as_str()));
+            match self.proxy_config(&name) {
+                Ok(Some(config)) => rules.extend(config.rules(name.as_str())),
+                Ok(None) => {}
+                Err(error) => broken = broken.or(Some(error)),
             }
         }
-        Ok(rules)
+        Ok((rules, broken))
     }
 
     /// On this machine as it is now.
@@ -172,11 +181,33 @@ impl PolicyBook {
             Some(last) => last,
             None => Policy::compile(rules),
         };
-        Ok(compiled.insert(policy).on(own_addresses()))
+        Ok(compiled.insert(policy).on(own_addresses(&[])))
+    }
+
+    /// What of the rules cannot be read, if something cannot.
+    pub fn unreadable(&self) -> Option<PolicyBookError> {
+        match self.all_rules() {
+            Ok((_, broken)) => broken,
+            Err(error) => Some(error),
+        }
     }
 
     fn path(&self) -> PathBuf {
         self.state.root().join(POLICY)
+    }
+
+    /// Removes what a daemon that was killed while it wrote has left. For a daemon that begins.
+    pub fn sweep(&self) {
+        let entries = fs::read_dir(self.state.root()).into_iter().flatten();
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let ours = |name: &str| is_temporary(name) && name.starts_with(".policy.json.");
+            if name.to_str().is_some_and(ours)
+                && let Err(error) = fs::remove_file(entry.path())
+            {
+                tracing::warn!(path = %entry.path().display(), %error, "cannot remove");
+            }
+        }
     }
 }
 
@@ -204,6 +235,9 @@ impl PolicyBook {
     /// Adds a rule for all sandboxes or for one; whether that one exists is for the caller to know.
     pub fn add(&self, request: &RuleRequest, now: Timestamp) -> Result<Changed, PolicyBookError> {
         let resources = parse_resources(&request.resources)?;
+        if request.decision == RuleDecision::Allow {
+            resources.iter().try_for_each(check_acts)?;
+        }
         let expires = match request.for_seconds {
             None => None,
             Some(seconds) => Some(after(now, seconds)?),
@@ -287,7 +321,7 @@ impl PolicyBook {
         denied: Vec<Pattern>,
         now: Timestamp,
     ) -> Result<(), PolicyBookError> {
-        let config = read_proxy_config(&self.default_proxy_config)?;
+        let config = read_proxy_config(&self.default_proxy_config, Links::Followed)?;
         let mut told = lock(&self.writing);
         let mut file = match self.load()? {
             None if denied.is_empty() => None,
@@ -369,6 +403,36 @@ fn scope(sandbox: Option<&str>) -> Result<Scope, PolicyBookError> {
     })
 }
 
+/// That an allow of this can ever open something. The names of the host and the sandbox are judged before any pattern.
+fn check_acts(resource: &Pattern) -> Result<(), PolicyBookError> {
+    let Some(name) = resource.name() else {
+        return Ok(());
+    };
+    let host = Host::Name(name.clone());
+    let meant = || match resource.port() {
+        Some(port) => format!("localhost:{port}"),
+        None => "localhost:PORT".to_owned(),
+    };
+    let (why, meant) = if is_host_alias(&host) {
+        let why = "a service of the host is opened as `localhost` with its port";
+        (why, Some(meant()))
+    } else if is_gateway(&host) {
+        ("it is the sandbox's proxy and no target", None)
+    } else if name.as_str() == "localhost" && resource.port().is_some() {
+        return Ok(());
+    } else if is_localhost(&host) {
+        let why = "a service of the host is opened by `localhost` and its port";
+        (why, Some(meant()))
+    } else {
+        return Ok(());
+    };
+    Err(PolicyBookError::Idle {
+        resource: resource.clone(),
+        why,
+        meant,
+    })
+}
+
 fn after(now: Timestamp, seconds: u64) -> Result<Timestamp, PolicyBookError> {
     i64::try_from(seconds)
         .ok()
@@ -377,9 +441,17 @@ fn after(now: Timestamp, seconds: u64) -> Result<Timestamp, PolicyBookError> {
         .ok_or(PolicyBookError::Duration(seconds))
 }
 
+/// Whether the file may be a link to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Links {
+    Followed,
+    /// What it leads to could change and nobody would notice.
+    Refused,
+}
+
 /// The text of a file that may not exist.
-fn read(path: &Path) -> Result<Option<String>, PolicyBookError> {
-    match fs::read_to_string(path) {
+fn read(path: &Path, links: Links) -> Result<Option<String>, PolicyBookError> {
+    match read_regular(path, links) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(PolicyBookError::Io {
@@ -387,4 +459,28 @@ fn read(path: &Path) -> Result<Option<String>, PolicyBookError> {
             source,
         }),
     }
+}
+
+/// Nobody is waited for: what is no plain file could keep a reader for ever.
+fn read_regular(path: &Path, links: Links) -> io::Result<String> {
+    let mut flags = OFlags::NONBLOCK;
+    if links == Links::Refused {
+        flags |= OFlags::NOFOLLOW;
+    }
+    let opened = fs::File::options()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) if links == Links::Refused => {
+            io::Error::other("it is a link; rules are read from the file itself only")
+        }
+        Some(_) | None => error,
+    })?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    file.take(MAX_SIZE).read_to_string(&mut text)?;
+    Ok(text)
 }

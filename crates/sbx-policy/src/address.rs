@@ -20,7 +20,7 @@ pub struct RefusedRange {
 }
 
 /// Single metadata services stand before the ranges that contain them, so that the reason is the telling one.
-const REFUSED: [RefusedRange; 18] = [
+const REFUSED: [RefusedRange; 19] = [
     v4(
         [169, 254, 169, 254],
         32,
@@ -74,6 +74,7 @@ const REFUSED: [RefusedRange; 18] = [
         "RFC 6598",
     ),
     v4([224, 0, 0, 0], 4, "a multicast address", "RFC 5771"),
+    v4([240, 0, 0, 0], 4, "a reserved address", "RFC 1112, 4"),
     v6(
         [0, 0, 0, 0, 0, 0, 0, 1],
         128,
@@ -263,7 +264,6 @@ mod tests {
             "100.63.255.255",
             "100.128.0.0",
             "223.255.255.255",
-            "240.0.0.0",
             "192.0.2.1",
             "198.51.100.1",
             "203.0.113.1",

@@ -39,6 +39,6 @@ pub use remedy::{remedy, unreadable};
 pub use rule::{BadScope, Decision, Origin, Rule, Scope, Traffic};
 pub use special::{GATEWAY, HOST_ALIAS, is_gateway, is_host_alias, is_localhost};
 pub use store::{Added, Existing, NewRule, PolicyFile, Removal, Removed, StoreError};
-pub use suggest::{Suggested, Suggestion, Unsolved, suggest};
+pub use suggest::{Denied, Suggested, Suggestion, Unsolved, suggest};
 pub use target::{Target, TargetError};
 pub use verdict::{Kind, RuleRef, Verdict};

@@ -13,6 +13,21 @@ pub enum OwnAddresses {
 }
 
 impl OwnAddresses {
+    /// With these as well.
+    #[must_use]
+    pub fn with(self, more: impl IntoIterator<Item = IpAddr>) -> Self {
+        match self {
+            Self::Known(mut addresses) => {
+                let mut more = more.into_iter().peekable();
+                if more.peek().is_some() {
+                    Arc::make_mut(&mut addresses).extend(more);
+                }
+                Self::Known(addresses)
+            }
+            Self::Unknown => Self::Unknown,
+        }
+    }
+
     pub(crate) fn contain(&self, address: IpAddr) -> bool {
         match self {
             Self::Known(addresses) => addresses.contains(&address),

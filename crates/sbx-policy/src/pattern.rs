@@ -130,9 +130,37 @@ impl Pattern {
         matches!(self.hosts, HostPattern::Net(_))
     }
 
+    /// The one name that the pattern names, if it does.
+    pub fn name(&self) -> Option<&DomainName> {
+        match &self.hosts {
+            HostPattern::Name(name) => Some(name),
+            HostPattern::Net(_) | HostPattern::Any | HostPattern::Wild(_) => None,
+        }
+    }
+
+    /// The one address that the pattern names, if it does.
+    pub fn address(&self) -> Option<IpAddr> {
+        match &self.hosts {
+            HostPattern::Net(net) if self.is_exact_host() => Some(net.addr()),
+            HostPattern::Net(_)
+            | HostPattern::Any
+            | HostPattern::Name(_)
+            | HostPattern::Wild(_) => None,
+        }
+    }
+
     /// Whether the pattern matches every host.
     pub fn is_everything(&self) -> bool {
         matches!(self.hosts, HostPattern::Any)
+    }
+
+    /// Whether the pattern leaves nothing out of its kind: every host, or every address of a family.
+    pub fn is_catch_all(&self) -> bool {
+        match &self.hosts {
+            HostPattern::Any => true,
+            HostPattern::Net(net) => net.prefix_len() == 0,
+            HostPattern::Name(_) | HostPattern::Wild(_) => false,
+        }
     }
 
     pub fn port(&self) -> Option<u16> {

@@ -80,7 +80,11 @@ impl Policy {
         {
             return found.for_refused(target, address, why);
         }
-        found.answer()
+        let mut verdict = found.answer();
+        if verdict.kind == Kind::Explicit && found.allow.is_none() {
+            verdict.opens = Some(Pattern::exact(target.host.clone(), Some(target.port)));
+        }
+        verdict
     }
 
     /// May this name be resolved? Yes if a connection to it could be allowed on some port, since a DNS question is
@@ -156,7 +160,8 @@ impl Policy {
         }
     }
 
-    fn refused(&self, address: IpAddr) -> Option<Refused> {
+    /// Why an address needs a rule that names it, if it does.
+    pub(crate) fn refused(&self, address: IpAddr) -> Option<Refused> {
         refused_range(address).map(Refused::Range).or_else(|| {
             let own = self.own.contain(effective_address(address));
             own.then_some(Refused::Own)
@@ -190,6 +195,17 @@ impl Policy {
             }
         }
         last
+    }
+
+    /// Could anything at all be dialled on this port? Who only knows an address, and is told no, need not wait for the
+    /// name that would change it.
+    pub fn opens_port(&self, port: u16, now: Timestamp) -> bool {
+        self.rules.iter().any(|rule| {
+            let concerned = |resource: &Pattern| resource.port().is_none_or(|own| own == port);
+            rule.decision == Decision::Allow
+                && !rule.is_expired(now)
+                && rule.resources.iter().any(concerned)
+        })
     }
 
     /// The first moment after `now` at which an answer may change by itself.

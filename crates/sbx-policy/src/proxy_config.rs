@@ -15,6 +15,9 @@ use crate::host::Host;
 use crate::pattern::{Pattern, PatternError};
 use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
 
+/// Ends the id of the rule that comes of that list.
+pub(crate) const BLOCK_CIDR: &str = "block-cidr";
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyConfig {
@@ -133,7 +136,7 @@ impl ProxyConfig {
                 patterns(&network.blocked_domains),
             ),
             make(
-                "block-cidr",
+                BLOCK_CIDR,
                 deny,
                 Traffic::Any,
                 patterns(&network.block_cidr),
@@ -160,7 +163,7 @@ impl ProxyConfig {
     /// Which of other `rules` lose something to this configuration, see [`ProxyConfig::narrow`].
     pub fn narrowed<'a>(&self, rules: &'a [Rule]) -> Vec<&'a Rule> {
         let opens_everything = |rule: &&Rule| {
-            rule.decision == Decision::Allow && rule.resources.iter().any(Pattern::is_everything)
+            rule.decision == Decision::Allow && rule.resources.iter().any(Pattern::is_catch_all)
         };
         match self.policy {
             Some(ProxyMode::Deny) => rules.iter().filter(opens_everything).collect(),
@@ -173,7 +176,7 @@ impl ProxyConfig {
         if self.policy == Some(ProxyMode::Deny) {
             for rule in &mut rules {
                 if rule.decision == Decision::Allow {
-                    rule.resources.retain(|resource| !resource.is_everything());
+                    rule.resources.retain(|resource| !resource.is_catch_all());
                 }
             }
             rules.retain(|rule| rule.decision == Decision::Deny || !rule.resources.is_empty());
@@ -229,6 +232,12 @@ impl OlderPattern {
     /// What the entry means in the newer grammar.
     pub fn pattern(&self) -> &Pattern {
         &self.0
+    }
+}
+
+impl From<Pattern> for OlderPattern {
+    fn from(pattern: Pattern) -> Self {
+        Self(pattern)
     }
 }
 

@@ -3,6 +3,7 @@
 use sbx_proto::shell::quoted;
 
 use crate::pattern::Pattern;
+use crate::proxy_config::{BLOCK_CIDR, OlderPattern};
 use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
 use crate::special::{HOST_ALIAS, is_host_alias};
 use crate::target::Target;
@@ -34,7 +35,20 @@ pub fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Opti
     let allow = |what: &str| Some(format!("sbx policy allow network{scope} {}", quoted(what)));
     match verdict.kind {
         Kind::Allowed | Kind::Malformed => None,
-        Kind::Explicit => Some(undo(sandbox, verdict.rule.as_ref()?)),
+        Kind::Explicit => {
+            let rule = verdict.rule.as_ref()?;
+            let undo = undo(sandbox, rule);
+            // The settings' own words both take back a block and allow.
+            let both = undo.changes && rule.origin != Origin::ProxyConfig;
+            match &verdict.opens {
+                Some(opens) if both => Some(format!(
+                    "{} && {}",
+                    undo.command,
+                    allow(&opens.to_string())?
+                )),
+                Some(_) | None => Some(undo.command),
+            }
+        }
         Kind::Loopback => Some(format!(
             "sbx policy check network{scope} {}:{}",
             HOST_ALIAS, target.port
@@ -42,29 +56,54 @@ pub fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Opti
         Kind::Implicit | Kind::Address if is_host_alias(&target.host) => {
             allow(&format!("localhost:{}", target.port))
         }
-        Kind::Implicit => allow(&target.to_string()),
         // Not the name: whoever owns it may lead it elsewhere tomorrow. And who reads the address sees what it is.
-        Kind::Address => allow(&verdict.opens.as_ref()?.to_string()),
+        Kind::Implicit | Kind::Address => match &verdict.opens {
+            Some(address) => allow(&address.to_string()),
+            None => allow(&target.to_string()),
+        },
     }
 }
 
+struct Undo {
+    command: String,
+    /// Else it only says more.
+    changes: bool,
+}
+
 /// Takes back what the rule says about this resource, and nothing else that it says.
-fn undo(sandbox: Option<&str>, rule: &RuleRef) -> String {
+fn undo(sandbox: Option<&str>, rule: &RuleRef) -> Undo {
+    let changing = |command| Undo {
+        command,
+        changes: true,
+    };
+    let telling = |command| Undo {
+        command,
+        changes: false,
+    };
     if rule.id == UNREADABLE {
         // It names the file and the place in it, and says how to go on.
         let name = sandbox.map_or(String::new(), |name| format!(" {name}"));
-        return format!("sbx policy ls{name}");
+        return telling(format!("sbx policy ls{name}"));
     }
     let resource = quoted(&rule.resource.to_string());
     match (rule.origin, &rule.scope) {
         (Origin::Local | Origin::Scoped, Scope::Global) => {
-            format!("sbx policy rm network --resource {resource}")
+            changing(format!("sbx policy rm network --resource {resource}"))
         }
-        (Origin::Local | Origin::Scoped, Scope::Sandbox(name)) => {
-            format!("sbx policy rm network --sandbox {name} --resource {resource}")
+        (Origin::Local | Origin::Scoped, Scope::Sandbox(name)) => changing(format!(
+            "sbx policy rm network --sandbox {name} --resource {resource}"
+        )),
+        (Origin::ProxyConfig, Scope::Sandbox(name)) => {
+            let older = quoted(&OlderPattern::from(rule.resource.clone()).to_string());
+            let flag = if rule.id.ends_with(BLOCK_CIDR) {
+                "--allow-cidr"
+            } else {
+                "--allow-host"
+            };
+            changing(format!("sbx network proxy {name} {flag} {older}"))
         }
         (Origin::Preset | Origin::Kit | Origin::ProxyConfig, _) => {
-            format!("sbx policy inspect {}", quoted(&rule.id))
+            telling(format!("sbx policy inspect {}", quoted(&rule.id)))
         }
     }
 }

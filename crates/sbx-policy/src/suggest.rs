@@ -5,12 +5,17 @@
 //! more. Whatever needs more than a rule for a name is told apart instead of being papered over.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use crate::address::refused_range;
+use jiff::Timestamp;
+
 use crate::host::{DomainName, Host};
 use crate::pattern::Pattern;
+use crate::policy::{Policy, Protocol};
+use crate::remedy::remedy;
 use crate::special::{LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::target::Target;
+use crate::verdict::{Kind, Verdict};
 
 /// From this many siblings or ports on, one rule reads better than a list.
 const MANY: usize = 3;
@@ -69,12 +74,122 @@ pub struct Unsolved {
     pub reason: String,
 }
 
-/// What would allow `denied`. Only default denials belong here: no allow beats a deny rule.
-pub fn suggest(denied: impl IntoIterator<Item = Target>) -> Suggestion {
+/// Something that was denied before, by whatever rules held then.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Denied {
+    pub target: Target,
+    pub protocol: Protocol,
+    /// The address that it was denied for, if that was the matter and not its name.
+    pub address: Option<IpAddr>,
+}
+
+/// What would allow `denied` beside the rules of now. What those allow is left out; what a rule denies, or leads
+/// where nothing should go in passing, is told apart.
+pub fn suggest(
+    denied: impl IntoIterator<Item = Denied>,
+    policy: &Policy,
+    sandbox: &str,
+    now: Timestamp,
+) -> Suggestion {
     let mut suggestion = Suggestion::default();
+    let mut wishes = BTreeSet::new();
+    let (by_address, by_name): (BTreeSet<_>, BTreeSet<_>) = denied
+        .into_iter()
+        .partition(|denied| denied.address.is_some());
+    for one in by_address {
+        match still_refused(&one, policy, sandbox, now) {
+            Some(Need::Rule(rule)) => suggestion.rules.push(rule),
+            Some(Need::Decision(unsolved)) => suggestion.unsolved.push(unsolved),
+            None => {}
+        }
+    }
+    for Denied {
+        target, protocol, ..
+    } in by_name
+    {
+        let verdict = policy.decide(&target, protocol, now);
+        // A rule for a name also opens the addresses that it leads to.
+        let known = |unsolved: &Unsolved| unsolved.target == target;
+        match verdict.kind {
+            Kind::Allowed => {}
+            _ if suggestion.unsolved.iter().any(known) => {}
+            Kind::Explicit => {
+                let unsolved = on_purpose(&target, &verdict, sandbox);
+                suggestion.unsolved.push(unsolved);
+            }
+            Kind::Implicit | Kind::Address | Kind::Loopback | Kind::Malformed => {
+                wishes.insert(target);
+            }
+        }
+    }
+    add_wishes(&mut suggestion, wishes, policy);
+    suggestion.rules.sort_by(|a, b| a.resource.cmp(&b.resource));
+    suggestion.rules.dedup_by(|a, b| a.resource == b.resource);
+    suggestion
+}
+
+enum Need {
+    Rule(Suggested),
+    Decision(Unsolved),
+}
+
+/// What was denied for its address; none if it is allowed by now.
+fn still_refused(one: &Denied, policy: &Policy, sandbox: &str, now: Timestamp) -> Option<Need> {
+    let (target, address) = (&one.target, one.address?);
+    let literal = Target {
+        host: address.into(),
+        port: target.port,
+    };
+    let by_name = policy.decide(target, one.protocol, now);
+    let by_address = policy.decide(&literal, one.protocol, now);
+    for verdict in [&by_name, &by_address] {
+        if verdict.kind == Kind::Explicit {
+            return Some(Need::Decision(on_purpose(target, verdict, sandbox)));
+        }
+    }
+    let resource = Pattern::exact(address.into(), Some(target.port));
+    let Some(why) = policy.refused(address) else {
+        // Nobody's word makes it an address of that name, so it needs a rule of its own.
+        return (!by_address.allowed).then(|| {
+            Need::Rule(Suggested {
+                resource,
+                covers: vec![target.clone()],
+                why: format!("an address that is none of {}", target.host),
+            })
+        });
+    };
+    let judged = policy.judge_address(&by_name, target, address, one.protocol, now);
+    let reason = match (judged.allowed, by_name.allowed) {
+        (true, _) => return None,
+        (false, true) => format!("leads to {address}, which is {why}"),
+        (false, false) => {
+            format!("is allowed by no rule, and leads to {address}, which is {why}")
+        }
+    };
+    Some(Need::Decision(Unsolved {
+        target: target.clone(),
+        resource: Some(resource),
+        reason,
+    }))
+}
+
+/// No allow beats a deny rule.
+fn on_purpose(target: &Target, verdict: &Verdict, sandbox: &str) -> Unsolved {
+    let undo = remedy(Some(sandbox), target, verdict);
+    let undo = undo.map_or(String::new(), |undo| {
+        format!("; if it is not meant: {undo}")
+    });
+    Unsolved {
+        target: target.clone(),
+        resource: None,
+        reason: format!("is denied by a rule: {}{undo}", verdict.reason),
+    }
+}
+
+fn add_wishes(suggestion: &mut Suggestion, wishes: BTreeSet<Target>, policy: &Policy) {
     let mut names: BTreeMap<DomainName, BTreeSet<u16>> = BTreeMap::new();
-    for target in denied.into_iter().collect::<BTreeSet<_>>() {
-        match (unsolvable(&target), &target.host) {
+    for target in wishes {
+        match (unsolvable(&target, policy), &target.host) {
             (Some(unsolved), _) => suggestion.unsolved.push(unsolved),
             (None, Host::Name(name)) if !is_host_alias(&target.host) => {
                 names.entry(name.clone()).or_default().insert(target.port);
@@ -83,11 +198,9 @@ pub fn suggest(denied: impl IntoIterator<Item = Target>) -> Suggestion {
         }
     }
     suggestion.rules.extend(cover(&names));
-    suggestion.rules.sort_by(|a, b| a.resource.cmp(&b.resource));
-    suggestion
 }
 
-fn unsolvable(target: &Target) -> Option<Unsolved> {
+fn unsolvable(target: &Target, policy: &Policy) -> Option<Unsolved> {
     let unsolved = |resource, reason| {
         Some(Unsolved {
             target: target.clone(),
@@ -100,8 +213,8 @@ fn unsolvable(target: &Target) -> Option<Unsolved> {
         return unsolved(None, reason);
     }
     let address = target.host.as_ip()?;
-    let range = refused_range(address)?;
-    let reason = format!("needs an explicit address rule: it is {}", range.reason);
+    let why = policy.refused(address)?;
+    let reason = format!("needs an explicit address rule: it is {why}");
     unsolved(
         Some(Pattern::exact(address.into(), Some(target.port))),
         reason,

@@ -15,7 +15,8 @@ pub struct Verdict {
     pub reason: String,
     /// A rule that names exactly this host allows it. Such a name may lead to addresses that are else refused.
     pub exact: bool,
-    /// What a rule has to name to open the address that was refused.
+    /// What a rule has to name to allow it: the address that was refused, or what nobody allows, beside that somebody
+    /// denies it.
     pub opens: Option<Pattern>,
 }
 

@@ -290,7 +290,7 @@ fn start_proxy(authority: Authority, log_dir: &std::path::Path) -> Outlet {
         sandbox: "bench".into(),
         log_dir: log_dir.to_owned(),
         authority,
-        own: Arc::new(OwnAddresses::default),
+        own: Arc::new(|_| OwnAddresses::default()),
         lookup: system_lookup(),
         dial: system_dial(),
         max_connections: 1000,

@@ -1,26 +1,28 @@
-//! What went out and what was refused: one line of JSON per decision, in a file per sandbox.
+//! What went out and what was refused: one line of JSON per decision, in two files per sandbox.
 //!
-//! A file per sandbox, so that a noisy one can rotate away nobody's evidence but its own. Lines are
+//! Files per sandbox, so that a noisy one can rotate away nobody's evidence but its own; two of them, so that it
+//! cannot rotate away what it was allowed by asking for what it is denied, which costs it nothing. Lines are
 //! written by the thread that made the decision, before it goes on: none is queued, none is lost. A
-//! connection that lives long is written down while it is open and again when it ends, under one id.
+//! connection is written down before its first byte and again when it ends, under one id.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+mod ring;
+
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
+use sbx_policy::Kind;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A file of this size is rotated.
-const FULL: u64 = 8 << 20;
-/// `NAME.jsonl`, `NAME.jsonl.1`, ...
-const KEPT: u32 = 5;
+use ring::{Ring, generations};
+
 /// Of refusals, while they cannot be written.
 const MAX_UNWRITTEN: usize = 1 << 20;
+const SUFFIX: &str = ".jsonl";
+const DENIED: &str = "_denied";
 
 /// How a request came to be asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +60,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Still going on; a later line has the same id.
+    /// It begins, or goes on; a later line has the same id.
     Open,
     Closed,
 }
@@ -76,10 +78,13 @@ pub struct Line {
     pub host: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// The address that was dialled.
+    /// The address that was dialled, or that was the reason of a denial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
     pub verdict: Outcome,
+    /// What kind of denial it is; lines of before have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deny_kind: Option<Kind>,
     /// The id of the rule that decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
@@ -104,45 +109,55 @@ fn write_time<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(&time_text(*time))
 }
 
-/// Where the lines of a sandbox are.
-pub fn file(dir: &Path, sandbox: &str) -> PathBuf {
-    dir.join(format!("{sandbox}.jsonl"))
+/// Where the lines of a sandbox with this verdict are. No name of a sandbox has an underscore.
+pub fn file(dir: &Path, sandbox: &str, verdict: Outcome) -> PathBuf {
+    dir.join(match verdict {
+        Outcome::Allow => format!("{sandbox}{SUFFIX}"),
+        Outcome::Deny => format!("{sandbox}{DENIED}{SUFFIX}"),
+    })
 }
 
-/// The files of a sandbox, oldest first, whether they exist or not.
-pub fn files(dir: &Path, sandbox: &str) -> Vec<PathBuf> {
-    let mut files: Vec<_> = (1..KEPT)
-        .rev()
-        .map(|n| dir.join(format!("{sandbox}.jsonl.{n}")))
-        .collect();
-    files.push(file(dir, sandbox));
-    files
+/// The files with this verdict, oldest first, whether they exist or not.
+pub fn files(dir: &Path, sandbox: &str, verdict: Outcome) -> Vec<PathBuf> {
+    generations(&file(dir, sandbox, verdict))
+}
+
+/// Whose lines a file of this name has: `NAME.jsonl`, `NAME_denied.jsonl.3`.
+pub fn sandbox_of(file: &str) -> Option<&str> {
+    let current = match file.rsplit_once('.') {
+        Some((rest, number)) if number.parse::<u32>().is_ok() => rest,
+        _ => file,
+    };
+    let name = current.strip_suffix(SUFFIX)?;
+    Some(name.strip_suffix(DENIED).unwrap_or(name))
 }
 
 #[derive(Debug)]
 pub struct Audit {
-    dir: PathBuf,
     sandbox: String,
     next: AtomicU64,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    open: Option<(File, u64)>,
-    /// Lines that could not be written. While there are any, nothing goes out.
-    unwritten: Vec<u8>,
-    /// Refusals beyond what is kept of those.
+    allowed: Ring,
+    denied: Ring,
+    /// Refusals beyond what is kept of those that cannot be written.
     lost: u64,
 }
 
 impl Audit {
     pub fn new(dir: &Path, sandbox: &str) -> Self {
+        let ring = |verdict| Ring::new(file(dir, sandbox, verdict));
         Self {
-            dir: dir.to_owned(),
             sandbox: sandbox.to_owned(),
             next: AtomicU64::new(1),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                allowed: ring(Outcome::Allow),
+                denied: ring(Outcome::Deny),
+                lost: 0,
+            }),
         }
     }
 
@@ -156,45 +171,40 @@ impl Audit {
 
     /// Whether everything so far is on record. What cannot be recorded must not happen.
     pub fn is_healthy(&self) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let ready = state.unwritten.is_empty() && state.open.as_ref().is_some_and(is_there);
+        let mut state = self.state();
+        let ready = state.allowed.is_ready() && state.denied.is_ready();
         ready || self.flush(&mut state).is_ok()
     }
 
-    pub fn write(&self, line: &Line) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    /// True when it is on record; else it is kept, and nothing may go out.
+    pub fn write(&self, line: &Line) -> bool {
+        let mut state = self.state();
+        let ring = match line.verdict {
+            Outcome::Allow => &mut state.allowed,
+            Outcome::Deny => &mut state.denied,
+        };
         // Only what was let out before is kept without bound: it was not much, and nothing follows it.
-        if line.verdict == Outcome::Deny && state.unwritten.len() > MAX_UNWRITTEN {
+        if line.verdict == Outcome::Deny && ring.unwritten.len() > MAX_UNWRITTEN {
             state.lost += 1;
-            return;
+            return false;
         }
         // Serialising plain data to memory does not fail.
-        if serde_json::to_writer(&mut state.unwritten, line).is_ok() {
-            state.unwritten.push(b'\n');
+        if serde_json::to_writer(&mut ring.unwritten, line).is_ok() {
+            ring.unwritten.push(b'\n');
         }
-        if let Err(error) = self.flush(&mut state) {
+        let written = match line.verdict {
+            Outcome::Allow => ring.flush(),
+            Outcome::Deny => self.flush(&mut state),
+        };
+        if let Err(error) = &written {
             tracing::error!(sandbox = self.sandbox, %error, "cannot write the network log; nothing is let out until it can be");
         }
+        written.is_ok()
     }
 
     fn flush(&self, state: &mut State) -> io::Result<()> {
-        let (mut file, size) = match state.open.take() {
-            Some(open) if !is_there(&open) => self.open()?,
-            Some((_, FULL..)) => {
-                self.rotate()?;
-                self.open()?
-            }
-            Some(open) => open,
-            None => self.open()?,
-        };
-        // Appended in one piece; a part of a line is taken back before it is tried again.
-        if let Err(error) = file.write_all(&state.unwritten) {
-            file.set_len(size)?;
-            return Err(error);
-        }
-        let size = size + state.unwritten.len() as u64;
-        state.unwritten = Vec::new();
-        state.open = Some((file, size));
+        state.allowed.flush()?;
+        state.denied.flush()?;
         if state.lost > 0 {
             tracing::warn!(
                 sandbox = self.sandbox,
@@ -206,41 +216,22 @@ impl Audit {
         Ok(())
     }
 
-    fn open(&self) -> io::Result<(File, u64)> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.dir)?;
-        let file = File::options()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(file(&self.dir, &self.sandbox))?;
-        let size = file.metadata()?.len();
-        Ok((file, size))
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn rotate(&self) -> io::Result<()> {
-        let files = files(&self.dir, &self.sandbox);
-        for pair in files.windows(2) {
-            let [older, newer] = pair else { continue };
-            match fs::rename(newer, older) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Somebody may have removed it: then its lines would be nowhere.
-fn is_there((file, _): &(File, u64)) -> bool {
-    file.metadata().is_ok_and(|file| file.nlink() > 0)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
+    use super::ring::{FULL, KEPT};
     use super::*;
+
+    /// Of what was allowed.
+    fn file(dir: &Path, sandbox: &str) -> PathBuf {
+        super::file(dir, sandbox, Outcome::Allow)
+    }
 
     fn line(audit: &Audit) -> Line {
         Line {
@@ -253,6 +244,7 @@ mod tests {
             port: Some(443),
             address: "192.0.2.1:443".parse().ok(),
             verdict: Outcome::Allow,
+            deny_kind: None,
             rule: Some("r1".into()),
             rule_name: None,
             reason: "x".repeat(1000),
@@ -291,7 +283,7 @@ mod tests {
         for _ in 0..(FULL / 1000 + 10) {
             audit.write(&line(&audit));
         }
-        let shown = files(&dir, "one");
+        let shown = files(&dir, "one", Outcome::Allow);
         assert_eq!(shown.len(), KEPT as usize);
         let total: usize = shown.iter().map(|path| read(path).len()).sum();
         assert_eq!(total as u64, 2 + FULL / 1000 + 10);
@@ -366,14 +358,47 @@ mod tests {
         }
         // What was let out is never forgotten.
         audit.write(&line(&audit));
-        let kept = audit.state.lock().unwrap().unwritten.len();
+        let kept = audit.state().denied.unwritten.len();
         assert!(
             (MAX_UNWRITTEN..MAX_UNWRITTEN + 5000).contains(&kept),
             "{kept}"
         );
         fs::remove_file(&blocked).unwrap();
         assert!(audit.is_healthy());
-        let lines = read(&file(&blocked, "one"));
-        assert_eq!(lines.last().unwrap().verdict, Outcome::Allow);
+        assert_eq!(read(&file(&blocked, "one")).len(), 1);
+        let denied = read(&super::file(&blocked, "one", Outcome::Deny));
+        assert!(denied.len() > 500, "{}", denied.len());
+    }
+
+    #[test]
+    fn refusals_push_out_nothing_that_was_allowed() {
+        let temp = tempfile::tempdir().unwrap();
+        let audit = Audit::new(temp.path(), "one");
+        audit.write(&line(&audit));
+        let mut refusal = line(&audit);
+        refusal.verdict = Outcome::Deny;
+        refusal.reason = "x".repeat(64 << 10);
+        for _ in 0..(u64::from(KEPT + 1) * FULL / (64 << 10)) {
+            audit.write(&refusal);
+        }
+        assert_eq!(read(&file(temp.path(), "one")).len(), 1);
+        let denied = files(temp.path(), "one", Outcome::Deny);
+        assert!(denied.iter().all(|path| path.exists()), "{denied:?}");
+    }
+
+    #[test]
+    fn files_belong_to_sandboxes() {
+        for (file, sandbox) in [
+            ("ab.jsonl", Some("ab")),
+            ("ab.jsonl.4", Some("ab")),
+            ("ab_denied.jsonl", Some("ab")),
+            ("ab_denied.jsonl.2", Some("ab")),
+            ("a.b.jsonl", Some("a.b")),
+            ("ab.jsonl.1.jsonl", Some("ab.jsonl.1")),
+            ("ab.json", None),
+            ("ab.1", None),
+        ] {
+            assert_eq!(sandbox_of(file), sandbox, "{file}");
+        }
     }
 }

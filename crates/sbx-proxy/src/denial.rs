@@ -48,7 +48,10 @@ fn text(sandbox: &str, target: &Target, verdict: &Verdict) -> String {
     // Writing to a string does not fail.
     match &verdict.rule {
         Some(rule) => {
-            let _ = writeln!(text, "  rule: {} ({})", rule.name, rule.id);
+            let _ = match rule.name == rule.id {
+                true => writeln!(text, "  rule: {}", rule.id),
+                false => writeln!(text, "  rule: {} ({})", rule.name, rule.id),
+            };
             let _ = writeln!(text, "  origin: {}", rule.origin);
         }
         None => {

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use rustix::net::Shutdown;
-use sbx_policy::is_host_alias;
+use sbx_policy::{Target, is_host_alias};
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -28,6 +28,8 @@ const REPEATABLE: &[&str] = &["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"
 pub(crate) struct Upstream {
     stream: TcpStream,
     address: SocketAddr,
+    /// What it was opened for, or last used for: that is on record.
+    target: Target,
     ahead: Vec<u8>,
 }
 
@@ -90,6 +92,7 @@ pub(crate) async fn exchange(
     let mut kept = kept.filter(fits);
     loop {
         let again = kept.is_some();
+        let known = (kept.as_ref()).is_some_and(|kept| kept.target == judged.target);
         let mut upstream = match kept.take() {
             Some(kept) => kept,
             None => match dial(shared, judged).await {
@@ -114,7 +117,11 @@ pub(crate) async fn exchange(
             ended = Some(passed);
             told
         };
+        if known {
+            journey.follows();
+        }
         let cut = journey.guard(&shared.gate, judged, address, work).await;
+        upstream.target = judged.target.clone();
         let (Some(ended), false) = (ended, cut) else {
             reset(&conn.stream);
             reset(&upstream.stream);
@@ -150,6 +157,7 @@ async fn dial(shared: &Shared, judged: &Judged) -> io::Result<Upstream> {
     Ok(Upstream {
         stream,
         address,
+        target: judged.target.clone(),
         ahead: Vec::new(),
     })
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use sbx_policy::{
-    DomainName, GATEWAY, HOST_ALIAS, Host, Kind, OwnAddresses, Policy, Protocol, Target, Verdict,
-    is_host_alias,
+    DomainName, GATEWAY, HOST_ALIAS, Host, Kind, OwnAddresses, Pattern, Policy, Protocol, Target,
+    Verdict, is_host_alias,
 };
 use sbx_proto::net::{GATEWAY_V4, HOST_V4};
 use tokio::sync::watch;
 
 use crate::resolver::{Lookup, Resolver};
+use crate::underway::UnderWay;
 
 /// What was decided, with everything that is needed to act on it and to decide again.
 #[derive(Debug, Clone)]
@@ -51,13 +52,15 @@ impl Judged {
     }
 }
 
-/// Tells the machine's addresses. Interfaces come and go, so it is asked for every decision.
-pub type Own = Arc<dyn Fn() -> OwnAddresses + Send + Sync>;
+/// Tells the machine's addresses, and which of those that are asked about lead to it. Interfaces and routes come and
+/// go, so it is asked for every decision.
+pub type Own = Arc<dyn Fn(&[IpAddr]) -> OwnAddresses + Send + Sync>;
 
 pub struct Gate {
     policy: watch::Receiver<Policy>,
     own: Own,
     resolver: Resolver,
+    under_way: UnderWay,
 }
 
 impl std::fmt::Debug for Gate {
@@ -72,12 +75,18 @@ impl Gate {
             policy,
             own,
             resolver: Resolver::new(lookup),
+            under_way: UnderWay::default(),
         }
     }
 
-    /// For one decision: the rules and the machine's addresses as they are now.
-    pub(crate) fn policy(&self) -> Policy {
-        let own = (self.own)();
+    /// What was let out and goes on; all of it ends when there are no more rules to come.
+    pub(crate) fn under_way(&self) -> &UnderWay {
+        &self.under_way
+    }
+
+    /// For one decision about these addresses: the rules and the machine as they are now.
+    pub(crate) fn policy(&self, asked: &[IpAddr]) -> Policy {
+        let own = (self.own)(asked);
         self.policy.borrow().on(own)
     }
 
@@ -88,6 +97,11 @@ impl Gate {
 
     pub(crate) fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
         self.policy.borrow().next_expiry(now)
+    }
+
+    /// Whether some name or address could be allowed on this port.
+    pub(crate) fn opens_port(&self, port: u16) -> bool {
+        self.policy.borrow().opens_port(port, Timestamp::now())
     }
 
     /// What a connection would be told; `protocol` is what it would carry, if that is known.
@@ -178,6 +192,8 @@ impl Gate {
         }
         if judged.allowed() {
             by_address.target = named;
+            let opens = Pattern::exact(literal.host, Some(literal.port));
+            by_address.verdict.opens.get_or_insert(opens);
             by_address.verdict.reason = format!(
                 "{} is not an address of {name}: {}",
                 dialled.ip(),
@@ -189,7 +205,9 @@ impl Gate {
 
     /// Whether a program may learn the addresses of a name, and if so, which of them: those that it could dial.
     pub async fn judge_lookup(&self, host: &Host) -> (Verdict, std::io::Result<Vec<IpAddr>>) {
-        let verdict = self.policy().resolvable(host, Timestamp::now());
+        let verdict = self
+            .policy(host.as_ip().as_slice())
+            .resolvable(host, Timestamp::now());
         let found = match host {
             Host::Name(name) if verdict.allowed => self.resolver.resolve(name).await,
             Host::Name(_) | Host::Ip(_) => Ok(Vec::new()),
@@ -197,7 +215,7 @@ impl Gate {
         let Ok(mut addresses) = found else {
             return (verdict, found);
         };
-        let (policy, now) = (self.policy(), Timestamp::now());
+        let (policy, now) = (self.policy(&addresses), Timestamp::now());
         let mut refused = None;
         addresses.retain(|ip| {
             let told = policy.tellable(host, ip.to_canonical(), now);
@@ -226,7 +244,7 @@ impl Gate {
     }
 
     fn allowed_now(&self, judged: &Judged, address: SocketAddr, protocol: Protocol) -> Verdict {
-        let (policy, now) = (self.policy(), Timestamp::now());
+        let (policy, now) = (self.policy(&[address.ip()]), Timestamp::now());
         if let Some(claimed) = &judged.claimed {
             let claimed = Target {
                 host: claimed.clone(),
@@ -268,7 +286,7 @@ impl Gate {
         let found = self.resolver.resolve(name).await.unwrap_or_default();
         // That may have taken a while, and the rules may be others now.
         judged = self.decide(target, protocol);
-        let (policy, now) = (self.policy(), Timestamp::now());
+        let (policy, now) = (self.policy(&found), Timestamp::now());
         let mut refused = None;
         for ip in found {
             let ip = ip.to_canonical();
@@ -291,7 +309,7 @@ impl Gate {
         if judged.allowed() || judged.verdict.kind == Kind::Explicit {
             return judged;
         }
-        let (policy, now) = (self.policy(), Timestamp::now());
+        let (policy, now) = (self.policy(&[ip]), Timestamp::now());
         for name in self.resolver.names(ip) {
             let named = Target {
                 host: Host::Name(name),
@@ -326,7 +344,11 @@ impl Gate {
     fn decide(&self, target: &Target, protocol: Protocol) -> Judged {
         Judged {
             target: target.clone(),
-            verdict: self.policy().decide(target, protocol, Timestamp::now()),
+            verdict: self.policy(target.host.as_ip().as_slice()).decide(
+                target,
+                protocol,
+                Timestamp::now(),
+            ),
             addresses: Vec::new(),
             protocol,
             anything: false,

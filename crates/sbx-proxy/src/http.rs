@@ -118,6 +118,12 @@ fn target(head: &RequestHead, side: Side) -> Result<Target, String> {
         (Side::Transparent(dialled), Form::Origin(_) | Form::Asterisk) => {
             (head.host(), dialled.port())
         }
+        // A server takes this form too (RFC 9112, 3.2.2), and the header says the same.
+        (Side::Transparent(dialled), Form::Absolute { authority, .. })
+            if head.host().is_some() && authority.port().unwrap_or(80) == dialled.port() =>
+        {
+            (Some(authority), dialled.port())
+        }
         (Side::Transparent(_), Form::Absolute { .. } | Form::Authority(_)) => {
             return Err("a request for a proxy was sent to another address".into());
         }
@@ -197,9 +203,10 @@ async fn refuse(shared: &Shared, conn: Conn, side: Side, error: ReadError) {
 
 async fn refuse_target(shared: &Shared, conn: Conn, side: Side, head: &RequestHead, reason: &str) {
     let (entrance, via) = side.entrance();
-    let named = head.authority().map(ToString::to_string);
-    let (host, port) = dialled(side);
-    let host = named.unwrap_or(host);
+    let (host, port) = match head.authority() {
+        Some(named) => (named.host().to_owned(), named.port().or(dialled(side).1)),
+        None => dialled(side),
+    };
     journey::record_nonsense(&shared.audit, entrance, via, &host, port, reason);
     match side {
         Side::Forward => say_and_end(&conn.stream, &plain("400 Bad Request", reason)).await,

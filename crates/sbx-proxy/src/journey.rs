@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sbx_policy::Verdict;
+use sbx_policy::{Kind, Verdict};
 use tokio::time::Instant;
 
 use crate::audit::{Audit, Entrance, Line, Outcome, Phase, Via};
@@ -15,7 +15,8 @@ use crate::gate::{Gate, Judged};
 use crate::seldom::Seldom;
 use crate::tunnel::Counters;
 
-/// A connection that is open for longer is on record before it ends.
+/// A request that follows others on a connection, and takes longer, is on record before it ends. Everything else is
+/// before it begins.
 const NOTED_AFTER: Duration = Duration::from_secs(5);
 
 /// What happens to a connection besides its bytes.
@@ -28,10 +29,21 @@ enum News {
     Long,
 }
 
-/// A decision that is being carried out. Its line is written at its end, at the latest when it is dropped.
+/// Whether it is on record as it is now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Noted {
+    No,
+    /// It follows another one on the same way, which is: its own line is written when it ends.
+    Later,
+    Yes,
+}
+
+/// A decision that is being carried out. A line is written before its first byte goes anywhere, and another at its
+/// end, at the latest when it is dropped.
 pub(crate) struct Journey<'a> {
     audit: &'a Audit,
     line: Line,
+    noted: Noted,
     started: Instant,
     counters: Arc<Counters>,
 }
@@ -47,6 +59,7 @@ impl<'a> Journey<'a> {
                 port: Some(target.port),
                 ..line
             },
+            noted: Noted::No,
             started: Instant::now(),
             counters: Arc::default(),
         }
@@ -57,19 +70,9 @@ impl<'a> Journey<'a> {
         Arc::clone(&self.counters)
     }
 
-    /// Where it went.
-    pub(crate) fn reached(&mut self, address: SocketAddr) {
-        self.line.address = Some(address);
-    }
-
     /// It was allowed and came to nothing.
     pub(crate) fn failed(&mut self, error: impl std::fmt::Display) {
         self.line.error = Some(error.to_string());
-    }
-
-    /// What failed is tried again.
-    pub(crate) fn recovered(&mut self) {
-        self.line.error = None;
     }
 
     /// It turned out to be for somebody else than its first bytes said.
@@ -83,6 +86,28 @@ impl<'a> Journey<'a> {
             address: self.line.address,
             ..line(self.audit, self.line.entrance, via, &judged.verdict)
         };
+        self.noted = Noted::No;
+    }
+
+    /// It follows a request to the same target on the same connection.
+    pub(crate) fn follows(&mut self) {
+        self.noted = Noted::Later;
+    }
+
+    /// What failed is tried again, on a connection of its own.
+    pub(crate) fn recovered(&mut self) {
+        self.line.error = None;
+        self.noted = Noted::No;
+    }
+
+    /// False when it cannot be put on record: then it is not let out.
+    fn departs(&mut self, address: SocketAddr) -> bool {
+        self.line.address = Some(address);
+        if self.noted != Noted::No || self.note() {
+            return true;
+        }
+        self.failed("cut: it cannot be put on record");
+        false
     }
 
     /// Runs the connection until it ends or until it is no longer allowed: true in the latter case.
@@ -93,13 +118,15 @@ impl<'a> Journey<'a> {
         address: SocketAddr,
         work: impl Future<Output = io::Result<()>>,
     ) -> bool {
-        self.reached(address);
+        if !self.departs(address) {
+            return true;
+        }
+        let _carried = gate.under_way().enter();
         let mut changes = gate.changes();
-        let mut noted = false;
         let note = tokio::time::sleep(NOTED_AFTER);
         tokio::pin!(work, note);
         loop {
-            let unnoted = !noted;
+            let unnoted = self.noted == Noted::Later;
             let news = async {
                 tokio::select! {
                     biased;
@@ -115,11 +142,10 @@ impl<'a> Journey<'a> {
                 news = Seldom::new(news) => match news {
                     News::Rules => {}
                     News::Stopped => {
-                        self.failed("the sandbox stopped");
+                        self.failed("cut: the sandbox or the daemon stopped");
                         return true;
                     }
                     News::Long => {
-                        noted = true;
                         self.note();
                         continue;
                     }
@@ -140,17 +166,18 @@ impl<'a> Journey<'a> {
         }
     }
 
-    fn note(&mut self) {
+    fn note(&mut self) -> bool {
         self.line.phase = Phase::Open;
-        self.write();
+        self.noted = Noted::Yes;
+        self.write()
     }
 
-    fn write(&mut self) {
+    fn write(&mut self) -> bool {
         self.line.sent = self.counters.sent();
         self.line.received = self.counters.received();
         let duration = self.started.elapsed().as_millis();
         self.line.duration_ms = u64::try_from(duration).unwrap_or(u64::MAX);
-        self.audit.write(&self.line);
+        self.audit.write(&self.line)
     }
 }
 
@@ -201,10 +228,18 @@ fn line(audit: &Audit, entrance: Entrance, via: Via, verdict: &Verdict) -> Line 
         Outcome::Deny
     };
     Line {
+        // That it was denied for.
+        address: refused_address(verdict),
+        deny_kind: (!verdict.allowed).then_some(verdict.kind),
         rule: verdict.rule.as_ref().map(|rule| rule.id.clone()),
         rule_name: verdict.rule.as_ref().map(|rule| rule.name.clone()),
         ..blank(audit, entrance, via, outcome, &verdict.reason)
     }
+}
+
+fn refused_address(verdict: &Verdict) -> Option<SocketAddr> {
+    let opens = verdict.opens.as_ref()?;
+    Some(SocketAddr::new(opens.address()?, opens.port()?))
 }
 
 fn blank(audit: &Audit, entrance: Entrance, via: Via, verdict: Outcome, reason: &str) -> Line {
@@ -218,6 +253,7 @@ fn blank(audit: &Audit, entrance: Entrance, via: Via, verdict: Outcome, reason: 
         port: None,
         address: None,
         verdict,
+        deny_kind: Some(Kind::Malformed),
         rule: None,
         rule_name: None,
         reason: reason.to_owned(),

@@ -26,6 +26,7 @@ mod sniff;
 mod socks;
 mod transparent;
 mod tunnel;
+mod underway;
 
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,8 @@ const RESOLVER_THREADS: usize = 4;
 const STACK: usize = 512 << 10;
 /// After a failed accept (no descriptors): what is open has to end first.
 const BREATH: Duration = Duration::from_millis(50);
+/// For open connections to be cut at the end, which takes a moment.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Whether the TLS of a host is left alone.
 pub type Bypass = Arc<dyn Fn(&Host) -> bool + Send + Sync>;
@@ -60,7 +62,8 @@ pub struct Sockets {
     pub dns_tcp: Vec<OwnedFd>,
 }
 
-/// Ends with the sandbox: dropping it closes everything.
+/// Ends with the sandbox: dropping it closes everything. Who drops the sender of its rules first has open connections
+/// broken off, so that nobody takes the end for the end of what was being said.
 pub struct Outlet {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -186,6 +189,13 @@ async fn serve(shared: &Arc<Shared>, listeners: Listeners, stopped: oneshot::Rec
     tokio::select! {
         _ = stopped => {}
         () = async { while loops.join_next().await.is_some() {} } => {}
+    }
+    drop(loops);
+    if (tokio::time::timeout(FAREWELL, shared.gate.under_way().none()).await).is_err() {
+        tracing::warn!(
+            sandbox = shared.audit.sandbox(),
+            "connections are closed and not cut"
+        );
     }
 }
 

@@ -36,8 +36,10 @@ pub(crate) async fn serve(shared: &Shared, mut conn: Conn, dialled: SocketAddr, 
             place.set_busy();
             return listen(shared, conn, dialled, &judged, place).await;
         }
-        // Perhaps it is only slow, and its name says more than its address; no name undoes a denial.
-        if judged.verdict.kind != Kind::Explicit {
+        // Perhaps it is only slow, and its name says more than its address; no name undoes a denial, and none opens a
+        // port that no rule speaks of.
+        let open = shared.gate.opens_port(dialled.port());
+        if open && judged.verdict.kind != Kind::Explicit {
             said = first(&mut conn, SLOW).await;
         }
     }

@@ -125,6 +125,27 @@ pub(crate) fn exchange(
     Ok(())
 }
 
+/// Sends one request and gives what the kernel answers: the kind of the message and what follows its header.
+pub(crate) fn ask(protocol: Option<Protocol>, batch: &Batch) -> io::Result<(u16, Vec<u8>)> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        protocol,
+    )?;
+    send(&socket, batch.bytes(), SendFlags::empty())?;
+    let mut buffer = [0; 4096];
+    let (size, _) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
+    let message = buffer.get(..size).unwrap_or_default();
+    if let Some(answer) = answers(message).first() {
+        return Err(io::Error::from_raw_os_error(answer.error));
+    }
+    match (message.get(4..6), message.get(HEADER..)) {
+        (Some(&[low, high]), Some(body)) => Ok((u16::from_ne_bytes([low, high]), body.to_vec())),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     sequence: u32,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use rustix::net::Protocol;
 
-use crate::netlink::{ACK, Batch, CREATE, EXCLUSIVE, exchange};
+use crate::netlink::{ACK, Batch, CREATE, EXCLUSIVE, ask, exchange};
 
 /// Number 0, which is what a socket has when none is given.
 const ROUTE: Option<Protocol> = None;
@@ -18,6 +18,8 @@ const MAIN: u8 = libc::RT_TABLE_MAIN;
 const BY_BOOT: u8 = libc::RTPROT_BOOT;
 const HOST: u8 = libc::RT_SCOPE_HOST;
 const LOCAL: u8 = libc::RTN_LOCAL;
+/// Where a `struct rtmsg` has its type.
+const KIND_OF_ROUTE: usize = 7;
 const FRA_PRIORITY: u16 = 6;
 const FR_ACT_TO_TBL: u8 = 1;
 
@@ -43,6 +45,35 @@ pub enum Change {
 pub fn apply(changes: &[Change]) -> io::Result<()> {
     let batch = messages(changes);
     exchange(ROUTE, &batch, 1..=batch.count())
+}
+
+/// Whether this machine itself is what answers at the address, as its routes are now, whatever has it or not.
+pub fn leads_here(address: IpAddr) -> io::Result<bool> {
+    let (family, octets) = parts(address);
+    let length = if address.is_ipv4() { 32 } else { 128 };
+    let fixed = [family, length, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut batch = Batch::default();
+    batch.push(libc::RTM_GETROUTE, 0, &fixed, |list| {
+        list.bytes(libc::RTA_DST, &octets);
+    });
+    let (kind, route) = match ask(ROUTE, &batch) {
+        Ok(answer) => answer,
+        Err(error) if leads_nowhere(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    match route.get(KIND_OF_ROUTE) {
+        Some(found) if kind == libc::RTM_NEWROUTE => {
+            Ok([LOCAL, libc::RTN_ANYCAST, libc::RTN_BROADCAST].contains(found))
+        }
+        Some(_) | None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn leads_nowhere(error: &io::Error) -> bool {
+    let nowhere = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| nowhere.contains(&errno))
 }
 
 fn messages(changes: &[Change]) -> Batch {
@@ -143,6 +174,16 @@ mod tests {
         ];
         assert_eq!(batch.bytes(), expected);
         assert_eq!(batch.count(), 4);
+    }
+
+    #[test]
+    fn routes_lead_here_or_elsewhere() {
+        // All of 127.0.0.0/8 is routed here, and only one address of it is on an interface.
+        for here in ["127.0.0.1", "127.77.0.1"] {
+            assert!(leads_here(here.parse().unwrap()).unwrap(), "{here}");
+        }
+        // Whether there is a route to it or none.
+        assert!(!leads_here("192.0.2.1".parse().unwrap()).unwrap());
     }
 
     #[test]

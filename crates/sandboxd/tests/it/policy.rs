@@ -67,7 +67,7 @@ fn rules_are_added_hold_and_are_removed() {
     let deny = json!({"decision": "deny", "resources": ["192.0.2.0/24"]});
     let (status, code, hint) = daemon.error(rules, &deny);
     assert_eq!((status, code), (409, ErrorCode::Conflict));
-    assert!(hint.starts_with("sbx policy rm network --id "), "{hint}");
+    assert_eq!(hint, "sbx policy rm network --resource 192.0.2.0/24");
     for bad in [
         allow("*"),
         json!({"decision": "allow", "resources": []}),

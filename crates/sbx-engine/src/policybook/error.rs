@@ -4,7 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use sbx_api::ErrorCode;
-use sbx_policy::{PatternError, ProxyConfigError, Scope, StoreError, UnknownPreset};
+use sbx_policy::{Pattern, PatternError, ProxyConfigError, Scope, StoreError, UnknownPreset};
+use sbx_proto::shell::quoted;
 use thiserror::Error;
 
 use crate::name::NameError;
@@ -42,6 +43,13 @@ pub enum PolicyBookError {
     ProxyConfig(#[from] ProxyConfigError),
     #[error(transparent)]
     Preset(#[from] UnknownPreset),
+    #[error("a rule that allows `{resource}` would open nothing: {why}")]
+    Idle {
+        resource: Pattern,
+        why: &'static str,
+        /// What was meant.
+        meant: Option<String>,
+    },
     #[error("a rule cannot hold for {0} seconds")]
     Duration(u64),
 }
@@ -59,6 +67,7 @@ impl PolicyBookError {
             | Self::Pattern(_)
             | Self::Preset(_)
             | Self::Duration(_)
+            | Self::Idle { .. }
             | Self::ProxyConfig(
                 ProxyConfigError::Mode(_) | ProxyConfigError::NotAnAddress { .. },
             ) => ErrorCode::BadRequest,
@@ -83,8 +92,12 @@ impl PolicyBookError {
             }
             Self::State(error) => error.hint().map(str::to_owned),
             Self::Store(error) => store_hint(error),
-            Self::Io { .. }
-            | Self::Name(_)
+            Self::Idle { meant, .. } => (meant.as_ref()).map(|meant| format!("write `{meant}`")),
+            Self::Io { path, .. } => Some(format!(
+                "put a plain file that you may read and write at `{}`, or remove it",
+                path.display()
+            )),
+            Self::Name(_)
             | Self::Pattern(_)
             | Self::ProxyConfig(_)
             | Self::Preset(_)
@@ -118,7 +131,18 @@ fn store_hint(error: &StoreError) -> Option<String> {
     };
     match error {
         StoreError::AlreadyInitialized(_) => Some("sbx policy reset".into()),
-        StoreError::Conflict { scope, rule_id, .. } => Some(removal(scope, rule_id)),
+        // Not the rule: it may say more than that.
+        StoreError::Conflict {
+            scope, resource, ..
+        } => {
+            let resource = quoted(&resource.to_string());
+            Some(match scope {
+                Scope::Global => format!("sbx policy rm network --resource {resource}"),
+                Scope::Sandbox(name) => {
+                    format!("sbx policy rm network --sandbox {name} --resource {resource}")
+                }
+            })
+        }
         StoreError::NameNotId { id, scope, .. } | StoreError::OtherScope { id, scope } => {
             Some(removal(scope, id))
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sbx_api::policy::ProxyConfigChange;
 use sbx_policy::{Edit, OlderPattern, ProxyConfig};
 
-use super::{PolicyBook, PolicyBookError, read};
+use super::{Links, PolicyBook, PolicyBookError, read};
 use crate::entry::lock;
 use crate::name::SandboxName;
 use crate::statedir::{Durability, write_atomic};
@@ -23,7 +23,7 @@ pub fn default_proxy_config(home: &Path, sbx_home: Option<&Path>) -> PathBuf {
 impl PolicyBook {
     /// The older file of a sandbox, if it has one.
     pub fn proxy_config(&self, name: &SandboxName) -> Result<Option<ProxyConfig>, PolicyBookError> {
-        read_proxy_config(&self.proxy_config_path(name))
+        read_proxy_config(&self.proxy_config_path(name), Links::Refused)
     }
 
     pub(super) fn proxy_config_path(&self, name: &SandboxName) -> PathBuf {
@@ -84,8 +84,11 @@ fn edits(change: &ProxyConfigChange) -> Result<Vec<Edit>, PolicyBookError> {
     Ok(edits)
 }
 
-pub(super) fn read_proxy_config(path: &Path) -> Result<Option<ProxyConfig>, PolicyBookError> {
-    let Some(text) = read(path)? else {
+pub(super) fn read_proxy_config(
+    path: &Path,
+    links: Links,
+) -> Result<Option<ProxyConfig>, PolicyBookError> {
+    let Some(text) = read(path, links)? else {
         return Ok(None);
     };
     ProxyConfig::parse(&text)

@@ -82,7 +82,7 @@ fn reading_creates_nothing_and_balanced_holds() {
         place.book.rules_for(None).unwrap(),
         preset(Preset::Balanced)
     );
-    assert_eq!(place.book.all_rules().unwrap(), preset(Preset::Balanced));
+    assert_eq!(place.book.all_rules().unwrap().0, preset(Preset::Balanced));
     assert!(place.allowed(Some("ab"), "github.com"));
     assert!(!place.allowed(Some("ab"), "example.org"));
     assert_eq!(fs::read_dir(place.temp.path()).unwrap().count(), 0);
@@ -143,7 +143,7 @@ fn rules_hold_where_they_belong() {
     assert!(place.allowed(None, "a.test") && place.allowed(Some("ab"), "x.b.test"));
     assert!(place.allowed(Some("ab"), "c.test"));
     assert!(!place.allowed(None, "c.test") && !place.allowed(Some("cd"), "c.test"));
-    assert_eq!(place.book.all_rules().unwrap().len(), 3);
+    assert_eq!(place.book.all_rules().unwrap().0.len(), 3);
 
     let again = place.add(RuleDecision::Allow, None, "a.test:443").unwrap();
     assert!(again.rules.is_empty());
@@ -152,8 +152,9 @@ fn rules_hold_where_they_belong() {
         .add(RuleDecision::Deny, None, "a.test:443")
         .unwrap_err();
     assert_eq!(conflict.code(), ErrorCode::Conflict);
-    let hint = format!("sbx policy rm network --id {}", all.rules[0].id);
-    assert_eq!(conflict.hint(), Some(hint));
+    // Not the rule, which says more than that.
+    let hint = "sbx policy rm network --resource a.test:443";
+    assert_eq!(conflict.hint().as_deref(), Some(hint));
     for bad in ["*", "a.test:0", "https://a.test"] {
         let error = place.add(RuleDecision::Allow, None, bad).unwrap_err();
         assert_eq!(error.code(), ErrorCode::BadRequest, "{bad}");
@@ -305,6 +306,7 @@ fn the_default_settings_are_copied_and_hand_edits_count() {
         .book
         .all_rules()
         .unwrap()
+        .0
         .into_iter()
         .map(|r| r.id)
         .collect();
@@ -316,6 +318,11 @@ fn the_default_settings_are_copied_and_hand_edits_count() {
     let error = place.book.rules_for(Some("ab")).unwrap_err();
     assert!(chain(&error).contains("ab/proxy-config.json"));
     assert!(place.book.rules_for(None).is_ok() && place.book.rules_for(Some("cd")).is_ok());
+    // Those of the others are listed, and it is named.
+    let (rules, broken) = place.book.all_rules().unwrap();
+    assert!(!rules.is_empty());
+    assert!(chain(&broken.unwrap()).contains("ab/proxy-config.json"));
+    assert!(place.book.unreadable().is_some());
     place.put(&default, "nonsense");
     let error = place
         .book
@@ -397,7 +404,7 @@ fn answers_say_what_would_change_them() {
     );
     let explicit = ask(None, "bad.test");
     assert_eq!(explicit.deny_kind.as_deref(), Some("explicit"));
-    let hint = "sbx policy rm network --resource bad.test";
+    let hint = "sbx policy rm network --resource bad.test && sbx policy allow network bad.test:443";
     assert_eq!(explicit.hint.as_deref(), Some(hint));
     let host = ask(Some("ab"), "host.docker.internal:8080");
     assert_eq!(host.resource_value, "localhost:8080");
@@ -436,4 +443,72 @@ fn older_settings_that_take_something_away_are_named() {
     });
     assert!(answer.reason.unwrap().ends_with(&said));
     assert_eq!(place.book.narrowed(None).unwrap(), None);
+}
+
+/// A reader must not wait for whoever writes to a pipe, nor believe what it cannot watch.
+#[test]
+fn rules_are_read_from_a_plain_file_only() {
+    let place = claimed();
+    let path = place.book.path();
+    place.put(&path.with_extension("other"), "{}");
+    type Make = fn(&Path) -> io::Result<()>;
+    let cases: [(Make, &str); 3] = [
+        (
+            |path| {
+                let mode = rustix::fs::Mode::from_raw_mode(0o600);
+                rustix::fs::mkfifoat(rustix::fs::CWD, path, mode).map_err(Into::into)
+            },
+            "no regular file",
+        ),
+        (|path| fs::create_dir(path), "no regular file"),
+        (
+            |path| std::os::unix::fs::symlink(path.with_extension("other"), path),
+            "it is a link",
+        ),
+    ];
+    for (make, words) in cases {
+        make(&path).unwrap();
+        let error = place.book.load().unwrap_err();
+        let said = chain(&error);
+        assert!(said.contains(words), "{said}");
+        fs::remove_file(&path)
+            .or_else(|_| fs::remove_dir(&path))
+            .unwrap();
+    }
+    assert!(place.book.load().unwrap().is_none());
+}
+
+#[test]
+fn what_an_interrupted_write_left_is_swept() {
+    let place = claimed();
+    place.book.init("deny-all", now()).unwrap();
+    let root = place.book.path().parent().unwrap().to_owned();
+    let left = root.join(".policy.json.123.4.tmp");
+    let other = root.join(".else.tmp");
+    for file in [&left, &other] {
+        place.put(file, "");
+    }
+    place.book.sweep();
+    assert!(!left.exists() && other.exists());
+    assert!(place.book.load().unwrap().is_some());
+}
+
+#[test]
+fn allows_that_would_open_nothing_are_refused() {
+    let place = claimed();
+    for (resource, meant) in [
+        ("localhost", Some("write `localhost:PORT`")),
+        ("x.localhost:80", Some("write `localhost:80`")),
+        ("host.docker.internal:8001", Some("write `localhost:8001`")),
+        ("gateway.docker.internal:80", None),
+    ] {
+        let error = place.add(RuleDecision::Allow, None, resource).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::BadRequest, "{resource}");
+        assert_eq!(error.hint().as_deref(), meant, "{resource}");
+        // Beside what others allow, a denial says something.
+        place.add(RuleDecision::Deny, None, resource).unwrap();
+    }
+    place
+        .add(RuleDecision::Allow, None, "localhost:8001")
+        .unwrap();
 }

@@ -273,6 +273,14 @@ proptest! {
     }
 
     #[test]
+    fn what_is_allowed_goes_to_a_port_that_is_open(rules in rules(), target in target(), protocol in protocol()) {
+        let policy = Policy::compile(rules);
+        if policy.decide(&target, protocol, now()).allowed {
+            prop_assert!(policy.opens_port(target.port, now()), "{}", target);
+        }
+    }
+
+    #[test]
     fn targets_survive_being_written(target in target()) {
         prop_assert_eq!(Target::parse_authority(&target.to_string(), None), Ok(target));
     }

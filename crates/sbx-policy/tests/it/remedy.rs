@@ -49,7 +49,7 @@ fn a_name_that_leads_inward_is_not_to_be_opened_by_its_name() {
 
 #[test]
 fn only_the_resource_that_denies_is_taken_back() {
-    let global = policy(&["-m1.test,*.m2.test:80,[2001:db8::1]:443"]);
+    let global = policy(&["+**", "-m1.test,*.m2.test:80,[2001:db8::1]:443"]);
     for (text, resource) in [
         ("m1.test:22", "m1.test"),
         ("x.m2.test:80", "'*.m2.test:80'"),
@@ -64,14 +64,18 @@ fn only_the_resource_that_denies_is_taken_back() {
         ..rule("-m1.test,m2.test")
     };
     let expected = "sbx policy rm network --sandbox dev --resource m2.test";
-    let scoped = Policy::compile([scoped]);
+    let scoped = Policy::compile([scoped, rule("+**")]);
     assert_eq!(hint(&scoped, "m2.test").as_deref(), Some(expected));
     let older = Rule {
         id: "proxy-config:dev:block-cidr".into(),
         origin: Origin::ProxyConfig,
         ..rule("-192.0.2.0/24")
     };
-    let expected = "sbx policy inspect proxy-config:dev:block-cidr";
+    let older = Rule {
+        scope: Scope::Sandbox("dev".into()),
+        ..older
+    };
+    let expected = "sbx network proxy dev --allow-cidr 192.0.2.0/24";
     let older = Policy::compile([older]);
     assert_eq!(hint(&older, "192.0.2.1").as_deref(), Some(expected));
 }
@@ -91,4 +95,20 @@ fn rules_that_cannot_be_read() {
     let everywhere = remedy(None, &target("a.test"), &verdict);
     assert_eq!(everywhere.as_deref(), Some("sbx policy ls"));
     assert!(!verdict.reason.contains('/'), "{}", verdict.reason);
+}
+
+#[test]
+fn what_nobody_allows_needs_both_steps() {
+    let expected = "sbx policy rm network --resource m1.test && \
+                    sbx policy allow network --sandbox dev m1.test:22";
+    assert_eq!(
+        hint(&policy(&["-m1.test"]), "m1.test:22").as_deref(),
+        Some(expected)
+    );
+    // The older settings allow what they no longer block.
+    let config = r#"{"network": {"blockedDomains": ["*.m1.test:443"]}}"#;
+    let config = sbx_policy::ProxyConfig::parse(config).unwrap();
+    let older = Policy::compile(config.rules("dev"));
+    let expected = "sbx network proxy dev --allow-host '*.m1.test:443'";
+    assert_eq!(hint(&older, "a.m1.test").as_deref(), Some(expected));
 }

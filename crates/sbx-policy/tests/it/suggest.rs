@@ -1,10 +1,88 @@
 use proptest::prelude::*;
-use sbx_policy::{Kind, Policy, Protocol, Rule, Suggestion, Target, suggest};
+use sbx_policy::{Denied, Kind, Policy, Protocol, Rule, Suggestion, Target, suggest};
 
 use crate::support::{now, rule, target};
 
 fn suggested(denied: &[&str]) -> Suggestion {
-    suggest(denied.iter().map(|text| target(text)))
+    given(denied.iter().map(|text| target(text)))
+}
+
+/// Where no rule says anything.
+fn given(denied: impl IntoIterator<Item = Target>) -> Suggestion {
+    let denied = denied.into_iter().map(|target| denial(target, None));
+    suggest(denied, &Policy::compile([]), "dev", now())
+}
+
+fn denial(target: Target, address: Option<&str>) -> Denied {
+    Denied {
+        target,
+        protocol: Protocol::Web,
+        address: address.map(|address| address.parse().unwrap()),
+    }
+}
+
+/// Resources, and what is unsolved with the reason and the resource.
+fn beside(rules: &[&str], denied: &[(&str, Option<&str>)]) -> (Vec<String>, Vec<String>) {
+    let policy = Policy::compile(rules.iter().map(|text| rule(text)));
+    let denied = denied
+        .iter()
+        .map(|(text, address)| denial(target(text), *address));
+    let suggestion = suggest(denied, &policy, "dev", now());
+    let rules = suggestion
+        .rules
+        .iter()
+        .map(|rule| rule.resource.to_string());
+    let unsolved = suggestion.unsolved.iter().map(|unsolved| {
+        let resource = unsolved.resource.as_ref().map(ToString::to_string);
+        format!("{} {} {resource:?}", unsolved.target, unsolved.reason)
+    });
+    (rules.collect(), unsolved.collect())
+}
+
+#[test]
+fn a_name_that_led_to_a_refused_address_is_never_suggested() {
+    let led = ("a.x.test:80", Some("169.254.169.254"));
+    let (rules, unsolved) = beside(&["+*.x.test"], &[led, ("a.x.test:80", None)]);
+    assert_eq!(rules, [""; 0]);
+    assert_eq!(
+        unsolved,
+        [
+            "a.x.test:80 leads to 169.254.169.254, which is a cloud metadata service \
+          (AWS, Azure, GCP instance metadata) Some(\"169.254.169.254:80\")"
+        ]
+    );
+    // The same after the rule for the name is gone.
+    let (rules, unsolved) = beside(&[], &[led, ("a.x.test:80", None)]);
+    assert_eq!(rules, [""; 0]);
+    assert!(
+        unsolved[0].contains("is allowed by no rule, and leads to"),
+        "{unsolved:?}"
+    );
+    // Somebody has decided since.
+    for decided in ["+169.254.169.254:80", "+a.x.test"] {
+        let (rules, unsolved) = beside(&["+*.x.test", decided], &[led]);
+        assert_eq!((rules, unsolved), (vec![], vec![]), "{decided}");
+    }
+}
+
+#[test]
+fn an_address_that_is_none_of_the_name_needs_a_rule_of_its_own() {
+    let dialled = ("one.test:443", Some("192.0.2.9"));
+    let (rules, unsolved) = beside(&["+one.test"], &[dialled]);
+    assert_eq!((rules, unsolved), (vec!["192.0.2.9:443".into()], vec![]));
+    let (rules, _) = beside(&["+one.test", "+192.0.2.0/24"], &[dialled]);
+    assert_eq!(rules, [""; 0]);
+}
+
+#[test]
+fn what_a_rule_denies_is_told_with_the_way_back() {
+    let (rules, unsolved) = beside(&["+**", "-no.test"], &[("no.test:443", None)]);
+    assert_eq!(rules, [""; 0]);
+    assert!(
+        unsolved[0].starts_with("no.test:443 is denied by a rule: ")
+            && unsolved[0].contains("sbx policy rm network"),
+        "{unsolved:?}"
+    );
 }
 
 fn resources(denied: &[&str]) -> Vec<String> {
@@ -130,7 +208,7 @@ proptest! {
 
     #[test]
     fn suggestions_suffice_and_none_is_superfluous(denied in denied()) {
-        let suggestion = suggest(denied.clone());
+        let suggestion = given(denied.clone());
         let unsolved: Vec<&Target> = suggestion.unsolved.iter().map(|u| &u.target).collect();
         let rules = allows(&suggestion);
         let policy = Policy::compile(rules.clone());
@@ -148,7 +226,7 @@ proptest! {
 
     #[test]
     fn every_target_is_given_to_one_rule_that_matches(denied in denied()) {
-        let suggestion = suggest(denied.clone());
+        let suggestion = given(denied.clone());
         let mut given: Vec<&Target> = suggestion.unsolved.iter().map(|u| &u.target).collect();
         given.extend(suggestion.rules.iter().flat_map(|rule| &rule.covers));
         given.sort();

@@ -59,7 +59,7 @@ async fn ask(mut tls: TlsStream<TcpStream>, headers: &str) -> String {
 
 #[tokio::test]
 async fn https_clients_are_told_in_their_own_tunnel() {
-    let world = World::new(&["allow one.test", "deny two.test"]).await;
+    let world = World::new(&["allow one.test", "deny two.test", "allow two.test:443"]).await;
     let answer = ask(over_tls(&world, "two.test:443", "two.test").await, "").await;
     assert!(
         answer.starts_with("HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain"),

@@ -288,7 +288,7 @@ async fn requests_that_are_not_for_a_proxy() {
     }
     // And those that are, sent to somebody else.
     for request in [
-        "GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n",
+        "GET http://one.test:8080/ HTTP/1.1\r\nHost: one.test:8080\r\n\r\n",
         "CONNECT one.test:443 HTTP/1.1\r\nHost: one.test\r\n\r\n",
     ] {
         let mut client = world.transparent("192.0.2.1:80").await;
@@ -297,5 +297,26 @@ async fn requests_that_are_not_for_a_proxy() {
         client.leave().await;
         assert_eq!(world.last_line().verdict, Outcome::Deny);
     }
+    let line = world.last_line();
+    assert_eq!((line.host.as_str(), line.port), ("one.test", Some(443)));
     assert!(world.dialled().is_empty());
+}
+
+/// A server takes a request with its whole address (RFC 9112, 3.2.2), and so does who stands before it.
+#[tokio::test]
+async fn a_whole_address_for_the_server_itself() {
+    let world = World::new(&["allow one.test", "allow 192.0.2.1", "deny two.test"]).await;
+    let request = "GET http://one.test/x HTTP/1.1\r\nHost: one.test\r\n\r\n";
+    let mut client = world.transparent("192.0.2.1:80").await;
+    client.send(request).await;
+    let mut origin = world.arrives().await;
+    assert_eq!(head(&mut origin).await, request);
+    say(&mut origin, ok("1")).await;
+    client.hears(&ok("1")).await;
+    // It is judged by what it says.
+    let mut client = world.transparent("192.0.2.1:80").await;
+    client
+        .send("GET http://two.test/x HTTP/1.1\r\nHost: two.test\r\n\r\n")
+        .await;
+    client.is_reset().await;
 }

@@ -231,7 +231,7 @@ async fn checked(case: &Case, world: &World) -> Judged {
 async fn check_name(case: Case) {
     let (world, target) = (case.world().await, case.target());
     let judged = checked(&case, &world).await;
-    let (policy, now) = (world.shared.gate.policy(), Timestamp::now());
+    let (policy, now) = (world.shared.gate.policy(&[]), Timestamp::now());
     for at in &judged.addresses {
         let verdict = policy.decide(&target, Protocol::Web, now);
         let at = policy.judge_address(&verdict, &target, at.ip(), Protocol::Web, now);
@@ -280,7 +280,7 @@ async fn check_name(case: Case) {
 
 /// Whether a name may be dialled at this address, on whichever port and with whichever protocol.
 fn reachable(world: &World, host: &Host, ip: IpAddr) -> bool {
-    let (policy, now) = (world.shared.gate.policy(), Timestamp::now());
+    let (policy, now) = (world.shared.gate.policy(&[]), Timestamp::now());
     // One that no pattern speaks of stands for all of those.
     let ports = PORTS.iter().chain(&[7]);
     ports
@@ -303,7 +303,7 @@ fn by_name<'a>(
     dialled: SocketAddr,
     literal: &'a Target,
 ) -> (Verdict, &'a Target) {
-    let (policy, now) = (world.shared.gate.policy(), Timestamp::now());
+    let (policy, now) = (world.shared.gate.policy(&[]), Timestamp::now());
     let named = policy.decide(&judged.target, Protocol::Web, now);
     if judged.allowed() {
         let at = policy.judge_address(&named, &judged.target, dialled.ip(), Protocol::Web, now);
@@ -320,7 +320,7 @@ fn by_name<'a>(
 
 /// A bare address, after its name was asked for.
 async fn by_memory(world: &World, dialled: SocketAddr, literal: &Target, name: Option<&Target>) {
-    let (policy, now) = (world.shared.gate.policy(), Timestamp::now());
+    let (policy, now) = (world.shared.gate.policy(&[]), Timestamp::now());
     let by_address = policy.decide(literal, Protocol::Other, now);
     let named = name.map(|name| {
         let verdict = policy.decide(name, Protocol::Other, now);

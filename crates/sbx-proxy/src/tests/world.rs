@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::origin::head;
-use crate::audit::{self, Line};
+use crate::audit::{self, Line, Outcome, Phase};
 use crate::ca::{self, Authority};
 use crate::outlet::{Settings, Shared, admit, route};
 
@@ -182,13 +182,29 @@ impl World {
         self.dir.path().join("log")
     }
 
+    /// One for each decision: the end of a connection, if it ended.
     pub(super) fn lines(&self) -> Vec<Line> {
-        let text = std::fs::read_to_string(audit::file(&self.log_dir(), "one"));
-        let text = text.unwrap_or_default();
-        let lines = text.lines();
-        lines
-            .map(|line| serde_json::from_str(line).unwrap())
+        let all = self.all_lines();
+        let ended: Vec<u64> = (all.iter().filter(|line| line.phase == Phase::Closed))
+            .map(|line| line.id)
+            .collect();
+        let open = |line: &Line| line.phase == Phase::Open;
+        (all.into_iter())
+            .filter(|line| !open(line) || !ended.contains(&line.id))
             .collect()
+    }
+
+    /// In the order of time.
+    pub(super) fn all_lines(&self) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for verdict in [Outcome::Allow, Outcome::Deny] {
+            let text = std::fs::read_to_string(audit::file(&self.log_dir(), "one", verdict));
+            for line in text.unwrap_or_default().lines() {
+                lines.push(serde_json::from_str::<Line>(line).unwrap());
+            }
+        }
+        lines.sort_by_key(|line| line.time + Duration::from_millis(line.duration_ms));
+        lines
     }
 
     pub(super) fn last_line(&self) -> Line {
@@ -197,7 +213,10 @@ impl World {
 
     /// What went wrong with the last connection on record.
     pub(super) fn last_error(&self) -> String {
-        self.last_line().error.expect("nothing went wrong")
+        let allowed = |line: &Line| line.verdict == Outcome::Allow;
+        let last = self.lines().into_iter().rfind(allowed);
+        last.and_then(|line| line.error)
+            .expect("nothing went wrong")
     }
 
     /// A client of the proxy.
@@ -243,7 +262,7 @@ impl World {
 }
 
 fn own_addresses(own: Arc<Mutex<OwnAddresses>>) -> crate::Own {
-    Arc::new(move || own.lock().unwrap().clone())
+    Arc::new(move |_| own.lock().unwrap().clone())
 }
 
 fn lookup(zone: Zone, asked: Arc<Mutex<Vec<String>>>) -> crate::Lookup {

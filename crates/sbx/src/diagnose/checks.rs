@@ -6,7 +6,7 @@ use sbx_proto::plan::Mode;
 use sbx_proto::shell::quoted;
 use serde::Serialize;
 
-use super::facts::{Cgroups, Daemon, Facts, Settings, StorageState};
+use super::facts::{Cgroups, Daemon, Facts, Rules, Settings, StorageState};
 
 /// Less free space than this is a failure, less than the second a warning.
 const DISK_FAIL: u64 = 100 << 20;
@@ -139,6 +139,7 @@ pub(crate) fn check(facts: &Facts) -> Vec<Check> {
         directories(facts),
         permissions(facts),
         settings(facts),
+        rules(facts),
         disk(facts),
         daemon(facts),
         version_match(facts),
@@ -480,6 +481,23 @@ fn settings(facts: &Facts) -> Check {
             check(Status::Fail, format!("{path} cannot be used"))
                 .detail(reason.clone())
                 .hint(format!("correct '{path}', or remove it"))
+        }
+    }
+}
+
+fn rules(facts: &Facts) -> Check {
+    let check =
+        |status, message: &str| Check::new(Group::Storage, "Network rules", status, message);
+    match &facts.rules {
+        Rules::Unread => check(Status::Skip, NO_STATE),
+        Rules::Readable => check(Status::Pass, "readable"),
+        Rules::Broken { reason, hint } => {
+            let check =
+                check(Status::Fail, "a file with rules cannot be read").detail(reason.clone());
+            match hint {
+                Some(hint) => check.hint(hint.clone()),
+                None => check,
+            }
         }
     }
 }

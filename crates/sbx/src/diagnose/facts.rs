@@ -18,6 +18,7 @@ pub(crate) struct Facts {
     pub(crate) socket: Socket,
     pub(crate) storage: Storage,
     pub(crate) settings: Settings,
+    pub(crate) rules: Rules,
     /// Bytes free where the state lies or will lie.
     pub(crate) disk_free: Option<u64>,
     pub(crate) kernel: String,
@@ -117,6 +118,16 @@ impl StorageState {
             | Self::Foreign => false,
         }
     }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Rules {
+    Unread,
+    Readable,
+    Broken {
+        reason: String,
+        hint: Option<String>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

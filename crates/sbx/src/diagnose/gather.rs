@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 use sbx_engine::error::chain;
+use sbx_engine::policybook::PolicyBook;
 use sbx_engine::settings::ModeOverride;
 use sbx_engine::setup::Helper;
 use sbx_engine::statedir::SOCKET;
@@ -16,7 +17,7 @@ use sbx_engine::{StateDir, ids};
 use sbx_proto::plan::Mode;
 
 use super::facts::{
-    Cgroups, Companion, Companions, Daemon, Facts, Settings, Socket, Storage, StorageState,
+    Cgroups, Companion, Companions, Daemon, Facts, Rules, Settings, Socket, Storage, StorageState,
     Subordinate, UserNamespaces,
 };
 use crate::autostart;
@@ -40,6 +41,10 @@ pub(crate) fn gather(context: &Context) -> Facts {
         Some(state) => settings(state),
         None => (Settings::Unread, None),
     };
+    let rules = match &state {
+        Some(state) => rules(context, state),
+        None => Rules::Unread,
+    };
     let mode = ids::pick_mode(&ids, wanted_mode);
     Facts {
         executable: std::env::current_exe().ok(),
@@ -54,6 +59,7 @@ pub(crate) fn gather(context: &Context) -> Facts {
         },
         socket: socket(&storage.path, uid.as_raw()),
         settings,
+        rules,
         disk_free: disk_free(&storage),
         storage,
         kernel: rustix::system::uname()
@@ -72,6 +78,17 @@ pub(crate) fn gather(context: &Context) -> Facts {
         proc_masks: proc_masks(),
         kvm: access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
         user,
+    }
+}
+
+fn rules(context: &Context, state: &StateDir) -> Rules {
+    let book = PolicyBook::new(state, context.env.default_proxy_config());
+    match book.unreadable() {
+        None => Rules::Readable,
+        Some(error) => Rules::Broken {
+            reason: chain(&error),
+            hint: error.hint(),
+        },
     }
 }
 

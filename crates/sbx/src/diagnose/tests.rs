@@ -6,7 +6,7 @@ use sbx_proto::plan::Mode;
 
 use super::checks::{Check, Status, check};
 use super::facts::{
-    Cgroups, Companion, Companions, Daemon, Facts, Settings, Socket, Storage, StorageState,
+    Cgroups, Companion, Companions, Daemon, Facts, Rules, Settings, Socket, Storage, StorageState,
     Subordinate, UserNamespaces,
 };
 
@@ -41,6 +41,7 @@ fn healthy() -> Facts {
             state: StorageState::Ours { mode: 0o700 },
         },
         settings: Settings::Valid,
+        rules: Rules::Readable,
         disk_free: Some(20 << 30),
         kernel: "6.18.4-generic".to_owned(),
         user_namespaces: UserNamespaces {
@@ -269,6 +270,7 @@ fn a_state_directory_that_cannot_be_used_is_the_one_failure() {
         let checks = changed(|facts| {
             facts.storage.state = state;
             facts.settings = Settings::Unread;
+            facts.rules = Rules::Unread;
             facts.daemon = Daemon::Unasked;
         });
         let failed: Vec<_> = checks.iter().filter(|c| c.status == Status::Fail).collect();
@@ -293,6 +295,18 @@ fn settings_and_programs_that_are_missing() {
             "Settings",
             Status::Fail,
             "correct '/s/settings.json', or remove it".to_owned()
+        )
+    );
+    let broken = Rules::Broken {
+        reason: "it is no regular file".to_owned(),
+        hint: Some("repair it, or start again with `sbx policy reset`".to_owned()),
+    };
+    assert_eq!(
+        only(|facts| facts.rules = broken),
+        (
+            "Network rules",
+            Status::Fail,
+            "repair it, or start again with `sbx policy reset`".to_owned()
         )
     );
     let together = "install `sbx`, `sandboxd` and `sbx-sudo` in one directory".to_owned();

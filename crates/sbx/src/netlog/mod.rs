@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use sbx_engine::StateDir;
-use sbx_proxy::audit::{self, Line, Phase};
+use sbx_proxy::audit::{self, Line, Outcome, Phase};
 
 use crate::failure::Failure;
 
@@ -31,6 +31,13 @@ pub(crate) struct NetworkLog {
 /// How far the log of one sandbox has been read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
+    allowed: Place,
+    denied: Place,
+}
+
+/// How far one of its two files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Place {
     /// The inode; none when there was no file.
     file: Option<u64>,
     offset: u64,
@@ -41,8 +48,8 @@ pub(crate) struct Entries {
     pub(crate) lines: Vec<Line>,
     /// Lines that could not be read.
     pub(crate) damaged: usize,
-    /// The last line has no end: it is being written, or was cut off.
-    unfinished: bool,
+    /// Last lines without an end: they are being written, or were cut off.
+    unfinished: usize,
 }
 
 impl NetworkLog {
@@ -62,7 +69,8 @@ impl NetworkLog {
         let mut names = BTreeSet::new();
         for entry in entries {
             let entry = entry.map_err(|error| unreadable(&self.dir, &error))?;
-            names.extend(entry.file_name().to_str().and_then(sandbox_of));
+            let file = entry.file_name();
+            names.extend(file.to_str().and_then(audit::sandbox_of).map(str::to_owned));
         }
         Ok(names.into_iter().collect())
     }
@@ -77,7 +85,7 @@ impl NetworkLog {
         for sandbox in sandboxes {
             let entries = self.read_on(&sandbox, &mut Mark::default())?;
             all.lines.extend(entries.lines);
-            all.damaged += entries.damaged + usize::from(entries.unfinished);
+            all.damaged += entries.damaged + entries.unfinished;
         }
         all.lines = joined(all.lines);
         all.lines.sort_by_key(|line| line.time);
@@ -86,44 +94,63 @@ impl NetworkLog {
 
     /// The end of a sandbox's log.
     pub(crate) fn end(&self, sandbox: &str) -> Mark {
-        match fs::metadata(audit::file(&self.dir, sandbox)) {
-            Ok(meta) => Mark {
+        let place = |verdict| match fs::metadata(audit::file(&self.dir, sandbox, verdict)) {
+            Ok(meta) => Place {
                 file: Some(meta.ino()),
                 offset: meta.len(),
             },
-            Err(_) => Mark::default(),
+            Err(_) => Place::default(),
+        };
+        Mark {
+            allowed: place(Outcome::Allow),
+            denied: place(Outcome::Deny),
         }
     }
 
     /// What was added after the mark, which moves on behind the last whole line.
     pub(crate) fn read_on(&self, sandbox: &str, mark: &mut Mark) -> Result<Entries, Failure> {
-        let mut files = self.open(sandbox)?;
-        let known = |files: &[Opened]| files.iter().position(|f| Some(f.inode) == mark.file);
+        let mut entries = Entries::default();
+        for (verdict, place) in [
+            (Outcome::Allow, &mut mark.allowed),
+            (Outcome::Deny, &mut mark.denied),
+        ] {
+            self.add(&mut entries, (sandbox, verdict), place)?;
+        }
+        Ok(entries)
+    }
+
+    fn add(
+        &self,
+        entries: &mut Entries,
+        of: (&str, Outcome),
+        place: &mut Place,
+    ) -> Result<(), Failure> {
+        let mut files = self.open(of)?;
+        let known = |files: &[Opened]| files.iter().position(|f| Some(f.inode) == place.file);
         let mut start = known(&files);
-        if mark.file.is_some() && start.is_none() {
+        if place.file.is_some() && start.is_none() {
             // Files that are rotated at this very moment can be missed once.
-            files = self.open(sandbox)?;
+            files = self.open(of)?;
             start = known(&files);
         }
-        let mut entries = Entries::default();
-        let mut offset = start.map_or(0, |_| mark.offset);
+        let mut offset = start.map_or(0, |_| place.offset);
         for opened in files.into_iter().skip(start.unwrap_or(0)) {
             let read = entries
                 .add(opened.file, offset)
                 .map_err(|error| unreadable(&opened.path, &error))?;
-            *mark = Mark {
+            *place = Place {
                 file: Some(opened.inode),
                 offset: offset + read,
             };
             offset = 0;
         }
-        Ok(entries)
+        Ok(())
     }
 
     /// The files that exist, oldest first.
-    fn open(&self, sandbox: &str) -> Result<Vec<Opened>, Failure> {
+    fn open(&self, (sandbox, verdict): (&str, Outcome)) -> Result<Vec<Opened>, Failure> {
         let mut opened: Vec<Opened> = Vec::new();
-        for path in audit::files(&self.dir, sandbox) {
+        for path in audit::files(&self.dir, sandbox, verdict) {
             let file = match File::open(&path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -156,7 +183,7 @@ impl Entries {
         file.take(MAX_FILE).read_to_end(&mut bytes)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n');
         let whole = whole.map_or(0, |last| last + 1);
-        self.unfinished = bytes.len() > whole;
+        self.unfinished += usize::from(bytes.len() > whole);
         let (bytes, _) = bytes.split_at(whole);
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             match serde_json::from_slice(line) {
@@ -168,32 +195,22 @@ impl Entries {
     }
 }
 
-/// A connection that was written down while it was open and again when it ended is one.
+/// A connection that was written down when it began, perhaps as it became another, and when it ended is one.
 fn joined(lines: Vec<Line>) -> Vec<Line> {
     let mut open: BTreeMap<(String, Timestamp, u64), usize> = BTreeMap::new();
     let mut joined: Vec<Line> = Vec::with_capacity(lines.len());
     for line in lines {
         let key = (line.sandbox.clone(), line.time, line.id);
-        match open.remove(&key).and_then(|place| joined.get_mut(place)) {
+        let place = open.remove(&key).unwrap_or(joined.len());
+        if line.phase == Phase::Open {
+            open.insert(key, place);
+        }
+        match joined.get_mut(place) {
             Some(earlier) => *earlier = line,
-            None => {
-                if line.phase == Phase::Open {
-                    open.insert(key, joined.len());
-                }
-                joined.push(line);
-            }
+            None => joined.push(line),
         }
     }
     joined
-}
-
-/// `NAME.jsonl` and `NAME.jsonl.3` are of `NAME`.
-fn sandbox_of(file: &str) -> Option<String> {
-    let current = match file.rsplit_once('.') {
-        Some((rest, number)) if number.parse::<u32>().is_ok() => rest,
-        _ => file,
-    };
-    current.strip_suffix(".jsonl").map(str::to_owned)
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Failure {
@@ -207,7 +224,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
 pub(crate) mod tests {
     use std::io::Write;
 
-    use sbx_proxy::audit::{Entrance, Outcome, Via};
+    use sbx_proxy::audit::{Entrance, Via};
 
     use super::*;
 
@@ -222,6 +239,7 @@ pub(crate) mod tests {
             port: Some(443),
             address: None,
             verdict,
+            deny_kind: None,
             rule: None,
             rule_name: None,
             reason: "No matching allow rule (default deny)".into(),
@@ -253,20 +271,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn files_belong_to_sandboxes() {
-        for (file, sandbox) in [
-            ("ab.jsonl", Some("ab")),
-            ("ab.jsonl.4", Some("ab")),
-            ("a.b.jsonl", Some("a.b")),
-            ("ab.jsonl.1.jsonl", Some("ab.jsonl.1")),
-            ("ab.json", None),
-            ("ab.1", None),
-        ] {
-            assert_eq!(sandbox_of(file).as_deref(), sandbox, "{file}");
-        }
-    }
-
-    #[test]
     fn a_missing_log_is_an_empty_one() {
         let log = NetworkLog {
             dir: "/nowhere/at/all".into(),
@@ -281,12 +285,17 @@ pub(crate) mod tests {
         let (temp, log) = log();
         let mut open = line("ab", "a.test", Outcome::Allow);
         open.phase = Phase::Open;
-        let mut closed = open.clone();
+        let became = Line {
+            host: "b.test".into(),
+            ..open.clone()
+        };
+        let mut closed = became.clone();
         closed.phase = Phase::Closed;
         closed.received = 7;
         let content = [
             &text(&open),
             "garbage\n",
+            &text(&became),
             &text(&closed),
             "{\"time\":\"2026",
         ]
@@ -319,5 +328,11 @@ pub(crate) mod tests {
         assert_eq!(hosts(&mut mark), ["two", "three", "four"]);
         assert_eq!(hosts(&mut mark), [""; 0]);
         assert_eq!(hosts(&mut Mark::default()).len(), 4);
+        // What was denied has files of its own; what was written before it had is read as well.
+        append(&path("ab_denied.jsonl"), &deny("five"));
+        append(&path("ab.jsonl"), &text(&line("ab", "six", Outcome::Allow)));
+        assert_eq!(hosts(&mut mark), ["six", "five"]);
+        assert_eq!(log.sandboxes().unwrap(), ["ab"]);
+        assert_eq!(mark, log.end("ab"));
     }
 }

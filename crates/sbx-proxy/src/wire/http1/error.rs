@@ -27,6 +27,8 @@ pub enum HeadError {
     UserInfo,
     #[error("the authority is not a host with an optional port")]
     BadAuthority,
+    #[error("CONNECT needs a host with a port, as in `host:443`")]
+    NoPort,
     #[error("a header is folded over several lines")]
     ObsFold,
     #[error("a header's name is not a token")]
@@ -80,6 +82,7 @@ impl HeadError {
             | Self::UnsupportedScheme
             | Self::UserInfo
             | Self::BadAuthority
+            | Self::NoPort
             | Self::ObsFold
             | Self::BadHeaderName
             | Self::BadHeaderValue

@@ -27,7 +27,7 @@ impl Target {
             return if authority.port.is_some() {
                 Ok(Self::Authority(authority))
             } else {
-                Err(HeadError::BadAuthority)
+                Err(HeadError::NoPort)
             };
         }
         if text.starts_with('/') {

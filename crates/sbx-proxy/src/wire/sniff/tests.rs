@@ -42,7 +42,7 @@ fn bad_http_is_not_something_else() {
             b"BREW https://a/ HTTP/1.1\r\n",
             HeadError::UnsupportedScheme,
         ),
-        (b"CONNECT a HTTP/1.1\r\n", HeadError::BadAuthority),
+        (b"CONNECT a HTTP/1.1\r\n", HeadError::NoPort),
     ] {
         assert_eq!(
             classify(bytes),

@@ -1,7 +1,7 @@
 //! `sbx network proxy`
 
 use sbx_api::policy::ProxyConfigChange;
-use sbx_policy::{OlderPattern, ProxyConfig, ProxyMode};
+use sbx_policy::{Decision, OlderPattern, Origin, ProxyConfig, ProxyMode, Rule};
 
 use crate::client::{Absent, Client};
 use crate::commands::policy::{book, existing};
@@ -68,7 +68,30 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
             Failure::new(Kind::Engine, message)
         })?
     };
+    let rules = book(context)?.rules_for(Some(name.as_str()))?;
+    if let Some(note) = config
+        .as_ref()
+        .and_then(|c| still_open(c, &args.sandbox, &rules))
+    {
+        context.ui.note(note);
+    }
     context.ui.data(to_text(config.as_ref()))
+}
+
+/// What `deny` does not close: other rules that allow something in particular.
+fn still_open(config: &ProxyConfig, name: &str, rules: &[Rule]) -> Option<String> {
+    let others: Vec<&Rule> = (rules.iter())
+        .filter(|rule| rule.decision == Decision::Allow && rule.origin != Origin::ProxyConfig)
+        .collect();
+    if config.policy != Some(ProxyMode::Deny) || others.is_empty() {
+        return None;
+    }
+    let count: usize = others.iter().map(|rule| rule.resources.len()).sum();
+    Some(format!(
+        "Note: other rules still allow {count} resource(s) here, see: sbx policy ls {name} --wide --decision allow\n\
+         To close one: sbx policy deny network --sandbox {name} RESOURCE\n\
+         To close all of a preset, for all sandboxes: sbx policy reset, then sbx policy init deny-all"
+    ))
 }
 
 /// Labelled lines, in the order of the file.
@@ -115,5 +138,20 @@ mod tests {
             "Policy:          deny\nAllowed hosts:   a.test, *.b.test\nBlocked CIDRs:   10.0.0.0/8\n"
         );
         assert!(to_text(None).starts_with("No proxy-config.json"));
+    }
+
+    #[test]
+    fn what_stays_open_is_said() {
+        let of = |json: &str| ProxyConfig::parse(json).unwrap();
+        let others = sbx_policy::preset(sbx_policy::Preset::Balanced);
+        let deny = of(r#"{"policy": "deny", "network": {"allowedDomains": ["a.test"]}}"#);
+        let note = still_open(&deny, "dev", &others).unwrap();
+        assert!(
+            note.contains("sbx policy deny network --sandbox dev RESOURCE"),
+            "{note}"
+        );
+        // Its own allows are what it is for.
+        assert_eq!(still_open(&deny, "dev", &deny.rules("dev")), None);
+        assert_eq!(still_open(&of("{}"), "dev", &others), None);
     }
 }

@@ -28,6 +28,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let now = Timestamp::now();
     let rules: Vec<PolicyRule> = book
         .all_rules()?
+        .0
         .iter()
         .map(|rule| shown(rule, now))
         .collect();

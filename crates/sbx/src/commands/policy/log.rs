@@ -1,6 +1,6 @@
 //! `sbx policy log`
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -229,7 +229,7 @@ fn seen(time: Timestamp, zone: &TimeZone) -> String {
     time.strftime("%H:%M:%S %d-%b").to_string()
 }
 
-/// Prints lines as they come, for ever.
+/// Prints lines as they come, for ever or until no more are wanted.
 fn follow(
     context: &Context,
     args: &Args,
@@ -247,13 +247,19 @@ fn follow(
         lines.drain(..skipped);
     }
     let zone = TimeZone::system();
+    // Asked before the files are: what came until then is shown.
+    let mut now = Timestamp::now();
     loop {
         for line in &lines {
             if let Some(text) = tail.shown(line, args.shown.json, &zone)? {
                 context.ui.data(text)?;
             }
         }
+        if filter.until.is_some_and(|until| until <= now) {
+            return Ok(());
+        }
         sleep(PAUSE);
+        now = Timestamp::now();
         lines = tail.look(log, args.shown.sandbox.as_deref())?;
         lines.retain(|line| filter.takes(line));
     }
@@ -262,8 +268,8 @@ fn follow(
 #[derive(Debug, Default)]
 struct Tail {
     marks: BTreeMap<String, Mark>,
-    /// Connections that were shown while they were open.
-    open: BTreeSet<(String, Timestamp, u64)>,
+    /// Connections that were shown while they were open, and where they were said to go.
+    open: BTreeMap<(String, Timestamp, u64), String>,
 }
 
 impl Tail {
@@ -295,11 +301,12 @@ impl Tail {
             return Ok(Some(text + "\n"));
         }
         let key = (line.sandbox.clone(), line.time, line.id);
-        if self.open.remove(&key) {
-            return Ok(None);
-        }
+        let known = self.open.remove(&key);
         if line.phase == Phase::Open {
-            self.open.insert(key);
+            self.open.insert(key, place(line));
+        }
+        if known.is_some_and(|known| known == place(line)) {
+            return Ok(None);
         }
         let verdict = match line.verdict {
             Outcome::Allow => "allow",

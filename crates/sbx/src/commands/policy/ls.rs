@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use sbx_api::policy::{PolicyRule, RuleDecision};
-use sbx_engine::policybook::shown;
+use sbx_engine::policybook::{PolicyBook, shown};
+use sbx_policy::Rule;
 use serde_json::json;
 
 use super::add::word;
@@ -55,10 +56,19 @@ enum Decision {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let book = book(context)?;
-    let rules = match &args.sandbox {
-        Some(name) => book.rules_for(Some(existing(context, name)?.as_str()))?,
+    let (rules, broken) = match &args.sandbox {
+        Some(name) => {
+            let name = existing(context, name)?;
+            (book.rules_for(Some(name.as_str()))?, None)
+        }
         None => book.all_rules()?,
     };
+    show(context, args, &book, &rules)?;
+    // What can be read is shown, and then what cannot be.
+    broken.map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn show(context: &Context, args: &Args, book: &PolicyBook, rules: &[Rule]) -> Result<(), Failure> {
     let now = Timestamp::now();
     let mut rules: Vec<PolicyRule> = rules
         .iter()
@@ -78,7 +88,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     if let Some(header) = lines.first_mut() {
         *header = context.ui.heading(header);
     }
-    note_when_unchosen(context, &book)?;
+    note_when_unchosen(context, book)?;
     if let Some(narrowed) = book.narrowed(args.sandbox.as_deref())? {
         context.ui.note(format!("Note: {narrowed}"));
     }
@@ -180,7 +190,15 @@ fn summary(rules: &[&PolicyRule]) -> String {
             ));
         }
     }
+    if let Some(first) = rules.iter().filter_map(|rule| rule.expires_at).min() {
+        parts.push(format!("the first ends at {}", moment(first)));
+    }
     parts.join(", ")
+}
+
+/// To the second: nobody asks for more.
+fn moment(time: Timestamp) -> String {
+    format!("{time:.0}")
 }
 
 /// A line per rule. The resources come last: beside a long list everything would be far away.
@@ -221,7 +239,10 @@ fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
 }
 
 fn resources(rule: &PolicyRule) -> String {
-    let list = rule.resources.join(",");
+    let mut list = rule.resources.join(",");
+    if let Some(end) = rule.expires_at {
+        list = format!("{list} (until {})", moment(end));
+    }
     match rule.traffic {
         Some(_) => format!("{list} (HTTP and HTTPS only)"),
         None => list,
@@ -251,6 +272,23 @@ pub(crate) mod tests {
             expires_at: None,
             reason: None,
         }
+    }
+
+    #[test]
+    fn rules_that_end_say_when() {
+        let mut short = rule("short", RuleDecision::Allow, &["a.test"]);
+        short.expires_at = "2026-01-29T10:15:25.5Z".parse().ok();
+        let rules = [short, rule("long", RuleDecision::Allow, &["b.test"])];
+        let shown = overview(&rules, false).join("\n");
+        assert!(
+            shown.contains("the first ends at 2026-01-29T10:15:25Z"),
+            "{shown}"
+        );
+        let shown = wide(&rules, false).join("\n");
+        assert!(
+            shown.contains("a.test (until 2026-01-29T10:15:25Z)"),
+            "{shown}"
+        );
     }
 
     fn some() -> Vec<PolicyRule> {

@@ -1,10 +1,13 @@
 //! `sbx policy suggest`
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use jiff::Timestamp;
 use sbx_engine::SandboxName;
-use sbx_policy::{Host, Protocol, Suggestion, Target, suggest};
+use sbx_engine::ownaddress::own_addresses;
+use sbx_engine::record::Record;
+use sbx_policy::{Denied, Host, Kind, Protocol, Suggestion, Target, suggest};
 use sbx_proto::shell::quoted;
 use sbx_proxy::audit::{Line, Outcome, Via};
 use serde_json::{Value, json};
@@ -14,16 +17,20 @@ use super::log::{check_name, read};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::netlog::{Filter, NetworkLog, is_odd_question};
+use crate::when;
 
 /// Show the rules that would allow what a sandbox was denied
 ///
-/// The smallest set of rules, as commands to look at and to run. What is allowed by now, and what a rule denies on
-/// purpose, is left out.
+/// The smallest set of rules, as commands to look at and to run. What is allowed by now is left out; what a rule
+/// denies on purpose, and what leads to addresses that should not be opened in passing, is told apart.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: String,
+    /// Nothing before this: a duration back (10m, 2d), or a moment (2026-01-31T12:00:00Z). Else since it was made
+    #[arg(long, value_name = "WHEN")]
+    since: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -33,20 +40,29 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let log = NetworkLog::of(&context.state()?);
     check_name(context, &log, &args.sandbox)?;
     let name = SandboxName::parse(&args.sandbox)?;
+    let now = Timestamp::now();
+    let since = match &args.since {
+        Some(text) => Some(when::moment(text, now)?),
+        // Another one of that name is another one. Of one that is gone, there is nothing but its log.
+        None => Record::read(&context.state()?.sandbox(&name))
+            .ok()
+            .map(|record| record.created_at),
+    };
     let filter = Filter {
         verdict: Some(Outcome::Deny),
+        since,
         ..Filter::default()
     };
     let lines = read(context, &log, Some(name.as_str()), &filter)?;
-    let policy = book(context)?.policy_for(Some(name.as_str()))?;
-    let now = Timestamp::now();
+    let denied = denied(&lines);
+    let asked: Vec<IpAddr> = (denied.iter())
+        .flat_map(|denied| [denied.address, denied.target.host.as_ip()])
+        .flatten()
+        .collect();
     // By the rules of now: what was denied then may be allowed, or denied on purpose.
-    let still_denied = |(target, protocol): &(Target, Protocol)| {
-        let verdict = policy.decide(target, *protocol, now);
-        !verdict.allowed && verdict.kind != sbx_policy::Kind::Explicit
-    };
-    let denied = targets(&lines).into_iter().filter(still_denied);
-    let suggestion = suggest(denied.map(|(target, _)| target));
+    let policy = book(context)?.policy_for(Some(name.as_str()))?;
+    let policy = policy.on(own_addresses(&asked));
+    let suggestion = suggest(denied, &policy, name.as_str(), now);
     if args.json {
         return context.ui.json(&to_json(name.as_str(), &suggestion));
     }
@@ -75,22 +91,33 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
 }
 
 /// What was asked for. A name that was only looked up stands for HTTPS, unless a port is known.
-fn targets(lines: &[Line]) -> BTreeSet<(Target, Protocol)> {
-    let target = |line: &Line, port| {
+fn denied(lines: &[Line]) -> BTreeSet<Denied> {
+    let denied = |line: &Line, port| {
         let host = Host::parse(&line.host).ok()?;
-        Some((Target { host, port }, protocol(line)))
+        let address = line.address.map(|address| address.ip());
+        Some(Denied {
+            // That a literal address was denied for itself says nothing new.
+            address: address.filter(|_| host.as_ip().is_none()),
+            target: Target { host, port },
+            protocol: protocol(line),
+        })
     };
-    let lines = || lines.iter().filter(|line| !is_odd_question(line));
-    let mut targets: BTreeSet<(Target, Protocol)> = lines()
-        .filter_map(|line| target(line, line.port?))
+    let lines = || lines.iter().filter(|line| is_wish(line));
+    let mut all: BTreeSet<Denied> = lines()
+        .filter_map(|line| denied(line, line.port?))
         .collect();
     let looked_up: Vec<_> = lines()
         .filter(|line| line.port.is_none())
-        .filter_map(|line| target(line, 443))
-        .filter(|(wanted, _)| !targets.iter().any(|(known, _)| known.host == wanted.host))
+        .filter_map(|line| denied(line, 443))
+        .filter(|wanted| !(all.iter()).any(|known| known.target.host == wanted.target.host))
         .collect();
-    targets.extend(looked_up);
-    targets
+    all.extend(looked_up);
+    all
+}
+
+/// Whether there is something that a rule could allow: not what nobody could read.
+fn is_wish(line: &Line) -> bool {
+    !is_odd_question(line) && line.deny_kind != Some(Kind::Malformed)
 }
 
 /// What was spoken, as far as that was known when it was denied.
@@ -150,6 +177,8 @@ fn command(sandbox: &str, resource: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sbx_policy::Policy;
+
     use super::*;
     use crate::netlog::tests::line;
 
@@ -157,7 +186,8 @@ mod tests {
     fn commands_with_reasons() {
         let hosts = ["a.x.test", "b.x.test", "c.x.test", "other.test"];
         let lines: Vec<Line> = hosts.map(|host| line("dev", host, Outcome::Deny)).to_vec();
-        let suggestion = suggest(targets(&lines).into_iter().map(|(target, _)| target));
+        let nothing = Policy::compile([]);
+        let suggestion = suggest(denied(&lines), &nothing, "dev", Timestamp::now());
         assert_eq!(
             to_text("dev", &suggestion),
             "sbx policy allow network --sandbox dev other.test:443  # denied on port 443\n\
@@ -182,9 +212,12 @@ mod tests {
         let mut odd = line("dev", "_http._tcp.c.test", Outcome::Deny);
         odd.proxy = Via::Dns;
         odd.port = Some(53);
-        let shown: Vec<String> = targets(&[lookup, ssh, both, bad, odd])
+        // What could not be read, though there is a host to it.
+        let mut nonsense = line("dev", "d.test", Outcome::Deny);
+        nonsense.deny_kind = Some(Kind::Malformed);
+        let shown: Vec<String> = denied(&[lookup, ssh, both, bad, odd, nonsense])
             .iter()
-            .map(|(target, protocol)| format!("{target} {protocol:?}"))
+            .map(|denied| format!("{} {:?}", denied.target, denied.protocol))
             .collect();
         assert_eq!(shown, ["a.test:443 Web", "b.test:22 Other"]);
     }

@@ -2,14 +2,21 @@
 
 use std::io::Read;
 
+use rustix::process::Signal;
+use serde_json::Value;
+
 use super::{NO_PROXY, Way, sandbox};
 use crate::ModeTest;
-use crate::harness::{Ran, World, eventually};
+use crate::harness::{Mode, Ran, World, eventually, kill};
 
 pub(super) const TESTS: &[ModeTest] = &[
     ("cut::by_a_denial", by_a_denial),
     ("cut::by_the_end_of_a_rule", by_expiry),
 ];
+
+/// In a world of its own.
+pub(super) const FRESH: (&str, fn(Mode)) =
+    ("cut::by_the_end_of_the_daemon", by_the_end_of_the_daemon);
 
 /// Every kind of connection: what the script calls it, and how it gets out.
 const KINDS: [(&str, Way); 5] = [
@@ -39,6 +46,48 @@ fn by_expiry(world: &'static World) {
     holds(world, "expiry", "allow --for 8s", |_| {});
 }
 
+fn kinds() -> Vec<String> {
+    let called = |(kind, way): &(&str, Way)| match way {
+        Way::Transparent => format!("{kind}:direct"),
+        Way::Forward => format!("{kind}:proxy"),
+    };
+    KINDS.iter().map(called).collect()
+}
+
+/// What was allowed is on record whatever becomes of the daemon, and who is in the middle of an answer when it ends
+/// does not take that for the end of the answer.
+fn by_the_end_of_the_daemon(mode: Mode) {
+    let world = World::fresh_online(mode, false);
+    let sandbox = sandbox(&world, "daemon");
+    let host = format!("{}.wild.test", sandbox.name);
+    sandbox.allow(&host);
+    world.write(&sandbox.path("hold.py"), include_str!("hold.py"));
+    let kinds = kinds();
+    let script = format!("exec /usr/bin/python3 hold.py {host} {}", kinds.join(" "));
+    let held = sandbox.begin(&script);
+    world.run(["daemon", "restart"]).ok();
+    let said = Ran::from(held.wait_with_output().unwrap()).ok();
+    let cut: Vec<String> = kinds.iter().map(|kind| format!("{kind} cut")).collect();
+    assert_eq!(said, cut.join("\n"));
+    let log = sandbox.log();
+    let ended =
+        (log.iter()).filter(|line| line["error"] == "cut: the sandbox or the daemon stopped");
+    assert_eq!(ended.count(), KINDS.len(), "{log:#?}");
+    // Nobody writes anything after this end.
+    let held = sandbox.begin(&script);
+    let daemon = world.daemon_pid();
+    assert!(kill(daemon, Signal::KILL));
+    held.wait_with_output().unwrap();
+    let shown = world.run(["network", "log", "--json", &sandbox.name]).ok();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let allowed = |entry: &&Value| {
+        let url = entry["url"].as_str().unwrap();
+        entry["action"] == "allow" && url.contains(&host)
+    };
+    let count = shown["entries"].as_array().unwrap().iter().filter(allowed);
+    assert_eq!(count.count(), 2 * KINDS.len(), "{shown:#}");
+}
+
 /// Connections of all kinds to a host that is allowed by `rule`, until `end` has ended them.
 fn holds(world: &'static World, hint: &str, rule: &str, end: impl Fn(&str)) {
     let sandbox = sandbox(world, hint);
@@ -52,17 +101,7 @@ fn holds(world: &'static World, hint: &str, rule: &str, end: impl Fn(&str)) {
     sandbox.allow("other.test");
     allow.push(&host);
     world.run(allow).ok();
-    let kinds: Vec<String> = KINDS
-        .iter()
-        .map(|(kind, way)| {
-            let direct = if *way == Way::Transparent {
-                "direct"
-            } else {
-                "proxy"
-            };
-            format!("{kind}:{direct}")
-        })
-        .collect();
+    let kinds = kinds();
     let script = format!("exec /usr/bin/python3 hold.py {host} {}", kinds.join(" "));
     let mut stays = sandbox.begin(&format!(
         "{NO_PROXY}; exec /usr/bin/python3 hold.py other.test raw:direct"

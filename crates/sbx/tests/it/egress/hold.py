@@ -1,4 +1,4 @@
-"""Opens connections to a host and says `ready`; then says of each whether it was cut, or, when the file `go` is
+"""Opens connections to a host and says `ready`; then says of each whether it was broken off or ended, or, when the file `go` is
 there, that it is still alive."""
 import os, re, select, socket, ssl, sys
 
@@ -39,7 +39,8 @@ def connect(kind, by):
             while line(sock) != "\r\n":
                 pass
         context = ssl.create_default_context(cafile="ca.pem")
-        return held(context.wrap_socket(sock, server_hostname=HOST), kind, "/hold")
+        wrapped = context.wrap_socket(sock, server_hostname=HOST, suppress_ragged_eofs=False)
+        return held(wrapped, kind, "/hold")
     sock.sendall(b"ping\n")
     line(sock)
     return sock
@@ -56,7 +57,7 @@ for kind, sock in open_ones.items():
             print(kind, "alive" if line(sock) == "ping\n" else "dead", flush=True)
             break
         try:
-            print(kind, "cut" if not sock.recv(1) else "spoke", flush=True)
+            print(kind, "ended" if not sock.recv(1) else "spoke", flush=True)
             break
         except TimeoutError:
             continue

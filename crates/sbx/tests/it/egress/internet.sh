@@ -8,8 +8,22 @@ ip link set lo up
 # Every address is here.
 ip route add local default dev lo
 ip -6 route add local default dev lo
-# This one is the machine's own.
+# One is the machine's own, and one is routed to it and on no interface.
 ip address add 203.0.113.99/32 dev lo
+ip route add local 203.0.113.97/32 dev lo
+# For whoever asks where an address is, and not for what is sent there, the others are elsewhere.
+for family in -4 -6; do
+    ip $family rule add pref 1 ipproto tcp dport 1-65534 lookup local
+    ip $family rule add pref 2 ipproto udp dport 1-65534 lookup local
+    ip $family rule add pref 3 ipproto icmp lookup local
+done
+for own in 127.0.0.0/8 203.0.113.99 203.0.113.97; do
+    ip rule add pref 9 to $own lookup local
+done
+ip -6 rule add pref 9 to ::1 lookup local
+ip route add unicast default dev lo src 203.0.113.99
+ip rule del pref 0
+ip -6 rule del pref 0
 echo 'nameserver 203.0.113.53' >resolv.conf
 printf '127.0.0.1 localhost\n::1 localhost\n' >hosts
 mount --bind resolv.conf /etc/resolv.conf

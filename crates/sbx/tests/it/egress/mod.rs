@@ -51,8 +51,7 @@ pub(crate) fn trials(mode: Mode, no_mode: bool) -> Vec<Trial> {
     let shared = SHARED.iter().copied().flatten();
     let online = shared.map(|(name, test)| trial(named(name), move || test(World::online(mode))));
     // In worlds of their own.
-    let fresh = exfiltration::TESTS
-        .iter()
+    let fresh = (exfiltration::TESTS.iter().chain([&cut::FRESH]))
         .map(|(name, test)| trial(named(name), move || test(mode)));
     let tests = online.chain(fresh);
     let tests = tests.map(|trial| trial.with_ignored_flag(no_mode || offline.is_some()));
@@ -168,14 +167,22 @@ impl Sandbox<'_> {
         )
     }
 
-    /// The lines of the network log, oldest first.
+    /// The lines of the network log, oldest first; what goes on and was not denied has none yet.
     fn log(&self) -> Vec<Value> {
-        let file = format!("log/network/{}.jsonl", self.name);
-        let text = fs::read_to_string(self.world.state().join(file)).unwrap_or_default();
-        let lines = text.lines();
+        let all = self.all_log().into_iter();
+        all.filter(|line| line["phase"] == "closed").collect()
+    }
+
+    /// With those about what goes on.
+    fn all_log(&self) -> Vec<Value> {
+        let dir = self.world.state().join("log/network");
+        let mut lines: Vec<Value> = Vec::new();
+        for file in [&self.name, &format!("{}_denied", self.name)] {
+            let text = fs::read_to_string(dir.join(format!("{file}.jsonl"))).unwrap_or_default();
+            lines.extend(text.lines().map(|line| serde_json::from_str(line).unwrap()));
+        }
+        lines.sort_by_key(|line| line["time"].as_str().map(str::to_owned));
         lines
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
     }
 
     /// Whether there is a line about this host with this way and verdict.

@@ -63,6 +63,9 @@ pub fn the_log() {
 pub fn following_the_log() {
     let world = world();
     world.logged("one", &entry("one", 1, "old.test", 443, "deny"));
+    // Nothing that is wanted can come any more.
+    let until = "policy log one -f --since 2026-01-29T00:00:00Z --until 1s";
+    assert!(world.line(until).ok().contains("old.test"));
     for (flags, first) in [
         (&["-f"][..], "new.test"),
         (

@@ -60,11 +60,8 @@ pub fn rules() {
     let same = world.line("policy allow network a.test:443");
     assert!(same.err.contains(id) && same.out.is_empty(), "{}", same.err);
     let conflict = world.line("policy deny network a.test:443").fails(1);
-    assert!(
-        conflict
-            .err
-            .ends_with(&format!("hint: sbx policy rm network --id {id}\n"))
-    );
+    let hint = "hint: sbx policy rm network --resource a.test:443\n";
+    assert!(conflict.err.ends_with(hint), "{}", conflict.err);
     world.line("policy deny network --for 1h c.test").ok();
     let denied = world.json("policy ls --json --decision deny");
     let denied = denied["rules"].as_array().unwrap();

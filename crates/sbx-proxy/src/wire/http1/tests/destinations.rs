@@ -88,7 +88,7 @@ fn targets() {
         ("GET /a\tb HTTP/1.1", E::BadTarget),
         ("GET /\u{0} HTTP/1.1", E::BadTarget),
         ("GET /\u{85} HTTP/1.1", E::BadTarget),
-        ("CONNECT a HTTP/1.1", E::BadAuthority),
+        ("CONNECT a HTTP/1.1", E::NoPort),
         ("CONNECT / HTTP/1.1", E::BadAuthority),
         ("CONNECT http://a/ HTTP/1.1", E::BadAuthority),
         ("CONNECT u@a:443 HTTP/1.1", E::UserInfo),

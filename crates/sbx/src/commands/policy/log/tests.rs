@@ -81,6 +81,7 @@ fn the_end_of_a_shown_connection_is_no_news() {
         show(&open, false).unwrap(),
         "10:15:25 29-Jan  allow  dev  a.test:443  forward  No matching allow rule (default deny)\n"
     );
+    assert_eq!(show(&open, false), None);
     assert_eq!(show(&closed, false), None);
     assert!(show(&closed, false).is_some(), "a short one has one line");
     assert!(show(&closed, true).unwrap().starts_with("{\"time\":"));
