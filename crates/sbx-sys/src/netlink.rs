@@ -1,6 +1,7 @@
 //! Netlink: building requests as bytes, and one exchange with the kernel.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
@@ -97,12 +98,8 @@ impl Attributes<'_> {
     }
 }
 
-/// Sends the requests and waits for the acknowledgement of those numbered `acknowledged`, or the first error.
-pub(crate) fn exchange(
-    protocol: Option<Protocol>,
-    batch: &Batch,
-    acknowledged: impl IntoIterator<Item = u32>,
-) -> io::Result<()> {
+/// A socket to the kernel on which the requests have been sent.
+fn sent(protocol: Option<Protocol>, batch: &Batch) -> io::Result<OwnedFd> {
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -110,6 +107,16 @@ pub(crate) fn exchange(
         protocol,
     )?;
     send(&socket, batch.bytes(), SendFlags::empty())?;
+    Ok(socket)
+}
+
+/// Sends the requests and waits for the acknowledgement of those numbered `acknowledged`, or the first error.
+pub(crate) fn exchange(
+    protocol: Option<Protocol>,
+    batch: &Batch,
+    acknowledged: impl IntoIterator<Item = u32>,
+) -> io::Result<()> {
+    let socket = sent(protocol, batch)?;
     let mut left: Vec<u32> = acknowledged.into_iter().collect();
     let mut buffer = [0; 4096];
     while !left.is_empty() {
@@ -127,13 +134,7 @@ pub(crate) fn exchange(
 
 /// Sends one request and gives what the kernel answers: the kind of the message and what follows its header.
 pub(crate) fn ask(protocol: Option<Protocol>, batch: &Batch) -> io::Result<(u16, Vec<u8>)> {
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        protocol,
-    )?;
-    send(&socket, batch.bytes(), SendFlags::empty())?;
+    let socket = sent(protocol, batch)?;
     let mut buffer = [0; 4096];
     let (size, _) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
     let message = buffer.get(..size).unwrap_or_default();

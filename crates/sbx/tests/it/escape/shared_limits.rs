@@ -41,6 +41,14 @@ fn holding(sandbox: &Sandbox<'_>, program: &str) -> (Guarded, BufReader<ChildStd
     (child, out, line)
 }
 
+/// What it says after `ready`.
+fn numbers(line: &str) -> Vec<u64> {
+    line.split_whitespace()
+        .skip(1)
+        .map(|word| word.parse().unwrap())
+        .collect()
+}
+
 fn in_flight(world: &'static World) {
     let hostile = world.sandbox("in-flight");
     let other = world.sandbox("in-flight-other");
@@ -93,11 +101,7 @@ print('ready', count, *resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
 time.sleep(600)
 ";
     let (_held, _out, line) = holding(&sandbox, program);
-    let numbers: Vec<u64> = line
-        .split_whitespace()
-        .skip(1)
-        .map(|word| word.parse().unwrap())
-        .collect();
+    let numbers = numbers(&line);
     let host = fs::read_to_string("/proc/sys/user/max_inotify_instances").unwrap();
     let host: u64 = host.trim().parse().unwrap();
     assert!((1..=host / 2).contains(&numbers[0]), "{line}");
@@ -169,11 +173,7 @@ print('ready', signals, queues, flush=True)
 time.sleep(600)
 ";
     let (_held, _out, line) = holding(&sandbox, program);
-    let numbers: Vec<u64> = line
-        .split_whitespace()
-        .skip(1)
-        .map(|word| word.parse().unwrap())
-        .collect();
+    let numbers = numbers(&line);
     // The attack was real, and ended at a limit.
     assert!((1..1 << 21).contains(&numbers[0]), "{line}");
     assert!((1..1 << 12).contains(&numbers[1]), "{line}");
