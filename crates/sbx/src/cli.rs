@@ -74,9 +74,19 @@ pub(crate) enum Codes {
     Session,
 }
 
+/// Of `exec`: a sandbox and a command, for which the parser of flags need not even be loaded into memory.
+fn has_no_flags(words: &[OsString]) -> bool {
+    let is_flag = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    matches!(words, [sandbox, _, ..] if !is_flag(sandbox)) && !words.iter().any(|word| word == "--")
+}
+
 impl Cli {
     pub(crate) fn parse_line(line: &[OsString]) -> Result<Self, clap::Error> {
         match line {
+            [_, command, words @ ..] if command == "exec" && has_no_flags(words) => Ok(Self {
+                debug: false,
+                command: Some(Command::Exec(exec::Args::plain(words))),
+            }),
             [_, command, ..] if command == "exec" => {
                 let exec = ExecCli::try_parse_from(line.iter().skip(1))?;
                 Ok(Self {
@@ -243,6 +253,31 @@ mod tests {
         assert_eq!(file("sbx exec --bad box sh --status-file sf"), None);
         assert_eq!(file("sbx exec --status-file"), None);
         assert_eq!(file("sbx ls --status-file sf"), None);
+    }
+
+    #[test]
+    fn the_short_way_is_the_long_way() {
+        for line in [
+            "exec box true",
+            "exec box sh -c x -t --status-file",
+            "exec  x",
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert!(has_no_flags(&words[1..]), "{line}");
+            let long = ExecCli::try_parse_from(&words).unwrap();
+            let short = exec::Args::plain(&words[1..]);
+            assert_eq!(format!("{:?}", long.args), format!("{short:?}"));
+        }
+        for line in [
+            "exec",
+            "exec box",
+            "exec -i box cat",
+            "exec box -- cat",
+            "exec -- box cat",
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert!(!has_no_flags(&words[1..]), "{line}");
+        }
     }
 
     #[test]

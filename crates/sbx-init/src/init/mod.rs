@@ -350,12 +350,15 @@ impl Init<'_> {
 
     /// A client that is gone leaves its command running, as docker does; one with a terminal hangs up.
     fn forget_peer(&mut self, key: u64) {
-        self.peers.remove(&key);
+        let peer = self.peers.remove(&key);
         for command in self.commands.values_mut() {
             if command.peer == Some(key) {
                 command.peer = None;
                 command.master = None;
             }
+        }
+        if peer.is_some_and(|peer| peer.role() == Some(Role::Client)) {
+            self.keep_a_spare();
         }
     }
 
@@ -488,9 +491,10 @@ impl Init<'_> {
                 self.spare.take_if(|spare| spare.pid() == pid);
             }
         }
-        // Not when a command starts, which it would slow down; nor when a spare dies, which whoever is root inside
-        // could make it do for ever.
-        if self.commands.len() < before {
+        // Not when a command starts or while a client hears of its end, which it would slow down: when that client has
+        // gone. Nor when a spare dies, which whoever is root inside could make it do for ever.
+        let mut peers = self.peers.values();
+        if self.commands.len() < before && !peers.any(|peer| peer.role() == Some(Role::Client)) {
             self.keep_a_spare();
         }
     }

@@ -21,7 +21,7 @@ use crate::statusfile::{By, StatusFile};
 /// 126 that the command cannot be executed, 127 that it was not found.
 ///
 /// With `-it`, ctrl-p followed by ctrl-q leaves the command running; what it prints from then on is in `sbx logs`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(override_usage = "sbx exec [OPTIONS] SANDBOX COMMAND [ARG...]")]
 pub(crate) struct Args {
     /// Run in the background; `sbx logs` shows the output
@@ -56,6 +56,16 @@ pub(crate) struct Args {
         trailing_var_arg = true
     )]
     words: Vec<OsString>,
+}
+
+impl Args {
+    /// Without a flag.
+    pub(crate) fn plain(words: &[OsString]) -> Self {
+        Self {
+            words: words.to_vec(),
+            ..Self::default()
+        }
+    }
 }
 
 const STOPPED: &str = "the sandbox was stopped while the command was running";
