@@ -395,6 +395,11 @@ pub(crate) fn with_one_word(mut args: Vec<OsString>) -> Vec<OsString> {
     args
 }
 
+/// Whether a flag without `=` has its value in the word behind it.
+fn takes_next_word(flag: &Arg) -> bool {
+    flag.get_action().takes_values() && !flag.is_require_equals_set()
+}
+
 /// `--flag=true` is `--flag`, and `--flag=false` is nothing: for flags that take no value otherwise.
 pub(crate) fn with_bare_switches(tree: &Command, args: Vec<OsString>) -> Vec<OsString> {
     let mut command = tree;
@@ -433,9 +438,7 @@ pub(crate) fn with_bare_switches(tree: &Command, args: Vec<OsString>) -> Vec<OsS
         let known = command.get_arguments();
         let known = known.into_iter().find(|arg| arg.get_long() == Some(name));
         let is_switch = known.is_some_and(|arg| matches!(arg.get_action(), ArgAction::SetTrue));
-        value_follows = value.is_none()
-            && known
-                .is_some_and(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set());
+        value_follows = value.is_none() && known.is_some_and(takes_next_word);
         match value {
             Some("true") if is_switch => out.push(format!("--{name}").into()),
             Some("false") if is_switch => {}
@@ -484,9 +487,7 @@ pub(crate) fn with_two_hyphens(tree: &Command, args: Vec<OsString>) -> Vec<OsStr
             .find(|arg| arg.get_long() == Some(&name));
         match known {
             Some(known) => {
-                value_follows = value.is_none()
-                    && known.get_action().takes_values()
-                    && !known.is_require_equals_set();
+                value_follows = value.is_none() && takes_next_word(known);
                 out.push(match value {
                     Some(value) => format!("--{name}={value}").into(),
                     None => format!("--{name}").into(),

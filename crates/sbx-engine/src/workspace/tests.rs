@@ -1,0 +1,305 @@
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use super::*;
+
+/// A temporary directory in which `state` is a state directory and `project` a project.
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let temp = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(temp.path()).unwrap();
+    fs::create_dir_all(root.join("home/state/vm")).unwrap();
+    fs::create_dir_all(root.join("home/project/sub")).unwrap();
+    fs::create_dir_all(root.join("home/state-of-art")).unwrap();
+    (temp, root)
+}
+
+fn resolved(root: &Path, paths: &[&str]) -> Result<Vec<String>, String> {
+    let requests: Vec<_> = paths
+        .iter()
+        .map(|path| {
+            let (path, readonly) = match path.strip_suffix(":ro") {
+                Some(path) => (path, true),
+                None => (*path, false),
+            };
+            let path = root.join(path).to_string_lossy().into_owned();
+            WorkspaceRequest {
+                path,
+                given: None,
+                readonly,
+            }
+        })
+        .collect();
+    let shown = |path: &Path| {
+        path.strip_prefix(root)
+            .unwrap_or(path)
+            .display()
+            .to_string()
+    };
+    match resolve(&requests, &root.join("home/state"), &[]) {
+        Ok(found) => Ok(found.iter().map(|w| shown(w.path.as_path())).collect()),
+        Err(e) => Err(format!("{e:?}")
+            .split(['(', ' '])
+            .next()
+            .unwrap()
+            .to_owned()),
+    }
+}
+
+#[test]
+fn ordinary_workspaces() {
+    let (_temp, root) = place();
+    File::create(&root, "home/notes");
+    symlink(root.join("home/project"), root.join("link")).unwrap();
+    for (given, expected) in [
+        (vec!["home/project"], vec!["home/project"]),
+        (vec!["link"], vec!["home/project"]),
+        (vec!["home/state-of-art"], vec!["home/state-of-art"]),
+        (
+            vec!["home/project/sub", "home/project:ro", "home/notes:ro"],
+            vec!["home/project/sub", "home/project", "home/notes"],
+        ),
+    ] {
+        let expected: Vec<_> = expected.into_iter().map(str::to_owned).collect();
+        assert_eq!(resolved(&root, &given), Ok(expected));
+    }
+}
+
+#[test]
+fn refused_workspaces() {
+    let (_temp, root) = place();
+    File::create(&root, "home/notes");
+    symlink(root.join("home/state"), root.join("link")).unwrap();
+    let _socket = UnixListener::bind(root.join("home/sock")).unwrap();
+    for (given, expected) in [
+        (vec![], "None"),
+        (vec!["home/project:ro"], "PrimaryReadOnly"),
+        (vec!["home/gone"], "Missing"),
+        (vec!["home/notes"], "WritableFile"),
+        (vec!["home/project", "home/notes"], "WritableFile"),
+        (vec!["home/project", "home/sock:ro"], "Special"),
+        (vec!["home/project", "home/project/../project:ro"], "Twice"),
+        (vec!["home/state"], "State"),
+        (vec!["home/state/vm"], "State"),
+        (vec!["home"], "State"),
+        (vec!["link"], "State"),
+        (vec!["/"], "Root"),
+        (vec!["/usr"], "System"),
+        (vec!["/tmp"], "System"),
+        (vec!["/proc/self"], "Kernel"),
+        (vec!["home/project", "/dev/null:ro"], "Kernel"),
+    ] {
+        assert_eq!(
+            resolved(&root, &given),
+            Err(expected.to_owned()),
+            "{given:?}"
+        );
+    }
+}
+
+/// They are typed as they stand.
+#[test]
+fn hints_are_for_a_shell() {
+    let path = PathBuf::from("/it's");
+    let closed = WorkspaceError::Closed {
+        path: path.clone(),
+        what: "enter",
+        own: true,
+    };
+    for (error, hint) in [
+        (
+            WorkspaceError::Missing(path.clone()),
+            r"mkdir -p '/it'\''s'",
+        ),
+        (WorkspaceError::WritableFile(path), r"'/it'\''s:ro'"),
+        (closed, r"chmod u+rwX '/it'\''s'"),
+    ] {
+        assert_eq!(error.hint().as_deref(), Some(hint));
+    }
+}
+
+#[test]
+fn a_state_directory_behind_a_symlink_is_still_the_state_directory() {
+    let (_temp, root) = place();
+    symlink(root.join("home/state"), root.join("alias")).unwrap();
+    let request = WorkspaceRequest {
+        path: root.join("home").to_string_lossy().into_owned(),
+        given: None,
+        readonly: false,
+    };
+    assert!(matches!(
+        resolve(&[request], &root.join("alias"), &[]),
+        Err(WorkspaceError::State { .. })
+    ));
+}
+
+#[test]
+fn the_state_of_another_daemon_is_not_shown() {
+    let (_temp, root) = place();
+    let other = root.join("home/project/sub/other");
+    crate::statedir::StateDir::locate(&root, Some(&other))
+        .unwrap()
+        .claim()
+        .unwrap();
+    let inside = resolved(&root, &["home/project/sub/other/vm"]);
+    assert_eq!(inside, Err("State".to_owned()));
+    let request = WorkspaceRequest {
+        path: root.join("home/project").to_str().unwrap().to_owned(),
+        given: None,
+        readonly: false,
+    };
+    let workspaces = resolve(&[request], &root.join("home/state"), &[]).unwrap();
+    assert!(keep_clear_of(&workspaces, &root.join("home/state")).is_ok());
+    let shown = keep_clear_of(&workspaces, &other);
+    assert!(matches!(shown, Err(WorkspaceError::State { .. })));
+}
+
+fn given(path: &Path, as_given: &Path) -> WorkspaceRequest {
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    WorkspaceRequest {
+        path: text(path),
+        given: Some(text(as_given)),
+        readonly: false,
+    }
+}
+
+#[test]
+fn a_link_that_a_sandbox_can_make_does_not_choose_a_workspace() {
+    let (_temp, root) = place();
+    let home = root.join("home");
+    fs::create_dir(home.join("other")).unwrap();
+    symlink(home.join("other"), home.join("project/out")).unwrap();
+    symlink("sub", home.join("project/in")).unwrap();
+    symlink(home.join("project/out"), home.join("through")).unwrap();
+    symlink("other", home.join("own")).unwrap();
+    let others = [Writable {
+        sandbox: SandboxName::parse("agent-box").unwrap(),
+        path: home.join("project"),
+    }];
+    let resolved = |to: &str, name: &str| {
+        let request = given(&home.join(to), &home.join(name));
+        resolve(&[request], &home.join("state"), &others).map(drop)
+    };
+    for name in ["project/out", "through", "project/sub/../out"] {
+        match resolved("other", name) {
+            Err(WorkspaceError::Planted {
+                link, sandbox, to, ..
+            }) => {
+                assert_eq!(link, home.join("project/out"), "{name}");
+                assert_eq!((sandbox.as_str(), to), ("agent-box", home.join("other")));
+            }
+            result => panic!("{name}: {result:?}"),
+        }
+    }
+    resolved("project/sub", "project/in").unwrap();
+    resolved("other", "own").unwrap();
+    resolved("other", "other").unwrap();
+    assert!(matches!(
+        resolved("state-of-art", "own"),
+        Err(WorkspaceError::Moved(_))
+    ));
+}
+
+#[test]
+fn secrets_are_shared_by_their_real_path_only() {
+    let (_temp, root) = place();
+    let keys = root.join("home/.ssh");
+    fs::create_dir(&keys).unwrap();
+    symlink(&keys, root.join("keys")).unwrap();
+    let resolved = |as_given: &Path| {
+        resolve(&[given(&keys, as_given)], &root.join("home/state"), &[]).map(drop)
+    };
+    for as_given in [root.join("keys"), keys.join("."), keys.join("../.ssh")] {
+        assert!(
+            matches!(resolved(&as_given), Err(WorkspaceError::Private(path)) if path == keys),
+            "{as_given:?}"
+        );
+    }
+    resolved(&keys).unwrap();
+    resolved(&keys.join("")).unwrap();
+}
+
+#[test]
+fn what_was_replaced_is_told_and_a_read_only_directory_in_a_writable_one_refused() {
+    let (_temp, root) = place();
+    let state = root.join("home/state");
+    let project = root.join("home/project");
+    File::create(&root, "home/project/file");
+    let request = |path: &Path, readonly| WorkspaceRequest {
+        path: path.to_str().unwrap().to_owned(),
+        given: None,
+        readonly,
+    };
+    let requests = [
+        request(&project, false),
+        request(&project.join("sub"), true),
+        request(&project.join("file"), true),
+        request(&root.join("home/state-of-art"), true),
+    ];
+    let recorded = resolve(&requests, &state, &[]).unwrap();
+    let again = |recorded: &[WorkspaceRecord]| resolve_again(recorded, &state);
+    let found = again(&recorded).unwrap();
+    assert_eq!(
+        (found.workspaces, found.warnings.len()),
+        (recorded.clone(), 0)
+    );
+    // The old one stays: its number cannot be given to the new one.
+    let replace = |path: &Path, make: &dyn Fn()| {
+        fs::rename(path, path.with_extension("old")).unwrap();
+        make();
+    };
+    replace(&project.join("file"), &|| {
+        File::create(&root, "home/project/file");
+    });
+    let art = root.join("home/state-of-art");
+    replace(&art, &|| fs::create_dir(&art).unwrap());
+    let found = again(&recorded).unwrap();
+    assert_eq!(found.warnings.len(), 2, "{:?}", found.warnings);
+    // Told once.
+    assert_eq!(again(&found.workspaces).unwrap().warnings.len(), 0);
+    let sub = project.join("sub");
+    replace(&sub, &|| fs::create_dir(&sub).unwrap());
+    assert!(matches!(again(&recorded), Err(WorkspaceError::Replaced(path)) if path == sub));
+    let mut unknown = recorded;
+    for workspace in &mut unknown {
+        workspace.identity = None;
+    }
+    assert_eq!(again(&unknown).unwrap().warnings.len(), 0);
+    // The user's own directory, cloned again.
+    let found = again(&unknown).unwrap();
+    replace(&project, &|| {
+        fs::create_dir(&project).unwrap();
+        for name in ["sub", "file"] {
+            fs::rename(project.with_extension("old").join(name), project.join(name)).unwrap();
+        }
+    });
+    assert_eq!(again(&found.workspaces).unwrap().warnings.len(), 1);
+}
+
+#[test]
+fn parents_are_mounted_before_children() {
+    let workspace = |path: &str| WorkspaceRecord {
+        path: path.into(),
+        readonly: false,
+        kind: WorkspaceKind::Directory,
+        uid: 0,
+        gid: 0,
+        identity: None,
+    };
+    let all = [workspace("/a/b/c"), workspace("/z"), workspace("/a/b")];
+    let order: Vec<_> = in_mount_order(&all)
+        .into_iter()
+        .map(|w| w.path.as_path())
+        .collect();
+    assert_eq!(
+        order,
+        [Path::new("/z"), Path::new("/a/b"), Path::new("/a/b/c")]
+    );
+}
+
+struct File;
+
+impl File {
+    fn create(root: &Path, path: &str) {
+        fs::File::create(root.join(path)).unwrap();
+    }
+}
