@@ -1,5 +1,7 @@
 //! `crabbox`: runs commands and coding agents in sandboxes.
 
+#![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
+
 mod app;
 mod cli;
 mod commands;
@@ -9,7 +11,6 @@ mod signals;
 mod ui;
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 
 use crabbox_core::{Code, Failure};
 
@@ -17,10 +18,12 @@ use crate::app::App;
 use crate::host::Host;
 use crate::ui::{Style, Ui, one_line};
 
-fn main() -> ExitCode {
+sbx_sys::program!(run);
+
+fn run() -> u8 {
     let args: Vec<OsString> = std::env::args_os().collect();
     let ui = Ui::new(style(&args));
-    let code = Host::read()
+    Host::read()
         .map_err(|error| {
             Failure::new(Code::Local, "cannot tell the working directory").because(&error)
         })
@@ -28,8 +31,7 @@ fn main() -> ExitCode {
         .unwrap_or_else(|failure| {
             ui.failure(&failure);
             failure.code.exit_code()
-        });
-    ExitCode::from(code)
+        })
 }
 
 /// Failures are JSON where the data would be. A first guess, for command lines that cannot be parsed.

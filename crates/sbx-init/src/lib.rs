@@ -17,12 +17,10 @@ mod setup;
 mod spare;
 mod spawn;
 
-use std::process::ExitCode;
-
 use sbx_proto::plan::Task;
 
 /// Does what the daemon asks for over stdin. `run_task` is the engine's own work for
 /// [`Job::Task`](sbx_proto::plan::Job::Task).
-pub fn helper_main(run_task: fn(&Task) -> Result<(), String>) -> ExitCode {
+pub fn helper_main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
     setup::main(run_task)
 }

@@ -3,6 +3,8 @@
 //! The daemon is a program of its own, `sandboxd`, beside this one: a command in a sandbox should not have to
 //! load it. Under the name `sbx-init` this program is the setup helper as well, for `sbx diagnose`.
 
+#![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
+
 mod agents;
 mod attach;
 mod autostart;
@@ -34,7 +36,6 @@ mod workspace;
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::ExitCode;
 
 use crate::cli::{Cli, Codes};
 use crate::context::Context;
@@ -46,7 +47,9 @@ use crate::ui::{ErrorStyle, Ui};
 const USAGE: u8 = 2;
 const SESSION_USAGE: u8 = 125;
 
-fn main() -> ExitCode {
+sbx_sys::program!(run);
+
+fn run() -> u8 {
     let args: Vec<OsString> = std::env::args_os().collect();
     let program = args.first().and_then(|name| Path::new(name).file_name());
     if program.is_some_and(|name| name == "sbx-init") {
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
     command_line(Env::from_process(), &args)
 }
 
-fn command_line(env: Env, args: &[OsString]) -> ExitCode {
+fn command_line(env: Env, args: &[OsString]) -> u8 {
     let no_colour = env.get("NO_COLOR").is_some_and(|value| !value.is_empty());
     let cli = match Cli::parse_line(args) {
         Ok(cli) => cli,
@@ -64,32 +67,32 @@ fn command_line(env: Env, args: &[OsString]) -> ExitCode {
     let ui = Ui::new(cli.error_style(), cli.debug, no_colour);
     let context = Context { env, ui };
     match cli.run(&context) {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => code,
         Err(failure) => {
             context.ui.failure(&failure);
-            ExitCode::from(match cli.codes() {
+            match cli.codes() {
                 Codes::Plain => failure.kind.exit_code(),
                 Codes::Session => failure.kind.session_exit_code(),
-            })
+            }
         }
     }
 }
 
 /// Help goes to stdout, a wrong command line to stderr.
-fn usage(ui: &Ui, error: &clap::Error, args: &[OsString]) -> ExitCode {
+fn usage(ui: &Ui, error: &clap::Error, args: &[OsString]) -> u8 {
     if let [_, help, topic] = args
         && help == "help"
         && topic.to_str().is_some_and(later::is_later_command)
     {
         let failure = failure::Failure::not_yet(&format!("sbx {}", topic.to_string_lossy()));
         ui.failure(&failure);
-        return ExitCode::from(failure.kind.exit_code());
+        return failure.kind.exit_code();
     }
     let text = error.render().to_string();
     if !error.use_stderr() {
         return match ui.data(text) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => ExitCode::from(failure.kind.exit_code()),
+            Ok(()) => 0,
+            Err(failure) => failure.kind.exit_code(),
         };
     }
     ui.stderr(text.as_bytes());
@@ -104,5 +107,5 @@ fn usage(ui: &Ui, error: &clap::Error, args: &[OsString]) -> ExitCode {
         // One of an earlier run may be left, and nothing was run now.
         ui.failure(&failure);
     }
-    ExitCode::from(code)
+    code
 }

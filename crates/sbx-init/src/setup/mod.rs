@@ -22,7 +22,6 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::ExitCode;
 
 use rustix::process::Signal;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
@@ -42,9 +41,13 @@ const TREES_AT_ONCE: usize = 32;
 const NAMESPACES: process::NamespaceFlags =
     process::NEW_USER | process::NEW_MOUNT | process::NEW_PID;
 
-pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> ExitCode {
+/// The exit codes of the helper.
+const SUCCESS: u8 = 0;
+const FAILURE: u8 = 1;
+
+pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
     let Ok(daemon) = rustix::io::dup(rustix::stdio::stdin()) else {
-        return ExitCode::FAILURE;
+        return FAILURE;
     };
     let daemon = UnixStream::from(daemon);
     // Descriptors under way are counted per user, and this process must not be the first to be refused.
@@ -59,13 +62,13 @@ pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> ExitCode {
         .map_err(io::Error::other)
         .and_then(|bytes| fdpass::send_with_fds(&daemon, &bytes, &fds));
     match (sent, pidfd) {
-        (Ok(()), _) => ExitCode::SUCCESS,
+        (Ok(()), _) => SUCCESS,
         (Err(_), Some(pidfd)) => {
             // Nobody knows of this sandbox: it must not stay.
             let _ = process::pidfd_kill(&pidfd, Signal::KILL);
-            ExitCode::FAILURE
+            FAILURE
         }
-        (Err(_), None) => ExitCode::FAILURE,
+        (Err(_), None) => FAILURE,
     }
 }
 

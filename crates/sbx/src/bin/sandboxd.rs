@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         .file_name()
         .is_some_and(|name| name == "sbx-init")
     {
-        return sbx_init::helper_main(sbx_engine::setup::run_task);
+        return ExitCode::from(sbx_init::helper_main(sbx_engine::setup::run_task));
     }
     match Asked::of(args) {
         Asked::Serve(waiting) => daemon(waiting),

@@ -18,8 +18,9 @@ fn finds_nobody(world: &'static World) {
             false => host.to_owned(),
         };
         format!(
-            "cd \"$(mktemp -d)\"; timeout 20 gtlsclient -q --handshake-timeout=3s --timeout=5s \
-             --exit-on-all-streams-close --download=. {host} 443 https://{authority}/h3.txt; cat h3.txt"
+            "made=$(mktemp -d); cd \"$made\"; timeout 20 gtlsclient -q --handshake-timeout=3s --timeout=5s \
+             --exit-on-all-streams-close --download=. {host} 443 https://{authority}/h3.txt; \
+             cat h3.txt; rm -r \"$made\""
         )
     };
     // It is there for those who are outside.
