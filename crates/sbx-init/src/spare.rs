@@ -52,6 +52,10 @@ enum Request {
 
 const SHORT: usize = 2048;
 
+/// A command that nobody has asked for and that is never executed.
+const REHEARSAL: &[u8] =
+    br#"{"argv":["-"],"env":[["-","-"]],"user":null,"workdir":null,"stdio":"pipes"}"#;
+
 impl Order {
     pub(crate) fn new(exec: &Exec, stdio: Stdio) -> Result<Self, Failure> {
         let write = || {
@@ -135,6 +139,11 @@ impl Spare {
 fn serve(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failure> {
     get_ready(surroundings, door)?;
     let foreseen = Foreseen::look(surroundings);
+    if let Some(foreseen) = &foreseen
+        && let Ok(exec) = parse(REHEARSAL)
+    {
+        foreseen.rehearse(surroundings, &exec);
+    }
     let Some((exec, stdio)) = wait(door)? else {
         return Ok(());
     };
@@ -187,8 +196,11 @@ fn wait(door: &UnixStream) -> Result<Option<(Exec, Stdio)>, Failure> {
     if let Some(file) = file {
         bytes = read(&File::from(file)).map_err(|e| Failure::engine("read the request", e))?;
     }
-    let exec = serde_json::from_slice(&bytes).map_err(|e| Failure::bad_request(e.to_string()))?;
-    Ok(Some((exec, stdio)))
+    Ok(Some((parse(&bytes)?, stdio)))
+}
+
+fn parse(bytes: &[u8]) -> Result<Exec, Failure> {
+    serde_json::from_slice(bytes).map_err(|e| Failure::bad_request(e.to_string()))
 }
 
 /// By position: another process may have to read it again.
@@ -197,4 +209,16 @@ fn read(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rehearsal_is_a_command_like_others() {
+        let exec = parse(REHEARSAL).unwrap();
+        assert_eq!(exec.argv.len(), 1);
+        assert_eq!(exec.env.len(), 1);
+    }
 }

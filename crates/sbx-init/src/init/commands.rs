@@ -64,6 +64,8 @@ impl Init<'_> {
                 detached,
             },
         );
+        // A spare process has said the first word long ago.
+        self.hear_start(pid);
         Ok(())
     }
 
@@ -167,16 +169,17 @@ impl Init<'_> {
         };
         let mut buffer = [0; 4096];
         let mut fds = Vec::new();
-        let count = match fdpass::recv_with_fds(&starting.status, &mut buffer, &mut fds) {
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            Err(_) => 0,
+        let over = loop {
+            match fdpass::recv_with_fds(&starting.status, &mut buffer, &mut fds) {
+                Ok(0) => break true,
+                Ok(count) => starting
+                    .said
+                    .extend_from_slice(buffer.get(..count).unwrap_or_default()),
+                Err(error) => break error.kind() != std::io::ErrorKind::WouldBlock,
+            }
         };
         self.filters.append(&mut fds);
-        if count > 0 {
-            starting
-                .said
-                .extend_from_slice(buffer.get(..count).unwrap_or_default());
+        if !over {
             return;
         }
         let Some(Starting { said, order, .. }) = command.starting.take() else {

@@ -171,6 +171,16 @@ impl Starting {
             order,
         }
     }
+
+    /// When the filter's listener is here, only the end is waited for (which is always polled): that the order was
+    /// taken is no reason to wake up, and to keep the command from running.
+    fn interest(&self) -> PollFlags {
+        if self.said.is_empty() {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        }
+    }
 }
 
 struct Ended {
@@ -264,7 +274,7 @@ impl Init<'_> {
             if let Some(starting) = &command.starting {
                 all.push((
                     Source::Starting(*pid),
-                    PollFd::new(&starting.status, PollFlags::IN),
+                    PollFd::new(&starting.status, starting.interest()),
                 ));
             }
         }
@@ -343,6 +353,12 @@ impl Init<'_> {
                 }
             }
         }
+        // What a client waits for is what became of its command; others wait for the greeting.
+        if let Some(peer) = self.peers.get_mut(&key)
+            && peer.command.is_none()
+        {
+            peer.release(vec![]);
+        }
         if !alive {
             self.forget_peer(key);
         }
@@ -410,10 +426,13 @@ impl Init<'_> {
             protocol: sbx_proto::PROTOCOL,
             sandbox: self.id.clone(),
         };
-        self.reply(key, &reply);
         if protocol != sbx_proto::PROTOCOL {
+            self.reply(key, &reply);
             self.forget_peer(key);
             return;
+        }
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.hold(&reply);
         }
         if role == Role::Daemon {
             let running = self.running();

@@ -19,6 +19,8 @@ pub(super) struct Peer {
     decoder: Decoder,
     fds: Vec<OwnedFd>,
     unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// What goes out with the next reply.
+    held: Vec<u8>,
     /// The pid of its command.
     pub(super) command: Option<i32>,
 }
@@ -31,6 +33,7 @@ impl Peer {
             decoder: Decoder::new(MAX_REQUEST),
             fds: Vec::new(),
             unsent: VecDeque::new(),
+            held: Vec::new(),
             command: None,
         }
     }
@@ -73,10 +76,20 @@ impl Peer {
         std::mem::take(&mut self.fds)
     }
 
+    /// For a reply that another one follows: two would wake the other side twice.
+    pub(super) fn hold(&mut self, reply: &Reply) {
+        self.held.extend(frame::encode(reply).unwrap_or_default());
+    }
+
     pub(super) fn send(&mut self, reply: &Reply, fds: Vec<OwnedFd>) {
-        if let Ok(bytes) = frame::encode(reply)
-            && self.unsent.len() < MAX_UNSENT
-        {
+        self.hold(reply);
+        self.release(fds);
+    }
+
+    /// No other reply follows soon.
+    pub(super) fn release(&mut self, fds: Vec<OwnedFd>) {
+        let bytes = std::mem::take(&mut self.held);
+        if !bytes.is_empty() && self.unsent.len() < MAX_UNSENT {
             self.unsent.push_back((bytes, fds));
         }
         self.flush();
@@ -97,5 +110,39 @@ impl Peer {
 impl AsFd for Peer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn what_is_held_goes_out_first_and_in_one_message() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let mut peer = Peer::new(ours);
+        let hello = Reply::Hello {
+            protocol: 1,
+            sandbox: "id".into(),
+        };
+        let started = Reply::Started { id: 7 };
+        let mut bytes = [0; 256];
+
+        peer.hold(&hello);
+        assert!(theirs.read(&mut bytes).is_err(), "nothing yet");
+        peer.send(&started, vec![]);
+        let both = [hello.clone(), started].map(|reply| frame::encode(&reply).unwrap());
+        let count = theirs.read(&mut bytes).unwrap();
+        assert_eq!(&bytes[..count], both.concat());
+
+        peer.release(vec![]);
+        assert!(theirs.read(&mut bytes).is_err(), "nothing is left");
+        peer.hold(&hello);
+        peer.release(vec![]);
+        let count = theirs.read(&mut bytes).unwrap();
+        assert_eq!(&bytes[..count], frame::encode(&hello).unwrap());
     }
 }
