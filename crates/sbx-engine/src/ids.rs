@@ -22,6 +22,8 @@ const LAST_BASE: u32 = 0x7000_0000;
 const SUBORDINATE_NEEDED: u32 = RANGE - 1;
 /// A map of ids has 340 lines at most, of 33 bytes.
 const LONGEST_MAP: usize = 12 << 10;
+/// More than one line of such a map.
+const ONE_LINE: usize = 64;
 /// Where `useradd` begins to hand out subordinate ids.
 const FIRST_SUBORDINATE: u32 = 100_000;
 
@@ -196,16 +198,21 @@ fn overlaps(first: u32, reserved: &[Span]) -> bool {
 
 /// [`Facts::confined`] of this process. Every command of root asks: in few system calls.
 pub fn is_confined() -> bool {
-    let map = |path| {
-        let mut bytes = [0; LONGEST_MAP];
-        let count = File::open(path)
-            .and_then(|mut file| file.read(&mut bytes))
-            .unwrap_or(0);
-        String::from_utf8_lossy(bytes.get(..count).unwrap_or_default()).into_owned()
-    };
-    let users = map("/proc/self/uid_map");
     // Who has all users is in no namespace, and has all groups.
-    !has_everybody(&users) && (lacks_ranges(&users) || lacks_ranges(&map("/proc/self/gid_map")))
+    if has_everybody(&map_of_ids::<ONE_LINE>("/proc/self/uid_map")) {
+        return false;
+    }
+    let map = map_of_ids::<LONGEST_MAP>;
+    lacks_ranges(&map("/proc/self/uid_map")) || lacks_ranges(&map("/proc/self/gid_map"))
+}
+
+/// At most `N` bytes of it, by one system call.
+fn map_of_ids<const N: usize>(path: &str) -> String {
+    let mut bytes = [0; N];
+    let count = File::open(path)
+        .and_then(|mut file| file.read(&mut bytes))
+        .unwrap_or(0);
+    String::from_utf8_lossy(bytes.get(..count).unwrap_or_default()).into_owned()
 }
 
 fn has_everybody(map: &str) -> bool {

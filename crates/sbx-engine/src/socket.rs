@@ -1,5 +1,5 @@
 //! Unix sockets in directories of any length: the kernel's limit of 108 bytes is for the path that is given,
-//! so the directory is opened first and named through `/proc/self/fd`.
+//! so the directory of a longer one is opened first and named through `/proc/self/fd`.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -7,6 +7,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
+
+/// Of a path to a socket, without the byte that ends it.
+const LONGEST: usize = 107;
 
 /// A listener at `dir/name` that only the owner can reach. One that lies there already is replaced: the
 /// caller knows (by a lock) that nobody serves it.
@@ -25,6 +28,10 @@ pub fn bind_unix(dir: &Path, name: &str) -> io::Result<UnixListener> {
 }
 
 pub fn connect_unix(dir: &Path, name: &str) -> io::Result<UnixStream> {
+    let path = dir.join(name);
+    if path.as_os_str().len() <= LONGEST {
+        return UnixStream::connect(path);
+    }
     let dir = open_dir(dir)?;
     UnixStream::connect(short_path(&dir, name))
 }
@@ -46,12 +53,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_in_a_very_long_directory() {
+    fn a_socket_in_a_directory_of_any_length() {
         let temp = tempfile::tempdir().unwrap();
-        let dir = temp.path().join("x".repeat(200)).join("y".repeat(200));
-        std::fs::create_dir_all(&dir).unwrap();
+        let rest = LONGEST - temp.path().as_os_str().len() - "/".len() - "/exec.sock".len();
+        let long = "x".repeat(200);
+        for dir in [
+            "a",
+            &"x".repeat(rest),
+            &"x".repeat(rest + 1),
+            &format!("{long}/{long}"),
+        ] {
+            serves_in(&temp.path().join(dir));
+        }
+    }
+
+    fn serves_in(dir: &Path) {
+        std::fs::create_dir_all(dir).unwrap();
         for _ in 0..2 {
-            let listener = bind_unix(&dir, "exec.sock").unwrap();
+            let listener = bind_unix(dir, "exec.sock").unwrap();
             let mode = dir
                 .join("exec.sock")
                 .metadata()
@@ -59,7 +78,7 @@ mod tests {
                 .permissions()
                 .mode();
             assert_eq!(mode & 0o777, 0o600);
-            let mut client = connect_unix(&dir, "exec.sock").unwrap();
+            let mut client = connect_unix(dir, "exec.sock").unwrap();
             let (mut served, _) = listener.accept().unwrap();
             client.write_all(b"hello").unwrap();
             drop(client);
