@@ -76,7 +76,7 @@ fn settings_and_their_mistakes() {
     --- stdout
     config=[world]/config/crabbox/config.yaml
     profile=default provider=docker-sandbox provider_source=compiled_default target=linux ttl=1h30m0s idle_timeout=30m0s
-    sync exclude=- include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s warn_files=50000 warn_bytes=5368709120 fail_files=150000 fail_bytes=21474836480 allow_large=false
+    sync exclude=.git,._*,node_modules,.ignored,.turbo,.next,.vite,.parcel-cache,.rollup.cache,.cache,.tmp,.local,.swiftpm,.pnpm-store,.npm,.yarn/cache,.venv,__pycache__,.pytest_cache,.mypy_cache,.ruff_cache,.gradle,dist,dist-runtime,coverage,playwright-report,test-results,.build,apps/*/.build,target,.crabbox/env,.crabbox/scripts,.crabbox/logs,.crabbox/captures,.crabbox/runs include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s warn_files=50000 warn_bytes=5368709120 fail_files=150000 fail_bytes=21474836480 allow_large=false
     env allow=CI,NODE_OPTIONS
     docker_sandbox cli=sbx agent=shell template=- cpus=0 memory=- clone=false workdir=- extra_workspaces=- mcp=- kit=-
     "#);
