@@ -9,6 +9,7 @@
 )]
 
 mod bugs;
+mod checks;
 mod config;
 mod crowd;
 mod discovery;

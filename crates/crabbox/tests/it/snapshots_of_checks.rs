@@ -58,7 +58,7 @@ fn doctor_for_programs() {
     {"status": "ok","check": "sbx_engine","provider": "docker-sandbox","message": "program=[world]/bin/sbx found=PATH","details": {"found": "PATH","mutation": "false","program": "[world]/bin/sbx"}},
     {"status": "ok","check": "sbx_version","provider": "docker-sandbox","message": "version=Client Version:  v0.31.3","details": {"mutation": "false","version": "Client Version:  v0.31.3"}},
     {"status": "ok","check": "sbx_compatibility","provider": "docker-sandbox","message": "sbx_compatibility=ok baseline=0.31.3","details": {"baseline": "0.31.3","mutation": "false"}},
-    {"status": "failed","check": "sbx_inventory","provider": "docker-sandbox","message": "`sbx ls --json` exited 1: ERROR: not logged in","details": {"hint": "run `sbx login` and retry","mutation": "false"}},
+    {"status": "failed","check": "sbx_inventory","provider": "docker-sandbox","message": "`sbx ls --json` exited 1: ERROR: not logged in","details": {"advice": "run `sbx login` and retry","class": "auth","hint": "check_provider_auth_and_config","mutation": "false"}},
     {"status": "ok","check": "sbx_diagnose","provider": "docker-sandbox","message": "checks=1","details": {"mutation": "false"}}]}
     "#);
     insta::assert_snapshot!(ran.err, @r#"
