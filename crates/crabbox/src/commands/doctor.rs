@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::routing::provider_of_claim;
 use crate::app::App;
 use crate::cli::parsed;
+use crate::refusals::{self, Of};
 
 /// How long the provider's own checks may take together.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -50,6 +51,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let by_lease = route.is_some();
     let Salvaged { settings, wrong } = app.salvaged_settings(matches, route)?;
     let provider = app.provider(&settings)?;
+    refusals::check(matches, Of::Other, provider.spec())?;
     if let Some(id) = &args.id {
         app.context(&*provider, &app.store()?).find(id)?;
     }

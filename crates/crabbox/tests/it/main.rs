@@ -16,6 +16,7 @@ mod discovery;
 mod docker;
 mod doctor;
 mod edges;
+mod elsewhere;
 mod ends;
 mod engine;
 mod engines;
