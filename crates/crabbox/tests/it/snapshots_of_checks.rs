@@ -116,6 +116,24 @@ fn discovery_for_people() {
     --- stdout
     docker-sandbox   delegated-run  local-sandbox  targets=linux features=run-session,mcp-attachments,cleanup
     "#);
+    let ran = world.crabbox(&["providers", "describe", "docker-sandbox"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 0
+    --- stdout
+    docker-sandbox
+      kind=delegated-run category=local-sandbox targets=linux coordinator=never
+      features=run-session,mcp-attachments,cleanup
+      --docker-sandbox-cli                 The sbx program: a name in PATH or a path
+      --docker-sandbox-agent               Agent of the sandbox; only shell is supported
+      --docker-sandbox-template            Template to make the sandbox from
+      --docker-sandbox-cpus                Processors; 0 leaves it to sbx
+      --docker-sandbox-memory              Memory, such as 4g
+      --docker-sandbox-clone               Work on a clone of the repository instead of the directory itself
+      --docker-sandbox-workdir             Where commands run; empty means the repository's own path
+      --docker-sandbox-extra-workspace     Further directories to share
+      --docker-sandbox-mcp                 MCP servers to attach
+      --docker-sandbox-kit                 Kits to add
+    "#);
     let ran = world.crabbox(&["list", "--provider", "docker"]);
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 2
