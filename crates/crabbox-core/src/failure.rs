@@ -145,3 +145,46 @@ impl fmt::Display for Failure {
 }
 
 impl Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_alone_decides_the_exit_code() {
+        for (codes, exit) in [
+            (
+                &[
+                    Code::Provider,
+                    Code::ProviderMissing,
+                    Code::Local,
+                    Code::Unhealthy,
+                    Code::CommandExit,
+                ][..],
+                1,
+            ),
+            (
+                &[
+                    Code::Usage,
+                    Code::Config,
+                    Code::Untrusted,
+                    Code::Unsupported,
+                    Code::UnknownProvider,
+                    Code::State,
+                    Code::ClaimChanged,
+                    Code::OtherRepository,
+                    Code::ProviderMalformed,
+                ],
+                2,
+            ),
+            (&[Code::NotFound, Code::NotOwned, Code::Expired], 4),
+            (&[Code::Timeout], 5),
+            (&[Code::Sync], 6),
+            (&[Code::Canceled], 130),
+        ] {
+            for code in codes {
+                assert_eq!(code.exit_code(), exit, "{code:?}");
+            }
+        }
+    }
+}

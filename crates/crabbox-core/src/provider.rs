@@ -3,6 +3,8 @@
 //! Everything that is the same for all of them (settings, claims, locks, sync, environment, timing, history, keeping
 //! and releasing) is not here. An operation never prints, and never touches a claim.
 
+mod class;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +15,8 @@ use crate::command::{Rules, display};
 use crate::process::{Cancel, Output, Stdin};
 use crate::settings::ProviderTable;
 use crate::{Code, Failure};
+
+pub use class::Class;
 
 /// What is known about a provider without asking anybody. Drives discovery, the refusal of flags, and the docs.
 #[derive(Debug)]
@@ -120,6 +124,9 @@ pub struct Check {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub details: BTreeMap<String, String>,
 }
+
+/// The detail of a check that tells people what to do about it.
+pub const ADVICE: &str = "advice";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -274,8 +281,15 @@ impl Check {
         let check = Self::new(status, check, failure.to_string());
         match failure.hints.is_empty() {
             true => check,
-            false => check.detail("hint", failure.hints.join("; ")),
+            false => check.detail(ADVICE, failure.hints.join("; ")),
         }
+    }
+
+    /// With the words for programs.
+    #[must_use]
+    pub fn class(self, class: Class) -> Self {
+        self.detail("class", class.as_str())
+            .detail("hint", class.hint())
     }
 
     #[must_use]

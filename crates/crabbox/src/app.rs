@@ -199,10 +199,20 @@ impl App<'_> {
         })
     }
 
+    /// The provider that holds here, with the one of a flag for a command line that is not parsed.
+    pub(crate) fn chosen(&self, flag: Option<String>) -> Result<&'static Spec, Failure> {
+        let flags: Vec<_> = flag.into_iter().map(provider_flag).collect();
+        let settings = self.load(&flags, Untrusted::LeaveOut)?;
+        self.spec_of(&settings)
+    }
+
+    fn spec_of(&self, settings: &Settings) -> Result<&'static Spec, Failure> {
+        self.spec(settings.provider())
+            .map_err(|failure| settings.blame(None, "provider", failure))
+    }
+
     pub(crate) fn provider(&self, settings: &Settings) -> Result<Box<dyn Provider>, Failure> {
-        let spec = self
-            .spec(settings.provider())
-            .map_err(|failure| settings.blame(None, "provider", failure))?;
+        let spec = self.spec_of(settings)?;
         let target = settings.text(None, "target");
         if target != "linux" {
             let message = format!(
@@ -336,6 +346,13 @@ pub(crate) fn flagged() -> impl Iterator<Item = &'static Setting> {
     CORE.iter()
         .chain(providers)
         .filter(|setting| setting.flag.is_some())
+}
+
+pub(crate) fn provider_flag(value: String) -> FlagValue {
+    FlagValue {
+        flag: "provider".to_owned(),
+        value,
+    }
 }
 
 /// The settings that stand on the command line.

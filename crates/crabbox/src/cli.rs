@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use crabbox_core::provider::Spec;
 use crabbox_core::settings::{Applies, Kind, Setting};
 use crabbox_core::{Code, Failure};
 use crabbox_providers::{DEFAULT, SPECS};
@@ -38,6 +39,11 @@ fn described<A: Args>(name: &'static str) -> Command {
     A::augment_args(Command::new(name))
 }
 
+/// One that asks a provider about leases that exist.
+fn asking<A: Args>(name: &'static str) -> Command {
+    refusals::add(described::<A>(name), Of::Other)
+}
+
 /// What the struct makes of the command line.
 pub(crate) fn parsed<A: FromArgMatches>(matches: &ArgMatches) -> Result<A, Failure> {
     A::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string()))
@@ -58,37 +64,37 @@ const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "list",
-        command: |name| described::<list::Args>(name).visible_alias("ls"),
+        command: |name| asking::<list::Args>(name).visible_alias("ls"),
         flags: Flags::Use,
         answer: list::answer,
     },
     Entry {
         name: "status",
-        command: described::<status::Args>,
+        command: asking::<status::Args>,
         flags: Flags::Use,
         answer: status::answer,
     },
     Entry {
         name: "stop",
-        command: |name| described::<stop::Args>(name).visible_alias("release"),
+        command: |name| asking::<stop::Args>(name).visible_alias("release"),
         flags: Flags::Use,
         answer: stop::answer,
     },
     Entry {
         name: "cleanup",
-        command: described::<cleanup::Args>,
+        command: asking::<cleanup::Args>,
         flags: Flags::Use,
         answer: cleanup::answer,
     },
     Entry {
         name: "ports",
-        command: described::<ports::Args>,
+        command: asking::<ports::Args>,
         flags: Flags::Use,
         answer: ports::answer,
     },
     Entry {
         name: "cp",
-        command: described::<cp::Args>,
+        command: asking::<cp::Args>,
         flags: Flags::Use,
         answer: cp::answer,
     },
@@ -106,7 +112,7 @@ const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "doctor",
-        command: described::<doctor::Args>,
+        command: asking::<doctor::Args>,
         flags: Flags::Creation,
         answer: doctor::answer,
     },
@@ -165,8 +171,8 @@ const ENTRIES: &[Entry] = &[
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Commands of the original that need what this program does not have.
-const ELSEWHERE: &[&str] = &[
+/// Commands of the original for leases over SSH, which no provider of this program has.
+const SSH: &[&str] = &[
     "ssh",
     "connect",
     "open",
@@ -178,15 +184,18 @@ const ELSEWHERE: &[&str] = &[
     "egress",
     "screenshot",
     "inspect",
-    "heartbeat",
     "cache",
     "checkpoint",
     "shard",
     "actions",
     "desktop",
     "prewarm",
-    "pause",
-    "resume",
+];
+/// Those that a provider either has or not, with what the original calls it.
+const CAPABILITIES: &[(&str, &str)] = &[
+    ("heartbeat", "lease heartbeat"),
+    ("pause", "pause"),
+    ("resume", "resume"),
 ];
 const BROKER: &[&str] = &[
     "events", "attach", "results", "usage", "share", "unshare", "whoami",
@@ -316,6 +325,14 @@ fn flag(setting: &'static Setting, chosen: &str) -> Arg {
 
 /// Which provider's flags `--help` shows.
 pub(crate) fn chosen(args: &[OsString], env: Option<&str>) -> String {
+    let named = env.filter(|name| !name.is_empty()).map(str::to_lowercase);
+    named_provider(args)
+        .or(named)
+        .unwrap_or_else(|| DEFAULT.to_owned())
+}
+
+/// The provider that the words name, whether or not they make a command line.
+pub(crate) fn named_provider(args: &[OsString]) -> Option<String> {
     let texts: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
     let mut words = texts.iter().take_while(|word| *word != "--");
     while let Some(word) = words.next() {
@@ -324,16 +341,15 @@ pub(crate) fn chosen(args: &[OsString], env: Option<&str>) -> String {
             continue;
         }
         if let Some(value) = name.strip_prefix("provider=") {
-            return value.to_lowercase();
+            return Some(value.to_lowercase());
         }
         if name == "provider"
             && let Some(value) = words.next()
         {
-            return value.to_lowercase();
+            return Some(value.to_lowercase());
         }
     }
-    env.filter(|name| !name.is_empty())
-        .map_or_else(|| DEFAULT.to_owned(), str::to_lowercase)
+    None
 }
 
 /// Finds who answers. `None` for a name that is no command of ours.
@@ -351,15 +367,26 @@ pub(crate) fn needs_coordinator() -> Failure {
     Failure::new(Code::Unsupported, message)
 }
 
-/// Why a command of the original is not here; `None` when it is none of its commands.
-pub(crate) fn not_here(name: &str) -> Option<Failure> {
-    if ELSEWHERE.contains(&name) {
-        let message = format!(
-            "provider={DEFAULT} does not support {name}: it requires an SSH lease provider"
-        );
-        return Some(
-            Failure::new(Code::Unsupported, message).hint("crabbox run --id <slug> -- <command>"),
-        );
+/// Why a command of the original is not here; `None` when it is none of its commands. `provider` finds the chosen one.
+pub(crate) fn not_here(
+    name: &str,
+    provider: impl FnOnce() -> Result<&'static Spec, Failure>,
+) -> Option<Failure> {
+    let capability = CAPABILITIES.iter().find(|(command, _)| *command == name);
+    let lacking = match capability {
+        Some((_, called)) => Some((*called).to_owned()),
+        None if SSH.contains(&name) => Some(format!("{name}: it requires an SSH lease provider")),
+        None => None,
+    };
+    if let Some(what) = lacking {
+        return Some(match provider() {
+            Ok(spec) => {
+                let message = format!("provider={} does not support {what}", spec.name);
+                Failure::new(Code::Unsupported, message)
+                    .hint("crabbox run --id <slug> -- <command>")
+            }
+            Err(failure) => failure,
+        });
     }
     if BROKER.contains(&name) {
         return Some(needs_coordinator().hint("crabbox history shows the runs of this machine"));

@@ -12,6 +12,7 @@ mod ui;
 
 use std::ffi::OsString;
 
+use crabbox_core::process::Cancel;
 use crabbox_core::{Code, Failure};
 
 use crate::app::App;
@@ -51,12 +52,13 @@ fn style(args: &[OsString]) -> Style {
 fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure> {
     let configured = host.get("CRABBOX_PROVIDER").and_then(|name| name.to_str());
     let chosen = cli::chosen(&args, configured);
+    let named = cli::named_provider(&args);
     let args = cli::with_help_last(cli::with_one_word(args));
     let mut tree = cli::tree_for(&args, &chosen);
     let args = cli::with_bare_switches(&tree, cli::with_two_hyphens(&tree, args));
     let matches = match tree.try_get_matches_from_mut(args) {
         Ok(matches) => matches,
-        Err(error) => return wrong(ui, &error),
+        Err(error) => return wrong(host, ui, named, &error),
     };
     if matches.get_flag("version") {
         ui.data(&format!("{}\n", cli::VERSION))?;
@@ -85,7 +87,12 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
 }
 
 /// Help is data; a wrong command line is a failure that names what is wrong.
-fn wrong(ui: &Ui, error: &clap::Error) -> Result<u8, Failure> {
+fn wrong(
+    host: &Host,
+    ui: &Ui,
+    provider: Option<String>,
+    error: &clap::Error,
+) -> Result<u8, Failure> {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     if !error.use_stderr() {
         ui.data(&error.render().to_string())?;
@@ -93,7 +100,10 @@ fn wrong(ui: &Ui, error: &clap::Error) -> Result<u8, Failure> {
     }
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
-        && let Some(failure) = cli::not_here(name)
+        && let Some(failure) = cli::not_here(name, || {
+            let cancel = Cancel::new();
+            App { host, ui, cancel }.chosen(provider)
+        })
     {
         return Err(failure);
     }

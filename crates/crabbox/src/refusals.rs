@@ -48,6 +48,15 @@ use Takes::{Nothing, Value};
 
 type Row = (&'static str, Takes, Refusal);
 
+/// What a machine over SSH could be told: every command that asks a provider knows these.
+const MACHINE: &[Row] = &[
+    ("windows-mode", Value, Ssh),
+    ("static-host", Value, Ssh),
+    ("static-user", Value, Ssh),
+    ("static-port", Value, Ssh),
+    ("static-work-root", Value, Ssh),
+];
+
 /// What a new lease could be told.
 const LEASE: &[Row] = &[
     ("class", Value, Class),
@@ -58,6 +67,12 @@ const LEASE: &[Row] = &[
     ("market", Value, Ssh),
     ("expose", Value, Ssh),
     ("cache-volume", Value, CacheVolume),
+    ("image-min-os", Value, Ssh),
+    ("image-sdk", Value, Ssh),
+    ("image-runtime", Value, Ssh),
+    ("image-require-browser", Nothing, Ssh),
+    ("image-require-webview2", Nothing, Ssh),
+    ("image-require-desktop", Nothing, Ssh),
     ("desktop", Nothing, Desktop("desktop/VNC is not supported")),
     (
         "desktop-env",
@@ -124,15 +139,18 @@ const WARMUP: &[Row] = &[
 pub(crate) enum Of {
     Run,
     Warmup,
+    /// One that makes no lease.
+    Other,
 }
 
 impl Of {
     fn rows(self) -> impl Iterator<Item = &'static Row> {
-        let own = match self {
-            Self::Run => RUN,
-            Self::Warmup => WARMUP,
+        let (lease, own) = match self {
+            Self::Run => (LEASE, RUN),
+            Self::Warmup => (LEASE, WARMUP),
+            Self::Other => (&[][..], &[][..]),
         };
-        LEASE.iter().chain(own)
+        MACHINE.iter().chain(lease).chain(own)
     }
 }
 
@@ -169,7 +187,8 @@ pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Fai
     {
         return Err(Failure::usage(format!("--{flag} requires --{other}")));
     }
-    if matches.value_source(LARGE) == Some(ValueSource::CommandLine)
+    if of != Of::Other
+        && matches.value_source(LARGE) == Some(ValueSource::CommandLine)
         && let Some(value) = matches.get_one::<String>(LARGE)
         && let Some(failure) = SyncUnlessArchive.failure(LARGE, value, spec)
     {

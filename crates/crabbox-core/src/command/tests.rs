@@ -72,6 +72,14 @@ fn operators_and_leading_assignments_stay_and_the_rest_is_quoted() {
             &["a", ";", "b", "||", "c", "2>", "d"],
             "'a' ; 'b' || 'c' 2> 'd'",
         ),
+        (&["a", ">>", "b c"], "'a' >> 'b c'"),
+        (&["a", "<", "b c"], "'a' < 'b c'"),
+        (
+            &["a", "&&", "B=1", "c", "||", "D=2", "e", ";", "F=3", "g"],
+            "'a' && B='1' 'c' || D='2' 'e' ; F='3' 'g'",
+        ),
+        // Behind a redirection no command begins.
+        (&["a", ">", "B=1"], "'a' > 'B=1'"),
     ] {
         assert_eq!(
             argv(given, Shell::Auto, STRICT),

@@ -17,6 +17,7 @@ use crate::process::Cancel;
 use crate::provider::Provider;
 use crate::{Code, Failure};
 
+pub use bounded::within;
 pub use cleanup::{Action, Cleaned, DryRun, Subject, Swept, cleanup};
 pub use lease::{Lease, Terms, warmup};
 pub use list::{Listed, list};

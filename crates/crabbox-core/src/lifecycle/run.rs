@@ -422,3 +422,34 @@ fn judge(ended: &Result<i32, Failure>) -> (RunStatus, Option<ErrorKind>) {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_it_ended_in_the_words_of_the_report() {
+        let failed = |code| Err(Failure::new(code, "x"));
+        for (ended, status, kind) in [
+            (Ok(0), RunStatus::Succeeded, None),
+            (Ok(7), RunStatus::Failed, Some(ErrorKind::CommandExit)),
+            (
+                failed(Code::Timeout),
+                RunStatus::TimedOut,
+                Some(ErrorKind::Timeout),
+            ),
+            (
+                failed(Code::Canceled),
+                RunStatus::Canceled,
+                Some(ErrorKind::Canceled),
+            ),
+            (
+                failed(Code::Provider),
+                RunStatus::Failed,
+                Some(ErrorKind::ProviderError),
+            ),
+        ] {
+            assert_eq!(judge(&ended), (status, kind), "{ended:?}");
+        }
+    }
+}

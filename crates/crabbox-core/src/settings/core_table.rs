@@ -176,6 +176,9 @@ pub const CORE: &[Setting] = &[
 /// The row whose default the program supplies.
 pub(super) const PROVIDER: &str = "provider";
 
+/// The row whose list comes after the built-in one.
+pub(super) const EXCLUDE: &str = "sync.exclude";
+
 /// Keys of other programs that read the same files: known, and of no effect here. A whole section is named by its key.
 const ELSEWHERE: &[&str] = &[
     "actions",

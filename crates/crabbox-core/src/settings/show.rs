@@ -6,13 +6,13 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::core_table::PROVIDER;
+use super::core_table::{EXCLUDE, PROVIDER};
 use super::origin::ShownOrigin;
 use super::resolved::{Entry, Settings};
 use super::source::printable;
 use super::table::Kind;
 use super::value::Value;
-use crate::Ordered;
+use crate::{Ordered, sync};
 
 /// One flat object: top-level settings, one object per section, and `profiles`, `ignored` and `origins`.
 #[derive(Debug, Serialize)]
@@ -113,13 +113,24 @@ fn sections(settings: &Settings) -> Vec<&'static str> {
 }
 
 fn value_json(entry: &Entry) -> Json {
+    let value = shown(entry);
+    match value {
+        Value::Text(text) => text.into(),
+        Value::Count(count) => count.into(),
+        Value::Bool(yes) => yes.into(),
+        Value::Duration(_) => value.to_text().into(),
+        Value::List(list) => list.into(),
+    }
+}
+
+/// The value that holds: without secrets, and with what holds whatever is configured.
+fn shown(entry: &Entry) -> Value {
     match (&entry.value, entry.setting.kind) {
-        (Value::Text(url), Kind::Url) => without_secrets(url).into(),
-        (Value::Text(text), _) => text.as_str().into(),
-        (Value::Count(count), _) => (*count).into(),
-        (Value::Bool(yes), _) => (*yes).into(),
-        (Value::Duration(_), _) => entry.value.to_text().into(),
-        (Value::List(list), _) => list.as_slice().into(),
+        (Value::Text(url), Kind::Url) => Value::Text(without_secrets(url)),
+        (Value::List(own), _) if entry.setting.path() == EXCLUDE => {
+            Value::List(sync::built_in().chain(own.iter().cloned()).collect())
+        }
+        (value, _) => value.clone(),
     }
 }
 
@@ -151,11 +162,7 @@ fn line<'a>(section: Option<&str>, entries: impl Iterator<Item = &'a Entry>) -> 
         let label = setting
             .label
             .map_or_else(|| snake_case(setting.key), str::to_owned);
-        let text = match (&entry.value, setting.kind) {
-            (Value::Text(url), Kind::Url) => without_secrets(url),
-            (value, _) => value.to_text(),
-        };
-        let text = match text.as_str() {
+        let text = match shown(entry).to_text().as_str() {
             "" => "-".to_owned(),
             text => printable(text),
         };

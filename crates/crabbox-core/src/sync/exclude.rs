@@ -15,6 +15,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use crate::{Code, Failure};
+pub use builtin::built_in;
 pub(super) use cursor::Cursor;
 use pattern::{Index, Pattern};
 

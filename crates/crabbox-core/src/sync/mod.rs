@@ -22,7 +22,7 @@ mod walk;
 mod tests;
 
 pub use archive::{Archive, ArchiveStats, Compression};
-pub use exclude::{Decision, Rules};
+pub use exclude::{Decision, Rules, built_in};
 pub use guard::{Allow, Limits, Verdict, human_bytes};
 pub use listing::{Listed, ListingError, Tag, parse_listing};
 pub use manifest::{Entry, Kind, Manifest, Protected, Skipped, Why};

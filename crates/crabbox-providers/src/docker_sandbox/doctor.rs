@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crabbox_core::process::{Cancel, Captured};
-use crabbox_core::provider::{Check, Health};
+use crabbox_core::provider::{Check, Class, Health};
 use crabbox_core::{Code, Failure};
 
 use super::argv;
@@ -18,7 +18,7 @@ pub(super) fn missing(failure: &Failure) -> Vec<Check> {
     let reason = "there is no sbx to ask";
     vec![
         bad(Health::Missing, "sbx_engine", failure),
-        check(Health::Missing, "sbx_version", reason.to_owned()),
+        check(Health::Missing, "sbx_version", reason.to_owned()).class(Class::Tool),
         skipped("sbx_compatibility", reason),
         skipped("sbx_inventory", reason),
         skipped("sbx_diagnose", reason),
@@ -143,7 +143,7 @@ fn skipped(name: &str, reason: &str) -> Check {
 }
 
 fn bad(status: Health, name: &str, failure: &Failure) -> Check {
-    harmless(Check::of_failure(status, name, failure))
+    harmless(Check::of_failure(status, name, failure).class(Class::of(failure)))
 }
 
 fn check(status: Health, name: &str, message: String) -> Check {

@@ -358,6 +358,34 @@ mod tests {
     }
 
     #[test]
+    fn the_version_is_the_first_line_that_says_anything() {
+        let read = version("\n  \n  Client Version: v0.31.3\nServer Version: v0.31.3\n");
+        assert_eq!(read.first_line, "Client Version: v0.31.3");
+        assert!(read.compatible);
+    }
+
+    #[test]
+    fn every_word_of_an_engine_that_means_something_to_do() {
+        let login = "run `sbx login` and retry";
+        let virtualization = "enable host virtualization for Docker Sandboxes and retry";
+        for (said, advice) in [
+            ("ERROR: Not logged in", Some(login)),
+            ("login required", Some(login)),
+            ("401 Unauthorized", Some(login)),
+            ("authentication failed", Some(login)),
+            ("virtualization is off", Some(virtualization)),
+            ("no hypervisor", Some(virtualization)),
+            ("cannot open /dev/KVM", Some(virtualization)),
+            ("i/o timeout", Some(NO_ANSWER)),
+            ("it timed out", Some(NO_ANSWER)),
+            ("quota exceeded", None),
+            ("", None),
+        ] {
+            assert_eq!(guidance(said), advice, "{said}");
+        }
+    }
+
+    #[test]
     fn an_error_for_programs_is_told_to_people() {
         let of = |text: &str| told(text.as_bytes());
         let full = r#"{"error":{"code":"x","message":"no daemon","hint":"sbx daemon start"}}"#;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::cli::parsed;
+use crate::refusals::{self, Of};
 
 /// Remove leases whose time is over
 #[derive(Debug, clap::Args)]
@@ -50,6 +51,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let args: Args = parsed(matches)?;
     let settings = app.lenient_settings(matches)?;
     let provider = app.provider(&settings)?;
+    refusals::check(matches, Of::Other, provider.spec())?;
     let store = app.store()?;
     let dry_run = if args.dry_run {
         DryRun::Yes

@@ -7,6 +7,7 @@ use crabbox_core::provider::{CopyEnd, CopyRequest};
 use super::routing;
 use crate::app::App;
 use crate::cli::parsed;
+use crate::refusals::{self, Of};
 
 /// Copy files between here and a sandbox
 ///
@@ -40,6 +41,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     }
     let settings = routing::settings_for(app, matches, &args.id)?;
     let provider = app.provider(&settings)?;
+    refusals::check(matches, Of::Other, provider.spec())?;
     let store = app.store()?;
     let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = CopyRequest {

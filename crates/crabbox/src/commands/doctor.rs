@@ -3,14 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use clap::ArgMatches;
 use crabbox_core::git::Git;
-use crabbox_core::process::{Cancel, Reason};
-use crabbox_core::provider::{Check, Health, Provider, WorkspaceKind};
+use crabbox_core::lifecycle;
+use crabbox_core::provider::{ADVICE, Check, Class, Health, WorkspaceKind};
 use crabbox_core::redact::Redactor;
 use crabbox_core::settings::{Origin, Salvaged, Settings};
 use crabbox_core::{Code, Failure};
@@ -19,6 +17,7 @@ use serde::Serialize;
 use super::routing::provider_of_claim;
 use crate::app::App;
 use crate::cli::parsed;
+use crate::refusals::{self, Of};
 
 /// How long the provider's own checks may take together.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,6 +51,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let by_lease = route.is_some();
     let Salvaged { settings, wrong } = app.salvaged_settings(matches, route)?;
     let provider = app.provider(&settings)?;
+    refusals::check(matches, Of::Other, provider.spec())?;
     if let Some(id) = &args.id {
         app.context(&*provider, &app.store()?).find(id)?;
     }
@@ -64,13 +64,11 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     ));
     checks.push(Check::new(Health::Ok, "ssh-key", "per-lease"));
     if let Err(failure) = provider.validate() {
-        checks.push(
-            Check::new(Health::Failed, "provider", failure.to_string())
-                .detail("class", "config")
-                .detail("hint", "check_crabbox_provider_config"),
-        );
+        checks.push(wrong_provider(provider.spec().name, &failure));
     }
-    checks.extend(provider_checks(&*provider, &app.cancel));
+    checks.extend(lifecycle::within(PATIENCE, |cancel| {
+        provider.doctor(cancel)
+    }));
     if provider.spec().workspace == WorkspaceKind::Archive {
         checks.push(Check::new(Health::Ok, "tar", "built in"));
     }
@@ -91,9 +89,9 @@ fn verdict(checks: &[Check]) -> Result<(), Failure> {
     if bad.is_empty() {
         return Ok(());
     }
-    let hints = bad.iter().filter_map(|check| check.details.get("hint"));
+    let advice = bad.iter().filter_map(|check| check.details.get(ADVICE));
     let mut failure = Failure::new(Code::Unhealthy, "doctor found problems");
-    failure.hints.extend(hints.cloned());
+    failure.hints.extend(advice.cloned());
     Err(failure)
 }
 
@@ -134,10 +132,21 @@ fn line(check: &Check) -> String {
 
 /// A source of settings that was left out.
 fn wrong_setting(failure: &Failure) -> Check {
-    let check = Check::of_failure(Health::Failed, "settings", failure).detail("class", "config");
+    let check = Check::of_failure(Health::Failed, "settings", failure).class(Class::Config);
     match &failure.snippet {
         Some(snippet) => check.detail("snippet", snippet.as_ref()),
         None => check,
+    }
+}
+
+/// The provider cannot be told what the settings say.
+fn wrong_provider(name: &str, failure: &Failure) -> Check {
+    let class = Class::Config;
+    let (word, hint) = (class.as_str(), class.hint());
+    let message = format!("provider={name} class={word} hint={hint} {failure}");
+    Check {
+        message,
+        ..Check::of_failure(Health::Failed, "provider", failure).class(class)
     }
 }
 
@@ -166,7 +175,7 @@ fn config(path: Result<PathBuf, Failure>) -> Check {
                 "config",
                 format!("{shown} permissions {mode:04o} want 0600"),
             )
-            .detail("hint", format!("chmod 600 {shown}")),
+            .detail(ADVICE, format!("chmod 600 {shown}")),
         },
     }
 }
@@ -194,20 +203,12 @@ fn tool(name: &str, found: Result<(), Failure>) -> Check {
     }
 }
 
-/// All of them, within the time there is for them.
-fn provider_checks(provider: &dyn Provider, cancel: &Cancel) -> Vec<Check> {
-    let own = Cancel::new();
-    let (done, over) = mpsc::channel::<()>();
-    let (watched, user) = (own.clone(), cancel.clone());
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            if over.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) || user.is_set()
-            {
-                watched.set(Reason::Late);
-            }
-        });
-        let checks = provider.doctor(&own);
-        drop(done);
-        checks
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checks_have_ten_seconds_together() {
+        assert_eq!(PATIENCE, Duration::from_secs(10));
+    }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::cli::parsed;
+use crate::refusals::{self, Of};
 
 /// List the leases of a provider
 #[derive(Debug, clap::Args)]
@@ -32,6 +33,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let args: Args = parsed(matches)?;
     let settings = app.lenient_settings(matches)?;
     let provider = app.provider(&settings)?;
+    refusals::check(matches, Of::Other, provider.spec())?;
     let store = app.store()?;
     let (mut listed, problems) = lifecycle::list(app.context(&*provider, &store))?;
     for problem in problems {

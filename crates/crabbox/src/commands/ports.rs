@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::routing;
 use crate::app::App;
 use crate::cli::parsed;
+use crate::refusals::{self, Of};
 
 /// List, publish or unpublish ports of a sandbox
 #[derive(Debug, clap::Args)]
@@ -35,6 +36,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     }
     let settings = routing::settings_for(app, matches, &args.id)?;
     let provider = app.provider(&settings)?;
+    refusals::check(matches, Of::Other, provider.spec())?;
     let store = app.store()?;
     let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = PortsRequest {

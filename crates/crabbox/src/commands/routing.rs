@@ -6,7 +6,7 @@ use crabbox_core::claims::Among;
 use crabbox_core::settings::{FlagValue, Settings, Untrusted};
 use crabbox_core::{Code, Failure};
 
-use crate::app::{self, App};
+use crate::app::{self, App, provider_flag};
 
 /// The settings for a lease that exists. Its claim knows the provider better than any configuration does.
 pub(super) fn settings_for(
@@ -55,10 +55,7 @@ pub(super) fn provider_of_claim(
         return Ok(None);
     }
     let claim = app.store()?.find(identifier, Among::AllProviders)?;
-    Ok(claim.map(|claim| FlagValue {
-        flag: "provider".to_owned(),
-        value: claim.provider,
-    }))
+    Ok(claim.map(|claim| provider_flag(claim.provider)))
 }
 
 /// The lease that a command is about: `--id X` or `X`, and only one of them.

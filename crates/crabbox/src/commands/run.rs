@@ -91,14 +91,16 @@ pub(crate) struct Args {
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let slug = usage(app, &args, matches)?;
+    let slug = slug(&args, matches)?;
     let settings = match &args.id {
         Some(id) => routing::settings_for(app, matches, id)?,
         None => app.settings(matches)?,
     };
     let provider = app.provider(&settings)?;
     let spec = provider.spec();
+    // What is refused may be the very reason why there is no command: `--script`, `--sync-only`.
     refusals::check(matches, Of::Run, spec)?;
+    usage(app, &args)?;
     refusals::check_profile(&settings, spec)?;
     provider.validate()?;
     let shell = if args.shell {
@@ -173,19 +175,24 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     }
 }
 
-/// What can be wrong with the words alone.
-fn usage(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<SlugChoice, Failure> {
+/// What can be wrong with names alone is known before anything is read.
+fn slug(args: &Args, matches: &ArgMatches) -> Result<SlugChoice, Failure> {
     let slug = requested_slug(args.slug.as_deref())?;
     if args.id.is_some() {
         refusals::check_reuse(matches)?;
     }
+    Ok(slug)
+}
+
+/// Whether there is a command, and a terminal for one that wants it.
+fn usage(app: &App<'_>, args: &Args) -> Result<(), Failure> {
     if args.words.is_empty() {
         return Err(Failure::usage("usage: crabbox run [flags] -- <command...>"));
     }
     if args.tty && !app.host.stdin_is_terminal {
         return Err(Failure::usage("--tty needs a terminal on stdin").hint("leave out `-t`"));
     }
-    Ok(slug)
+    Ok(())
 }
 
 /// What earlier runs left, and what is only said.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use crabbox_core::claims::{Ends, RepoRoot};
+use crabbox_core::claims::{Claim, Ends, RepoRoot};
 use crabbox_core::lifecycle::{self, Status, Watch};
 use crabbox_core::provider::Phase;
 use crabbox_core::settings::{format_duration, parse_duration};
@@ -16,6 +16,7 @@ use super::list::time;
 use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
+use crate::refusals::{self, Of};
 
 /// Show one lease
 #[derive(Debug, clap::Args)]
@@ -45,6 +46,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         .map_err(|error| Failure::new(Code::Usage, format!("--wait-timeout: {error}")))?;
     let settings = routing::lenient_settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
+    refusals::check(matches, Of::Other, provider.spec())?;
     let store = app.store()?;
     let watch = if args.wait {
         Watch::UntilReady(patience)
@@ -71,6 +73,7 @@ fn seconds(duration: Duration) -> String {
 #[serde(rename_all = "camelCase")]
 struct Entry<'a> {
     id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
     slug: Option<&'a str>,
     provider: &'a str,
     target: &'a str,
@@ -78,6 +81,8 @@ struct Entry<'a> {
     server_id: Option<&'a str>,
     server_type: &'a str,
     host: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pond: Option<&'a str>,
     network: &'a str,
     ssh_host: &'a str,
     ssh_user: &'a str,
@@ -106,6 +111,7 @@ fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
         server_id: labels.get("sandbox").copied(),
         server_type: provider,
         host: "",
+        pond: pond(claim),
         network: "public",
         ssh_host: "",
         ssh_user: "",
@@ -122,6 +128,10 @@ fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
     }
 }
 
+fn pond(claim: &Claim) -> Option<&str> {
+    claim.labels.get("pond").map(String::as_str)
+}
+
 fn line(status: &Status, provider: &str) -> String {
     let claim = &status.claim;
     let ends = claim.ends();
@@ -131,7 +141,7 @@ fn line(status: &Status, provider: &str) -> String {
         claim.lease_id,
         claim.slug_str().unwrap_or("-"),
         status.observed.state,
-        claim.labels.get("pond").map_or("-", String::as_str),
+        pond(claim).unwrap_or("-"),
         status.observed.phase == Phase::Ready,
         seconds(status.idle_for),
         seconds(Duration::from_secs(claim.idle_timeout_seconds)),

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
+use crate::refusals::{self, Of};
 
 /// Remove a lease and its sandbox
 ///
@@ -37,6 +38,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let id = args.which.identifier("stop")?;
     let settings = routing::lenient_settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
+    refusals::check(matches, Of::Other, provider.spec())?;
     if args.reclaim {
         return Err(provider.unsupported("stop --reclaim"));
     }

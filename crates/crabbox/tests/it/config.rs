@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::json;
+
 use crate::world::{World, write};
 
 /// The template that a warm-up asks the stand-in for.
@@ -56,10 +58,7 @@ fn show_says_where_every_value_came_from() {
     assert_eq!(source("dockerSandbox.mcp"), "environment");
     assert_eq!(source("dockerSandbox.kit"), "flag");
     assert_eq!(source("dockerSandbox.template"), "compiled_default");
-    assert_eq!(
-        shown["dockerSandbox"]["mcp"],
-        serde_json::json!(["one", "two"])
-    );
+    assert_eq!(shown["dockerSandbox"]["mcp"], json!(["one", "two"]));
     assert_eq!(shown["dockerSandbox"]["memory"], "4g");
     assert_eq!(shown["dockerSandbox"]["cpus"], 2);
     assert_eq!(shown["ttl"], "2h0m0s");
@@ -281,7 +280,8 @@ fn a_file_named_by_the_environment_stands_for_all_others() {
 fn known_keys_of_others_are_listed_and_harmless() {
     let world = World::new();
     world.user_config(
-        "broker:\n  url: https://example.org\nagentSandbox:\n  namespace: x\nserverType: y\n",
+        "broker:\n  url: https://example.org\nagentSandbox:\n  namespace: x\nserverType: y\n\
+         ssh:\n  user: u\n  key: /k\nsshKey: /k\nsshPort: 2222\nstatic:\n  host: h\n",
     );
     let shown = world.crabbox(&["config", "show", "--json"]).exits(0).json();
     let keys: Vec<_> = shown["ignored"]
@@ -290,10 +290,26 @@ fn known_keys_of_others_are_listed_and_harmless() {
         .iter()
         .map(|one| &one["key"])
         .collect();
-    assert_eq!(keys, ["broker", "agentSandbox", "serverType"]);
+    assert_eq!(
+        keys,
+        [
+            "broker",
+            "agentSandbox",
+            "serverType",
+            "ssh",
+            "sshKey",
+            "sshPort",
+            "static"
+        ]
+    );
     let text = world.crabbox(&["config", "show"]).ok();
     assert!(text.contains("ignored key=broker"), "{text}");
-    world.crabbox(&["run", "--", "true"]).exits(0);
+    // Of a machine over SSH nothing reaches the engine, nor the command.
+    let ran = world.crabbox(&["run", "--", "env"]).exits(0);
+    ran.never_says("SSH").never_says("2222");
+    for call in world.calls() {
+        assert!(!call.line().contains("/k"), "{call:?}");
+    }
 }
 
 #[test]
@@ -361,16 +377,6 @@ fn names_that_are_no_provider_here() {
         .exits(0);
     world.repo_config("provider: somewhere-else\n");
     world.crabbox(&["run", "--", "true"]).exits(2);
-}
-
-#[test]
-fn a_missing_user_file_is_fine_and_its_path_is_told() {
-    let world = World::new();
-    let path = world.crabbox(&["config", "path"]).ok();
-    assert_eq!(
-        path,
-        format!("{}\n", world.path("config/crabbox/config.yaml").display())
-    );
 }
 
 #[test]

@@ -44,12 +44,24 @@ fn help_fits_on_a_screen() {
     }
     let top = world.crabbox(&["--help"]).ok();
     assert!(top.lines().count() < 80);
-    assert_eq!(world.crabbox(&["help"]).ok(), top);
-    assert_eq!(
-        world.crabbox(&["help", "run"]).ok().lines().count(),
-        world.crabbox(&["run", "--help"]).ok().lines().count()
-    );
+    for args in [&["help"][..], &["-h"]] {
+        let ran = world.crabbox(args).exits(0);
+        assert_eq!((ran.out, ran.err), (top.clone(), String::new()), "{args:?}");
+    }
     assert_eq!(world.calls().len(), 0);
+}
+
+#[test]
+fn help_about_a_command_is_its_own_help() {
+    let world = World::without_sbx();
+    for command in COMMANDS {
+        let asked = world.crabbox(&[&["help"], *command].concat()).ok();
+        let own = world.crabbox(&[*command, &["--help"]].concat()).ok();
+        assert_eq!(asked, own, "{command:?}");
+    }
+    let status = world.crabbox(&["status", "--help"]).ok();
+    let line = status.lines().find(|line| line.contains("--wait-timeout"));
+    assert!(line.unwrap().ends_with("[default: 5m]"), "{status}");
 }
 
 #[test]
@@ -278,6 +290,18 @@ fn failures_are_json_where_data_would_be() {
     let told = error(&["stop", "--json", "a"], 1);
     assert_eq!(told["error"]["code"], "provider");
     assert_eq!(told["error"]["exitCode"], 1);
+    // Nobody takes "it cannot be told" for "it is gone", nor "not yours" for either.
+    let flag = ["--docker-sandbox-cli", "/nonexistent/sbx"];
+    let told = error(&[&["stop", "--json"], &flag[..], &["a"]].concat(), 1);
+    assert_eq!(told["error"]["code"], "provider_missing");
+    assert_eq!(world.claim_names().len(), 1);
+    let other = world.path("other");
+    std::fs::create_dir_all(other.join(".git")).unwrap();
+    let args = ["run", "--json", "--id", "a", "--", "true"];
+    let ran = world.within(&other, &args).exits(2);
+    let told: Value = serde_json::from_str(ran.last()).unwrap();
+    assert_eq!(told["error"]["code"], "other_repository");
+    assert_eq!(told["error"]["exitCode"], 2);
 }
 
 /// What belongs to the command is not ours.

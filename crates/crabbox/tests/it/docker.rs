@@ -1,5 +1,6 @@
 //! The contract with `sbx`: what it is told, and what is made of its answers.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::json;
@@ -116,6 +117,31 @@ fn every_setting_has_its_variable() {
         "{}",
         ran.out
     );
+}
+
+/// An engine may need any variable of its user's: what a command gets is another matter.
+#[test]
+fn the_engine_has_the_whole_environment() {
+    let world = World::new();
+    let env = [("WHO", "its user")];
+    for args in [
+        &["warmup", "--slug", "a"][..],
+        &["run", "--id", "a", "--", "printenv", "WHO"],
+        &["list"],
+        &["doctor"],
+        &["ports", "--id", "a"],
+        &["stop", "a"],
+    ] {
+        let ran = world.with_env(&env, args);
+        assert!(!ran.out.contains("its user"), "{args:?}: {}", ran.out);
+    }
+    let calls = world.events("call");
+    let verbs: BTreeSet<_> = calls.iter().map(|call| call["argv"][0].as_str()).collect();
+    let all = ["create", "diagnose", "exec", "ls", "ports", "rm", "version"];
+    assert_eq!(verbs, all.map(Some).into());
+    for call in calls {
+        assert_eq!(call["who"], "its user", "{call}");
+    }
 }
 
 #[test]

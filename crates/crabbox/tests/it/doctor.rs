@@ -227,54 +227,6 @@ fn a_config_that_cannot_be_read_or_names_no_provider_is_a_check() {
 }
 
 #[test]
-fn bad_settings_are_a_check_and_hide_no_other() {
-    let world = World::new();
-    let ran = world
-        .crabbox(&["doctor", "--docker-sandbox-agent", "claude"])
-        .exits(1);
-    assert!(ran.out.contains("failed  provider"), "{}", ran.out);
-    assert!(ran.out.contains("v1 supports shell only"), "{}", ran.out);
-    assert!(ran.out.contains("ok      git"), "{}", ran.out);
-    assert!(ran.out.contains("ok      sbx_inventory"), "{}", ran.out);
-}
-
-/// What became of each check of the engine.
-fn health_of(ran: &Ran) -> Vec<(String, String)> {
-    let json = ran.json();
-    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-    let checks = json["checks"].as_array().unwrap().iter();
-    checks
-        .map(|check| (text(&check["check"]), text(&check["status"])))
-        .filter(|(name, _)| name.starts_with("sbx_"))
-        .collect()
-}
-
-fn owned((name, health): (&str, &str)) -> (String, String) {
-    (name.to_owned(), health.to_owned())
-}
-
-#[test]
-fn a_version_that_is_not_told_hides_no_other_check() {
-    let world = World::new();
-    world.behave("fail-before-version", "1\nbroken");
-    let ran = world.crabbox(&["doctor"]).exits(1);
-    let skipped = "skip    sbx_compatibility  not checked: the version is not known";
-    assert!(ran.out.contains(skipped), "{}", ran.out);
-    let json = world.crabbox(&["doctor", "--json"]).exits(1);
-    assert_eq!(
-        health_of(&json),
-        [
-            ("sbx_engine", "ok"),
-            ("sbx_version", "failed"),
-            ("sbx_compatibility", "skip"),
-            ("sbx_inventory", "ok"),
-            ("sbx_diagnose", "ok"),
-        ]
-        .map(owned)
-    );
-}
-
-#[test]
 fn what_a_diagnosis_fails_with_is_shown() {
     let world = World::new();
     let line = |world: &World| {
@@ -309,48 +261,6 @@ fn what_a_diagnosis_fails_with_is_shown() {
     world.behave_well("fail-after-diagnose");
     world.behave("diagnose", "nothing");
     assert!(line(&world).ends_with("`sbx diagnose` printed no checks"));
-}
-
-#[test]
-fn a_missing_program_is_missing_and_the_rest_is_shown() {
-    let world = World::without_sbx();
-    let ran = Ran::from(world.alone(&["doctor"]).output().unwrap()).exits(1);
-    assert!(ran.out.contains("missing sbx_version"), "{}", ran.out);
-    assert!(ran.out.contains("ok      git"), "{}", ran.out);
-    for line in [
-        "missing sbx_engine         sbx not found: neither in PATH nor beside crabbox",
-        "missing sbx_version        there is no sbx to ask",
-        "skip    sbx_compatibility  not checked: there is no sbx to ask",
-        "skip    sbx_inventory      not checked: there is no sbx to ask",
-        "skip    sbx_diagnose       not checked: there is no sbx to ask",
-    ] {
-        assert!(ran.out.contains(line), "{line}: {}", ran.out);
-    }
-    let json = Ran::from(world.alone(&["doctor", "--json"]).output().unwrap());
-    assert_eq!(
-        health_of(&json),
-        [
-            ("sbx_engine", "missing"),
-            ("sbx_version", "missing"),
-            ("sbx_compatibility", "skip"),
-            ("sbx_inventory", "skip"),
-            ("sbx_diagnose", "skip")
-        ]
-        .map(owned)
-    );
-    // An engine beside our own program is found without being named.
-    let bundled = World::new();
-    let mut command = bundled.alone(&["doctor"]);
-    fs::rename(bundled.path("bin/sbx"), bundled.path("alone/sbx")).unwrap();
-    let ran = Ran::from(command.output().unwrap());
-    assert!(
-        ran.out.contains(&format!(
-            "program={} found=bundled",
-            bundled.path("alone/sbx").display()
-        )),
-        "{}",
-        ran.out
-    );
 }
 
 #[test]

@@ -110,6 +110,48 @@ fn claims_of_other_providers_are_left_alone() {
     assert_eq!(world.claim_names(), [lease]);
 }
 
+/// The claim knows better than any setting who has the lease.
+#[test]
+fn the_claims_provider_beats_another_one_that_is_configured() {
+    let world = World::new();
+    world.warm("a");
+    let elsewhere = [("CRABBOX_PROVIDER", "nope")];
+    world.with_env(&elsewhere, &["list"]).exits(2);
+    for args in [
+        &["run", "--id", "a", "--", "true"][..],
+        &["status", "a"],
+        &["ports", "--id", "a"],
+        &["cp", "--id", "a", "README", "SANDBOX:/tmp/x"],
+        &["stop", "a"],
+    ] {
+        world.with_env(&elsewhere, args).exits(0);
+    }
+    world.is_clean();
+    world.user_config("provider: nope\n");
+    let args = ["warmup", "--slug", "a", "--provider", "docker-sandbox"];
+    world.crabbox(&args).exits(0);
+    world.crabbox(&["status", "a"]).exits(0);
+    world.crabbox(&["stop", "a"]).exits(0);
+    world.is_clean();
+
+    world.user_config("");
+    let lease = world.warm("b");
+    world.edit_claim(&lease, |claim| claim["provider"] = "agent-sandbox".into());
+    world.forget_calls();
+    let own = [("CRABBOX_PROVIDER", "docker-sandbox")];
+    for args in [
+        &["run", "--id", "b", "--", "true"][..],
+        &["status", "b"],
+        &["stop", "b"],
+    ] {
+        let ran = world.with_env(&own, args).exits(2);
+        let said = "unknown provider \"agent-sandbox\"";
+        assert!(ran.last().ends_with(said), "{args:?}: {}", ran.last());
+    }
+    assert_eq!(world.log().len(), 0);
+    assert_eq!(world.claim_names(), [lease]);
+}
+
 /// What a newer version has written stays in the file.
 #[test]
 fn unknown_fields_of_a_claim_survive_its_use() {

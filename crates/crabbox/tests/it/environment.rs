@@ -340,6 +340,35 @@ fn a_configured_profile_has_literals_and_names() {
     );
 }
 
+/// The variable is the whole list: what a profile would add does not go with it.
+#[test]
+fn the_variable_blocks_the_names_of_a_profile() {
+    let world = World::new();
+    world.user_config("profile: ci\nprofiles:\n  ci:\n    envAllow: [EXTRA]\n");
+    let env = [("EXTRA", "e"), ("OTHER", "o"), ("ADDED", "a")];
+    let run = ["run", "--allow-env", "ADDED", "--", "env"];
+    let said = |allow: &[(&str, &str)]| {
+        let ran = world.with_env(&[&env[..], allow].concat(), &run).exits(0);
+        let has = |name: &str| ran.out.contains(&format!("{name}="));
+        ["EXTRA", "OTHER", "ADDED"].map(has)
+    };
+    assert_eq!(said(&[]), [true, false, true]);
+    let allow = ("CRABBOX_ENV_ALLOW", "OTHER");
+    assert_eq!(said(&[allow]), [false, true, true]);
+    let nothing = ("CRABBOX_ENV_ALLOW", "none");
+    assert_eq!(said(&[nothing]), [false, false, true]);
+}
+
+/// Whoever names a file wants to know what became of it.
+#[test]
+fn a_profile_file_alone_is_reason_enough_to_say_what_is_forwarded() {
+    let world = World::new();
+    write(&world.repo().join("p.env"), "CI=1\nNOT_ALLOWED=x\n");
+    let args = ["run", "--env-from-profile", "p.env", "--", "true"];
+    let ran = world.crabbox(&args).exits(0);
+    ran.says("env forwarding provider=docker-sandbox behavior=forwarded vars=CI=set\n");
+}
+
 /// Our own engine says who ended the command, in memory of ours: nothing can be left of it.
 #[test]
 fn the_status_has_no_file() {

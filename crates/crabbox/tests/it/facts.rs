@@ -32,6 +32,42 @@ fn warmup_says_how_long_it_took() {
     );
 }
 
+/// There is nothing to take over where all is new; scripts say it anyway.
+#[test]
+fn warmup_takes_the_originals_reclaim() {
+    let world = World::new();
+    world
+        .crabbox(&["warmup", "--reclaim", "--slug", "a"])
+        .exits(0);
+    assert_eq!(world.claim_names().len(), 1);
+}
+
+/// Of the files alone: no engine is asked, and nothing that is wrong with the settings is in the way.
+#[test]
+fn claims_are_listed_without_an_engine_and_without_settings() {
+    let world = World::new();
+    let lease = world.warm("a");
+    world.forget_calls();
+    world.user_config("bogus: [");
+    world.repo_config("dockerSandbox:\n  cliPath: ./theirs\n");
+    let env = [("CRABBOX_PROVIDER", "nope"), ("CRABBOX_TTL", "soon")];
+    let before = locks(&world);
+    let ran = world.with_env(&env, &["claims", "list", "--json"]).exits(0);
+    assert_eq!(ran.json()["claims"][0]["leaseId"], lease);
+    assert_eq!(ran.err, "");
+    fs::remove_file(world.path("bin/sbx")).unwrap();
+    let out = world.with_env(&env, &["claims", "list"]).ok();
+    assert!(out.contains(&lease), "{out}");
+    assert_eq!(world.log().len(), 0);
+    assert_eq!(locks(&world), before);
+}
+
+fn locks(world: &World) -> usize {
+    fs::read_dir(world.state().join("claim-locks"))
+        .unwrap()
+        .count()
+}
+
 /// They would ask a broker, and mean nothing without one.
 #[test]
 fn list_takes_the_originals_flags() {
@@ -221,8 +257,29 @@ fn describe_has_the_flags_of_all_providers() {
     let world = World::without_sbx();
     let env = [("CRABBOX_TTL", "5m"), ("CRABBOX_PROVIDER", "nonsense")];
     let args = ["providers", "describe", "docker-sandbox", "--json"];
-    let told = world.with_env(&env, &args).exits(0).json();
-    let flags = told["sharedFlags"].as_array().unwrap();
+    let mut told = world.with_env(&env, &args).exits(0).json();
+    let shared = told["sharedFlags"].take();
+    assert_eq!(told["providerFlags"].take().as_array().unwrap().len(), 10);
+    assert_eq!(
+        told,
+        json!({
+            "schemaVersion": 2,
+            "provider": {
+                "requested": "docker-sandbox", "canonical": "docker-sandbox", "inputAlias": false, "aliases": [],
+                "deprecated": false, "replacement": "",
+            },
+            "runnable": true, "kind": "delegated-run", "family": "docker-sandbox", "targets": ["linux"],
+            "capabilities": {
+                "features": ["cleanup", "mcp-attachments", "run-session"],
+                "runtime": ["delegated-command", "local-runtime", "local-sandbox"],
+                "reachability": [], "workspace": [], "evidence": ["session"],
+                "lifecycle": ["cleanup", "run-session"], "coordinator": "never",
+            },
+            "classCatalog": {"disposition": "unmapped", "profiles": []},
+            "sharedFlags": null, "providerFlags": null,
+        })
+    );
+    let flags = shared.as_array().unwrap();
     let flag = |name: &str| flags.iter().find(|flag| flag["name"] == name).unwrap();
     assert_eq!(
         flag("ttl"),

@@ -24,10 +24,34 @@ fn stop_is_rm_with_force_and_proves_it_by_the_list() {
     world.is_clean();
 }
 
+/// The other name of the same command, and its flags where they come to mind.
+#[test]
+fn release_is_stop_and_flags_may_stand_behind_the_lease() {
+    let world = World::new();
+    let lease = world.warm("a");
+    let ran = world.crabbox(&["release", "a", "--provider", "docker-sandbox"]);
+    let ran = ran.exits(0);
+    assert!(
+        ran.last()
+            .starts_with(&format!("released lease={lease} sandbox=")),
+        "{}",
+        ran.last()
+    );
+    world.is_clean();
+    let lease = world.warm("b");
+    let status = world.crabbox(&["status", "b", "--json"]).exits(0).json();
+    assert_eq!(status["id"], lease);
+    let stopped = world.crabbox(&["stop", "b", "--json"]).exits(0).json();
+    assert_eq!(stopped["leaseId"], lease);
+    world.is_clean();
+}
+
 #[test]
 fn an_rm_that_removes_nothing_is_no_success() {
     let world = World::new();
     let lease = world.warm("a");
+    let sandbox = world.sandboxes().remove(0);
+    let hint = format!("hint: run `sbx rm --force {sandbox}` to retry cleanup\n");
     world.behave("noop-rm", "yes");
     let ran = world.crabbox(&["stop", "a"]).exits(1);
     assert!(
@@ -35,6 +59,10 @@ fn an_rm_that_removes_nothing_is_no_success() {
         "{}",
         ran.last()
     );
+    ran.says(&hint);
+    world.behave("fail-before-rm", "1\nbusy");
+    world.crabbox(&["stop", "a"]).exits(1).says(&hint);
+    world.behave_well("fail-before-rm");
     assert_eq!(world.claim_names(), [lease.as_str()]);
     // The next try gets it.
     world.behave_well("noop-rm");

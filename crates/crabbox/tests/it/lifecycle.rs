@@ -261,6 +261,44 @@ fn ctrl_c_stops_the_command_releases_and_exits_130() {
     assert_eq!(runs["runs"][0]["exitCode"], 130);
 }
 
+/// That a run fails, also by the user's own hand, is what the flag is for.
+#[test]
+fn ctrl_c_keeps_what_is_to_stay_after_a_failure() {
+    let world = World::new();
+    let run = running(&world, &["run", "--keep-on-failure", "--slug", "f"]);
+    let ran = end_by(run, Signal::INT).exits(130);
+    assert_eq!(ran.last(), "canceled: interrupted");
+    let lease = world.claim_names().remove(0);
+    ran.says(&format!("keep-on-failure: kept lease={lease} slug=f "))
+        .says("stop: crabbox stop --provider docker-sandbox f");
+    assert_eq!(world.count("rm"), 0);
+    // It is one that is kept, not one that was left behind.
+    world.crabbox(&["run", "--", "true"]).exits(0);
+    assert_eq!(world.claim_names(), [lease]);
+    world.crabbox(&["stop", "f"]).exits(0);
+    world.is_clean();
+}
+
+/// Whoever changed the claim has other plans for the sandbox.
+#[test]
+fn a_claim_that_changed_during_a_run_keeps_its_sandbox() {
+    let world = World::new();
+    let mut run = running(&world, &["run", "--slug", "mine"]);
+    let lease = world.claim_names().remove(0);
+    let sandbox = world.sandboxes().remove(0);
+    world.edit_claim(&lease, |claim| claim["revision"] = "0".repeat(32).into());
+    let changed = world.claim(&lease);
+    drop(run.stdin.take());
+    let ran = end(run).exits(0);
+    ran.says(&format!(
+        "warning: docker-sandbox rm failed for {sandbox}: lease {lease} claim changed; retry\n"
+    ))
+    .says("hint: crabbox stop --provider docker-sandbox mine");
+    assert_eq!(world.count("rm"), 0);
+    assert_eq!(world.claim(&lease), changed);
+    assert_eq!(world.sandboxes(), [sandbox]);
+}
+
 #[test]
 fn ctrl_c_during_create_leaves_nothing() {
     let world = World::new();

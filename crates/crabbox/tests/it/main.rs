@@ -9,12 +9,14 @@
 )]
 
 mod bugs;
+mod checks;
 mod config;
 mod crowd;
 mod discovery;
 mod docker;
 mod doctor;
 mod edges;
+mod elsewhere;
 mod ends;
 mod engine;
 mod engines;
@@ -24,11 +26,13 @@ mod gaps;
 mod leases;
 mod lifecycle;
 mod mistakes;
+mod plans;
 mod proof_matrix;
 mod records;
 mod refusals;
 mod run;
 mod snapshots;
 mod snapshots_of_checks;
+mod variables;
 mod words;
 mod world;

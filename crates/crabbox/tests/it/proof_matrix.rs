@@ -12,6 +12,10 @@ use crate::world::{Ran, World};
 /// It works in the directory above its own, and git refuses one that belongs to somebody else, as this checkout may:
 /// so the world's repository has a copy.
 fn smoke(world: &World, name: &str, env: &[(&str, &str)]) -> Ran {
+    smoke_with(world, name, env, &[])
+}
+
+fn smoke_with(world: &World, name: &str, env: &[(&str, &str)], flags: &[&str]) -> Ran {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
     let copied = Command::new("cp")
         .arg("-r")
@@ -22,6 +26,7 @@ fn smoke(world: &World, name: &str, env: &[(&str, &str)]) -> Ran {
     let mut command = Command::new("bash");
     command
         .arg(world.repo().join("scripts").join(name))
+        .args(flags)
         .env_clear();
     for (name, value) in world.command(&[]).get_envs() {
         if let Some(value) = value {
@@ -121,13 +126,17 @@ fn row_05_missing_cli_or_login() {
 #[test]
 fn row_06_host_and_runtime_blockers() {
     let world = World::new();
-    for said in [
-        "virtualization is disabled",
-        "hypervisor not found",
-        "/dev/kvm is missing",
-        "control plane did not answer: timed out",
-        "account quota exceeded",
-        "no capacity",
+    let virtualization = "hint: enable host virtualization";
+    for (said, hint) in [
+        ("virtualization is disabled", virtualization),
+        ("hypervisor not found", virtualization),
+        ("/dev/kvm is missing", virtualization),
+        (
+            "control plane did not answer: timed out",
+            "hint: the sandbox control plane did not respond",
+        ),
+        ("account quota exceeded", ""),
+        ("no capacity", ""),
     ] {
         world.behave("fail-before-ls", &format!("1\n{said}"));
         let ran = world
@@ -135,6 +144,7 @@ fn row_06_host_and_runtime_blockers() {
             .exits(1);
         assert!(ran.out.contains(said), "{}", ran.out);
         assert_eq!(ran.last(), "doctor found problems");
+        ran.says(hint);
     }
 }
 
@@ -228,6 +238,38 @@ fn row_09_live_lifecycle() {
     assert_ne!(ran.code, 0);
     ran.says("classification=environment_blocked")
         .never_says("smoke_passed");
+}
+
+/// The script takes the program from wherever crabbox does.
+#[test]
+fn row_09_the_program_of_the_live_lifecycle_is_named_in_three_ways() {
+    let world = World::new();
+    let cli = elsewhere(&world);
+    let script = "live-docker-sandbox-smoke.sh";
+    let passed = |ran: Ran| {
+        let ran = ran.exits(0);
+        let last = ran.out.lines().last().unwrap_or_default();
+        let word = "classification=live_sbx_smoke_passed";
+        assert!(last.starts_with(word), "{}", ran.show());
+        // Doctor, too, went to the one that was named.
+        assert_eq!(world.count("diagnose"), 1);
+        world.forget_calls();
+        world.is_clean();
+    };
+    passed(smoke_with(
+        &world,
+        script,
+        &[],
+        &["--docker-sandbox-cli", &cli],
+    ));
+    world.user_config(&format!("dockerSandbox:\n  cliPath: {cli}\n"));
+    passed(smoke(&world, script, &[]));
+    world.user_config("dockerSandbox:\n  cliPath: /nonexistent/sbx\n");
+    passed(smoke(
+        &world,
+        script,
+        &[("CRABBOX_DOCKER_SANDBOX_CLI", &cli)],
+    ));
 }
 
 #[test]

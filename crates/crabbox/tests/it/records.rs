@@ -55,6 +55,43 @@ fn keep_on_failure_keeps_after_a_failure_only() {
     assert_eq!(lines[from + 4..], ["docker-sandbox run exited 3"]);
 }
 
+/// What failed may be the engine, and not the command.
+#[test]
+fn keep_on_failure_keeps_also_where_the_command_never_ran() {
+    let world = World::of_our_engine();
+    let script = "exit 125";
+    let run = [
+        "run",
+        "--keep-on-failure",
+        "--slug",
+        "f",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    world.behave("status", r#"{"by":"engine","code":125}"#);
+    let ran = world.crabbox(&run).exits(1);
+    assert!(
+        ran.last()
+            .starts_with("docker-sandbox run failed: `sbx exec`"),
+        "{}",
+        ran.last()
+    );
+    let lease = world.claim_names().remove(0);
+    ran.says(&format!("keep-on-failure: kept lease={lease} slug=f "));
+    assert_eq!((world.sandboxes().len(), world.count("rm")), (1, 0));
+    world.crabbox(&["stop", "f"]).exits(0);
+
+    let world = World::new();
+    world.behave("fail-before-exec", "125\nno room");
+    world
+        .crabbox(&run)
+        .exits(125)
+        .says("keep-on-failure: kept lease=");
+    assert_eq!((world.sandboxes().len(), world.count("rm")), (1, 0));
+}
+
 #[test]
 fn the_timing_is_one_line_and_adds_up() {
     let world = World::new();

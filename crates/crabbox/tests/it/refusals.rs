@@ -4,7 +4,7 @@ use crate::world::World;
 
 /// Refused with exit code 2, in exactly these words, before anything is asked or made.
 #[track_caller]
-fn refused(world: &World, args: &[&str], words: &str) {
+pub(crate) fn refused(world: &World, args: &[&str], words: &str) {
     let ran = world.crabbox(args).exits(2);
     assert_eq!(ran.last(), words, "{args:?}");
     assert_eq!(world.log().len(), 0, "{args:?}");
@@ -29,6 +29,62 @@ fn what_concerns_the_sync_is_the_providers() {
         let args = [&["run"], flags, &["--", "true"]].concat();
         refused(&world, &args, &words);
     }
+}
+
+/// What stands in the place of a command is refused for what it is, and not missed as a command.
+#[test]
+fn what_needs_no_command_is_refused_without_one() {
+    let world = World::new();
+    for (flags, delegates) in [
+        (&["--script", "x"][..], "run execution"),
+        (&["--script-stdin"], "run execution"),
+        (&["--sync-only"], "sync"),
+    ] {
+        let flag = flags[0];
+        let words = format!("docker-sandbox delegates {delegates}; {flag} is not supported");
+        refused(&world, &[&["run"], flags].concat(), &words);
+        refused(&world, &[&["run"], flags, &["--"]].concat(), &words);
+    }
+    let words = "usage: crabbox run [flags] -- <command...>";
+    refused(&world, &["run", "--sync-only=false"], words);
+}
+
+/// Of two mistakes the one that is told is the one that the original tells.
+#[test]
+fn mistakes_are_told_in_their_order() {
+    let world = World::new();
+    world.user_config("bogus: 1\n");
+    let config = "unknown key `bogus`";
+    let told = |args: &[&str], words: &str| {
+        let ran = world.crabbox(args).exits(2);
+        assert!(ran.last().contains(words), "{args:?}: {}", ran.last());
+        assert_eq!(world.log().len(), 0, "{args:?}");
+    };
+    let no_slug = ["--slug=--!"];
+    told(
+        &[&["run"], &no_slug[..], &["--", "true"]].concat(),
+        "has no letter and no digit",
+    );
+    told(
+        &[&["warmup"], &no_slug[..]].concat(),
+        "has no letter and no digit",
+    );
+    told(
+        &[&["run", "--id", "a"], &no_slug[..]].concat(),
+        "has no letter and no digit",
+    );
+    told(
+        &["run", "--id", "a", "--slug", "b"],
+        "--slug only applies when creating",
+    );
+    told(&["run", "--desktop"], config);
+    told(&["run"], config);
+    told(&["run", "--target", "windows"], config);
+    world.user_config("dockerSandbox:\n  agent: claude\n");
+    told(&["run", "--ttl", "0", "--desktop"], "ttl must be positive");
+    told(&["run", "--desktop"], "desktop/VNC is not supported");
+    told(&["run"], "usage: crabbox run");
+    told(&["run", "--", "true"], "v1 supports shell only");
 }
 
 #[test]
@@ -108,10 +164,9 @@ fn every_other_row_of_the_table() {
     );
     both(&["--ttl", "0"], "ttl must be positive");
     both(&["--idle-timeout", "0s"], "idle timeout must be positive");
-    both(
-        &["--target", "windows"],
-        "provider=docker-sandbox managed provisioning supports target=linux only",
-    );
+    let linux = "provider=docker-sandbox managed provisioning supports target=linux only";
+    both(&["--target", "windows"], linux);
+    both(&["--target", "macos"], linux);
     refused(
         &world,
         &["warmup", "--actions-runner"],
@@ -122,6 +177,28 @@ fn every_other_row_of_the_table() {
         &["warmup", "--lease-id", "x"],
         "provider=docker-sandbox does not support fixed idempotent lease IDs",
     );
+}
+
+/// Whoever asks for another system, and not the flag alone.
+#[test]
+fn a_target_is_refused_wherever_it_comes_from() {
+    let world = World::new();
+    let linux = "provider=docker-sandbox managed provisioning supports target=linux only";
+    for name in ["CRABBOX_TARGET", "CRABBOX_TARGET_OS"] {
+        let env = [(name, "windows")];
+        let ran = world.with_env(&env, &["run", "--", "true"]).exits(2);
+        assert!(ran.last().ends_with(linux), "{}", ran.last());
+        // The flag is stronger.
+        let args = ["run", "--target", "linux", "--", "true"];
+        world.with_env(&env, &args).exits(0);
+    }
+    world.forget_calls();
+    for key in ["target", "targetOS"] {
+        world.user_config(&format!("{key}: macos\n"));
+        let ran = world.crabbox(&["warmup"]).exits(2);
+        assert!(ran.last().ends_with(linux), "{}", ran.last());
+    }
+    assert_eq!(world.log().len(), 0);
 }
 
 #[test]
@@ -223,27 +300,6 @@ fn usage_is_checked_before_anything_else() {
 }
 
 #[test]
-fn commands_of_the_original_that_are_not_here_say_why() {
-    let world = World::new();
-    for name in ["ssh", "vnc", "watch", "pause"] {
-        let words = format!(
-            "provider=docker-sandbox does not support {name}: it requires an SSH lease provider"
-        );
-        refused(&world, &[name], &words);
-    }
-    for name in ["events", "attach", "usage", "whoami"] {
-        refused(&world, &[name], "command requires a configured coordinator");
-    }
-    refused(
-        &world,
-        &["config", "set-broker", "--url", "https://example.org"],
-        "command requires a configured coordinator",
-    );
-    let ran = world.crabbox(&["nonsense"]).exits(2);
-    assert!(ran.last().contains("nonsense"), "{}", ran.last());
-}
-
-#[test]
 fn what_is_refused_is_not_in_the_help() {
     let world = World::new();
     for command in ["run", "warmup"] {
@@ -283,29 +339,6 @@ fn what_concerns_a_new_sandbox_is_refused_for_one_that_exists() {
     world
         .with_env(&env, &["run", "--id", "a", "--", "true"])
         .exits(0);
-}
-
-#[test]
-fn what_only_a_lease_over_ssh_has() {
-    let world = World::new();
-    for flags in [
-        ["--network", "public"],
-        ["--expose", "8080"],
-        ["--os", "ubuntu"],
-        ["--ssh-port", "22"],
-        ["--market", "spot"],
-    ] {
-        let words = format!(
-            "provider=docker-sandbox has no SSH lease; {} is not supported",
-            flags[0]
-        );
-        refused(
-            &world,
-            &[&["run"], &flags[..], &["--", "true"]].concat(),
-            &words,
-        );
-        refused(&world, &[&["warmup"], &flags[..]].concat(), &words);
-    }
 }
 
 #[test]

@@ -18,6 +18,35 @@ fn a_run_that_succeeds() {
     "#);
 }
 
+/// Nothing is leased; where it runs, what goes with it and how it ended come in this order.
+#[test]
+fn a_run_in_a_lease_that_exists() {
+    let world = World::new();
+    let _guard = world.snapshots();
+    world.warm("a");
+    let env = [("CI", "1"), ("API_TOKEN", "abcd")];
+    let args = [
+        "run",
+        "--id",
+        "a",
+        "--allow-env",
+        "API_TOKEN",
+        "--",
+        "echo",
+        "ok",
+    ];
+    let ran = world.with_env(&env, &args);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 0
+    --- stdout
+    ok
+    --- stderr
+    provider=docker-sandbox lease=dsbx_crabbox-my-app-[id] sandbox=crabbox-my-app-[id] workdir=[world]/my-app sync_delegated=true
+    env forwarding provider=docker-sandbox behavior=forwarded vars=API_TOKEN=set len=4 secret=true,CI=set
+    docker-sandbox run summary sync_delegated=true command=[time] total=[time] exit=0
+    "#);
+}
+
 #[test]
 fn a_run_that_fails_and_is_kept() {
     let world = World::new();

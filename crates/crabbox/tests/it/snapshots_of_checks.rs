@@ -58,7 +58,7 @@ fn doctor_for_programs() {
     {"status": "ok","check": "sbx_engine","provider": "docker-sandbox","message": "program=[world]/bin/sbx found=PATH","details": {"found": "PATH","mutation": "false","program": "[world]/bin/sbx"}},
     {"status": "ok","check": "sbx_version","provider": "docker-sandbox","message": "version=Client Version:  v0.31.3","details": {"mutation": "false","version": "Client Version:  v0.31.3"}},
     {"status": "ok","check": "sbx_compatibility","provider": "docker-sandbox","message": "sbx_compatibility=ok baseline=0.31.3","details": {"baseline": "0.31.3","mutation": "false"}},
-    {"status": "failed","check": "sbx_inventory","provider": "docker-sandbox","message": "`sbx ls --json` exited 1: ERROR: not logged in","details": {"hint": "run `sbx login` and retry","mutation": "false"}},
+    {"status": "failed","check": "sbx_inventory","provider": "docker-sandbox","message": "`sbx ls --json` exited 1: ERROR: not logged in","details": {"advice": "run `sbx login` and retry","class": "auth","hint": "check_provider_auth_and_config","mutation": "false"}},
     {"status": "ok","check": "sbx_diagnose","provider": "docker-sandbox","message": "checks=1","details": {"mutation": "false"}}]}
     "#);
     insta::assert_snapshot!(ran.err, @r#"
@@ -76,7 +76,7 @@ fn settings_and_their_mistakes() {
     --- stdout
     config=[world]/config/crabbox/config.yaml
     profile=default provider=docker-sandbox provider_source=compiled_default target=linux ttl=1h30m0s idle_timeout=30m0s
-    sync exclude=- include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s warn_files=50000 warn_bytes=5368709120 fail_files=150000 fail_bytes=21474836480 allow_large=false
+    sync exclude=.git,._*,node_modules,.ignored,.turbo,.next,.vite,.parcel-cache,.rollup.cache,.cache,.tmp,.local,.swiftpm,.pnpm-store,.npm,.yarn/cache,.venv,__pycache__,.pytest_cache,.mypy_cache,.ruff_cache,.gradle,dist,dist-runtime,coverage,playwright-report,test-results,.build,apps/*/.build,target,.crabbox/env,.crabbox/scripts,.crabbox/logs,.crabbox/captures,.crabbox/runs include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s warn_files=50000 warn_bytes=5368709120 fail_files=150000 fail_bytes=21474836480 allow_large=false
     env allow=CI,NODE_OPTIONS
     docker_sandbox cli=sbx agent=shell template=- cpus=0 memory=- clone=false workdir=- extra_workspaces=- mcp=- kit=-
     "#);
@@ -115,6 +115,24 @@ fn discovery_for_people() {
     exit: 0
     --- stdout
     docker-sandbox   delegated-run  local-sandbox  targets=linux features=run-session,mcp-attachments,cleanup
+    "#);
+    let ran = world.crabbox(&["providers", "describe", "docker-sandbox"]);
+    insta::assert_snapshot!(ran.show(), @r#"
+    exit: 0
+    --- stdout
+    docker-sandbox
+      kind=delegated-run category=local-sandbox targets=linux coordinator=never
+      features=run-session,mcp-attachments,cleanup
+      --docker-sandbox-cli                 The sbx program: a name in PATH or a path
+      --docker-sandbox-agent               Agent of the sandbox; only shell is supported
+      --docker-sandbox-template            Template to make the sandbox from
+      --docker-sandbox-cpus                Processors; 0 leaves it to sbx
+      --docker-sandbox-memory              Memory, such as 4g
+      --docker-sandbox-clone               Work on a clone of the repository instead of the directory itself
+      --docker-sandbox-workdir             Where commands run; empty means the repository's own path
+      --docker-sandbox-extra-workspace     Further directories to share
+      --docker-sandbox-mcp                 MCP servers to attach
+      --docker-sandbox-kit                 Kits to add
     "#);
     let ran = world.crabbox(&["list", "--provider", "docker"]);
     insta::assert_snapshot!(ran.show(), @r#"

@@ -158,6 +158,8 @@ def exec_(words):
 def rm(words):
     found, rest = parse(words, [], ["--force"])
     name = rest[0]
+    if behave("stuck") == name:
+        fail(1, f"ERROR: sandbox '{name}' is busy")
     if behave("noop-rm"):
         print(f"Error: sandbox '{name}' not found")
         return

@@ -57,6 +57,30 @@ fn switches_take_true_and_false() {
     assert!(failed.last().starts_with("{\"error\""), "{}", failed.err);
 }
 
+/// As the original takes them: with one hyphen, and the value where it may stand.
+#[test]
+fn long_flags_may_have_one_hyphen() {
+    let world = World::new();
+    let args = [
+        "warmup",
+        "-slug",
+        "a",
+        "-ttl",
+        "5m",
+        "-idle-timeout=2m",
+        "-timing-json",
+    ];
+    world.crabbox(&args).exits(0).says("\"runStatus\"");
+    let lease = world.claim_names().remove(0);
+    let claim = world.claim(&lease);
+    assert_eq!(claim["slug"], "a");
+    assert_eq!(claim["ttlSeconds"], 300);
+    assert_eq!(claim["idleTimeoutSeconds"], 120);
+    // Behind the command's first word they are the command's.
+    let args = ["run", "-id", "a", "-label", "l", "echo", "-ttl", "5m"];
+    assert_eq!(world.crabbox(&args).ok(), "-ttl 5m\n");
+}
+
 #[test]
 fn a_jujutsu_workspace_is_not_sent_where_it_is_refused_again() {
     let world = World::new();

@@ -61,6 +61,10 @@ const MADE_UP: &[Setting] = &[
     .trust(Trust::FlagOnly),
 ];
 
+fn built_in() -> Vec<String> {
+    crate::sync::built_in().collect()
+}
+
 fn shown(settings: &Settings) -> serde_json::Value {
     serde_json::to_value(show_json(settings)).unwrap()
 }

@@ -50,15 +50,29 @@ fn bug_8_config_show_has_every_setting_and_its_origin() {
         json!({"source": "compiled_default"})
     );
     assert_eq!(
-        show_text(&settings, Some(user.as_ref())),
+        show_text(&settings, Some(user.as_ref())).replace(&built_in().join(","), "[built-in]"),
         "config=/home/u/.config/crabbox/config.yaml\n\
          profile=default provider=made-up provider_source=user_config target=linux ttl=1h30m0s idle_timeout=30m0s\n\
-         sync exclude=- include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s \
+         sync exclude=[built-in] include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s \
          warn_files=50000 warn_bytes=5368709120 fail_files=150000 fail_bytes=21474836480 allow_large=false\n\
          env allow=CI,NODE_OPTIONS\n\
          made_up cli=/opt/made template=- cpus=0 clone=false mcp=a,b ready_timeout=3m0s api_url=https://host/v1 \
          forget_missing=false\n"
     );
+}
+
+/// What is not sent is what is configured and what never is.
+#[test]
+fn excludes_are_shown_after_the_built_in_ones() {
+    let settings = Case::default()
+        .user("sync: {exclude: [mine]}\n")
+        .repository("sync: {exclude: [theirs]}\n")
+        .settings();
+    let all = [built_in(), vec!["mine".to_owned(), "theirs".to_owned()]].concat();
+    assert_eq!(shown(&settings)["sync"]["exclude"], json!(all));
+    let line = format!("\nsync exclude={} include=-", all.join(","));
+    let text = show_text(&settings, None);
+    assert!(text.contains(&line), "{text}");
 }
 
 #[test]

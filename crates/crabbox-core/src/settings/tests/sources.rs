@@ -13,7 +13,7 @@ fn defaults() {
     assert_eq!(
         shown["sync"],
         json!({
-            "exclude": [], "include": [], "delete": true, "checksum": false, "gitSeed": true, "fingerprint": true,
+            "exclude": built_in(), "include": [], "delete": true, "checksum": false, "gitSeed": true, "fingerprint": true,
             "baseRef": "", "timeout": "15m0s", "warnFiles": 50_000, "warnBytes": 5_368_709_120_u64,
             "failFiles": 150_000, "failBytes": 21_474_836_480_u64, "allowLarge": false,
         })

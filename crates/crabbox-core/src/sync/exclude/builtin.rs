@@ -41,6 +41,12 @@ pub(super) const AMBIGUOUS: [&str; 8] = [
 /// Below `.crabbox`: environment files, logs and the like of our own. No rule brings them back.
 const PROTECTED: [&str; 5] = ["env", "scripts", "logs", "captures", "runs"];
 
+/// All of them as patterns, for people to look at.
+pub fn built_in() -> impl Iterator<Item = String> {
+    let usual = CERTAIN.into_iter().chain(AMBIGUOUS).map(str::to_owned);
+    usual.chain(PROTECTED.map(|name| format!(".crabbox/{name}")))
+}
+
 /// Whether the path is one of ours, in any case: on some file systems `.CRABBOX/Env` is the same file.
 pub(super) fn is_protected(path: &[u8]) -> bool {
     let mut parts = path.split(|&byte| byte == b'/');

@@ -61,6 +61,67 @@ fn built_ins() {
     }
 }
 
+/// Every one of them, by its own name: none is dropped from the list unnoticed.
+#[test]
+fn all_built_ins_are_there() {
+    let certain = [
+        ".git",
+        "._*",
+        "node_modules",
+        ".ignored",
+        ".turbo",
+        ".next",
+        ".vite",
+        ".parcel-cache",
+        ".rollup.cache",
+        ".cache",
+        ".tmp",
+        ".local",
+        ".swiftpm",
+        ".pnpm-store",
+        ".npm",
+        ".yarn/cache",
+        ".venv",
+        "__pycache__",
+        ".pytest_cache",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".gradle",
+    ];
+    let ambiguous = [
+        "dist",
+        "dist-runtime",
+        "coverage",
+        "playwright-report",
+        "test-results",
+        ".build",
+        "apps/*/.build",
+        "target",
+    ];
+    let protected = [
+        ".crabbox/env",
+        ".crabbox/scripts",
+        ".crabbox/logs",
+        ".crabbox/captures",
+        ".crabbox/runs",
+    ];
+    let all = [&certain[..], &ambiguous, &protected].concat();
+    assert_eq!(built_in().collect::<Vec<_>>(), all);
+    let rules = rules(&[], &[], "");
+    // No path can be made with `.git` in it.
+    for pattern in certain[1..].iter().chain(&protected) {
+        let path = format!("{}/a", pattern.replace('*', "x"));
+        assert_eq!(judge(&rules, &path), Decision::Drop, "{path}");
+    }
+    for pattern in ambiguous {
+        let path = format!("{}/a", pattern.replace('*', "x"));
+        let judged = judge(&rules, &path);
+        // What is in `apps/x/.build` is also in a `.build`.
+        let said = [pattern, ".build"].map(Decision::DropUntracked);
+        assert!(said.contains(&judged), "{path}: {judged:?}");
+    }
+}
+
 #[test]
 fn later_rules_win_and_can_bring_back() {
     let rules = rules(
