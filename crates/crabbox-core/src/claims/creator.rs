@@ -3,8 +3,9 @@
 //! A process id alone proves nothing: it is given out again, and means another process in another container or on
 //! another machine. Whatever cannot be told for sure is [`Fate::Unknown`], which is not dead.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -48,6 +49,11 @@ enum Seen {
 impl Creator {
     /// This process.
     pub fn current() -> Self {
+        static CURRENT: OnceLock<Creator> = OnceLock::new();
+        CURRENT.get_or_init(Self::look_up).clone()
+    }
+
+    fn look_up() -> Self {
         let pid = std::process::id();
         let start_time = match look(pid) {
             Seen::Running { start_time } => Some(start_time),
@@ -57,7 +63,7 @@ impl Creator {
         Self {
             pid,
             start_time,
-            boot_id: text("/proc/sys/kernel/random/boot_id"),
+            boot_id: boot_id(),
             pid_namespace: fs::read_link("/proc/self/ns/pid")
                 .ok()
                 .map(|link| link.to_string_lossy().into_owned()),
@@ -92,7 +98,7 @@ fn decide(creator: &Creator, here: &Creator, seen: Seen) -> Fate {
 }
 
 fn look(pid: u32) -> Seen {
-    match fs::read(format!("/proc/{pid}/stat")) {
+    match small(&format!("/proc/{pid}/stat")) {
         Ok(stat) => parse_stat(&stat).unwrap_or(Seen::Hidden),
         // Where processes of others are hidden, or there is no `/proc`, the signal still knows.
         Err(e) if e.kind() == io::ErrorKind::NotFound && is_absent(pid) => Seen::Absent,
@@ -120,9 +126,16 @@ fn parse_stat(stat: &[u8]) -> Option<Seen> {
     }
 }
 
-fn text(path: &str) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
+fn boot_id() -> Option<String> {
+    let text = String::from_utf8(small("/proc/sys/kernel/random/boot_id").ok()?).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// A file whose size the kernel does not tell, in as few reads as most of them take.
+fn small(path: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(1024);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -91,10 +91,13 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, Fault> {
         Err(_) if is_irregular(path) => return Err(not_regular()),
         Err(e) => return Err(unreadable(&e)),
     };
-    if !file.metadata().map_err(|e| unreadable(&e))?.is_file() {
+    let metadata = file.metadata().map_err(|e| unreadable(&e))?;
+    if !metadata.is_file() {
         return Err(not_regular());
     }
-    let mut bytes = Vec::new();
+    // Room for all of it and the end: a reader that has to guess asks for little at a time.
+    let size = usize::try_from(metadata.len()).unwrap_or(MAX_BYTES);
+    let mut bytes = Vec::with_capacity(size.min(MAX_BYTES) + 64);
     let limit = MAX_BYTES as u64 + 1;
     file.take(limit)
         .read_to_end(&mut bytes)
