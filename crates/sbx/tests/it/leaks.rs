@@ -339,14 +339,20 @@ fn without_descriptors(world: &'static World) {
     };
     let usual = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let usual = usual.current.unwrap_or(1024);
+    let mut starved = 0;
     for more in 0..8 {
         let open = fs::read_dir(format!("/proc/{daemon}/fd"));
         let few = u64::try_from(open.unwrap().count()).unwrap() + more;
         limit(few);
         let made = world.run(["create", "--name", "starved", "shell", workspace]);
         limit(usual);
-        assert_ne!(made.code, 0, "{few}: {made:?}");
+        // Some of those that were counted may be closed by now, and then there may be enough.
+        match made.code {
+            0 => drop(world.run(["rm", "--force", "starved"]).ok()),
+            _ => starved += 1,
+        }
     }
+    assert!(starved > 0);
     eventually("nothing is left", || {
         let names = world.names();
         (!names.contains(&"starved".to_owned())).then_some(())
