@@ -17,6 +17,14 @@ def hold(pid):
     call("ptrace", PTRACE_SEIZE, pid, 0, 0)
 
 
+def take_descriptor(pid):
+    pidfd = call("pidfd_open", pid, 0)
+    try:
+        os.close(call("pidfd_getfd", pidfd, 0, 0))
+    finally:
+        os.close(pidfd)
+
+
 ways = [
     ("seize", hold),
     ("fd", lambda pid: os.listdir("/proc/%d/fd" % pid)),
@@ -27,7 +35,7 @@ ways = [
     ("cwd", lambda pid: os.listdir("/proc/%d/cwd" % pid)),
     ("exe", lambda pid: os.readlink("/proc/%d/exe" % pid)),
     ("ns", lambda pid: os.close(os.open("/proc/%d/ns/user" % pid, os.O_RDONLY))),
-    ("getfd", lambda pid: call("pidfd_getfd", call("pidfd_open", pid, 0), 0, 0)),
+    ("getfd", take_descriptor),
 ]
 
 
