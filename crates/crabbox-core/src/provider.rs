@@ -106,6 +106,8 @@ pub enum Phase {
     Over,
     /// The provider does not list it.
     Absent,
+    /// Whoever could tell was not asked.
+    Unknown,
 }
 
 /// One line of `doctor`.

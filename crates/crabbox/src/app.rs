@@ -216,6 +216,8 @@ impl App<'_> {
             path: self.host.get("PATH").unwrap_or_default().to_os_string(),
             beside: self.host.beside.clone(),
             checkouts: vec![self.root()],
+            root: self.root(),
+            cwd: self.host.cwd.clone(),
         };
         let env = self.host.env.clone();
         Ok(Box::new(DockerSandbox::new(

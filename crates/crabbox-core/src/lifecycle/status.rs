@@ -38,7 +38,7 @@ pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<St
         let lease = &now.claim.lease_id;
         match now.observed.phase {
             Phase::Ready => return Ok(now),
-            Phase::Over => {
+            Phase::Over | Phase::Unknown => {
                 let state = &now.observed.state;
                 let message = format!("lease {lease} reached terminal state {state} before ready");
                 return Err(Failure::new(Code::Timeout, message));
