@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use crabbox_core::claims::ClaimStore;
+use crabbox_core::env;
 use crabbox_core::git::{Repository, directory_name};
 use crabbox_core::lifecycle::Context;
 use crabbox_core::process::Cancel;
@@ -25,6 +26,9 @@ use crate::ui::Ui;
 
 /// Sections of files for providers that other builds have.
 const ELSEWHERE: &[&str] = &["agentSandbox", "openSandbox"];
+
+/// What sandboxes run.
+const TARGETS: &[&str] = &["linux"];
 
 pub(crate) struct App<'a> {
     pub(crate) host: &'a Host,
@@ -203,8 +207,7 @@ impl App<'_> {
         let spec = self
             .spec(settings.provider())
             .map_err(|failure| settings.blame(None, "provider", failure))?;
-        let target = settings.text(None, "target");
-        if target != "linux" {
+        if !TARGETS.contains(&settings.text(None, "target")) {
             let message = format!(
                 "provider={} managed provisioning supports target=linux only",
                 spec.name
@@ -230,6 +233,14 @@ impl App<'_> {
 
     pub(crate) fn store(&self) -> Result<ClaimStore, Failure> {
         Ok(ClaimStore::open(&self.host.state()?))
+    }
+
+    /// Files with variables that killed runs left. What cannot be removed is told, and stands in nobody's way.
+    pub(crate) fn sweep_env_files(&self) -> Result<(), Failure> {
+        for failure in env::sweep(&self.host.state()?) {
+            self.ui.say(&format!("warning: {failure}"));
+        }
+        Ok(())
     }
 
     pub(crate) fn context<'c>(
@@ -292,6 +303,7 @@ fn sources<'a>(
         configured: &[],
         elsewhere: ELSEWHERE,
         untrusted: Untrusted::Refuse,
+        targets: TARGETS,
     }
 }
 

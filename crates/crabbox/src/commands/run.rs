@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use crabbox_core::claims::{Claim, Reclaim, Slug, SlugChoice, run_id};
 use crabbox_core::command::{RemoteCommand, Shell, display};
-use crabbox_core::env;
 use crabbox_core::history::{ActiveRun, Begin, Bounds, Finish, Ledger};
 use crabbox_core::lifecycle::{self, Keep, Outcome, RunRequest, Session, Streams, Target, Terms};
 use crabbox_core::process::{Output, Stdin, Stream};
@@ -122,8 +121,13 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         Some(_) => app.workspace()?,
         None => app.named_workspace()?,
     };
-    let state = app.host.state()?;
-    prelude(app, &state, &args, spec.name);
+    app.sweep_env_files()?;
+    if args.preflight {
+        app.ui.say(&format!(
+            "remote preflight provider={} delegated unsupported; provider owns workspace and command transport",
+            spec.name
+        ));
+    }
 
     // From here on something may be made.
     let redactor = Redactor::new(forwarding.secrets(app));
@@ -131,7 +135,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let run_id = run_id()?;
     let shown = display(&args.words);
     let record = record(app, &settings, &args, &run_id, &shown);
-    let ledger = Ledger::new(&state, Bounds::default());
+    let ledger = Ledger::new(&app.host.state()?, Bounds::default());
     let history = RefCell::new(begin(app, &ledger, record, redactor));
     let env = |claim: &Claim| {
         if let Some(run) = history.borrow_mut().as_mut() {
@@ -186,18 +190,6 @@ fn usage(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<SlugChoice,
         return Err(Failure::usage("--tty needs a terminal on stdin").hint("leave out `-t`"));
     }
     Ok(slug)
-}
-
-/// What earlier runs left, and what is only said.
-fn prelude(app: &App<'_>, state: &Path, args: &Args, provider: &str) {
-    for failure in env::sweep(state) {
-        app.ui.say(&format!("warning: {failure}"));
-    }
-    if args.preflight {
-        app.ui.say(&format!(
-            "remote preflight provider={provider} delegated unsupported; provider owns workspace and command transport"
-        ));
-    }
 }
 
 pub(super) fn requested_slug(slug: Option<&str>) -> Result<SlugChoice, Failure> {

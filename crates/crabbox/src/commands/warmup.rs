@@ -76,6 +76,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         ))
         .hint("crabbox run -- <command> removes its sandbox"));
     }
+    app.sweep_env_files()?;
     let started = Instant::now();
     let store = app.store()?;
     let terms = terms(&settings, slug, true, args.pond.as_deref());
