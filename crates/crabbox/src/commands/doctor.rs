@@ -91,9 +91,12 @@ fn verdict(checks: &[Check]) -> Result<(), Failure> {
     if bad.is_empty() {
         return Ok(());
     }
-    let hints = bad.iter().filter_map(|check| check.details.get("hint"));
     let mut failure = Failure::new(Code::Unhealthy, "doctor found problems");
-    failure.hints.extend(hints.cloned());
+    for hint in bad.iter().filter_map(|check| check.details.get("hint")) {
+        if !failure.hints.contains(hint) {
+            failure.hints.push(hint.clone());
+        }
+    }
     Err(failure)
 }
 

@@ -351,3 +351,34 @@ fn an_sbx_in_the_checkout_is_not_started() {
     }
     assert!(!proof.exists());
 }
+
+#[test]
+fn what_the_engine_advises_is_passed_on_where_it_helps() {
+    let world = World::new();
+    let said =
+        "ERROR: this directory holds the state of sbx\nhint: share a project directory instead";
+    world.behave("fail-before-create", &format!("1\n{said}"));
+    let ran = world.crabbox(&["run", "--", "true"]).exits(1);
+    assert!(
+        ran.last()
+            .ends_with("exited 1: ERROR: this directory holds the state of sbx"),
+        "{}",
+        ran.err
+    );
+    ran.says("hint: share a project directory instead\n");
+    let ran = world.crabbox(&["run", "--json", "--", "true"]).exits(1);
+    let told: serde_json::Value = serde_json::from_str(ran.last()).unwrap();
+    assert_eq!(
+        told["error"]["hints"],
+        serde_json::json!(["share a project directory instead"])
+    );
+    // Its flags are not ours.
+    world.behave(
+        "fail-before-create",
+        "125\nERROR: no such template\nhint: leave it out, or use `-t host`",
+    );
+    world
+        .crabbox(&["run", "--", "true"])
+        .exits(1)
+        .never_says("-t host");
+}
