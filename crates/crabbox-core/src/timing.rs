@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::format_duration;
+use crate::{Code, Failure};
 
 /// The name of what lies between the named phases.
 const OTHER: &str = "other";
@@ -152,6 +153,19 @@ pub struct Report {
     pub workdir: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_command: Option<String>,
+}
+
+/// What an end is called.
+pub fn judge(ended: &Result<i32, Failure>) -> (RunStatus, Option<ErrorKind>) {
+    match ended {
+        Ok(0) => (RunStatus::Succeeded, None),
+        Ok(_) => (RunStatus::Failed, Some(ErrorKind::CommandExit)),
+        Err(failure) => match failure.code {
+            Code::Canceled => (RunStatus::Canceled, Some(ErrorKind::Canceled)),
+            Code::Timeout => (RunStatus::TimedOut, Some(ErrorKind::Timeout)),
+            _ => (RunStatus::Failed, Some(ErrorKind::ProviderError)),
+        },
+    }
 }
 
 /// Whole milliseconds.

@@ -53,7 +53,7 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
     let chosen = cli::chosen(&args, configured);
     let args = cli::with_help_last(cli::with_one_word(args));
     let mut tree = cli::tree_for(&args, &chosen);
-    let args = cli::with_bare_switches(&tree, cli::with_two_hyphens(&tree, args));
+    let args = cli::with_bare_switches(&tree, cli::with_two_hyphens(&tree, args))?;
     let matches = match tree.try_get_matches_from_mut(args) {
         Ok(matches) => matches,
         Err(error) => return wrong(ui, &error),

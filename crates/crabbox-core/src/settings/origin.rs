@@ -63,5 +63,5 @@ pub(super) struct ShownOrigin {
     name: Option<String>,
     /// The weaker ones of a list that comes from several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) also: Vec<ShownOrigin>,
+    pub(super) also: Vec<Self>,
 }

@@ -121,13 +121,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         Some(_) => app.workspace()?,
         None => app.named_workspace()?,
     };
-    app.sweep_env_files()?;
-    if args.preflight {
-        app.ui.say(&format!(
-            "remote preflight provider={} delegated unsupported; provider owns workspace and command transport",
-            spec.name
-        ));
-    }
+    prelude(app, &args, spec.name)?;
 
     // From here on something may be made.
     let redactor = Redactor::new(forwarding.secrets(app));
@@ -170,7 +164,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         Ok(code) => {
             let exit = u8::try_from(code).unwrap_or(1);
             let line = format!("{} run exited {code}", spec.name);
-            app.ui.command_exit(&line, exit);
+            app.ui.command_exit(&line, exit, outcome.hints);
             Ok(exit)
         }
         Err(failure) => Err(failure),
@@ -190,6 +184,17 @@ fn usage(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<SlugChoice,
         return Err(Failure::usage("--tty needs a terminal on stdin").hint("leave out `-t`"));
     }
     Ok(slug)
+}
+
+/// What earlier runs left, and what is only said.
+fn prelude(app: &App<'_>, args: &Args, provider: &str) -> Result<(), Failure> {
+    app.sweep_env_files()?;
+    if args.preflight {
+        app.ui.say(&format!(
+            "remote preflight provider={provider} delegated unsupported; provider owns workspace and command transport"
+        ));
+    }
+    Ok(())
 }
 
 pub(super) fn requested_slug(slug: Option<&str>) -> Result<SlugChoice, Failure> {

@@ -168,7 +168,7 @@ fn doctor_ends_although_the_engine_hangs() {
     for check in [
         "ok      sbx_version",
         "failed  sbx_inventory",
-        "warn    sbx_diagnose",
+        "ok      sbx_diagnose",
     ] {
         assert!(ran.out.contains(check), "{}", ran.out);
     }
