@@ -136,7 +136,7 @@ fn planted(failure: Failure, missing: Missing) -> Failure {
 pub(super) struct Home {
     /// `SBX_HOME=/x` or `HOME=/x`: where it keeps its sandboxes.
     pub(super) place: String,
-    /// From the root and without links: the same wherever it is read.
+    /// From the root: the same wherever it is read.
     pub(super) program: String,
 }
 
@@ -149,11 +149,9 @@ impl Home {
                 .filter(|value| !value.is_empty())?;
             Some(format!("{name}={}", value.to_string_lossy()))
         };
-        let real = fs::canonicalize(program);
-        let program = real.as_deref().unwrap_or(program);
         Some(Self {
             place: set("SBX_HOME").or_else(|| set("HOME"))?,
-            program: program.to_string_lossy().into_owned(),
+            program: real(program).to_string_lossy().into_owned(),
         })
     }
 
@@ -182,6 +180,19 @@ pub(super) enum Stranger {
     /// The other program is not there any more. If this one has the sandbox, it is that engine under another name;
     /// if not, there is nobody to ask.
     Missing,
+}
+
+/// Without links, but under its own name: some programs go by how they are called.
+fn real(program: &Path) -> PathBuf {
+    let whole = fs::canonicalize(program).ok();
+    if let Some(whole) = whole.filter(|whole| whole.file_name() == program.file_name()) {
+        return whole;
+    }
+    let dir = program.parent().and_then(|dir| fs::canonicalize(dir).ok());
+    match (dir, program.file_name()) {
+        (Some(dir), Some(name)) => dir.join(name),
+        (None, _) | (_, None) => program.to_path_buf(),
+    }
 }
 
 fn same_place(one: &str, other: &str) -> bool {
@@ -367,10 +378,8 @@ mod tests {
     #[test]
     fn an_engine_is_its_place_and_its_program() {
         let dir = tempfile::tempdir().unwrap();
-        let (old, new) = (
-            program(dir.path(), "old", 0o755),
-            program(dir.path(), "new", 0o755),
-        );
+        let at = fs::canonicalize(dir.path()).unwrap();
+        let (old, new) = (program(&at, "old", 0o755), program(&at, "new", 0o755));
         let env = |pairs: &[(&str, &str)]| -> Env {
             pairs
                 .iter()
@@ -387,10 +396,13 @@ mod tests {
         assert_eq!(made.is_not(&moved), Some(Stranger::Place));
         assert_eq!(made.is_not(&made), None);
         assert_eq!(of(&new, &home).is_not(&made), Some(Stranger::Program));
-        let linked = dir.path().join("linked");
+        let linked = at.join("linked");
         std::os::unix::fs::symlink(&old, &linked).unwrap();
         assert_eq!(of(&linked, &home).is_not(&made), None);
-        assert_eq!(of(&linked, &home), made);
+        assert_eq!(of(&linked, &home).program, linked.display().to_string());
+        let elsewhere = at.join("elsewhere");
+        std::os::unix::fs::symlink(&at, &elsewhere).unwrap();
+        assert_eq!(of(&elsewhere.join("old"), &home), made);
         fs::remove_file(&old).unwrap();
         assert_eq!(of(&new, &home).is_not(&made), Some(Stranger::Missing));
         let relative = Home {
