@@ -110,6 +110,8 @@ pub enum Phase {
     Over,
     /// The provider does not list it.
     Absent,
+    /// Whoever could tell was not asked.
+    Unknown,
 }
 
 /// One line of `doctor`.

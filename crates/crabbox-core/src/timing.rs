@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::format_duration;
+use crate::{Code, Failure};
 
 /// The name of what lies between the named phases.
 const OTHER: &str = "other";
@@ -154,6 +155,19 @@ pub struct Report {
     pub stop_command: Option<String>,
 }
 
+/// What an end is called.
+pub fn judge(ended: &Result<i32, Failure>) -> (RunStatus, Option<ErrorKind>) {
+    match ended {
+        Ok(0) => (RunStatus::Succeeded, None),
+        Ok(_) => (RunStatus::Failed, Some(ErrorKind::CommandExit)),
+        Err(failure) => match failure.code {
+            Code::Canceled => (RunStatus::Canceled, Some(ErrorKind::Canceled)),
+            Code::Timeout => (RunStatus::TimedOut, Some(ErrorKind::Timeout)),
+            _ => (RunStatus::Failed, Some(ErrorKind::ProviderError)),
+        },
+    }
+}
+
 /// Whole milliseconds.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -173,6 +187,32 @@ mod tests {
 
     fn ms(count: u64) -> Duration {
         Duration::from_millis(count)
+    }
+
+    #[test]
+    fn how_it_ended_in_the_words_of_the_report() {
+        let failed = |code| Err(Failure::new(code, "x"));
+        for (ended, status, kind) in [
+            (Ok(0), RunStatus::Succeeded, None),
+            (Ok(7), RunStatus::Failed, Some(ErrorKind::CommandExit)),
+            (
+                failed(Code::Timeout),
+                RunStatus::TimedOut,
+                Some(ErrorKind::Timeout),
+            ),
+            (
+                failed(Code::Canceled),
+                RunStatus::Canceled,
+                Some(ErrorKind::Canceled),
+            ),
+            (
+                failed(Code::Provider),
+                RunStatus::Failed,
+                Some(ErrorKind::ProviderError),
+            ),
+        ] {
+            assert_eq!(judge(&ended), (status, kind), "{ended:?}");
+        }
     }
 
     #[test]

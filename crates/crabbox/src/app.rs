@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use crabbox_core::claims::ClaimStore;
+use crabbox_core::env;
 use crabbox_core::git::{Repository, directory_name};
 use crabbox_core::lifecycle::Context;
 use crabbox_core::process::Cancel;
@@ -25,6 +26,9 @@ use crate::ui::Ui;
 
 /// Sections of files for providers that other builds have.
 const ELSEWHERE: &[&str] = &["agentSandbox", "openSandbox"];
+
+/// What sandboxes run.
+const TARGETS: &[&str] = &["linux"];
 
 pub(crate) struct App<'a> {
     pub(crate) host: &'a Host,
@@ -213,8 +217,7 @@ impl App<'_> {
 
     pub(crate) fn provider(&self, settings: &Settings) -> Result<Box<dyn Provider>, Failure> {
         let spec = self.spec_of(settings)?;
-        let target = settings.text(None, "target");
-        if target != "linux" {
+        if !TARGETS.contains(&settings.text(None, "target")) {
             let message = format!(
                 "provider={} managed provisioning supports target=linux only",
                 spec.name
@@ -226,6 +229,8 @@ impl App<'_> {
             path: self.host.get("PATH").unwrap_or_default().to_os_string(),
             beside: self.host.beside.clone(),
             checkouts: vec![self.root()],
+            root: self.root(),
+            cwd: self.host.cwd.clone(),
         };
         let env = self.host.env.clone();
         Ok(Box::new(DockerSandbox::new(
@@ -238,6 +243,14 @@ impl App<'_> {
 
     pub(crate) fn store(&self) -> Result<ClaimStore, Failure> {
         Ok(ClaimStore::open(&self.host.state()?))
+    }
+
+    /// Files with variables that killed runs left. What cannot be removed is told, and stands in nobody's way.
+    pub(crate) fn sweep_env_files(&self) -> Result<(), Failure> {
+        for failure in env::sweep(&self.host.state()?) {
+            self.ui.say(&format!("warning: {failure}"));
+        }
+        Ok(())
     }
 
     pub(crate) fn context<'c>(
@@ -300,6 +313,7 @@ fn sources<'a>(
         configured: &[],
         elsewhere: ELSEWHERE,
         untrusted: Untrusted::Refuse,
+        targets: TARGETS,
     }
 }
 

@@ -427,23 +427,47 @@ fn takes_next_word(flag: &Arg) -> bool {
     flag.get_action().takes_values() && !flag.is_require_equals_set()
 }
 
+/// The flag that a word is, and what stands behind its `=`.
+fn flag_of<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Option<&'w str>)> {
+    let (name, value) = match word.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (word, None),
+    };
+    let is_it = |arg: &&Arg| match name.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        None => {
+            let short = arg.get_short().map(|short| format!("-{short}"));
+            short.is_some_and(|short| short == name)
+        }
+    };
+    let known = command.get_arguments().find(is_it)?;
+    Some((known, value))
+}
+
 /// `--flag=true` is `--flag`, and `--flag=false` is nothing: for flags that take no value otherwise.
-pub(crate) fn with_bare_switches(tree: &Command, args: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn with_bare_switches(
+    tree: &Command,
+    args: Vec<OsString>,
+) -> Result<Vec<OsString>, Failure> {
     let mut command = tree;
     let mut out = Vec::with_capacity(args.len());
     let mut rest = args.into_iter();
     out.extend(rest.next());
-    let mut value_follows = false;
+    let mut wants_value: Option<&Arg> = None;
     for arg in rest.by_ref() {
         let text = arg.to_string_lossy();
-        if std::mem::take(&mut value_follows) {
+        if let Some(flag) = wants_value.take() {
+            has_value(command, flag, &text)?;
             out.push(arg);
             continue;
         }
-        let Some(flag) = text.strip_prefix("--") else {
+        if text == "--" {
+            out.push(arg);
+            break;
+        }
+        if !text.starts_with('-') {
             match command.find_subcommand(text.as_ref()) {
                 Some(below) => command = below,
-                None if text.starts_with('-') => {}
                 // From here on the words are somebody else's.
                 None if command.get_positionals().any(Arg::is_trailing_var_arg_set) => {
                     out.push(arg);
@@ -453,27 +477,53 @@ pub(crate) fn with_bare_switches(tree: &Command, args: Vec<OsString>) -> Vec<OsS
             }
             out.push(arg);
             continue;
-        };
-        if flag.is_empty() {
-            out.push(arg);
-            break;
         }
-        let (name, value) = match flag.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (flag, None),
+        let Some((known, value)) = flag_of(command, &text) else {
+            out.push(arg);
+            continue;
         };
-        let known = command.get_arguments();
-        let known = known.into_iter().find(|arg| arg.get_long() == Some(name));
-        let is_switch = known.is_some_and(|arg| matches!(arg.get_action(), ArgAction::SetTrue));
-        value_follows = value.is_none() && known.is_some_and(takes_next_word);
+        let is_switch = matches!(known.get_action(), ArgAction::SetTrue);
+        wants_value = Some(known).filter(|flag| value.is_none() && takes_next_word(flag));
         match value {
-            Some("true") if is_switch => out.push(format!("--{name}").into()),
+            Some("true") if is_switch => {
+                let (name, _) = text.split_once('=').unwrap_or((&text, ""));
+                out.push(name.into());
+            }
             Some("false") if is_switch => {}
-            _ => out.push(arg),
+            Some(value) if is_switch => return Err(neither_true_nor_false(known, value)),
+            Some(_) | None => out.push(arg),
         }
     }
     out.extend(rest);
-    out
+    Ok(out)
+}
+
+/// In the words of the parser, which takes whatever follows a flag whose values may begin with a hyphen.
+fn has_value(command: &Command, flag: &Arg, next: &str) -> Result<(), Failure> {
+    let is_flag = next == "--" || flag_of(command, next).is_some();
+    if !is_flag || !flag.is_allow_hyphen_values_set() {
+        return Ok(());
+    }
+    let value = flag.get_value_names().and_then(|names| names.first());
+    let value = value.map_or("VALUE", |name| name.as_str());
+    let flag = spelled(flag);
+    let message = format!("a value is required for '{flag} <{value}>' but none was supplied");
+    Err(Failure::usage(message))
+}
+
+/// As the parser would show it, which only knows once it has begun.
+fn spelled(flag: &Arg) -> String {
+    match (flag.get_long(), flag.get_short()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, Some(short)) => format!("-{short}"),
+        (None, None) => flag.get_id().to_string(),
+    }
+}
+
+fn neither_true_nor_false(switch: &Arg, value: &str) -> Failure {
+    let switch = spelled(switch);
+    let message = format!("invalid value '{value}' for '{switch}' [possible values: true, false]");
+    Failure::usage(message)
 }
 
 /// Long flags with one hyphen, as the original also takes them: up to the first word that is no flag.

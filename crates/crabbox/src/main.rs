@@ -55,7 +55,7 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
     let named = cli::named_provider(&args);
     let args = cli::with_help_last(cli::with_one_word(args));
     let mut tree = cli::tree_for(&args, &chosen);
-    let args = cli::with_bare_switches(&tree, cli::with_two_hyphens(&tree, args));
+    let args = cli::with_bare_switches(&tree, cli::with_two_hyphens(&tree, args))?;
     let matches = match tree.try_get_matches_from_mut(args) {
         Ok(matches) => matches,
         Err(error) => return wrong(host, ui, named, &error),

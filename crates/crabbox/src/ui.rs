@@ -80,10 +80,12 @@ impl Ui {
     }
 
     /// The last words when it is the command that failed, and not us.
-    pub(crate) fn command_exit(&self, line: &str, code: u8) {
+    pub(crate) fn command_exit(&self, line: &str, code: u8, hints: Vec<String>) {
+        let mut failure = Failure::new(Code::CommandExit, line);
+        failure.hints = hints;
         match self.style.get() {
-            Style::Json => self.tell(&Failure::new(Code::CommandExit, line), code),
-            Style::Text => self.say(line),
+            Style::Json => self.tell(&failure, code),
+            Style::Text => self.failure(&failure),
         }
     }
 

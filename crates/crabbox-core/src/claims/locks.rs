@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
+use super::creator::{Creator, Fate};
 use super::files;
 use super::lease_id::LeaseId;
 use crate::{Code, Failure};
@@ -233,11 +234,27 @@ fn holder(file: &mut File) -> String {
     let line = text.lines().next().unwrap_or_default();
     let line: String = line.chars().filter(|c| !c.is_control()).collect();
     let (pid, command) = line.split_once(' ').unwrap_or((&line, ""));
-    match (read, pid.parse::<u32>(), command) {
-        (Err(_), _, _) | (_, Err(_), _) => "another process".to_owned(),
-        (Ok(_), Ok(pid), "") => format!("process {pid}"),
-        (Ok(_), Ok(pid), command) => format!("process {pid} ({command})"),
+    let (Ok(_), Ok(pid)) = (read, pid.parse::<u32>()) else {
+        return "another process".to_owned();
+    };
+    let process = match command {
+        "" => format!("process {pid}"),
+        command => format!("process {pid} ({command})"),
+    };
+    match is_dead(pid) {
+        true => format!("a program that {process} started and left behind"),
+        false => process,
     }
+}
+
+/// The lock goes with the last process that has it open, which is not always the one that signed.
+fn is_dead(pid: u32) -> bool {
+    let signed = Creator {
+        pid,
+        start_time: None,
+        ..Creator::current()
+    };
+    signed.fate() == Fate::Dead
 }
 
 #[cfg(test)]
@@ -378,6 +395,25 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"");
         assert_eq!(mode(&path), 0o600);
         assert_eq!(mode(path.parent().unwrap()), 0o700);
+    }
+
+    #[test]
+    fn a_holder_that_died_is_not_named_as_the_one() {
+        let state = tempfile::tempdir().unwrap();
+        let locks = Locks::below(state.path());
+        let _held = alone(&locks, "x_1", "crabbox run").unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let path = state.path().join("claim-locks/x_1.operation.lock");
+        super::super::tests::write(&path, format!("{pid} crabbox run\n").as_bytes());
+        let failure = alone(&locks, "x_1", "crabbox stop").unwrap_err();
+        assert_eq!(
+            failure.message,
+            format!(
+                "lease x_1 is in use by a program that process {pid} (crabbox run) started and left behind"
+            )
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::alone::{self, Alone};
 use super::{Context, stop};
 use crate::Failure;
-use crate::claims::{Claim, Creator, sweep};
+use crate::claims::{Claim, Creator, State, sweep};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DryRun {
@@ -92,7 +92,10 @@ fn sweep_one(
     let Some(reason) = reason(claim) else {
         return skip(why_not(claim));
     };
-    if let Some(why) = context.provider.only_by_hand(claim) {
+    // Whose end was begun by its user is not kept for that user.
+    if claim.state != State::Releasing
+        && let Some(why) = context.provider.only_by_hand(claim)
+    {
         let stop = context.provider.stop_command(claim);
         return skip(&format!("{why}; {stop}"));
     }
@@ -128,6 +131,10 @@ impl fmt::Display for Swept {
 fn reason(claim: &Claim) -> Option<&'static str> {
     if sweep::is_orphan(claim, &Creator::fate) {
         return Some("its creator died");
+    }
+    // By one that was killed or failed: whoever is still at it holds the lock.
+    if claim.state == State::Releasing {
+        return Some("release interrupted");
     }
     claim.due(Timestamp::now()).map(|reason| reason.as_str())
 }

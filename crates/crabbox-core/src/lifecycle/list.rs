@@ -14,7 +14,7 @@ pub struct Listed {
 }
 
 /// Damaged claims come along as problems; they hide nothing else. A lease whose sandbox is gone is not listed, one that is
-/// being made is.
+/// being made is, and one whose end was begun.
 pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure> {
     let scan = context.store.scan()?;
     let claims: Vec<Claim> = scan
@@ -30,9 +30,7 @@ pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure
     let listed = claims
         .into_iter()
         .zip(observed)
-        .filter(|(claim, observed)| {
-            observed.phase != Phase::Absent || claim.state == State::Creating
-        })
+        .filter(|(claim, observed)| observed.phase != Phase::Absent || claim.state != State::Ready)
         .map(|(claim, observed)| Listed {
             observed: in_its_state(context, &claim, observed, now),
             claim,
@@ -49,13 +47,12 @@ pub(super) fn in_its_state(
     now: Timestamp,
 ) -> Observed {
     let by_hand = context.provider.only_by_hand(claim).is_some();
+    let is_known = !matches!(observed.phase, Phase::Absent | Phase::Unknown);
     let (state, phase) = match claim.state {
         State::Creating => ("creating", Phase::NotYet),
         State::Releasing => ("releasing", Phase::NotYet),
         // No command runs in it any more, whatever the provider thinks of it. What only its user may end can be used.
-        State::Ready if claim.is_expired(now) && !by_hand && observed.phase != Phase::Absent => {
-            ("expired", Phase::Over)
-        }
+        State::Ready if claim.is_expired(now) && !by_hand && is_known => ("expired", Phase::Over),
         State::Ready => return observed,
     };
     Observed {

@@ -1,5 +1,6 @@
 //! One command in a sandbox, from the lease to its release.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -11,7 +12,7 @@ use crate::command::display;
 use crate::env::Forwarded;
 use crate::process::{Output, Reason, Stdin};
 use crate::provider::{Execution, Workspace, WorkspaceKind};
-use crate::timing::{ErrorKind, Report, RunStatus, SyncPhase, Timing, format_ms, millis};
+use crate::timing::{Report, SyncPhase, Timing, format_ms, judge, millis};
 use crate::{Code, Failure};
 
 /// Where to run.
@@ -68,6 +69,8 @@ pub struct Outcome {
     pub ended: Result<i32, Failure>,
     pub session: Option<Session>,
     pub timing: Report,
+    /// What to do about what the run left, where the command's own exit code is all there is to say.
+    pub hints: Vec<String>,
 }
 
 /// The lease that a run used, for `--lease-output`.
@@ -115,6 +118,7 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
                 timing: facts.report(context, None, &timing, &Err(failure.clone())),
                 ended: Err(failure),
                 session: None,
+                hints: Vec::new(),
             };
         }
     };
@@ -124,14 +128,32 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
     let ended = execute(context, &lease, &facts, request, &mut timing);
     summary(context, &timing, &ended);
     timing.start("release", Instant::now());
-    let kept = settle(context, &lease, keep, &ended, &rerun);
+    let settled = settle(context, &lease, keep, &ended, &rerun);
     timing.stop(Instant::now());
-    let ended = unless_canceled_since(context, &lease, kept, ended);
+    let kept = settled != Settled::Gone;
+    let mut ended = unless_canceled_since(context, &lease, kept, ended);
+    let hints = match settled {
+        Settled::Unremoved => hint_at(context, &lease, &mut ended),
+        Settled::Gone | Settled::Kept => Vec::new(),
+    };
     Outcome {
         session: Some(session(context, &lease, &facts, kept)),
         timing: facts.report(context, Some(&lease.claim), &timing, &ended),
         ended,
+        hints,
     }
+}
+
+/// How to remove what could not be removed: with the last words, where there are any. Those of the command come back.
+fn hint_at(context: Context<'_>, lease: &Lease, ended: &mut Result<i32, Failure>) -> Vec<String> {
+    let stop = context.provider.stop_command(&lease.claim);
+    match ended {
+        Ok(0) => context.report.line(&format!("hint: {stop}")),
+        Ok(_) => return vec![stop],
+        Err(failure) if failure.hints.contains(&stop) => {}
+        Err(failure) => failure.hints.push(stop),
+    }
+    Vec::new()
 }
 
 /// What the report says whatever happens.
@@ -148,6 +170,8 @@ fn workdir(context: Context<'_>, request: &RunRequest<'_>) -> String {
         Some(wanted) => usual.join(wanted),
         None => usual,
     };
+    // Without a `.` in it.
+    let path: PathBuf = path.components().collect();
     path.to_string_lossy().into_owned()
 }
 
@@ -260,41 +284,51 @@ fn summary(context: Context<'_>, timing: &Timing, ended: &Result<i32, Failure>) 
     ));
 }
 
-/// Keeps the lease or gives it back. True when it stays.
+/// What became of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    Gone,
+    /// As it should be.
+    Kept,
+    /// It is still there, or nobody knows.
+    Unremoved,
+}
+
+/// Keeps the lease or gives it back.
 fn settle(
     context: Context<'_>,
     lease: &Lease,
     keep: Keep,
     ended: &Result<i32, Failure>,
     rerun: &str,
-) -> bool {
+) -> Settled {
     if lease.origin == Origin::Reused {
         renew(context, lease);
-        return true;
+        return Settled::Kept;
     }
     let succeeded = matches!(ended, Ok(0));
     let stop = context.provider.stop_command(&lease.claim);
     match keep {
         Keep::Yes => {
             renew(context, lease);
-            return true;
+            return Settled::Kept;
         }
         Keep::OnFailure if !succeeded => {
             keep_after_all(context, lease);
             for line in kept_on_failure(&lease.claim, rerun, &stop) {
                 context.report.line(&line);
             }
-            return true;
+            return Settled::Kept;
         }
         Keep::OnFailure | Keep::No => {}
     }
     if succeeded && let Some(line) = context.provider.keep_after_success(&lease.claim, &stop) {
         keep_after_all(context, lease);
         context.report.line(&line);
-        return true;
+        return Settled::Kept;
     }
     match lease::give_back(context, lease) {
-        Ok(()) => false,
+        Ok(()) => Settled::Gone,
         // The command's own end counts, not what became of its sandbox.
         Err(failure) => {
             let claim = &lease.claim;
@@ -304,8 +338,7 @@ fn settle(
                 context.name()
             );
             context.report.line(&line);
-            context.report.line(&format!("hint: {stop}"));
-            true
+            Settled::Unremoved
         }
     }
 }
@@ -407,49 +440,6 @@ impl Facts {
             phases: timing.phases(now),
             workdir: Some(self.workdir.clone()),
             stop_command: claim.map(|claim| context.provider.stop_command(claim)),
-        }
-    }
-}
-
-fn judge(ended: &Result<i32, Failure>) -> (RunStatus, Option<ErrorKind>) {
-    match ended {
-        Ok(0) => (RunStatus::Succeeded, None),
-        Ok(_) => (RunStatus::Failed, Some(ErrorKind::CommandExit)),
-        Err(failure) => match failure.code {
-            Code::Canceled => (RunStatus::Canceled, Some(ErrorKind::Canceled)),
-            Code::Timeout => (RunStatus::TimedOut, Some(ErrorKind::Timeout)),
-            _ => (RunStatus::Failed, Some(ErrorKind::ProviderError)),
-        },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn how_it_ended_in_the_words_of_the_report() {
-        let failed = |code| Err(Failure::new(code, "x"));
-        for (ended, status, kind) in [
-            (Ok(0), RunStatus::Succeeded, None),
-            (Ok(7), RunStatus::Failed, Some(ErrorKind::CommandExit)),
-            (
-                failed(Code::Timeout),
-                RunStatus::TimedOut,
-                Some(ErrorKind::Timeout),
-            ),
-            (
-                failed(Code::Canceled),
-                RunStatus::Canceled,
-                Some(ErrorKind::Canceled),
-            ),
-            (
-                failed(Code::Provider),
-                RunStatus::Failed,
-                Some(ErrorKind::ProviderError),
-            ),
-        ] {
-            assert_eq!(judge(&ended), (status, kind), "{ended:?}");
         }
     }
 }

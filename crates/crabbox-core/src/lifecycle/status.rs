@@ -11,6 +11,7 @@ use crate::provider::{Observed, Phase};
 use crate::{Code, Failure};
 
 const POLL: Duration = Duration::from_secs(2);
+const MOMENT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
@@ -30,15 +31,15 @@ pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<St
         Watch::Once => None,
         Watch::UntilReady(patience) => Some(Instant::now() + patience),
     };
+    let Some(deadline) = deadline else {
+        return look(context, identifier);
+    };
     loop {
-        let now = look(context, identifier)?;
-        let Some(deadline) = deadline else {
-            return Ok(now);
-        };
+        let now = look_until(context, identifier, deadline)?;
         let lease = &now.claim.lease_id;
         match now.observed.phase {
             Phase::Ready => return Ok(now),
-            Phase::Over => {
+            Phase::Over | Phase::Unknown => {
                 let state = &now.observed.state;
                 let message = format!("lease {lease} reached terminal state {state} before ready");
                 return Err(Failure::new(Code::Timeout, message));
@@ -46,8 +47,7 @@ pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<St
             Phase::NotYet | Phase::Absent => {}
         }
         if Instant::now() >= deadline {
-            let message = format!("timed out waiting for {lease} to become ready");
-            return Err(Failure::new(Code::Timeout, message));
+            return Err(late(lease.as_str()));
         }
         let next = next_look(Instant::now(), deadline);
         if context.cancel.sleep_until(next).is_some() {
@@ -59,6 +59,38 @@ pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<St
 /// Never after the deadline.
 fn next_look(now: Instant, deadline: Instant) -> Instant {
     deadline.min(now + POLL)
+}
+
+fn late(lease: &str) -> Failure {
+    let message = format!("timed out waiting for {lease} to become ready");
+    Failure::new(Code::Timeout, message)
+}
+
+/// A look that hangs does not outlast the wait, but for the moment that any look needs.
+fn look_until(
+    context: Context<'_>,
+    identifier: &str,
+    deadline: Instant,
+) -> Result<Status, Failure> {
+    let cancel = context.cancel.until(deadline.max(Instant::now() + MOMENT));
+    let patient = Context {
+        cancel: &cancel,
+        ..context
+    };
+    look(patient, identifier).map_err(|failure| match failure.code {
+        Code::Timeout if Instant::now() >= deadline => {
+            let claim = context.find(identifier);
+            let lease = claim
+                .as_ref()
+                .map_or(identifier, |claim| claim.lease_id.as_str());
+            Failure {
+                causes: vec![failure.to_string()],
+                hints: failure.hints,
+                ..late(lease)
+            }
+        }
+        _ => failure,
+    })
 }
 
 fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {

@@ -10,7 +10,7 @@ use crate::{Code, Failure};
 pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
     let found = context.find(identifier)?;
     let canceled = || context.canceled();
-    let tell = |line: &str| context.report.progress(line);
+    let tell = |line: &str| context.report.line(line);
     let wait = Wait::until_canceled(&canceled).telling(&tell);
     let _lock = context
         .store

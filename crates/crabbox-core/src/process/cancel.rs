@@ -19,7 +19,11 @@ pub enum Reason {
 ///
 /// Setting it takes a lock: it is for a thread that receives signals, not for a signal handler.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<Inner>);
+pub struct Cancel {
+    shared: Arc<Inner>,
+    /// From then on this one counts as set, whatever the others do.
+    until: Option<Instant>,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -40,10 +44,20 @@ impl Cancel {
         Self::default()
     }
 
+    /// The same flag, for work that may go on no longer than until then.
+    #[must_use]
+    pub fn until(&self, deadline: Instant) -> Self {
+        let until = self.until.map_or(deadline, |until| until.min(deadline));
+        Self {
+            shared: Arc::clone(&self.shared),
+            until: Some(until),
+        }
+    }
+
     /// The first reason stays.
     pub fn set(&self, reason: Reason) {
         self.lock().get_or_insert(reason);
-        self.0.changed.notify_all();
+        self.shared.changed.notify_all();
     }
 
     pub fn is_set(&self) -> bool {
@@ -51,7 +65,9 @@ impl Cancel {
     }
 
     pub fn reason(&self) -> Option<Reason> {
-        *self.lock()
+        let reason = *self.lock();
+        let late = || self.until.is_some_and(|until| until <= Instant::now());
+        reason.or_else(|| late().then_some(Reason::Late))
     }
 
     /// Sleeps until then. The reason when it was cut short.
@@ -78,6 +94,13 @@ impl Cancel {
         done: impl Fn() -> bool,
         cancelable: bool,
     ) -> Woken {
+        let own = self.until.filter(|_| cancelable);
+        let (end, over) = match (deadline, own) {
+            (deadline, Some(own)) if deadline.is_none_or(|deadline| own < deadline) => {
+                (Some(own), Woken::Canceled(Reason::Late))
+            }
+            (deadline, _) => (deadline, Woken::Late),
+        };
         let mut guard = self.lock();
         loop {
             if done() {
@@ -86,18 +109,18 @@ impl Cancel {
             if let (Some(reason), true) = (*guard, cancelable) {
                 return Woken::Canceled(reason);
             }
-            guard = match deadline {
+            guard = match end {
                 None => self
-                    .0
+                    .shared
                     .changed
                     .wait(guard)
                     .unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
+                Some(end) => {
+                    let left = end.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        return Woken::Late;
+                        return over;
                     }
-                    self.0
+                    self.shared
                         .changed
                         .wait_timeout(guard, left)
                         .unwrap_or_else(PoisonError::into_inner)
@@ -111,12 +134,15 @@ impl Cancel {
     pub(super) fn nudge(&self) {
         // With the lock, so that no waiter is between its look and its sleep.
         let _guard = self.lock();
-        self.0.changed.notify_all();
+        self.shared.changed.notify_all();
     }
 
     /// Nothing that can panic runs with the lock but a caller's `done`: the flag itself is always whole.
     fn lock(&self) -> MutexGuard<'_, Option<Reason>> {
-        self.0.reason.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .reason
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,5 +154,32 @@ impl fmt::Display for Reason {
             Self::Hangup => "the terminal is gone",
             Self::Late => "timed out",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_has_a_deadline_of_its_own_ends_there_and_with_the_others() {
+        let user = Cancel::new();
+        let late = user.until(Instant::now());
+        assert_eq!(late.reason(), Some(Reason::Late));
+        assert_eq!(late.wait(None, || false), Woken::Canceled(Reason::Late));
+        assert_eq!(user.reason(), None);
+        let hour = Instant::now() + Duration::from_secs(3600);
+        assert!(late.until(hour).is_set(), "the earlier one counts");
+        let patient = user.until(hour);
+        assert!(!patient.is_set());
+        assert_eq!(patient.wait(Some(Instant::now()), || false), Woken::Late);
+        user.set(Reason::Interrupt);
+        assert_eq!(patient.reason(), Some(Reason::Interrupt));
+        assert_eq!(
+            patient.wait(None, || false),
+            Woken::Canceled(Reason::Interrupt)
+        );
     }
 }

@@ -24,7 +24,7 @@ pub const CORE: &[Setting] = &[
         .trust(Trust::ConfiguredProvider),
     Setting::new(
         None,
-        "target",
+        TARGET,
         Kind::Name,
         "linux",
         "Operating system of the sandbox",
@@ -175,6 +175,7 @@ pub const CORE: &[Setting] = &[
 
 /// The row whose default the program supplies.
 pub(super) const PROVIDER: &str = "provider";
+pub(super) const TARGET: &str = "target";
 
 /// The row whose list comes after the built-in one.
 pub(super) const EXCLUDE: &str = "sync.exclude";

@@ -36,6 +36,7 @@ impl Origin {
             file: None,
             line: None,
             name: None,
+            also: Vec::new(),
         };
         match self {
             Self::Default => {}
@@ -60,4 +61,7 @@ pub(super) struct ShownOrigin {
     line: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
+    /// The weaker ones of a list that comes from several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) also: Vec<Self>,
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::allowed::{Own, User, beyond, refusal};
-use super::core_table::PROVIDER;
+use super::core_table::{PROVIDER, TARGET};
 use super::layers::{Assigned, Catalogue, FileLayer};
 use super::origin::Origin;
 use super::outside::{self, Outside};
@@ -35,6 +35,8 @@ pub struct Sources<'a> {
     /// Sections of files that are known and have no table.
     pub elsewhere: &'a [&'a str],
     pub untrusted: Untrusted,
+    /// The values of `target` that can be had.
+    pub targets: &'a [&'a str],
 }
 
 /// What becomes of what a repository may not set, and of its files that cannot be understood.
@@ -83,7 +85,8 @@ pub fn load(
     match sources.untrusted {
         Untrusted::Refuse => refuse(refused)?,
         Untrusted::LeaveOut => {
-            for one in refused {
+            let unsupported = unsupported(sources, &layers);
+            for one in refused.into_iter().chain(unsupported) {
                 layers.leave_out(&one);
                 left_out.push(one.says);
             }
@@ -155,6 +158,7 @@ fn resolve(
         setting,
         value: default_of(setting, sources)?,
         origin: Origin::Default,
+        also: Vec::new(),
         blame: None,
     };
     if let Some(layer) = &layers.user {
@@ -166,6 +170,7 @@ fn resolve(
     for (value, origin) in layers.outside.of(setting) {
         entry.value = value.clone();
         entry.origin = origin.clone();
+        entry.also.clear();
     }
     Ok(entry)
 }
@@ -176,7 +181,17 @@ impl Entry {
         let Some(assigned) = layer.find(self.setting) else {
             return;
         };
-        self.origin = origin(layer.file.path.clone(), assigned.at.line);
+        let weaker = std::mem::replace(
+            &mut self.origin,
+            origin(layer.file.path.clone(), assigned.at.line),
+        );
+        let adds = matches!(
+            self.setting.kind,
+            Kind::List(Merge::Append | Merge::AppendUnique)
+        );
+        if adds && !self.value.to_text().is_empty() {
+            self.also.insert(0, weaker);
+        }
         self.blame = Some(assigned.blame.clone());
         match (self.setting.kind, &mut self.value, &assigned.value) {
             (Kind::List(Merge::Append), Value::List(list), Value::List(more)) => {
@@ -246,6 +261,29 @@ fn refused(
         }
     }
     Ok(refused)
+}
+
+/// What nobody can have, and would keep the user from every lease here.
+fn unsupported(sources: &Sources<'_>, layers: &Layers<'_>) -> Vec<Refused> {
+    let mut unsupported = Vec::new();
+    for (number, layer) in layers.repository.iter().enumerate() {
+        for assigned in &layer.says.assigned {
+            let wanted = assigned.value.to_text();
+            if !assigned.setting.answers_to(TARGET) || sources.targets.contains(&wanted.as_str()) {
+                continue;
+            }
+            let (path, line) = (layer.file.path.display(), assigned.at.line);
+            let (wanted, known) = (printable(&wanted), sources.targets.join(", "));
+            unsupported.push(Refused {
+                layer: number,
+                what: Which::Setting(assigned.setting),
+                says: format!(
+                    "config {path}:{line}: `{TARGET}` is `{wanted}`, and there is only {known}"
+                ),
+            });
+        }
+    }
+    unsupported
 }
 
 /// All of it at once.

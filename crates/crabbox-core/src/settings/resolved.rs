@@ -28,6 +28,8 @@ pub struct Entry {
     pub setting: &'static Setting,
     pub value: Value,
     pub origin: Origin,
+    /// The weaker sources that a list comes from as well, the strongest of them first.
+    pub also: Vec<Origin>,
     /// The place in the file that the origin names.
     pub(super) blame: Option<Blame>,
 }

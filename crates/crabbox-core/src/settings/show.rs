@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::core_table::{EXCLUDE, PROVIDER};
-use super::origin::ShownOrigin;
+use super::origin::{Origin, ShownOrigin};
 use super::resolved::{Entry, Settings};
 use super::source::printable;
 use super::table::Kind;
@@ -65,9 +65,15 @@ pub fn show_json(settings: &Settings) -> Shown<'_> {
         profiles: profiles.collect(),
         ignored: ignored.collect(),
         origins: origins
-            .map(|entry| (entry.setting.path(), entry.origin.shown()))
+            .map(|entry| (entry.setting.path(), origin(entry)))
             .collect(),
     }
+}
+
+fn origin(entry: &Entry) -> ShownOrigin {
+    let mut shown = entry.origin.shown();
+    shown.also = entry.also.iter().map(Origin::shown).collect();
+    shown
 }
 
 /// Top-level settings, then the sections.

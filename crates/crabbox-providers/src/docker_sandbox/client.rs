@@ -141,17 +141,19 @@ impl Client {
         if parse::is_unknown_flag(&words) {
             self.forget();
         }
+        let mut hints = Vec::new();
         if let Some(told) = parse::told(&said.stderr).or_else(|| parse::told(&said.stdout)) {
             let clean = |text: &str| self.redactor.clean(text).into_owned();
             failure.causes = vec![clean(&told.message)];
-            failure.hints.extend(told.hint.as_deref().map(clean));
+            hints.extend(told.hint.as_deref().map(clean));
         }
-        // Its hints are about its own flags, which mean something else or nothing on our command line.
-        failure.causes = failure
-            .causes
-            .iter()
-            .filter_map(|said| without_hints(said))
-            .collect();
+        for cause in std::mem::take(&mut failure.causes) {
+            let (rest, own) = parse::without_hints(&cause);
+            failure.causes.extend(rest);
+            hints.extend(own);
+        }
+        hints.retain(|hint| parse::is_for_anyone(hint));
+        failure.hints.extend(hints);
         failure
             .hints
             .extend(parse::guidance(&words).map(str::to_owned));
@@ -189,17 +191,6 @@ impl Client {
             _ => failure,
         }
     }
-}
-
-/// What a program said, but for its hints. `None` if there is nothing else.
-fn without_hints(said: &str) -> Option<String> {
-    let kept: Vec<_> = said
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("hint:"))
-        .collect();
-    let kept = kept.join("\n");
-    let kept = kept.trim();
-    (!kept.is_empty()).then(|| kept.to_owned())
 }
 
 /// Where the engine says who ended the command, if it can.

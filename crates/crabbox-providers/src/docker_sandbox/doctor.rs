@@ -1,8 +1,9 @@
 //! The questions that `doctor` asks: none of them changes anything.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use crabbox_core::process::{Cancel, Captured};
+use crabbox_core::process::{Cancel, Captured, Reason};
 use crabbox_core::provider::{Check, Class, Health};
 use crabbox_core::{Code, Failure};
 
@@ -10,8 +11,13 @@ use super::argv;
 use super::client::Client;
 use super::parse::{self, BASELINE, Engine, Finding};
 
+/// What one question may take of the time for all of them: one that hangs leaves some for the others.
+const SHARE: Duration = Duration::from_secs(4);
+
 /// The engine's own check that says what keeps a sandbox in.
 const ISOLATION: &str = "Virtualization";
+
+const DIAGNOSE: &str = "sbx_diagnose";
 
 /// The same checks where there is nothing to ask.
 pub(super) fn missing(failure: &Failure) -> Vec<Check> {
@@ -21,16 +27,16 @@ pub(super) fn missing(failure: &Failure) -> Vec<Check> {
         check(Health::Missing, "sbx_version", reason.to_owned()).class(Class::Tool),
         skipped("sbx_compatibility", reason),
         skipped("sbx_inventory", reason),
-        skipped("sbx_diagnose", reason),
+        skipped(DIAGNOSE, reason),
     ]
 }
 
 /// Every check is shown, also after one has failed.
 pub(super) fn checks(client: &Client, cancel: &Cancel) -> Vec<Check> {
     let mut checks = vec![engine(client)];
-    match client.version(cancel) {
-        Err(failure) => {
-            checks.push(bad(Health::Failed, "sbx_version", &failure));
+    match ask(cancel, |cancel| client.version(cancel)) {
+        Err(unanswered) => {
+            checks.push(unanswered.check("sbx_version", Health::Failed));
             checks.push(skipped("sbx_compatibility", "the version is not known"));
         }
         Ok(version) => {
@@ -41,13 +47,41 @@ pub(super) fn checks(client: &Client, cancel: &Cancel) -> Vec<Check> {
             checks.push(compatibility(&version));
         }
     }
-    checks.push(match client.list(cancel) {
+    checks.push(match ask(cancel, |cancel| client.list(cancel)) {
         Ok(all) => check(Health::Ok, "sbx_inventory", format!("leases={}", all.len()))
             .detail("leases", all.len().to_string()),
-        Err(failure) => bad(Health::Failed, "sbx_inventory", &failure),
+        Err(unanswered) => unanswered.check("sbx_inventory", Health::Failed),
     });
     checks.extend(diagnosis(client, cancel));
     checks
+}
+
+/// Why there is no answer.
+enum Unanswered {
+    Failed(Failure),
+    /// It was not asked: what became of other questions is not its fault.
+    NotAsked(Reason),
+}
+
+impl Unanswered {
+    fn check(&self, name: &str, status: Health) -> Check {
+        match self {
+            Self::Failed(failure) => bad(status, name, failure),
+            Self::NotAsked(Reason::Late) => skipped(name, "the time for all checks is over"),
+            Self::NotAsked(reason) => skipped(name, &reason.to_string()),
+        }
+    }
+}
+
+/// One question, within its share of the time.
+fn ask<T>(
+    cancel: &Cancel,
+    question: impl FnOnce(&Cancel) -> Result<T, Failure>,
+) -> Result<T, Unanswered> {
+    if let Some(reason) = cancel.reason() {
+        return Err(Unanswered::NotAsked(reason));
+    }
+    question(&cancel.until(Instant::now() + SHARE)).map_err(Unanswered::Failed)
 }
 
 fn engine(client: &Client) -> Check {
@@ -82,16 +116,19 @@ fn compatibility(version: &parse::Version) -> Check {
 
 /// Optional: an engine that cannot diagnose itself may still work.
 fn diagnosis(client: &Client, cancel: &Cancel) -> Vec<Check> {
-    let said = match client.look(argv::diagnose(), cancel) {
+    let said = match ask(cancel, |cancel| client.look(argv::diagnose(), cancel)) {
         Ok(said) => said,
-        Err(failure) => return vec![optional(&failure)],
+        Err(unanswered) => {
+            let check = unanswered.check(DIAGNOSE, Health::Warn);
+            return vec![check.detail("optional", "true")];
+        }
     };
     let findings = parse::diagnosis(&said.stdout);
     let mut checks = vec![match complaint(client, said, findings.as_ref()) {
         Some(failure) => optional(&failure),
         None => {
             let count = findings.as_ref().map_or(0, BTreeMap::len);
-            check(Health::Ok, "sbx_diagnose", format!("checks={count}"))
+            check(Health::Ok, DIAGNOSE, format!("checks={count}"))
         }
     }];
     if let Some(isolation) = findings.as_ref().and_then(|all| all.get(ISOLATION)) {
@@ -135,7 +172,7 @@ fn complaint(
 }
 
 fn optional(failure: &Failure) -> Check {
-    bad(Health::Warn, "sbx_diagnose", failure).detail("optional", "true")
+    bad(Health::Warn, DIAGNOSE, failure).detail("optional", "true")
 }
 
 fn skipped(name: &str, reason: &str) -> Check {
@@ -152,4 +189,43 @@ fn check(status: Health, name: &str, message: String) -> Check {
 
 fn harmless(check: Check) -> Check {
     check.detail("mutation", "false")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::engine::{By, Found};
+    use super::*;
+
+    #[test]
+    fn what_was_not_asked_has_not_failed() {
+        let found = Found {
+            program: "/bin/false".into(),
+            by: By::Setting,
+        };
+        let state = tempfile::tempdir().unwrap();
+        let client = Client::new(found, state.path());
+        let late = Cancel::new().until(Instant::now());
+        let shown: Vec<_> = checks(&client, &late)
+            .into_iter()
+            .map(|check| {
+                format!(
+                    "{} {}: {}",
+                    check.status.as_str(),
+                    check.check,
+                    check.message
+                )
+            })
+            .collect();
+        let over = "not checked: the time for all checks is over";
+        assert_eq!(
+            shown,
+            [
+                "ok sbx_engine: program=/bin/false found=dockerSandbox.cliPath".to_owned(),
+                format!("skip sbx_version: {over}"),
+                "skip sbx_compatibility: not checked: the version is not known".to_owned(),
+                format!("skip sbx_inventory: {over}"),
+                format!("skip sbx_diagnose: {over}"),
+            ]
+        );
+    }
 }

@@ -28,6 +28,10 @@ pub struct Places {
     pub beside: Option<PathBuf>,
     /// Where programs in sandboxes write: nothing is searched for there.
     pub checkouts: Vec<PathBuf>,
+    /// Where relative paths of the repository's files begin.
+    pub root: PathBuf,
+    /// Where all other ones begin.
+    pub cwd: PathBuf,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,6 +136,7 @@ fn planted(failure: Failure, missing: Missing) -> Failure {
 pub(super) struct Home {
     /// `SBX_HOME=/x` or `HOME=/x`: where it keeps its sandboxes.
     pub(super) place: String,
+    /// From the root: the same wherever it is read.
     pub(super) program: String,
 }
 
@@ -146,17 +151,25 @@ impl Home {
         };
         Some(Self {
             place: set("SBX_HOME").or_else(|| set("HOME"))?,
-            program: program.to_string_lossy().into_owned(),
+            program: real(program).to_string_lossy().into_owned(),
         })
     }
 
-    /// Why this engine's word about a sandbox that `other` made is worth nothing, and how to ask the other one.
+    /// Why this engine's word about a sandbox that `other` made is worth nothing.
     pub(super) fn is_not(&self, other: &Self) -> Option<Stranger> {
         if !same_place(&self.place, &other.place) {
             return Some(Stranger::Place);
         }
-        let gone = !is_program(Path::new(&other.program));
-        (!gone && !same_file(&self.program, &other.program)).then_some(Stranger::Program)
+        if same_file(&self.program, &other.program) {
+            return None;
+        }
+        let there = Path::new(&other.program);
+        // What a relative path meant, nobody knows elsewhere.
+        let is_there = there.is_absolute() && is_program(there);
+        Some(match is_there {
+            true => Stranger::Program,
+            false => Stranger::Missing,
+        })
     }
 }
 
@@ -164,6 +177,22 @@ impl Home {
 pub(super) enum Stranger {
     Place,
     Program,
+    /// The other program is not there any more. If this one has the sandbox, it is that engine under another name;
+    /// if not, there is nobody to ask.
+    Missing,
+}
+
+/// Without links, but under its own name: some programs go by how they are called.
+fn real(program: &Path) -> PathBuf {
+    let whole = fs::canonicalize(program).ok();
+    if let Some(whole) = whole.filter(|whole| whole.file_name() == program.file_name()) {
+        return whole;
+    }
+    let dir = program.parent().and_then(|dir| fs::canonicalize(dir).ok());
+    match (dir, program.file_name()) {
+        (Some(dir), Some(name)) => dir.join(name),
+        (None, _) | (_, None) => program.to_path_buf(),
+    }
 }
 
 fn same_place(one: &str, other: &str) -> bool {
@@ -279,7 +308,7 @@ mod tests {
             path: std::env::join_paths([first.path(), second.path(), Path::new("relative")])
                 .unwrap(),
             beside: Some(beside.path().to_path_buf()),
-            checkouts: Vec::new(),
+            ..Places::default()
         };
         let failure = find(&Cli::Default, &places).unwrap_err();
         assert_eq!(failure.code, Code::ProviderMissing);
@@ -309,7 +338,7 @@ mod tests {
         let places = Places {
             path: dir.path().into(),
             beside: Some(dir.path().to_path_buf()),
-            checkouts: Vec::new(),
+            ..Places::default()
         };
         for bad in ["/nonexistent/sbx", "other-sbx", "./sbx-relative"] {
             let failure = find(&Cli::Named(bad.into()), &places).unwrap_err();
@@ -349,10 +378,8 @@ mod tests {
     #[test]
     fn an_engine_is_its_place_and_its_program() {
         let dir = tempfile::tempdir().unwrap();
-        let (old, new) = (
-            program(dir.path(), "old", 0o755),
-            program(dir.path(), "new", 0o755),
-        );
+        let at = fs::canonicalize(dir.path()).unwrap();
+        let (old, new) = (program(&at, "old", 0o755), program(&at, "new", 0o755));
         let env = |pairs: &[(&str, &str)]| -> Env {
             pairs
                 .iter()
@@ -369,11 +396,20 @@ mod tests {
         assert_eq!(made.is_not(&moved), Some(Stranger::Place));
         assert_eq!(made.is_not(&made), None);
         assert_eq!(of(&new, &home).is_not(&made), Some(Stranger::Program));
-        let linked = dir.path().join("linked");
+        let linked = at.join("linked");
         std::os::unix::fs::symlink(&old, &linked).unwrap();
         assert_eq!(of(&linked, &home).is_not(&made), None);
+        assert_eq!(of(&linked, &home).program, linked.display().to_string());
+        let elsewhere = at.join("elsewhere");
+        std::os::unix::fs::symlink(&at, &elsewhere).unwrap();
+        assert_eq!(of(&elsewhere.join("old"), &home), made);
         fs::remove_file(&old).unwrap();
-        assert_eq!(of(&new, &home).is_not(&made), None);
+        assert_eq!(of(&new, &home).is_not(&made), Some(Stranger::Missing));
+        let relative = Home {
+            program: "tools/sbx".to_owned(),
+            ..made
+        };
+        assert_eq!(of(&new, &home).is_not(&relative), Some(Stranger::Missing));
     }
 
     #[test]
@@ -396,8 +432,8 @@ mod tests {
         let there = program(checkout.path(), "sbx", 0o755);
         let mut places = Places {
             path: std::env::join_paths([checkout.path(), outside.path()]).unwrap(),
-            beside: None,
             checkouts: vec![checkout.path().to_path_buf()],
+            ..Places::default()
         };
         for cli in [Cli::Default, Cli::Named("sbx".into())] {
             let failure = find(&cli, &places).unwrap_err();

@@ -32,7 +32,7 @@ use client::{Client, EndedBy, ended_by};
 pub use engine::Places;
 use engine::{Home, Stranger};
 use parse::Listed;
-use settings::Config;
+use settings::{Cli, Config};
 
 pub const SPEC: Spec = Spec {
     name: "docker-sandbox",
@@ -70,8 +70,9 @@ const SANDBOX: &str = "sandbox";
 const CLONE: &str = "clone";
 /// The program that made it; the place where it is kept is the claim's scope.
 const ENGINE: &str = "engine";
-/// What is said of a sandbox that only another engine knows.
+/// What is said of a sandbox that only another engine knows, and of one whose engine is not there any more.
 const ELSEWHERE: &str = "other-engine";
+const NOBODY: &str = "engine-missing";
 
 #[derive(Debug)]
 pub struct DockerSandbox {
@@ -89,7 +90,7 @@ pub struct DockerSandbox {
 impl DockerSandbox {
     /// Nothing is started.
     pub fn new(settings: &Settings, places: &Places, state: &Path, env: Env) -> Self {
-        let config = Config::from(settings);
+        let config = Config::from(settings, places);
         let valid = config.validate().map_err(|(key, message)| {
             let failure = Failure::new(Code::Config, message);
             settings.blame(SPEC.table.section, key, failure)
@@ -99,10 +100,12 @@ impl DockerSandbox {
             Some(Origin::Flag { name }) => Some(*name),
             _ => None,
         };
-        let again = flag.map_or_else(Vec::new, |name| {
-            let cli = settings.text(SPEC.table.section, "cliPath");
-            vec![format!("--{name}"), cli.to_owned()]
-        });
+        let again = match (flag, &config.cli) {
+            (Some(name), Cli::Named(program)) => {
+                vec![format!("--{name}"), program.to_string_lossy().into_owned()]
+            }
+            (None, _) | (_, Cli::Default) => Vec::new(),
+        };
         Self {
             config,
             valid,
@@ -118,38 +121,46 @@ impl DockerSandbox {
         Home::of(&client.found.program, &self.env)
     }
 
-    /// That a sandbox is not in this engine's list proves nothing if another engine made it. `Some` says so, and how
-    /// to ask that one.
-    fn elsewhere(&self, claim: &Claim) -> Option<Failure> {
+    /// Whose word about a sandbox counts, if not that of the engine in use.
+    fn stranger(&self, claim: &Claim) -> Option<(Stranger, Home, Home)> {
         let here = self.home()?;
         let made = Home {
             place: Some(claim.provider_scope.clone()).filter(|place| !place.is_empty())?,
             program: claim.labels.get(ENGINE)?.clone(),
         };
-        let name = sandbox_name(claim);
-        let (there, now, with) = match here.is_not(&made)? {
-            Stranger::Place => {
-                let without = match made.place.starts_with("HOME=") {
-                    true => "without SBX_HOME and ",
-                    false => "",
-                };
-                let with = format!("{without}with {}", made.place);
-                (made.place, here.place, with)
+        let stranger = here.is_not(&made)?;
+        Some((stranger, here, made))
+    }
+
+    /// Whether the engine in use is the one that made the sandbox, before anything is done with one of that name.
+    fn same_engine(&self, claim: &Claim) -> Result<(), Failure> {
+        match self.stranger(claim) {
+            None | Some((Stranger::Missing, _, _)) => Ok(()),
+            Some((stranger, here, made)) => Err(elsewhere(claim, stranger, here, made)),
+        }
+    }
+
+    /// The same for what is done without a look at the list.
+    fn same_engine_now(&self, claim: &Claim, cancel: &Cancel) -> Result<(), Failure> {
+        self.same_engine(claim)?;
+        match self.unproved(claim) {
+            Some(failure) if self.client()?.find(sandbox_name(claim), cancel)?.is_none() => {
+                Err(failure)
             }
-            Stranger::Program => {
-                let with = format!("with --docker-sandbox-cli {}", made.program);
-                (made.program, here.program, with)
-            }
-        };
-        let message = format!(
-            "docker-sandbox sandbox {name:?} was made by another engine, with {there}; this one, with {now}, does not know it"
-        );
-        Some(Failure::new(Code::Config, message).hint(format!("the same command {with}")))
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// That a sandbox is not in this engine's list proves nothing if another engine made it. `Some` says so, and how
+    /// to ask that one.
+    fn unproved(&self, claim: &Claim) -> Option<Failure> {
+        let (stranger, here, made) = self.stranger(claim)?;
+        Some(elsewhere(claim, stranger, here, made))
     }
 
     /// What is said of a sandbox that is not in the list.
     fn not_listed(&self, claim: &Claim) -> Failure {
-        self.elsewhere(claim)
+        self.unproved(claim)
             .unwrap_or_else(|| absent(sandbox_name(claim)))
     }
 
@@ -198,6 +209,44 @@ impl DockerSandbox {
         }
         failure
     }
+}
+
+fn elsewhere(claim: &Claim, stranger: Stranger, here: Home, made: Home) -> Failure {
+    let name = sandbox_name(claim);
+    let (there, now, with) = match stranger {
+        Stranger::Place => {
+            let without = match made.place.starts_with("HOME=") {
+                true => "without SBX_HOME and ",
+                false => "",
+            };
+            let with = format!("{without}with {}", made.place);
+            (made.place, here.place, with)
+        }
+        Stranger::Program => {
+            let with = format!("with --docker-sandbox-cli {}", made.program);
+            (made.program, here.program, with)
+        }
+        Stranger::Missing => return engine_missing(claim, &here, &made),
+    };
+    let message = format!(
+        "docker-sandbox sandbox {name:?} was made by another engine, with {there}, and not by this one, with {now}"
+    );
+    Failure::new(Code::Config, message).hint(format!("the same command {with}"))
+}
+
+/// Nobody is left whose list would prove anything.
+fn engine_missing(claim: &Claim, here: &Home, made: &Home) -> Failure {
+    let name = sandbox_name(claim);
+    let message = format!(
+        "docker-sandbox sandbox {name:?} was made with {}, which is not there any more; {} does not list it, which proves nothing",
+        made.program, here.program
+    );
+    let forget = format!("crabbox claims forget {}", SPEC.shown_id(claim));
+    Failure::new(Code::ProviderMissing, message)
+        .hint("the same command with --docker-sandbox-cli and where that program is now")
+        .hint(format!(
+            "{forget} drops the record alone; the sandbox may live on"
+        ))
 }
 
 fn absent(name: &str) -> Failure {
@@ -285,6 +334,7 @@ impl Provider for DockerSandbox {
 
     fn exec(&self, claim: &Claim, exec: Execution<'_>, cancel: &Cancel) -> Result<i32, Failure> {
         let client = self.client()?;
+        self.same_engine_now(claim, cancel)?;
         let known = client.known(cancel)?;
         let name = sandbox_name(claim);
         if known.doubtful_env_file && exec.env.keys().any(|name| !name.starts_with(RESERVED)) {
@@ -345,19 +395,18 @@ impl Provider for DockerSandbox {
         let all = self.client()?.list(cancel)?;
         let observed = |claim: &Claim| {
             let name = sandbox_name(claim);
-            match all.iter().find(|one| one.name == name) {
-                Some(listed) => seen(listed),
-                None => {
-                    let (state, phase) = match self.elsewhere(claim) {
-                        Some(_) => (ELSEWHERE, Phase::Over),
-                        None => ("missing", Phase::Absent),
-                    };
-                    Observed {
-                        state: state.to_owned(),
-                        phase,
-                        labels: BTreeMap::from([(SANDBOX.to_owned(), name.to_owned())]),
-                    }
-                }
+            let listed = all.iter().find(|one| one.name == name);
+            let stranger = self.stranger(claim).map(|(stranger, _, _)| stranger);
+            let (state, phase) = match (listed, stranger) {
+                (_, Some(Stranger::Place | Stranger::Program)) => (ELSEWHERE, Phase::Unknown),
+                (Some(listed), None | Some(Stranger::Missing)) => return seen(listed),
+                (None, Some(Stranger::Missing)) => (NOBODY, Phase::Unknown),
+                (None, None) => ("missing", Phase::Absent),
+            };
+            Observed {
+                state: state.to_owned(),
+                phase,
+                labels: BTreeMap::from([(SANDBOX.to_owned(), name.to_owned())]),
             }
         };
         Ok(claims.iter().map(observed).collect())
@@ -378,8 +427,9 @@ impl Provider for DockerSandbox {
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         let (client, name) = (self.client()?, sandbox_name(claim));
+        self.same_engine(claim)?;
         if client.find(name, cancel)?.is_none() {
-            return self.elsewhere(claim).map_or(Ok(()), Err);
+            return self.unproved(claim).map_or(Ok(()), Err);
         }
         begin()?;
         let removed = client.change(argv::remove(name), cancel);
@@ -418,12 +468,14 @@ impl Provider for DockerSandbox {
         request: &PortsRequest,
         cancel: &Cancel,
     ) -> Result<Vec<u8>, Failure> {
+        self.same_engine_now(claim, cancel)?;
         let argv = argv::ports(sandbox_name(claim), request);
         let said = self.client()?.capture(argv, client::LOOK, cancel)?;
         Ok(said.stdout)
     }
 
     fn copy(&self, claim: &Claim, request: &CopyRequest, cancel: &Cancel) -> Result<(), Failure> {
+        self.same_engine_now(claim, cancel)?;
         self.client()?
             .change(argv::copy(sandbox_name(claim), request), cancel)
     }

@@ -217,6 +217,28 @@ pub fn is_unknown_flag(said: &str) -> bool {
     .any(|words| said.contains(words))
 }
 
+/// What a program said but for its hints, `None` if there is nothing else, and the hints.
+pub fn without_hints(said: &str) -> (Option<String>, Vec<String>) {
+    let (mut kept, mut hints) = (Vec::new(), Vec::new());
+    for line in said.lines() {
+        match line.trim().strip_prefix("hint:") {
+            Some(hint) => hints.push(hint.trim().to_owned()),
+            None => kept.push(line),
+        }
+    }
+    let kept = kept.join("\n");
+    let kept = kept.trim();
+    hints.retain(|hint| !hint.is_empty());
+    ((!kept.is_empty()).then(|| kept.to_owned()), hints)
+}
+
+/// Whether a hint of the engine helps somebody who did not call it. A flag of its own means something else or nothing on
+/// our command line, unless the whole command stands there.
+pub fn is_for_anyone(hint: &str) -> bool {
+    let is_flag = |word: &str| word.starts_with("--") || word.starts_with("`-");
+    hint.starts_with("sbx ") || !hint.split_whitespace().any(is_flag)
+}
+
 /// What to do when there is no answer in time, whoever says so.
 pub const NO_ANSWER: &str =
     "the sandbox control plane did not respond; check it with `sbx diagnose`";
@@ -405,6 +427,32 @@ mod tests {
             r#"{"error":{"message":" "}}"#,
         ] {
             assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_hint_is_told_apart_and_shown_to_whom_it_helps() {
+        let (rest, hints) = without_hints("ERROR: no\n  hint: share less\nhint:\n\nmore\n");
+        assert_eq!(rest.as_deref(), Some("ERROR: no\n\nmore"));
+        assert_eq!(hints, ["share less"]);
+        assert_eq!(without_hints("hint: x").0, None);
+        for helps in [
+            "share a project directory instead, e.g. `cd` to one",
+            "mkdir -p /work",
+            "sudo sysctl -w user.max_user_namespaces=28633",
+            "sbx daemon start -d",
+            "sbx policy reset --force",
+            "set SBX_HOME=/some/directory",
+        ] {
+            assert!(is_for_anyone(helps), "{helps}");
+        }
+        for own in [
+            "leave it out, or use `-t host`",
+            "use --force",
+            "use `--clone`, which comes later",
+            "--detach-keys ctrl-p,ctrl-q",
+        ] {
+            assert!(!is_for_anyone(own), "{own}");
         }
     }
 

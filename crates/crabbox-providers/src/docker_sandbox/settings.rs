@@ -4,6 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crabbox_core::settings::{Kind, Merge, Origin, ProviderTable, Setting, Settings, Trust};
 
+use super::engine::Places;
+
 const SECTION: &str = "dockerSandbox";
 
 pub(super) const TABLE: ProviderTable = ProviderTable {
@@ -119,12 +121,19 @@ pub(super) enum Cli {
 }
 
 impl Config {
-    pub(super) fn from(settings: &Settings) -> Self {
+    pub(super) fn from(settings: &Settings, places: &Places) -> Self {
         let text = |key| settings.text(SECTION, key).to_owned();
         let list = |key| settings.list(SECTION, key).to_vec();
         let cli = match settings.origin(SECTION, "cliPath") {
             None | Some(Origin::Default) => Cli::Default,
-            Some(_) => Cli::Named(text("cliPath").into()),
+            Some(origin) => Cli::Named(program(&text("cliPath"), origin, places)),
+        };
+        let extra_workspaces = match settings.origin(SECTION, "extraWorkspaces") {
+            Some(origin) => list("extraWorkspaces")
+                .iter()
+                .map(|path| directory(path, origin, places))
+                .collect(),
+            None => Vec::new(),
         };
         Self {
             cli,
@@ -136,7 +145,7 @@ impl Config {
             workdir: Some(text("workdir"))
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),
-            extra_workspaces: list("extraWorkspaces"),
+            extra_workspaces,
             mcp: list("mcp"),
             kit: list("kit"),
         }
@@ -192,6 +201,35 @@ impl Config {
     }
 }
 
+/// A name is looked for in PATH; a path is one from wherever it was written.
+fn program(text: &str, origin: &Origin, places: &Places) -> PathBuf {
+    match text.contains('/') {
+        true => written(text, origin, places),
+        false => text.into(),
+    }
+}
+
+/// What is no path at all stays what it is, to be refused as such.
+fn directory(text: &str, origin: &Origin, places: &Places) -> String {
+    if text.trim().is_empty() || text.starts_with('-') {
+        return text.to_owned();
+    }
+    let path = written(text, origin, places);
+    path.to_string_lossy().into_owned()
+}
+
+/// A repository means the same wherever in it one is.
+fn written(text: &str, origin: &Origin, places: &Places) -> PathBuf {
+    let base = match origin {
+        Origin::Repository { .. } => &places.root,
+        Origin::Default
+        | Origin::User { .. }
+        | Origin::Environment { .. }
+        | Origin::Flag { .. } => &places.cwd,
+    };
+    base.join(text).components().collect()
+}
+
 /// Without `.`, `..` and needless slashes, by the letters alone: what it means in the sandbox, nobody here knows.
 pub(super) fn clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
@@ -224,6 +262,37 @@ pub(super) mod tests {
             extra_workspaces: vec![],
             mcp: vec![],
             kit: vec![],
+        }
+    }
+
+    #[test]
+    fn a_relative_path_begins_where_it_was_written() {
+        let places = Places {
+            root: "/repo".into(),
+            cwd: "/repo/sub".into(),
+            ..Places::default()
+        };
+        let repository = Origin::Repository {
+            path: "/repo/.crabbox.yaml".into(),
+            line: 1,
+        };
+        let flag = Origin::Flag { name: "x" };
+        for (text, origin, expected) in [
+            ("tools/sbx", &repository, "/repo/tools/sbx"),
+            ("tools/sbx", &flag, "/repo/sub/tools/sbx"),
+            ("./sbx", &flag, "/repo/sub/sbx"),
+            ("/opt/sbx", &repository, "/opt/sbx"),
+            ("my-sbx", &repository, "my-sbx"),
+        ] {
+            assert_eq!(program(text, origin, &places).to_str(), Some(expected));
+        }
+        for (text, origin, expected) in [
+            ("../lib:ro", &repository, "/repo/../lib:ro"),
+            ("lib", &flag, "/repo/sub/lib"),
+            ("--privileged", &flag, "--privileged"),
+            (" ", &flag, " "),
+        ] {
+            assert_eq!(directory(text, origin, &places), expected);
         }
     }
 

@@ -1,31 +1,58 @@
-//! `crabbox claims list`
+//! `crabbox claims list|forget`
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use crabbox_core::Failure;
-use crabbox_core::claims::Listing;
+use crabbox_core::claims::{Among, Claim, ClaimStore, Listing, Wait};
+use crabbox_core::{Code, Failure};
+use crabbox_providers::SPECS;
+use serde::Serialize;
 
 use crate::app::App;
 
+const FORGET: &str = "forget";
+const LEASE: &str = "lease";
+
 pub(crate) fn command(name: &'static str) -> Command {
+    let json = |help: &'static str| {
+        Arg::new("json")
+            .long("json")
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
     Command::new(name)
-        .about("Show the local records of leases")
+        .about("Show or drop the local records of leases")
         .subcommand_required(true)
         .subcommand(
             Command::new("list")
                 .about("List them; no provider is asked")
+                .arg(json("As JSON")),
+        )
+        .subcommand(
+            Command::new(FORGET)
+                .about("Drop the record of a lease and leave its sandbox alone")
+                .long_about(
+                    "Drop the record of a lease and leave its sandbox alone\n\n\
+                     No provider is asked and nothing is removed: for a sandbox whose engine is gone. \
+                     `crabbox stop` is for all others.",
+                )
+                .arg(json("The result, or the failure, as JSON"))
                 .arg(
-                    Arg::new("json")
-                        .long("json")
-                        .action(ArgAction::SetTrue)
-                        .help("As JSON"),
+                    Arg::new(LEASE)
+                        .value_name("LEASE")
+                        .required(true)
+                        .help("The lease: its slug, id or sandbox name"),
                 ),
         )
 }
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
-    let json = matches
-        .subcommand()
-        .is_some_and(|(_, matches)| matches.get_flag("json"));
+    match matches.subcommand() {
+        Some((FORGET, matches)) => forget(app, matches),
+        Some((_, matches)) => list(app, matches.get_flag("json")),
+        None => list(app, false),
+    }
+}
+
+fn list(app: &App<'_>, json: bool) -> Result<u8, Failure> {
     let listing = Listing::new(&app.store()?.scan()?);
     if json {
         app.ui.json(&listing)?;
@@ -36,4 +63,59 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         Some(failure) => Err(failure),
         None => Ok(0),
     }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Forgotten<'a> {
+    lease_id: &'a str,
+    slug: Option<&'a str>,
+    sandbox: &'a str,
+    forgotten: bool,
+}
+
+fn forget(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+    let id = matches.get_one::<String>(LEASE).map_or("", String::as_str);
+    let store = app.store()?;
+    let lease = find(&store, id)?.lease_id;
+    // Who works in it needs the record.
+    let _lock = store.operation(&lease, "crabbox claims forget", Wait::not_at_all())?;
+    let claim = store.read(&lease)?.ok_or_else(|| unknown(id))?;
+    let sandbox = claim.sandbox().unwrap_or("-");
+    app.ui.say(&format!(
+        "warning: sandbox {sandbox} of provider={} may live on: nobody was asked, and nothing is removed but the record",
+        claim.provider
+    ));
+    store.remove(&claim)?;
+    if matches.get_flag("json") {
+        app.ui.json(&Forgotten {
+            lease_id: claim.lease_id.as_str(),
+            slug: claim.slug_str(),
+            sandbox,
+            forgotten: true,
+        })?;
+    } else {
+        app.ui
+            .say(&format!("forgot lease={lease} sandbox={sandbox}"));
+    }
+    Ok(0)
+}
+
+/// Of whichever provider.
+fn find(store: &ClaimStore, id: &str) -> Result<Claim, Failure> {
+    if let Some(claim) = store.find(id, Among::AllProviders)? {
+        return Ok(claim);
+    }
+    for spec in SPECS {
+        let by_name = format!("{}{id}", spec.lease_prefix);
+        if let Some(claim) = store.find(&by_name, Among::Provider(spec.name))? {
+            return Ok(claim);
+        }
+    }
+    Err(unknown(id))
+}
+
+fn unknown(id: &str) -> Failure {
+    let message = format!("there is no record of a lease {id:?}");
+    Failure::new(Code::NotFound, message).hint("crabbox claims list")
 }

@@ -56,6 +56,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let dry_run = if args.dry_run {
         DryRun::Yes
     } else {
+        app.sweep_env_files()?;
         DryRun::No
     };
     let mut cleaned = lifecycle::cleanup(app.context(&*provider, &store), dry_run)?;

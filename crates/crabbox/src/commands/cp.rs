@@ -11,7 +11,7 @@ use crate::refusals::{self, Of};
 
 /// Copy files between here and a sandbox
 ///
-/// One of the two paths is `SANDBOX:PATH`.
+/// One of the two is a path here, and the other one `SANDBOX:PATH`.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "crabbox cp --id LEASE [-L] SRC DST")]
 pub(crate) struct Args {
@@ -24,8 +24,10 @@ pub(crate) struct Args {
     /// Failures as JSON
     #[arg(long)]
     json: bool,
+    /// What to copy
     #[arg(value_name = "SRC")]
     from: String,
+    /// Where to
     #[arg(value_name = "DST")]
     to: String,
 }

@@ -89,9 +89,12 @@ fn verdict(checks: &[Check]) -> Result<(), Failure> {
     if bad.is_empty() {
         return Ok(());
     }
-    let advice = bad.iter().filter_map(|check| check.details.get(ADVICE));
     let mut failure = Failure::new(Code::Unhealthy, "doctor found problems");
-    failure.hints.extend(advice.cloned());
+    for advice in bad.iter().filter_map(|check| check.details.get(ADVICE)) {
+        if !failure.hints.contains(advice) {
+            failure.hints.push(advice.clone());
+        }
+    }
     Err(failure)
 }
 

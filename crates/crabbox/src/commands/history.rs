@@ -2,6 +2,7 @@
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
+use crabbox_core::command::display;
 use crabbox_core::history::{Bounds, Ledger, Record};
 use serde::Serialize;
 
@@ -63,11 +64,25 @@ fn line(run: &Record) -> String {
         .as_ref()
         .map_or_else(|| "-".to_owned(), |timing| format!("{}ms", timing.total_ms));
     let slug = if run.slug.is_empty() { "-" } else { &run.slug };
+    let label = run
+        .label
+        .as_ref()
+        .map_or_else(String::new, |label| format!(" label={}", display(&[label])));
     format!(
-        "{} {:<11} exit={code:<3} {took:>8} {:.3} slug={slug} {}\n",
+        "{} {:<11} exit={code:<3} {took:>8} {:.3} slug={slug}{label}{} {}\n",
         run.run_id,
         run.run_status.as_str(),
         run.started_at,
+        phases(run),
         run.command
     )
+}
+
+/// How long each part took.
+fn phases(run: &Record) -> String {
+    let timing = run.timing.iter();
+    timing
+        .flat_map(|timing| &timing.phases)
+        .map(|phase| format!(" {}={}ms", phase.name, phase.ms))
+        .collect()
 }

@@ -10,25 +10,27 @@ use crate::cli::{parsed, tree};
 /// Print the manual page of crabbox or of one of its commands
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// The command: one word, or two such as `config show`
     #[arg(value_name = "COMMAND")]
-    command: Option<String>,
+    command: Vec<String>,
 }
 
 pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let root = tree(DEFAULT);
-    let (title, command) = match &args.command {
-        None => ("crabbox".to_owned(), root),
-        Some(name) => {
-            let found = root.find_subcommand(name).cloned();
-            let missing =
-                || Failure::usage(format!("there is no command `{name}`")).hint("crabbox --help");
-            (format!("crabbox-{name}"), found.ok_or_else(missing)?)
-        }
-    };
+    let mut command = &root;
+    for name in &args.command {
+        command = command.find_subcommand(name).ok_or_else(|| {
+            let named = args.command.join(" ");
+            Failure::usage(format!("there is no command `{named}`")).hint("crabbox --help")
+        })?;
+    }
+    let words = std::iter::once("crabbox").chain(args.command.iter().map(String::as_str));
+    let words: Vec<_> = words.collect();
     let mut text = Vec::new();
-    clap_mangen::Man::new(command)
-        .title(title)
+    // Below the program the tree does not know how its commands are called.
+    clap_mangen::Man::new(command.clone().bin_name(words.join(" ")))
+        .title(words.join("-"))
         .render(&mut text)
         .map_err(|error| Failure::new(Code::Local, "cannot write the page").because(&error))?;
     app.ui.bytes(&text)?;

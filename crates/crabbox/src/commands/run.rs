@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use crabbox_core::claims::{Claim, Reclaim, Slug, SlugChoice, run_id};
 use crabbox_core::command::{RemoteCommand, Shell, display};
-use crabbox_core::env;
 use crabbox_core::history::{ActiveRun, Begin, Bounds, Finish, Ledger};
 use crabbox_core::lifecycle::{self, Keep, Outcome, RunRequest, Session, Streams, Target, Terms};
 use crabbox_core::process::{Output, Stdin, Stream};
@@ -124,8 +123,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         Some(_) => app.workspace()?,
         None => app.named_workspace()?,
     };
-    let state = app.host.state()?;
-    prelude(app, &state, &args, spec.name);
+    prelude(app, &args, spec.name)?;
 
     // From here on something may be made.
     let redactor = Redactor::new(forwarding.secrets(app));
@@ -133,7 +131,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let run_id = run_id()?;
     let shown = display(&args.words);
     let record = record(app, &settings, &args, &run_id, &shown);
-    let ledger = Ledger::new(&state, Bounds::default());
+    let ledger = Ledger::new(&app.host.state()?, Bounds::default());
     let history = RefCell::new(begin(app, &ledger, record, redactor));
     let env = |claim: &Claim| {
         if let Some(run) = history.borrow_mut().as_mut() {
@@ -168,7 +166,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         Ok(code) => {
             let exit = u8::try_from(code).unwrap_or(1);
             let line = format!("{} run exited {code}", spec.name);
-            app.ui.command_exit(&line, exit);
+            app.ui.command_exit(&line, exit, outcome.hints);
             Ok(exit)
         }
         Err(failure) => Err(failure),
@@ -196,15 +194,14 @@ fn usage(app: &App<'_>, args: &Args) -> Result<(), Failure> {
 }
 
 /// What earlier runs left, and what is only said.
-fn prelude(app: &App<'_>, state: &Path, args: &Args, provider: &str) {
-    for failure in env::sweep(state) {
-        app.ui.say(&format!("warning: {failure}"));
-    }
+fn prelude(app: &App<'_>, args: &Args, provider: &str) -> Result<(), Failure> {
+    app.sweep_env_files()?;
     if args.preflight {
         app.ui.say(&format!(
             "remote preflight provider={provider} delegated unsupported; provider owns workspace and command transport"
         ));
     }
+    Ok(())
 }
 
 pub(super) fn requested_slug(slug: Option<&str>) -> Result<SlugChoice, Failure> {

@@ -42,6 +42,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     if args.reclaim {
         return Err(provider.unsupported("stop --reclaim"));
     }
+    app.sweep_env_files()?;
     let store = app.store()?;
     let claim = lifecycle::stop(app.context(&*provider, &store), id)?;
     let sandbox = claim.sandbox().unwrap_or("-");

@@ -1,12 +1,13 @@
 //! `crabbox warmup`
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
-use crabbox_core::claims::Ends;
+use crabbox_core::claims::{Claim, Ends};
 use crabbox_core::lifecycle;
-use crabbox_core::timing::{Phase, RunStatus, format_ms, millis};
+use crabbox_core::provider::Provider;
+use crabbox_core::timing::{ErrorKind, Phase, RunStatus, format_ms, judge, millis};
 use serde::Serialize;
 
 use super::run::{requested_slug, terms};
@@ -57,8 +58,10 @@ struct Timing<'a> {
     sync_ms: u64,
     command_ms: u64,
     total_ms: u64,
-    exit_code: i32,
+    exit_code: u8,
     run_status: RunStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_kind: Option<ErrorKind>,
     phases: [Phase; 1],
 }
 
@@ -76,15 +79,30 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
         ))
         .hint("crabbox run -- <command> removes its sandbox"));
     }
+    app.sweep_env_files()?;
     let started = Instant::now();
     let store = app.store()?;
     let terms = terms(&settings, slug, true, args.pond.as_deref());
-    let claim = lifecycle::warmup(
-        app.context(&*provider, &store),
-        &app.named_workspace()?,
-        &terms,
-    )?;
+    let workspace = app.named_workspace()?;
+    let made = lifecycle::warmup(app.context(&*provider, &store), &workspace, &terms);
     let total = started.elapsed();
+    let told = made
+        .as_ref()
+        .map_or(Ok(()), |claim| tell(app, &args, &*provider, claim, total));
+    if args.timing_json {
+        app.ui.timing(&timing(spec.name, &made, millis(total)))?;
+    }
+    made.and(told.map(|()| 0))
+}
+
+fn tell(
+    app: &App<'_>,
+    args: &Args,
+    provider: &dyn Provider,
+    claim: &Claim,
+    total: Duration,
+) -> Result<(), Failure> {
+    let spec = provider.spec();
     let lease = claim.lease_id.as_str();
     let slug = claim.slug_str().unwrap_or("-");
     let sandbox = claim.sandbox().unwrap_or("-");
@@ -95,31 +113,35 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
             provider: spec.name,
             sandbox,
             ends: claim.ends(),
-            cleanup_command: provider.stop_command(&claim),
-        })?;
+            cleanup_command: provider.stop_command(claim),
+        })
     } else {
         app.ui.data(&format!(
             "leased {lease} slug={slug} provider={} sandbox={sandbox}\nwarmup complete total={}\n",
             spec.name,
             format_ms(total)
-        ))?;
+        ))
     }
-    if args.timing_json {
-        let ms = millis(total);
-        app.ui.timing(&Timing {
-            provider: spec.name,
-            lease_id: lease,
-            slug,
-            sync_ms: 0,
-            command_ms: 0,
-            total_ms: ms,
-            exit_code: 0,
-            run_status: RunStatus::Succeeded,
-            phases: [Phase {
-                name: "lease".to_owned(),
-                ms,
-            }],
-        })?;
+}
+
+/// Also of one that failed: then there is no lease to name.
+fn timing<'a>(provider: &'a str, made: &'a Result<Claim, Failure>, ms: u64) -> Timing<'a> {
+    let ended = made.as_ref().map(|_| 0).map_err(Clone::clone);
+    let (run_status, error_kind) = judge(&ended);
+    let claim = made.as_ref().ok();
+    Timing {
+        provider,
+        lease_id: claim.map_or("", |claim| claim.lease_id.as_str()),
+        slug: claim.map_or("", |claim| claim.slug_str().unwrap_or("-")),
+        sync_ms: 0,
+        command_ms: 0,
+        total_ms: ms,
+        exit_code: ended.map_or_else(|failure| failure.code.exit_code(), |_| 0),
+        run_status,
+        error_kind,
+        phases: [Phase {
+            name: "lease".to_owned(),
+            ms,
+        }],
     }
-    Ok(0)
 }

@@ -24,6 +24,7 @@ const COMMANDS: &[&[&str]] = &[
     &["config", "path"],
     &["claims"],
     &["claims", "list"],
+    &["claims", "forget"],
     &["sync-plan"],
     &["trust"],
     &["completion"],
@@ -228,7 +229,21 @@ fn manual_pages_exist_for_the_program_and_its_commands() {
         one.contains(".TH crabbox-run 1") && one.contains("keep"),
         "{one}"
     );
+    for (words, flag) in [
+        (["config", "show"], "json"),
+        (["providers", "describe"], "json"),
+        (["claims", "forget"], "LEASE"),
+    ] {
+        let below = world.crabbox(&[&["man"][..], &words].concat()).ok();
+        let title = format!(".TH crabbox-{} 1", words.join("-"));
+        assert!(below.contains(&title) && below.contains(flag), "{below}");
+        assert!(below.contains("\\fBcrabbox "), "{below}");
+    }
     world.crabbox(&["man", "nothing"]).exits(2);
+    world
+        .crabbox(&["man", "config", "nothing"])
+        .exits(2)
+        .says("there is no command `config nothing`");
 }
 
 #[test]

@@ -272,3 +272,31 @@ fn without_git_doctor_says_so() {
     assert!(ran.out.contains("missing git"), "{}", ran.out);
     assert!(ran.out.contains("sbx_version"), "{}", ran.out);
 }
+
+#[test]
+fn a_question_that_hangs_leaves_time_for_the_others() {
+    let world = World::new();
+    let _gate = world.gate("version", "before");
+    let ran = world.crabbox(&["doctor", "--json"]).exits(1);
+    let json = ran.json();
+    let all = json["checks"].as_array().unwrap().iter();
+    let status = |name: &str| {
+        let mut all = all.clone();
+        all.find(|check| check["check"] == name).unwrap()["status"].clone()
+    };
+    assert_eq!(status("sbx_version"), "failed");
+    assert_eq!(status("sbx_compatibility"), "skip");
+    assert_eq!(status("sbx_inventory"), "ok");
+    assert_eq!(status("sbx_diagnose"), "ok");
+}
+
+#[test]
+fn what_to_do_is_said_once() {
+    let world = World::new();
+    for verb in ["version", "ls"] {
+        world.behave(&format!("fail-before-{verb}"), "1\nrequest timed out");
+    }
+    let ran = world.crabbox(&["doctor"]).exits(1);
+    let hints = ran.err.lines().filter(|line| line.starts_with("hint: "));
+    assert_eq!(hints.count(), 1, "{}", ran.err);
+}

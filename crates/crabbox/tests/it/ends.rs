@@ -153,7 +153,74 @@ fn ctrl_c_during_a_release_that_fails_says_what_is_left() {
     gate.open();
     let ran = end(child).exits(130);
     assert!(ran.last().ends_with("stays"), "{}", ran.err);
-    ran.says("hint: crabbox stop --provider docker-sandbox x\n");
+    let hint = "hint: crabbox stop --provider docker-sandbox x\n";
+    assert_eq!(ran.err.matches(hint).count(), 1, "{}", ran.err);
+}
+
+#[test]
+fn what_a_failing_run_left_is_told_with_its_last_words() {
+    let world = World::new();
+    world.behave("noop-rm", "yes");
+    let stop = "crabbox stop --provider docker-sandbox x";
+    let last = |ran: &Ran, count: usize| -> Vec<String> {
+        let lines: Vec<_> = ran.err.lines().map(str::to_owned).collect();
+        lines[lines.len() - count..].to_vec()
+    };
+    let args = [
+        "run",
+        "--slug",
+        "x",
+        "--timing-json",
+        "--",
+        "sh",
+        "-c",
+        "exit 3",
+    ];
+    let ran = world.crabbox(&args).exits(3);
+    let [timing, hint, cause] = last(&ran, 3).try_into().unwrap();
+    assert!(timing.starts_with("{\"provider\""), "{}", ran.err);
+    assert_eq!(hint, format!("hint: {stop}"));
+    assert_eq!(cause, "docker-sandbox run exited 3");
+    let told = |args: &[&str], code: i32| -> Value {
+        let lease = world.claim_names().remove(0);
+        world.crabbox(&["claims", "forget", &lease]).exits(0);
+        let ran = world.crabbox(args).exits(code);
+        serde_json::from_str(ran.last()).unwrap()
+    };
+    let command = told(
+        &["run", "--slug", "x", "--json", "--", "sh", "-c", "exit 3"],
+        3,
+    );
+    assert_eq!(command["error"]["hints"], serde_json::json!([stop]));
+    world.behave("fail-before-exec", "2\nno");
+    world.behave("own", "yes");
+    world.behave("version", "contract: 0.31.3");
+    let engine = told(&["run", "--slug", "x", "--json", "--", "true"], 1);
+    let hints = engine["error"]["hints"].as_array().unwrap();
+    assert_eq!(hints.last().unwrap(), stop, "{engine}");
+    // After a success the timing is last.
+    world.behave_well("fail-before-exec");
+    let lease = world.claim_names().remove(0);
+    world.crabbox(&["claims", "forget", &lease]).exits(0);
+    let ran = world
+        .crabbox(&["run", "--slug", "x", "--timing-json", "--", "true"])
+        .exits(0);
+    assert!(ran.last().starts_with("{\"provider\""), "{}", ran.err);
+    ran.says(&format!("hint: {stop}\n"));
+}
+
+#[test]
+fn a_warmup_that_fails_has_its_timing_too() {
+    let world = World::new();
+    world.behave("fail-before-create", "1\nno room");
+    let ran = world.crabbox(&["warmup", "--timing-json"]).exits(1);
+    let lines: Vec<_> = ran.err.lines().collect();
+    let timing: Value = serde_json::from_str(lines[lines.len() - 2]).unwrap();
+    assert_eq!(timing["exitCode"], 1);
+    assert_eq!(timing["runStatus"], "failed");
+    assert_eq!(timing["errorKind"], "provider-error");
+    assert_eq!(timing["leaseId"], "");
+    assert!(ran.last().ends_with("no room"), "{}", ran.err);
 }
 
 #[test]

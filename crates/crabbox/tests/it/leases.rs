@@ -398,3 +398,23 @@ fn every_run_says_the_idle_time_anew() {
     assert_eq!(run(&[]), 1800);
     assert_eq!(run(&["--idle-timeout", "7m"]), 420);
 }
+
+#[test]
+fn a_list_that_hangs_takes_no_longer_than_the_wait() {
+    let world = World::new();
+    let lease = world.warm("w");
+    let _gate = world.gate("ls", "before");
+    let started = std::time::Instant::now();
+    let late = world
+        .crabbox(&["status", "w", "--wait", "--wait-timeout", "1s"])
+        .exits(5);
+    assert!(started.elapsed() < std::time::Duration::from_secs(30));
+    assert!(
+        late.last().starts_with(&format!(
+            "timed out waiting for {lease} to become ready: `sbx ls"
+        )),
+        "{}",
+        late.err
+    );
+    late.says("hint: the sandbox control plane did not respond");
+}

@@ -1,6 +1,6 @@
 //! From the first thought of a sandbox to the proof that it is gone.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
@@ -348,7 +348,16 @@ fn a_stop_waits_for_a_run() {
         .unwrap();
     let mut out = run.stdout.take().unwrap();
     out.read_exact(&mut [0; 6]).unwrap();
-    let stop = world.spawn(&["stop", "busy"]);
+    let mut stop = world.spawn(&["stop", "busy"]);
+    // Whoever waits says so, also where nobody watches.
+    let mut told = BufReader::new(stop.stderr.take().unwrap());
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    let holder = format!("in use by process {} (crabbox run)\n", run.id());
+    assert!(
+        line.starts_with("waiting for lease ") && line.ends_with(&holder),
+        "{line}"
+    );
     // Runs do not wait for each other, nor for who waits to stop it.
     let ran = world.crabbox(&["cleanup"]).exits(0);
     assert!(ran.out.contains("removed=0"), "{}", ran.out);
@@ -358,7 +367,10 @@ fn a_stop_waits_for_a_run() {
     out.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "done\n");
     end(run).exits(0);
-    end(stop).exits(0).says("released lease=");
+    end(stop).exits(0);
+    line.clear();
+    told.read_to_string(&mut line).unwrap();
+    assert!(line.starts_with("released lease="), "{line}");
     world.is_clean();
 }
 

@@ -319,3 +319,28 @@ fn a_pipe_in_the_place_of_a_file_is_refused_instead_of_waited_for() {
     assert!(ran.last().ends_with("it is larger than 1 MiB"));
     assert_eq!(world.calls().len(), 0);
 }
+
+#[test]
+fn a_target_that_nobody_has_stands_in_nobodys_way() {
+    let world = World::new();
+    let lease = world.warm("w");
+    world.repo_config("target: windows\n");
+    let file = world.repo().join(".crabbox.yaml");
+    let told = format!(
+        "warning: left out: config {}:1: `target` is `windows`, and there is only linux\n",
+        file.display()
+    );
+    for args in [
+        &["list"][..],
+        &["status", "w"],
+        &["cleanup"],
+        &["stop", "w"],
+    ] {
+        world.crabbox(args).exits(0).says(&told);
+    }
+    assert!(!world.claim_names().contains(&lease));
+    world
+        .crabbox(&["run", "--", "true"])
+        .exits(2)
+        .says("supports target=linux only");
+}

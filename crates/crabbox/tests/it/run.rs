@@ -54,6 +54,13 @@ fn the_command_runs_in_the_repository_or_where_it_is_told() {
         world.within(&below, &["run", "--", "pwd"]).ok(),
         format!("{}\n", world.repo().display())
     );
+    world
+        .crabbox(&["run", "--workdir", ".", "--", "pwd"])
+        .exits(0)
+        .says(&format!(
+            "workdir={} sync_delegated",
+            world.repo().display()
+        ));
     let ran = world
         .crabbox(&["run", "--workdir", below.to_str().unwrap(), "--", "pwd"])
         .exits(0);

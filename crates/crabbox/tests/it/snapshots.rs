@@ -324,12 +324,12 @@ fn history_for_people() {
     let world = World::new();
     let _guard = world.snapshots();
     world
-        .crabbox(&["run", "--slug", "a", "--", "true"])
+        .crabbox(&["run", "--slug", "a", "--label", "a b", "--", "true"])
         .exits(0);
     let ran = world.crabbox(&["history"]);
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 0
     --- stdout
-    run_[id] succeeded   exit=0 [ms] [time] slug=a true
+    run_[id] succeeded   exit=0 [ms] [time] slug=a label='a b' lease=[time] command=[time] release=[time] other=[time] true
     "#);
 }

@@ -151,10 +151,10 @@ fn discovery_for_people() {
     Usage: crabbox stop [OPTIONS] [LEASE]
 
     Arguments:
-      [LEASE]  The same, without the flag
+      [LEASE]  The lease: its slug, id or sandbox name
 
     Options:
-          --id <LEASE>  The lease: its slug, id or sandbox name
+          --id <LEASE>  The same, as a flag
           --json        The result, or the failure, as JSON
       -h, --help        Print help
 

@@ -50,8 +50,31 @@ fn switches_take_true_and_false() {
         ])
         .exits(0)
         .says("remote preflight");
-    let refused = world.crabbox(&["list", "--json=maybe"]).exits(2);
-    assert!(refused.err.contains("maybe"), "{}", refused.err);
+    for (args, flag) in [
+        (&["list", "--json=maybe"][..], "--json"),
+        (&["run", "--keep=maybe", "--", "true"], "--keep[=<BOOL>]"),
+        (&["run", "-t=maybe", "--", "true"], "--tty"),
+        (&["cp", "-L=maybe", "a", "b"], "-L"),
+    ] {
+        let refused = world.crabbox(args).exits(2);
+        assert_eq!(
+            refused.last(),
+            format!("invalid value 'maybe' for '{flag}' [possible values: true, false]")
+        );
+    }
+    world
+        .crabbox(&["run", "--id", "w", "-t=false", "--", "true"])
+        .exits(0);
+    world
+        .crabbox(&["run", "--id", "w", "-t=true", "--", "true"])
+        .exits(2)
+        .says("--tty needs a terminal");
+    for (switch, follows) in [("-L=true", true), ("-L=false", false)] {
+        world.forget_calls();
+        let args = ["cp", "--id", "w", switch, "SANDBOX:/a", "b"];
+        world.crabbox(&args).exits(0);
+        assert_eq!(world.call("cp").argv.contains(&"-L".to_owned()), follows);
+    }
     // A failure is JSON as well.
     let failed = world.crabbox(&["stop", "nothing", "--json=true"]).exits(4);
     assert!(failed.last().starts_with("{\"error\""), "{}", failed.err);
@@ -79,6 +102,35 @@ fn long_flags_may_have_one_hyphen() {
     // Behind the command's first word they are the command's.
     let args = ["run", "-id", "a", "-label", "l", "echo", "-ttl", "5m"];
     assert_eq!(world.crabbox(&args).ok(), "-ttl 5m\n");
+}
+
+#[test]
+fn a_flag_is_nobodys_value() {
+    let world = World::new();
+    for (args, flag) in [
+        (
+            &["run", "--ttl", "--json", "--", "true"][..],
+            "--ttl <DURATION>",
+        ),
+        (&["run", "--ttl", "--", "true"], "--ttl <DURATION>"),
+        (
+            &["run", "--docker-sandbox-cpus", "-t", "--", "true"],
+            "--docker-sandbox-cpus <N>",
+        ),
+        (
+            &["status", "w", "--wait-timeout", "--wait"],
+            "--wait-timeout <DURATION>",
+        ),
+        (&["run", "--id", "--json", "--", "true"], "--id <LEASE>"),
+    ] {
+        let message = format!("a value is required for '{flag}' but none was supplied");
+        world.crabbox(args).exits(2).says(&message);
+    }
+    world
+        .crabbox(&["run", "--ttl", "-5m", "--", "true"])
+        .exits(2)
+        .says("ttl must be positive")
+        .never_says("a value is required");
 }
 
 #[test]

@@ -371,7 +371,10 @@ impl World {
         settings.add_filter(r"\b(amber|blue|brisk|coral|crimson|golden|harbor|jade|pearl|quick|silver|swift|tidal|violet)-[a-z]+(-[0-9a-f]{4})?\b", "[slug]");
         settings.add_filter(r"\b20\d\d-\d\d-\d\dT[0-9:.]+Z", "[time]");
         settings.add_filter(r#""([a-zA-Z]*(?:Ms|ms))": ?\d+"#, r#""$1":[ms]"#);
-        settings.add_filter(r"\b(command|total|idle_for)=[0-9hms.µn]+", "$1=[time]");
+        settings.add_filter(
+            r"\b(lease|command|release|other|total|idle_for)=\d[0-9hms.µn]*",
+            "$1=[time]",
+        );
         settings.add_filter(r#"("idleFor": )"[^"]+""#, "$1\"[time]\"");
         settings.add_filter(r" +\d+ms ", " [ms] ");
         settings.add_filter(r"sha256:[0-9a-f]{64}", "sha256:[hash]");

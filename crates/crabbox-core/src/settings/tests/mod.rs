@@ -128,6 +128,7 @@ impl Case {
             configured: &self.configured,
             elsewhere: &["laterProvider"],
             untrusted: self.untrusted.unwrap_or(Untrusted::Refuse),
+            targets: &["linux"],
         }
     }
 

@@ -246,3 +246,20 @@ fn what_only_looks_goes_on_without_what_is_refused() {
     // The user's own mistakes are errors as ever.
     assert!(case.user("ttl: [\n").load().is_err());
 }
+
+#[test]
+fn what_only_looks_goes_on_without_a_target_that_nobody_has() {
+    let case = Case::default().repository("targetOS: windows\nmadeUp: {cpus: 2}\n");
+    assert_eq!(case.settings().text(None, "target"), "windows");
+    let case = Case {
+        untrusted: Some(Untrusted::LeaveOut),
+        ..case
+    };
+    let settings = case.settings();
+    assert_eq!(settings.text(None, "target"), "linux");
+    assert_eq!(settings.count("madeUp", "cpus"), 2);
+    assert_eq!(
+        settings.left_out,
+        ["config /r/crabbox.yaml:1: `target` is `windows`, and there is only linux"]
+    );
+}

@@ -76,6 +76,28 @@ fn excludes_are_shown_after_the_built_in_ones() {
 }
 
 #[test]
+fn a_list_that_adds_up_has_all_its_origins() {
+    let user = "sync: {exclude: [u], include: [u]}\n";
+    let case = Case::default()
+        .user(user)
+        .repository("\nsync: {exclude: [a]}\n")
+        .repository("sync: {exclude: [b]}\n");
+    let shown = shown(&case.settings());
+    assert_eq!(shown["sync"]["exclude"], json!(["u", "a", "b"]));
+    let user =
+        json!({"source": "user_config", "file": "/home/u/.config/crabbox/config.yaml", "line": 1});
+    assert_eq!(
+        shown["origins"]["sync.exclude"],
+        json!({
+            "source": "repo_config", "file": "/r/.crabbox.yaml", "line": 1,
+            "also": [{"source": "repo_config", "file": "/r/crabbox.yaml", "line": 2}, user],
+        })
+    );
+    // From one source it is as any other value.
+    assert_eq!(shown["origins"]["sync.include"], user);
+}
+
+#[test]
 fn settings_are_shown_in_the_order_of_the_tables() {
     let settings = Case::default().user("provider: made-up\n").settings();
     let text = serde_json::to_string_pretty(&show_json(&settings)).unwrap();
