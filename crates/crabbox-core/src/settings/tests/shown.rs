@@ -83,14 +83,20 @@ fn a_list_that_adds_up_has_all_its_origins() {
         .repository("\nsync: {exclude: [a]}\n")
         .repository("sync: {exclude: [b]}\n");
     let shown = shown(&case.settings());
-    assert_eq!(shown["sync"]["exclude"], json!(["u", "a", "b"]));
+    let own = ["u", "a", "b"].map(str::to_owned).to_vec();
+    let all = [built_in(), own].concat();
+    assert_eq!(shown["sync"]["exclude"], json!(all));
     let user =
         json!({"source": "user_config", "file": "/home/u/.config/crabbox/config.yaml", "line": 1});
     assert_eq!(
         shown["origins"]["sync.exclude"],
         json!({
             "source": "repo_config", "file": "/r/.crabbox.yaml", "line": 1,
-            "also": [{"source": "repo_config", "file": "/r/crabbox.yaml", "line": 2}, user],
+            "also": [
+                {"source": "repo_config", "file": "/r/crabbox.yaml", "line": 2},
+                user,
+                {"source": "compiled_default"},
+            ],
         })
     );
     // From one source it is as any other value.
