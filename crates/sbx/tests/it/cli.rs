@@ -217,6 +217,13 @@ fn help_and_bare_sbx() {
     assert_eq!(home.line("create shell").code, 2);
     assert_eq!(home.line("ls --frob").code, 2);
     assert_eq!(home.line("--debug run --frob").code, 125);
+    // What only the commands themselves find out.
+    for line in ["exec box", "exec box --", "exec -d box", "run"] {
+        let said = home.line(line);
+        assert_eq!(said.code, 125, "{line}: {}", said.err);
+        assert!(said.err.contains(" needed") || said.err.contains("no COMMAND"));
+    }
+    assert!(home.is_untouched());
 }
 
 fn unknown_and_later_commands() {
@@ -344,6 +351,7 @@ fn a_wrong_line_has_a_status_too() {
     for line in [
         "exec --status-file sf --bad box true",
         "exec --status-file=sf",
+        "exec --status-file=sf box",
     ] {
         write(&file, "stale\n");
         assert_eq!(home.line(line).code, 125, "{line}");
