@@ -8,6 +8,7 @@ use axum::body::{Body as RawBody, Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use sbx_api::ErrorCode;
+use sbx_engine::json;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -20,7 +21,7 @@ const MAX_BODY: usize = 1 << 20;
 const MAX_DRAINED: usize = 64 << 20;
 const DRAINING: Duration = Duration::from_secs(10);
 
-/// The body as JSON, whatever its content type says.
+/// The body as a JSON object, whatever its content type says.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -28,13 +29,36 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Failure> {
         let bytes = read(request.into_body()).await?;
-        serde_json::from_slice(&bytes).map(Self).map_err(|e| {
-            Failure::new(
-                ErrorCode::BadRequest,
-                format!("the body is not what this route takes: {e}"),
-            )
-        })
+        json::object(&bytes).map(Self).map_err(|e| not_taken(&e))
     }
+}
+
+/// The body of a route that has none: nothing at all, or an object with nothing in it. Whoever sends something else
+/// means something that would not be done.
+pub(crate) struct NoBody;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Empty {}
+
+impl<S: Send + Sync> FromRequest<S> for NoBody {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Failure> {
+        let bytes = read(request.into_body()).await?;
+        if bytes.is_empty() {
+            return Ok(Self);
+        }
+        match json::object(&bytes) {
+            Ok(Empty {}) => Ok(Self),
+            Err(e) => Err(not_taken(&e)),
+        }
+    }
+}
+
+fn not_taken(error: &serde_json::Error) -> Failure {
+    let message = format!("the body is not what this route takes: {error}");
+    Failure::new(ErrorCode::BadRequest, message)
 }
 
 async fn read(mut body: RawBody) -> Result<Vec<u8>, Failure> {

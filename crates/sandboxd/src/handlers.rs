@@ -15,7 +15,7 @@ use sbx_engine::engine::{Engine, Removal};
 use sbx_engine::error::chain;
 use sbx_engine::policybook::PolicyBook;
 
-use crate::extract::{Body, Force, Name};
+use crate::extract::{Body, Force, Name, NoBody};
 use crate::reply::Failure;
 use crate::routes::App;
 
@@ -26,13 +26,13 @@ pub(crate) type Answer<T> = Result<Json<T>, Failure>;
 
 /// What this daemon is
 #[utoipa::path(get, path = VERSION_PATH, responses((status = 200, body = DaemonInfo)))]
-pub(crate) async fn version(State(app): State<App>) -> Json<DaemonInfo> {
+pub(crate) async fn version(State(app): State<App>, _: NoBody) -> Json<DaemonInfo> {
     Json(app.info)
 }
 
 /// All sandboxes
 #[utoipa::path(get, path = "/v1/sandboxes", responses((status = 200, body = SandboxList)))]
-pub(crate) async fn list(State(app): State<App>) -> Answer<SandboxList> {
+pub(crate) async fn list(State(app): State<App>, _: NoBody) -> Answer<SandboxList> {
     let sandboxes = blocking(&app, |engine| Ok(engine.list())).await?;
     Ok(Json(SandboxList { sandboxes }))
 }
@@ -69,7 +69,11 @@ pub(crate) async fn create(
     get, path = "/v1/sandboxes/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Sandbox), (status = 404, body = ErrorBody))
 )]
-pub(crate) async fn inspect(State(app): State<App>, Name(name): Name) -> Answer<Sandbox> {
+pub(crate) async fn inspect(
+    State(app): State<App>,
+    Name(name): Name,
+    _: NoBody,
+) -> Answer<Sandbox> {
     let done = blocking(&app, move |engine| engine.inspect(&name)).await?;
     Ok(Json(done))
 }
@@ -91,6 +95,7 @@ pub(crate) async fn remove(
     State(app): State<App>,
     Name(name): Name,
     Force { force }: Force,
+    _: NoBody,
 ) -> Result<StatusCode, Failure> {
     let removal = if force {
         Removal::Forced
@@ -106,7 +111,7 @@ pub(crate) async fn remove(
     post, path = "/v1/sandboxes/{name}/start", params(("name" = String, Path)),
     responses((status = 200, body = Started), (status = 404, body = ErrorBody))
 )]
-pub(crate) async fn start(State(app): State<App>, Name(name): Name) -> Answer<Started> {
+pub(crate) async fn start(State(app): State<App>, Name(name): Name, _: NoBody) -> Answer<Started> {
     refuse_when_closing(&app)?;
     // What every `exec` asks for first: answered without a thread.
     if let Some(started) = app.engine.running(&name) {
@@ -139,7 +144,7 @@ fn choose(book: &PolicyBook) -> Vec<String> {
     post, path = "/v1/sandboxes/{name}/stop", params(("name" = String, Path)),
     responses((status = 200, body = Sandbox), (status = 404, body = ErrorBody))
 )]
-pub(crate) async fn stop(State(app): State<App>, Name(name): Name) -> Answer<Sandbox> {
+pub(crate) async fn stop(State(app): State<App>, Name(name): Name, _: NoBody) -> Answer<Sandbox> {
     let done = blocking(&app, move |engine| engine.stop(&name)).await?;
     Ok(Json(done))
 }
@@ -161,7 +166,7 @@ pub(crate) async fn keep(
 
 /// How much is logged
 #[utoipa::path(get, path = "/v1/daemon/log-level", responses((status = 200, body = LogLevels)))]
-pub(crate) async fn log_levels(State(app): State<App>) -> Json<LogLevels> {
+pub(crate) async fn log_levels(State(app): State<App>, _: NoBody) -> Json<LogLevels> {
     Json(app.levels.get())
 }
 

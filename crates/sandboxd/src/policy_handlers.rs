@@ -14,7 +14,7 @@ use sbx_engine::{EngineError, SandboxName};
 use sbx_policy::ProxyConfig;
 
 use crate::check;
-use crate::extract::{Body, Name};
+use crate::extract::{Body, Name, NoBody};
 use crate::handlers::{Answer, blocking};
 use crate::reply::Failure;
 use crate::routes::App;
@@ -96,7 +96,7 @@ pub(crate) async fn remove(
 
 /// Stop all sandboxes, forget the preset and all rules
 #[utoipa::path(post, path = "/v1/policy/reset", responses((status = 204)))]
-pub(crate) async fn reset(State(app): State<App>) -> Result<StatusCode, Failure> {
+pub(crate) async fn reset(State(app): State<App>, _: NoBody) -> Result<StatusCode, Failure> {
     // First: none of them is to live under rules that were not meant for it.
     blocking(&app, |engine| {
         engine.stop_all();
@@ -143,6 +143,7 @@ pub(crate) async fn check(
 pub(crate) async fn proxy_config(
     State(app): State<App>,
     Name(name): Name,
+    _: NoBody,
 ) -> Answer<ProxyConfigState> {
     let name = existing(&app, &name)?;
     let book = app.book.clone();

@@ -16,6 +16,7 @@ use utoipa::openapi::{Info, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::extract::NoBody;
 use crate::handlers::{self, SHUTDOWN, VERSION_PATH};
 use crate::logging::Levels;
 use crate::policy_handlers as policy;
@@ -45,7 +46,7 @@ pub fn router(app: App) -> Router {
     router
         .route(
             OPENAPI_PATH,
-            axum::routing::get(async || axum::Json(document)),
+            axum::routing::get(async |_: NoBody| axum::Json(document)),
         )
         .route_layer(from_fn(check_version))
         .fallback(unknown_route)

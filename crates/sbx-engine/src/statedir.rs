@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{FlockType, fcntl_getlk};
 use thiserror::Error;
 
+use crate::json;
 use crate::name::SandboxName;
 use crate::settings::Settings;
 
@@ -282,8 +283,9 @@ impl StateDir {
     pub fn settings(&self) -> Result<Settings, StateError> {
         let path = self.settings_file();
         match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|source| StateError::Settings { path, source }),
+            Ok(bytes) => {
+                json::object(&bytes).map_err(|source| StateError::Settings { path, source })
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Settings::default()),
             Err(source) => Err(io_error(&path, source)),
         }
@@ -498,6 +500,11 @@ mod tests {
         ours.claim().unwrap();
         assert!(ours.settings().unwrap().auto_stop.is_some());
         assert!(!ours.is_unused().unwrap());
+        for text in ["[]", "[5]", ""] {
+            write(settings("ours"), text.as_bytes());
+            let refused = ours.settings().unwrap_err();
+            assert!(matches!(refused, StateError::Settings { .. }), "{text}");
+        }
 
         let linked = place("linked");
         std::os::unix::fs::symlink(settings("ours"), settings("linked")).unwrap();

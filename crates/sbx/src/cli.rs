@@ -1,8 +1,10 @@
 //! The command tree, and what each command's result means for the exit code.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
@@ -80,8 +82,49 @@ fn has_no_flags(words: &[OsString]) -> bool {
     matches!(words, [sandbox, _, ..] if !is_flag(sandbox)) && !words.iter().any(|word| word == "--")
 }
 
+/// The line without the value of a switch that its parser stumbled over: `--flag=true` is `--flag`, and `--flag=false` is
+/// nothing. Lines without such a value need not be looked through for that.
+fn with_bare_switch(line: &[OsString], error: &clap::Error) -> Option<Vec<OsString>> {
+    if error.kind() != ErrorKind::TooManyValues {
+        return None;
+    }
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let switch = context(ContextKind::InvalidArg)?;
+    let value = context(ContextKind::InvalidValue)?;
+    // The parser gives its own name, of which `--detach` is the beginning.
+    let is_meant = |word: &OsString| {
+        let flag = word.to_str().and_then(|word| word.split_once('='));
+        flag.is_some_and(|(name, given)| {
+            given == value && name.len() > "--".len() && switch.starts_with(name)
+        })
+    };
+    let place = line.iter().position(is_meant)?;
+    let mut bare = line.to_vec();
+    match value {
+        "true" => *bare.get_mut(place)? = switch.into(),
+        "false" => drop(bare.remove(place)),
+        _ => return None,
+    }
+    Some(bare)
+}
+
 impl Cli {
     pub(crate) fn parse_line(line: &[OsString]) -> Result<Self, clap::Error> {
+        let mut parsed = Self::parse_words(line);
+        let mut line = Cow::Borrowed(line);
+        while let Err(error) = &parsed
+            && let Some(bare) = with_bare_switch(&line, error)
+        {
+            parsed = Self::parse_words(&bare);
+            line = Cow::Owned(bare);
+        }
+        parsed
+    }
+
+    fn parse_words(line: &[OsString]) -> Result<Self, clap::Error> {
         match line {
             [_, command, words @ ..] if command == "exec" && has_no_flags(words) => Ok(Self {
                 debug: false,
@@ -236,6 +279,41 @@ mod tests {
         assert!(parse("sbx create shell").is_err());
         assert!(parse("sbx rm").is_err());
         assert!(parse("sbx rm --all box").is_err());
+    }
+
+    #[test]
+    fn switches_take_true_and_false() {
+        let parse = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            Cli::parse_line(&words).map(|cli| format!("{cli:?}"))
+        };
+        for (given, bare) in [
+            ("sbx ls --json=true", "sbx ls --json"),
+            ("sbx ls --json=false -q", "sbx ls -q"),
+            ("sbx --debug=true ls --quiet=true", "sbx --debug ls --quiet"),
+            ("sbx daemon status --json=true", "sbx daemon status --json"),
+            (
+                "sbx create --clone=false --quiet=true --name=true shell .",
+                "sbx create --quiet --name true shell .",
+            ),
+            ("sbx run --detach=true shell", "sbx run -d shell"),
+            ("sbx run -d --rm=false shell", "sbx run -d shell"),
+            (
+                "sbx exec --tty=false --interactive=true box x --tty=true",
+                "sbx exec -i box x --tty=true",
+            ),
+        ] {
+            assert_eq!(parse(given).unwrap(), parse(bare).unwrap(), "{given}");
+        }
+        for line in [
+            "sbx ls --json=maybe",
+            "sbx ls --json=",
+            "sbx ls --=true",
+            "sbx ls --js=true",
+            "sbx ls --json=true --quiet=true",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Calls to `sandboxd`. Commands that change something start it when it is not there; reading commands do not.
 
+use std::cell::Cell;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -22,7 +23,7 @@ use serde::de::DeserializeOwned;
 use crate::autostart;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
-use crate::http::{self, Response};
+use crate::http::{self, Patience, Response, timed_out};
 use crate::names;
 
 /// What even a busy daemon answers.
@@ -64,9 +65,11 @@ impl<'a> Client<'a> {
     }
 
     /// Whether a daemon is there that says nothing at all.
-    pub(crate) fn is_silent(&self) -> Result<bool, Failure> {
-        let answer = http::exchange(&self.connect()?, "GET", VERSION, &[], AT_ONCE);
-        Ok(answer.is_err_and(|error| timed_out(&error)))
+    pub(crate) fn is_silent(&self) -> bool {
+        let patience = Patience::blind(AT_ONCE);
+        connect_unix(self.state.root(), SOCKET)
+            .and_then(|stream| http::exchange(&stream, "GET", VERSION, &[], &patience))
+            .is_err_and(|error| timed_out(&error))
     }
 
     pub(crate) fn list(&self) -> Result<Vec<Sandbox>, Failure> {
@@ -254,7 +257,16 @@ impl<'a> Client<'a> {
                 .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?,
             None => Vec::new(),
         };
-        let ask = |stream: UnixStream| http::exchange(&stream, method, path, &body, timeout);
+        // Work takes its time; a daemon that hangs would take just as long.
+        let silent = Cell::new(false);
+        let patience = Patience {
+            limit: timeout,
+            worth_it: &|| {
+                silent.set(timeout > AT_ONCE && self.is_silent());
+                !silent.get()
+            },
+        };
+        let ask = |stream: UnixStream| http::exchange(&stream, method, path, &body, &patience);
         let mut answer = ask(self.connect()?);
         // It ended while it was asked, and perhaps another one serves: reading twice does no harm.
         if method == "GET" && answer.as_ref().is_err_and(hung_up) {
@@ -262,6 +274,11 @@ impl<'a> Client<'a> {
         }
         let response = answer.map_err(|error| {
             let what = format!("the daemon did not answer `{method} {path}`");
+            if timed_out(&error) && (silent.get() || path == VERSION) {
+                let seconds = AT_ONCE.as_secs();
+                let message = format!("the daemon does not answer: no version within {seconds} s");
+                return Failure::new(Kind::Engine, message).hint("sbx daemon restart");
+            }
             if timed_out(&error) {
                 let message = format!("{what} within {} s", timeout.as_secs());
                 return Failure::new(Kind::Engine, message).hint("sbx daemon restart");
@@ -282,14 +299,6 @@ impl<'a> Client<'a> {
 
 const NOTHING: Option<()> = None;
 const VERSION: &str = "/v1/version";
-
-/// A socket's way to say so.
-fn timed_out(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-    )
-}
 
 /// The daemon is not there, as opposed to being there and out of reach.
 pub(crate) fn nobody_listens(error: &io::Error) -> bool {

@@ -80,8 +80,8 @@ impl Kind {
             Self::NotExecutable => 126,
             Self::CommandNotFound => 127,
             Self::Quiet(code) => code,
-            Self::Usage => 2,
-            Self::Failed
+            Self::Usage
+            | Self::Failed
             | Self::NotFound
             | Self::Conflict
             | Self::NotYet

@@ -2,13 +2,16 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sbx_api::{VERSION, VERSION_HEADER};
 
 /// A daemon that sends more than this is not ours.
 const MAX_RESPONSE: usize = 16 << 20;
 const MAX_HEADERS: usize = 64;
+/// When a wait is first doubted, and how often from then on.
+const FIRST_DOUBT: Duration = Duration::from_secs(1);
+const MORE_DOUBTS: Duration = Duration::from_secs(15);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Response {
@@ -16,16 +19,67 @@ pub(crate) struct Response {
     pub(crate) body: Vec<u8>,
 }
 
-/// Sends the request and reads the whole answer; `timeout` bounds every single wait.
+/// How long every single wait may last.
+pub(crate) struct Patience<'a> {
+    pub(crate) limit: Duration,
+    /// Whether it makes sense to wait on; asked now and then, and never of one who answers at once.
+    pub(crate) worth_it: &'a dyn Fn() -> bool,
+}
+
+impl Patience<'_> {
+    /// Without a doubt.
+    pub(crate) fn blind(limit: Duration) -> Self {
+        Self {
+            limit,
+            worth_it: &|| true,
+        }
+    }
+
+    fn wait<T>(
+        &self,
+        stream: &UnixStream,
+        mut attempt: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let begin = Instant::now();
+        let mut doubt = FIRST_DOUBT;
+        loop {
+            let left = self.limit.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let next = Some(doubt.min(left));
+            stream.set_read_timeout(next)?;
+            stream.set_write_timeout(next)?;
+            match attempt() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if timed_out(&error) => {
+                    if doubt < left && !(self.worth_it)() {
+                        return Err(error);
+                    }
+                    doubt = MORE_DOUBTS;
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+/// A socket's way to say so.
+pub(crate) fn timed_out(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+/// Sends the request and reads the whole answer.
 pub(crate) fn exchange(
     mut stream: &UnixStream,
     method: &str,
     path: &str,
     body: &[u8],
-    timeout: Duration,
+    patience: &Patience<'_>,
 ) -> io::Result<Response> {
-    stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
     let mut request = format!(
         "{method} {path} HTTP/1.1\r\nHost: sandboxd\r\n{VERSION_HEADER}: {VERSION}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
@@ -33,7 +87,11 @@ pub(crate) fn exchange(
     )
     .into_bytes();
     request.extend_from_slice(body);
-    stream.write_all(&request)?;
+    let mut unsent = request.as_slice();
+    while !unsent.is_empty() {
+        let count = patience.wait(stream, || stream.write(unsent))?;
+        unsent = unsent.get(count..).unwrap_or_default();
+    }
 
     let mut received = Vec::new();
     let mut chunk = [0_u8; 16 << 10];
@@ -41,10 +99,7 @@ pub(crate) fn exchange(
         if let Some(response) = parse(&received, Stream::Open)? {
             return Ok(response);
         }
-        let count = match stream.read(&mut chunk) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            other => other?,
-        };
+        let count = patience.wait(stream, || stream.read(&mut chunk))?;
         if count == 0 && received.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,

@@ -71,6 +71,10 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
     let real = std::fs::canonicalize(path).map_err(|error| {
         let shown = Path::new(path).display();
         match error.kind() {
+            std::io::ErrorKind::NotFound if Path::new(path).is_relative() && nowhere() => {
+                bad("the working directory does not exist any more")
+                    .hint("go to a directory that exists: cd")
+            }
             std::io::ErrorKind::NotFound => bad(format!("workspace `{shown}` does not exist"))
                 .hint(format!("mkdir -p {}", quoted(&path.to_string_lossy()))),
             _ => bad(format!("workspace `{shown}` cannot be used: {error}"))
@@ -90,6 +94,11 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
         given: Some(text(here.join(path))?),
         readonly,
     })
+}
+
+/// The directory in which we are has been removed.
+fn nowhere() -> bool {
+    std::env::current_dir().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn bad(message: impl Into<String>) -> Failure {

@@ -29,10 +29,55 @@ fn bodies_that_are_not_understood() {
     }
     let (_, error) = daemon.refused("POST", "/v1/sandboxes", &unknown.to_string());
     assert!(error.message.contains("novel"), "{}", error.message);
+    // An array of the values is no object, however well they fit.
+    for (method, path, body) in [
+        ("POST", "/v1/sandboxes", "[]"),
+        ("PUT", "/v1/daemon/log-level", r#"["trace","trace"]"#),
+        ("POST", "/v1/daemon/shutdown", "[true]"),
+    ] {
+        let (status, error) = daemon.refused(method, path, body);
+        assert_eq!((status, error.code), (400, ErrorCode::BadRequest), "{path}");
+        assert!(error.message.ends_with(": a JSON object is expected"));
+    }
+    let levels = daemon.call("GET", "/v1/daemon/log-level", "").1;
+    assert!(!levels.contains("trace"), "{levels}");
     assert_eq!(
         daemon.call("GET", "/v1/sandboxes", "").1,
         r#"{"sandboxes":[]}"#
     );
+}
+
+#[test]
+fn bodies_where_none_belongs() {
+    let daemon = Daemon::start();
+    let preset = r#"{"preset":"balanced"}"#;
+    assert_eq!(daemon.call("POST", "/v1/policy/init", preset).0, 204);
+    for (method, path, otherwise) in [
+        ("GET", "/v1/version", 200),
+        ("GET", "/v1/openapi.json", 200),
+        ("GET", "/v1/sandboxes", 200),
+        ("GET", "/v1/sandboxes/gone", 404),
+        ("GET", "/v1/sandboxes/gone/proxy-config", 404),
+        ("DELETE", "/v1/sandboxes/gone?force=true", 404),
+        ("POST", "/v1/sandboxes/gone/start", 404),
+        ("POST", "/v1/sandboxes/gone/stop", 404),
+        ("GET", "/v1/daemon/log-level", 200),
+        ("POST", "/v1/policy/reset", 204),
+    ] {
+        // Before anything is looked up, and before anything is done.
+        for body in ["{", "[]", "null", " ", r#"{"force":true}"#] {
+            let (status, error) = daemon.refused(method, path, body);
+            assert_eq!((status, error.code), (400, ErrorCode::BadRequest), "{path}");
+        }
+        let large = " ".repeat((1 << 20) + 1);
+        assert_eq!(daemon.refused(method, path, &large).0, 413, "{path}");
+        if path == "/v1/policy/reset" {
+            assert_eq!(daemon.refused("POST", "/v1/policy/init", preset).0, 409);
+        }
+        for body in ["", "{}", "{ }\n"] {
+            assert_eq!(daemon.call(method, path, body).0, otherwise, "{path}");
+        }
+    }
 }
 
 #[test]

@@ -162,7 +162,7 @@ pub(crate) fn end(context: &Context) -> Result<End, Failure> {
 
 /// Whether a daemon said nothing and was therefore ended; its sandboxes live on.
 fn silent(context: &Context, client: &Client<'_>, serving: &Serving) -> Result<bool, Failure> {
-    if !client.is_silent()? {
+    if !client.is_silent() {
         return Ok(false);
     }
     let pid = serving.pid();
@@ -174,9 +174,10 @@ fn silent(context: &Context, client: &Client<'_>, serving: &Serving) -> Result<b
 
 /// Starts a new daemon even when the old one does not end properly.
 fn restart(context: &Context) -> Result<(), Failure> {
+    let client = Client::new(context, Absent::Report)?;
     // A daemon that none could follow is better than none.
     autostart::program()?;
-    let client = Client::new(context, Absent::Report)?;
+    client.state().settings()?;
     if let Some(serving) = Serving::find(&client)?
         && !silent(context, &client, &serving)?
     {

@@ -1,7 +1,7 @@
 //! `sbx inspect`
 
 use jiff::Timestamp;
-use sbx_api::{DaemonInfo, MountKind, Sandbox, Status};
+use sbx_api::{DaemonInfo, Mount, MountKind, Sandbox, Status};
 use sbx_policy::{Preset, Scope};
 use serde_json::{Value, json};
 
@@ -13,6 +13,9 @@ use crate::{reading, text};
 
 /// Where programs inside find it.
 const PROXY: &str = "gateway.docker.internal:3128";
+/// Nothing is signed in to.
+const AUTH_MODE: &str = "none";
+const NONE: &str = "none";
 
 /// Show what is known about sandboxes
 #[derive(Debug, clap::Args)]
@@ -29,23 +32,29 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let sandboxes = reading::list(context)?;
     let daemon = reading::daemon(context)?;
     let now = Timestamp::now();
-    let wanted = args
-        .names
-        .iter()
-        .map(|name| reading::pick(&sandboxes, name))
-        .collect::<Result<Vec<_>, _>>()?;
-    if args.json {
-        let all: Vec<Value> = wanted
-            .into_iter()
-            .map(|sandbox| to_json(sandbox, &rules(context, sandbox), daemon.as_ref(), now))
-            .collect();
-        return context.ui.json(&all);
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for name in &args.names {
+        match reading::pick(&sandboxes, name) {
+            Ok(sandbox) => found.push((sandbox, rules(context, sandbox))),
+            Err(failure) => missing.push(failure),
+        }
     }
-    let texts: Vec<String> = wanted
-        .into_iter()
-        .map(|sandbox| to_text(sandbox, &rules(context, sandbox), daemon.as_ref(), now))
-        .collect();
-    context.ui.data(texts.join("\n"))
+    let found = found.iter();
+    if found.len() > 0 && args.json {
+        let all = found.map(|(sandbox, rules)| to_json(sandbox, rules, daemon.as_ref(), now));
+        context.ui.json(&all.collect::<Vec<Value>>())?;
+    } else if found.len() > 0 {
+        let all = found.map(|(sandbox, rules)| to_text(sandbox, rules, daemon.as_ref(), now));
+        context.ui.data(all.collect::<Vec<String>>().join("\n"))?;
+    }
+    for failure in &missing {
+        context.ui.failure(failure);
+    }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::quiet(1))
+    }
 }
 
 /// Which rules a sandbox's network has, or why that cannot be told.
@@ -129,7 +138,7 @@ fn to_json(sandbox: &Sandbox, rules: &Rules, daemon: Option<&DaemonInfo>, now: T
         "proxy": PROXY,
         "image": sandbox.template,
         "image_digest": null,
-        "auth_mode": "none",
+        "auth_mode": AUTH_MODE,
         "mount_policy_denied": false,
         "mcp_gateway": null,
         "kits": [],
@@ -163,6 +172,7 @@ fn to_text(
     lines.add("Name", &sandbox.name);
     lines.add("ID", &sandbox.id);
     lines.add("Agent", &sandbox.agent);
+    lines.add("Kits", NONE);
     lines.add("State", &state(sandbox, now));
     if let Some(stop_at) = sandbox.stop_at {
         lines.add(
@@ -179,6 +189,8 @@ fn to_text(
     lines.add("Sessions", &sandbox.sessions.to_string());
     lines.add("Created", &sandbox.created_at.to_string());
     lines.add("Image", &sandbox.template);
+    lines.add("Image digest", "-");
+    lines.add("Auth mode", AUTH_MODE);
     lines.add(
         "Backend",
         &format!("{} ({})", backend(sandbox.backend), sandbox.mode),
@@ -195,23 +207,17 @@ fn to_text(
         );
     }
     for mount in &sandbox.mounts {
-        let access = if mount.readonly { "ro" } else { "rw" };
-        let kind = match mount.kind {
-            MountKind::Workspace => "workspace",
-            MountKind::Template => "template",
-            MountKind::Toolchain => "tool chain",
-            MountKind::Cache => "cache",
-        };
-        lines.add(
-            "Mount",
-            &format!("{} -> {} ({access}, {kind})", mount.source, mount.target),
-        );
+        let (source, target) = (&mount.source, &mount.target);
+        let how = access(mount);
+        lines.add("Mount", &format!("{source} -> {target} ({how})"));
     }
-    lines.add("Network", &policy_text(rules));
+    lines.add("Mount Policy", "nothing denied");
+    lines.add("Network Policy", &policy_text(rules));
     lines.add("Proxy", PROXY);
-    if !sandbox.env.is_empty() {
-        lines.add("Environment", &sandbox.env.join(", "));
-    }
+    lines.add("Ports", NONE);
+    lines.add("Secrets", NONE);
+    lines.add("MCP gateway", NONE);
+    lines.add("Environment", &list(&sandbox.env));
     match daemon {
         Some(daemon) => lines.add(
             "Daemon",
@@ -227,6 +233,32 @@ fn to_text(
         lines.add("Warning", warning);
     }
     lines.text
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() {
+        return NONE.to_owned();
+    }
+    names.join(", ")
+}
+
+/// What the inside can do to the place, and what it is for.
+fn access(mount: &Mount) -> String {
+    let kind = match mount.kind {
+        MountKind::Workspace => "workspace",
+        MountKind::Template => "template",
+        MountKind::Toolchain => "tool chain",
+        MountKind::Cache => "cache",
+    };
+    let access = match (mount.readonly, mount.kind) {
+        (true, _) => "ro",
+        (false, MountKind::Workspace) => "rw",
+        // The host's files are below a layer of the sandbox's own.
+        (false, MountKind::Template | MountKind::Toolchain | MountKind::Cache) => {
+            "changes stay inside"
+        }
+    };
+    format!("{access}, {kind}")
 }
 
 fn state(sandbox: &Sandbox, now: Timestamp) -> String {
@@ -254,6 +286,6 @@ impl Lines {
         };
         self.last = label;
         self.text
-            .push_str(&format!("{shown:<13}{}\n", text::one_line(value)));
+            .push_str(&format!("{shown:<16}{}\n", text::one_line(value)));
     }
 }

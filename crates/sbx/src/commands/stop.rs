@@ -3,6 +3,7 @@
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::reading;
 
 /// Stop sandboxes; what is in them is kept
 #[derive(Debug, clap::Args)]
@@ -13,10 +14,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    // Looked up first, without starting anything: there may be nothing to do.
+    let existing = reading::list(context)?;
     let client = Client::new(context, Absent::Start)?;
     let mut failed = false;
     for name in &args.names {
-        match client.stop(name) {
+        let stopped = reading::pick(&existing, name).and_then(|_| client.stop(name));
+        match stopped {
             Ok(()) => context.ui.note(format!(
                 "Sandbox '{name}' stopped; start it again with: sbx run --name {name}"
             )),

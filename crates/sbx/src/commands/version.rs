@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::reading;
+use crate::{reading, text};
 
 /// Show the versions of client and daemon
 #[derive(Debug, clap::Args)]
@@ -17,22 +17,25 @@ pub(crate) struct Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     // A daemon that cannot be reached is no reason to hide the client's version.
-    let server = match reading::daemon(context) {
-        Ok(daemon) => daemon.map(|daemon| daemon.version),
-        Err(failure) => {
-            context.ui.debug(|| failure.message);
-            None
-        }
+    let (server, failure) = match reading::daemon(context) {
+        Ok(daemon) => (daemon.map(|daemon| daemon.version), None),
+        Err(failure) => (None, Some(failure)),
     };
     if args.json {
-        return context
-            .ui
-            .json(&json!({"client": VERSION, "server": server, "contract": CONTRACT}));
+        let mut value = json!({"client": VERSION, "server": server, "contract": CONTRACT});
+        if let (Some(failure), Some(object)) = (failure, value.as_object_mut()) {
+            object.insert("server_error".to_owned(), failure.message.into());
+        }
+        return context.ui.json(&value);
     }
-    let server = match server {
-        Some(version) => format!("v{version}"),
-        None => "unavailable".to_owned(),
+    let server = match (server, &failure) {
+        (Some(version), _) => format!("v{version}"),
+        (None, Some(failure)) => format!("unavailable ({})", text::one_line(&failure.message)),
+        (None, None) => "unavailable".to_owned(),
     };
+    if let Some(hint) = failure.and_then(|failure| failure.hint) {
+        context.ui.note(format!("hint: {hint}"));
+    }
     context.ui.data(format!(
         "client: v{VERSION}\nserver: {server}\ncontract: {CONTRACT}\n"
     ))

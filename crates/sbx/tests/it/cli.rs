@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::harness::copy_program;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 21] = [
+    let tests: [(&str, fn()); 22] = [
         (
             "reading_without_a_daemon_creates_nothing",
             reading_without_a_daemon_creates_nothing,
@@ -31,6 +31,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("unknown_and_later_commands", unknown_and_later_commands),
         ("later_flags", later_flags),
         ("agents_and_paths", agents_and_paths),
+        (
+            "a_working_directory_that_is_gone",
+            a_working_directory_that_is_gone,
+        ),
         ("bad_env_files", bad_env_files),
         (
             "a_wrong_line_has_a_status_too",
@@ -217,6 +221,13 @@ fn help_and_bare_sbx() {
     assert_eq!(home.line("create shell").code, 2);
     assert_eq!(home.line("ls --frob").code, 2);
     assert_eq!(home.line("--debug run --frob").code, 125);
+    // What only the commands themselves find out.
+    for line in ["exec box", "exec box --", "exec -d box", "run"] {
+        let said = home.line(line);
+        assert_eq!(said.code, 125, "{line}: {}", said.err);
+        assert!(said.err.contains(" needed") || said.err.contains("no COMMAND"));
+    }
+    assert!(home.is_untouched());
 }
 
 fn unknown_and_later_commands() {
@@ -318,6 +329,26 @@ fn agents_and_paths() {
     assert!(home.is_untouched());
 }
 
+fn a_working_directory_that_is_gone() {
+    let home = Home::new();
+    for line in ["run shell", "create shell .", "create shell ./below:ro"] {
+        let script = format!("mkdir gone && cd gone && rmdir ../gone && exec \"$0\" {line}");
+        let mut shell = Command::new("sh");
+        let said = said_alone(
+            shell
+                .args(["-c", &script, env!("CARGO_BIN_EXE_sbx")])
+                .env("PATH", "/usr/bin:/bin")
+                .current_dir(home.path()),
+            &home,
+        );
+        let code = if line.starts_with("run") { 125 } else { 1 };
+        let err = "error: the working directory does not exist any more\n\
+                   hint: go to a directory that exists: cd\n";
+        assert_eq!(said, (Some(code), String::new(), err.to_owned()), "{line}");
+    }
+    assert!(home.is_untouched());
+}
+
 fn bad_env_files() {
     let home = Home::new();
     let file = home.path().join("env");
@@ -344,6 +375,7 @@ fn a_wrong_line_has_a_status_too() {
     for line in [
         "exec --status-file sf --bad box true",
         "exec --status-file=sf",
+        "exec --status-file=sf box",
     ] {
         write(&file, "stale\n");
         assert_eq!(home.line(line).code, 125, "{line}");
@@ -365,6 +397,11 @@ fn removal_is_never_silent() {
     let home = Home::new();
     home.fails(
         "rm nobody",
+        1,
+        "error: no sandbox is called `nobody`\nhint: sbx ls\n",
+    );
+    home.fails(
+        "stop nobody",
         1,
         "error: no sandbox is called `nobody`\nhint: sbx ls\n",
     );

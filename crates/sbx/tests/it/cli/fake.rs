@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 
 use rustix::fs::{FileType, fstat};
 use sbx_engine::StateDir;
@@ -17,7 +17,7 @@ use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 
 use super::Home;
 
-pub(super) const TESTS: [(&str, fn()); 8] = [
+pub(super) const TESTS: [(&str, fn()); 10] = [
     (
         "an_init_that_follows_the_protocol",
         an_init_that_follows_the_protocol,
@@ -41,6 +41,11 @@ pub(super) const TESTS: [(&str, fn()); 8] = [
     ),
     ("a_daemon_of_another_version", a_daemon_of_another_version),
     ("a_daemon_that_talks_garbage", a_daemon_that_talks_garbage),
+    ("a_daemon_that_hangs_is_told", a_daemon_that_hangs_is_told),
+    (
+        "a_daemon_that_is_busy_is_waited_for",
+        a_daemon_that_is_busy_is_waited_for,
+    ),
 ];
 
 const STARTED: &str = r#"{"exec_socket":"vm/box/exec.sock","started":false,"warnings":[]}"#;
@@ -57,7 +62,7 @@ impl Fake {
     /// `init` is called for every connection to the init socket, `answer` gives the daemon's raw answers.
     fn new(
         init: impl Fn(&UnixStream) + Send + 'static,
-        answer: impl Fn(&str) -> Vec<u8> + Send + 'static,
+        answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
     ) -> Self {
         let home = Home::new();
         let state = StateDir::locate(home.path(), None).unwrap();
@@ -68,17 +73,20 @@ impl Fake {
         let daemon = bind_unix(state.root(), SOCKET).unwrap();
         let exec = bind_unix(&dir, "exec.sock").unwrap();
         let asked = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&asked);
+        let (count, answer) = (Arc::clone(&asked), Arc::new(answer));
         std::thread::spawn(move || {
             for stream in daemon.incoming() {
                 let mut stream = stream.unwrap();
-                let mut head = [0; 65536];
-                let read = stream.read(&mut head).unwrap();
-                let line = String::from_utf8_lossy(&head[..read]).into_owned();
-                if line.contains("/start ") {
-                    count.fetch_add(1, Ordering::SeqCst);
-                }
-                let _ = stream.write_all(&answer(&line));
+                let (count, answer) = (Arc::clone(&count), Arc::clone(&answer));
+                std::thread::spawn(move || {
+                    let mut head = [0; 65536];
+                    let read = stream.read(&mut head).unwrap();
+                    let line = String::from_utf8_lossy(&head[..read]).into_owned();
+                    if line.contains("/start ") {
+                        count.fetch_add(1, Ordering::SeqCst);
+                    }
+                    let _ = stream.write_all(&answer(&line));
+                });
             }
         });
         std::thread::spawn(move || {
@@ -373,4 +381,68 @@ fn a_daemon_that_talks_garbage() {
         let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
         assert_eq!(error["error"]["code"], "engine", "{error}");
     }
+}
+
+fn a_daemon_that_hangs_is_told() {
+    let fake = Fake::new(
+        |stream| drop(hear(stream)),
+        |_| {
+            loop {
+                std::thread::park();
+            }
+        },
+    );
+    let told = "the daemon does not answer: no version within 5 s";
+    let error = format!("error: {told}\nhint: sbx daemon restart\n");
+    let json = format!(
+        r#"{{"error":{{"code":"engine","hint":"sbx daemon restart","message":"{told}"}}}}"#
+    );
+    // All at once: each of them waits for some seconds, and none for its whole half minute or ten.
+    std::thread::scope(|scope| {
+        for (line, code, err) in [
+            ("exec box true", 125, error.clone()),
+            ("run shell", 125, error.clone()),
+            ("stop box", 1, error.clone()),
+            ("inspect box", 1, error.clone()),
+            ("ls --json", 1, json + "\n"),
+        ] {
+            let home = &fake.home;
+            scope.spawn(move || home.fails(line, code, &err));
+        }
+        let version = fake.home.line("version");
+        let server = format!("server: unavailable ({told})\n");
+        assert!(version.out.contains(&server), "{}", version.out);
+        assert_eq!(
+            (version.code, version.err.as_str()),
+            (0, "hint: sbx daemon restart\n")
+        );
+    });
+}
+
+fn a_daemon_that_is_busy_is_waited_for() {
+    let tries = AtomicUsize::new(0);
+    let init = move |stream: &UnixStream| {
+        let _kept = hear(stream);
+        if tries.fetch_add(1, Ordering::SeqCst) == 1 {
+            for reply in [hello(), Reply::Started { id: 1 }, exited(3)] {
+                say(stream, &reply, &[]);
+            }
+        }
+    };
+    // The start takes until somebody has asked whether the daemon is still there.
+    let asked = Barrier::new(2);
+    let fake = Fake::new(init, move |line| {
+        asked.wait();
+        http(
+            200,
+            if line.contains("/start ") {
+                STARTED
+            } else {
+                "{}"
+            },
+        )
+    });
+    let said = fake.home.line("exec box true");
+    assert_eq!((said.code, said.err.as_str()), (3, ""));
+    assert_eq!(fake.asked.load(Ordering::SeqCst), 1);
 }

@@ -19,6 +19,10 @@ pub const TESTS: &[ModeTest] = &[
         "daemon::stop_stops_sandboxes_and_restart_does_not",
         stop_and_restart,
     ),
+    (
+        "daemon::settings_are_read_before_a_restart",
+        restart_with_bad_settings,
+    ),
     ("daemon::many_first_commands_start_one", many_first),
     ("daemon::one_that_hangs_is_replaced", hanging),
     (
@@ -79,6 +83,10 @@ fn hanging(world: &'static World) {
     let init = world.init_pid(&sandbox.name);
     let daemon = world.daemon_pid();
     assert!(kill(daemon, Signal::STOP));
+    // A sandbox that runs needs no daemon for a command; whoever does is told.
+    assert_eq!(sandbox.exec(["echo", "at once"]).ok(), "at once");
+    let told = world.run(["exec", "another", "true"]).fails(125).err;
+    assert!(told.contains("the daemon does not answer"), "{told}");
     let said = world.run(["daemon", "restart"]);
     assert!(said.err.contains("does not answer"), "{said:?}");
     said.ok();
@@ -198,6 +206,27 @@ fn stop_and_restart(world: &'static World) {
     assert!(alive(init));
     assert_eq!(sandbox.exec(["echo", "still"]).ok(), "still");
     assert_eq!(world.init_pid(&sandbox.name), init);
+}
+
+fn restart_with_bad_settings(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let sandbox = world.sandbox("box");
+    let daemon = world.daemon_pid();
+    let settings = world.state().join("settings.json");
+    let good = fs::read(&settings).unwrap_or_else(|_| b"{}".to_vec());
+    for bad in ["{", "[]", r#"{"auto_stop_seconds": "soon"}"#] {
+        world.write(&settings, bad);
+        let refused = world.run(["daemon", "restart"]).fails(1).err;
+        assert!(
+            refused.contains("settings.json") && refused.contains("hint: correct the file"),
+            "{refused}"
+        );
+        assert_eq!(world.daemon_pid(), daemon);
+    }
+    assert_eq!(sandbox.exec(["echo", "served"]).ok(), "served");
+    world.write(&settings, good);
+    world.run(["daemon", "restart"]).ok();
+    assert_ne!(world.daemon_pid(), daemon);
 }
 
 fn many_first(world: &'static World) {

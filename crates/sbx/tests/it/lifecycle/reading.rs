@@ -12,6 +12,7 @@ pub const TESTS: &[ModeTest] = &[
     ),
     ("lifecycle::ls_as_json", json_shapes),
     ("lifecycle::inspect_as_json", inspect_json),
+    ("lifecycle::inspect_for_people", inspect_text),
     ("lifecycle::reading_without_a_daemon", reading_stopped),
 ];
 
@@ -126,14 +127,63 @@ fn inspect_json(world: &'static World) {
         shown["isolation"].as_array().unwrap().len() > 2
             && shown["mounts"].as_array().unwrap().len() > 2
     );
+    world.run(["inspect", "--json", "no-such-sandbox"]).fails(1);
+    // One that is missing does not hide the others.
+    let names = ["no-such-sandbox", &sandbox.name];
+    let ran = world
+        .run(["inspect", "--json", names[0], names[1]])
+        .fails(1);
+    let one: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(
+        (one.as_array().unwrap().len(), &one[0]["id"]),
+        (1, &json!(id))
+    );
+    let error: Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!(error["error"]["code"], "not_found");
+    let ran = world.run(["inspect", names[1], names[0]]).fails(1);
+    assert!(ran.out.starts_with("Name:") && ran.err.contains("`no-such-sandbox`"));
+}
+
+fn inspect_text(world: &'static World) {
+    let sandbox = world.sandbox("labels");
+    let primary = sandbox.workspace.to_str().unwrap();
     // For people it is not JSON, and has one line per label.
     let text = world.run(["inspect", &sandbox.name]).ok();
     assert!(
-        text.contains("State:       running") && text.contains(primary),
+        text.contains("State:          running") && text.contains(primary),
+        "{text}"
+    );
+    let labels = text.lines().filter_map(|line| line.split_once(':'));
+    let labels: Vec<&str> = labels.map(|(label, _)| label).collect();
+    for label in [
+        "Kits",
+        "Image digest",
+        "Auth mode",
+        "Network Policy",
+        "Mount Policy",
+        "Proxy",
+        "Secrets",
+        "MCP gateway",
+        "Ports",
+        "Sessions",
+        "Daemon",
+    ] {
+        assert!(labels.contains(&label), "{label}: {text}");
+    }
+    // The host's own files are not said to be writable.
+    for line in text.lines().filter(|line| line.contains(" -> ")) {
+        let writable = line.contains("(rw, ");
+        assert_eq!(
+            writable,
+            line.contains(&format!(" -> {primary} (")),
+            "{line}"
+        );
+    }
+    assert!(
+        text.contains(" -> /usr (changes stay inside, template)"),
         "{text}"
     );
     assert!(serde_json::from_str::<Value>(&text).is_err());
-    world.run(["inspect", "--json", "no-such-sandbox"]).fails(1);
 }
 
 fn reading_stopped(world: &'static World) {
