@@ -25,7 +25,7 @@ use crate::name::SandboxName;
 use crate::plan::{BUNDLES, Place, Sudo, Trust, boot_plan, mounts};
 use crate::record::{InitProcess, Record};
 use crate::remove::remove_tree;
-use crate::setup::{BootFiles, Booted};
+use crate::setup::{BootFiles, Booted, HAND_OVER_DEADLINE};
 use crate::socket::bind_unix;
 use crate::statedir::{EXEC_SOCKET, RECORD, SandboxDir, make_private_dirs, private};
 use crate::template::HostLayout;
@@ -50,6 +50,7 @@ const CHANGED: &str =
 impl Shared {
     /// Starts the init of a sandbox that has none. Returns what the user should know.
     pub(crate) fn boot(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Vec<String>, EngineError> {
+        self.hand_over(entry);
         let record = entry.record();
         let found = workspace::resolve_again(&record.workspaces, self.config.state.root())?;
         let layout = self.layout(entry)?;
@@ -193,6 +194,7 @@ impl Shared {
         }
         self.config.egress.detach(&entry.name);
         remove_socket(&entry.dir);
+        self.hand_over(entry);
         if let Err(error) = entry.set_gone(reason) {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
         }
@@ -211,6 +213,7 @@ impl Shared {
                     self.alarm.ring();
                     unwritten = true;
                 }
+                Ok(Event::HandedOver) => entry.state().record.hand_over_due = false,
                 Ok(Event::Quiet) => {
                     if let Err(error) = entry.flush() {
                         tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
@@ -250,7 +253,7 @@ impl Shared {
         if let Err(error) = pidfd_kill(&pidfd, Signal::KILL) {
             tracing::error!(sandbox = %entry.name, %error, "cannot kill the init");
         }
-        if entry.wait_gone(KILL_LIMIT) {
+        if entry.wait_gone(KILL_LIMIT + HAND_OVER_DEADLINE) {
             return Ok(());
         }
         entry.state().stopping = None;
@@ -264,6 +267,7 @@ impl Shared {
             // A disk that is full is no reason to keep what fills it.
             tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot note the removal");
         }
+        self.hand_over(entry);
         self.delete_files(&entry.dir, &entry.record().ids)?;
         self.forget(entry);
         Ok(())

@@ -253,6 +253,7 @@ fn record(name: &str) -> Record {
             started_with: None,
         },
         init: None,
+        hand_over_due: false,
         network: None,
         created_at: Timestamp::UNIX_EPOCH,
         started_at: None,

@@ -561,7 +561,12 @@ impl Init<'_> {
         if process::has_children() {
             return false;
         }
-        handover::hand_over(&self.workspaces, self.made_at);
+        handover::hand_over(&self.workspaces, self.made_at, &[]);
+        for peer in self.peers.values_mut() {
+            if peer.role() == Some(Role::Daemon) {
+                peer.send(&Reply::HandedOver, vec![]);
+            }
+        }
         true
     }
 }

@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use rustix::process::Signal;
+
 use crate::ModeTest;
-use crate::harness::{Mode, Ran, Sandbox, World, eventually, tester_is_root};
+use crate::harness::{Mode, Ran, Sandbox, World, alive, eventually, kill, tester_is_root};
 
 pub const TESTS: &[ModeTest] = &[
     ("workspaces::extra_ones_are_there_too", extra),
@@ -21,6 +23,10 @@ pub const TESTS: &[ModeTest] = &[
         whole_home,
     ),
     ("workspaces::files_of_root_are_handed_over", handed_over),
+    (
+        "workspaces::files_of_root_are_handed_over_when_init_was_killed",
+        handed_over_after_a_crash,
+    ),
     ("workspaces::nested", nested),
     ("workspaces::modes_and_times_survive", modes_and_times),
     ("workspaces::one_that_is_gone_is_told", gone),
@@ -509,6 +515,99 @@ fn handed_over(world: &'static World) {
         assert_eq!(owner("late"), caller);
         assert_eq!(owner("late/file"), caller);
     }
+}
+
+/// Root's files after each way in which an init can end without having handed them over.
+fn handed_over_after_a_crash(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let caller = (world.uid, world.gid);
+    let owner = |path: &Path| {
+        let meta = fs::symlink_metadata(path).unwrap();
+        (meta.uid(), meta.gid())
+    };
+    // Root makes files, in a directory above one that it may only read, and is still at it when init dies.
+    let outer = world.workspace();
+    let inner = outer.join("inner");
+    world.make_dir(&inner);
+    let theirs = inner.join("theirs");
+    world.write(&theirs, "x");
+    let sandbox = create(
+        &world,
+        "crash",
+        &[text(&outer), &format!("{}:ro", text(&inner))],
+    );
+    let plant = |dir: &str| {
+        let script = format!(
+            "mkdir -p {dir}/deep; ln -s /etc/passwd {dir}/link; touch {dir}/deep/file; touch {dir}.made; exec sleep 1000"
+        );
+        world
+            .run([
+                "exec",
+                "-d",
+                "-u",
+                "root",
+                &sandbox.name,
+                "sh",
+                "-c",
+                &script,
+            ])
+            .ok();
+        eventually("root has made its files", || {
+            sandbox.path(&format!("{dir}.made")).exists().then_some(())
+        });
+        if world.mode != Mode::Single {
+            assert_ne!(owner(&sandbox.path(dir)), caller, "{dir}");
+        }
+    };
+    let all_callers = |dir: &str| {
+        let paths = [dir, &format!("{dir}/deep"), &format!("{dir}/link")].map(|p| sandbox.path(p));
+        paths.iter().all(|path| owner(path) == caller)
+            && owner(&sandbox.path(&format!("{dir}/deep/file"))) == caller
+    };
+    // A file of the sandbox's ids where it can only read was made by somebody else.
+    plant("other");
+    let foreign = owner(&sandbox.path("other"));
+    if tester_is_root() {
+        std::os::unix::fs::chown(&theirs, Some(foreign.0), Some(foreign.1)).unwrap();
+    }
+    // The daemon watches.
+    plant("watched");
+    sandbox.kill_init();
+    assert!(all_callers("watched"));
+    if tester_is_root() {
+        assert_eq!(owner(&theirs), foreign);
+    }
+    // Nobody does.
+    plant("unwatched");
+    let (init, daemon) = (world.init_pid(&sandbox.name), world.daemon_pid());
+    assert!(kill(daemon, Signal::KILL) && kill(init, Signal::KILL));
+    eventually("both are dead", || {
+        (!alive(daemon) && !alive(init)).then_some(())
+    });
+    world.run(["daemon", "start", "-d"]).ok();
+    eventually("the next daemon has found them", || {
+        all_callers("unwatched").then_some(())
+    });
+    // The directory was elsewhere when init died: another one in its place is not touched, and it counts when it is back.
+    plant("moved");
+    let away = outer.with_extension("away");
+    fs::rename(&outer, &away).unwrap();
+    world.make_dir(&outer);
+    fs::create_dir(outer.join("strange")).unwrap();
+    std::os::unix::fs::lchown(outer.join("strange"), Some(foreign.0), Some(foreign.1)).unwrap();
+    sandbox.kill_init();
+    assert_eq!(owner(&outer.join("strange")), foreign);
+    fs::remove_dir_all(&outer).unwrap();
+    fs::rename(&away, &outer).unwrap();
+    world.run(["rm", "--force", &sandbox.name]).ok();
+    assert!(all_callers("moved"));
+    let mut remove = world.command("rm");
+    let removed = remove
+        .arg("-rf")
+        .arg(sandbox.path("moved"))
+        .output()
+        .unwrap();
+    assert!(removed.status.success(), "{removed:?}");
 }
 
 fn nested(world: &'static World) {
