@@ -29,6 +29,7 @@ pub const TESTS: &[ModeTest] = &[
     ),
     ("workspaces::nested", nested),
     ("workspaces::modes_and_times_survive", modes_and_times),
+    ("workspaces::team_directories", team),
     ("workspaces::one_that_is_gone_is_told", gone),
     ("workspaces::one_of_two_sandboxes", shared),
 ];
@@ -682,6 +683,25 @@ fn modes_and_times(world: &'static World) {
     let sparse = fs::metadata(sandbox.path("sparse")).unwrap();
     assert_eq!((sparse.len(), sparse.blocks()), (1 << 30, 0));
     assert!(sandbox.path(&"n".repeat(255)).exists());
+}
+
+/// Directories with setgid, as teams share them: what is made in them inherits the bit, and tools set it again.
+fn team(world: &'static World) {
+    let sandbox = world.sandbox("team");
+    let shared = fs::Permissions::from_mode(0o2775);
+    fs::set_permissions(&sandbox.workspace, shared).unwrap();
+    let script = "set -e
+        umask 022; mkdir made; chmod 755 made; echo x > made/file; chmod 755 made/file
+        cp -a made copied; tar cf - made | (mkdir out; cd out; tar xpf -)
+        mkdir -m 2770 given; chmod g-s given; chmod g+s given
+        stat -c '%n %a' made made/file copied copied/file out/made given";
+    let modes = "made 2755\nmade/file 755\ncopied 2755\ncopied/file 755\nout/made 2755\ngiven 2770";
+    assert_eq!(sandbox.sh(script).ok(), modes);
+    let copy = "import os, shutil; shutil.copytree('made', 'tree'); print(oct(os.stat('tree').st_mode & 0o7777))";
+    assert_eq!(sandbox.exec(["python3", "-c", copy]).ok(), "0o2755");
+    // A file has no use for it.
+    sandbox.sh("chmod g+s made/file").refused();
+    sandbox.sh("chmod 6755 made").refused();
 }
 
 fn gone(world: &'static World) {
