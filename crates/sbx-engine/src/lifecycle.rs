@@ -32,7 +32,7 @@ use crate::template::HostLayout;
 use crate::{limits, template, workspace};
 
 /// How long processes inside have between SIGTERM and SIGKILL.
-const GRACE: Duration = Duration::from_secs(3);
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
 /// How long init has beyond that before it is killed itself.
 const BEYOND_GRACE: Duration = Duration::from_secs(2);
 /// The kernel ends what was killed; a process in an unresponsive file system may take longer.
@@ -231,6 +231,16 @@ impl Shared {
 
     /// Stops it if it runs. `reason` is what `inspect` says afterwards.
     pub(crate) fn halt(&self, entry: &Entry, reason: &str) -> Result<(), EngineError> {
+        self.halt_within(entry, reason, GRACE)
+    }
+
+    /// The same, with this much time for processes inside between SIGTERM and SIGKILL.
+    pub(crate) fn halt_within(
+        &self,
+        entry: &Entry,
+        reason: &str,
+        grace: Duration,
+    ) -> Result<(), EngineError> {
         let (sender, pidfd) = {
             let mut state = entry.state();
             let Some(live) = &state.live else {
@@ -242,11 +252,11 @@ impl Shared {
         };
         let asked = sender
             .map_err(ControlError::Io)
-            .and_then(|mut sender| sender.shutdown(GRACE));
+            .and_then(|mut sender| sender.shutdown(grace));
         if let Err(error) = asked {
             tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot ask the init to stop");
         }
-        if entry.wait_gone(GRACE + BEYOND_GRACE) {
+        if entry.wait_gone(grace + BEYOND_GRACE) {
             return Ok(());
         }
         tracing::warn!(sandbox = %entry.name, "the init does not stop; killing it");
