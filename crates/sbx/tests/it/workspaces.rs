@@ -27,6 +27,10 @@ pub const TESTS: &[ModeTest] = &[
         "workspaces::files_of_root_are_handed_over_when_init_was_killed",
         handed_over_after_a_crash,
     ),
+    (
+        "workspaces::files_of_root_are_handed_over_by_rm_at_last",
+        handed_over_at_last,
+    ),
     ("workspaces::nested", nested),
     ("workspaces::modes_and_times_survive", modes_and_times),
     ("workspaces::team_directories", team),
@@ -518,96 +522,94 @@ fn handed_over(world: &'static World) {
     }
 }
 
-/// Root's files after each way in which an init can end without having handed them over.
+fn owner(path: &Path) -> (u32, u32) {
+    let meta = fs::symlink_metadata(path).unwrap();
+    (meta.uid(), meta.gid())
+}
+
+/// Root makes files in a directory of the workspace, and a command of it goes on.
+fn plant(sandbox: &Sandbox<'_>, dir: &str) {
+    let script = format!(
+        "mkdir -p {dir}/deep; ln -s /etc/passwd {dir}/link; touch {dir}/deep/file; touch {dir}.made; exec sleep 1000"
+    );
+    let world = sandbox.world;
+    let command = ["-d", "-u", "root", &sandbox.name, "sh", "-c", &script];
+    world.run(["exec"].iter().chain(&command)).ok();
+    eventually("root has made its files", || {
+        sandbox.path(&format!("{dir}.made")).exists().then_some(())
+    });
+    if world.mode != Mode::Single {
+        assert_ne!(owner(&sandbox.path(dir)), (world.uid, world.gid), "{dir}");
+    }
+}
+
+fn is_the_callers(sandbox: &Sandbox<'_>, dir: &str) -> bool {
+    let caller = (sandbox.world.uid, sandbox.world.gid);
+    ["", "/link", "/deep", "/deep/file"]
+        .iter()
+        .all(|name| owner(&sandbox.path(&format!("{dir}{name}"))) == caller)
+}
+
+/// Makes it look as if a sandbox had made it. Only root can.
+fn make_strange(path: &Path, (uid, gid): (u32, u32)) {
+    if tester_is_root() {
+        std::os::unix::fs::lchown(path, Some(uid), Some(gid)).unwrap();
+    }
+}
+
 fn handed_over_after_a_crash(world: &'static World) {
     let world = World::fresh(world.mode);
-    let caller = (world.uid, world.gid);
-    let owner = |path: &Path| {
-        let meta = fs::symlink_metadata(path).unwrap();
-        (meta.uid(), meta.gid())
-    };
-    // Root makes files, in a directory above one that it may only read, and is still at it when init dies.
     let outer = world.workspace();
     let inner = outer.join("inner");
     world.make_dir(&inner);
-    let theirs = inner.join("theirs");
-    world.write(&theirs, "x");
     let sandbox = create(
         &world,
         "crash",
         &[text(&outer), &format!("{}:ro", text(&inner))],
     );
-    let plant = |dir: &str| {
-        let script = format!(
-            "mkdir -p {dir}/deep; ln -s /etc/passwd {dir}/link; touch {dir}/deep/file; touch {dir}.made; exec sleep 1000"
-        );
-        world
-            .run([
-                "exec",
-                "-d",
-                "-u",
-                "root",
-                &sandbox.name,
-                "sh",
-                "-c",
-                &script,
-            ])
-            .ok();
-        eventually("root has made its files", || {
-            sandbox.path(&format!("{dir}.made")).exists().then_some(())
-        });
-        if world.mode != Mode::Single {
-            assert_ne!(owner(&sandbox.path(dir)), caller, "{dir}");
-        }
-    };
-    let all_callers = |dir: &str| {
-        let paths = [dir, &format!("{dir}/deep"), &format!("{dir}/link")].map(|p| sandbox.path(p));
-        paths.iter().all(|path| owner(path) == caller)
-            && owner(&sandbox.path(&format!("{dir}/deep/file"))) == caller
-    };
-    // A file of the sandbox's ids where it can only read was made by somebody else.
-    plant("other");
-    let foreign = owner(&sandbox.path("other"));
-    if tester_is_root() {
-        std::os::unix::fs::chown(&theirs, Some(foreign.0), Some(foreign.1)).unwrap();
-    }
     // The daemon watches.
-    plant("watched");
+    plant(&sandbox, "watched");
+    // What lies where the sandbox can only read was made by somebody else.
+    let others = inner.join("others");
+    world.write(&others, "x");
+    make_strange(&others, owner(&sandbox.path("watched")));
+    let before = owner(&others);
     sandbox.kill_init();
-    assert!(all_callers("watched"));
-    if tester_is_root() {
-        assert_eq!(owner(&theirs), foreign);
-    }
-    // Nobody does.
-    plant("unwatched");
+    assert!(is_the_callers(&sandbox, "watched"));
+    assert_eq!(owner(&others), before);
+    // Nobody watches.
+    plant(&sandbox, "unwatched");
     let (init, daemon) = (world.init_pid(&sandbox.name), world.daemon_pid());
     assert!(kill(daemon, Signal::KILL) && kill(init, Signal::KILL));
     eventually("both are dead", || {
         (!alive(daemon) && !alive(init)).then_some(())
     });
     world.run(["daemon", "start", "-d"]).ok();
-    eventually("the next daemon has found them", || {
-        all_callers("unwatched").then_some(())
+    eventually("the next daemon has handed them over", || {
+        is_the_callers(&sandbox, "unwatched").then_some(())
     });
-    // The directory was elsewhere when init died: another one in its place is not touched, and it counts when it is back.
-    plant("moved");
+}
+
+fn handed_over_at_last(world: &'static World) {
+    let sandbox = world.sandbox("away");
+    let outer = &sandbox.workspace;
+    plant(&sandbox, "made");
+    // The workspace is elsewhere when init dies, and another directory in its place is nobody's business.
     let away = outer.with_extension("away");
-    fs::rename(&outer, &away).unwrap();
-    world.make_dir(&outer);
-    fs::create_dir(outer.join("strange")).unwrap();
-    std::os::unix::fs::lchown(outer.join("strange"), Some(foreign.0), Some(foreign.1)).unwrap();
+    fs::rename(outer, &away).unwrap();
+    world.make_dir(outer);
+    let others = outer.join("others");
+    world.make_dir(&others);
+    make_strange(&others, owner(&away.join("made")));
+    let before = owner(&others);
     sandbox.kill_init();
-    assert_eq!(owner(&outer.join("strange")), foreign);
-    fs::remove_dir_all(&outer).unwrap();
-    fs::rename(&away, &outer).unwrap();
+    assert_eq!(owner(&others), before);
+    fs::remove_dir_all(outer).unwrap();
+    fs::rename(&away, outer).unwrap();
     world.run(["rm", "--force", &sandbox.name]).ok();
-    assert!(all_callers("moved"));
+    assert!(is_the_callers(&sandbox, "made"));
     let mut remove = world.command("rm");
-    let removed = remove
-        .arg("-rf")
-        .arg(sandbox.path("moved"))
-        .output()
-        .unwrap();
+    let removed = remove.arg("-r").arg(sandbox.path("made")).output().unwrap();
     assert!(removed.status.success(), "{removed:?}");
 }
 
