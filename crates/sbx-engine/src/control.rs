@@ -51,6 +51,8 @@ pub enum Event {
     Commands {
         running: u32,
     },
+    /// Files of root inside belong to the caller; the end follows.
+    HandedOver,
     /// Nothing came within the time-out.
     Quiet,
     /// The other side is closed.
@@ -149,6 +151,10 @@ impl Link {
                 self.limit_rate()?;
                 Ok(Event::Commands { running })
             }
+            Incoming::Reply(Reply::HandedOver) => {
+                self.limit_rate()?;
+                Ok(Event::HandedOver)
+            }
             Incoming::Reply(other) => Err(unexpected(&other)),
             Incoming::Quiet => Ok(Event::Quiet),
             Incoming::Gone => Ok(Event::Gone),
@@ -231,6 +237,7 @@ fn unexpected(reply: &Reply) -> ControlError {
             "the answer to a command that nobody gave"
         }
         Reply::Commands { .. } => "a number of commands before the greeting",
+        Reply::HandedOver => "its end before anything else",
         Reply::Listeners(_) => "listeners that nobody asked for",
     };
     ControlError::Garbage(kind.into())
@@ -269,9 +276,11 @@ mod tests {
         for running in [0, 2] {
             bytes.extend(frame::encode(&Reply::Commands { running }).unwrap());
         }
+        bytes.extend(frame::encode(&Reply::HandedOver).unwrap());
         let mut link = greet(bytes).unwrap();
         assert_eq!(link.next(None).unwrap(), Event::Commands { running: 0 });
         assert_eq!(link.next(None).unwrap(), Event::Commands { running: 2 });
+        assert_eq!(link.next(None).unwrap(), Event::HandedOver);
         assert_eq!(link.next(None).unwrap(), Event::Gone);
     }
 

@@ -65,6 +65,7 @@ impl Shared {
                 started_with: None,
             },
             init: None,
+            hand_over_due: false,
             network: None,
             created_at: Timestamp::now(),
             started_at: None,

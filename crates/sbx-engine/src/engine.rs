@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use sbx_api::{CreateRequest, Sandbox, Started, Status};
@@ -17,6 +18,7 @@ use crate::egress::Egress;
 use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
 use crate::ids::{self, Facts};
+use crate::lifecycle::GRACE;
 use crate::name::SandboxName;
 use crate::policybook::{PolicyBook, parse_resources};
 use crate::record::{Record, RecordError};
@@ -180,7 +182,12 @@ impl Engine {
             return Err(EngineError::NotFound(name.to_owned()));
         }
         self.shared.check_idle(&entry, removal)?;
-        self.shared.halt(&entry, "removed")?;
+        let grace = match removal {
+            Removal::WhenIdle => GRACE,
+            // As docker's: whoever forces it does not wait for what ignores SIGTERM.
+            Removal::Forced => Duration::ZERO,
+        };
+        self.shared.halt_within(&entry, "removed", grace)?;
         self.shared.delete(&entry)
     }
 

@@ -25,14 +25,14 @@ use crate::name::SandboxName;
 use crate::plan::{BUNDLES, Place, Sudo, Trust, boot_plan, mounts};
 use crate::record::{InitProcess, Record};
 use crate::remove::remove_tree;
-use crate::setup::{BootFiles, Booted};
+use crate::setup::{BootFiles, Booted, HAND_OVER_DEADLINE};
 use crate::socket::bind_unix;
 use crate::statedir::{EXEC_SOCKET, RECORD, SandboxDir, make_private_dirs, private};
 use crate::template::HostLayout;
 use crate::{limits, template, workspace};
 
 /// How long processes inside have between SIGTERM and SIGKILL.
-const GRACE: Duration = Duration::from_secs(3);
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
 /// How long init has beyond that before it is killed itself.
 const BEYOND_GRACE: Duration = Duration::from_secs(2);
 /// The kernel ends what was killed; a process in an unresponsive file system may take longer.
@@ -50,6 +50,7 @@ const CHANGED: &str =
 impl Shared {
     /// Starts the init of a sandbox that has none. Returns what the user should know.
     pub(crate) fn boot(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Vec<String>, EngineError> {
+        self.hand_over(entry);
         let record = entry.record();
         let found = workspace::resolve_again(&record.workspaces, self.config.state.root())?;
         let layout = self.layout(entry)?;
@@ -193,6 +194,7 @@ impl Shared {
         }
         self.config.egress.detach(&entry.name);
         remove_socket(&entry.dir);
+        self.hand_over(entry);
         if let Err(error) = entry.set_gone(reason) {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
         }
@@ -211,6 +213,7 @@ impl Shared {
                     self.alarm.ring();
                     unwritten = true;
                 }
+                Ok(Event::HandedOver) => entry.state().record.hand_over_due = false,
                 Ok(Event::Quiet) => {
                     if let Err(error) = entry.flush() {
                         tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
@@ -228,6 +231,16 @@ impl Shared {
 
     /// Stops it if it runs. `reason` is what `inspect` says afterwards.
     pub(crate) fn halt(&self, entry: &Entry, reason: &str) -> Result<(), EngineError> {
+        self.halt_within(entry, reason, GRACE)
+    }
+
+    /// The same, with this much time for processes inside between SIGTERM and SIGKILL.
+    pub(crate) fn halt_within(
+        &self,
+        entry: &Entry,
+        reason: &str,
+        grace: Duration,
+    ) -> Result<(), EngineError> {
         let (sender, pidfd) = {
             let mut state = entry.state();
             let Some(live) = &state.live else {
@@ -239,18 +252,18 @@ impl Shared {
         };
         let asked = sender
             .map_err(ControlError::Io)
-            .and_then(|mut sender| sender.shutdown(GRACE));
+            .and_then(|mut sender| sender.shutdown(grace));
         if let Err(error) = asked {
             tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot ask the init to stop");
         }
-        if entry.wait_gone(GRACE + BEYOND_GRACE) {
+        if entry.wait_gone(grace + BEYOND_GRACE) {
             return Ok(());
         }
         tracing::warn!(sandbox = %entry.name, "the init does not stop; killing it");
         if let Err(error) = pidfd_kill(&pidfd, Signal::KILL) {
             tracing::error!(sandbox = %entry.name, %error, "cannot kill the init");
         }
-        if entry.wait_gone(KILL_LIMIT) {
+        if entry.wait_gone(KILL_LIMIT + HAND_OVER_DEADLINE) {
             return Ok(());
         }
         entry.state().stopping = None;
@@ -264,6 +277,7 @@ impl Shared {
             // A disk that is full is no reason to keep what fills it.
             tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot note the removal");
         }
+        self.hand_over(entry);
         self.delete_files(&entry.dir, &entry.record().ids)?;
         self.forget(entry);
         Ok(())

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use sbx_api::{Mount, MountKind};
 use sbx_proto::plan::{
-    Access, Boot, Job, Limits, Mode, Owner, Plan, Source, SourceIds, Step, Task,
+    Access, Boot, HandOver, Job, Limits, Mode, Owner, Plan, Source, SourceIds, Step, Task,
 };
 use sbx_proto::{OsBytes, PROTOCOL};
 
 use crate::record::{Record, WorkspaceRecord};
 use crate::template::{HostBind, HostLayout, OverlayDir};
-use crate::workspace::in_mount_order;
+use crate::workspace::{StillShared, in_mount_order};
 
 /// The variables of the caller that are carried in as they are.
 const CARRIED: &[&str] = &["LANG", "LANGUAGE", "TZ"];
@@ -109,7 +109,7 @@ pub fn boot_plan(
                 .map(|primary| primary.path.clone())
                 .unwrap_or_else(|| "/".into()),
             workspaces: writable.map(|w| w.path.clone()).collect(),
-            made_at: i64::try_from(record.created_at.as_nanosecond()).unwrap_or(0),
+            made_at: made_at(record),
             limits,
         })),
     }
@@ -120,6 +120,45 @@ pub fn task_plan(record_ids: &sbx_proto::plan::Ids, task: Task) -> Plan {
         protocol: PROTOCOL,
         ids: record_ids.clone(),
         job: Job::Task(task),
+    }
+}
+
+pub(crate) fn hand_over_plan(record: &Record, found: &StillShared) -> Plan {
+    let writable = found.writable.iter();
+    let workspaces =
+        writable.map(|(workspace, node)| (shared_source(workspace, record.ids.mode), *node));
+    Plan {
+        protocol: PROTOCOL,
+        ids: record.ids.clone(),
+        job: Job::HandOver(HandOver {
+            workspaces: workspaces.collect(),
+            readonly: found.readonly.clone(),
+            made_at: made_at(record),
+        }),
+    }
+}
+
+fn made_at(record: &Record) -> i64 {
+    i64::try_from(record.created_at.as_nanosecond()).unwrap_or(0)
+}
+
+/// A workspace as the host gives it.
+fn shared_source(workspace: &WorkspaceRecord, mode: Mode) -> Source {
+    Source {
+        path: workspace.path.clone(),
+        ids: match mode {
+            Mode::Root => SourceIds::Owner {
+                uid: workspace.uid,
+                gid: workspace.gid,
+            },
+            Mode::Subordinate | Mode::Single => SourceIds::Plain,
+        },
+        access: if workspace.readonly {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        },
+        recursive: true,
     }
 }
 
@@ -324,26 +363,8 @@ impl Builder {
         let mut all = workspaces.to_vec();
         all.extend(pins(workspaces));
         for workspace in in_mount_order(&all) {
-            let ids = match self.mode {
-                Mode::Root => SourceIds::Owner {
-                    uid: workspace.uid,
-                    gid: workspace.gid,
-                },
-                Mode::Subordinate | Mode::Single => SourceIds::Plain,
-            };
-            self.bind(
-                workspace.path.as_path(),
-                Source {
-                    path: workspace.path.clone(),
-                    ids,
-                    access: if workspace.readonly {
-                        Access::ReadOnly
-                    } else {
-                        Access::ReadWrite
-                    },
-                    recursive: true,
-                },
-            );
+            let source = shared_source(workspace, self.mode);
+            self.bind(workspace.path.as_path(), source);
         }
     }
 

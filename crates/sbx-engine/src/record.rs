@@ -40,6 +40,9 @@ pub struct Record {
     pub template: TemplateRecord,
     /// Present while an init may run.
     pub init: Option<InitProcess>,
+    /// An init ran and did not say that it handed root's files in the workspaces over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hand_over_due: bool,
     /// As of the last start.
     #[serde(default)]
     pub network: Option<Network>,
@@ -193,6 +196,7 @@ impl Record {
     pub fn set_running(&mut self, init: InitProcess, now: Timestamp) {
         self.status = Status::Running;
         self.init = Some(init);
+        self.hand_over_due = true;
         self.started_at = Some(now);
         self.stopped_at = None;
         self.stop_reason = None;
@@ -255,6 +259,7 @@ pub(crate) mod tests {
                 started_with: Some("f1".into()),
             },
             init: None,
+            hand_over_due: false,
             network: None,
             created_at: Timestamp::UNIX_EPOCH,
             started_at: None,

@@ -60,7 +60,10 @@ impl Shared {
         let record = entry.record();
         match record.status {
             Status::Running => self.reconcile_running(entry, &record),
-            Status::Stopped => silence(&entry.dir, &record),
+            Status::Stopped => {
+                silence(&entry.dir, &record);
+                self.hand_over_later(entry);
+            }
             Status::Creating | Status::Removing => {
                 entry.state().record.status = Status::Removing;
                 let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
@@ -85,6 +88,8 @@ impl Shared {
     }
 
     fn reconcile_running(self: &Arc<Self>, entry: &Arc<Entry>, record: &Record) {
+        // Records of earlier versions do not say so.
+        entry.state().record.hand_over_due = true;
         let error = match self.adopt(entry, record) {
             Ok(()) => return,
             Err(error) => error,
@@ -106,6 +111,27 @@ impl Shared {
         }) {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
         }
+        self.hand_over_later(entry);
+    }
+
+    /// Walks through a sandbox's workspaces, if that is due, while the daemon serves already.
+    fn hand_over_later(self: &Arc<Self>, entry: &Arc<Entry>) {
+        if !entry.state().record.hand_over_due {
+            return;
+        }
+        let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
+        spawn("hand-over", move || {
+            let _operation = entry.operate();
+            let state = entry.state();
+            let idle = state.live.is_none() && !state.removed;
+            drop(state);
+            if idle {
+                shared.hand_over(&entry);
+                if let Err(error) = entry.update(|_| {}) {
+                    tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
+                }
+            }
+        });
     }
 
     /// Takes a running init over from the daemon before.
@@ -115,7 +141,7 @@ impl Shared {
         let running = match link.next(Some(ANSWER_LIMIT))? {
             Event::Commands { running } => running,
             Event::Quiet => return Err(ControlError::TimedOut.into()),
-            Event::Gone => return Err(ControlError::Ended.into()),
+            Event::HandedOver | Event::Gone => return Err(ControlError::Ended.into()),
         };
         let pidfd = record
             .init
@@ -149,7 +175,7 @@ pub(crate) fn silence(dir: &SandboxDir, record: &Record) {
         && let Ok(mut sender) = link.sender()
         && sender.shutdown(Duration::ZERO).is_ok()
     {
-        while matches!(link.next(Some(ANSWER_LIMIT)), Ok(Event::Commands { .. })) {}
+        while let Ok(Event::Commands { .. } | Event::HandedOver) = link.next(Some(ANSWER_LIMIT)) {}
     }
     remove_socket(dir);
 }

@@ -4,7 +4,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::error::EngineError;
+use sbx_api::Status;
+
+use crate::error::{EngineError, chain};
+use crate::handover::hand_over;
 use crate::ids::{self, Facts};
 use crate::lifecycle::prepare_error;
 use crate::record::Record;
@@ -19,8 +22,12 @@ pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), Eng
     for name in state.names()? {
         let dir = state.sandbox(&name);
         // A sandbox may run without a daemon.
-        if let Ok(record) = Record::read(&dir) {
+        if let Ok(mut record) = Record::read(&dir) {
             silence(&dir, &record);
+            record.hand_over_due |= record.status == Status::Running;
+            if let Err(error) = hand_over(helper, state.root(), &record) {
+                tracing::warn!(sandbox = %name, error = chain(&error), "files of root in its workspaces may not be the caller's");
+            }
         }
     }
     for path in state.contents()? {

@@ -23,6 +23,8 @@ use crate::plan::task_plan;
 use crate::remove::remove_tree;
 
 const BOOT_DEADLINE: Duration = Duration::from_secs(60);
+/// A walk through every file of the workspaces.
+pub(crate) const HAND_OVER_DEADLINE: Duration = Duration::from_secs(120);
 const PROBE_DEADLINE: Duration = Duration::from_secs(5);
 /// A template or a big tree can take a while on a slow disk.
 const TASK_DEADLINE: Duration = Duration::from_secs(30 * 60);
@@ -172,6 +174,12 @@ impl Helper {
                 done(outcome)
             }
         }
+    }
+
+    /// Has files handed over that an init could not.
+    pub(crate) fn hand_over(&self, plan: &Plan) -> Result<(), SetupError> {
+        let (outcome, _) = self.run(&self.program, plan, &[], HAND_OVER_DEADLINE)?;
+        done(outcome)
     }
 
     /// Tries everything that a boot needs of the kernel, and leaves nothing.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use sbx_api::WorkspaceRequest;
+use sbx_proto::plan::Node;
 use sbx_proto::shell::quoted;
 use thiserror::Error;
 
@@ -245,6 +246,46 @@ pub fn resolve_again(
     Ok(found)
 }
 
+/// The workspaces of the last start, as far as they are still the same directories and files.
+#[derive(Debug)]
+pub(crate) struct StillShared {
+    pub(crate) writable: Vec<(WorkspaceRecord, Node)>,
+    pub(crate) readonly: Vec<Node>,
+    /// Why a writable one is not there.
+    pub(crate) lost: Option<WorkspaceError>,
+}
+
+pub(crate) fn still_shared(
+    workspaces: &[WorkspaceRecord],
+    state: &Path,
+) -> Result<StillShared, WorkspaceError> {
+    let guard = StateGuard::new(state)?;
+    let mut shared = StillShared {
+        writable: Vec::new(),
+        readonly: Vec::new(),
+        lost: None,
+    };
+    for workspace in workspaces {
+        match same_node(workspace, &guard) {
+            Ok(node) if workspace.readonly => shared.readonly.push(node),
+            Ok(node) => shared.writable.push((workspace.clone(), node)),
+            Err(_) if workspace.readonly => {}
+            Err(error) => shared.lost = Some(error),
+        }
+    }
+    Ok(shared)
+}
+
+fn same_node(workspace: &WorkspaceRecord, guard: &StateGuard) -> Result<Node, WorkspaceError> {
+    let path = workspace.path.as_path();
+    guard.check(path)?;
+    let meta = fs::symlink_metadata(path).map_err(|e| look_error(path, e))?;
+    match (&workspace.identity, identity_of(&meta)) {
+        (Some(before), Some(now)) if before.is(&now) => Ok(node_of(&meta)),
+        _ => Err(WorkspaceError::Moved(path.to_path_buf())),
+    }
+}
+
 fn is_another(before: &WorkspaceRecord, now: &WorkspaceRecord) -> bool {
     match (&before.identity, &now.identity) {
         (Some(before), Some(now)) => !before.is(now),
@@ -352,13 +393,25 @@ fn inspect(
         kind,
         uid: meta.uid(),
         gid: meta.gid(),
-        // A machine that does not say which boot this is has no identities to compare.
-        identity: boot_id().ok().map(|boot_id| Identity {
-            device: meta.dev(),
-            inode: meta.ino(),
-            boot_id,
-        }),
+        identity: identity_of(&meta),
     })
+}
+
+/// None on a machine that does not say which boot this is: it has no identities to compare.
+fn identity_of(meta: &Metadata) -> Option<Identity> {
+    boot_id().ok().map(|boot_id| Identity {
+        device: meta.dev(),
+        inode: meta.ino(),
+        boot_id,
+    })
+}
+
+/// The same for every path (bind mounts too) that leads to a directory.
+fn node_of(meta: &Metadata) -> Node {
+    Node {
+        device: meta.dev(),
+        inode: meta.ino(),
+    }
 }
 
 /// The rules about a canonical path that need no file system.
@@ -384,9 +437,6 @@ fn kind_of(path: &Path, meta: &Metadata) -> Result<WorkspaceKind, WorkspaceError
         Err(WorkspaceError::Special(path.to_path_buf()))
     }
 }
-
-/// Device and inode: the same for every path (bind mounts too) that leads to a directory.
-type Node = (u64, u64);
 
 struct StateGuard {
     root: PathBuf,
@@ -425,7 +475,7 @@ fn nodes(path: &Path) -> Result<Vec<Node>, WorkspaceError> {
     path.ancestors()
         .map(|path| {
             let meta = fs::metadata(path).map_err(|e| look_error(path, e))?;
-            Ok((meta.dev(), meta.ino()))
+            Ok(node_of(&meta))
         })
         .collect()
 }

@@ -285,7 +285,7 @@ impl Work {
     fn run(self, guard: &Guard, mounts: &MountList) -> Result<Answer, Errno> {
         match self {
             Self::ChangeMode(fd, mode) => {
-                allow_set_id(guard, fd.as_fd(), mounts)?;
+                allow_mode(guard, fd.as_fd(), mounts, mode)?;
                 rustix::fs::fchmod(&fd, FileMode::from_bits_truncate(mode))?;
                 Ok(DONE)
             }
@@ -295,7 +295,7 @@ impl Work {
                 if FileType::from_raw_mode(kind) == FileType::Symlink {
                     return Err(Errno::OPNOTSUPP);
                 }
-                allow_set_id(guard, fd.as_fd(), mounts)?;
+                allow_mode(guard, fd.as_fd(), mounts, mode)?;
                 let path = caller::self_path(fd.as_fd());
                 rustix::fs::chmodat(
                     &guard.proc,
@@ -336,6 +336,22 @@ fn allow_set_id(guard: &Guard, fd: BorrowedFd<'_>, mounts: &MountList) -> Result
     } else {
         Err(Errno::PERM)
     }
+}
+
+/// May the object behind `fd` have this mode, which has one of the bits? Setgid on a directory gives no power: what is
+/// made in it gets its group, no more. Team directories have it, and tools that copy them fail without. What is open
+/// as a directory stays one.
+fn allow_mode(
+    guard: &Guard,
+    fd: BorrowedFd<'_>,
+    mounts: &MountList,
+    mode: u32,
+) -> Result<(), Errno> {
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
+    if kind == FileType::Directory && mode & libc::S_ISUID == 0 {
+        return Ok(());
+    }
+    allow_set_id(guard, fd, mounts)
 }
 
 fn allow_kind(kind: &CStr) -> Result<(), Errno> {

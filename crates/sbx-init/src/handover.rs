@@ -1,7 +1,7 @@
 //! Files that root (or another id) made in a workspace are given to the agent, who is the caller outside.
 //!
-//! Runs in init's own mount namespace, where nothing from inside can be mounted over a workspace, and with
-//! the outer user namespace's power only: ids of the sandbox's range can be changed, no others.
+//! Runs in init's own mount namespace, where nothing from inside can be mounted over a workspace, or in a helper's when
+//! init was killed; and with the outer user namespace's power only: ids of the sandbox's range can be changed, no others.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
+use sbx_proto::plan::Node;
 
 const AGENT: u32 = 1000;
 
@@ -20,7 +21,8 @@ const COARSE: i64 = 2_000_000_000;
 /// Walks every workspace, from its directory as it was mounted: the names that lead to it can be changed from
 /// inside. What cannot be changed (a file of some other host user) is left alone, and so is what nobody has changed
 /// since `made_at` (nanoseconds of the Unix epoch): other programs that use subordinate ids have files of theirs.
-pub(crate) fn hand_over(workspaces: &[OwnedFd], made_at: i64) {
+/// `spared` is left alone with everything below it.
+pub(crate) fn hand_over(workspaces: &[OwnedFd], made_at: i64, spared: &[Node]) {
     for workspace in workspaces {
         // Opened anew: what is read here must not be what another walk has read already.
         if let Ok(root) = rustix::fs::openat(workspace, c".", DIRECTORY, FileMode::empty()) {
@@ -34,7 +36,7 @@ pub(crate) fn hand_over(workspaces: &[OwnedFd], made_at: i64) {
                 );
             }
             // A directory that is moved under way ends the walk of that workspace; the next one goes on.
-            let _ = walk(root, made_at);
+            let _ = walk(root, &Rules { made_at, spared });
         }
     }
 }
@@ -44,17 +46,23 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// What is left alone.
+struct Rules<'a> {
+    made_at: i64,
+    spared: &'a [Node],
+}
+
 /// A directory above the current one: who it was, and what is still to be visited in it.
 struct Level {
-    identity: (u64, u64),
+    identity: Node,
     subdirectories: Vec<CString>,
 }
 
 /// Depth first with one open descriptor, whatever the depth. Going up is by `..`, checked against the
 /// directory that was left: a hostile rename must not lead the walk out.
-fn walk(root: OwnedFd, made_at: i64) -> Result<(), Errno> {
+fn walk(root: OwnedFd, rules: &Rules<'_>) -> Result<(), Errno> {
     let mut current = root;
-    let mut levels = vec![enter(current.as_fd(), made_at)?];
+    let mut levels = vec![enter(current.as_fd(), rules)?];
     while let Some(level) = levels.last_mut() {
         if let Some(name) = level.subdirectories.pop() {
             let Ok(below) = rustix::fs::openat(&current, &name, DIRECTORY, FileMode::empty())
@@ -62,7 +70,7 @@ fn walk(root: OwnedFd, made_at: i64) -> Result<(), Errno> {
                 continue;
             };
             current = below;
-            levels.push(enter(current.as_fd(), made_at)?);
+            levels.push(enter(current.as_fd(), rules)?);
             continue;
         }
         levels.pop();
@@ -77,7 +85,7 @@ fn walk(root: OwnedFd, made_at: i64) -> Result<(), Errno> {
 }
 
 /// Changes the owner of everything in one directory that was changed since.
-fn enter(dir: BorrowedFd<'_>, made_at: i64) -> Result<Level, Errno> {
+fn enter(dir: BorrowedFd<'_>, rules: &Rules<'_>) -> Result<Level, Errno> {
     let mut subdirectories = Vec::new();
     for entry in Dir::read_from(dir)? {
         let name = CString::from(entry?.file_name());
@@ -87,8 +95,11 @@ fn enter(dir: BorrowedFd<'_>, made_at: i64) -> Result<Level, Errno> {
         let Ok(stat) = rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) else {
             continue;
         };
+        if rules.spared.contains(&identity(&stat)) {
+            continue;
+        }
         let others = stat.st_uid != AGENT || stat.st_gid != AGENT;
-        if others && changed_since(stat.st_ctime, stat.st_ctime_nsec as i64, made_at) {
+        if others && changed_since(stat.st_ctime, stat.st_ctime_nsec as i64, rules.made_at) {
             let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
             let _ =
                 rustix::fs::chownat(dir, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
@@ -103,8 +114,11 @@ fn enter(dir: BorrowedFd<'_>, made_at: i64) -> Result<Level, Errno> {
     })
 }
 
-fn identity(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
+pub(crate) fn identity(stat: &Stat) -> Node {
+    Node {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    }
 }
 
 /// Whether something with this time of its last change can have been changed at or after `moment`.

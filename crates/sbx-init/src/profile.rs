@@ -97,8 +97,7 @@ const PRIORITY_REASON: &str = "makes init, and with it every command and answer,
 const OF_A_USER_REASON: &str = "all processes of a user, which can be init's as well";
 const NAMESPACE_REASON: &str =
     "a mount namespace without the sandbox's mounts, in which they hold nothing in place";
-const SET_ID_REASON: &str =
-    "no file of a workspace may gain setuid or setgid: on the host it would run as its owner";
+const SET_ID_REASON: &str = "no file of a workspace may gain setuid or setgid: on the host it would run as its owner; a directory may be setgid";
 const LEASE_REASON: &str =
     "a lease on a file of a workspace holds up every host program that opens it";
 const FAMILY_REASON: &str = "vsock and other families reach past the network namespace, or are kernel surface that nothing here needs";

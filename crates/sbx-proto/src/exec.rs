@@ -87,6 +87,8 @@ pub enum Reply {
     Commands {
         running: u32,
     },
+    /// Daemon only: the last message of an init that has ended everything and handed all files over.
+    HandedOver,
     /// The answer to [`Request::Listeners`]; the sockets come with it, in the order of the list.
     Listeners(Listeners),
 }

@@ -23,6 +23,8 @@ pub enum Job {
     Boot(Box<Boot>),
     /// Do something with files that belong to the sandbox's ids, as root of its user namespace, and end.
     Task(Task),
+    /// Hand files of the sandbox's ids over to the agent, as its init would have done, and end.
+    HandOver(HandOver),
     /// Try everything that a boot needs of the kernel, leave nothing, and end.
     Probe,
 }
@@ -35,6 +37,26 @@ pub enum Task {
     RemoveTree { path: OsBytes },
     /// Build the host template's layers in `path`; `spec` is the engine's own JSON.
     BuildTemplate { path: OsBytes, spec: String },
+}
+
+/// For the workspaces of an init that was killed before it could do this.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandOver {
+    /// The writable ones. Something else than what was shared is left alone.
+    pub workspaces: Vec<(Source, Node)>,
+    /// What the sandbox could only read; left alone wherever it lies.
+    pub readonly: Vec<Node>,
+    /// As [`Boot::made_at`].
+    pub made_at: i64,
+}
+
+/// A file or directory, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    pub device: u64,
+    pub inode: u64,
 }
 
 /// How ids inside relate to ids outside.

@@ -146,6 +146,10 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
     if !to.join("profile").exists() {
         write_file(&to.join("profile"), scripts::PROFILE_D, 0o644)?;
     }
+    if !matches!(mode, Mode::Single) {
+        make_dir(&to.join("sudoers.d"), 0o750)?;
+        write_file(&to.join("sudoers.d/sbx-agent"), scripts::SUDOERS, 0o440)?;
+    }
     if !matches!(mode, Mode::Single) && to.join("apt").is_dir() {
         make_dir(&to.join("apt/apt.conf.d"), 0o755)?;
         write_file(&to.join("apt/apt.conf.d/99sbx"), scripts::APT_CONF, 0o644)?;

@@ -93,6 +93,7 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
                 continue;
             }
             if matches!(request, Request::Shutdown { .. }) {
+                drop(stream.write_all(&encode(&Reply::HandedOver).unwrap()));
                 let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
                 rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
                 drop(seen.send(request));

@@ -11,9 +11,12 @@ use sbx_engine::egress::NoEgress;
 use sbx_engine::engine::Removal;
 use sbx_engine::ids::Facts;
 use sbx_engine::policybook::PolicyBook;
-use sbx_engine::record::{InitProcess, Record, TemplateRecord, VERSION};
+use sbx_engine::record::{
+    InitProcess, Record, TemplateRecord, VERSION, WorkspaceKind, WorkspaceRecord,
+};
 use sbx_engine::setup::Helper;
 use sbx_engine::{Config, Engine, EngineError, SandboxName, StateDir};
+use sbx_proto::exec::Request;
 use sbx_proto::plan::{IdRange, Ids, Mode};
 
 use crate::fake_init::{FakeInit, Manner};
@@ -38,6 +41,63 @@ fn a_running_sandbox_is_taken_over_and_can_be_stopped() {
     assert_eq!(init.requests.iter().take(2).count(), 2);
     engine.remove("kept", Removal::WhenIdle).unwrap();
     assert_eq!(world.state.names().unwrap(), vec![]);
+}
+
+#[test]
+fn a_removal_by_force_gives_no_grace() {
+    let world = World::new();
+    for (removal, expected) in [(Removal::WhenIdle, 3000), (Removal::Forced, 0)] {
+        let init = world.running("gone", Manner::Honest { running: 0 }, None);
+        world.recover().remove("gone", removal).unwrap();
+        let grace = init.requests.iter().find_map(|request| match request {
+            Request::Shutdown { grace_ms } => Some(grace_ms),
+            _ => None,
+        });
+        assert_eq!(grace, Some(expected));
+    }
+}
+
+#[test]
+fn files_are_due_until_an_init_or_somebody_else_has_handed_them_over() {
+    let world = World::new();
+    let _honest = world.running("honest", Manner::Honest { running: 0 }, None);
+    let _killed = world.running("killed", Manner::Garbage, None);
+    for name in ["honest", "killed"] {
+        let dir = world.state.sandbox(&SandboxName::parse(name).unwrap());
+        let init = Record::read(&dir).unwrap().init;
+        world.record(name, |record| {
+            record.status = Status::Running;
+            record.init = init;
+            // Ids of its own, and a workspace that nobody can find.
+            record.ids.mode = Mode::Root;
+            record.workspaces = vec![WorkspaceRecord {
+                path: "/nonexistent".into(),
+                readonly: false,
+                kind: WorkspaceKind::Directory,
+                uid: 1000,
+                gid: 1000,
+                identity: None,
+            }];
+        });
+    }
+    let engine = world.recover();
+    engine.stop("honest").unwrap();
+    let due = |name: &str| {
+        let dir = world.state.sandbox(&SandboxName::parse(name).unwrap());
+        let limit = Instant::now() + Duration::from_secs(20);
+        // The daemon knows a moment before the disk does.
+        loop {
+            let record = Record::read(&dir).unwrap();
+            if record.status == Status::Stopped {
+                return record.hand_over_due;
+            }
+            assert!(Instant::now() < limit, "{record:?}");
+            std::thread::yield_now();
+        }
+    };
+    assert_eq!((due("honest"), due("killed")), (false, true));
+    // What cannot be found is no reason to keep the sandbox.
+    engine.remove("killed", Removal::Forced).unwrap();
 }
 
 #[test]
@@ -253,6 +313,7 @@ fn record(name: &str) -> Record {
             started_with: None,
         },
         init: None,
+        hand_over_due: false,
         network: None,
         created_at: Timestamp::UNIX_EPOCH,
         started_at: None,

@@ -287,7 +287,7 @@ impl Init<'_> {
         if (command.root || root_was_used) && !self.workspaces.is_empty() {
             match process::fork(self.proof, 0) {
                 Ok(Fork::Child) => {
-                    handover::hand_over(&self.workspaces, self.made_at);
+                    handover::hand_over(&self.workspaces, self.made_at, &[]);
                     process::exit_now(0)
                 }
                 Ok(Fork::Parent { pid, .. }) => {

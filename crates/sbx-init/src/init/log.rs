@@ -1,7 +1,7 @@
 //! Output of detached commands: two files in turn, each of bounded size, so that the newest is always kept.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 
 use jiff::Timestamp;
@@ -34,14 +34,30 @@ impl Log {
     pub(super) fn new(files: [OwnedFd; 2]) -> Self {
         let mut files = files.map(File::from);
         let newest = files.iter_mut().map(last_generation).max().flatten();
-        let generation = newest.map_or(0, |generation| generation + 1);
         let mut log = Self {
             files,
-            generation,
+            generation: newest.unwrap_or(0),
             written: 0,
         };
-        log.start_file();
+        match newest {
+            Some(_) => log.go_on(),
+            None => log.start_file(),
+        }
         log
+    }
+
+    /// Every start adds to what earlier ones have written.
+    fn go_on(&mut self) {
+        let file = self.current();
+        let mut last = [b'\n'];
+        let _ = file
+            .seek(SeekFrom::End(-1))
+            .and_then(|_| file.read_exact(&mut last));
+        // An init that died in the middle of a line would spoil the next one.
+        if last != *b"\n" {
+            let _ = file.write_all(b"\n");
+        }
+        self.written = file.seek(SeekFrom::End(0)).unwrap_or(0);
     }
 
     pub(super) fn write(&mut self, id: u64, kind: &str, data: &[u8]) {
@@ -93,7 +109,7 @@ impl Log {
 
 /// The generation that a file of an earlier start holds: its first line says it.
 fn last_generation(file: &mut File) -> Option<u64> {
-    use std::io::{BufRead, BufReader, Read};
+    use std::io::{BufRead, BufReader};
     #[derive(Deserialize)]
     struct Head {
         #[serde(rename = "gen")]
@@ -111,29 +127,61 @@ fn last_generation(file: &mut File) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
+
+    fn files() -> [File; 2] {
+        [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()]
+    }
+
+    fn open(files: &[File; 2]) -> Log {
+        Log::new(
+            files
+                .each_ref()
+                .map(|file| file.try_clone().unwrap().into()),
+        )
+    }
+
+    fn texts(files: &[File; 2]) -> [String; 2] {
+        files.each_ref().map(|mut file| {
+            let mut text = String::new();
+            file.seek(SeekFrom::Start(0)).unwrap();
+            file.read_to_string(&mut text).unwrap();
+            text
+        })
+    }
+
+    #[test]
+    fn starts_add_to_what_earlier_ones_wrote() {
+        let files = files();
+        for word in ["first", "second", "third", "fourth"] {
+            open(&files).write(1, "out", word.as_bytes());
+        }
+        let [even, odd] = texts(&files);
+        let lines: Vec<_> = even.lines().collect();
+        assert_eq!((lines.len(), odd.as_str()), (4, ""), "{even}");
+        assert!(!even.contains("dropped"), "{even}");
+        // A full file is full for the next start too, and half a line stays one.
+        open(&files).current().set_len(MAX_FILE + 1).unwrap();
+        let mut log = open(&files);
+        assert_eq!(log.written, MAX_FILE + 2);
+        log.write(1, "out", b"fifth");
+        let [even, odd] = texts(&files);
+        assert!(even.ends_with("\0\n") && odd.contains("fifth"), "{odd}");
+        open(&files).write(1, "out", b"sixth");
+        let [_, odd] = texts(&files);
+        assert!(odd.contains("fifth") && odd.contains("sixth"), "{odd}");
+    }
 
     #[test]
     fn what_is_dropped_is_said_and_the_newest_is_kept() {
-        let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
-        let copies = files.each_ref().map(|file| file.try_clone().unwrap());
-        let texts = || {
-            copies.each_ref().map(|mut file| {
-                let mut text = String::new();
-                file.seek(SeekFrom::Start(0)).unwrap();
-                file.read_to_string(&mut text).unwrap();
-                text
-            })
-        };
-        let mut log = Log::new(files.map(OwnedFd::from));
+        let files = files();
+        let mut log = open(&files);
         log.write(1, "out", b"first");
         for word in ["second", "third"] {
             log.written = MAX_FILE + 1;
             log.write(1, "out", word.as_bytes());
         }
-        let [even, odd] = texts();
+        let [even, odd] = texts(&files);
         assert!(odd.contains("second") && !odd.contains("dropped"), "{odd}");
         assert!(even.contains("third") && even.contains("dropped"), "{even}");
         assert!(!even.contains("first"), "{even}");

@@ -55,6 +55,8 @@ pub(crate) struct Parts {
 
 /// Serves until it is told to stop. The process's exit code.
 pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
+    // Else it is the number of the descriptor that it was executed from.
+    let _ = rustix::thread::set_name(c"sbx-init");
     let listener = UnixListener::from(parts.listener);
     let (Ok(()), Ok(signals)) = (
         listener.set_nonblocking(true),
@@ -561,7 +563,12 @@ impl Init<'_> {
         if process::has_children() {
             return false;
         }
-        handover::hand_over(&self.workspaces, self.made_at);
+        handover::hand_over(&self.workspaces, self.made_at, &[]);
+        for peer in self.peers.values_mut() {
+            if peer.role() == Some(Role::Daemon) {
+                peer.send(&Reply::HandedOver, vec![]);
+            }
+        }
         true
     }
 }

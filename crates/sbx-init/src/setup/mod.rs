@@ -25,11 +25,14 @@ use std::os::unix::net::UnixStream;
 
 use rustix::process::Signal;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
-use sbx_proto::plan::{BOOT_DESCRIPTORS, Boot, Ids, Job, Mode, Outcome, Plan, Task};
+use sbx_proto::plan::{
+    BOOT_DESCRIPTORS, Boot, HandOver, Ids, Job, Mode, Node, Outcome, Plan, Source, Task,
+};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{credentials, fdpass};
 
 use crate::error::{SetupError, SetupResult, While};
+use crate::handover;
 use crate::init::{self, Parts};
 
 pub(crate) use inner::Namespaces;
@@ -94,6 +97,10 @@ fn run(daemon: &UnixStream, run_task: fn(&Task) -> Result<(), String>) -> SetupR
         Job::Task(task) => {
             let work = move || run_task(&task).map_err(|e| SetupError::new("do a task", e));
             in_namespaces(&proof, &plan.ids, process::NEW_USER, work)?;
+            Ok(Finished::Done)
+        }
+        Job::HandOver(job) => {
+            hand_over(&proof, &plan.ids, &job)?;
             Ok(Finished::Done)
         }
         Job::Probe => {
@@ -321,6 +328,45 @@ fn await_byte(mut socket: &UnixStream, expected: u8) -> SetupResult<()> {
             "wait for the other process",
             "it said something else",
         ))
+    }
+}
+
+/// In place of an init that is dead, with the same power and through the same mounts.
+fn hand_over(proof: &SingleThreaded, ids: &Ids, job: &HandOver) -> SetupResult<()> {
+    let open = || {
+        let workspaces = job.workspaces.iter();
+        let opened = workspaces.map(|(source, node)| open_shared(proof, ids, source, *node));
+        opened.collect::<SetupResult<Vec<_>>>()
+    };
+    let opened_as_root = match ids.mode {
+        Mode::Root => Some(open()?),
+        Mode::Subordinate | Mode::Single => None,
+    };
+    let namespaces = process::NEW_USER | process::NEW_MOUNT;
+    in_namespaces(proof, ids, namespaces, || {
+        let workspaces = match opened_as_root {
+            Some(workspaces) => workspaces,
+            None => open()?,
+        };
+        handover::hand_over(&workspaces, job.made_at, &job.readonly);
+        Ok(())
+    })
+}
+
+/// Looked at when it is open: from then on a path that leads elsewhere does not matter.
+fn open_shared(
+    proof: &SingleThreaded,
+    ids: &Ids,
+    source: &Source,
+    node: Node,
+) -> SetupResult<OwnedFd> {
+    let doing = || format!("open workspace `{}`", source.path.as_path().display());
+    let workspace = sources::open_workspace(proof, ids, source)?;
+    let stat = rustix::fs::fstat(&workspace).doing(doing)?;
+    if handover::identity(&stat) == node {
+        Ok(workspace)
+    } else {
+        Err(SetupError::new(doing(), "it is another one by now"))
     }
 }
 

@@ -62,6 +62,23 @@ impl<'a> AsRoot<'a> {
     }
 }
 
+/// A workspace as the sandbox has it, for the helper: in root mode only root may say how ids look.
+pub(super) fn open_workspace(
+    proof: &SingleThreaded,
+    ids: &Ids,
+    source: &Source,
+) -> SetupResult<OwnedFd> {
+    match source.ids {
+        SourceIds::Owner { uid, gid } => {
+            let tree = open_tree(source)?;
+            let map = owner_namespace(proof, ids, uid, gid)?;
+            set_attributes(source, tree.as_fd(), Some(map.as_fd()))?;
+            Ok(tree)
+        }
+        SourceIds::Plain | SourceIds::Shifted => open(source),
+    }
+}
+
 /// The mounts that the helper sends, in the plan's order.
 pub(super) fn receive(helper: &UnixStream, count: usize) -> SetupResult<Vec<OwnedFd>> {
     let mut trees = Vec::with_capacity(count);

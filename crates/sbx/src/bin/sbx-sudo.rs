@@ -52,6 +52,7 @@ fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Invocation, String>
                 break;
             }
             Some("--user") => invocation.user = Some(value(args.next(), "--user")?),
+            Some("--prompt") => drop(value(args.next(), "--prompt")?),
             Some(text) if text.starts_with("--") => long_option(&mut invocation, text)?,
             Some(text) if text.starts_with('-') && text.len() > 1 => {
                 short_options(&mut invocation, text, &mut args)?;
@@ -85,11 +86,12 @@ fn long_option(invocation: &mut Invocation, text: &str) -> Result<(), String> {
         ("--set-home", None) => invocation.set_home = true,
         ("--login", None) => invocation.login = true,
         ("--shell", None) => invocation.shell = true,
-        ("--non-interactive", None) => {}
+        // Nobody is asked for a password.
+        ("--non-interactive", None) | ("--prompt", Some(_)) => {}
         ("--validate" | "--reset-timestamp" | "--remove-timestamp" | "--list", None) => {
             invocation.nothing = true;
         }
-        ("--group" | "--prompt" | "--host", _) => return Err(not_offered(name)),
+        ("--group" | "--host", _) => return Err(not_offered(name)),
         _ => return Err(format!("unknown option `{text}`")),
     }
     Ok(())
@@ -111,16 +113,19 @@ fn short_options(
             'i' => invocation.login = true,
             's' => invocation.shell = true,
             'k' | 'K' | 'v' | 'l' => invocation.nothing = true,
-            'u' => {
+            'u' | 'p' => {
                 let rest = letters.as_str();
-                invocation.user = Some(if rest.is_empty() {
-                    value(args.next(), "-u")?
+                let value = if rest.is_empty() {
+                    value(args.next(), &format!("-{letter}"))?
                 } else {
                     rest.to_owned()
-                });
+                };
+                if letter == 'u' {
+                    invocation.user = Some(value);
+                }
                 return Ok(());
             }
-            'g' | 'p' | 'C' | 'h' => return Err(not_offered(&format!("-{letter}"))),
+            'g' | 'C' | 'h' => return Err(not_offered(&format!("-{letter}"))),
             other => return Err(format!("unknown option `-{other}`")),
         }
     }
@@ -306,7 +311,32 @@ mod tests {
         assert_eq!(parsed(&["-iun", "id"]), Ok(login("n")));
         assert_eq!(parsed(&["--login", "--user=www", "id"]), Ok(login("www")));
         assert_eq!(parsed(&["-nu", "www", "-i", "id"]), Ok(login("www")));
-        for wrong in ["-u", "-iu", "--user", "-ng", "-ig", "--group=x", "-nZ"] {
+        // Ansible has a prompt of its own, which nobody sees.
+        for prompt in [
+            &["-H", "-S", "-n", "-p", "[sudo] password: ", "-u", "www"][..],
+            &["-Hnpx", "-uwww"],
+            &["--prompt=x", "-Huwww"],
+            &["--prompt", "x", "-Huwww"],
+        ] {
+            let expected = Invocation {
+                user: Some("www".into()),
+                set_home: true,
+                command: vec!["id".into()],
+                ..Invocation::default()
+            };
+            assert_eq!(parsed(&[prompt, &["id"]].concat()), Ok(expected));
+        }
+        for wrong in [
+            "-p",
+            "--prompt",
+            "-u",
+            "-iu",
+            "--user",
+            "-ng",
+            "-ig",
+            "--group=x",
+            "-nZ",
+        ] {
             assert!(parsed(&[wrong]).is_err(), "{wrong}");
         }
     }

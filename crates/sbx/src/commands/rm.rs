@@ -1,9 +1,14 @@
 //! `sbx rm`
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use crate::client::{Absent, Client, unknown};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::reading;
+
+/// How many are removed at the same time.
+const AT_ONCE: usize = 8;
 
 /// Remove sandboxes and everything in them; workspaces are not touched
 #[derive(Debug, clap::Args)]
@@ -47,17 +52,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
             &format!("removing {names}"),
             &format!("Remove {names} and everything in it?"),
         )?;
-        let client = Client::new(context, Absent::Start)?;
-        for name in &wanted {
-            context.ui.note(format!("Deleting sandbox {name}..."));
-            match client.remove(name, args.force) {
-                Ok(()) => context.ui.note(format!("Sandbox '{name}' removed")),
-                Err(failure) => {
-                    context.ui.failure(&failure);
-                    failed = true;
-                }
-            }
-        }
+        failed |= !remove_all(context, &wanted, args.force)?;
     } else if args.all {
         context.ui.note("No sandboxes found.");
     }
@@ -65,4 +60,30 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         return Err(Failure::quiet(1));
     }
     Ok(())
+}
+
+/// Several at a time: each may have to wait for processes that do not end. False when one could not be removed.
+fn remove_all(context: &Context, names: &[String], force: bool) -> Result<bool, Failure> {
+    let client = Client::new(context, Absent::Start)?;
+    let next = AtomicUsize::new(0);
+    let all_removed = AtomicBool::new(true);
+    let work = || {
+        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            context.ui.note(format!("Deleting sandbox {name}..."));
+            match client.remove(name, force) {
+                Ok(()) => context.ui.note(format!("Sandbox '{name}' removed")),
+                Err(failure) => {
+                    context.ui.failure(&failure);
+                    all_removed.store(false, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..names.len().min(AT_ONCE) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    Ok(all_removed.into_inner())
 }

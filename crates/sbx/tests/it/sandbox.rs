@@ -34,5 +34,16 @@ fn agent_and_root(world: &'static World) {
         assert_eq!(sandbox.sh("sudo -n id -u").ok(), "0");
         assert_eq!(sandbox.sh("sudo -nuagent id -un").ok(), "agent");
         assert_eq!(sandbox.sh("sudo -iu agent id -un").ok(), "agent");
+        // For the distribution's own, should somebody install it.
+        let rule = "/etc/sudoers.d/sbx-agent";
+        assert_eq!(
+            sandbox
+                .root_sh(&format!(
+                    "stat -c '%u:%g %a' /etc/sudoers.d {rule}; cat {rule}"
+                ))
+                .ok(),
+            "0:0 750\n0:0 440\nagent ALL=(ALL:ALL) NOPASSWD: ALL"
+        );
     }
+    assert_eq!(sandbox.exec(["cat", "/proc/1/comm"]).ok(), "sbx-init");
 }

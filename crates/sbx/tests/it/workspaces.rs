@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use rustix::process::Signal;
+
 use crate::ModeTest;
-use crate::harness::{Mode, Ran, Sandbox, World, eventually, tester_is_root};
+use crate::harness::{Mode, Ran, Sandbox, World, alive, eventually, kill, tester_is_root};
 
 pub const TESTS: &[ModeTest] = &[
     ("workspaces::extra_ones_are_there_too", extra),
@@ -21,8 +23,17 @@ pub const TESTS: &[ModeTest] = &[
         whole_home,
     ),
     ("workspaces::files_of_root_are_handed_over", handed_over),
+    (
+        "workspaces::files_of_root_are_handed_over_when_init_was_killed",
+        handed_over_after_a_crash,
+    ),
+    (
+        "workspaces::files_of_root_are_handed_over_by_rm_at_last",
+        handed_over_at_last,
+    ),
     ("workspaces::nested", nested),
     ("workspaces::modes_and_times_survive", modes_and_times),
+    ("workspaces::team_directories", team),
     ("workspaces::one_that_is_gone_is_told", gone),
     ("workspaces::one_of_two_sandboxes", shared),
 ];
@@ -511,6 +522,97 @@ fn handed_over(world: &'static World) {
     }
 }
 
+fn owner(path: &Path) -> (u32, u32) {
+    let meta = fs::symlink_metadata(path).unwrap();
+    (meta.uid(), meta.gid())
+}
+
+/// Root makes files in a directory of the workspace, and a command of it goes on.
+fn plant(sandbox: &Sandbox<'_>, dir: &str) {
+    let script = format!(
+        "mkdir -p {dir}/deep; ln -s /etc/passwd {dir}/link; touch {dir}/deep/file; touch {dir}.made; exec sleep 1000"
+    );
+    let world = sandbox.world;
+    let command = ["-d", "-u", "root", &sandbox.name, "sh", "-c", &script];
+    world.run(["exec"].iter().chain(&command)).ok();
+    eventually("root has made its files", || {
+        sandbox.path(&format!("{dir}.made")).exists().then_some(())
+    });
+    if world.mode != Mode::Single {
+        assert_ne!(owner(&sandbox.path(dir)), (world.uid, world.gid), "{dir}");
+    }
+}
+
+fn is_the_callers(sandbox: &Sandbox<'_>, dir: &str) -> bool {
+    let caller = (sandbox.world.uid, sandbox.world.gid);
+    ["", "/link", "/deep", "/deep/file"]
+        .iter()
+        .all(|name| owner(&sandbox.path(&format!("{dir}{name}"))) == caller)
+}
+
+/// Makes it look as if a sandbox had made it. Only root can.
+fn make_strange(path: &Path, (uid, gid): (u32, u32)) {
+    if tester_is_root() {
+        std::os::unix::fs::lchown(path, Some(uid), Some(gid)).unwrap();
+    }
+}
+
+fn handed_over_after_a_crash(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let outer = world.workspace();
+    let inner = outer.join("inner");
+    world.make_dir(&inner);
+    let sandbox = create(
+        &world,
+        "crash",
+        &[text(&outer), &format!("{}:ro", text(&inner))],
+    );
+    // The daemon watches.
+    plant(&sandbox, "watched");
+    // What lies where the sandbox can only read was made by somebody else.
+    let others = inner.join("others");
+    world.write(&others, "x");
+    make_strange(&others, owner(&sandbox.path("watched")));
+    let before = owner(&others);
+    sandbox.kill_init();
+    assert!(is_the_callers(&sandbox, "watched"));
+    assert_eq!(owner(&others), before);
+    // Nobody watches.
+    plant(&sandbox, "unwatched");
+    let (init, daemon) = (world.init_pid(&sandbox.name), world.daemon_pid());
+    assert!(kill(daemon, Signal::KILL) && kill(init, Signal::KILL));
+    eventually("both are dead", || {
+        (!alive(daemon) && !alive(init)).then_some(())
+    });
+    world.run(["daemon", "start", "-d"]).ok();
+    eventually("the next daemon has handed them over", || {
+        is_the_callers(&sandbox, "unwatched").then_some(())
+    });
+}
+
+fn handed_over_at_last(world: &'static World) {
+    let sandbox = world.sandbox("away");
+    let outer = &sandbox.workspace;
+    plant(&sandbox, "made");
+    // The workspace is elsewhere when init dies, and another directory in its place is nobody's business.
+    let away = outer.with_extension("away");
+    fs::rename(outer, &away).unwrap();
+    world.make_dir(outer);
+    let others = outer.join("others");
+    world.make_dir(&others);
+    make_strange(&others, owner(&away.join("made")));
+    let before = owner(&others);
+    sandbox.kill_init();
+    assert_eq!(owner(&others), before);
+    fs::remove_dir_all(outer).unwrap();
+    fs::rename(&away, outer).unwrap();
+    world.run(["rm", "--force", &sandbox.name]).ok();
+    assert!(is_the_callers(&sandbox, "made"));
+    let mut remove = world.command("rm");
+    let removed = remove.arg("-r").arg(sandbox.path("made")).output().unwrap();
+    assert!(removed.status.success(), "{removed:?}");
+}
+
 fn nested(world: &'static World) {
     let outer = world.workspace();
     let inner = outer.join("inner");
@@ -583,6 +685,25 @@ fn modes_and_times(world: &'static World) {
     let sparse = fs::metadata(sandbox.path("sparse")).unwrap();
     assert_eq!((sparse.len(), sparse.blocks()), (1 << 30, 0));
     assert!(sandbox.path(&"n".repeat(255)).exists());
+}
+
+/// Directories with setgid, as teams share them: what is made in them inherits the bit, and tools set it again.
+fn team(world: &'static World) {
+    let sandbox = world.sandbox("team");
+    let shared = fs::Permissions::from_mode(0o2775);
+    fs::set_permissions(&sandbox.workspace, shared).unwrap();
+    let script = "set -e
+        umask 022; mkdir made; chmod 755 made; echo x > made/file; chmod 755 made/file
+        cp -a made copied; tar cf - made | (mkdir out; cd out; tar xpf -)
+        mkdir -m 2770 given; chmod g-s given; chmod g+s given
+        stat -c '%n %a' made made/file copied copied/file out/made given";
+    let modes = "made 2755\nmade/file 755\ncopied 2755\ncopied/file 755\nout/made 2755\ngiven 2770";
+    assert_eq!(sandbox.sh(script).ok(), modes);
+    let copy = "import os, shutil; shutil.copytree('made', 'tree'); print(oct(os.stat('tree').st_mode & 0o7777))";
+    assert_eq!(sandbox.exec(["python3", "-c", copy]).ok(), "0o2755");
+    // A file has no use for it.
+    sandbox.sh("chmod g+s made/file").refused();
+    sandbox.sh("chmod 6755 made").refused();
 }
 
 fn gone(world: &'static World) {

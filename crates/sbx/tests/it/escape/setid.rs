@@ -39,7 +39,9 @@ fn try_all(world: &'static World, tries: &[(&str, &str, &str)]) {
             "fchmod_2755",
             "fchmodat_4755",
             "fchmodat2_6777",
-            "directory_2777",
+            "directory_4777",
+            "directory_6777",
+            "in_directory_2755",
         ] {
             said.refused(&[(name, &["EPERM"])]);
         }
@@ -99,7 +101,8 @@ fn every_call(world: &'static World) {
         "mknod_4755",
         "openat2_4755",
         "tmpfile_4755",
-        "directory_2777",
+        "directory_6777",
+        "in_directory_2755",
     ] {
         assert_eq!(
             control.result(name),
@@ -139,14 +142,13 @@ fn races(world: &'static World) {
             .filter(|(_, result)| result.starts_with("ok"))
             .collect();
         assert!(won.is_empty(), "as {user}, {how}: {won:?}\n{}", said.all);
-        assert!(said.results.len() >= 9, "{}", said.all);
+        assert!(said.results.len() >= 12, "{}", said.all);
         // Both sides of the race were met.
-        assert!(
-            said.result("race_fchmod").contains("done")
-                && said.result("race_fchmod").contains("EPERM"),
-            "{}",
-            said.all
-        );
+        for name in ["race_fchmod", "race_directory_fchmod"] {
+            let result = said.result(name);
+            let both = result.contains("done") && result.contains("EPERM");
+            assert!(both, "{}", said.all);
+        }
         if how == "nested" || (user == "root" && world.mode != Mode::Single) {
             assert!(
                 said.result("race_mount_chmod").starts_with("lost"),

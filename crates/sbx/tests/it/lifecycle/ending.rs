@@ -1,6 +1,8 @@
 //! `sbx stop` and `sbx rm`, also while something runs.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -11,6 +13,7 @@ use crate::harness::{Ran, World, alive, eventually, kill};
 pub const TESTS: &[ModeTest] = &[
     ("lifecycle::rm_respects_open_sessions", rm_busy),
     ("lifecycle::rm_of_many", rm_many),
+    ("lifecycle::rm_by_force_waits_for_nobody", rm_does_not_wait),
     ("lifecycle::stop_ends_what_runs", stop_ends),
     ("lifecycle::reset_leaves_nothing", reset),
 ];
@@ -67,6 +70,33 @@ fn rm_many(world: &'static World) {
         world.run(["ls", "--json"]).ok(),
         "{\n  \"sandboxes\": []\n}"
     );
+}
+
+/// What ignores SIGTERM is not waited for, and what root made is the caller's all the same.
+fn rm_does_not_wait(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let sandboxes = ["a", "b", "c", "d"].map(|hint| world.sandbox(hint));
+    let rude =
+        "trap '' TERM; mkdir made; touch made/file; echo ready; while :; do sleep 0.05; done";
+    for sandbox in &sandboxes {
+        let run = ["exec", "-d", "-u", "root", &sandbox.name, "sh", "-c", rude];
+        world.run(run).ok();
+        eventually("it ignores SIGTERM", || {
+            sandbox.path("made/file").exists().then_some(())
+        });
+    }
+    let begun = Instant::now();
+    world.run(["rm", "--all", "--force"]).ok();
+    let taken = begun.elapsed();
+    // Each would have three seconds.
+    assert!(taken < Duration::from_secs(9), "{taken:?}");
+    world.assert_no_sandboxes();
+    for sandbox in &sandboxes {
+        for name in ["made", "made/file"] {
+            let meta = fs::symlink_metadata(sandbox.path(name)).unwrap();
+            assert_eq!((meta.uid(), meta.gid()), (world.uid, world.gid), "{name}");
+        }
+    }
 }
 
 fn stop_ends(world: &'static World) {

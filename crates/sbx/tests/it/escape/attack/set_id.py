@@ -148,8 +148,18 @@ def calls(prefix):
         print(prefix + "own", name_of(error))
     directory = os.path.join(where, "%s-%d-dir" % (WHO, os.getpid()))
     os.makedirs(directory, exist_ok=True)
-    for mode in (0o2777, 0o6777):
+    for mode in (0o4777, 0o6777):
         tried("%sdirectory_%o" % (prefix, mode), lambda: (call("chmod", directory, mode), directory)[1])
+    # Setgid alone may be on a directory. That does not make way for files in it.
+    call("chmod", directory, 0o2777)
+    assert os.stat(directory).st_mode & 0o2000
+    for mode in (0o2755, 0o2777):
+        def run():
+            path = os.path.join(directory, os.path.basename(unused()))
+            os.close(call("openat", AT_FDCWD, path, O_CREATE, mode))
+            call("chmod", path, mode)
+            return path
+        tried("%sin_directory_%o" % (prefix, mode), run)
 
 
 def int80(path, mode):

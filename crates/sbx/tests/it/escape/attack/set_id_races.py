@@ -110,6 +110,34 @@ flip_link()
 race("link", flip_link, lambda: call("chmod", link, 0o4755))
 race("link_open", flip_link, lambda: os.close(call("openat", AT_FDCWD, link, os.O_CREAT | os.O_WRONLY, 0o4755)))
 
+# A directory, which may have setgid, in place of the file.
+group = os.path.join(where, "group-%s-%s" % (WHO, HOW))
+os.makedirs(group, exist_ok=True)
+
+
+def flip_directory_text():
+    ctypes.memmove(text, group.encode() + b"\0", len(group) + 1)
+    ctypes.memmove(text, bad + b"\0", len(bad) + 1)
+
+
+fd_group = os.open(group, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def flip_directory_descriptor():
+    os.dup2(fd_group, slot)
+    os.dup2(fd_bad, slot)
+
+
+def flip_directory_link():
+    for target in (group, victim):
+        os.symlink(target, link + "2")
+        os.rename(link + "2", link)
+
+
+race("directory_path", flip_directory_text, lambda: call("chmod", text, 0o2755))
+race("directory_fchmod", flip_directory_descriptor, lambda: call("fchmod", slot, 0o2755))
+race("directory_link", flip_directory_link, lambda: call("chmod", link, 0o2755))
+
 # A mount on the way. The number of a mount is used again as soon as it is gone.
 try:
     if HOW != "nested":
