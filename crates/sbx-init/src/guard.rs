@@ -6,6 +6,7 @@
 //! on that descriptor and acts on that descriptor. It can do nothing that the caller could not do.
 
 mod caller;
+mod judge;
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -20,6 +21,7 @@ use sbx_sys::seccomp::{self, Notification};
 
 use crate::mountinfo::Entry;
 use caller::{Caller, MountList};
+use judge::Judge;
 
 /// File systems that may be mounted inside. None of them can show or change a file of the host. Not here:
 /// overlay (its upper layer could be a workspace, and copy-up writes setuid files there), cgroup and cgroup2
@@ -51,9 +53,14 @@ pub(crate) struct Guard {
     proc: OwnedFd,
     /// Superblocks that were made for this sandbox: its layers and memory file systems.
     own: BTreeSet<String>,
-    /// All others that were mounted when it started. What belongs to the host was there then, and stays: a memory
-    /// file system that is neither was made inside.
+    /// All others that were mounted when it started, which belong to the host.
     foreign: BTreeSet<String>,
+}
+
+/// What tells whose a file is.
+struct Evidence {
+    mounts: MountList,
+    judge: Judge,
 }
 
 impl Guard {
@@ -68,13 +75,13 @@ impl Guard {
     }
 
     /// May the object behind `fd` carry setuid bits and file capabilities? Only what cannot be seen from the
-    /// host: the sandbox's own layers, and memory file systems.
-    fn is_own(&self, fd: BorrowedFd<'_>, mounts: &MountList) -> bool {
+    /// host: the sandbox's own layers, and memory file systems that were mounted inside.
+    fn is_own(&self, fd: BorrowedFd<'_>, evidence: &Evidence) -> bool {
         let Some(id) = caller::mount_id(&self.proc, fd) else {
             return false;
         };
         // Read while the object is open: a number is given to another mount as soon as nothing holds it.
-        let mounts = mounts.read();
+        let mounts = evidence.mounts.read();
         // A mount that is attached nowhere is not listed, and so not the sandbox's own.
         mounts
             .iter()
@@ -82,7 +89,8 @@ impl Guard {
             .is_some_and(|mount| {
                 self.own.contains(&mount.device)
                     || (matches!(mount.kind.as_str(), "tmpfs" | "ramfs")
-                        && !self.foreign.contains(&mount.device))
+                        && !self.foreign.contains(&mount.device)
+                        && evidence.judge.is_from_inside(fd))
             })
     }
 }
@@ -181,7 +189,17 @@ fn perform(
         libc::SYS_fsopen => Work::OpenFileSystem(caller.string(a, 64)?, low(b)),
         _ => return Err(Errno::NOSYS),
     };
-    let mounts = caller.mounts()?;
+    let evidence = match work {
+        Work::ChangeMode(..) | Work::ChangeModeAt(..) | Work::SetXattr(..) => Some(Evidence {
+            mounts: caller.mounts()?,
+            judge: Judge::summon(proof, &guard.proc)?,
+        }),
+        Work::Create { .. }
+        | Work::MakeNode { .. }
+        | Work::Mount(_)
+        | Work::OpenFileSystem(..)
+        | Work::Watch { .. } => None,
+    };
     // Only now is everything above known to be about the process that asked.
     if !seccomp::still_waiting(listener, call.id) {
         return Err(Errno::SRCH);
@@ -190,7 +208,7 @@ fn perform(
         caller.join_what_mounts_show(proof)?;
     }
     caller.take_on()?;
-    work.run(guard, &mounts)
+    work.run(guard, evidence.as_ref())
 }
 
 /// A call with its arguments copied.
@@ -282,10 +300,10 @@ fn base_of(base: Option<&OwnedFd>) -> BorrowedFd<'_> {
 }
 
 impl Work {
-    fn run(self, guard: &Guard, mounts: &MountList) -> Result<Answer, Errno> {
+    fn run(self, guard: &Guard, evidence: Option<&Evidence>) -> Result<Answer, Errno> {
         match self {
             Self::ChangeMode(fd, mode) => {
-                allow_mode(guard, fd.as_fd(), mounts, mode)?;
+                allow_mode(guard, fd.as_fd(), evidence, mode)?;
                 rustix::fs::fchmod(&fd, FileMode::from_bits_truncate(mode))?;
                 Ok(DONE)
             }
@@ -295,7 +313,7 @@ impl Work {
                 if FileType::from_raw_mode(kind) == FileType::Symlink {
                     return Err(Errno::OPNOTSUPP);
                 }
-                allow_mode(guard, fd.as_fd(), mounts, mode)?;
+                allow_mode(guard, fd.as_fd(), evidence, mode)?;
                 let path = caller::self_path(fd.as_fd());
                 rustix::fs::chmodat(
                     &guard.proc,
@@ -311,7 +329,7 @@ impl Work {
                 mode,
                 device,
             } => make_node(place, mode, device),
-            Self::SetXattr(place, xattr) => set_xattr(guard, mounts, place, &xattr),
+            Self::SetXattr(place, xattr) => set_xattr(guard, evidence, place, &xattr),
             Self::Mount(mount) => mount.perform(),
             Self::Watch {
                 inotify,
@@ -330,8 +348,12 @@ impl Work {
     }
 }
 
-fn allow_set_id(guard: &Guard, fd: BorrowedFd<'_>, mounts: &MountList) -> Result<(), Errno> {
-    if guard.is_own(fd, mounts) {
+fn allow_set_id(
+    guard: &Guard,
+    fd: BorrowedFd<'_>,
+    evidence: Option<&Evidence>,
+) -> Result<(), Errno> {
+    if evidence.is_some_and(|evidence| guard.is_own(fd, evidence)) {
         Ok(())
     } else {
         Err(Errno::PERM)
@@ -344,14 +366,14 @@ fn allow_set_id(guard: &Guard, fd: BorrowedFd<'_>, mounts: &MountList) -> Result
 fn allow_mode(
     guard: &Guard,
     fd: BorrowedFd<'_>,
-    mounts: &MountList,
+    evidence: Option<&Evidence>,
     mode: u32,
 ) -> Result<(), Errno> {
     let kind = FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
     if kind == FileType::Directory && mode & libc::S_ISUID == 0 {
         return Ok(());
     }
-    allow_set_id(guard, fd, mounts)
+    allow_set_id(guard, fd, evidence)
 }
 
 fn allow_kind(kind: &CStr) -> Result<(), Errno> {
@@ -405,6 +427,8 @@ fn is_plain(name: &[u8]) -> bool {
         &b"user.containers."[..],
         b"user.overlay.",
         b"user.fuseoverlayfs.",
+        b"user.virtfs.",
+        b"user.rsync.",
     ];
     let user = name.starts_with(b"user.") && !private.iter().any(|prefix| name.starts_with(prefix));
     user || matches!(
@@ -433,13 +457,13 @@ fn names_a_place_only(fd: &OwnedFd) -> Result<bool, Errno> {
 
 fn set_xattr(
     guard: &Guard,
-    mounts: &MountList,
+    evidence: Option<&Evidence>,
     place: Place,
     xattr: &Xattr,
 ) -> Result<Answer, Errno> {
     let fd = place.open()?;
     if !is_plain(xattr.name.as_bytes()) {
-        allow_set_id(guard, fd.as_fd(), mounts)?;
+        allow_set_id(guard, fd.as_fd(), evidence)?;
     }
     let flags = XattrFlags::from_bits_retain(xattr.flags);
     if !names_a_place_only(&fd)? {

@@ -26,14 +26,9 @@ pub(crate) fn hand_over(workspaces: &[OwnedFd], made_at: i64, spared: &[Node]) {
     for workspace in workspaces {
         // Opened anew: what is read here must not be what another walk has read already.
         if let Ok(root) = rustix::fs::openat(workspace, c".", DIRECTORY, FileMode::empty()) {
-            if rustix::fs::fstat(&root)
-                .is_ok_and(|stat| stat.st_uid != AGENT || stat.st_gid != AGENT)
-            {
-                let _ = rustix::fs::fchown(
-                    &root,
-                    Some(Uid::from_raw(AGENT)),
-                    Some(Gid::from_raw(AGENT)),
-                );
+            if rustix::fs::fstat(&root).is_ok_and(|stat| is_to_be_given(&stat, made_at)) {
+                let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
+                let _ = rustix::fs::fchown(&root, Some(uid), Some(gid));
             }
             // A directory that is moved under way ends the walk of that workspace; the next one goes on.
             let _ = walk(root, &Rules { made_at, spared });
@@ -98,8 +93,7 @@ fn enter(dir: BorrowedFd<'_>, rules: &Rules<'_>) -> Result<Level, Errno> {
         if rules.spared.contains(&identity(&stat)) {
             continue;
         }
-        let others = stat.st_uid != AGENT || stat.st_gid != AGENT;
-        if others && changed_since(stat.st_ctime, stat.st_ctime_nsec as i64, rules.made_at) {
+        if is_to_be_given(&stat, rules.made_at) {
             let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
             let _ =
                 rustix::fs::chownat(dir, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
@@ -119,6 +113,11 @@ pub(crate) fn identity(stat: &Stat) -> Node {
         device: stat.st_dev,
         inode: stat.st_ino,
     }
+}
+
+fn is_to_be_given(stat: &Stat, made_at: i64) -> bool {
+    let others = stat.st_uid != AGENT || stat.st_gid != AGENT;
+    others && changed_since(stat.st_ctime, stat.st_ctime_nsec as i64, made_at)
 }
 
 /// Whether something with this time of its last change can have been changed at or after `moment`.

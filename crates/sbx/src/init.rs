@@ -14,6 +14,7 @@ use sbx_proto::frame::{Decoder, MAX_REPLY, encode};
 use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 
 use crate::failure::{Failure, Kind};
+use crate::text::draws;
 
 /// `/dev/ptmx`, and so every pty master.
 const PTY_MASTER: (u32, u32) = (5, 2);
@@ -214,7 +215,7 @@ fn out_of_protocol(what: &str) -> Failure {
 /// What a hostile init says is shown without control characters, and not at any length.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .map(|c| if draws(c) { '\u{fffd}' } else { c })
         .take(500)
         .collect()
 }

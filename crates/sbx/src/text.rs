@@ -46,12 +46,18 @@ pub(crate) fn path(path: &str, home: Option<&Path>) -> String {
     one_line(&short)
 }
 
-/// Without control characters, so that a name cannot draw on the terminal or break a table.
+/// Control characters, and those that change the direction of what is around them or are not seen.
+pub(crate) fn draws(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// So that a name cannot draw on the terminal or break a table.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
-            line.extend(c.escape_debug());
+        if draws(c) {
+            line.extend(c.escape_default());
         } else {
             line.push(c);
         }
@@ -112,6 +118,7 @@ mod tests {
         assert_eq!(path("/home/me", home), "~");
         assert_eq!(path("/home/meow", home), "/home/meow");
         assert_eq!(path("/a\nb", home), "/a\\nb");
+        assert_eq!(path("/a\u{202e}\u{e9}", home), "/a\\u{202e}\u{e9}");
     }
 
     #[test]

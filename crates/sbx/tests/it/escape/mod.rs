@@ -11,6 +11,7 @@ mod credentials;
 mod files;
 mod frozen;
 mod guard;
+mod handed_mounts;
 mod hostile_init;
 mod kernel;
 mod landlock;
@@ -52,6 +53,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     files::TESTS,
     frozen::TESTS,
     guard::TESTS,
+    handed_mounts::TESTS,
     hostile_init::TESTS,
     kernel::TESTS,
     landlock::TESTS,
