@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use sbx_policy::Kind;
 use sbx_proxy::audit::{Line, Outcome, Via};
 
 /// What a sandbox did with one `host:port` in one way.
@@ -70,9 +71,11 @@ pub(crate) fn denied_hosts(lines: &[Line]) -> usize {
     hosts.len()
 }
 
-/// A question to the resolver that no rule would have it answer: of a type that is never answered.
+/// A question to the resolver that no rule would have it answer: of a type that is never answered, or no question.
 pub(crate) fn is_odd_question(line: &Line) -> bool {
-    line.proxy == Via::Dns && line.port.is_some()
+    // Lines of before have a port instead.
+    let records = line.deny_kind == Some(Kind::RecordType) || line.port.is_some();
+    line.proxy == Via::Dns && (records || line.host.is_empty())
 }
 
 /// `host:port` as people write it.
@@ -135,7 +138,17 @@ mod tests {
         let mut only_lookup = lookup.clone();
         only_lookup.host = "b.test".into();
         let allowed = line("ab", "c.test", Outcome::Allow);
+        let mut records = lookup.clone();
+        records.proxy = Via::Dns;
+        records.host = "d.test".into();
+        records.deny_kind = Some(Kind::RecordType);
+        let mut of_before = records.clone();
+        of_before.host = "e.test".into();
+        of_before.deny_kind = Some(Kind::Malformed);
+        of_before.port = Some(53);
         let all = [
+            records,
+            of_before,
             connect.clone(),
             connect,
             other_port,
