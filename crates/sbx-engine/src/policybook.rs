@@ -123,8 +123,12 @@ impl PolicyBook {
         }
     }
 
-    /// What the older settings of a sandbox take away from it, in words; nothing, as a rule.
-    pub fn narrowed(&self, sandbox: Option<&str>) -> Result<Option<String>, PolicyBookError> {
+    /// What the older settings of a sandbox take away from it now, in words; nothing, as a rule.
+    pub fn narrowed(
+        &self,
+        sandbox: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Option<String>, PolicyBookError> {
         let Some(name) = sandbox else {
             return Ok(None);
         };
@@ -133,7 +137,7 @@ impl PolicyBook {
             return Ok(None);
         };
         let rules = self.newer_rules_for(sandbox)?;
-        let narrowed = config.narrowed(&rules);
+        let narrowed = config.narrowed(&rules, now);
         let names: Vec<&str> = narrowed.iter().map(|rule| rule.name.as_str()).collect();
         Ok((!names.is_empty()).then(|| {
             format!(

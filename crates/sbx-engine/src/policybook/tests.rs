@@ -387,7 +387,7 @@ fn answers_say_what_would_change_them() {
             target: &target,
             verdict: &verdict,
             other: None,
-            narrowed: place.book.narrowed(sandbox).unwrap().as_deref(),
+            narrowed: place.book.narrowed(sandbox, now()).unwrap().as_deref(),
             addresses: &[],
         })
     };
@@ -417,13 +417,13 @@ fn older_settings_that_take_something_away_are_named() {
     let place = claimed();
     place.book.init("allow-all", now()).unwrap();
     let name = place.sandbox("ab");
-    assert_eq!(place.book.narrowed(Some("ab")).unwrap(), None);
+    assert_eq!(place.book.narrowed(Some("ab"), now()).unwrap(), None);
     let change = ProxyConfigChange {
         policy: Some("deny".into()),
         ..ProxyConfigChange::default()
     };
     place.book.change_proxy_config(&name, &change).unwrap();
-    let said = place.book.narrowed(Some("ab")).unwrap().unwrap();
+    let said = place.book.narrowed(Some("ab"), now()).unwrap().unwrap();
     for word in ["vm/ab/proxy-config.json", "`deny`", "`default-allow-all`"] {
         assert!(said.contains(word), "{said}");
     }
@@ -442,7 +442,19 @@ fn older_settings_that_take_something_away_are_named() {
         addresses: &[],
     });
     assert!(answer.reason.unwrap().ends_with(&said));
-    assert_eq!(place.book.narrowed(None).unwrap(), None);
+    assert_eq!(place.book.narrowed(None, now()).unwrap(), None);
+    // A rule that has ended opens nothing that could be taken away.
+    let request = RuleRequest {
+        sandbox: Some("ab".into()),
+        decision: RuleDecision::Allow,
+        resources: vec!["**:443".into()],
+        for_seconds: Some(60),
+    };
+    let added = place.book.add(&request, now()).unwrap().rules;
+    let later = now() + SignedDuration::from_secs(61);
+    let said = |at| place.book.narrowed(Some("ab"), at).unwrap().unwrap();
+    assert!(said(now()).contains(&added[0].name), "{}", said(now()));
+    assert!(!said(later).contains(&added[0].name), "{}", said(later));
 }
 
 /// A reader must not wait for whoever writes to a pipe, nor believe what it cannot watch.
