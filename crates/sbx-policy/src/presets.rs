@@ -320,7 +320,7 @@ mod tests {
                 let (hosts, _) = text.split_once(':').unwrap();
                 let labels: Vec<&str> = hosts.split('.').collect();
                 let open = |label: &&str| label.contains('*') && **label != *"**";
-                let Some(at) = labels.iter().position(|label| open(&label)) else {
+                let Some(at) = labels.iter().position(open) else {
                     continue;
                 };
                 for store in STORES {
