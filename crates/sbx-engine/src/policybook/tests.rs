@@ -178,13 +178,16 @@ fn rules_and_their_resources_are_removed() {
     let hint = format!("sbx policy rm network --sandbox ab --id {id}");
     assert_eq!(wrong_scope.hint(), Some(hint));
     let part = remove(removal(Some("ab"), None, &["a.test"])).unwrap();
-    assert_eq!(part[0].resources, ["a.test"]);
+    assert_eq!(part.rules[0].resources, ["a.test"]);
+    assert_eq!(part.remaining[0].resources, ["b.test"]);
+    assert_eq!(part.remaining[0].id, id);
     assert!(!place.allowed(Some("ab"), "a.test") && place.allowed(Some("ab"), "b.test"));
     let rest = remove(removal(Some("ab"), Some(id), &[])).unwrap();
     assert_eq!(
-        (rest[0].id.as_str(), &rest[0].resources),
+        (rest.rules[0].id.as_str(), &rest.rules[0].resources),
         (id, &vec!["b.test".to_owned()])
     );
+    assert!(rest.remaining.is_empty());
     for (request, code) in [
         (removal(Some("ab"), Some(id), &[]), ErrorCode::NotFound),
         (removal(None, None, &["z.test"]), ErrorCode::NotFound),

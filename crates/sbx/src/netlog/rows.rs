@@ -20,6 +20,19 @@ pub(crate) struct Row {
     pub(crate) last_seen: Timestamp,
     pub(crate) since: Timestamp,
     pub(crate) count: u64,
+    /// How many of them were broken off, and why the latest was.
+    pub(crate) cut: u64,
+    cut_reason: String,
+}
+
+impl Row {
+    /// Why it was decided so, and what became of it.
+    pub(crate) fn outcome(&self) -> String {
+        match self.cut {
+            0 => self.reason.clone(),
+            cut => format!("{}; {cut} cut: {}", self.reason, self.cut_reason),
+        }
+    }
 }
 
 /// One row per sandbox, `host:port`, way and verdict; the latest first.
@@ -44,8 +57,14 @@ pub(crate) fn rows(lines: &[Line]) -> Vec<Row> {
             last_seen: line.time,
             since: line.time,
             count: 0,
+            cut: 0,
+            cut_reason: String::new(),
         });
         row.count += 1;
+        if let Some(why) = line.cut() {
+            row.cut += 1;
+            row.cut_reason = why.to_owned();
+        }
         row.since = row.since.min(line.time);
         if line.time >= row.last_seen {
             row.last_seen = line.time;
@@ -124,8 +143,23 @@ mod tests {
             last_seen: second.time,
             since: first.time,
             count: 2,
+            cut: 0,
+            cut_reason: String::new(),
         };
         assert_eq!(rows[0], expected);
+    }
+
+    #[test]
+    fn what_was_cut_is_told() {
+        let whole = line("ab", "a.test", Outcome::Allow);
+        let mut failed = whole.clone();
+        failed.error = Some("Connection refused".into());
+        let mut cut = whole.clone();
+        cut.error = Some("cut: denied by rule no-a".into());
+        let told = |lines: &[Line]| rows(lines)[0].outcome();
+        assert_eq!(told(&[whole.clone(), failed]), whole.reason);
+        let expected = format!("{}; 1 cut: denied by rule no-a", whole.reason);
+        assert_eq!(told(&[whole.clone(), cut, whole]), expected);
     }
 
     #[test]
