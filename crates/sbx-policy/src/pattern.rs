@@ -104,11 +104,18 @@ impl Pattern {
     /// The same as a person types it for a new rule: an IPv6 address that may be meant to end in a port is refused.
     /// What was written down by us has no brackets and is one.
     pub fn parse_typed_list(text: &str) -> Result<Vec<Self>, PatternError> {
-        let entries = text.split(',').map(str::trim);
-        match entries.into_iter().find(|entry| may_end_in_port(entry)) {
-            Some(entry) => Err(PatternError::Unbracketed(entry.to_owned())),
-            None => Self::parse_list(text),
+        text.split(',')
+            .map(str::trim)
+            .try_for_each(Self::check_typed)?;
+        Self::parse_list(text)
+    }
+
+    /// Whether what a person types has one meaning; it need not have any.
+    pub fn check_typed(text: &str) -> Result<(), PatternError> {
+        if may_end_in_port(text) {
+            return Err(PatternError::Unbracketed(text.to_owned()));
         }
+        Ok(())
     }
 
     pub fn matches(&self, target: &Target) -> bool {

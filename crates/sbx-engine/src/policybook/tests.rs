@@ -350,7 +350,7 @@ fn older_settings_change_all_or_nothing() {
         place.book.proxy_config(&name).unwrap(),
         Some(config.clone())
     );
-    for bad in ["a.test", "10.0.0.1/8", "x/y"] {
+    for bad in ["a.test", "10.0.0.1/8", "x/y", "::1:443"] {
         change.block_cidr = vec!["10.0.0.0/9".into(), bad.into()];
         let error = place.book.change_proxy_config(&name, &change).unwrap_err();
         assert_eq!(error.code(), ErrorCode::BadRequest, "{bad}");
