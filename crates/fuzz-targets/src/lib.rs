@@ -4,6 +4,7 @@
 //! the same checks. A function that panics has found a fault.
 
 mod dns;
+mod h2;
 mod http1;
 mod policy;
 mod prefixes;
@@ -11,6 +12,7 @@ mod socks;
 mod tls;
 
 pub use dns::fuzz_dns_message;
+pub use h2::fuzz_h2_opening;
 pub use http1::fuzz_http1_head;
 pub use policy::{fuzz_host_pattern, fuzz_policy_file, fuzz_proxy_config};
 pub use socks::fuzz_socks;
@@ -23,6 +25,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("client_hello", fuzz_client_hello),
     ("dns_message", fuzz_dns_message),
+    ("h2_opening", fuzz_h2_opening),
     ("host_pattern", fuzz_host_pattern),
     ("http1_head", fuzz_http1_head),
     ("policy_file", fuzz_policy_file),

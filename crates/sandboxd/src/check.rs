@@ -1,5 +1,6 @@
 //! `policy check`: what enforcement would say, asked of a daemon or of its program alone.
 
+use jiff::Timestamp;
 use sbx_api::policy::{CheckAnswer, CheckRequest};
 use sbx_api::{ErrorBody, ErrorCode};
 use sbx_engine::policybook::{PolicyBook, Question};
@@ -32,7 +33,7 @@ pub(crate) async fn answer(
 
 /// What the older settings take away. Settings that cannot be read are said to be so by the answer itself.
 pub(crate) fn narrowed(book: &PolicyBook, sandbox: Option<&str>) -> Option<String> {
-    book.narrowed(sandbox).unwrap_or_default()
+    book.narrowed(sandbox, Timestamp::now()).unwrap_or_default()
 }
 
 /// The same without a daemon. Reads the files of the rules, starts nothing and makes nothing.

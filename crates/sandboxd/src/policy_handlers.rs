@@ -69,6 +69,7 @@ pub(crate) async fn add(
         rules,
         notice: notice.map(str::to_owned),
         existing: existing.collect(),
+        remaining: Vec::new(),
     }))
 }
 
@@ -86,11 +87,12 @@ pub(crate) async fn remove(
     State(app): State<App>,
     Body(request): Body<RuleRemoval>,
 ) -> Answer<RuleList> {
-    let rules = change(&app, move |book| book.remove(&request, Timestamp::now())).await?;
+    let taken = change(&app, move |book| book.remove(&request, Timestamp::now())).await?;
     Ok(Json(RuleList {
-        rules,
+        rules: taken.rules,
         notice: None,
         existing: Vec::new(),
+        remaining: taken.remaining,
     }))
 }
 

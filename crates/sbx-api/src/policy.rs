@@ -56,6 +56,9 @@ pub struct RuleList {
     /// Resources that another rule decides in the same way already.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub existing: Vec<ExistingResource>,
+    /// What is left of rules of which only some resources were removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remaining: Vec<PolicyRule>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -82,6 +82,13 @@ pub struct Changed {
     pub notice: Option<&'static str>,
 }
 
+/// What a removal took away, and what it left of rules of which it took only a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenAway {
+    pub rules: Vec<PolicyRule>,
+    pub remaining: Vec<PolicyRule>,
+}
+
 /// Reading.
 impl PolicyBook {
     pub fn new(state: &StateDir, default_proxy_config: PathBuf) -> Self {
@@ -123,8 +130,12 @@ impl PolicyBook {
         }
     }
 
-    /// What the older settings of a sandbox take away from it, in words; nothing, as a rule.
-    pub fn narrowed(&self, sandbox: Option<&str>) -> Result<Option<String>, PolicyBookError> {
+    /// What the older settings of a sandbox take away from it now, in words; nothing, as a rule.
+    pub fn narrowed(
+        &self,
+        sandbox: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Option<String>, PolicyBookError> {
         let Some(name) = sandbox else {
             return Ok(None);
         };
@@ -133,7 +144,7 @@ impl PolicyBook {
             return Ok(None);
         };
         let rules = self.newer_rules_for(sandbox)?;
-        let narrowed = config.narrowed(&rules);
+        let narrowed = config.narrowed(&rules, now);
         let names: Vec<&str> = narrowed.iter().map(|rule| rule.name.as_str()).collect();
         Ok((!names.is_empty()).then(|| {
             format!(
@@ -264,12 +275,12 @@ impl PolicyBook {
         })
     }
 
-    /// Removes rules, or resources of rules; says what they were.
+    /// Removes rules, or resources of rules.
     pub fn remove(
         &self,
         request: &RuleRemoval,
         now: Timestamp,
-    ) -> Result<Vec<PolicyRule>, PolicyBookError> {
+    ) -> Result<TakenAway, PolicyBookError> {
         let removal = Removal {
             scope: scope(request.sandbox.as_deref())?,
             id: request.id.clone(),
@@ -284,21 +295,23 @@ impl PolicyBook {
         let before = file.rules.clone();
         let removed = file.remove(&removal)?;
         self.write(&file)?;
-        let mut gone = Vec::new();
-        for part in removed {
-            let mut rules = before.iter();
-            if let Some(rule) = rules.find(|rule| rule.id == part.rule_id) {
-                let resources = part.resources;
-                gone.push(shown(
-                    &Rule {
-                        resources,
-                        ..rule.clone()
-                    },
-                    now,
-                ));
-            }
-        }
-        Ok(gone)
+        let rules = removed.iter().filter_map(|part| {
+            let rule = before.iter().find(|rule| rule.id == part.rule_id)?;
+            let taken = Rule {
+                resources: part.resources.clone(),
+                ..rule.clone()
+            };
+            Some(shown(&taken, now))
+        });
+        let parts = removed.iter().filter(|part| !part.entirely);
+        let remaining = parts.filter_map(|part| {
+            let rule = file.rules.iter().find(|rule| rule.id == part.rule_id)?;
+            Some(shown(rule, now))
+        });
+        Ok(TakenAway {
+            rules: rules.collect(),
+            remaining: remaining.collect(),
+        })
     }
 
     /// Forgets the choice and all rules, readable or not.

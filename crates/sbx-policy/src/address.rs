@@ -1,7 +1,8 @@
 //! Addresses that a name must not lead to by accident. Whoever controls a name's DNS controls its addresses, so a
 //! wildcard that allows the name must not open the host, its local network or a cloud's credential service.
 //!
-//! The list is closed on purpose: documentation networks (192.0.2.0/24 and the like) are ordinary addresses.
+//! The list is closed on purpose: documentation networks (192.0.2.0/24 and the like) and reserved ones (240.0.0.0/4)
+//! are ordinary addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,7 +21,7 @@ pub struct RefusedRange {
 }
 
 /// Single metadata services stand before the ranges that contain them, so that the reason is the telling one.
-const REFUSED: [RefusedRange; 19] = [
+const REFUSED: [RefusedRange; 18] = [
     v4(
         [169, 254, 169, 254],
         32,
@@ -74,7 +75,6 @@ const REFUSED: [RefusedRange; 19] = [
         "RFC 6598",
     ),
     v4([224, 0, 0, 0], 4, "a multicast address", "RFC 5771"),
-    v4([240, 0, 0, 0], 4, "a reserved address", "RFC 1112, 4"),
     v6(
         [0, 0, 0, 0, 0, 0, 0, 1],
         128,
@@ -264,6 +264,8 @@ mod tests {
             "100.63.255.255",
             "100.128.0.0",
             "223.255.255.255",
+            "240.0.0.0",
+            "255.255.255.255",
             "192.0.2.1",
             "198.51.100.1",
             "203.0.113.1",

@@ -12,6 +12,7 @@ mod address;
 mod host;
 mod index;
 mod ipv4;
+mod object;
 mod own;
 mod pattern;
 mod policy;

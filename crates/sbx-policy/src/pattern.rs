@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use crate::address::effective_address;
 use crate::host::{DomainName, Host, HostError};
-use crate::target::{Target, parse_port};
+use crate::target::{Target, may_end_in_port, parse_port};
 use crate::wild::Wild;
 
 const EVERYTHING: &str = "**";
@@ -64,6 +64,10 @@ pub enum PatternError {
     #[error("{0:?} is no port: a number from 1 to 65535")]
     BadPort(String),
     #[error(
+        "`{0}` is ambiguous: write `[{0}]` for the address, or `[address]:port` as in `[::1]:443`"
+    )]
+    Unbracketed(String),
+    #[error(
         "`{0}` is malformed: brackets hold an IPv6 address or network, as in `[2001:db8::1]:443`"
     )]
     Brackets(String),
@@ -95,6 +99,23 @@ impl Pattern {
             return Err(PatternError::Empty);
         }
         Ok(patterns)
+    }
+
+    /// The same as a person types it for a new rule: an IPv6 address that may be meant to end in a port is refused.
+    /// What was written down by us has no brackets and is one.
+    pub fn parse_typed_list(text: &str) -> Result<Vec<Self>, PatternError> {
+        text.split(',')
+            .map(str::trim)
+            .try_for_each(Self::check_typed)?;
+        Self::parse_list(text)
+    }
+
+    /// Whether what a person types has one meaning; it need not have any.
+    pub fn check_typed(text: &str) -> Result<(), PatternError> {
+        if may_end_in_port(text) {
+            return Err(PatternError::Unbracketed(text.to_owned()));
+        }
+        Ok(())
     }
 
     pub fn matches(&self, target: &Target) -> bool {

@@ -203,15 +203,58 @@ mod tests {
     }
 
     #[test]
+    fn the_services_of_every_region_are_open() {
+        for region in [
+            "us-east-1",
+            "us-gov-west-1",
+            "eu-central-1",
+            "ap-southeast-2",
+            "ca-west-1",
+            "mx-central-1",
+        ] {
+            for text in [
+                format!("sts.{region}.amazonaws.com"),
+                format!("bedrock-runtime.{region}.amazonaws.com"),
+            ] {
+                let target = crate::Target::parse_loose(&text).unwrap();
+                let rules = preset(Preset::Balanced);
+                let mut resources = rules.iter().flat_map(|rule| &rule.resources);
+                assert!(
+                    resources.any(|resource| resource.matches(&target)),
+                    "{text}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn object_stores_stay_closed() {
         let forbidden = [
             "bucket.s3.amazonaws.com:443",
             "bucket.s3.eu-west-1.amazonaws.com:443",
+            "sts.s3.amazonaws.com:443",
+            "sts.s3-us-west-2.amazonaws.com:443",
+            "q.s3-website-us-east-1.amazonaws.com:443",
+            "bedrock-runtime.s3-eu-west-1.amazonaws.com:443",
             "storage.googleapis.com:443",
             "account.blob.core.windows.net:443",
             "bucket.account.r2.cloudflarestorage.com:443",
+            "bucket.storage.googleapis.com:443",
+            "bucket.nyc3.digitaloceanspaces.com:443",
+            "id.execute-api.us-east-1.amazonaws.com:443",
+            "ec2-192-0-2-1.us-west-2.compute.amazonaws.com:443",
+            "sts.us-west-2.elb.amazonaws.com:443",
+            "d111111abcdef8.cloudfront.net:443",
+            "site.azureedge.net:443",
+            "app.azurewebsites.net:443",
             "app.vercel.app:443",
+            "app.netlify.app:443",
+            "app.web.app:443",
+            "app.pages.dev:443",
+            "app.workers.dev:443",
+            "app.hf.space:443",
             "user.github.io:443",
+            "user.gitlab.io:443",
         ];
         for text in forbidden {
             let target = crate::Target::parse_loose(text).unwrap();
@@ -219,5 +262,80 @@ mod tests {
                 assert!(!rule.resources.iter().any(|r| r.matches(&target)), "{text}");
             }
         }
+    }
+
+    /// What stands in front of a provider's domain where everybody can store or publish something.
+    const STORES: &[&str] = &[
+        "s3",
+        "s3-us-west-2",
+        "s3-fips",
+        "s3-accelerate",
+        "s3-website-us-east-1",
+        "s3-accesspoint",
+        "s3express-use1-az4",
+        "s3-object-lambda",
+        "execute-api",
+        "lambda-url",
+        "storage",
+        "storage-download",
+        "storage-upload",
+        "commondatastorage",
+        "firebasestorage",
+        "blob",
+        "dfs",
+        "file",
+        "web",
+        "azurewebsites",
+        "r2",
+    ];
+
+    /// Domains below which such a place is reached when one of [`STORES`] is among the labels.
+    const PROVIDERS: &[&str] = &[
+        "amazonaws.com",
+        "on.aws",
+        "googleapis.com",
+        "core.windows.net",
+        "azureedge.net",
+        "azure.com",
+        "cloudfront.net",
+        "cloudflarestorage.com",
+    ];
+
+    fn is_store(name: &str) -> bool {
+        PROVIDERS.iter().any(|provider| {
+            let in_front = name
+                .strip_suffix(provider)
+                .and_then(|rest| rest.strip_suffix('.'));
+            in_front.is_some_and(|labels| labels.split('.').any(|l| STORES.contains(&l)))
+        })
+    }
+
+    /// A bucket may be called like a service: no label that a pattern leaves open may be a place for buckets.
+    #[test]
+    fn no_open_label_is_an_object_store() {
+        let mut tried = 0;
+        for rule in preset(Preset::Balanced) {
+            for pattern in &rule.resources {
+                let text = pattern.to_string();
+                let (hosts, _) = text.split_once(':').unwrap();
+                let labels: Vec<&str> = hosts.split('.').collect();
+                let open = |label: &&str| label.contains('*') && **label != *"**";
+                let Some(at) = labels.iter().position(open) else {
+                    continue;
+                };
+                for store in STORES {
+                    for filled in [(*store).to_owned(), labels[at].replace('*', store)] {
+                        let mut name = labels.clone();
+                        name[at] = &filled;
+                        let name = name.join(".");
+                        let host = crate::Host::parse(&name).unwrap();
+                        let opens = pattern.matches_host(&host);
+                        assert!(!(opens && is_store(&name)), "{text} opens {name}");
+                        tried += 1;
+                    }
+                }
+            }
+        }
+        assert!(tried > 100, "{tried}");
     }
 }

@@ -8,10 +8,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::host::Host;
+use crate::object::{Object, object};
 use crate::pattern::{Pattern, PatternError};
 use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
 
@@ -23,7 +25,7 @@ pub(crate) const BLOCK_CIDR: &str = "block-cidr";
 pub struct ProxyConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<ProxyMode>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub network: ProxyNetwork,
 }
 
@@ -84,7 +86,8 @@ pub enum ProxyConfigError {
 
 impl ProxyConfig {
     pub fn parse(json: &str) -> Result<Self, ProxyConfigError> {
-        let config: Self = serde_json::from_str(json).map_err(ProxyConfigError::Json)?;
+        let Object(config): Object<Self> =
+            serde_json::from_str(json).map_err(ProxyConfigError::Json)?;
         let network = &config.network;
         for (list, entries) in [
             ("allowCIDR", &network.allow_cidr),
@@ -160,10 +163,12 @@ impl ProxyConfig {
         rules
     }
 
-    /// Which of other `rules` lose something to this configuration, see [`ProxyConfig::narrow`].
-    pub fn narrowed<'a>(&self, rules: &'a [Rule]) -> Vec<&'a Rule> {
+    /// Which of other `rules` lose something to this configuration now, see [`ProxyConfig::narrow`].
+    pub fn narrowed<'a>(&self, rules: &'a [Rule], now: Timestamp) -> Vec<&'a Rule> {
         let opens_everything = |rule: &&Rule| {
-            rule.decision == Decision::Allow && rule.resources.iter().any(Pattern::is_catch_all)
+            rule.decision == Decision::Allow
+                && !rule.is_expired(now)
+                && rule.resources.iter().any(Pattern::is_catch_all)
         };
         match self.policy {
             Some(ProxyMode::Deny) => rules.iter().filter(opens_everything).collect(),

@@ -34,7 +34,7 @@ pub fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Opti
     let scope = sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"));
     let allow = |what: &str| Some(format!("sbx policy allow network{scope} {}", quoted(what)));
     match verdict.kind {
-        Kind::Allowed | Kind::Malformed => None,
+        Kind::Allowed | Kind::Malformed | Kind::RecordType => None,
         Kind::Explicit => {
             let rule = verdict.rule.as_ref()?;
             let undo = undo(sandbox, rule);

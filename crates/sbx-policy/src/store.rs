@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::object::{Object, objects};
 use crate::pattern::Pattern;
 use crate::presets::{Preset, preset};
 use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
@@ -18,6 +19,7 @@ pub struct PolicyFile {
     version: u32,
     pub preset: Preset,
     pub initialized_at: Timestamp,
+    #[serde(deserialize_with = "objects")]
     pub rules: Vec<Rule>,
 }
 
@@ -123,7 +125,7 @@ impl PolicyFile {
     }
 
     pub fn parse(json: &str) -> Result<Self, StoreError> {
-        let file: Self = serde_json::from_str(json).map_err(StoreError::Json)?;
+        let Object(file): Object<Self> = serde_json::from_str(json).map_err(StoreError::Json)?;
         if file.version != VERSION {
             return Err(StoreError::Version(file.version));
         }

@@ -117,7 +117,11 @@ pub fn suggest(
                 let unsolved = on_purpose(&target, &verdict, sandbox);
                 suggestion.unsolved.push(unsolved);
             }
-            Kind::Implicit | Kind::Address | Kind::Loopback | Kind::Malformed => {
+            Kind::Implicit
+            | Kind::Address
+            | Kind::Loopback
+            | Kind::Malformed
+            | Kind::RecordType => {
                 wishes.insert(target);
             }
         }

@@ -10,6 +10,7 @@ use crate::policy::Protocol;
 
 const HTTP: u16 = 80;
 const HTTPS: u16 = 443;
+const SSH: u16 = 22;
 
 /// Where a connection wants to go.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +59,9 @@ impl Target {
         if let Some((scheme, rest)) = text.split_once("://") {
             return parse_url(text, scheme, rest);
         }
+        if may_end_in_port(text) {
+            return Err(TargetError::Unbracketed(text.to_owned()));
+        }
         if let Ok(address) = text.parse::<Ipv6Addr>() {
             return Ok(Self {
                 host: IpAddr::V6(address).into(),
@@ -72,6 +76,42 @@ impl Target {
         }
         Self::parse_authority(text, Some(HTTPS))
     }
+}
+
+impl Target {
+    /// What somebody means who typed a URL, or a host with a user before it: for a hint, never for a decision.
+    pub fn meant_by(text: &str) -> Option<Self> {
+        // The host would depend on the reader.
+        if text.contains('\\') {
+            return None;
+        }
+        let (scheme, rest) = match text.split_once("://") {
+            Some((scheme, rest)) => (format!("{scheme}://"), rest),
+            None => (String::new(), text),
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let authority = rest.get(..end)?;
+        let host = authority
+            .rsplit_once('@')
+            .map_or(authority, |(_, host)| host);
+        match Self::parse_loose(&format!("{scheme}{host}")) {
+            Ok(target) => Some(target),
+            // A scheme that everybody knows the port of.
+            Err(_) if scheme.eq_ignore_ascii_case("ssh://") => {
+                Self::parse_authority(host, Some(SSH)).ok()
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+/// Whether an IPv6 address without brackets may be meant as a shorter one and a port, as in `::1:443`.
+pub(crate) fn may_end_in_port(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(address, port)| {
+        parse_port(port).is_some()
+            && address.parse::<Ipv6Addr>().is_ok()
+            && text.parse::<Ipv6Addr>().is_ok()
+    })
 }
 
 impl Protocol {
@@ -216,6 +256,8 @@ mod tests {
             "[::1]443",
             "[::1]:",
             "example.com/path",
+            "::1:443",
+            "2001:db8::1:22",
             "https://example.com:99999/",
             "example.com:000443",
         ];
@@ -225,6 +267,24 @@ mod tests {
         assert!(!loose("https://u:hunter2@example.com/").contains("hunter2"));
         for zoned in ["fe80::1%lo", "[fe80::1%lo]", "[fe80::1%25lo]:80"] {
             assert!(loose(zoned).contains("zone id"), "{}", loose(zoned));
+        }
+    }
+
+    #[test]
+    fn what_was_meant() {
+        for (text, expected) in [
+            ("ssh://git@github.com:22/x", Some("github.com:22")),
+            ("ssh://git@github.com/x", Some("github.com:22")),
+            ("https://u:p@example.com/a@b", Some("example.com:443")),
+            ("https://example.com:8443/a", Some("example.com:8443")),
+            ("git@example.com", Some("example.com:443")),
+            ("git://example.com/x", None),
+            ("git@github.com:org/repo", None),
+            ("https://a\\@b/", None),
+            ("", None),
+        ] {
+            let meant = Target::meant_by(text).map(|target| target.to_string());
+            assert_eq!(meant.as_deref(), expected, "{text}");
         }
     }
 

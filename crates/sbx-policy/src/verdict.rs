@@ -34,6 +34,8 @@ pub enum Kind {
     Loopback,
     /// The target could not be read.
     Malformed,
+    /// A DNS question for records that are not answered, whatever the name.
+    RecordType,
 }
 
 /// The rule that decided, and the one of its resources that matched.
@@ -74,6 +76,7 @@ impl Kind {
             Self::Address => "address",
             Self::Loopback => "loopback",
             Self::Malformed => "malformed",
+            Self::RecordType => "record-type",
         }
     }
 }

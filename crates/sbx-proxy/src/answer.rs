@@ -13,12 +13,17 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::ca::{ALPN, ALPN_H2};
 use crate::conn::Conn;
 use crate::denial::{self, Form};
 use crate::outlet::Shared;
 use crate::tunnel::write_all;
+use crate::wire::h2;
 use crate::wire::http1::{MAX_HEAD, RequestHead, parse_request};
 use crate::wire::tls::{self, Sniff};
+
+/// The fatal alert `no_application_protocol`, in a record.
+const NO_PROTOCOL: [u8; 7] = [21, 3, 3, 0, 2, 2, 120];
 
 /// For a denied client to take its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -49,6 +54,46 @@ pub(crate) fn denial(
         .and_then(|value| std::str::from_utf8(value).ok());
     let (media, body) = denial::body(Form::accepted(accept), sandbox, target, verdict);
     response("403 Forbidden", media, &body)
+}
+
+/// The same over HTTP/2.
+async fn deny_over_h2(
+    shared: &Shared,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    target: &Target,
+    verdict: &Verdict,
+) -> io::Result<()> {
+    let (mut bytes, mut told) = (Vec::new(), 0);
+    let last = loop {
+        let opening = match h2::read_opening(&bytes) {
+            Ok(opening) => opening,
+            Err(error) => break error.goaway(),
+        };
+        let news = opening.replies.get(told..).unwrap_or_default();
+        stream.write_all(news).await?;
+        stream.flush().await?;
+        told = opening.replies.len();
+        if let Some(request) = opening.request {
+            let form = Form::accepted(request.accept());
+            let (media, body) = denial::body(form, shared.audit.sandbox(), target, verdict);
+            break request.answer(403, media, &body);
+        }
+        if stream.read_buf(&mut bytes).await? == 0 {
+            return Ok(());
+        }
+    };
+    stream.write_all(&last).await?;
+    finish(stream).await
+}
+
+/// Ends what we say, and waits for the rest of a request that nobody wanted.
+async fn finish(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut rest = Vec::new();
+    while stream.read_buf(&mut rest).await? > 0 {
+        rest.clear();
+    }
+    Ok(())
 }
 
 /// Says it, then lets the client read it: closing at once while it still sends would take the answer away.
@@ -92,23 +137,7 @@ pub(crate) async fn deny_tunnel(
         match conn.ahead.first() {
             // A TLS handshake record.
             Some(0x16) => deny_over_tls(shared, conn, target, verdict).await,
-            _ => {
-                let head = loop {
-                    match parse_request(&conn.ahead) {
-                        Ok(Some((head, _))) => break head,
-                        Ok(None) => {
-                            if !conn.fill().await? {
-                                return Ok(());
-                            }
-                        }
-                        // Another protocol: there is no way to tell.
-                        Err(_) => return Ok(()),
-                    }
-                };
-                let answer = denial(shared.audit.sandbox(), target, verdict, Some(&head));
-                say_and_end(&conn.stream, &answer).await;
-                Ok(())
-            }
+            _ => deny_plainly(shared, conn, target, verdict).await,
         }
     };
     let ended: Result<io::Result<()>, _> = timeout(PATIENCE, told).await;
@@ -117,39 +146,67 @@ pub(crate) async fn deny_tunnel(
     }
 }
 
+async fn deny_plainly(
+    shared: &Shared,
+    mut conn: Conn,
+    target: &Target,
+    verdict: &Verdict,
+) -> io::Result<()> {
+    let head = loop {
+        if conn.ahead.starts_with(h2::PREFACE) {
+            return deny_over_h2(shared, Replay::of(conn)?, target, verdict).await;
+        }
+        let may_be_h2 = h2::PREFACE.starts_with(&conn.ahead);
+        match parse_request(&conn.ahead) {
+            Ok(Some((head, _))) => break head,
+            // Another protocol: there is no way to tell.
+            Err(_) if !may_be_h2 => return Ok(()),
+            Ok(None) | Err(_) => {
+                if !conn.fill().await? {
+                    return Ok(());
+                }
+            }
+        }
+    };
+    let answer = denial(shared.audit.sandbox(), target, verdict, Some(&head));
+    say_and_end(&conn.stream, &answer).await;
+    Ok(())
+}
+
 async fn deny_over_tls(
     shared: &Shared,
     mut conn: Conn,
     target: &Target,
     verdict: &Verdict,
 ) -> io::Result<()> {
-    let name = loop {
+    let hello = loop {
         match tls::sniff(&conn.ahead) {
             Sniff::NeedMore => {
                 if !conn.fill().await? {
                     return Ok(());
                 }
             }
-            Sniff::Hello(hello) => break hello.server_name,
+            Sniff::Hello(hello) => break hello,
             Sniff::NotTls | Sniff::Malformed => return Ok(()),
         }
     };
+    if !hello.alpn.is_empty() && !ALPN.iter().any(|ours| hello.alpn.iter().any(|p| p == ours)) {
+        say_and_end(&conn.stream, &NO_PROTOCOL).await;
+        return Ok(());
+    }
     // The client checks the name that it asked for.
-    let host = name
+    let host = hello
+        .server_name
         .and_then(|name| Host::parse(&name).ok())
         .unwrap_or_else(|| target.host.clone());
     let config = shared
         .authority
         .impersonate(&host, Timestamp::now())
         .map_err(io::Error::other)?;
-    let Some(stream) = Arc::into_inner(conn.stream) else {
-        return Err(io::Error::other("the connection is in use"));
-    };
-    let replayed = Replay {
-        ahead: conn.ahead,
-        stream,
-    };
-    let mut tls = TlsAcceptor::from(config).accept(replayed).await?;
+    let mut tls = TlsAcceptor::from(config).accept(Replay::of(conn)?).await?;
+    if tls.get_ref().1.alpn_protocol() == Some(ALPN_H2) {
+        return deny_over_h2(shared, tls, target, verdict).await;
+    }
     let mut bytes = Vec::new();
     let head = loop {
         match parse_request(&bytes) {
@@ -164,18 +221,24 @@ async fn deny_over_tls(
     };
     let answer = denial(shared.audit.sandbox(), target, verdict, head.as_ref());
     tls.write_all(&answer).await?;
-    tls.shutdown().await?;
-    // The rest of a request that nobody wanted.
-    while tls.read_buf(&mut bytes).await? > 0 {
-        bytes.clear();
-    }
-    Ok(())
+    finish(tls).await
 }
 
 /// A connection of which some bytes were read already.
 struct Replay {
     ahead: Vec<u8>,
     stream: TcpStream,
+}
+
+impl Replay {
+    fn of(conn: Conn) -> io::Result<Self> {
+        let stream = Arc::into_inner(conn.stream)
+            .ok_or_else(|| io::Error::other("the connection is in use"))?;
+        Ok(Self {
+            ahead: conn.ahead,
+            stream,
+        })
+    }
 }
 
 impl AsyncRead for Replay {

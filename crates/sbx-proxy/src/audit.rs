@@ -22,6 +22,8 @@ use ring::{Ring, generations};
 /// Of refusals, while they cannot be written.
 const MAX_UNWRITTEN: usize = 1 << 20;
 const SUFFIX: &str = ".jsonl";
+/// Begins the error of a connection that was broken off from here.
+const CUT: &str = "cut: ";
 const DENIED: &str = "_denied";
 
 /// How a request came to be asked about.
@@ -98,6 +100,13 @@ pub struct Line {
     /// What went wrong after it was allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl Line {
+    /// Why the connection was broken off from here, if it was.
+    pub fn cut(&self) -> Option<&str> {
+        self.error.as_deref()?.strip_prefix(CUT)
+    }
 }
 
 /// With all of its digits: then lines are in the order of time when they are sorted as text.

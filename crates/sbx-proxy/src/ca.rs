@@ -24,6 +24,10 @@ const YEARS: i32 = 10;
 /// Clocks inside and outside are the same, those of an image's tools need not be.
 const BACKDATED_DAYS: i32 = 2;
 const LEAF_DAYS: i32 = 7;
+/// HTTP/2, for clients that speak nothing else.
+pub(crate) const ALPN_H2: &[u8] = b"h2";
+/// What is spoken to a denied client: the first of these that it knows.
+pub(crate) const ALPN: [&[u8]; 2] = [b"http/1.1", ALPN_H2];
 
 #[derive(Debug, Error)]
 pub enum CaError {
@@ -126,7 +130,7 @@ impl Authority {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = ALPN.iter().map(|name| name.to_vec()).collect();
         Ok(config)
     }
 }

@@ -41,7 +41,12 @@ pub(crate) fn body(
 fn text(sandbox: &str, target: &Target, verdict: &Verdict) -> String {
     let mut text = match verdict.kind {
         Kind::Explicit => format!("Blocked by local rule for {target}\n"),
-        Kind::Allowed | Kind::Implicit | Kind::Address | Kind::Loopback | Kind::Malformed => {
+        Kind::Allowed
+        | Kind::Implicit
+        | Kind::Address
+        | Kind::Loopback
+        | Kind::Malformed
+        | Kind::RecordType => {
             format!("Blocked by network policy: domain {target}\n")
         }
     };

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::audit::{Entrance, Via};
 use crate::conn::Conn;
-use crate::journey::{record_lookup, record_nonsense};
+use crate::journey::{record_lookup, record_nonsense, record_question};
 use crate::limits::Place;
 use crate::outlet::Shared;
 use crate::resolver::FRESH;
@@ -31,6 +31,7 @@ const AT_ONCE: usize = 64;
 const MAX_QUERY: usize = 1500;
 /// The general kind of which HTTPS records are one.
 const SVCB: u16 = 64;
+const UNTOLD: &str = "records of type 12 (PTR) are answered for addresses that were looked up here";
 const IDLE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
@@ -107,7 +108,7 @@ async fn answer(shared: &Shared, message: &[u8], over: Over) -> Option<Vec<u8>> 
         Err(error) => {
             let reason = format!("not a query that is answered: {error}");
             let (entrance, via) = (Entrance::Dns, Via::Dns);
-            record_nonsense(&shared.audit, entrance, via, "", Some(53), &reason);
+            record_nonsense(&shared.audit, entrance, via, "", None, &reason);
             return error_reply(message, error);
         }
     };
@@ -117,9 +118,7 @@ async fn answer(shared: &Shared, message: &[u8], over: Over) -> Option<Vec<u8>> 
     };
     if query.qclass != class::IN {
         let reason = format!("class {} is not answered", query.qclass);
-        let (entrance, via) = (Entrance::Dns, Via::Dns);
-        record_nonsense(&shared.audit, entrance, via, &query.name, Some(53), &reason);
-        return Some(refused(&query));
+        return Some(refuse_records(shared, &query, &reason));
     }
     Some(match query.qtype {
         rtype::A | rtype::AAAA => addresses(shared, &query).await,
@@ -131,9 +130,7 @@ async fn answer(shared: &Shared, message: &[u8], over: Over) -> Option<Vec<u8>> 
         },
         other => {
             let reason = format!("records of type {other} are not answered");
-            let (entrance, via) = (Entrance::Dns, Via::Dns);
-            record_nonsense(&shared.audit, entrance, via, &query.name, Some(53), &reason);
-            refused(&query)
+            refuse_records(shared, &query, &reason)
         }
     })
 }
@@ -192,6 +189,12 @@ fn pointer(shared: &Shared, query: &Query) -> Vec<u8> {
     let name = reverse_name(&query.name).and_then(|ip| shared.gate.name_of(ip));
     match name {
         Some(name) => answer_ptr(query, name.as_str(), FRESH.as_secs() as u32),
-        None => nxdomain(query),
+        None => refuse_records(shared, query, UNTOLD),
     }
+}
+
+/// Says no and puts it on record: a question carries what its name says, whoever answers it.
+fn refuse_records(shared: &Shared, query: &Query, reason: &str) -> Vec<u8> {
+    record_question(&shared.audit, &query.name, reason);
+    refused(query)
 }

@@ -213,6 +213,15 @@ pub(crate) fn record_nonsense(
     });
 }
 
+/// A question for records that are not answered.
+pub(crate) fn record_question(audit: &Audit, host: &str, reason: &str) {
+    audit.write(&Line {
+        host: host.to_owned(),
+        deny_kind: Some(Kind::RecordType),
+        ..blank(audit, Entrance::Dns, Via::Dns, Outcome::Deny, reason)
+    });
+}
+
 /// A name that was asked for.
 pub(crate) fn record_lookup(audit: &Audit, host: &str, verdict: &Verdict) {
     audit.write(&Line {

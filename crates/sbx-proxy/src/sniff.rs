@@ -9,14 +9,13 @@ use tokio::time::Instant;
 
 use crate::conn::Conn;
 use crate::tunnel::{Broken, write_all};
+use crate::wire::h2;
 use crate::wire::sniff::{Traffic, classify, is_word};
 
 /// From the first byte to the end of a hello or a head.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Who pauses for so long after a word waits for an answer to it.
 const PAUSE: Duration = Duration::from_millis(300);
-/// HTTP/2 without TLS: what it is for is compressed, so it is judged by its address.
-const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[derive(Debug)]
 pub(crate) enum First {
@@ -26,6 +25,7 @@ pub(crate) enum First {
     },
     /// A request head; it is still in the connection's buffer.
     Http,
+    /// HTTP/2 without TLS: what it is for is compressed, so it is judged by its address.
     Http2,
     Other,
     /// A word and then a pause: as good as [`Self::Other`], as long as nothing else comes of it. See [`follow`].
@@ -86,10 +86,10 @@ const ENDLESS: &str = "its first message does not end";
 
 /// What it is, once that can be told.
 fn told(bytes: &[u8]) -> Option<First> {
-    if bytes.starts_with(HTTP2) {
+    if bytes.starts_with(h2::PREFACE) {
         return Some(First::Http2);
     }
-    if HTTP2.starts_with(bytes) {
+    if h2::PREFACE.starts_with(bytes) {
         return None;
     }
     Some(match classify(bytes) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sbx_api::policy::ProxyConfigChange;
-use sbx_policy::{Edit, OlderPattern, ProxyConfig};
+use sbx_policy::{Edit, OlderPattern, Pattern, ProxyConfig};
 
 use super::{Links, PolicyBook, PolicyBookError, read};
 use crate::entry::lock;
@@ -78,6 +78,7 @@ fn edits(change: &ProxyConfigChange) -> Result<Vec<Edit>, PolicyBookError> {
     ];
     for (texts, edit) in lists {
         for text in texts {
+            Pattern::check_typed(text)?;
             edits.push(edit(text.parse()?));
         }
     }

@@ -178,13 +178,16 @@ fn rules_and_their_resources_are_removed() {
     let hint = format!("sbx policy rm network --sandbox ab --id {id}");
     assert_eq!(wrong_scope.hint(), Some(hint));
     let part = remove(removal(Some("ab"), None, &["a.test"])).unwrap();
-    assert_eq!(part[0].resources, ["a.test"]);
+    assert_eq!(part.rules[0].resources, ["a.test"]);
+    assert_eq!(part.remaining[0].resources, ["b.test"]);
+    assert_eq!(part.remaining[0].id, id);
     assert!(!place.allowed(Some("ab"), "a.test") && place.allowed(Some("ab"), "b.test"));
     let rest = remove(removal(Some("ab"), Some(id), &[])).unwrap();
     assert_eq!(
-        (rest[0].id.as_str(), &rest[0].resources),
+        (rest.rules[0].id.as_str(), &rest.rules[0].resources),
         (id, &vec!["b.test".to_owned()])
     );
+    assert!(rest.remaining.is_empty());
     for (request, code) in [
         (removal(Some("ab"), Some(id), &[]), ErrorCode::NotFound),
         (removal(None, None, &["z.test"]), ErrorCode::NotFound),
@@ -347,7 +350,7 @@ fn older_settings_change_all_or_nothing() {
         place.book.proxy_config(&name).unwrap(),
         Some(config.clone())
     );
-    for bad in ["a.test", "10.0.0.1/8", "x/y"] {
+    for bad in ["a.test", "10.0.0.1/8", "x/y", "::1:443"] {
         change.block_cidr = vec!["10.0.0.0/9".into(), bad.into()];
         let error = place.book.change_proxy_config(&name, &change).unwrap_err();
         assert_eq!(error.code(), ErrorCode::BadRequest, "{bad}");
@@ -387,7 +390,7 @@ fn answers_say_what_would_change_them() {
             target: &target,
             verdict: &verdict,
             other: None,
-            narrowed: place.book.narrowed(sandbox).unwrap().as_deref(),
+            narrowed: place.book.narrowed(sandbox, now()).unwrap().as_deref(),
             addresses: &[],
         })
     };
@@ -417,13 +420,13 @@ fn older_settings_that_take_something_away_are_named() {
     let place = claimed();
     place.book.init("allow-all", now()).unwrap();
     let name = place.sandbox("ab");
-    assert_eq!(place.book.narrowed(Some("ab")).unwrap(), None);
+    assert_eq!(place.book.narrowed(Some("ab"), now()).unwrap(), None);
     let change = ProxyConfigChange {
         policy: Some("deny".into()),
         ..ProxyConfigChange::default()
     };
     place.book.change_proxy_config(&name, &change).unwrap();
-    let said = place.book.narrowed(Some("ab")).unwrap().unwrap();
+    let said = place.book.narrowed(Some("ab"), now()).unwrap().unwrap();
     for word in ["vm/ab/proxy-config.json", "`deny`", "`default-allow-all`"] {
         assert!(said.contains(word), "{said}");
     }
@@ -442,7 +445,19 @@ fn older_settings_that_take_something_away_are_named() {
         addresses: &[],
     });
     assert!(answer.reason.unwrap().ends_with(&said));
-    assert_eq!(place.book.narrowed(None).unwrap(), None);
+    assert_eq!(place.book.narrowed(None, now()).unwrap(), None);
+    // A rule that has ended opens nothing that could be taken away.
+    let request = RuleRequest {
+        sandbox: Some("ab".into()),
+        decision: RuleDecision::Allow,
+        resources: vec!["**:443".into()],
+        for_seconds: Some(60),
+    };
+    let added = place.book.add(&request, now()).unwrap().rules;
+    let later = now() + SignedDuration::from_secs(61);
+    let said = |at| place.book.narrowed(Some("ab"), at).unwrap().unwrap();
+    assert!(said(now()).contains(&added[0].name), "{}", said(now()));
+    assert!(!said(later).contains(&added[0].name), "{}", said(later));
 }
 
 /// A reader must not wait for whoever writes to a pipe, nor believe what it cannot watch.

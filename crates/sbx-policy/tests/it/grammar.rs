@@ -214,3 +214,25 @@ fn patterns_are_strings_in_json() {
     );
     assert!(serde_json::from_str::<Pattern>(r#""*""#).is_err());
 }
+
+#[test]
+fn an_address_that_may_end_in_a_port_is_not_typed() {
+    for text in ["::1:443", "a.test, 2001:db8::1:22", "fe80::8080"] {
+        let parsed = Pattern::parse_typed_list(text);
+        let ambiguous = matches!(parsed, Err(PatternError::Unbracketed(_)));
+        assert_eq!(ambiguous, text != "fe80::8080", "{text}: {parsed:?}");
+        // A file that has it is read.
+        assert!(Pattern::parse_list(text).is_ok());
+    }
+    for text in [
+        "[::1]:443",
+        "[::1:443]",
+        "2001:db8::1",
+        "1:2:3:4:5:6:7:8",
+        "::ffff:1.2.3.4",
+        "::1:beef",
+        "::/0",
+    ] {
+        assert!(Pattern::parse_typed_list(text).is_ok(), "{text}");
+    }
+}

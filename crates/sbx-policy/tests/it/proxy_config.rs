@@ -100,7 +100,7 @@ fn a_policy_of_deny_takes_the_catch_all_away() {
     // And it can be seen.
     let all: Vec<_> = global.clone().collect();
     let names: Vec<&str> = deny
-        .narrowed(&all)
+        .narrowed(&all, now())
         .iter()
         .map(|r| r.name.as_str())
         .collect();
@@ -111,7 +111,7 @@ fn a_policy_of_deny_takes_the_catch_all_away() {
         ("proxy-config:a:policy-deny", Decision::Deny, 0)
     );
     let unset = config("{}");
-    assert!(unset.narrowed(&all).is_empty());
+    assert!(unset.narrowed(&all, now()).is_empty());
     assert_eq!(
         unset.narrow(global.clone().collect()),
         global.collect::<Vec<_>>()
@@ -132,6 +132,41 @@ fn unknown_fields_are_refused_by_name() {
     }
     assert!(ProxyConfig::parse(r#"{"network":{"blockCIDR":["h.example"]}}"#).is_err());
     assert!(ProxyConfig::parse(r#"{"network":{"allowedDomains":["a b"]}}"#).is_err());
+}
+
+/// An array is no file without settings.
+#[test]
+fn only_objects_are_settings() {
+    for json in [
+        "[]",
+        r#"["deny"]"#,
+        r#"[null, {}]"#,
+        r#"{"network":[]}"#,
+        r#"{"network":[["h.example"]]}"#,
+        r#"{"network":null}"#,
+        r#"{"network":"deny"}"#,
+        "null",
+        "\"deny\"",
+        "1",
+        "true",
+        "",
+    ] {
+        let error = ProxyConfig::parse(json).expect_err(json);
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(
+            !cause.contains("struct") && !cause.contains("Proxy"),
+            "{cause}"
+        );
+    }
+    let error = ProxyConfig::parse(r#"{"network":[]}"#).unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(
+        cause,
+        "invalid type: sequence, expected an object at line 1 column 11"
+    );
+    // Nor is anything else let through.
+    assert!(ProxyConfig::parse(r#"{"policy":"deny","policy":"allow"}"#).is_err());
+    assert_eq!(config("{}"), ProxyConfig::default());
 }
 
 #[test]

@@ -88,6 +88,26 @@ fn damaged_files_are_refused() {
     }
 }
 
+/// Values in the order of the fields are no file and no rule.
+#[test]
+fn only_objects_are_files_and_rules() {
+    let head =
+        r#"{"version":1,"preset":"balanced","initialized_at":"2026-11-05T12:00:00Z","rules":"#;
+    let rule =
+        r#"["1","1","local-policy","global","allow",["h.example"],"local","any",null,true,null]"#;
+    for json in [
+        r#"[1,"allow-all","2026-11-05T12:00:00Z",[]]"#.to_owned(),
+        format!("{head}[{rule}]}}"),
+        format!("{head}{{}}}}"),
+        "[]".to_owned(),
+    ] {
+        let error = PolicyFile::parse(&json).expect_err(&json);
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(!cause.contains("struct"), "{cause}");
+    }
+    assert!(PolicyFile::parse(&format!("{head}[]}}")).is_ok());
+}
+
 #[test]
 fn identical_resources_are_reported_not_repeated() {
     let mut file = file();

@@ -13,17 +13,24 @@ use tokio_rustls::client::TlsStream;
 use super::entrances::hello;
 use super::world::{Client, World, soon};
 use crate::audit::{Entrance, Outcome, Via};
+use crate::wire::h2;
 
 fn connector(world: &World) -> TlsConnector {
+    speaking(world, &[])
+}
+
+/// A client that knows these protocols.
+fn speaking(world: &World, protocols: &[&[u8]]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     let authority = CertificateDer::from_pem_slice(world.authority_pem.as_bytes()).unwrap();
     roots.add(authority).unwrap();
     let crypto = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(crypto)
+    let mut config = ClientConfig::builder_with_provider(crypto)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     TlsConnector::from(Arc::new(config))
 }
 
@@ -127,6 +134,116 @@ async fn programs_are_told_as_programs() {
         assert_eq!(body["deny_kind"], "explicit");
         assert_eq!(body["rule"]["id"], "r0");
     }
+}
+
+/// `GET` of HTTP/2 after its preface and empty settings, with this `accept`; then more than fits into one read.
+fn h2_request(accept: &str) -> Vec<u8> {
+    let mut head = vec![0x82, 0x87, 0x84, 0x53, u8::try_from(accept.len()).unwrap()];
+    head.extend(accept.as_bytes());
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    bytes.extend([0, 0, u8::try_from(head.len()).unwrap(), 1, 4, 0, 0, 0, 1]);
+    bytes.extend(head);
+    bytes
+}
+
+/// Kinds of frames, and the body.
+fn h2_frames(mut bytes: &[u8]) -> (Vec<u8>, String) {
+    let (mut kinds, mut body) = (Vec::new(), Vec::new());
+    while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = bytes {
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        kinds.push(*kind);
+        if *kind == 0 {
+            body.extend_from_slice(&rest[..length]);
+        }
+        bytes = &rest[length..];
+    }
+    assert!(bytes.is_empty());
+    (kinds, String::from_utf8(body).unwrap())
+}
+
+const H2_ANSWER: [u8; 5] = [4, 4, 1, 0, 7];
+
+#[tokio::test]
+async fn clients_of_http2_alone_are_told_too() {
+    let world = World::new(&["deny two.test"]).await;
+    let ask = async |accept: &str| {
+        let client = tunnel(&world, "two.test:443").await;
+        let name = ServerName::try_from("two.test").unwrap();
+        let tls = speaking(&world, &[b"h2"]).connect(name, client.stream);
+        let mut tls = soon(tls).await.unwrap();
+        assert_eq!(tls.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        tls.write_all(&h2_request(accept)).await.unwrap();
+        let mut said = Vec::new();
+        soon(tls.read_to_end(&mut said)).await.unwrap();
+        assert!(said.windows(5).any(|at| at == b"\x08\x03403"));
+        said
+    };
+    let (kinds, body) = h2_frames(&ask("*/*").await);
+    assert_eq!(kinds, H2_ANSWER);
+    assert!(
+        body.starts_with("Blocked by local rule for two.test:443\n"),
+        "{body}"
+    );
+    let (_, body) = h2_frames(&ask("application/json").await);
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["target"], "two.test:443");
+    // Who speaks both has the older one, as before.
+    let client = tunnel(&world, "two.test:443").await;
+    let name = ServerName::try_from("two.test").unwrap();
+    let tls = speaking(&world, &[b"h2", b"http/1.1"]).connect(name, client.stream);
+    let answer = self::ask(soon(tls).await.unwrap(), "").await;
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    assert!(world.dialled().is_empty());
+}
+
+#[tokio::test]
+async fn and_without_tls() {
+    let world = World::new(&["deny two.test"]).await;
+    for size in [1, 20, 1000] {
+        let mut client = tunnel(&world, "two.test:50051").await;
+        for part in h2_request("*/*").chunks(size) {
+            client.send(part).await;
+        }
+        let mut said = Vec::new();
+        soon(client.stream.read_to_end(&mut said)).await.unwrap();
+        let (kinds, body) = h2_frames(&said);
+        assert_eq!(kinds, H2_ANSWER);
+        assert!(body.contains("two.test:50051\n"), "{body}");
+    }
+}
+
+/// What is no HTTP/2 after all is not waited for, and what does not end neither.
+#[tokio::test]
+async fn bad_http2_in_a_denied_tunnel() {
+    let world = World::new(&["deny two.test"]).await;
+    let ping_first = b"\0\0\x08\x06\0\0\0\0\0xxxxxxxx";
+    let huge = [0, 0, 0, 4, 0, 0, 0, 0, 0, 0xff, 0, 0, 1, 4, 0, 0, 0, 1];
+    for words in [&ping_first[..], &huge] {
+        let mut client = tunnel(&world, "two.test:50051").await;
+        client.send([h2::PREFACE, words].concat()).await;
+        let mut said = Vec::new();
+        soon(client.stream.read_to_end(&mut said)).await.unwrap();
+        assert_eq!(h2_frames(&said).0, [4, 7]);
+    }
+    let mut client = tunnel(&world, "two.test:50051").await;
+    client.send(h2::PREFACE).await;
+    tokio::time::pause();
+    let mut said = Vec::new();
+    soon(client.stream.read_to_end(&mut said)).await.unwrap();
+    tokio::time::resume();
+    assert_eq!(h2_frames(&said).0, [4]);
+}
+
+/// A client that speaks neither is told that much.
+#[tokio::test]
+async fn other_protocols_over_tls_get_an_alert() {
+    let world = World::new(&["deny two.test"]).await;
+    let client = tunnel(&world, "two.test:443").await;
+    let name = ServerName::try_from("two.test").unwrap();
+    let tls = speaking(&world, &[b"imap"]).connect(name, client.stream);
+    let error = soon(tls).await.unwrap_err().to_string();
+    assert!(error.contains("NoApplicationProtocol"), "{error}");
 }
 
 #[tokio::test]

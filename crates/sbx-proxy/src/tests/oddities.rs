@@ -67,7 +67,15 @@ async fn a_word_is_passed_on() {
         assert_eq!(exactly(&mut origin, text.len()).await, text);
         (client, origin)
     };
-    for text in ["JDWP-Handshake", "P", "GET", "PRI", "AUTH ", "ping"] {
+    for text in [
+        "JDWP-Handshake",
+        "P",
+        "GET",
+        "PRI",
+        "AUTH ",
+        "ping",
+        "\r\n\n",
+    ] {
         let (mut client, mut origin) = word(text).await;
         origin.write_all(b"answer").await.unwrap();
         client.hears("answer").await;
@@ -80,6 +88,7 @@ async fn a_word_is_passed_on() {
         ("GET", " / HTTP/1.1\r\nHost: other.test\r\n\r\n"),
         ("PROPFIND", " / HTTP/1.1\r\nHost: other.test\r\n\r\n"),
         ("PRI", " * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        ("\n\n", "GET / HTTP/1.1\r\nHost: other.test\r\n\r\n"),
     ] {
         let (mut client, mut origin) = word(text).await;
         client.send(more).await;

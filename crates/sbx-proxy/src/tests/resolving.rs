@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use sbx_policy::Kind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
@@ -163,11 +164,20 @@ async fn names_backwards() {
     let world = World::new(&["allow *.wild.test"]).await;
     let udp = Udp::of(&world).await;
     let backwards = "12.2.0.192.in-addr.arpa";
-    assert_eq!(udp.ask(backwards, 12).await.code, NXDOMAIN);
+    assert_eq!(udp.ask(backwards, 12).await.code, REFUSED);
+    let line = world.last_line();
+    assert_eq!((line.host.as_str(), line.port), (backwards, None));
+    assert_eq!(
+        (line.verdict, line.deny_kind),
+        (Outcome::Deny, Some(Kind::RecordType))
+    );
     udp.ask("b.wild.test", 1).await;
     let found = udp.ask(backwards, 12).await;
     assert_eq!(found.data, [b"\x01b\x04wild\x04test\0".to_vec()]);
-    assert_eq!(udp.ask("1.0.0.10.in-addr.arpa", 12).await.code, NXDOMAIN);
+    for name in ["1.0.0.10.in-addr.arpa", "secret.wild.test"] {
+        assert_eq!(udp.ask(name, 12).await.code, REFUSED, "{name}");
+        assert_eq!(world.last_line().host, name);
+    }
     // Nobody else was asked.
     assert_eq!(world.asked(), ["b.wild.test"]);
 }
@@ -198,12 +208,16 @@ async fn names_that_may_not_be_known() {
     for qtype in [16, 10, 255, 15, 2, 6, 5, 33, 99, 252] {
         let reply = udp.ask("secret.wild.test", qtype).await;
         assert_eq!((reply.code, reply.data.len()), (REFUSED, 0), "{qtype}");
-        assert!(world.last_line().reason.contains(&format!("type {qtype} ")));
+        let line = world.last_line();
+        assert!(line.reason.contains(&format!("type {qtype} ")));
+        assert_eq!((line.port, line.deny_kind), (None, Some(Kind::RecordType)));
     }
     for qclass in [3, 4, 255] {
         let question = question("a.wild.test", 1, qclass);
         let reply = Reply::parse(&udp.raw(&question).await, &question);
         assert_eq!(reply.code, REFUSED);
+        let line = world.last_line();
+        assert_eq!((line.port, line.deny_kind), (None, Some(Kind::RecordType)));
     }
     assert!(world.asked().is_empty());
 }

@@ -6,6 +6,7 @@
 //! Deciding what is allowed, timeouts and the sockets themselves are left to the callers.
 
 pub mod dns;
+pub mod h2;
 pub mod http1;
 pub mod sniff;
 pub mod socks5;

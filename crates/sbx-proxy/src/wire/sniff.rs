@@ -19,8 +19,9 @@ pub enum Traffic {
     Other,
 }
 
-/// No method that anyone serves is longer.
-const MAX_METHOD: usize = 32;
+/// Whether it is a request must show within so many bytes. Some origins skip any number of empty lines, others serve
+/// methods of any length: what is still open then is refused, since nobody can say that no request comes of it.
+const MAX_UNDECIDED: usize = 8 * 1024;
 
 const KNOWN_METHODS: &[&[u8]] = &[
     b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH", b"PRI",
@@ -62,25 +63,48 @@ enum Guess {
 
 /// A method and a space, then what a target starts with. The second half keeps the banner `SSH-2.0-name comment`
 /// and commands like `NICK name` apart from methods we do not know.
+///
+/// Origins differ in what they skip before a method and in what they take for the space behind it, so any of it counts:
+/// that it must be one space is for the parser to say.
 fn looks_like_http(bytes: &[u8]) -> Guess {
-    let bytes = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
-    if matches!(bytes, [] | [b'\r']) {
-        return Guess::NeedMore;
+    match bytes.get(..MAX_UNDECIDED) {
+        None => begins_as_http(bytes),
+        Some(window) => match begins_as_http(window) {
+            Guess::NeedMore => Guess::Yes,
+            settled @ (Guess::Yes | Guess::No) => settled,
+        },
     }
+}
+
+fn begins_as_http(bytes: &[u8]) -> Guess {
+    let bytes = without_gap(bytes, is_gap);
     let end = bytes
         .iter()
         .position(|&byte| !http1::is_token(byte))
         .unwrap_or(bytes.len());
     let (method, rest) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
-    if method.is_empty() || method.len() > MAX_METHOD {
-        return Guess::No;
-    }
     match rest {
         [] => Guess::NeedMore,
-        [b' ', ..] if KNOWN_METHODS.contains(&method) => Guess::Yes,
-        [b' ', target @ ..] => target_start(target),
+        _ if method.is_empty() => Guess::No,
+        [byte, ..] if is_gap(*byte) && KNOWN_METHODS.contains(&method) => Guess::Yes,
+        // A word on a line of its own is a command of something else.
+        [byte, ..] if is_inner_gap(*byte) => target_start(without_gap(rest, is_inner_gap)),
         _ => Guess::No,
     }
+}
+
+fn without_gap(bytes: &[u8], is_gap: fn(u8) -> bool) -> &[u8] {
+    let end = bytes.iter().position(|&byte| !is_gap(byte));
+    end.and_then(|end| bytes.get(end..)).unwrap_or_default()
+}
+
+/// What somebody takes for white space: ASCII's, the separators that Python splits at, and those of Latin-1.
+fn is_gap(byte: u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | 0x1c..=b' ' | 0x85 | 0xa0)
+}
+
+fn is_inner_gap(byte: u8) -> bool {
+    is_gap(byte) && !matches!(byte, b'\r' | b'\n')
 }
 
 fn target_start(target: &[u8]) -> Guess {

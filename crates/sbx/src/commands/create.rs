@@ -6,6 +6,7 @@ use std::path::Path;
 use sbx_api::{Backend, Caller, CreateRequest, Sandbox, WorkspaceRequest};
 use sbx_engine::SandboxName;
 use sbx_engine::territory::Territory;
+use sbx_policy::Pattern;
 
 use crate::agents::Agent;
 use crate::client::{Absent, Client};
@@ -99,7 +100,7 @@ pub(crate) fn create(
         env: flags.env.resolve_text(&context.env)?,
         caller,
         platform: flags.platform.clone(),
-        deny_network: flags.deny_network.clone(),
+        deny_network: denied(flags)?,
     })?;
     for notice in &created.notices {
         context.ui.note(notice);
@@ -108,6 +109,16 @@ pub(crate) fn create(
         context.ui.warning(warning);
     }
     Ok(created.sandbox)
+}
+
+fn denied(flags: &CreateFlags) -> Result<Vec<String>, Failure> {
+    let mut denied = Vec::new();
+    for text in &flags.deny_network {
+        let patterns = Pattern::parse_typed_list(text)
+            .map_err(|error| Failure::new(Kind::BadRequest, error.to_string()))?;
+        denied.extend(patterns.iter().map(Pattern::to_string));
+    }
+    Ok(denied)
 }
 
 /// What was made, for a person who watches.
@@ -180,4 +191,22 @@ fn territory(client: &Client<'_>, workspaces: &[WorkspaceRequest]) -> Territory 
         .map(|workspace| workspace.path.as_str())
         .chain(others.map(|workspace| workspace.path.as_str()));
     Territory::new(paths.filter_map(|path| std::fs::canonicalize(path).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_denied_has_one_meaning() {
+        let of = |texts: &[&str]| {
+            denied(&CreateFlags {
+                deny_network: texts.iter().map(|text| (*text).to_owned()).collect(),
+                ..CreateFlags::default()
+            })
+        };
+        let all = of(&["A.test, *.b.test", "[::1]:443"]).unwrap();
+        assert_eq!(all, ["a.test", "*.b.test", "[::1]:443"]);
+        assert_eq!(of(&["::1:443"]).unwrap_err().kind, Kind::BadRequest);
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use sbx_policy::Kind;
 use sbx_proxy::audit::{Line, Outcome, Via};
 
 /// What a sandbox did with one `host:port` in one way.
@@ -19,6 +20,19 @@ pub(crate) struct Row {
     pub(crate) last_seen: Timestamp,
     pub(crate) since: Timestamp,
     pub(crate) count: u64,
+    /// How many of them were broken off, and why the latest was.
+    pub(crate) cut: u64,
+    cut_reason: String,
+}
+
+impl Row {
+    /// Why it was decided so, and what became of it.
+    pub(crate) fn outcome(&self) -> String {
+        match self.cut {
+            0 => self.reason.clone(),
+            cut => format!("{}; {cut} cut: {}", self.reason, self.cut_reason),
+        }
+    }
 }
 
 /// One row per sandbox, `host:port`, way and verdict; the latest first.
@@ -43,8 +57,14 @@ pub(crate) fn rows(lines: &[Line]) -> Vec<Row> {
             last_seen: line.time,
             since: line.time,
             count: 0,
+            cut: 0,
+            cut_reason: String::new(),
         });
         row.count += 1;
+        if let Some(why) = line.cut() {
+            row.cut += 1;
+            row.cut_reason = why.to_owned();
+        }
         row.since = row.since.min(line.time);
         if line.time >= row.last_seen {
             row.last_seen = line.time;
@@ -70,9 +90,11 @@ pub(crate) fn denied_hosts(lines: &[Line]) -> usize {
     hosts.len()
 }
 
-/// A question to the resolver that no rule would have it answer: of a type that is never answered.
+/// A question to the resolver that no rule would have it answer: of a type that is never answered, or no question.
 pub(crate) fn is_odd_question(line: &Line) -> bool {
-    line.proxy == Via::Dns && line.port.is_some()
+    // Lines of before have a port instead.
+    let records = line.deny_kind == Some(Kind::RecordType) || line.port.is_some();
+    line.proxy == Via::Dns && (records || line.host.is_empty())
 }
 
 /// `host:port` as people write it.
@@ -121,8 +143,23 @@ mod tests {
             last_seen: second.time,
             since: first.time,
             count: 2,
+            cut: 0,
+            cut_reason: String::new(),
         };
         assert_eq!(rows[0], expected);
+    }
+
+    #[test]
+    fn what_was_cut_is_told() {
+        let whole = line("ab", "a.test", Outcome::Allow);
+        let mut failed = whole.clone();
+        failed.error = Some("Connection refused".into());
+        let mut cut = whole.clone();
+        cut.error = Some("cut: denied by rule no-a".into());
+        let told = |lines: &[Line]| rows(lines)[0].outcome();
+        assert_eq!(told(&[whole.clone(), failed]), whole.reason);
+        let expected = format!("{}; 1 cut: denied by rule no-a", whole.reason);
+        assert_eq!(told(&[whole.clone(), cut, whole]), expected);
     }
 
     #[test]
@@ -135,7 +172,17 @@ mod tests {
         let mut only_lookup = lookup.clone();
         only_lookup.host = "b.test".into();
         let allowed = line("ab", "c.test", Outcome::Allow);
+        let mut records = lookup.clone();
+        records.proxy = Via::Dns;
+        records.host = "d.test".into();
+        records.deny_kind = Some(Kind::RecordType);
+        let mut of_before = records.clone();
+        of_before.host = "e.test".into();
+        of_before.deny_kind = Some(Kind::Malformed);
+        of_before.port = Some(53);
         let all = [
+            records,
+            of_before,
             connect.clone(),
             connect,
             other_port,

@@ -54,6 +54,46 @@ fn bad_http_is_not_something_else() {
     assert_eq!(classify(b"\x16\x03\x01\x00\x00"), Traffic::BadTls);
 }
 
+/// Some origin reads each of these as a request, so none may pass as something else.
+#[test]
+fn a_request_behind_oddities_is_bad_http() {
+    let request = b"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n";
+    for lead in [
+        &b"\n"[..],
+        b"\n\n",
+        b"\r\n\r\n",
+        b"\r\n\r\n\r\n\r\n",
+        b"\r\r\n",
+        b" ",
+        b"\t",
+        b"\x0b\x0c",
+        b"\x1c",
+        b"\xa0",
+    ] {
+        let answer = classify(&[lead, request].concat());
+        let lead = lead.escape_ascii();
+        assert!(matches!(answer, Traffic::BadHttp(_)), "{lead}: {answer:?}");
+    }
+    for line in [
+        "GET\t/ HTTP/1.1",
+        "GET\n/ HTTP/1.1",
+        "GET\r\n",
+        "get\t/ HTTP/1.1",
+        "get  / HTTP/1.1",
+        "PROPFIND \t http://a/ HTTP/1.1",
+        &format!("{} / HTTP/1.1", "A".repeat(100)),
+        &"A".repeat(70_000),
+        &"\n".repeat(9_000),
+        &format!("{}GET / HTTP/1.1", " ".repeat(9_000)),
+    ] {
+        let answer = classify(format!("{line}\r\nHost: evil.test\r\n\r\n").as_bytes());
+        assert!(
+            matches!(answer, Traffic::BadHttp(_)),
+            "{line:?}: {answer:?}"
+        );
+    }
+}
+
 #[test]
 fn other_protocols() {
     for bytes in [
@@ -65,9 +105,11 @@ fn other_protocols() {
         b"*1\r\n$4\r\nPING\r\n",
         b"\0\0\0\x08\x04\xd2\x16\x2f",
         b"\x05\x01\x00",
-        b"\r\r\n",
-        b" GET / HTTP/1.1",
-        b"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz",
+        b"\r\n\x01",
+        b"  \n$ make",
+        b"get key\r\n",
+        b"stats\n/",
+        b"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz=",
     ] {
         assert_eq!(classify(bytes), Traffic::Other, "{}", bytes.escape_ascii());
     }
@@ -79,7 +121,12 @@ fn undecided() {
         &b""[..],
         b"\r",
         b"\r\n",
+        b"\r\r\n",
+        b"\n \t\n",
         b"G",
+        b" G",
+        b"FOO\t\t",
+        b"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz",
         b"GET",
         b"GET ",
         b"FOO ",
@@ -101,7 +148,7 @@ proptest! {
     #[test]
     fn any_bytes_settle(bytes in prop_oneof![
         prop::collection::vec(any::<u8>(), 0..60),
-        "\r?\n?[A-Z]{0,8} {0,2}[/*htps:. 0-9HTP\r\n]{0,30}".prop_map(String::into_bytes),
+        "[\r\n \t\x0b]{0,4}[A-Z]{0,8}[ \t\n]{0,2}[/*htps:. 0-9HTP\r\n]{0,30}".prop_map(String::into_bytes),
     ]) {
         let whole = classify(&bytes);
         for end in 0..bytes.len() {
@@ -109,4 +156,26 @@ proptest! {
             prop_assert!(answer == Traffic::NeedMore || answer == whole, "{:?} at {}, then {:?}", answer, end, whole);
         }
     }
+
+    /// What some origin could take for a request is taken apart, or refused.
+    #[test]
+    fn no_request_is_something_else(
+        lead in prop::collection::vec(gap(), 0..6),
+        method in "[A-Za-z][A-Za-z-]{0,40}",
+        space in prop::collection::vec(gap().prop_filter("a line ends", |b| !b"\r\n".contains(b)), 1..4),
+        target in prop_oneof!["/[a-z/]{0,8}", "http://[a-z]{1,8}/", Just("*".to_owned())],
+    ) {
+        let line = format!("{target} HTTP/1.1\r\nHost: evil.test\r\n\r\n");
+        let bytes = [&lead, method.as_bytes(), &space, line.as_bytes()].concat();
+        let strict = matches!(&*lead, b"" | b"\r\n") && space == b" ";
+        match classify(&bytes) {
+            Traffic::Http(..) => prop_assert!(strict),
+            Traffic::BadHttp(_) => {}
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+}
+
+fn gap() -> impl Strategy<Value = u8> {
+    prop::sample::select(b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0".to_vec())
 }

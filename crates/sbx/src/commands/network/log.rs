@@ -89,7 +89,11 @@ fn method(line: &Line) -> &'static str {
     }
 }
 
+/// Nothing where a request named no host that could be read.
 fn url(line: &Line) -> String {
+    if line.host.is_empty() {
+        return String::new();
+    }
     match kind(line) {
         "http" => format!("http://{}/", place(line)),
         "https" => format!("https://{}/", place(line)),
@@ -136,6 +140,10 @@ TIMESTAMP                       SANDBOX  TYPE   METHOD   URL                  AC
         ssh.entrance = Entrance::Transparent;
         ssh.port = Some(22);
         assert_eq!((kind(&ssh), url(&ssh).as_str()), ("tcp", "git.test:22"));
+        let mut nonsense = line("dev", "", Outcome::Deny);
+        nonsense.entrance = Entrance::Http;
+        nonsense.port = None;
+        assert_eq!((kind(&nonsense), url(&nonsense).as_str()), ("http", ""));
         ssh.entrance = Entrance::Dns;
         ssh.port = None;
         assert_eq!((kind(&ssh), url(&ssh).as_str()), ("dns", "git.test"));

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use sbx_api::policy::{PolicyRule, RuleDecision, RuleRequest};
 use sbx_engine::SandboxName;
-use sbx_policy::Pattern;
+use sbx_policy::{Pattern, PatternError, Target};
 use sbx_proto::shell::quoted;
 
 use crate::client::{Absent, Client};
@@ -54,8 +54,18 @@ fn request(args: &Args, decision: RuleDecision) -> Result<RuleRequest, Failure> 
         [one] => one,
         several => return Err(several_words(verb, args.sandbox.as_deref(), several)),
     };
-    let patterns = Pattern::parse_list(text)
-        .map_err(|error| Failure::new(Kind::BadRequest, error.to_string()))?;
+    let patterns = Pattern::parse_typed_list(text).map_err(|error| {
+        let failure = Failure::new(Kind::BadRequest, error.to_string());
+        let other = matches!(error, PatternError::Url(_)) || text.contains('@');
+        match Target::meant_by(text).filter(|_| other) {
+            Some(target) => failure.hint(format!(
+                "sbx policy {verb} network{} {}",
+                flag(args.sandbox.as_deref()),
+                quoted(&target.to_string())
+            )),
+            None => failure,
+        }
+    })?;
     let for_seconds = args.for_.as_deref().map(when::duration).transpose()?;
     if let Some(name) = &args.sandbox {
         SandboxName::parse(name)?;
@@ -82,11 +92,15 @@ fn several_words(verb: &str, sandbox: Option<&str>, words: &[String]) -> Failure
             ))
         }
         _ => {
-            let scope = sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"));
+            let scope = flag(sandbox);
             Failure::usage("resources are one word, separated by commas")
                 .hint(format!("{base}{scope} {}", quoted(&words.join(","))))
         }
     }
+}
+
+fn flag(sandbox: Option<&str>) -> String {
+    sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"))
 }
 
 /// `Rule added to policy local (scope: sandbox:dev): ID (a.test)`
@@ -156,6 +170,18 @@ mod tests {
             assert_eq!(failure.kind, Kind::Usage);
             assert_eq!(failure.hint.as_deref(), Some(hint));
         }
+        for (typed, meant) in [
+            ("ssh://git@a.test:22/x", "a.test:22"),
+            ("https://a.test/x", "a.test:443"),
+            ("git@a.test:22", "a.test:22"),
+        ] {
+            let hint = format!("sbx policy allow network --sandbox dev {meant}");
+            let failure = asked(&[typed], Some("dev")).unwrap_err();
+            assert_eq!(failure.hint, Some(hint), "{typed}");
+        }
+        assert_eq!(asked(&["10.0.0.1/8"], None).unwrap_err().hint, None);
+        let ambiguous = asked(&["::1:443"], None).unwrap_err();
+        assert!(ambiguous.message.contains("`[::1]:443`"), "{ambiguous:?}");
         for bad in ["", "*", "https://a.test/x", "a.test:0", "10.0.0.1/8"] {
             assert_eq!(
                 asked(&[bad], None).unwrap_err().kind,

@@ -2,7 +2,7 @@
 
 use sbx_api::ErrorBody;
 use sbx_api::policy::{CheckAnswer, CheckRequest};
-use sbx_policy::Target;
+use sbx_policy::{Target, TargetError};
 
 use super::existing;
 use crate::autostart;
@@ -55,8 +55,7 @@ impl Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     let What::Network(args) = &args.what;
-    Target::parse_loose(&args.target)
-        .map_err(|error| Failure::new(Kind::BadRequest, error.to_string()))?;
+    Target::parse_loose(&args.target).map_err(|error| unreadable(args, &error))?;
     let answer = ask(context, args)?;
     if args.json {
         context.ui.json(&answer)?;
@@ -64,6 +63,20 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         context.ui.data(to_text(&answer, args.verbose))?;
     }
     Ok(u8::from(!answer.allowed))
+}
+
+/// Who copied an address of git's is told what of it can be asked about.
+fn unreadable(args: &Network, error: &TargetError) -> Failure {
+    let failure = Failure::new(Kind::BadRequest, error.to_string());
+    let user = matches!(error, TargetError::UserInfo(_));
+    match Target::meant_by(&args.target).filter(|_| user) {
+        Some(target) => {
+            let sandbox = args.sandbox.as_deref();
+            let flag = sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"));
+            failure.hint(format!("sbx policy check network{flag} {target}"))
+        }
+        None => failure,
+    }
 }
 
 /// Asks the daemon when one runs: it knows what names led to. Else its program, which reads the rules and ends: a

@@ -163,7 +163,7 @@ fn to_json(rows: &[Row]) -> Value {
                 "last_seen": time_text(row.last_seen),
                 "since": time_text(row.since),
                 "count_since": row.count,
-                "reason": row.reason,
+                "reason": row.outcome(),
             })
         })
         .collect()
@@ -217,7 +217,7 @@ fn cells(row: &Row, zone: &TimeZone) -> Vec<String> {
         text::one_line(&row.host),
         via(row.proxy).to_owned(),
         text::one_line(&row.rule),
-        text::one_line(&row.reason),
+        text::one_line(&row.outcome()),
         seen(row.last_seen, zone),
         row.count.to_string(),
     ]
@@ -288,7 +288,8 @@ impl Tail {
         Ok(lines)
     }
 
-    /// The line as JSON, or as text; the end of a connection that was shown already is no news in text.
+    /// The line as JSON, or as text; the end of a connection that was shown already is no news in text, unless it
+    /// was cut.
     fn shown(
         &mut self,
         line: &Line,
@@ -305,12 +306,12 @@ impl Tail {
         if line.phase == Phase::Open {
             self.open.insert(key, place(line));
         }
-        if known.is_some_and(|known| known == place(line)) {
-            return Ok(None);
-        }
-        let verdict = match line.verdict {
-            Outcome::Allow => "allow",
-            Outcome::Deny => "deny",
+        let known = known.is_some_and(|known| known == place(line));
+        let (verdict, reason) = match (line.cut(), line.verdict) {
+            (Some(why), _) => ("cut", why),
+            (None, _) if known => return Ok(None),
+            (None, Outcome::Allow) => ("allow", line.reason.as_str()),
+            (None, Outcome::Deny) => ("deny", line.reason.as_str()),
         };
         Ok(Some(format!(
             "{}  {verdict:<5}  {}  {}  {}  {}\n",
@@ -318,7 +319,7 @@ impl Tail {
             text::one_line(&line.sandbox),
             text::one_line(&place(line)),
             via(line.proxy),
-            text::one_line(&line.reason),
+            text::one_line(reason),
         )))
     }
 }

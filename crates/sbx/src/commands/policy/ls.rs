@@ -89,7 +89,7 @@ fn show(context: &Context, args: &Args, book: &PolicyBook, rules: &[Rule]) -> Re
         *header = context.ui.heading(header);
     }
     note_when_unchosen(context, book)?;
-    if let Some(narrowed) = book.narrowed(args.sandbox.as_deref())? {
+    if let Some(narrowed) = book.narrowed(args.sandbox.as_deref(), now)? {
         context.ui.note(format!("Note: {narrowed}"));
     }
     if rules.is_empty() {

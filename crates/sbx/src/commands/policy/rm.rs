@@ -1,6 +1,6 @@
 //! `sbx policy rm`
 
-use sbx_api::policy::RuleRemoval;
+use sbx_api::policy::{PolicyRule, RuleList, RuleRemoval};
 use sbx_policy::Pattern;
 
 use super::add::line;
@@ -57,10 +57,30 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         id: args.id.clone(),
         resources: resources.iter().map(Pattern::to_string).collect(),
     })?;
-    let lines: String = removed
-        .rules
-        .iter()
-        .map(|rule| line("removed from", rule))
-        .collect();
-    context.ui.data(lines)
+    context.ui.data(to_text(&removed))
+}
+
+fn to_text(removed: &RuleList) -> String {
+    let text = |rule: &PolicyRule| {
+        let mut remaining = removed.remaining.iter();
+        match remaining.find(|left| left.id == rule.id) {
+            None => line("removed from", rule),
+            Some(left) => part(rule, left),
+        }
+    };
+    removed.rules.iter().map(text).collect()
+}
+
+/// `Resource a.test removed from rule ID of policy local (scope: sandbox:dev), which keeps 2: b.test,c.test`
+fn part(taken: &PolicyRule, left: &PolicyRule) -> String {
+    let plural = if taken.resources.len() == 1 { "" } else { "s" };
+    format!(
+        "Resource{plural} {} removed from rule {} of policy {} (scope: {}), which keeps {}: {}\n",
+        taken.resources.join(","),
+        left.id,
+        left.policy_id,
+        left.scope,
+        left.resources.len(),
+        left.resources.join(",")
+    )
 }

@@ -211,7 +211,8 @@ mod tests {
         // A type of record that is never answered: no rule would help.
         let mut odd = line("dev", "_http._tcp.c.test", Outcome::Deny);
         odd.proxy = Via::Dns;
-        odd.port = Some(53);
+        odd.port = None;
+        odd.deny_kind = Some(Kind::RecordType);
         // What could not be read, though there is a host to it.
         let mut nonsense = line("dev", "d.test", Outcome::Deny);
         nonsense.deny_kind = Some(Kind::Malformed);

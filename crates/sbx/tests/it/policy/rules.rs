@@ -83,7 +83,10 @@ pub fn rules() {
     let part = world.line("policy rm network --resource a.test:443").ok();
     assert_eq!(
         part,
-        format!("Rule removed from policy local-policy (scope: global): {id} (a.test:443)")
+        format!(
+            "Resource a.test:443 removed from rule {id} of policy local-policy (scope: global), \
+             which keeps 1: *.b.test"
+        )
     );
     let missing = world
         .line("policy rm network --resource a.test:443")
@@ -91,7 +94,11 @@ pub fn rules() {
     assert!(missing.err.contains("a.test:443"), "{}", missing.err);
     let both = format!("policy rm network --id {id} --resource c.test");
     world.line(&both).fails(1);
-    world.line(&format!("policy rm network --id {id}")).ok();
+    let rest = world.line(&format!("policy rm network --id {id}")).ok();
+    assert_eq!(
+        rest,
+        format!("Rule removed from policy local-policy (scope: global): {id} (*.b.test)")
+    );
     let read_only = world
         .line("policy rm network --id default-deny-all")
         .fails(1);

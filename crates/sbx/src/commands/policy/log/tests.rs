@@ -85,4 +85,11 @@ fn the_end_of_a_shown_connection_is_no_news() {
     assert_eq!(show(&closed, false), None);
     assert!(show(&closed, false).is_some(), "a short one has one line");
     assert!(show(&closed, true).unwrap().starts_with("{\"time\":"));
+    // That it was broken off is.
+    show(&open, false);
+    closed.error = Some("cut: denied by rule no-a".into());
+    assert_eq!(
+        show(&closed, false).unwrap(),
+        "10:15:25 29-Jan  cut    dev  a.test:443  forward  denied by rule no-a\n"
+    );
 }
