@@ -153,7 +153,7 @@ fn failures(world: &'static World) {
             "data/below-a-file",
         ),
         (&["exec", &name, ""], 127, "not found"),
-        (&["exec", &name], 2, "no COMMAND"),
+        (&["exec", &name], 125, "no COMMAND"),
     ];
     for (args, code, word) in cases {
         let ran = world.run(*args).fails(*code);
