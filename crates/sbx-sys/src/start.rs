@@ -4,6 +4,7 @@
 //! an overflow of it from other faults. That takes as long as everything that `sbx exec` does by itself, and without
 //! it such a fault still ends the program. The two things that do matter happen here too: see [`begin`].
 
+use crate::heap;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 
@@ -28,7 +29,7 @@ macro_rules! program {
 }
 
 /// What std does as well: a missing stdin, stdout or stderr is `/dev/null`, so that no file that the program opens
-/// takes its place, and a reader that has gone is an error of the write.
+/// takes its place, and a reader that has gone is an error of the write. And what it does not: see [`heap::share`].
 pub fn begin() {
     if !has_standard_streams() {
         for _ in 0..3 {
@@ -43,6 +44,7 @@ pub fn begin() {
     }
     // SAFETY: no handler is installed that could run; nothing else is running yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    heap::share();
 }
 
 fn has_standard_streams() -> bool {

@@ -45,8 +45,13 @@ impl Event {
     }
 
     pub(super) fn happen(&self) {
-        self.happened.store(true, Ordering::Release);
+        self.happen_silently();
         self.cancel.nudge();
+    }
+
+    /// Wakes nobody: for what something else follows that does.
+    fn happen_silently(&self) {
+        self.happened.store(true, Ordering::Release);
     }
 
     /// Runs `work` in a thread, and happens when that ends, by a panic too.
@@ -119,7 +124,8 @@ impl<S: Write + Send + 'static> Pump<S> {
             }
             Stage::Closed => {
                 drop(tell.send(carry(None)));
-                event.happen();
+                // The end of the child comes next, and there is nothing to do before.
+                event.happen_silently();
             }
         };
         let begin = Box::new(begin);
@@ -161,7 +167,7 @@ impl Waiting {
         (self.begin)(Stage::Speaks);
     }
 
-    /// The stream is closed, and nothing was in it.
+    /// The stream is closed, and nothing was in it. Whoever says so says next that the child has ended.
     pub(super) fn close(self) {
         (self.begin)(Stage::Closed);
     }
