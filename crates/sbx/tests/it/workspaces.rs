@@ -1,13 +1,13 @@
 //! Workspaces: what is shared, how, whose the files are, and what is refused.
 
+mod handover;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
-
 use crate::ModeTest;
-use crate::harness::{Mode, Ran, Sandbox, World, alive, eventually, kill, tester_is_root};
+use crate::harness::{Mode, Ran, Sandbox, World, tester_is_root};
 
 pub const TESTS: &[ModeTest] = &[
     ("workspaces::extra_ones_are_there_too", extra),
@@ -22,14 +22,17 @@ pub const TESTS: &[ModeTest] = &[
         "workspaces::a_home_that_holds_the_state_is_refused",
         whole_home,
     ),
-    ("workspaces::files_of_root_are_handed_over", handed_over),
+    (
+        "workspaces::files_of_root_are_handed_over",
+        handover::handed_over,
+    ),
     (
         "workspaces::files_of_root_are_handed_over_when_init_was_killed",
-        handed_over_after_a_crash,
+        handover::handed_over_after_a_crash,
     ),
     (
         "workspaces::files_of_root_are_handed_over_by_rm_at_last",
-        handed_over_at_last,
+        handover::handed_over_at_last,
     ),
     ("workspaces::nested", nested),
     ("workspaces::modes_and_times_survive", modes_and_times),
@@ -463,154 +466,6 @@ fn whole_home(world: &'static World) {
         0
     );
     by_default(&["daemon", "stop"]).ok();
-}
-
-fn handed_over(world: &'static World) {
-    let sandbox = world.sandbox("owner");
-    let owner = |name: &str| {
-        let meta = fs::symlink_metadata(sandbox.path(name)).unwrap();
-        (meta.uid(), meta.gid())
-    };
-    let caller = (world.uid, world.gid);
-    sandbox.sh("mkdir agents; echo x > agents/file").ok();
-    assert_eq!(owner("agents/file"), caller);
-    sandbox.root_sh("mkdir -p tree/deep/er; echo x > tree/deep/er/file; chmod 700 tree/deep; ln -s /etc/passwd tree/link; mkfifo tree/fifo").ok();
-    for name in [
-        "tree",
-        "tree/deep",
-        "tree/deep/er",
-        "tree/deep/er/file",
-        "tree/link",
-        "tree/fifo",
-    ] {
-        assert_eq!(owner(name), caller, "{name}");
-    }
-    // The agent can use it afterwards, and the caller can delete it.
-    sandbox
-        .sh("echo y >> tree/deep/er/file && rm tree/fifo")
-        .ok();
-    let removed = world
-        .command("rm")
-        .args(["-r", text(&sandbox.path("tree"))])
-        .output()
-        .unwrap();
-    assert!(removed.status.success(), "{removed:?}");
-    if world.mode != Mode::Single {
-        sandbox.sh("sudo -n sh -c 'mkdir -p sudo/dir; echo x > sudo/dir/file; chown 1234:1234 sudo/dir/file'").ok();
-        for name in ["sudo", "sudo/dir", "sudo/dir/file"] {
-            assert_eq!(owner(name), caller, "{name}");
-        }
-        sandbox
-            .exec_with(&["-u", "daemon"], ["sh", "-c", "true"])
-            .ok();
-        sandbox
-            .root_sh("install -d -o daemon -g daemon daemons")
-            .ok();
-        sandbox
-            .exec_with(&["-u", "daemon"], ["sh", "-c", "echo x > daemons/file"])
-            .refused();
-        // What a command leaves running is handed over at the stop.
-        let background = "(while [ ! -e go ]; do sleep 0.05; done; mkdir late; echo x > late/file; touch late/done; sleep 1000) >/dev/null 2>&1 &";
-        sandbox.root_sh(background).ok();
-        world.write(&sandbox.path("go"), "");
-        eventually("the background job has written", || {
-            sandbox.path("late/done").exists().then_some(())
-        });
-        world.run(["stop", &sandbox.name]).ok();
-        assert_eq!(owner("late"), caller);
-        assert_eq!(owner("late/file"), caller);
-    }
-}
-
-fn owner(path: &Path) -> (u32, u32) {
-    let meta = fs::symlink_metadata(path).unwrap();
-    (meta.uid(), meta.gid())
-}
-
-/// Root makes files in a directory of the workspace, and a command of it goes on.
-fn plant(sandbox: &Sandbox<'_>, dir: &str) {
-    let script = format!(
-        "mkdir -p {dir}/deep; ln -s /etc/passwd {dir}/link; touch {dir}/deep/file; touch {dir}.made; exec sleep 1000"
-    );
-    let world = sandbox.world;
-    let command = ["-d", "-u", "root", &sandbox.name, "sh", "-c", &script];
-    world.run(["exec"].iter().chain(&command)).ok();
-    eventually("root has made its files", || {
-        sandbox.path(&format!("{dir}.made")).exists().then_some(())
-    });
-    if world.mode != Mode::Single {
-        assert_ne!(owner(&sandbox.path(dir)), (world.uid, world.gid), "{dir}");
-    }
-}
-
-fn is_the_callers(sandbox: &Sandbox<'_>, dir: &str) -> bool {
-    let caller = (sandbox.world.uid, sandbox.world.gid);
-    ["", "/link", "/deep", "/deep/file"]
-        .iter()
-        .all(|name| owner(&sandbox.path(&format!("{dir}{name}"))) == caller)
-}
-
-/// Makes it look as if a sandbox had made it. Only root can.
-fn make_strange(path: &Path, (uid, gid): (u32, u32)) {
-    if tester_is_root() {
-        std::os::unix::fs::lchown(path, Some(uid), Some(gid)).unwrap();
-    }
-}
-
-fn handed_over_after_a_crash(world: &'static World) {
-    let world = World::fresh(world.mode);
-    let outer = world.workspace();
-    let inner = outer.join("inner");
-    world.make_dir(&inner);
-    let sandbox = create(
-        &world,
-        "crash",
-        &[text(&outer), &format!("{}:ro", text(&inner))],
-    );
-    // The daemon watches.
-    plant(&sandbox, "watched");
-    // What lies where the sandbox can only read was made by somebody else.
-    let others = inner.join("others");
-    world.write(&others, "x");
-    make_strange(&others, owner(&sandbox.path("watched")));
-    let before = owner(&others);
-    sandbox.kill_init();
-    assert!(is_the_callers(&sandbox, "watched"));
-    assert_eq!(owner(&others), before);
-    // Nobody watches.
-    plant(&sandbox, "unwatched");
-    let (init, daemon) = (world.init_pid(&sandbox.name), world.daemon_pid());
-    assert!(kill(daemon, Signal::KILL) && kill(init, Signal::KILL));
-    eventually("both are dead", || {
-        (!alive(daemon) && !alive(init)).then_some(())
-    });
-    world.run(["daemon", "start", "-d"]).ok();
-    eventually("the next daemon has handed them over", || {
-        is_the_callers(&sandbox, "unwatched").then_some(())
-    });
-}
-
-fn handed_over_at_last(world: &'static World) {
-    let sandbox = world.sandbox("away");
-    let outer = &sandbox.workspace;
-    plant(&sandbox, "made");
-    // The workspace is elsewhere when init dies, and another directory in its place is nobody's business.
-    let away = outer.with_extension("away");
-    fs::rename(outer, &away).unwrap();
-    world.make_dir(outer);
-    let others = outer.join("others");
-    world.make_dir(&others);
-    make_strange(&others, owner(&away.join("made")));
-    let before = owner(&others);
-    sandbox.kill_init();
-    assert_eq!(owner(&others), before);
-    fs::remove_dir_all(outer).unwrap();
-    fs::rename(&away, outer).unwrap();
-    world.run(["rm", "--force", &sandbox.name]).ok();
-    assert!(is_the_callers(&sandbox, "made"));
-    let mut remove = world.command("rm");
-    let removed = remove.arg("-r").arg(sandbox.path("made")).output().unwrap();
-    assert!(removed.status.success(), "{removed:?}");
 }
 
 fn nested(world: &'static World) {
