@@ -22,8 +22,10 @@ use std::process::Command;
 use std::{env, fs, io};
 
 /// Packages and their programs.
-const SELF_CONTAINED: [(&str, &[&str]); 2] =
-    [("sbx", &["sbx", "sbx-sudo"]), ("crabbox", &["crabbox"])];
+const SELF_CONTAINED: [(&str, &[&str]); 2] = [
+    ("sbx", &["sbx", "sbx-init", "sbx-sudo"]),
+    ("crabbox", &["crabbox"]),
+];
 
 /// What rustc names for the C library, all of it as shared objects.
 const SHARED: [&str; 7] = ["gcc_s", "util", "rt", "pthread", "m", "dl", "c"];

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use sbx_api::{DaemonInfo, VERSION};
 use sbx_engine::error::chain;
 use sbx_engine::ids::Facts;
 use sbx_engine::policybook::PolicyBook;
-use sbx_engine::setup::Helper;
+use sbx_engine::setup::{Companions, Helper};
 use sbx_engine::socket::{bind_unix, connect_unix};
 use sbx_engine::statedir::{DaemonLock, SOCKET, StateError};
 use sbx_engine::{Config, Engine, EngineError, StateDir};
@@ -43,8 +43,8 @@ pub struct ServeConfig {
     pub log_level: Option<String>,
     /// Copied to every new sandbox as its `proxy-config.json`, if it exists.
     pub default_proxy_config: PathBuf,
-    /// The program that sandboxes have as `sudo`.
-    pub sudo: Option<PathBuf>,
+    /// Where the programs lie that are installed with this one.
+    pub companions: Option<PathBuf>,
     /// Called once requests are answered.
     pub on_ready: Box<dyn FnOnce()>,
 }
@@ -83,7 +83,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let log = open_log(&state)?;
     let levels = Levels::install(config.log_level.as_deref(), copy_of(&log)?);
     sbx_sys::process::set_child_subreaper().map_err(failed("become a subreaper"))?;
-    let sudo = open_sudo(config.sudo);
+    let companions = companions(config.companions.as_deref());
     let book = Arc::new(PolicyBook::new(&state, config.default_proxy_config));
     book.sweep();
     let outlets = Arc::new(Outlets::new(
@@ -94,7 +94,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let engine = Engine::new(Config {
         settings: state.settings()?,
         facts: Facts::read(&config.path_dirs),
-        helper: Helper::new(Some(log), sudo).map_err(failed("copy the own program"))?,
+        helper: Helper::with(companions, Some(log)).map_err(failed("copy the own program"))?,
         state: state.clone(),
         book: Arc::clone(&book),
         egress: outlets.clone(),
@@ -104,7 +104,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     }
     engine.recover()?;
     let app = App {
-        engine,
+        engine: engine.clone(),
         levels: Arc::new(levels),
         info: info(&state),
         egress: outlets.clone(),
@@ -127,6 +127,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let served = runtime.block_on(run(app, listener, config.on_ready));
     runtime.shutdown_timeout(PATIENCE);
     outlets.close();
+    engine.close();
     if let Err(error) = std::fs::remove_file(state.socket()) {
         tracing::warn!(%error, "cannot remove the socket");
     }
@@ -240,13 +241,18 @@ fn open_log(state: &StateDir) -> Result<File, ServeError> {
         .map_err(failed("open the log"))
 }
 
-fn open_sudo(path: Option<PathBuf>) -> Option<File> {
-    let path = path?;
-    File::open(&path)
-        .inspect_err(|error| {
-            tracing::warn!(path = %path.display(), error = chain(error), "sandboxes have no sudo");
-        })
-        .ok()
+fn companions(directory: Option<&Path>) -> Companions {
+    let open = |name: &str, without: &str| {
+        let path = directory?.join(name);
+        let found = File::open(&path).inspect_err(|error| {
+            tracing::warn!(path = %path.display(), error = chain(error), without);
+        });
+        found.ok()
+    };
+    Companions {
+        init: open("sbx-init", "sandboxes need more memory"),
+        sudo: open("sbx-sudo", "sandboxes have no sudo"),
+    }
 }
 
 fn copy_of(file: &File) -> Result<File, ServeError> {

@@ -102,9 +102,12 @@ pub struct Caller {
     /// The caller's PATH: the tool chains on it are made visible.
     #[serde(default)]
     pub path: String,
-    /// Variables that tell where tool chains are (`RUSTUP_HOME`, `PYENV_ROOT`, ...), locale, time zone.
+    /// Variables that tell where tool chains are (`RUSTUP_HOME`, `PYENV_ROOT`, ...) and git's configuration
+    /// (`GIT_CONFIG_GLOBAL`, `XDG_CONFIG_HOME`, ...), locale, time zone.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Who commits inside. Without it and `git_email` the daemon asks git, with the caller's configuration and that
+    /// of the primary workspace.
     #[serde(default)]
     pub git_name: Option<String>,
     #[serde(default)]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sbx_api::{CreateRequest, Sandbox, Started, Status};
+use sbx_api::{Caller, CreateRequest, Sandbox, Started, Status};
 use sbx_policy::Pattern;
 use sbx_proto::OsBytes;
 use sbx_proto::plan::{Ids, Mode, Task};
@@ -17,11 +17,12 @@ use crate::autostop::{Alarm, deadline};
 use crate::egress::Egress;
 use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
+use crate::git;
 use crate::ids::{self, Facts};
 use crate::lifecycle::GRACE;
 use crate::name::SandboxName;
 use crate::policybook::{PolicyBook, parse_resources};
-use crate::record::{Record, RecordError};
+use crate::record::{Record, RecordError, WorkspaceRecord};
 use crate::settings::Settings;
 use crate::setup::Helper;
 use crate::statedir::{EXEC_SOCKET, StateDir};
@@ -108,7 +109,8 @@ impl Engine {
             shared.forget(&entry);
             return Err(error);
         }
-        match shared.write_and_boot(&entry, denied) {
+        let asked = shared.ask_git(&entry.record());
+        match shared.write_and_boot(&entry, denied, asked) {
             Ok(_) => Ok(shown(&entry)),
             Err(error) => {
                 if let Err(left) = shared.delete(&entry) {
@@ -140,7 +142,7 @@ impl Engine {
         if entry.use_now(grace) {
             return Ok(started(&entry, false, Vec::new()));
         }
-        let warnings = self.shared.boot(&entry)?;
+        let warnings = self.shared.boot(&entry, None)?;
         Ok(started(&entry, true, warnings))
     }
 
@@ -169,6 +171,11 @@ impl Engine {
                 });
             }
         });
+    }
+
+    /// What is kept ready for the next sandbox ends; the sandboxes stay.
+    pub fn close(&self) {
+        self.shared.config.helper.give_up_next();
     }
 
     pub fn remove(&self, name: &str, removal: Removal) -> Result<(), EngineError> {
@@ -317,11 +324,30 @@ impl Shared {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         denied: Vec<Pattern>,
+        asked: Option<git::Question>,
     ) -> Result<Vec<String>, EngineError> {
         entry.update(|_| {})?;
         let book = &self.config.book;
         book.begin_sandbox(&entry.name, denied, Timestamp::now())?;
-        self.boot(entry)
+        self.boot(entry, asked)
+    }
+
+    /// Who the caller is to git, unless the request says so.
+    fn ask_git(&self, record: &Record) -> Option<git::Question> {
+        let Caller {
+            git_name: None,
+            git_email: None,
+            ..
+        } = record.caller
+        else {
+            return None;
+        };
+        let path = |workspace: &WorkspaceRecord| workspace.path.to_path_buf();
+        let primary = record.workspaces.first().map(path)?;
+        // Its own read-only ones as well: an earlier sandbox may have been able to write there.
+        let own = record.workspaces.iter().map(path);
+        let territory = Territory::new(own.chain(self.writable().into_iter().map(|w| w.path)));
+        Some(git::ask(&record.caller, &primary, &territory))
     }
 
     /// The template for a start. What the sandbox is started with is noted before another one may be pruned.

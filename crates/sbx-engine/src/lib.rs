@@ -32,6 +32,7 @@ pub mod workspace;
 pub mod workspace_hints;
 
 mod draft;
+mod git;
 mod handover;
 mod lifecycle;
 mod recovery;

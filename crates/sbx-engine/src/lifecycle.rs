@@ -29,7 +29,7 @@ use crate::setup::{BootFiles, Booted, HAND_OVER_DEADLINE};
 use crate::socket::bind_unix;
 use crate::statedir::{EXEC_SOCKET, RECORD, SandboxDir, make_private_dirs, private};
 use crate::template::HostLayout;
-use crate::{limits, template, workspace};
+use crate::{git, limits, template, workspace};
 
 /// How long processes inside have between SIGTERM and SIGKILL.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
@@ -48,8 +48,12 @@ const CHANGED: &str =
     "the host's files changed since this sandbox was made; hint: `sbx rm` it and create it again";
 
 impl Shared {
-    /// Starts the init of a sandbox that has none. Returns what the user should know.
-    pub(crate) fn boot(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Vec<String>, EngineError> {
+    /// Starts the init of a sandbox that has none. A new one has asked git something. Returns what the user should know.
+    pub(crate) fn boot(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        asked: Option<git::Question>,
+    ) -> Result<Vec<String>, EngineError> {
         self.hand_over(entry);
         let record = entry.record();
         let found = workspace::resolve_again(&record.workspaces, self.config.state.root())?;
@@ -60,8 +64,13 @@ impl Shared {
         if made_with.is_some_and(|made_with| *made_with != layout.fingerprint) {
             warnings.push(CHANGED.into());
         }
+        let identity = asked.map(git::Question::answer);
         let record = {
             let record = &mut entry.state().record;
+            if let Some(git::Identity { name, email }) = identity {
+                record.caller.git_name = name;
+                record.caller.git_email = email;
+            }
             record.workspaces = found.workspaces;
             record.mounts = mounts(record, &layout);
             let sources = layout.sources.iter();

@@ -56,7 +56,7 @@ mod tests {
     fn what_is_not_ours_stays() {
         let temp = tempfile::tempdir().unwrap();
         let facts = Facts::default();
-        let helper = Helper::new(None, None).unwrap();
+        let helper = Helper::new().unwrap();
         for theirs in [None, Some("notes.txt")] {
             let state = StateDir::locate(temp.path(), Some(&temp.path().join("s"))).unwrap();
             state.claim().unwrap();
@@ -85,7 +85,7 @@ mod tests {
         let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
         state.claim().unwrap();
         let _daemon = state.lock_daemon().unwrap();
-        let helper = Helper::new(None, None).unwrap();
+        let helper = Helper::new().unwrap();
         assert!(reset(&state, &Facts::default(), &helper).is_err());
         assert!(state.is_claimed() && state.templates().is_dir());
     }

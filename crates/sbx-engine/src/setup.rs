@@ -1,26 +1,29 @@
 //! The daemon's side of the setup helper: starts it, hands it one plan, takes one answer.
 //!
-//! The daemon has threads and must not fork; the helper is the same executable, started from a sealed copy
+//! The daemon has threads and must not fork; the helper is another process, started from a sealed copy of its program
 //! with an empty environment. What it answers is read with a size cap and a deadline.
+
+mod next;
+mod process;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use sbx_proto::frame::{self, Decoder, FrameError, MAX_REPLY};
+use sbx_proto::frame::FrameError;
 use sbx_proto::plan::{BOOT_DESCRIPTORS, Ids, Job, Mode, Outcome, Plan, Task};
 use thiserror::Error;
 
-use crate::entry::lock;
 use crate::error::{EngineError, chain};
 use crate::plan::task_plan;
 use crate::remove::remove_tree;
+
+use next::Next;
+use process::Process;
 
 const BOOT_DEADLINE: Duration = Duration::from_secs(60);
 /// A walk through every file of the workspaces.
@@ -78,30 +81,44 @@ pub struct BootFiles {
     pub outputs: [File; 2],
 }
 
-/// When the program is copied for the next boot: not during this one, nor while its first command starts.
-const AFTER_BOOT: Duration = Duration::from_millis(50);
+/// Programs that are installed with this one.
+#[derive(Debug, Default)]
+pub struct Companions {
+    /// A boot is its only work. Without it this program does that too, and every sandbox has a copy of a larger one.
+    pub init: Option<File>,
+    /// What sandboxes have as `sudo`.
+    pub sudo: Option<File>,
+}
 
 /// Starts setup helpers; one per daemon.
 #[derive(Debug)]
 pub struct Helper {
     /// For tasks. It never enters a sandbox.
     program: OwnedFd,
-    /// For the next boot. Every init has a copy of its own: where the caller is an id inside, a program there can
-    /// change the mode or owner of what its own init was executed from, and must not reach another sandbox by that.
-    spare: Arc<Mutex<Option<OwnedFd>>>,
+    next: Next,
     /// Where a helper's own complaints go.
-    log: Option<File>,
-    /// What sandboxes have as `sudo`.
+    log: Option<Arc<File>>,
     sudo: Option<File>,
 }
 
 impl Helper {
-    pub fn new(log: Option<File>, sudo: Option<File>) -> io::Result<Self> {
+    /// For tasks alone, with nothing installed beside this program.
+    pub fn new() -> io::Result<Self> {
+        Self::with(Companions::default(), None)
+    }
+
+    pub fn with(companions: Companions, log: Option<File>) -> io::Result<Self> {
+        let program = sbx_sys::memfd::sealed_copy_of_self()?;
+        let init = match &companions.init {
+            Some(init) => sbx_sys::memfd::sealed_copy(init.as_fd())?,
+            None => program.try_clone()?,
+        };
+        let log = log.map(Arc::new);
         Ok(Self {
-            program: sbx_sys::memfd::sealed_copy_of_self()?,
-            spare: Arc::default(),
+            program,
+            next: Next::new(init, log.clone()),
             log,
-            sudo,
+            sudo: companions.sudo,
         })
     }
 
@@ -124,8 +141,10 @@ impl Helper {
             second.as_fd(),
             sudo.as_fd(),
         ];
-        let program = self.take_spare().map_err(SetupError::Spawn)?;
-        let (outcome, received) = self.run(&program, plan, &fds, BOOT_DEADLINE)?;
+        let process = self.next.take()?;
+        let answer = process.carry_out(plan, &fds, BOOT_DEADLINE);
+        self.next.done_with(process);
+        let (outcome, received) = answer?;
         match outcome {
             Outcome::Booted { pid } => {
                 let pidfd = match received.into_iter().next() {
@@ -168,18 +187,13 @@ impl Helper {
     pub fn perform(&self, ids: &Ids, task: Task) -> Result<(), SetupError> {
         match ids.mode {
             Mode::Root | Mode::Single => run_task(&task).map_err(SetupError::Task),
-            Mode::Subordinate => {
-                let (outcome, _) =
-                    self.run(&self.program, &task_plan(ids, task), &[], TASK_DEADLINE)?;
-                done(outcome)
-            }
+            Mode::Subordinate => self.run(&task_plan(ids, task), TASK_DEADLINE),
         }
     }
 
     /// Has files handed over that an init could not.
     pub(crate) fn hand_over(&self, plan: &Plan) -> Result<(), SetupError> {
-        let (outcome, _) = self.run(&self.program, plan, &[], HAND_OVER_DEADLINE)?;
-        done(outcome)
+        self.run(plan, HAND_OVER_DEADLINE)
     }
 
     /// Tries everything that a boot needs of the kernel, and leaves nothing.
@@ -189,64 +203,19 @@ impl Helper {
             ids: ids.clone(),
             job: Job::Probe,
         };
-        let (outcome, _) = self.run(&self.program, &plan, &[], PROBE_DEADLINE)?;
+        self.run(&plan, PROBE_DEADLINE)
+    }
+
+    /// There will be no other boot.
+    pub(crate) fn give_up_next(&self) {
+        self.next.give_up();
+    }
+
+    /// For one task, which does not enter a sandbox.
+    fn run(&self, plan: &Plan, deadline: Duration) -> Result<(), SetupError> {
+        let process = Process::start(&self.program, self.log.as_deref())?;
+        let (outcome, _) = process.carry_out(plan, &[], deadline)?;
         done(outcome)
-    }
-
-    /// A copy for one boot. The next one is made while nobody waits for it.
-    fn take_spare(&self) -> io::Result<OwnedFd> {
-        let ready = lock(&self.spare).take();
-        let spare = Arc::clone(&self.spare);
-        let refill = move || {
-            std::thread::sleep(AFTER_BOOT);
-            match sbx_sys::memfd::sealed_copy_of_self() {
-                Ok(copy) => *lock(&spare) = Some(copy),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot copy the program for the next sandbox");
-                }
-            }
-        };
-        // Without the thread the next boot makes its own.
-        drop(
-            std::thread::Builder::new()
-                .name("spare".into())
-                .spawn(refill),
-        );
-        match ready {
-            Some(copy) => Ok(copy),
-            None => sbx_sys::memfd::sealed_copy_of_self(),
-        }
-    }
-
-    fn run(
-        &self,
-        program: &OwnedFd,
-        plan: &Plan,
-        fds: &[BorrowedFd<'_>],
-        deadline: Duration,
-    ) -> Result<(Outcome, Vec<OwnedFd>), SetupError> {
-        let (ours, theirs) = UnixStream::pair().map_err(SetupError::Talk)?;
-        let bytes = frame::encode(plan)?;
-        let mut child = self.spawn(program, theirs)?;
-        let answer = exchange(&ours, &bytes, fds, deadline);
-        finish(&mut child, answer.is_ok());
-        answer
-    }
-
-    fn spawn(&self, program: &OwnedFd, stdin: UnixStream) -> Result<Child, SetupError> {
-        let stderr = match &self.log {
-            Some(log) => log.try_clone().map_err(SetupError::Spawn)?.into(),
-            None => Stdio::null(),
-        };
-        Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
-            .arg0("sbx-init")
-            .env_clear()
-            .current_dir("/")
-            .stdin(OwnedFd::from(stdin))
-            .stdout(Stdio::null())
-            .stderr(stderr)
-            .spawn()
-            .map_err(SetupError::Spawn)
     }
 }
 
@@ -273,60 +242,5 @@ pub fn run_task(task: &Task) -> Result<(), String> {
         Task::BuildTemplate { path, spec } => {
             crate::template::build(path.as_path(), spec).map_err(|e| chain(&e))
         }
-    }
-}
-
-fn exchange(
-    socket: &UnixStream,
-    plan: &[u8],
-    fds: &[BorrowedFd<'_>],
-    deadline: Duration,
-) -> Result<(Outcome, Vec<OwnedFd>), SetupError> {
-    socket
-        .set_write_timeout(Some(deadline))
-        .map_err(SetupError::Talk)?;
-    // A helper that dies while it is told the plan has more to say by its answer than by EPIPE. Any other failure
-    // means that it waits for a plan which does not come.
-    let sent = match sbx_sys::fdpass::send_with_fds(socket, plan, fds) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            return Err(SetupError::Talk(error));
-        }
-        sent => sent,
-    };
-    let until = Instant::now() + deadline;
-    let mut decoder = Decoder::new(MAX_REPLY);
-    let mut received = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        if let Some(outcome) = decoder.take::<Outcome>()? {
-            return Ok((outcome, received));
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(SetupError::TimedOut(deadline));
-        }
-        socket
-            .set_read_timeout(Some(left))
-            .map_err(SetupError::Talk)?;
-        match sbx_sys::fdpass::recv_with_fds(socket, &mut buffer, &mut received) {
-            Ok(0) => {
-                sent.map_err(SetupError::Talk)?;
-                return Err(SetupError::Silent);
-            }
-            Ok(count) => decoder.push(buffer.get(..count).unwrap_or_default()),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                return Err(SetupError::TimedOut(deadline));
-            }
-            Err(e) => return Err(SetupError::Talk(e)),
-        }
-    }
-}
-
-fn finish(child: &mut Child, answered: bool) {
-    if !answered && let Err(error) = child.kill() {
-        tracing::warn!(%error, "cannot kill a setup helper");
-    }
-    if let Err(error) = child.wait() {
-        tracing::warn!(%error, "cannot wait for a setup helper");
     }
 }

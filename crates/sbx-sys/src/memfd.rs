@@ -1,8 +1,8 @@
-//! A copy of our own executable that nobody can change.
+//! Copies of executables that nobody can change.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -10,11 +10,16 @@ use rustix::io::Errno;
 const F_SEAL_EXEC: u32 = 0x20;
 const SEAL_TRIES: usize = 20;
 
-/// The running executable in a sealed memory file. A sandbox's init is started from it, so that
-/// `/proc/1/exe` leads to nothing that could be overwritten, and an upgrade of the program on disk does not
-/// matter to a running daemon.
+/// The running executable in a sealed memory file: an upgrade of the program on disk does not matter to it.
 pub fn sealed_copy_of_self() -> io::Result<OwnedFd> {
-    let mut program = File::open("/proc/self/exe")?;
+    sealed_copy(File::open("/proc/self/exe")?.as_fd())
+}
+
+/// An executable in a sealed memory file. A sandbox's init is started from one, so that `/proc/1/exe` leads to nothing
+/// that could be overwritten.
+pub fn sealed_copy(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // Opened anew: a copy of the descriptor would share its read position with other copies.
+    let mut program = File::open(format!("/proc/self/fd/{}", program.as_raw_fd()))?;
     let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // MFD_EXEC is asked for by name where the kernel knows it (6.3): without it a hardened machine
     // (vm.memfd_noexec) makes the file not executable.
@@ -31,10 +36,7 @@ pub fn sealed_copy_of_self() -> io::Result<OwnedFd> {
     rustix::fs::fcntl_add_seals(&copy, SealFlags::from_bits_retain(F_SEAL_EXEC) | last)
         .or_else(|_| rustix::fs::fcntl_add_seals(&copy, last))?;
     // A sealed file that this process still holds open for writing cannot be executed (ETXTBSY).
-    let readonly = File::open(format!(
-        "/proc/self/fd/{}",
-        std::os::fd::AsRawFd::as_raw_fd(&copy)
-    ))?;
+    let readonly = File::open(format!("/proc/self/fd/{}", copy.as_raw_fd()))?;
     drop(copy);
     Ok(readonly.into())
 }

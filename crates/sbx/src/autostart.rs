@@ -132,7 +132,7 @@ pub(crate) fn program() -> Result<PathBuf, Failure> {
     }
     let message = format!("the daemon's program `{}` is missing", beside.display());
     Err(Failure::new(Kind::Engine, message)
-        .hint("install `sbx`, `sandboxd` and `sbx-sudo` together"))
+        .hint("install `sbx`, `sandboxd`, `sbx-init` and `sbx-sudo` together"))
 }
 
 fn spawn(context: &Context, state: &StateDir, program: PathBuf) -> io::Result<ChildStdout> {

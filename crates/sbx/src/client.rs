@@ -73,12 +73,12 @@ impl<'a> Client<'a> {
     }
 
     pub(crate) fn list(&self) -> Result<Vec<Sandbox>, Failure> {
-        let list: SandboxList = self.call("GET", "/v1/sandboxes", &NOTHING, QUICK)?;
+        let list: SandboxList = self.call("GET", SANDBOXES, &NOTHING, QUICK)?;
         Ok(list.sandboxes)
     }
 
     pub(crate) fn create(&self, request: &CreateRequest) -> Result<Created, Failure> {
-        self.call("POST", "/v1/sandboxes", &Some(request), SLOW)
+        self.call("POST", SANDBOXES, &Some(request), SLOW)
     }
 
     /// `None` when no sandbox has the name.
@@ -268,8 +268,10 @@ impl<'a> Client<'a> {
         };
         let ask = |stream: UnixStream| http::exchange(&stream, method, path, &body, &patience);
         let mut answer = ask(self.connect()?);
-        // It ended while it was asked, and perhaps another one serves: reading twice does no harm.
-        if method == "GET" && answer.as_ref().is_err_and(hung_up) {
+        // It ended while it was asked, and perhaps another one serves. Reading twice does no harm, and neither does
+        // creating: what was half made is swept, and what was made has the name.
+        let harmless = method == "GET" || (method, path) == ("POST", SANDBOXES);
+        if harmless && answer.as_ref().is_err_and(hung_up) {
             answer = ask(self.connect()?);
         }
         let response = answer.map_err(|error| {
@@ -299,6 +301,7 @@ impl<'a> Client<'a> {
 
 const NOTHING: Option<()> = None;
 const VERSION: &str = "/v1/version";
+const SANDBOXES: &str = "/v1/sandboxes";
 
 /// The daemon is not there, as opposed to being there and out of reach.
 pub(crate) fn nobody_listens(error: &io::Error) -> bool {
@@ -337,5 +340,5 @@ fn refusal(status: u16, body: &[u8]) -> Failure {
 }
 
 fn route(name: &str, rest: &str) -> String {
-    format!("/v1/sandboxes/{}{rest}", http::segment(name))
+    format!("{SANDBOXES}/{}{rest}", http::segment(name))
 }

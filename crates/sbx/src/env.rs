@@ -32,8 +32,9 @@ const FOR_DAEMON: [&str; 15] = [
     "no_proxy",
 ];
 
-/// Variables that tell where tool chains are, and those of locale and time zone (`LC_*` in addition).
-const FOR_SANDBOX: [&str; 11] = [
+/// Variables that tell where tool chains and git's configuration are, and those of locale and time zone (`LC_*` in
+/// addition).
+const FOR_SANDBOX: [&str; 15] = [
     "RUSTUP_HOME",
     "CARGO_HOME",
     "PYENV_ROOT",
@@ -42,6 +43,10 @@ const FOR_SANDBOX: [&str; 11] = [
     "GOTOOLCHAIN",
     "JAVA_HOME",
     "NVM_DIR",
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_NOSYSTEM",
+    "GIT_CONFIG_SYSTEM",
+    "XDG_CONFIG_HOME",
     "LANG",
     "LANGUAGE",
     "TZ",

@@ -17,7 +17,6 @@ mod diagnose;
 mod env;
 mod envfile;
 mod failure;
-mod git;
 mod http;
 mod init;
 mod later;

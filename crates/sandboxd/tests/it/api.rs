@@ -217,7 +217,7 @@ fn a_second_daemon_is_refused_and_the_first_leaves_no_socket() {
         path_dirs: Vec::new(),
         log_level: None,
         default_proxy_config: "/nowhere".into(),
-        sudo: None,
+        companions: None,
         on_ready: Box::new(|| panic!("the second daemon serves")),
     });
     assert!(matches!(

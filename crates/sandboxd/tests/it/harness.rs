@@ -30,7 +30,7 @@ impl Daemon {
                 path_dirs: Vec::new(),
                 log_level: None,
                 default_proxy_config: "/nowhere".into(),
-                sudo: None,
+                companions: None,
                 on_ready: Box::new(move || ready.send(()).unwrap()),
             })
         });

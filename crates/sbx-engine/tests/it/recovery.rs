@@ -245,7 +245,7 @@ impl World {
             state: self.state.clone(),
             settings: self.state.settings().unwrap(),
             facts: Facts::default(),
-            helper: Helper::new(None, None).unwrap(),
+            helper: Helper::new().unwrap(),
             egress: Arc::new(NoEgress),
             book: Arc::new(PolicyBook::new(&self.state, "/nowhere".into())),
         });

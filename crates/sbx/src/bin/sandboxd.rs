@@ -1,6 +1,7 @@
 //! `sandboxd`: the daemon of the sandbox engine. `sbx` starts it; nobody has to.
 //!
-//! The same executable is the setup helper and the init of every sandbox, under the name `sbx-init`.
+//! The same executable is the setup helper, under the name `sbx-init`. What stays in a sandbox is the smaller program
+//! of that name, where it is installed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -151,7 +152,7 @@ fn serve(waiting: Waiting) -> Result<(), String> {
         path_dirs: std::env::split_paths(&path).collect(),
         log_level: value("SANDBOXD_LOG_LEVEL").and_then(|level| level.into_string().ok()),
         default_proxy_config,
-        sudo: sudo(),
+        companions: beside(),
         on_ready: Box::new(move || say_ready(waiting)),
     });
     served.map_err(|error| match error.hint() {
@@ -164,10 +165,9 @@ fn value(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The program that sandboxes have as `sudo` lies beside ours.
-fn sudo() -> Option<PathBuf> {
-    let beside = std::env::current_exe().ok()?.with_file_name("sbx-sudo");
-    beside.exists().then_some(beside)
+/// What is installed with this program lies beside it.
+fn beside() -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.to_owned())
 }
 
 /// One line to the client, which then goes its way.

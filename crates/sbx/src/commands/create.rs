@@ -5,7 +5,6 @@ use std::path::Path;
 
 use sbx_api::{Backend, Caller, CreateRequest, Sandbox, WorkspaceRequest};
 use sbx_engine::SandboxName;
-use sbx_engine::territory::Territory;
 use sbx_policy::Pattern;
 
 use crate::agents::Agent;
@@ -13,7 +12,6 @@ use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::envfile::EnvArgs;
 use crate::failure::{Failure, Kind};
-use crate::git;
 use crate::later::LaterFlags;
 use crate::workspace;
 
@@ -92,13 +90,12 @@ pub(crate) fn create(
     workspaces: Vec<WorkspaceRequest>,
     flags: &CreateFlags,
 ) -> Result<Sandbox, Failure> {
-    let caller = caller(context, client, &workspaces)?;
     let created = client.create(&CreateRequest {
         name: Some(name.as_str().to_owned()),
         agent: agent.name().to_owned(),
         workspaces,
         env: flags.env.resolve_text(&context.env)?,
-        caller,
+        caller: caller(context)?,
         platform: flags.platform.clone(),
         deny_network: denied(flags)?,
     })?;
@@ -151,11 +148,7 @@ pub(crate) fn backend(backend: Backend) -> &'static str {
 }
 
 /// The few things of the caller that a sandbox carries in.
-fn caller(
-    context: &Context,
-    client: &Client<'_>,
-    workspaces: &[WorkspaceRequest],
-) -> Result<Caller, Failure> {
+fn caller(context: &Context) -> Result<Caller, Failure> {
     let env = &context.env;
     let text = |key: &str| match env.get(key) {
         None => Ok(String::new()),
@@ -164,33 +157,13 @@ fn caller(
             .map(str::to_owned)
             .ok_or_else(|| Failure::new(Kind::BadRequest, format!("variable {key} is not UTF-8"))),
     };
-    let identity = workspaces
-        .first()
-        .map(|primary| {
-            let territory = territory(client, workspaces);
-            git::identity(env, Path::new(&primary.path), &territory)
-        })
-        .unwrap_or_default();
     Ok(Caller {
         home: text("HOME")?,
         path: text("PATH")?,
         env: env.for_sandbox(),
-        git_name: identity.name,
-        git_email: identity.email,
+        // The daemon asks git.
+        ..Caller::default()
     })
-}
-
-/// What a program in a sandbox may have written, now or in an earlier one: this sandbox's workspaces and those of
-/// all others.
-fn territory(client: &Client<'_>, workspaces: &[WorkspaceRequest]) -> Territory {
-    // A daemon that does not answer does not create anything either, and says so then.
-    let others = client.list().unwrap_or_default();
-    let others = others.iter().flat_map(|sandbox| &sandbox.workspaces);
-    let paths = workspaces
-        .iter()
-        .map(|workspace| workspace.path.as_str())
-        .chain(others.map(|workspace| workspace.path.as_str()));
-    Territory::new(paths.filter_map(|path| std::fs::canonicalize(path).ok()))
 }
 
 #[cfg(test)]

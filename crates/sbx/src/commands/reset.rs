@@ -32,7 +32,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     daemon::end(context)?;
     let path = context.env.get("PATH").unwrap_or_default();
     let facts = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
-    let helper = Helper::new(None, None)
+    let helper = Helper::new()
         .map_err(|error| Failure::new(Kind::Engine, format!("cannot copy sbx: {error}")))?;
     reset(&state, &facts, &helper)?;
     context

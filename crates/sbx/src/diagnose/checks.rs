@@ -6,7 +6,7 @@ use sbx_proto::plan::Mode;
 use sbx_proto::shell::quoted;
 use serde::Serialize;
 
-use super::facts::{Cgroups, Daemon, Facts, Rules, Settings, StorageState};
+use super::facts::{Cgroups, Companion, Daemon, Facts, Rules, Settings, StorageState};
 
 /// Less free space than this is a failure, less than the second a warning.
 const DISK_FAIL: u64 = 100 << 20;
@@ -16,7 +16,7 @@ const KERNEL_MIN: (u32, u32) = (5, 12);
 /// Idmapped layers below an overlay, which root's sandboxes use.
 const KERNEL_ROOT: (u32, u32) = (5, 19);
 const IDS: u32 = 65_536;
-const TOGETHER: &str = "install `sbx`, `sandboxd` and `sbx-sudo` in one directory";
+const TOGETHER: &str = "install `sbx`, `sandboxd`, `sbx-init` and `sbx-sudo` in one directory";
 const NO_STATE: &str = "there is no state directory";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -112,6 +112,7 @@ pub(crate) fn check(facts: &Facts) -> Vec<Check> {
     vec![
         binary(facts),
         daemon_binary(facts),
+        init_binary(facts),
         sudo_binary(facts),
         Check::new(
             Group::Installation,
@@ -172,16 +173,25 @@ fn daemon_binary(facts: &Facts) -> Check {
         .hint(TOGETHER)
 }
 
+fn init_binary(facts: &Facts) -> Check {
+    let without = "without it every sandbox has a copy of the daemon's larger program in memory";
+    companion("Init binary", &facts.companions.init, without)
+}
+
 fn sudo_binary(facts: &Facts) -> Check {
-    let check =
-        |status, message: String| Check::new(Group::Installation, "Sudo binary", status, message);
-    let sudo = &facts.companions.sudo;
-    let path = sudo.path.display();
-    if sudo.found {
+    let without = "without it there is no `sudo` inside";
+    companion("Sudo binary", &facts.companions.sudo, without)
+}
+
+/// A program that makes sandboxes better.
+fn companion(name: &'static str, companion: &Companion, without: &str) -> Check {
+    let path = companion.path.display();
+    let check = |status, message: String| Check::new(Group::Installation, name, status, message);
+    if companion.found {
         return check(Status::Pass, path.to_string());
     }
     check(Status::Warn, format!("{path} is missing"))
-        .detail("without it there is no `sudo` inside")
+        .detail(without)
         .hint(TOGETHER)
 }
 

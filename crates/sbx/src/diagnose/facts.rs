@@ -40,6 +40,7 @@ pub(crate) struct Facts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Companions {
     pub(crate) daemon: Companion,
+    pub(crate) init: Companion,
     pub(crate) sudo: Companion,
 }
 

@@ -100,6 +100,7 @@ fn companions() -> Companions {
     };
     Companions {
         daemon: beside(autostart::DAEMON_NAME),
+        init: beside("sbx-init"),
         sudo: beside("sbx-sudo"),
     }
 }
@@ -108,7 +109,7 @@ fn companions() -> Companions {
 /// some milliseconds and leaves nothing.
 fn trial(facts: &ids::Facts, mode: Mode) -> Result<(), String> {
     let ids = ids::maps(facts, mode, &[]).map_err(|error| chain(&error))?;
-    let helper = Helper::new(None, None).map_err(|error| error.to_string())?;
+    let helper = Helper::new().map_err(|error| error.to_string())?;
     helper.probe(&ids).map_err(|error| chain(&error))
 }
 

@@ -19,6 +19,10 @@ fn healthy() -> Facts {
                 path: PathBuf::from("/usr/bin/sandboxd"),
                 found: true,
             },
+            init: Companion {
+                path: PathBuf::from("/usr/bin/sbx-init"),
+                found: true,
+            },
             sudo: Companion {
                 path: PathBuf::from("/usr/bin/sbx-sudo"),
                 found: true,
@@ -309,13 +313,18 @@ fn settings_and_programs_that_are_missing() {
             "repair it, or start again with `sbx policy reset`".to_owned()
         )
     );
-    let together = "install `sbx`, `sandboxd` and `sbx-sudo` in one directory".to_owned();
+    let together =
+        "install `sbx`, `sandboxd`, `sbx-init` and `sbx-sudo` in one directory".to_owned();
     assert_eq!(
         only(|facts| facts.companions.daemon.found = false),
         ("Daemon binary", Status::Fail, together.clone())
     );
     assert_eq!(
         only(|facts| facts.companions.sudo.found = false),
-        ("Sudo binary", Status::Warn, together)
+        ("Sudo binary", Status::Warn, together.clone())
+    );
+    assert_eq!(
+        only(|facts| facts.companions.init.found = false),
+        ("Init binary", Status::Warn, together)
     );
 }

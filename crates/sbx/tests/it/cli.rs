@@ -700,6 +700,7 @@ fn no_program_has_a_resolver_in_it() {
     for program in [
         env!("CARGO_BIN_EXE_sbx"),
         env!("CARGO_BIN_EXE_sandboxd"),
+        env!("CARGO_BIN_EXE_sbx-init"),
         env!("CARGO_BIN_EXE_sbx-sudo"),
     ] {
         let bytes = fs::read(program).unwrap();

@@ -8,7 +8,7 @@ mod steps;
 
 pub use internet::Internet;
 pub use lacking::{blocked, host_has, python_has, trial};
-pub use processes::{alive, children, kill, state};
+pub use processes::{alive, children, kill, state, waiting_helper};
 
 use std::ffi::OsStr;
 use std::fs;
@@ -484,6 +484,7 @@ pub fn programs() -> &'static Path {
         for (name, path) in [
             ("sbx", env!("CARGO_BIN_EXE_sbx")),
             ("sandboxd", env!("CARGO_BIN_EXE_sandboxd")),
+            ("sbx-init", env!("CARGO_BIN_EXE_sbx-init")),
             ("sbx-sudo", env!("CARGO_BIN_EXE_sbx-sudo")),
         ] {
             copy_program(path.as_ref(), &dir.path().join(name));

@@ -7,13 +7,17 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::ModeTest;
-use crate::harness::{Ran, World, alive, children, eventually, kill, programs, tester_is_root};
+use crate::harness::{
+    Ran, World, alive, copy_program, eventually, kill, programs, tester_is_root, waiting_helper,
+};
 
 pub const TESTS: &[ModeTest] = &[
     ("daemon::status_and_log_level", status),
     ("daemon::start_chooses_a_policy_once", start_policy),
     ("daemon::a_slow_create_blocks_nobody", slow_create),
     ("daemon::inherits_nothing", inherits_nothing),
+    ("daemon::the_next_helper_is_not_needed", helper_ahead),
+    ("daemon::works_without_companions", without_companions),
 ];
 
 fn status(world: &'static World) {
@@ -107,55 +111,88 @@ fn start_policy(world: &'static World) {
 fn slow_create(world: &'static World) {
     let world = World::fresh(world.mode);
     let other = world.sandbox("other");
-    let daemon = world.daemon_pid();
     let dir = world.workspace();
-    let known = children(daemon);
-    // The helper that builds it is held: then nothing about that create can be fast.
-    for attempt in 0..50 {
-        let name = format!("slow-{attempt}");
-        let create = world.begin_create(&name, &dir);
-        let helper = loop {
-            let new = children(daemon)
-                .into_iter()
-                .find(|child| !known.contains(child));
-            if let Some(helper) = new
-                && kill(helper, Signal::STOP)
-            {
-                break helper;
-            }
-            if world.names().contains(&name) && world.status(&name) == "running" {
-                break 0;
-            }
-        };
-        let held =
-            helper != 0 && world.names().contains(&name) && world.status(&name) == "creating";
-        if held {
-            assert_eq!(other.exec(["echo", "meanwhile"]).ok(), "meanwhile");
-            let list: Value = serde_json::from_str(&world.run(["ls", "--json"]).ok()).unwrap();
-            let status: Vec<_> = list["sandboxes"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|one| one["status"].as_str().unwrap())
-                .collect();
-            assert_eq!(status, ["running", "creating"]);
-            world.run(["stop", &other.name]).ok();
-            world.run(["inspect", &name]).ok();
-        }
-        if helper != 0 {
-            kill(helper, Signal::CONT);
-        }
-        assert_eq!(Ran::from(create.wait_with_output().unwrap()).ok(), name);
-        if held {
-            assert_eq!(world.run(["exec", &name, "echo", "done"]).ok(), "done");
-            return;
-        }
-        world.run(["rm", "--force", &name]).ok();
-        eventually("its init is gone", || {
-            (children(daemon).len() <= known.len()).then_some(())
-        });
+    // The helper that will make it is held: then nothing about that create can be fast.
+    let helper = next_helper(&world);
+    assert!(kill(helper, Signal::STOP));
+    let create = world.begin_create("slow", &dir);
+    eventually("it is being made", || {
+        world.names().contains(&"slow".to_owned()).then_some(())
+    });
+    assert_eq!(other.exec(["echo", "meanwhile"]).ok(), "meanwhile");
+    let list: Value = serde_json::from_str(&world.run(["ls", "--json"]).ok()).unwrap();
+    let status: Vec<_> = list["sandboxes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["status"].as_str().unwrap())
+        .collect();
+    assert_eq!(status, ["running", "creating"]);
+    world.run(["stop", &other.name]).ok();
+    world.run(["inspect", "slow"]).ok();
+    assert_eq!(world.status("slow"), "creating");
+    assert!(kill(helper, Signal::CONT));
+    assert_eq!(Ran::from(create.wait_with_output().unwrap()).ok(), "slow");
+    assert_eq!(world.run(["exec", "slow", "echo", "done"]).ok(), "done");
+}
+
+/// The process that waits for the next sandbox, once there is one.
+fn next_helper(world: &World) -> i32 {
+    let daemon = world.daemon_pid();
+    eventually("a helper waits", || waiting_helper(daemon))
+}
+
+/// The process that waits for the next sandbox is a convenience, and ends with its daemon.
+fn helper_ahead(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let _first = world.sandbox("first");
+    let killed = next_helper(&world);
+    assert!(kill(killed, Signal::KILL));
+    eventually("it is dead", || (!alive(killed)).then_some(()));
+    let second = world.sandbox("second");
+    assert_eq!(second.exec(["echo", "made"]).ok(), "made");
+    let next = next_helper(&world);
+    assert_ne!(next, killed);
+    world.stop_daemon();
+    assert!(!alive(next));
+    // A daemon that is killed cannot end it, but it notices.
+    let _third = world.sandbox("third");
+    let orphan = next_helper(&world);
+    assert!(kill(world.daemon_pid(), Signal::KILL));
+    eventually("the helper has ended", || (!alive(orphan)).then_some(()));
+}
+
+/// Who has only the two programs that cannot be missing gets a sandbox whose init is the daemon's program.
+fn without_companions(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let programs_alone = world.home().join("bin");
+    world.make_dir(&programs_alone);
+    for program in ["sbx", "sandboxd"] {
+        copy_program(&programs().join(program), &programs_alone.join(program));
     }
-    panic!("no create could be held");
+    let dir = world.workspace();
+    let sbx = |args: &[&str]| {
+        let mut command = world.command(programs_alone.join("sbx"));
+        Ran::from(command.args(args).output().unwrap())
+    };
+    let size = |name: &str| {
+        let init = world.init_pid(name);
+        fs::metadata(format!("/proc/{init}/exe")).unwrap().len()
+    };
+    sbx(&["create", "--name", "alone", "shell", dir.to_str().unwrap()]).ok();
+    assert_eq!(sbx(&["exec", "alone", "echo", "here"]).ok(), "here");
+    let daemon = fs::metadata(programs().join("sandboxd")).unwrap().len();
+    if tester_is_root() {
+        assert_eq!(size("alone"), daemon);
+    }
+    world.stop_daemon();
+    let usual = world.sandbox("usual");
+    assert_eq!(usual.exec(["echo", "here"]).ok(), "here");
+    if tester_is_root() {
+        let init = fs::metadata(programs().join("sbx-init")).unwrap().len();
+        assert_eq!(size(&usual.name), init);
+        assert!(init < daemon);
+    }
 }
 
 fn inherits_nothing(world: &'static World) {

@@ -38,3 +38,12 @@ pub fn children(number: i32) -> Vec<i32> {
     found.sort_unstable();
     found
 }
+
+/// The process of a daemon that waits for the next sandbox's plan: it has entered no namespace yet.
+pub fn waiting_helper(daemon: i32) -> Option<i32> {
+    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/user")).ok();
+    let ours = namespace(daemon)?;
+    children(daemon)
+        .into_iter()
+        .find(|child| namespace(*child).as_ref() == Some(&ours) && state(*child) == Some('S'))
+}

@@ -4,32 +4,30 @@
 //! not started in one, and of a repository's configuration it is only given the text: no includes, no hooks, no files
 //! that would make it wait.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use sbx_engine::territory::{Territory, Way};
+use sbx_api::Caller;
 
-use crate::env::Env;
+use crate::territory::{Territory, Way};
 
 /// It reads a file or two.
 const PATIENCE: Duration = Duration::from_secs(2);
 const MAX_ANSWER: u64 = 64 << 10;
 const MAX_CONFIG: u64 = 1 << 20;
 const QUESTION: [&str; 3] = ["-z", "--get-regexp", r"^user\.(name|email)$"];
-/// What tells git where the caller's own configuration is.
+/// What tells git where the caller's own configuration is, besides the home.
 const KEPT: &[&str] = &[
     "GIT_CONFIG_GLOBAL",
     "GIT_CONFIG_NOSYSTEM",
     "GIT_CONFIG_SYSTEM",
-    "HOME",
     "XDG_CONFIG_HOME",
 ];
 
@@ -39,33 +37,47 @@ pub(crate) struct Identity {
     pub(crate) email: Option<String>,
 }
 
-/// Who commits in `workspace`; nobody without git. `territory` is what programs in sandboxes can write.
-pub(crate) fn identity(env: &Env, workspace: &Path, territory: &Territory) -> Identity {
-    let path = env.get("PATH").unwrap_or_default();
-    let Some(git) = find(path, territory) else {
-        return Identity::default();
+/// Who commits in `workspace`? Answered while a sandbox is being made. `territory` is what programs in sandboxes can
+/// write.
+pub(crate) fn ask(caller: &Caller, workspace: &Path, territory: &Territory) -> Question {
+    let Some(git) = find(&caller.path, territory) else {
+        return Question::default();
     };
-    let ask = |arguments: &[&str], stdin: Stdio| {
+    let asked = |arguments: &[&str], stdin: Stdio| {
+        let kept = KEPT
+            .iter()
+            .filter_map(|key| Some((*key, caller.env.get(*key)?)));
+        let home = Some(("HOME", &caller.home)).filter(|(_, home)| !home.is_empty());
         let mut command = Command::new(&git);
         command
             .arg("config")
             .args(arguments)
             .args(QUESTION)
             .env_clear()
-            .envs(KEPT.iter().filter_map(|key| Some((key, env.get(key)?))))
+            .envs(home.into_iter().chain(kept))
             .current_dir("/")
             .stdin(stdin);
-        answer(&mut command, PATIENCE).unwrap_or_default()
+        Asked::start(&mut command, PATIENCE)
     };
-    let mut entries = ask(&[], Stdio::null());
-    if let Some(config) = repository_config(workspace) {
-        entries.extend(ask(&["--no-includes", "-f", "-"], config.into()));
+    let own = repository_config(workspace)
+        .and_then(|config| asked(&["--no-includes", "-f", "-"], config.into()));
+    Question(asked(&[], Stdio::null()).into_iter().chain(own).collect())
+}
+
+/// Programs that were asked, in the order in which one overrules the other.
+#[derive(Debug, Default)]
+pub(crate) struct Question(Vec<Asked>);
+
+impl Question {
+    /// Nobody without git.
+    pub(crate) fn answer(self) -> Identity {
+        let said = self.0.into_iter().filter_map(Asked::answer);
+        parse(&said.collect::<Vec<_>>().concat())
     }
-    parse(&entries)
 }
 
 /// The first git on the search path that no program in a sandbox can have put there.
-fn find(path: &OsStr, territory: &Territory) -> Option<PathBuf> {
+fn find(path: &str, territory: &Territory) -> Option<PathBuf> {
     std::env::split_paths(path)
         .filter(|dir| dir.is_absolute())
         .map(|dir| dir.join("git"))
@@ -97,22 +109,36 @@ fn repository_config(workspace: &Path) -> Option<File> {
     (meta.is_file() && meta.len() <= MAX_CONFIG).then_some(config)
 }
 
-/// What a program writes until it ends. One that takes too long is killed, and has said nothing.
-fn answer(command: &mut Command, patience: Duration) -> Option<Vec<u8>> {
-    let until = Instant::now() + patience;
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let said = child
-        .stdout
-        .take()
-        .and_then(|stdout| read_until(stdout, until));
-    // Harmless when it has ended.
-    drop(child.kill());
-    drop(child.wait());
-    said
+/// A program that runs, and has something to say until it ends.
+#[derive(Debug)]
+struct Asked {
+    child: Child,
+    until: Instant,
+}
+
+impl Asked {
+    fn start(command: &mut Command, patience: Duration) -> Option<Self> {
+        let until = Instant::now() + patience;
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        Some(Self { child, until })
+    }
+
+    /// One that takes too long has said nothing.
+    fn answer(mut self) -> Option<Vec<u8>> {
+        read_until(self.child.stdout.take()?, self.until)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        // Harmless when it has ended.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
 }
 
 fn read_until(mut from: impl Read + AsFd, until: Instant) -> Option<Vec<u8>> {
@@ -174,13 +200,16 @@ mod tests {
         let script = |text: &str| {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", text]).stdin(Stdio::null());
-            answer(&mut command, Duration::from_millis(300))
+            Asked::start(&mut command, Duration::from_millis(300))
+                .unwrap()
+                .answer()
         };
         assert_eq!(script("echo x; exec sleep 60"), None);
         assert!(before.elapsed() < Duration::from_secs(20));
         assert_eq!(script("while :; do echo xxxxxxxxxxxxxxxxxxxxx; done"), None);
         let mut quick = Command::new("/bin/echo");
-        assert_eq!(answer(quick.arg("y"), PATIENCE), Some(b"y\n".to_vec()));
+        let quick = Asked::start(quick.arg("y"), PATIENCE).unwrap();
+        assert_eq!(quick.answer(), Some(b"y\n".to_vec()));
     }
 
     #[test]
@@ -200,7 +229,10 @@ mod tests {
                 "." | "" => PathBuf::from(dir),
                 dir => root.join(dir),
             });
-            find(&std::env::join_paths(dirs).unwrap(), &territory)
+            find(
+                std::env::join_paths(dirs).unwrap().to_str().unwrap(),
+                &territory,
+            )
         };
         assert_eq!(path(&["", ".", "ws/bin", "linked"]), None);
         assert_eq!(
