@@ -142,9 +142,9 @@ impl Helper {
             sudo.as_fd(),
         ];
         let process = self.next.take()?;
-        let answer = process.carry_out(plan, &fds, BOOT_DEADLINE);
+        // One that fails to answer is ended before anybody removes what it may be working on.
+        let (outcome, received) = process.carry_out(plan, &fds, BOOT_DEADLINE)?;
         self.next.done_with(process);
-        let (outcome, received) = answer?;
         match outcome {
             Outcome::Booted { pid } => {
                 let pidfd = match received.into_iter().next() {
