@@ -97,7 +97,7 @@ impl Engine {
         let denied = parse_resources(&request.deny_network)?;
         let record = shared.draft(request)?;
         let name = record.name.clone();
-        let mut registry = shared.with_free_name(&name)?;
+        let mut registry = shared.with_free_name(&record)?;
         let ids = shared.free_ids(&registry)?;
         let dir = shared.config.state.sandbox(&name);
         let entry = Arc::new(Entry::new(Record { ids, ..record }, dir));
@@ -255,7 +255,8 @@ impl Shared {
 
     /// The registry, with nothing of that name in it. Who asks for a name that is being removed, perhaps by
     /// the sweep of a create that a killed daemon did not finish, gets it when that is done.
-    fn with_free_name(&self, name: &SandboxName) -> Result<MutexGuard<'_, Registry>, EngineError> {
+    fn with_free_name(&self, wanted: &Record) -> Result<MutexGuard<'_, Registry>, EngineError> {
+        let name = &wanted.name;
         loop {
             let registry = lock(&self.registry);
             if registry.damaged.contains_key(name) {
@@ -265,10 +266,11 @@ impl Shared {
                 return Ok(registry);
             };
             drop(registry);
-            match entry.record().status {
+            let known = entry.record();
+            match known.status {
                 Status::Removing => self.finish_removal(&entry)?,
                 Status::Creating | Status::Running | Status::Stopped => {
-                    return Err(EngineError::Exists(name.clone()));
+                    return Err(taken(&known, wanted));
                 }
             }
         }
@@ -310,9 +312,11 @@ impl Shared {
         let path = entry.dir.path();
         match std::fs::DirBuilder::new().mode(0o700).create(path) {
             Ok(()) => Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                Err(EngineError::Exists(entry.name.clone()))
-            }
+            // Of a sandbox it would be in the registry.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(EngineError::InTheWay {
+                name: entry.name.clone(),
+                path: path.to_owned(),
+            }),
             Err(source) => Err(EngineError::Prepare {
                 path: path.display().to_string(),
                 source,
@@ -464,4 +468,19 @@ fn shown(entry: &Entry) -> Sandbox {
         (state.record.clone(), state.sessions)
     };
     view::sandbox(record, sessions)
+}
+
+/// Why `wanted` cannot be made: who follows the advice must not end up in the sandbox of another project.
+fn taken(known: &Record, wanted: &Record) -> EngineError {
+    let primary = |record: &Record| Some(record.workspaces.first()?.path.to_path_buf());
+    let name = known.name.clone();
+    match primary(known) {
+        Some(workspace) if primary(wanted).as_ref() != Some(&workspace) => {
+            EngineError::ExistsElsewhere {
+                name,
+                workspace: workspace.display().to_string(),
+            }
+        }
+        _ => EngineError::Exists(name),
+    }
 }

@@ -1,5 +1,8 @@
 //! Why the engine could not do what it was asked, with the code and the hint that a client shows.
 
+use std::io;
+use std::path::PathBuf;
+
 use sbx_api::ErrorCode;
 use thiserror::Error;
 
@@ -42,6 +45,13 @@ pub enum EngineError {
     NotFound(String),
     #[error("sandbox `{0}` exists already")]
     Exists(SandboxName),
+    #[error("sandbox `{name}` exists already, for workspace `{workspace}`")]
+    ExistsElsewhere {
+        name: SandboxName,
+        workspace: String,
+    },
+    #[error("`{}` is in the way: it is no sandbox, but its name is `{name}`", .path.display())]
+    InTheWay { name: SandboxName, path: PathBuf },
     #[error("sandbox `{name}` has {sessions} running command(s)")]
     Busy { name: SandboxName, sessions: u32 },
     #[error("sandbox `{0}` is being removed")]
@@ -60,7 +70,7 @@ pub enum EngineError {
     Prepare {
         path: String,
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     #[error("sandbox `{name}` cannot be read, so it can only be removed")]
     Damaged {
@@ -86,7 +96,11 @@ impl EngineError {
             | Self::EnvValue(_) => ErrorCode::BadRequest,
             Self::NotFound(_) => ErrorCode::NotFound,
             Self::Policy(e) => e.code(),
-            Self::Exists(_) | Self::Busy { .. } | Self::Removing(_) => ErrorCode::Conflict,
+            Self::Exists(_)
+            | Self::ExistsElsewhere { .. }
+            | Self::InTheWay { .. }
+            | Self::Busy { .. }
+            | Self::Removing(_) => ErrorCode::Conflict,
             Self::Agent(_) => ErrorCode::NotYet,
             Self::State(_)
             | Self::Record(_)
@@ -110,6 +124,10 @@ impl EngineError {
             Self::Policy(e) => e.hint(),
             Self::NotFound(_) => Some("sbx ls".into()),
             Self::Exists(name) => Some(format!("sbx run --name {name}, or sbx rm {name}")),
+            Self::ExistsElsewhere { .. } => Some("choose another name with --name".into()),
+            Self::InTheWay { .. } => {
+                Some("move it away, or choose another name with --name".into())
+            }
             Self::Busy { name, .. } => Some(format!("sbx rm --force {name}")),
             Self::Damaged { name, .. } => Some(format!("sbx rm --force {name}")),
             Self::Ids(e) => Some(e.hint().to_owned()),
@@ -117,6 +135,11 @@ impl EngineError {
             Self::Name(e) => Some(e.hint()),
             Self::Platform { host, .. } => {
                 Some(format!("leave it out, or say `--platform {host}`"))
+            }
+            Self::Record(RecordError::Io { source, .. }) | Self::Prepare { source, .. }
+                if source.kind() == io::ErrorKind::StorageFull =>
+            {
+                Some("make room on that disk, perhaps with `sbx rm` of a sandbox".into())
             }
             Self::Record(_)
             | Self::Control(_)

@@ -77,13 +77,19 @@ impl SandboxName {
         Ok(Self(name()))
     }
 
-    /// `<agent>-<directory>`, with every run of characters that a name cannot have turned into one `-`.
+    /// `<agent>-<directory>`, with every run of characters that a name cannot have turned into one `-`. A directory of
+    /// which nothing would be left, such as one in another script, has a number for a name.
     pub fn derive(agent: &str, workspace: &Path) -> Result<Self, NameError> {
         let directory = workspace
             .file_name()
             .map(|name| name.to_string_lossy())
             .unwrap_or_default();
-        Self::parse(&allowed(&format!("{agent}-{directory}")))
+        if directory.contains(|c: char| c.is_ascii_alphanumeric()) || directory.is_empty() {
+            Self::parse(&allowed(&format!("{agent}-{directory}")))
+        } else {
+            let number = fnv1a(directory.as_bytes());
+            Self::parse(&allowed(&format!("{agent}-{number:08x}")))
+        }
     }
 
     pub fn as_str(&self) -> &str {
@@ -105,6 +111,13 @@ fn allowed(text: &str) -> String {
     let end = name.trim_end_matches(['-', '.']).len();
     name.truncate(end);
     name
+}
+
+/// The same for ever: it tells which sandbox belongs to a directory.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 fn is_allowed(c: char) -> bool {
@@ -193,7 +206,8 @@ mod tests {
             ("/w/_x_", "shell-x"),
             ("/w/größe", "shell-gr-e"),
             ("/w/.hidden", "shell-.hidden"),
-            ("/w/___", "shell"),
+            ("/w/___", "shell-045a3b34"),
+            ("/w/日本", "shell-9f26ee51"),
             ("/", "shell"),
         ] {
             assert_eq!(

@@ -222,13 +222,7 @@ fn environment(record: &Record, layout: &HostLayout, trust: &Trust) -> Vec<(OsBy
         }
     }
     env.extend(layout.env.iter().map(|(k, v)| (k.as_str(), v.as_str())));
-    env.extend([
-        ("HOME", "/home/agent"),
-        ("LOGNAME", "agent"),
-        ("SBX_SANDBOX", record.name.as_str()),
-        ("SHELL", "/bin/bash"),
-        ("USER", "agent"),
-    ]);
+    env.insert("SBX_SANDBOX", record.name.as_str());
     env.extend(record.env.iter().map(|(k, v)| (k.as_str(), v.as_str())));
     env.into_iter().map(|(k, v)| (k.into(), v.into())).collect()
 }

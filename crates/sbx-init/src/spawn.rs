@@ -230,7 +230,7 @@ fn enter_directory(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The sandbox's environment, then what belongs to the user, then what the request says.
+/// What belongs to the user, then what the sandbox was made with, then what the request says.
 fn environment(
     base: &[(OsBytes, OsBytes)],
     account: &Account,
@@ -246,10 +246,8 @@ fn environment(
     let own = own
         .iter()
         .map(|(key, value)| ((*key).into(), (*value).into()));
-    for (key, value) in base
-        .iter()
-        .cloned()
-        .chain(own)
+    for (key, value) in own
+        .chain(base.iter().cloned())
         .chain(request.iter().cloned())
     {
         match env.iter_mut().find(|(known, _)| *known == key) {
@@ -346,7 +344,8 @@ mod tests {
                 },
             };
             let env = environment(&[pair("PATH", "/bin")], &account, request);
-            env.into_iter().next().unwrap()
+            let mut env = env.into_iter();
+            env.find(|(key, _)| key.as_bytes() == b"PATH").unwrap()
         };
         assert_eq!(path(0, &[]), pair("PATH", "/root/.local/bin:/bin"));
         assert_eq!(path(1000, &[]), pair("PATH", "/bin"));
@@ -354,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_stronger_than_the_user_and_the_user_than_the_sandbox() {
+    fn a_request_is_stronger_than_the_sandbox_and_the_sandbox_than_the_user() {
         let pair = |key: &str, value: &str| (OsBytes::from(key), OsBytes::from(value));
         let account = Account {
             name: "root".into(),
@@ -366,15 +365,15 @@ mod tests {
                 groups: vec![],
             },
         };
-        let base = [pair("HOME", "/home/agent"), pair("A", "1")];
+        let base = [pair("HOME", "/elsewhere"), pair("A", "1")];
         assert_eq!(
             environment(&base, &account, &[pair("USER", "me"), pair("A", "2")]),
             [
-                pair("HOME", "/root"),
-                pair("A", "2"),
+                pair("HOME", "/elsewhere"),
                 pair("USER", "me"),
                 pair("LOGNAME", "root"),
                 pair("SHELL", "/bin/bash"),
+                pair("A", "2"),
             ]
         );
     }

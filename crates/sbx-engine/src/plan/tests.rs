@@ -201,11 +201,9 @@ fn steps_in_order() {
 fn the_rest_of_a_boot() {
     let boot = boot(Mode::Root);
     let env: Vec<(OsBytes, OsBytes)> = [
-        ("HOME", "/home/agent"),
         ("HTTPS_PROXY", PROXY),
         ("HTTP_PROXY", PROXY),
         ("LC_ALL", "C"),
-        ("LOGNAME", "agent"),
         ("NODE_EXTRA_CA_CERTS", BUNDLES[0]),
         ("NODE_USE_ENV_PROXY", "1"),
         ("NO_PROXY", NO_PROXY),
@@ -213,10 +211,8 @@ fn the_rest_of_a_boot() {
         ("PROXY_CA_CERT_B64", "Q0E="),
         ("REQUESTS_CA_BUNDLE", BUNDLES[0]),
         ("SBX_SANDBOX", "ab"),
-        ("SHELL", "/bin/bash"),
         ("SSL_CERT_FILE", BUNDLES[0]),
         ("TOKEN", "secret"),
-        ("USER", "agent"),
         ("http_proxy", PROXY),
         ("https_proxy", PROXY),
         ("no_proxy", NO_PROXY),

@@ -142,8 +142,12 @@ fn complain(message: &str) {
 }
 
 fn serve(waiting: Waiting) -> Result<(), String> {
-    let home = value("HOME").map(PathBuf::from).ok_or("HOME is not set")?;
     let moved = value("SBX_HOME").map(PathBuf::from);
+    let home = match (value("HOME"), &moved) {
+        (Some(home), _) => PathBuf::from(home),
+        (None, Some(_)) => PathBuf::new(),
+        (None, None) => return Err("neither HOME nor SBX_HOME is set".to_owned()),
+    };
     let state = StateDir::locate(&home, moved.as_deref()).map_err(|error| chain(&error))?;
     let path = value("PATH").unwrap_or_default();
     let default_proxy_config = default_proxy_config(&home, moved.as_deref());

@@ -10,6 +10,7 @@ use crate::harness::{Ran, World};
 pub const TESTS: &[ModeTest] = &[
     ("daemon::a_home_of_two_hundred_characters", long_home),
     ("daemon::another_products_directory", foreign),
+    ("daemon::needs_no_home_besides_its_own_directory", homeless),
 ];
 
 /// The same user and sandboxes of its own, in another place.
@@ -127,4 +128,25 @@ fn foreign(world: &'static World) {
         0o755
     );
     assert_eq!(fs::read_dir(state.join("vm")).unwrap().count(), 0);
+}
+
+/// As services are started.
+fn homeless(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let dir = world.workspace();
+    let run = |args: &[&str]| Ran::from(world.sbx(args).env_remove("HOME").output().unwrap());
+    run(&["create", "--name", "box", "shell", dir.to_str().unwrap()]).ok();
+    assert_eq!(
+        run(&["exec", "box", "sh", "-c", "echo $HOME"]).ok(),
+        "/home/agent"
+    );
+    run(&["rm", "--force", "box"]).ok();
+    world.stop_daemon();
+    let neither = world
+        .sbx(["ls"])
+        .env_remove("HOME")
+        .env_remove("SBX_HOME")
+        .output();
+    let told = Ran::from(neither.unwrap()).fails(1).err;
+    assert!(told.contains("HOME is not set"), "{told}");
 }

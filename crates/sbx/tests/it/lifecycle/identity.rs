@@ -1,5 +1,6 @@
 //! What makes a sandbox the same one: its name, and what it keeps.
 
+use std::fs;
 use std::path::Path;
 
 use serde_json::json;
@@ -11,6 +12,11 @@ pub const TESTS: &[ModeTest] = &[
     ("lifecycle::what_survives_a_stop", survives_stop),
     ("lifecycle::hostname_is_the_name", hostname),
     ("lifecycle::a_name_is_taken_once", name_taken),
+    ("lifecycle::a_directory_in_the_way_is_named", in_the_way),
+    (
+        "lifecycle::stored_variables_are_stronger_than_the_account",
+        stored_home,
+    ),
 ];
 
 fn survives_stop(world: &'static World) {
@@ -97,7 +103,15 @@ fn name_taken(world: &'static World) {
     let sandbox = world.sandbox("taken");
     let other = world.workspace();
     let again = world.create(&sandbox.name, &other).fails(1);
-    assert!(again.err.contains("exists already"), "{}", again.err);
+    // Not the advice to use or to remove what belongs to another project.
+    let place = sandbox.workspace.display();
+    let told = format!("exists already, for workspace `{place}`\nhint: choose another name with");
+    assert!(again.err.contains(&told), "{}", again.err);
+    let same = world.create(&sandbox.name, &sandbox.workspace).fails(1).err;
+    assert!(
+        same.contains("exists already\nhint: sbx run --name"),
+        "{same}"
+    );
     assert_eq!(
         sandbox.exec(["pwd"]).ok(),
         sandbox.workspace.to_str().unwrap()
@@ -146,4 +160,26 @@ fn name_taken(world: &'static World) {
             ])
             .fails(1);
     }
+}
+
+fn in_the_way(world: &'static World) {
+    let (name, dir) = (world.name("ghost"), world.workspace());
+    world.run(["daemon", "start", "-d"]).ok();
+    let ghost = world.state().join("vm").join(&name);
+    world.make_dir(&ghost);
+    world.write(&ghost.join("file"), "somebody's");
+    let told = world.create(&name, &dir).fails(1).err;
+    assert!(told.contains("is in the way: it is no sandbox"), "{told}");
+    assert!(ghost.join("file").exists());
+    fs::remove_dir_all(&ghost).unwrap();
+    world.create(&name, &dir).ok();
+    world.run(["rm", "--force", &name]).ok();
+}
+
+fn stored_home(world: &'static World) {
+    let sandbox = world.sandbox_with("stored", &["-e", "HOME=/var/tmp", "-e", "USER=me"]);
+    let show = "echo $HOME $USER $LOGNAME $SHELL";
+    assert_eq!(sandbox.sh(show).ok(), "/var/tmp me agent /bin/bash");
+    let asked = sandbox.exec_with(&["-e", "HOME=/opt"], ["sh", "-c", show]);
+    assert_eq!(asked.ok(), "/opt me agent /bin/bash");
 }
