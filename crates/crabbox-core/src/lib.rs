@@ -11,6 +11,7 @@ pub mod git;
 pub mod history;
 pub mod lifecycle;
 mod ordered;
+mod printable;
 pub mod process;
 pub mod programs;
 pub mod provider;
@@ -22,3 +23,4 @@ pub mod timing;
 
 pub use failure::{Code, Failure};
 pub use ordered::Ordered;
+pub use printable::{printable, printable_lines};

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use crabbox_core::lifecycle::Report;
 use crabbox_core::redact::Redactor;
-use crabbox_core::{Code, Failure};
+use crabbox_core::{Code, Failure, printable_lines};
 use serde::Serialize;
 
 /// How failures are told.
@@ -68,9 +68,9 @@ impl Ui {
         Ok(())
     }
 
-    /// A line about what is going on.
+    /// A line about what is going on. It may quote what a repository or another program says.
     pub(crate) fn say(&self, line: &str) {
-        let line = self.clean(line);
+        let line = printable_lines(&self.clean(line));
         // Nobody can be told that nobody listens.
         let _ = writeln!(io::stderr().lock(), "{line}");
     }

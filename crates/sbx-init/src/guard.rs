@@ -431,11 +431,11 @@ fn is_plain(name: &[u8]) -> bool {
         b"user.rsync.",
     ];
     let user = name.starts_with(b"user.") && !private.iter().any(|prefix| name.starts_with(prefix));
-    user || matches!(
-        name,
-        b"system.posix_acl_access" | b"system.posix_acl_default"
-    )
+    user || name == b"system.posix_acl_access"
 }
+
+/// What new files of a directory get in place of a umask, whoever makes them: the host's user in a workspace too.
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// The directory of a path and the name in it.
 fn split(path: &CStr) -> Result<(CString, CString), Errno> {
@@ -463,7 +463,14 @@ fn set_xattr(
 ) -> Result<Answer, Errno> {
     let fd = place.open()?;
     if !is_plain(xattr.name.as_bytes()) {
-        allow_set_id(guard, fd.as_fd(), evidence)?;
+        allow_set_id(guard, fd.as_fd(), evidence).map_err(|error| {
+            if xattr.name.as_bytes() == DEFAULT_ACL {
+                // Programs that copy directories go on without, as on a file system that has none.
+                Errno::OPNOTSUPP
+            } else {
+                error
+            }
+        })?;
     }
     let flags = XattrFlags::from_bits_retain(xattr.flags);
     if !names_a_place_only(&fd)? {

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::detach_keys::DetachKeys;
 use crate::failure::{Failure, Kind, engine};
 use crate::init::{self, Event, Init, Terminal, harmless};
-use crate::plumbing::{HandedOver, Plumbing, Stdin, set_nonblocking};
+use crate::plumbing::{Plumbing, Stdin, set_nonblocking};
 use crate::relay::{Input, Output, Wait};
 use crate::terminal::{self, RawMode};
 
@@ -228,7 +228,6 @@ struct Session {
     plumbing: Option<Plumbing>,
     input: Option<Input>,
     outputs: Vec<Output>,
-    handed_over: Vec<HandedOver>,
     /// Restores the terminal when the session ends, however it ends.
     raw: Option<RawMode>,
     ended: Option<Ended>,
@@ -255,7 +254,6 @@ impl Session {
             plumbing,
             input: None,
             outputs: Vec::new(),
-            handed_over: Vec::new(),
             raw: None,
             ended: None,
             ends_asked: 0,
@@ -422,7 +420,7 @@ impl Session {
 
     fn started(&mut self, master: Option<OwnedFd>) -> Result<(), Failure> {
         if let Some(plumbing) = self.plumbing.take() {
-            (self.input, self.outputs, self.handed_over) = plumbing.sent();
+            (self.input, self.outputs) = plumbing.sent();
         }
         let (Some(master), Streams::Terminal { stdin, detach_keys }) = (master, &self.streams)
         else {

@@ -4,6 +4,9 @@
 //! a descriptor can re-open it through `/proc/self/fd`: a file for writing, a directory to walk out of, a terminal to
 //! read from. A pipe can be re-opened for reading by its owner, who is the agent inside when the caller is an
 //! ordinary user: then what others write to it could be read. Everything else ends in a fresh pipe that we relay.
+//!
+//! What is handed over is the pipe opened anew, not the caller's descriptor: whether writing to it may wait is a matter
+//! of the description behind a descriptor, and whoever else writes to the pipe has that in common with the caller.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -27,30 +30,11 @@ pub(crate) struct Plumbing {
     remote: [End; 3],
     input: Option<Input>,
     outputs: Vec<Output>,
-    handed_over: Vec<HandedOver>,
-}
-
-/// A pipe of the caller's that the sandbox has as well. Whether writing to it may wait is a matter of the pipe, not of
-/// a process: at the end it is again as the caller had it.
-#[derive(Debug)]
-pub(crate) struct HandedOver {
-    pipe: BorrowedFd<'static>,
-    flags: OFlags,
-}
-
-impl Drop for HandedOver {
-    fn drop(&mut self) {
-        if fcntl_getfl(self.pipe).is_ok_and(|flags| flags != self.flags) {
-            // Of a pipe that is gone there is nothing to restore.
-            let _ = fcntl_setfl(self.pipe, self.flags);
-        }
-    }
 }
 
 #[derive(Debug)]
 enum End {
-    Caller(BorrowedFd<'static>),
-    Ours(OwnedFd),
+    Own(OwnedFd),
     /// The same pipe as stdout: the caller's two streams are one, and their order matters.
     AsStdout,
 }
@@ -70,15 +54,13 @@ impl Plumbing {
         let mut outputs = Vec::new();
         let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
         let first = shared.output(stdout, &mut outputs)?;
-        let second = if matches!(first, End::Ours(_)) && same_file(stdout, stderr) {
+        let second = if same_file(stdout, stderr) {
             End::AsStdout
         } else {
-            shared.output(stderr, &mut outputs)?
+            End::Own(shared.output(stderr, &mut outputs)?)
         };
-        let remote = [End::Ours(read), first, second];
         Ok(Self {
-            handed_over: remote.iter().filter_map(End::handed_over).collect(),
-            remote,
+            remote: [End::Own(read), End::Own(first), second],
             input,
             outputs,
         })
@@ -96,26 +78,17 @@ impl Plumbing {
     }
 
     /// The command has its own copies: with ours gone, each pipe ends when the command's side ends.
-    pub(crate) fn sent(self) -> (Option<Input>, Vec<Output>, Vec<HandedOver>) {
-        (self.input, self.outputs, self.handed_over)
+    pub(crate) fn sent(self) -> (Option<Input>, Vec<Output>) {
+        (self.input, self.outputs)
     }
 }
 
 impl End {
     fn resolve<'a>(&'a self, stdout: BorrowedFd<'a>) -> BorrowedFd<'a> {
         match self {
-            Self::Caller(fd) => *fd,
-            Self::Ours(fd) => fd.as_fd(),
+            Self::Own(fd) => fd.as_fd(),
             Self::AsStdout => stdout,
         }
-    }
-
-    fn handed_over(&self) -> Option<HandedOver> {
-        let Self::Caller(pipe) = *self else {
-            return None;
-        };
-        let flags = fcntl_getfl(pipe).ok()?;
-        Some(HandedOver { pipe, flags })
     }
 }
 
@@ -140,10 +113,17 @@ impl Sharing {
         }
     }
 
-    fn output(self, caller: BorrowedFd<'static>, outputs: &mut Vec<Output>) -> Result<End, Errno> {
+    fn output(
+        self,
+        caller: BorrowedFd<'static>,
+        outputs: &mut Vec<Output>,
+    ) -> Result<OwnedFd, Errno> {
         let is_pipe = is_anonymous_output_pipe(caller);
-        if is_pipe && self.keeps_to_writing(caller) {
-            return Ok(End::Caller(caller));
+        if is_pipe
+            && self.keeps_to_writing(caller)
+            && let Ok(anew) = open_to_write(caller)
+        {
+            return Ok(anew);
         }
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         set_nonblocking(&read)?;
@@ -153,7 +133,7 @@ impl Sharing {
         } else {
             Output::from_pipe(read, caller)
         });
-        Ok(End::Ours(write))
+        Ok(write)
     }
 
     /// Whether the sandbox could do nothing with the caller's pipe but write: no id inside is its owner's, and
@@ -177,10 +157,21 @@ fn is_anonymous_output_pipe(fd: BorrowedFd<'_>) -> bool {
     is_fifo && write_only && link_of(fd).is_some_and(|link| link.starts_with(b"pipe:["))
 }
 
-fn link_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+/// Another description of the same pipe; refused when its reader has gone.
+fn open_to_write(pipe: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(place_of(pipe), flags | OFlags::NONBLOCK, Mode::empty())?;
+    fcntl_setfl(&opened, flags)?;
+    Ok(opened)
+}
+
+fn place_of(fd: BorrowedFd<'_>) -> String {
     use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::readlink(path, Vec::new())
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+fn link_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    rustix::fs::readlink(place_of(fd), Vec::new())
         .ok()
         .map(std::ffi::CString::into_bytes)
 }

@@ -54,15 +54,24 @@ pub(crate) fn draws(c: char) -> bool {
 
 /// So that a name cannot draw on the terminal or break a table.
 pub(crate) fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
+    escaped(text, draws)
+}
+
+/// So that nothing in a message can draw on the terminal; the message may have lines.
+pub(crate) fn lines(text: &str) -> String {
+    escaped(text, |c| draws(c) && !matches!(c, '\n' | '\t'))
+}
+
+fn escaped(text: &str, unwanted: impl Fn(char) -> bool) -> String {
+    let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
-        if draws(c) {
-            line.extend(c.escape_default());
+        if unwanted(c) {
+            safe.extend(c.escape_default());
         } else {
-            line.push(c);
+            safe.push(c);
         }
     }
-    line
+    safe
 }
 
 /// `3d 4h`, `5m 6s`: the two largest units.
@@ -119,6 +128,7 @@ mod tests {
         assert_eq!(path("/home/meow", home), "/home/meow");
         assert_eq!(path("/a\nb", home), "/a\\nb");
         assert_eq!(path("/a\u{202e}\u{e9}", home), "/a\\u{202e}\u{e9}");
+        assert_eq!(lines("a\u{1b}[1m\r\n\tb"), "a\\u{1b}[1m\\r\n\tb");
     }
 
     #[test]

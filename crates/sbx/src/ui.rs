@@ -51,12 +51,12 @@ impl Ui {
         self.data(text)
     }
 
-    /// A line for people, beside the data.
+    /// A line for people, beside the data. It may name what a sandbox has made.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
-        self.stderr(format!("{}\n", text.as_ref()).as_bytes());
+        self.stderr(format!("{}\n", text::lines(text.as_ref())).as_bytes());
     }
 
-    /// On one line: it may name files that a sandbox has made.
+    /// On one line.
     pub(crate) fn warning(&self, text: impl AsRef<str>) {
         self.note(format!("warning: {}", text::one_line(text.as_ref())));
     }

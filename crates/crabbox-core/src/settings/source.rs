@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Code, Failure};
+pub(super) use crate::printable::printable;
+use crate::printable::unsafe_to_print;
 
 /// A file that the caller has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,23 +109,6 @@ fn plain(c: char) -> char {
         c if unsafe_to_print(c) => '\u{fffd}',
         c => c,
     }
-}
-
-/// Text of a file, safe to print on one line.
-pub(super) fn printable(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| {
-            let escaped = unsafe_to_print(c).then(|| c.escape_default());
-            let plain = escaped.is_none().then_some(c);
-            escaped.into_iter().flatten().chain(plain)
-        })
-        .collect()
-}
-
-/// Control characters, and those that change the direction of the text around them.
-fn unsafe_to_print(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

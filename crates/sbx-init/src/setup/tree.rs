@@ -32,6 +32,8 @@ const SCRATCH: &str = "/tmp";
 const AGENT: u32 = 1000;
 /// The group `tty`, to which Debian's and Red Hat's programs expect terminals to belong.
 const TTY_GROUP: u32 = 5;
+/// Of a sandbox, at once.
+const MOST_TERMINALS: u32 = 256;
 
 pub(super) struct Built {
     /// The directory of the sandbox's terminals, as init sees it.
@@ -277,7 +279,12 @@ impl Builder<'_> {
     }
 
     fn devpts_options(mode: Mode) -> Vec<(&'static str, String)> {
-        let mut options = vec![("ptmxmode", "0666".into()), ("mode", "0620".into())];
+        let mut options = vec![
+            ("ptmxmode", "0666".into()),
+            ("mode", "0620".into()),
+            // The machine has a few thousand for everybody.
+            ("max", MOST_TERMINALS.to_string()),
+        ];
         if mode != Mode::Single {
             options.push(("gid", TTY_GROUP.to_string()));
         }

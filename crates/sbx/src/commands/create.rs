@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::envfile::EnvArgs;
 use crate::failure::{Failure, Kind};
 use crate::later::LaterFlags;
-use crate::workspace;
+use crate::{text, workspace};
 
 /// Create a sandbox without attaching to it
 ///
@@ -128,7 +128,8 @@ pub(crate) fn summary(context: &Context, sandbox: &Sandbox) {
     ui.note(format!("agent      {}", sandbox.agent));
     for workspace in &sandbox.workspaces {
         let access = if workspace.readonly { "ro" } else { "rw" };
-        ui.note(format!("workspace  {} ({access})", workspace.path));
+        let path = text::one_line(&workspace.path);
+        ui.note(format!("workspace  {path} ({access})"));
     }
     ui.note(format!("template   {}", sandbox.template));
     ui.note(format!(

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::process::Stdio;
 
 use super::{PYTHON, finish, run, script};
 use crate::ModeTest;
@@ -13,7 +14,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         reading,
     ),
     ("output_through_pipes_is_whole_and_in_order", whole),
-    ("a_pipe_is_as_it_was_when_the_command_has_ended", flags),
+    ("a_pipe_stays_as_the_caller_has_it", flags),
 ];
 
 fn reading(world: &'static World) {
@@ -72,19 +73,26 @@ for name, flags in (('read', os.O_RDONLY), ('both', os.O_RDWR)):
     }
 }
 
-/// Whoever writes to the pipe next may rely on being made to wait.
+/// Whoever else writes to the pipe may rely on being made to wait, while the command runs and afterwards.
 fn flags(world: &'static World) {
     let sandbox = world.sandbox("pipe-flags");
-    let (_read, write) = std::io::pipe().unwrap();
-    let program = "import os; os.set_blocking(1, False); os.set_blocking(2, False)";
+    let (mut read, write) = std::io::pipe().unwrap();
+    let program = "import os; os.set_blocking(1, False); os.set_blocking(2, False); os.write(1, b'set'); os.read(0, 1)";
+    let waits = || {
+        let flags = rustix::fs::fcntl_getfl(&write).unwrap();
+        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK), "{flags:?}");
+    };
     let mut command = world.sbx(["exec", &sandbox.name, PYTHON, "-c", program]);
     command
         .stdout(write.try_clone().unwrap())
         .stderr(write.try_clone().unwrap());
-    let child = command.spawn().unwrap();
+    let child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut said = [0; 3];
+    read.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"set");
+    waits();
     assert_eq!(finish(child, b"").code, 0);
-    let flags = rustix::fs::fcntl_getfl(&write).unwrap();
-    assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK), "{flags:?}");
+    waits();
 }
 
 /// Both streams into one pipe, whose reader is slow and which is in either mode.

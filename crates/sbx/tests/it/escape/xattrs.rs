@@ -49,6 +49,7 @@ fn only_plain_attributes(world: &'static World) {
     for name in PRIVATE {
         assert_eq!(control.result(&format!("{name}/file/setxattr")), "ok");
     }
+    assert_eq!(control.result("default-acl/setxattr"), "ok");
     let sandbox = world.sandbox("xattrs");
     for (user, how) in [("agent", "here"), ("root", "here"), ("agent", "nested")] {
         let settings = [("WHO", user), ("HOW", how), ("WHERE", "")];
@@ -65,8 +66,13 @@ fn only_plain_attributes(world: &'static World) {
             }
             assert_eq!(said.result(&format!("acl/{kind}")), "ok", "{}", said.all);
         }
+        for way in WAYS {
+            said.refused(&[(&format!("default-acl/{way}"), &["EOPNOTSUPP"])]);
+        }
         // The own layer is not the host's.
-        assert_eq!(said.result("own"), "ok", "as {user}, {how}:\n{}", said.all);
+        for own in ["own", "own-default-acl"] {
+            assert_eq!(said.result(own), "ok", "as {user}, {how}:\n{}", said.all);
+        }
     }
     // Whatever was answered: this is what there is.
     let mut seen = 0;

@@ -39,10 +39,15 @@ def tries():
         for way, work in ways(path, "user.note", b"mine").items():
             attempt("note/%s/%s" % (kind, way), work)
         attempt("acl/" + kind, lambda: os.setxattr(path, "system.posix_acl_access", ACL))
+    # What new files there get in place of the umask of whoever makes them.
+    for way, work in ways(directory, "system.posix_acl_default", ACL).items():
+        attempt("default-acl/" + way, work)
     own = "/tmp/%s-%s-own" % (WHO, HOW)
     if HOW != "host":
         open(own, "w").close()
         attempt("own", lambda: os.setxattr(own, "user.containers.override_stat", VALUE))
+        os.mkdir(own + "-directory")
+        attempt("own-default-acl", lambda: os.setxattr(own + "-directory", "system.posix_acl_default", ACL))
 
 
 if HOW == "nested":
