@@ -67,7 +67,7 @@ fn only_plain_attributes(world: &'static World) {
             assert_eq!(said.result(&format!("acl/{kind}")), "ok", "{}", said.all);
         }
         for way in WAYS {
-            said.refused(&[(&format!("default-acl/{way}"), &["EOPNOTSUPP"])]);
+            said.refused(&[(&format!("default-acl/{way}"), &["ENOTSUP"])]);
         }
         // The own layer is not the host's.
         for own in ["own", "own-default-acl"] {
