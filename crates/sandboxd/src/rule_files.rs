@@ -1,4 +1,5 @@
-//! Notices when a person edits a file with rules, so that the edit holds from then on.
+//! Notices when a person edits a file with rules, so that the edit holds from then on, and when somebody removes or moves
+//! the state directory.
 //!
 //! What the API changes is reloaded by the API; this is for editors. A thread waits, nothing is polled.
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
+use sbx_engine::statedir::LOCK;
 
 use crate::reload::PolicyReload;
 
@@ -38,26 +40,33 @@ impl RuleFiles {
             | WatchFlags::MOVED_TO
             | WatchFlags::MOVED_FROM
             | WatchFlags::DELETE
-            | WatchFlags::ATTRIB;
+            | WatchFlags::ATTRIB
+            | WatchFlags::MOVE_SELF;
         inotify::add_watch(&self.inotify, dir, events | WatchFlags::ONLYDIR)?;
         Ok(())
     }
 }
 
-/// Follows the files on a thread of its own, as long as the daemon lives.
-pub(crate) fn follow(files: Arc<RuleFiles>, rules: Arc<dyn PolicyReload>) -> io::Result<()> {
+/// Follows the files on a thread of its own, as long as the daemon lives. `moved` is called when the state directory may
+/// not be where it was, and once to begin with: it may have gone before anybody looked.
+pub(crate) fn follow(
+    files: Arc<RuleFiles>,
+    rules: Arc<dyn PolicyReload>,
+    moved: impl Fn() + Send + 'static,
+) -> io::Result<()> {
     std::thread::Builder::new()
         .name("rule-files".into())
         .stack_size(STACK)
         .spawn(move || {
-            let error = wait(&files, rules.as_ref());
+            moved();
+            let error = wait(&files, rules.as_ref(), &moved);
             tracing::warn!(%error, "edits of the rules' files go unnoticed");
         })
         .map(drop)
 }
 
 /// Returns why it cannot go on.
-fn wait(files: &RuleFiles, rules: &dyn PolicyReload) -> Errno {
+fn wait(files: &RuleFiles, rules: &dyn PolicyReload, moved: &dyn Fn()) -> Errno {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = Reader::new(&files.inotify, &mut buffer);
     loop {
@@ -66,8 +75,11 @@ fn wait(files: &RuleFiles, rules: &dyn PolicyReload) -> Errno {
             Err(Errno::INTR) => continue,
             Err(error) => return error,
         };
-        if name.is_some_and(|name| NAMES.contains(&name.as_slice())) {
-            rules.reload();
+        match name.as_deref() {
+            Some(name) if NAMES.contains(&name) => rules.reload(),
+            Some(name) if name != LOCK.as_bytes() => {}
+            // What has no name is about a directory itself.
+            Some(_) | None => moved(),
         }
     }
 }
@@ -113,7 +125,7 @@ mod tests {
             let files = Arc::new(RuleFiles::new().unwrap());
             files.watch(dir).unwrap();
             let (told, news) = channel();
-            follow(files, Arc::new(Told(told))).unwrap();
+            follow(files, Arc::new(Told(told)), || {}).unwrap();
             deed().unwrap();
             let heard = news.recv_timeout(Duration::from_secs(20));
             assert!(heard.is_ok(), "{what}");
@@ -130,5 +142,29 @@ mod tests {
         noticed("link", &|| symlink(&other, &file));
         fs::remove_file(&file).unwrap();
         noticed("directory", &|| fs::create_dir(&file));
+    }
+    #[test]
+    fn whatever_happens_to_the_state_directory_is_noticed() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("state");
+        let noticed = |what: &str, deed: &dyn Fn() -> io::Result<()>| {
+            fs::create_dir(&dir).unwrap();
+            put(&dir.join(LOCK)).unwrap();
+            let files = Arc::new(RuleFiles::new().unwrap());
+            files.watch(&dir).unwrap();
+            let ((told, _news), (moved, gone)) = (channel(), channel());
+            let lock = dir.join(LOCK);
+            follow(files, Arc::new(Told(told)), move || {
+                let _ = moved.send(lock.exists());
+            })
+            .unwrap();
+            let heard = || gone.recv_timeout(Duration::from_secs(20));
+            assert_eq!(heard(), Ok(true), "{what}: to begin with");
+            deed().unwrap();
+            while heard().unwrap_or_else(|error| panic!("{what}: {error}")) {}
+        };
+        noticed("removed", &|| fs::remove_dir_all(&dir));
+        noticed("moved", &|| fs::rename(&dir, temp.path().join("away")));
+        noticed("its lock removed", &|| fs::remove_file(dir.join(LOCK)));
     }
 }

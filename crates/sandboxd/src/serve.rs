@@ -5,17 +5,19 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::serve::Listener;
 use jiff::Timestamp;
 use sbx_api::{DaemonInfo, VERSION};
+use sbx_engine::daemonlock::DaemonLock;
 use sbx_engine::error::chain;
 use sbx_engine::ids::Facts;
 use sbx_engine::policybook::PolicyBook;
 use sbx_engine::setup::{Companions, Helper};
 use sbx_engine::socket::{bind_unix, connect_unix};
-use sbx_engine::statedir::{DaemonLock, SOCKET, StateError};
+use sbx_engine::statedir::{SOCKET, StateError};
 use sbx_engine::{Config, Engine, EngineError, StateDir};
 use serde_json::json;
 use thiserror::Error;
@@ -99,8 +101,15 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         book: Arc::clone(&book),
         egress: outlets.clone(),
     });
+    let gone = Arc::new(Notify::new());
     if let Some(files) = outlets.files() {
-        rule_files::follow(files, outlets.clone()).map_err(failed("start a thread"))?;
+        let (place, gone) = (lock.place().clone(), Arc::clone(&gone));
+        let moved = move || {
+            if !place.is_ours() {
+                gone.notify_one();
+            }
+        };
+        rule_files::follow(files, outlets.clone(), moved).map_err(failed("start a thread"))?;
     }
     engine.recover()?;
     let app = App {
@@ -124,22 +133,25 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         .enable_all()
         .build()
         .map_err(failed("start the runtime"))?;
-    let served = runtime.block_on(run(app, listener, config.on_ready));
+    if let Err(error) = lock.serve() {
+        tracing::warn!(%error, "nobody notices when the socket is lost");
+    }
+    let served = runtime.block_on(run(app, listener, &gone, config.on_ready));
     runtime.shutdown_timeout(PATIENCE);
     outlets.close();
     engine.close();
-    if let Err(error) = std::fs::remove_file(state.socket()) {
-        tracing::warn!(%error, "cannot remove the socket");
-    }
+    remove_socket(&state, &lock);
     tracing::info!("ended");
     drop(lock);
     drop(until_the_end);
     served
 }
 
+/// Until somebody ends it, or nothing is left to serve: the state directory is `gone`.
 async fn run(
     app: App,
     listener: std::os::unix::net::UnixListener,
+    gone: &Arc<Notify>,
     on_ready: Box<dyn FnOnce()>,
 ) -> Result<(), ServeError> {
     let listener = listener
@@ -153,9 +165,11 @@ async fn run(
     let _hangup = signal(SignalKind::hangup()).map_err(failed("handle signals"))?;
     let ending = Arc::new(Notify::new());
     let ended = Arc::clone(&ending);
+    let (gone, orphan) = (Arc::clone(gone), app.clone());
     let told = async move {
         tokio::select! {
             () = end.notified() => tracing::info!("told to end"),
+            () = gone.notified() => abandon(orphan).await,
             _ = terminate.recv() => tracing::info!("SIGTERM"),
             _ = interrupt.recv() => tracing::info!("SIGINT"),
         }
@@ -174,6 +188,31 @@ async fn run(
             tracing::warn!("requests under way are given up");
             Ok(())
         }
+    }
+}
+
+/// Ends the sandboxes of a state directory that is not there any more.
+async fn abandon(app: App) {
+    tracing::warn!("the state directory is gone");
+    app.closing.store(true, Ordering::Relaxed);
+    if let Err(error) = tokio::task::spawn_blocking(move || app.engine.abandon()).await {
+        tracing::error!(%error, "cannot end the sandboxes");
+    }
+}
+
+/// Nobody else can have one while the lock is in its place. In any other case it is a successor's, or leads to nobody.
+fn remove_socket(state: &StateDir, lock: &DaemonLock) {
+    if !lock.place().is_ours() {
+        return;
+    }
+    if let Err(error) = lock.stop_serving() {
+        tracing::warn!(%error, "cannot say that nothing is served any more");
+    }
+    match std::fs::remove_file(state.socket()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(%error, "cannot remove the socket");
+        }
+        Ok(()) | Err(_) => {}
     }
 }
 
@@ -201,13 +240,15 @@ impl Listener for SameUser {
 }
 
 /// The state directory for this process alone. A daemon that was killed may take a while to die, when the disk is slow:
-/// as long as nobody answers, the lock is waited for.
+/// as long as nobody answers, the lock is waited for. Not for one that serves and has lost its socket.
 fn lock(state: &StateDir) -> Result<DaemonLock, StateError> {
     let deadline = Instant::now() + LAST_BREATH;
     loop {
         match state.lock_daemon() {
             Err(StateError::Locked { .. })
-                if Instant::now() < deadline && connect_unix(state.root(), SOCKET).is_err() =>
+                if Instant::now() < deadline
+                    && connect_unix(state.root(), SOCKET).is_err()
+                    && state.cut_off_daemon().is_none() =>
             {
                 std::thread::sleep(Duration::from_millis(10));
             }

@@ -156,21 +156,18 @@ impl Engine {
 
     /// Stops all of them at once, because the daemon stops.
     pub fn stop_all(&self) {
-        let entries: Vec<_> = lock(&self.shared.registry)
-            .entries
-            .values()
-            .cloned()
-            .collect();
-        std::thread::scope(|scope| {
-            for entry in &entries {
-                scope.spawn(|| {
-                    let _operation = entry.operate();
-                    if let Err(error) = self.shared.halt(entry, "daemon stop") {
-                        tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot stop");
-                    }
-                });
-            }
-        });
+        self.shared.halt_all(&self.shared.entries(), "daemon stop");
+    }
+
+    /// Ends all of them, because the state directory is gone. Nothing is written: what lies there by now is another
+    /// daemon's.
+    pub fn abandon(&self) {
+        let entries = self.shared.entries();
+        for entry in &entries {
+            entry.state().removed = true;
+        }
+        self.shared
+            .halt_all(&entries, "its state directory is gone");
     }
 
     /// What is kept ready for the next sandbox ends; the sandboxes stay.
@@ -237,6 +234,23 @@ impl Engine {
 }
 
 impl Shared {
+    pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
+        lock(&self.registry).entries.values().cloned().collect()
+    }
+
+    fn halt_all(&self, entries: &[Arc<Entry>], reason: &str) {
+        std::thread::scope(|scope| {
+            for entry in entries {
+                scope.spawn(|| {
+                    let _operation = entry.operate();
+                    if let Err(error) = self.halt(entry, reason) {
+                        tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot stop");
+                    }
+                });
+            }
+        });
+    }
+
     pub(crate) fn entry(&self, name: &str) -> Result<Arc<Entry>, EngineError> {
         let not_found = || EngineError::NotFound(name.to_owned());
         // What cannot be a name cannot be a sandbox.
@@ -402,7 +416,7 @@ impl Shared {
     }
 
     pub(crate) fn writable(&self) -> Vec<Writable> {
-        let entries: Vec<_> = lock(&self.registry).entries.values().cloned().collect();
+        let entries = self.entries();
         let records = entries.iter().map(|entry| entry.record());
         let workspaces = records.flat_map(
             |Record {
@@ -421,7 +435,7 @@ impl Shared {
     }
 
     fn fingerprints(&self) -> BTreeSet<String> {
-        let entries: Vec<_> = lock(&self.registry).entries.values().cloned().collect();
+        let entries = self.entries();
         entries
             .iter()
             .flat_map(|entry| {

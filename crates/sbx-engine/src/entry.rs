@@ -96,6 +96,10 @@ impl Entry {
         let record = {
             let mut state = self.state();
             change(&mut state);
+            // What lies in its place by now is not its own.
+            if state.removed {
+                return Ok(());
+            }
             state.record.clone()
         };
         record.write(&self.dir, durability)
@@ -233,5 +237,19 @@ mod tests {
         assert_eq!(record.stop_reason.as_deref(), Some("idle"));
         assert_eq!(record.status, Status::Stopped);
         assert_eq!(entry.state().stopping, None);
+    }
+
+    #[test]
+    fn nothing_is_written_where_another_one_lies_by_now() {
+        let temp = tempfile::tempdir().unwrap();
+        let dirs = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+        let record = example("ab", Mode::Root);
+        let dir = dirs.sandbox(&record.name);
+        std::fs::create_dir_all(dir.path()).unwrap();
+        let entry = Entry::new(record, dir);
+        entry.state().removed = true;
+        entry.set_gone("abandoned").unwrap();
+        assert_eq!(entry.record().stop_reason.as_deref(), Some("abandoned"));
+        assert!(!entry.dir.record().exists());
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod autostop;
 pub mod control;
+pub mod daemonlock;
 pub mod egress;
 pub mod engine;
 pub mod entry;

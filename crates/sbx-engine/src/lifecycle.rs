@@ -202,7 +202,10 @@ impl Shared {
             tracing::error!(sandbox = %entry.name, %error, "cannot wait for the init");
         }
         self.config.egress.detach(&entry.name);
-        remove_socket(&entry.dir);
+        // One that lies in the place of a sandbox that was abandoned is another's.
+        if !entry.state().removed {
+            remove_socket(&entry.dir);
+        }
         self.hand_over(entry);
         if let Err(error) = entry.set_gone(reason) {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
@@ -282,6 +285,9 @@ impl Shared {
     /// Removes everything of a sandbox that does not run; the record goes last, so that a crash leaves
     /// something that says what has to be removed.
     pub(crate) fn delete(&self, entry: &Entry) -> Result<(), EngineError> {
+        if entry.state().removed {
+            return Ok(());
+        }
         if let Err(error) = entry.update(|state| state.record.status = Status::Removing) {
             // A disk that is full is no reason to keep what fills it.
             tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot note the removal");
@@ -342,8 +348,7 @@ impl Shared {
         loop {
             let now = Timestamp::now();
             let mut next: Option<Timestamp> = None;
-            let entries: Vec<_> = lock(&self.registry).entries.values().cloned().collect();
-            for entry in entries {
+            for entry in self.entries() {
                 let mut state = entry.state();
                 match state.due_at() {
                     Some(at) if at <= now => {

@@ -41,13 +41,20 @@ pub fn inspect(state: &StateDir, name: &SandboxName) -> Result<Sandbox, EngineEr
     }
 }
 
-/// The record says what a daemon knew last; only an init that answers is running.
+/// The record says what a daemon knew last. Only an init that answers is running, and without a daemon nobody makes or
+/// removes anything: what was interrupted is left for the next one to sweep.
 fn observed(mut record: Record, dir: &SandboxDir) -> Sandbox {
-    if record.status == Status::Running
-        && Link::connect(dir.path(), &record.id, Role::Client).is_err()
-    {
+    let reason = match record.status {
+        Status::Stopped => None,
+        Status::Running => Link::connect(dir.path(), &record.id, Role::Client)
+            .is_err()
+            .then_some("crashed"),
+        Status::Creating => Some("create interrupted"),
+        Status::Removing => Some("removal interrupted"),
+    };
+    if let Some(reason) = reason {
         record.status = Status::Stopped;
-        record.stop_reason = Some("crashed".into());
+        record.stop_reason = Some(reason.into());
         record.stop_at = None;
     }
     view::sandbox(record, 0)
@@ -60,6 +67,27 @@ mod tests {
     use super::*;
     use crate::record::tests::example;
     use crate::statedir::{Durability, RECORD, write_atomic};
+
+    #[test]
+    fn nobody_is_at_work_without_a_daemon() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+        state.claim().unwrap();
+        for (name, status, reason) in [
+            ("made", Status::Creating, "create interrupted"),
+            ("gone", Status::Removing, "removal interrupted"),
+        ] {
+            let name = SandboxName::parse(name).unwrap();
+            let dir = state.sandbox(&name);
+            std::fs::create_dir(dir.path()).unwrap();
+            let mut record = example(name.as_str(), Mode::Root);
+            record.status = status;
+            record.write(&dir, Durability::Soon).unwrap();
+            let shown = inspect(&state, &name).unwrap();
+            assert_eq!(shown.status, Status::Stopped);
+            assert_eq!(shown.stop_reason.as_deref(), Some(reason));
+        }
+    }
 
     #[test]
     fn one_damaged_record_does_not_hide_the_others() {

@@ -36,6 +36,14 @@ pub fn connect_unix(dir: &Path, name: &str) -> io::Result<UnixStream> {
     UnixStream::connect(short_path(&dir, name))
 }
 
+/// Nobody is there, as opposed to somebody who is out of reach.
+pub fn nobody_listens(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}
+
 fn open_dir(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(dir, flags, Mode::empty())?)

@@ -9,8 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, IFlags, fcntl_lock};
-use rustix::process::{FlockType, fcntl_getlk};
+use rustix::fs::IFlags;
 use thiserror::Error;
 
 use crate::json;
@@ -21,7 +20,7 @@ pub const SOCKET: &str = "sandboxd.sock";
 pub const EXEC_SOCKET: &str = "exec.sock";
 pub const RECORD: &str = "sandbox.json";
 const MARKER: &str = ".sbx-owner";
-const LOCK: &str = "sandboxd.lock";
+pub const LOCK: &str = "sandboxd.lock";
 const LOG: &str = "sandboxd.log";
 const SANDBOXES: &str = "vm";
 const TEMPLATES: &str = "templates";
@@ -81,12 +80,6 @@ pub struct StateDir {
     root: PathBuf,
 }
 
-/// Held by the one daemon of a state directory.
-#[derive(Debug)]
-pub struct DaemonLock {
-    file: File,
-}
-
 impl StateDir {
     /// `SBX_HOME` when it is set, else `~/.docker/sandboxes`.
     pub fn locate(home: &Path, sbx_home: Option<&Path>) -> Result<Self, StateError> {
@@ -144,6 +137,14 @@ impl StateDir {
         })
     }
 
+    /// That the directory, if there is one, is the caller's.
+    pub fn check_own(&self) -> Result<(), StateError> {
+        match fs::metadata(&self.root) {
+            Ok(meta) if meta.is_dir() => self.check_owner(meta.uid()),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     /// Makes the directory ours, or proves that it is.
     pub fn claim(&self) -> Result<(), StateError> {
         let root = &self.root;
@@ -198,52 +199,6 @@ impl StateDir {
             }
         }
         Ok(true)
-    }
-
-    pub fn lock_daemon(&self) -> Result<DaemonLock, StateError> {
-        let path = self.root.join(LOCK);
-        loop {
-            let lock = self.lock_file(&path)?;
-            // Whoever held it before may have removed it: then it locks nothing that others see.
-            let same = |named: fs::Metadata, held: fs::Metadata| {
-                (named.dev(), named.ino()) == (held.dev(), held.ino())
-            };
-            let held = lock.file.metadata();
-            match held.and_then(|held| Ok(same(fs::metadata(&path)?, held))) {
-                Ok(true) => return Ok(lock),
-                Ok(false) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(io_error(&path, error)),
-            }
-        }
-    }
-
-    fn lock_file(&self, path: &Path) -> Result<DaemonLock, StateError> {
-        let file = private()
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(|source| io_error(path, source))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // A mark for `has_daemon`, of the kind that ends before anything else of a killed process.
-            Ok(()) => match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Ok(DaemonLock { file }),
-                Err(e) => Err(io_error(path, e.into())),
-            },
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(StateError::Locked {
-                path: self.root.clone(),
-            }),
-            Err(e) => Err(io_error(path, e.into())),
-        }
-    }
-
-    /// Whether a daemon serves the state, found out without waking it: while a command runs in a sandbox that is up, it
-    /// has nothing to do. Not for the daemon itself, which does not see its own mark.
-    pub fn has_daemon(&self) -> bool {
-        let Ok(file) = File::open(self.root.join(LOCK)) else {
-            return false;
-        };
-        matches!(fcntl_getlk(&file, &FlockType::ReadLock.into()), Ok(Some(_)))
     }
 
     /// `daemon.json`: who serves, for people and for `daemon status`.
@@ -435,7 +390,7 @@ pub fn place_hint(error: &io::Error) -> &'static str {
     }
 }
 
-fn io_error(path: &Path, source: io::Error) -> StateError {
+pub(crate) fn io_error(path: &Path, source: io::Error) -> StateError {
     StateError::Io {
         path: path.to_path_buf(),
         source,
@@ -552,34 +507,6 @@ mod tests {
         fs::create_dir(left.sandboxes().join("theirs")).unwrap();
         let error = left.claim().unwrap_err();
         assert!(matches!(error, StateError::Foreign { .. }), "{error:?}");
-    }
-
-    #[test]
-    fn a_lock_that_was_removed_meanwhile_is_none() {
-        let temp = tempfile::tempdir().unwrap();
-        let state = state(temp.path());
-        state.claim().unwrap();
-        let path = temp.path().join(LOCK);
-        let first = state.lock_daemon().unwrap();
-        fs::remove_file(&path).unwrap();
-        let second = state.lock_daemon().unwrap();
-        let inode = |file: &File| file.metadata().unwrap().ino();
-        assert_ne!(inode(&first.file), inode(&second.file));
-        assert_eq!(inode(&second.file), fs::metadata(&path).unwrap().ino());
-    }
-
-    #[test]
-    fn a_second_daemon_is_refused() {
-        let temp = tempfile::tempdir().unwrap();
-        let state = state(temp.path());
-        state.claim().unwrap();
-        let lock = state.lock_daemon().unwrap();
-        assert!(matches!(
-            state.lock_daemon(),
-            Err(StateError::Locked { .. })
-        ));
-        drop(lock);
-        state.lock_daemon().unwrap();
     }
 
     #[test]

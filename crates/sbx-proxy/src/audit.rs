@@ -355,6 +355,21 @@ mod tests {
     }
 
     #[test]
+    fn nothing_begins_again_where_the_whole_state_was_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = temp.path().join("state");
+        let dir = state.join("log/network");
+        fs::create_dir(&state).unwrap();
+        let audit = Audit::new(&dir, "one");
+        assert!(audit.write(&line(&audit)));
+        fs::remove_dir_all(state.join("log")).unwrap();
+        assert!(audit.write(&line(&audit)));
+        fs::remove_dir_all(&state).unwrap();
+        assert!(!audit.write(&line(&audit)));
+        assert!(!state.exists());
+    }
+
+    #[test]
     fn refusals_that_cannot_be_written_have_an_end() {
         let temp = tempfile::tempdir().unwrap();
         let blocked = temp.path().join("log");

@@ -8,10 +8,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use sbx_api::Started;
+use sbx_engine::socket::nobody_listens;
 use sbx_proto::exec::{Exec, FailKind, Request, Stdio};
 use sbx_sys::signals::SignalFd;
 
-use crate::client::{Client, nobody_listens};
+use crate::client::Client;
 use crate::context::Context;
 use crate::detach_keys::DetachKeys;
 use crate::failure::{Failure, Kind, engine};
@@ -72,7 +73,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Failure> {
     let request = Request::Exec(Box::new(exec));
     // A sandbox that runs is reached without asking: its init listens, or it does not run.
-    if let Some(socket) = client.socket_of_running(name) {
+    if let Some(socket) = client.socket_of_running(name)? {
         match attempt(client, &socket, &request, streams) {
             Err(Broken::BeforeStart) => {}
             Err(Broken::Failed(failure)) => return Err(failure),

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -14,7 +13,8 @@ use sbx_api::{
     CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Sandbox, SandboxList,
     ShutdownRequest, Started,
 };
-use sbx_engine::socket::connect_unix;
+use sbx_engine::daemonlock::Holder;
+use sbx_engine::socket::{connect_unix, nobody_listens};
 use sbx_engine::statedir::{EXEC_SOCKET, SOCKET, place_hint};
 use sbx_engine::{SandboxName, StateDir};
 use serde::Serialize;
@@ -92,10 +92,12 @@ impl<'a> Client<'a> {
 
     /// Where the init of a sandbox listens that may be running, as long as a daemon watches over it: without
     /// one nobody would stop an idle sandbox.
-    pub(crate) fn socket_of_running(&self, name: &str) -> Option<String> {
-        let name = SandboxName::parse(name).ok()?;
+    pub(crate) fn socket_of_running(&self, name: &str) -> Result<Option<String>, Failure> {
+        let Ok(name) = SandboxName::parse(name) else {
+            return Ok(None);
+        };
         let socket = format!("vm/{name}/{EXEC_SOCKET}");
-        self.state.has_daemon().then_some(socket)
+        Ok(self.state.has_daemon()?.then_some(socket))
     }
 
     pub(crate) fn start(&self, name: &str) -> Result<Started, Failure> {
@@ -188,24 +190,39 @@ impl<'a> Client<'a> {
         let socket = self.state.socket();
         match connect_unix(self.state.root(), SOCKET) {
             Ok(stream) => self.of_own_user(stream),
-            Err(error) if nobody_listens(&error) => match self.absent {
-                Absent::Start => autostart::start(self.context, &self.state),
-                Absent::Report => Err(Failure::new(
-                    Kind::NoDaemon,
-                    "no sandboxd daemon is running",
-                )
-                .hint("sbx daemon start -d")),
-            },
-            Err(error) => {
-                if let Ok(meta) = std::fs::metadata(self.state.root())
-                    && meta.is_dir()
-                {
-                    self.state.check_owner(meta.uid())?;
+            Err(error) if nobody_listens(&error) => {
+                self.state.check_own()?;
+                if let Some(daemon) = self.state.cut_off_daemon() {
+                    return Err(self.cut_off(daemon));
                 }
+                match self.absent {
+                    Absent::Start => autostart::start(self.context, &self.state),
+                    Absent::Report => Err(Failure::new(
+                        Kind::NoDaemon,
+                        "no sandboxd daemon is running",
+                    )
+                    .hint("sbx daemon start -d")),
+                }
+            }
+            Err(error) => {
+                self.state.check_own()?;
                 let message = format!("cannot reach the daemon at `{}`: {error}", socket.display());
                 Err(Failure::new(Kind::Engine, message).hint(place_hint(&error)))
             }
         }
+    }
+
+    /// Another one cannot start, and this one cannot be asked to end.
+    fn cut_off(&self, daemon: Holder) -> Failure {
+        let pid = daemon
+            .pid
+            .map_or_else(String::new, |pid| format!(" (pid {})", pid.as_raw_pid()));
+        let socket = self.state.socket();
+        let message = format!(
+            "sandboxd{pid} runs and cannot be reached: nobody listens at `{}`",
+            socket.display()
+        );
+        Failure::new(Kind::Unreachable, message).hint("sbx daemon restart")
     }
 
     /// Another user's daemon would hang up without a word; whose it is can be told before.
@@ -279,7 +296,7 @@ impl<'a> Client<'a> {
             if timed_out(&error) && (silent.get() || path == VERSION) {
                 let seconds = AT_ONCE.as_secs();
                 let message = format!("the daemon does not answer: no version within {seconds} s");
-                return Failure::new(Kind::Engine, message).hint("sbx daemon restart");
+                return Failure::new(Kind::Unreachable, message).hint("sbx daemon restart");
             }
             if timed_out(&error) {
                 let message = format!("{what} within {} s", timeout.as_secs());
@@ -302,14 +319,6 @@ impl<'a> Client<'a> {
 const NOTHING: Option<()> = None;
 const VERSION: &str = "/v1/version";
 const SANDBOXES: &str = "/v1/sandboxes";
-
-/// The daemon is not there, as opposed to being there and out of reach.
-pub(crate) fn nobody_listens(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-    )
-}
 
 /// The daemon went away without an answer.
 fn hung_up(error: &io::Error) -> bool {

@@ -28,8 +28,10 @@ pub(crate) enum Kind {
     VersionMismatch,
     /// The engine or the sandbox failed.
     Engine,
-    /// No daemon answers.
+    /// No daemon runs.
     NoDaemon,
+    /// A daemon runs, and says nothing or cannot be asked.
+    Unreachable,
     /// The program to run exists but cannot be executed.
     NotExecutable,
     /// The program to run does not exist.
@@ -51,6 +53,7 @@ impl Kind {
             Self::VersionMismatch => "version_mismatch",
             Self::Engine => "engine",
             Self::NoDaemon => "no_daemon",
+            Self::Unreachable => "unreachable",
             Self::NotExecutable => "not_executable",
             Self::CommandNotFound => "command_not_found",
         }
@@ -69,6 +72,7 @@ impl Kind {
             | Self::VersionMismatch
             | Self::Engine
             | Self::NoDaemon
+            | Self::Unreachable
             | Self::NotExecutable
             | Self::CommandNotFound => 1,
         }
@@ -88,7 +92,8 @@ impl Kind {
             | Self::BadRequest
             | Self::VersionMismatch
             | Self::Engine
-            | Self::NoDaemon => 125,
+            | Self::NoDaemon
+            | Self::Unreachable => 125,
         }
     }
 }

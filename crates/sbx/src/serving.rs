@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sbx_engine::StateDir;
 
 use crate::client::Client;
 use crate::failure::{Failure, Kind};
@@ -21,6 +22,15 @@ const DYING: Duration = Duration::from_secs(2);
 pub(crate) struct Serving {
     pid: Pid,
     process: OwnedFd,
+    way: Way,
+}
+
+/// Whether it can be asked anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Socket,
+    /// The socket is gone.
+    CutOff,
 }
 
 impl Serving {
@@ -28,16 +38,38 @@ impl Serving {
     pub(crate) fn find(client: &Client<'_>) -> Result<Option<Self>, Failure> {
         let stream = match client.connect() {
             Err(failure) if failure.kind == Kind::NoDaemon => return Ok(None),
+            Err(failure) if failure.kind == Kind::Unreachable => {
+                return Self::find_cut_off(client.state(), failure);
+            }
             other => other?,
         };
         let pid = rustix::net::sockopt::socket_peercred(&stream)
             .map_err(failed)?
             .pid;
+        Self::open(pid, Way::Socket)
+    }
+
+    /// By the lock, of which the kernel says who has it. `failure` is what led here.
+    fn find_cut_off(state: &StateDir, failure: Failure) -> Result<Option<Self>, Failure> {
+        let Some(daemon) = state.cut_off_daemon() else {
+            return Ok(None);
+        };
+        let pid = daemon.pid.ok_or(failure)?;
+        let found = Self::open(pid, Way::CutOff)?;
+        // Asked again now that the pid cannot become another process: only who has the lock is the daemon.
+        Ok(found.filter(|_| state.cut_off_daemon() == Some(daemon)))
+    }
+
+    fn open(pid: Pid, way: Way) -> Result<Option<Self>, Failure> {
         match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(process) => Ok(Some(Self { pid, process })),
+            Ok(process) => Ok(Some(Self { pid, process, way })),
             Err(Errno::SRCH) => Ok(None),
             Err(error) => Err(failed(error)),
         }
+    }
+
+    pub(crate) fn way(&self) -> Way {
+        self.way
     }
 
     /// For one that does not listen to us, such as one of another version. Sandboxes survive that.

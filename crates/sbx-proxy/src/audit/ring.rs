@@ -54,11 +54,13 @@ impl Ring {
     }
 
     fn open(&self) -> io::Result<(File, u64)> {
-        if let Some(dir) = self.path.parent() {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(dir)?;
+        // Not further up: in a state directory that was removed nothing begins anew.
+        let missing = self.path.ancestors().skip(1).take(2);
+        for dir in missing.collect::<Vec<_>>().into_iter().rev() {
+            match fs::DirBuilder::new().mode(0o700).create(dir) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
         }
         let file = File::options()
             .append(true)

@@ -1,7 +1,7 @@
 //! `sbx daemon`
 
 use sbx_api::{LogLevels, Sandbox, Status};
-use sbx_engine::observe;
+use sbx_engine::{StateDir, observe};
 use serde_json::json;
 
 use super::policy::{choose, presets};
@@ -10,7 +10,7 @@ use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use crate::reading;
-use crate::serving::Serving;
+use crate::serving::{Serving, Way};
 
 /// Look at and control the daemon; every command that needs it starts it
 #[derive(Debug, clap::Args)]
@@ -140,7 +140,7 @@ pub(crate) enum End {
 pub(crate) fn end(context: &Context) -> Result<End, Failure> {
     let client = Client::new(context, Absent::Report)?;
     let found = match Serving::find(&client)? {
-        Some(serving) if !silent(context, &client, &serving)? => {
+        Some(serving) if !ended_unasked(context, &client, &serving)? => {
             serving.wait_after(client.shutdown(true))?;
             return Ok(End::Ended);
         }
@@ -160,13 +160,19 @@ pub(crate) fn end(context: &Context) -> Result<End, Failure> {
     Ok(End::Ended)
 }
 
-/// Whether a daemon said nothing and was therefore ended; its sandboxes live on.
-fn silent(context: &Context, client: &Client<'_>, serving: &Serving) -> Result<bool, Failure> {
-    if !client.is_silent() {
-        return Ok(false);
-    }
+/// Whether a daemon could not be asked and was therefore ended; its sandboxes live on.
+fn ended_unasked(
+    context: &Context,
+    client: &Client<'_>,
+    serving: &Serving,
+) -> Result<bool, Failure> {
+    let trouble = match serving.way() {
+        Way::CutOff => "cannot be reached",
+        Way::Socket if client.is_silent() => "does not answer",
+        Way::Socket => return Ok(false),
+    };
     let pid = serving.pid();
-    let message = format!("sandboxd (pid {pid}) does not answer, and is ended");
+    let message = format!("sandboxd (pid {pid}) {trouble}, and is ended");
     context.ui.warning(message);
     serving.put_an_end_to()?;
     Ok(true)
@@ -179,7 +185,7 @@ fn restart(context: &Context) -> Result<(), Failure> {
     autostart::program()?;
     client.state().settings()?;
     if let Some(serving) = Serving::find(&client)?
-        && !silent(context, &client, &serving)?
+        && !ended_unasked(context, &client, &serving)?
     {
         match client.shutdown(false) {
             Ok(()) => {}
@@ -200,36 +206,47 @@ fn restart(context: &Context) -> Result<(), Failure> {
 
 fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
     let state = context.state()?;
-    let daemon = match reading::daemon(context) {
-        Ok(daemon) => daemon,
+    let (daemon, trouble) = match reading::daemon(context) {
+        Ok(daemon) => (daemon, None),
         // It runs, and its version is what the message is about.
         Err(failure) if failure.kind == Kind::VersionMismatch => {
             context.ui.failure(&failure);
-            None
+            (None, None)
         }
+        Err(failure) if failure.kind == Kind::Unreachable => (None, Some(failure)),
         Err(failure) => return Err(failure),
     };
-    let status = if daemon.is_some() {
-        "running"
-    } else {
-        "stopped"
+    let (status, pid) = match (&daemon, &trouble) {
+        (Some(daemon), _) => ("running", Some(daemon.pid)),
+        (None, Some(_)) => ("unreachable", holder(&state)),
+        (None, None) => ("stopped", None),
     };
     let socket = state.socket().display().to_string();
     let logs = state.log().display().to_string();
     if as_json {
         let mut value = json!({"status": status, "socket": socket, "logs": logs});
-        if let (Some(daemon), Some(object)) = (daemon, value.as_object_mut()) {
-            object.insert("version".to_owned(), daemon.version.into());
-            object.insert("pid".to_owned(), daemon.pid.into());
-            object.insert("started_at".to_owned(), json!(daemon.started_at));
+        if let Some(object) = value.as_object_mut() {
+            object.extend(pid.map(|pid| ("pid".to_owned(), pid.into())));
+            if let Some(daemon) = daemon {
+                object.insert("version".to_owned(), daemon.version.into());
+                object.insert("started_at".to_owned(), json!(daemon.started_at));
+            }
         }
-        return context.ui.json(&value);
+        context.ui.json(&value)?;
+    } else {
+        let mut text = format!("Status: {status}\nSocket: {socket}\nLogs:   {logs}\n");
+        if let Some(pid) = pid {
+            text.push_str(&format!("PID:    {pid}\n"));
+        }
+        context.ui.data(text)?;
     }
-    let mut text = format!("Status: {status}\nSocket: {socket}\nLogs:   {logs}\n");
-    if let Some(daemon) = daemon {
-        text.push_str(&format!("PID:    {}\n", daemon.pid));
-    }
-    context.ui.data(text)
+    trouble.map_or(Ok(()), Err)
+}
+
+/// The pid of a daemon that cannot be asked for it.
+fn holder(state: &StateDir) -> Option<u32> {
+    let pid = state.lock_holder()?.pid?;
+    u32::try_from(pid.as_raw_pid()).ok()
 }
 
 fn show_levels(context: &Context, as_json: bool) -> Result<(), Failure> {

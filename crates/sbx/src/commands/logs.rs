@@ -56,6 +56,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         return Err(Failure::not_yet("logs --follow"));
     }
     let state = context.state()?;
+    state.check_own()?;
     let directory = SandboxName::parse(&args.name)
         .ok()
         .map(|name| state.sandbox(&name))

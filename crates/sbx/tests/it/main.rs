@@ -46,6 +46,7 @@ const AREAS: &[&[ModeTest]] = &[
     lifecycle::auto_stop::TESTS,
     lifecycle::failing::TESTS,
     daemon::restarting::TESTS,
+    daemon::lost::TESTS,
     daemon::process::TESTS,
     daemon::access::TESTS,
     daemon::places::TESTS,

@@ -8,8 +8,9 @@ use std::sync::{Arc, Barrier};
 
 use rustix::fs::{FileType, fstat};
 use sbx_engine::StateDir;
+use sbx_engine::daemonlock::DaemonLock;
 use sbx_engine::socket::bind_unix;
-use sbx_engine::statedir::{DaemonLock, SOCKET};
+use sbx_engine::statedir::SOCKET;
 use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{Exec, ExitStatus, Reply, Request};
 use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};
@@ -17,7 +18,7 @@ use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 
 use super::Home;
 
-pub(super) const TESTS: [(&str, fn()); 10] = [
+pub(super) const TESTS: [(&str, fn()); 11] = [
     (
         "an_init_that_follows_the_protocol",
         an_init_that_follows_the_protocol,
@@ -42,6 +43,10 @@ pub(super) const TESTS: [(&str, fn()); 10] = [
     ("a_daemon_of_another_version", a_daemon_of_another_version),
     ("a_daemon_that_talks_garbage", a_daemon_that_talks_garbage),
     ("a_daemon_that_hangs_is_told", a_daemon_that_hangs_is_told),
+    (
+        "a_daemon_whose_socket_is_gone_is_told",
+        a_daemon_whose_socket_is_gone_is_told,
+    ),
     (
         "a_daemon_that_is_busy_is_waited_for",
         a_daemon_that_is_busy_is_waited_for,
@@ -395,7 +400,7 @@ fn a_daemon_that_hangs_is_told() {
     let told = "the daemon does not answer: no version within 5 s";
     let error = format!("error: {told}\nhint: sbx daemon restart\n");
     let json = format!(
-        r#"{{"error":{{"code":"engine","hint":"sbx daemon restart","message":"{told}"}}}}"#
+        r#"{{"error":{{"code":"unreachable","hint":"sbx daemon restart","message":"{told}"}}}}"#
     );
     // All at once: each of them waits for some seconds, and none for its whole half minute or ten.
     std::thread::scope(|scope| {
@@ -417,6 +422,62 @@ fn a_daemon_that_hangs_is_told() {
             (0, "hint: sbx daemon restart\n")
         );
     });
+}
+
+fn a_daemon_whose_socket_is_gone_is_told() {
+    let home = Home::new();
+    let state = StateDir::locate(home.path(), None).unwrap();
+    state.claim().unwrap();
+    let lock = state.lock_daemon().unwrap();
+    // Who has the lock and does not serve is no daemon, or not yet: nothing is said of it, and nobody ends it.
+    let status = |code, word: &str| {
+        let ran = home.line("daemon status --json");
+        let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(
+            (ran.code, told["status"].as_str()),
+            (code, Some(word)),
+            "{told}"
+        );
+        told
+    };
+    status(0, "stopped");
+    home.fails("daemon stop", 0, "sandboxd is not running\n");
+    assert_eq!(home.line("ls").code, 0);
+    lock.serve().unwrap();
+    let pid = std::process::id();
+    assert_eq!(status(1, "unreachable")["pid"], pid);
+    let socket = state.socket();
+    let told = format!(
+        "error: sandboxd (pid {pid}) runs and cannot be reached: nobody listens at `{}`\nhint: sbx daemon restart\n",
+        socket.display()
+    );
+    let work = home.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    for (line, code) in [
+        (format!("create -q --name box shell {}", work.display()), 1),
+        ("exec box true".to_owned(), 125),
+        ("stop box".to_owned(), 1),
+        ("rm --force box".to_owned(), 1),
+        ("ls".to_owned(), 1),
+        ("daemon start -d".to_owned(), 1),
+    ] {
+        home.fails(&line, code, &told);
+    }
+    assert!(!state.log().exists(), "a second one was tried");
+    // A socket to which nobody listens leads no further.
+    drop(bind_unix(state.root(), SOCKET).unwrap());
+    status(1, "unreachable");
+    let diagnosis = home.line("diagnose");
+    assert_eq!(diagnosis.code, 1);
+    assert!(
+        diagnosis
+            .out
+            .contains("Daemon: does not answer\n      sandboxd (pid "),
+        "{}",
+        diagnosis.out
+    );
+    lock.stop_serving().unwrap();
+    status(0, "stopped");
 }
 
 fn a_daemon_that_is_busy_is_waited_for() {

@@ -99,7 +99,14 @@ fn other_user(world: &'static World) {
             "belongs to user {}, not to user 0\nhint: set SBX_HOME",
             world.uid
         );
-        for args in [&["ls"][..], &["stop", &sandbox.name], &["daemon", "stop"]] {
+        for args in [
+            &["ls"][..],
+            &["exec", &sandbox.name, "id"],
+            &["logs", &sandbox.name],
+            &["inspect", &sandbox.name],
+            &["stop", &sandbox.name],
+            &["daemon", "stop"],
+        ] {
             let mut command = std::process::Command::new(programs().join("sbx"));
             command.args(args).env_clear().env("HOME", "/nonexistent");
             command.env("SBX_HOME", world.state()).stdin(Stdio::null());
