@@ -18,7 +18,7 @@ use crate::egress::Egress;
 use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
 use crate::git;
-use crate::ids::{self, Facts};
+use crate::ids::{self, Facts, Used};
 use crate::lifecycle::GRACE;
 use crate::name::SandboxName;
 use crate::policybook::{PolicyBook, parse_resources};
@@ -318,7 +318,11 @@ impl Shared {
             .values()
             .filter_map(|entry| ids::base(&entry.state().record.ids))
             .collect();
-        Ok(ids::maps(&self.config.facts, self.mode, &used)?)
+        let used = Used {
+            bases: &used,
+            start: uuid::Uuid::new_v4().as_fields().0,
+        };
+        Ok(ids::maps(&self.config.facts, self.mode, used)?)
     }
 
     fn make_dir(&self, entry: &Entry) -> Result<(), EngineError> {

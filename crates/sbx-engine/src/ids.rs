@@ -134,7 +134,7 @@ pub fn pick_mode(facts: &Facts, wanted: Option<ModeOverride>) -> Mode {
 }
 
 /// The maps of a new sandbox. `used` are the bases that other sandboxes have.
-pub fn maps(facts: &Facts, mode: Mode, used: &[u32]) -> Result<Ids, IdsError> {
+pub fn maps(facts: &Facts, mode: Mode, used: Used<'_>) -> Result<Ids, IdsError> {
     let range = |inside, outside, count| IdRange {
         inside,
         outside,
@@ -143,7 +143,7 @@ pub fn maps(facts: &Facts, mode: Mode, used: &[u32]) -> Result<Ids, IdsError> {
     let (uid, gid) = match mode {
         Mode::Root if facts.confined => return Err(IdsError::Confined),
         Mode::Root => {
-            let base = free_base(used, &facts.reserved)?;
+            let base = used.free_base(&facts.reserved)?;
             (vec![range(0, base, RANGE)], vec![range(0, base, RANGE)])
         }
         Mode::Subordinate => {
@@ -182,11 +182,22 @@ fn around_agent(span: Span, caller: u32) -> Vec<IdRange> {
     ]
 }
 
-fn free_base(used: &[u32], reserved: &[Span]) -> Result<u32, IdsError> {
-    (FIRST_BASE..LAST_BASE)
-        .step_by(RANGE as usize)
-        .find(|base| !used.contains(base) && !overlaps(*base, reserved))
-        .ok_or(IdsError::Exhausted)
+/// Which ranges of root's sandboxes are taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Used<'a> {
+    pub bases: &'a [u32],
+    /// Any number: where to begin to look. Another state directory has sandboxes that this one does not know.
+    pub start: u32,
+}
+
+impl Used<'_> {
+    fn free_base(self, reserved: &[Span]) -> Result<u32, IdsError> {
+        let ranges = (LAST_BASE - FIRST_BASE) / RANGE;
+        (0..ranges)
+            .map(|n| FIRST_BASE + (self.start % ranges + n) % ranges * RANGE)
+            .find(|base| !self.bases.contains(base) && !overlaps(*base, reserved))
+            .ok_or(IdsError::Exhausted)
+    }
 }
 
 /// Whether somebody has one of the [`RANGE`] ids from `first` on.
@@ -297,12 +308,12 @@ mod tests {
             ..Facts::default()
         };
         let mode = pick_mode(&root, None);
-        assert_eq!(maps(&root, mode, &[]), Err(IdsError::Confined));
+        assert_eq!(maps(&root, mode, Used::default()), Err(IdsError::Confined));
         let user = Facts {
             confined: true,
             ..user(65_536)
         };
-        assert!(maps(&user, pick_mode(&user, None), &[]).is_ok());
+        assert!(maps(&user, pick_mode(&user, None), Used::default()).is_ok());
     }
 
     #[test]
@@ -330,7 +341,7 @@ mod tests {
     fn maps_of_each_mode() {
         let facts = user(65_536);
         assert_eq!(
-            maps(&facts, Mode::Subordinate, &[]).unwrap(),
+            maps(&facts, Mode::Subordinate, Used::default()).unwrap(),
             Ids {
                 mode: Mode::Subordinate,
                 uid: vec![
@@ -348,14 +359,18 @@ mod tests {
             }
         );
         assert_eq!(
-            maps(&facts, Mode::Single, &[]).unwrap(),
+            maps(&facts, Mode::Single, Used::default()).unwrap(),
             Ids {
                 mode: Mode::Single,
                 uid: vec![range(1000, 1001, 1)],
                 gid: vec![range(1000, 1002, 1)],
             }
         );
-        let root = maps(&Facts::default(), Mode::Root, &[FIRST_BASE]).unwrap();
+        let used = Used {
+            bases: &[FIRST_BASE],
+            start: 0,
+        };
+        let root = maps(&Facts::default(), Mode::Root, used).unwrap();
         assert_eq!(root.uid, vec![range(0, FIRST_BASE + RANGE, RANGE)]);
         assert_eq!(root.gid, root.uid);
         assert_eq!(base(&root), Some(FIRST_BASE + RANGE));
@@ -367,12 +382,26 @@ mod tests {
             first: FIRST_BASE + RANGE - 1,
             count: 2,
         }];
-        assert_eq!(free_base(&[], &reserved), Ok(FIRST_BASE + 2 * RANGE));
+        let none = Used::default();
+        assert_eq!(none.free_base(&reserved), Ok(FIRST_BASE + 2 * RANGE));
         let everything = [Span {
             first: 0,
             count: u32::MAX,
         }];
-        assert_eq!(free_base(&[], &everything), Err(IdsError::Exhausted));
+        assert_eq!(none.free_base(&everything), Err(IdsError::Exhausted));
+    }
+
+    #[test]
+    fn every_base_is_found_from_anywhere() {
+        let ranges = (LAST_BASE - FIRST_BASE) / RANGE;
+        let all: Vec<u32> = (0..ranges).map(|n| FIRST_BASE + n * RANGE).collect();
+        let (last, others) = all.split_last().unwrap();
+        for start in [0, 1, ranges - 1, ranges, u32::MAX] {
+            let free = |bases| Used { bases, start }.free_base(&[]);
+            assert_eq!(free(&[]), Ok(FIRST_BASE + start % ranges * RANGE));
+            assert_eq!(free(others), Ok(*last));
+            assert_eq!(free(&all), Err(IdsError::Exhausted));
+        }
     }
 
     #[test]

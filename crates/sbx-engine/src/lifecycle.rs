@@ -319,7 +319,7 @@ impl Shared {
     }
 
     pub(crate) fn remove_damaged(&self, name: &SandboxName) -> Result<(), EngineError> {
-        let ids = ids::maps(&self.config.facts, self.mode, &[])?;
+        let ids = ids::maps(&self.config.facts, self.mode, ids::Used::default())?;
         self.delete_files(&self.config.state.sandbox(name), &ids)?;
         self.forget_rules(name);
         lock(&self.registry).damaged.remove(name);

@@ -44,7 +44,11 @@ pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), Eng
 /// With subordinate ids, layers and templates belong to ids that only a helper in the user namespace has.
 fn remove(path: &Path, facts: &Facts, helper: &Helper) -> Result<(), EngineError> {
     helper.remove_tree(path, || {
-        Ok(ids::maps(facts, ids::pick_mode(facts, None), &[])?)
+        Ok(ids::maps(
+            facts,
+            ids::pick_mode(facts, None),
+            ids::Used::default(),
+        )?)
     })
 }
 

@@ -108,7 +108,7 @@ fn companions() -> Companions {
 /// What files say may be wrong (a container's own filter, a security module): only a trial knows. It takes
 /// some milliseconds and leaves nothing.
 fn trial(facts: &ids::Facts, mode: Mode) -> Result<(), String> {
-    let ids = ids::maps(facts, mode, &[]).map_err(|error| chain(&error))?;
+    let ids = ids::maps(facts, mode, ids::Used::default()).map_err(|error| chain(&error))?;
     let helper = Helper::new().map_err(|error| error.to_string())?;
     helper.probe(&ids).map_err(|error| chain(&error))
 }
