@@ -17,6 +17,7 @@ use sbx_engine::setup::{Companions, Helper};
 use sbx_engine::socket::{bind_unix, connect_unix};
 use sbx_engine::statedir::{DaemonLock, SOCKET, StateError};
 use sbx_engine::{Config, Engine, EngineError, StateDir};
+use sbx_proxy::workers::{Size, Workers};
 use serde_json::json;
 use thiserror::Error;
 use tokio::net::{UnixListener, UnixStream};
@@ -33,6 +34,14 @@ use crate::rule_files;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long another daemon may hold the lock without serving.
 const LAST_BREATH: Duration = Duration::from_secs(8);
+
+/// A request that takes its time keeps nobody waiting, as long as threads can be started; where none can, one thing
+/// that is slow does not yet.
+const THREADS: Size = Size {
+    kept: 2,
+    most: 512,
+    stack: 2 << 20,
+};
 
 /// What the program around the daemon knows.
 pub struct ServeConfig {
@@ -86,11 +95,10 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let companions = companions(config.companions.as_deref());
     let book = Arc::new(PolicyBook::new(&state, config.default_proxy_config));
     book.sweep();
-    let outlets = Arc::new(Outlets::new(
-        state.clone(),
-        Arc::clone(&book),
-        descriptors(),
-    ));
+    let outlets = Arc::new(
+        Outlets::new(state.clone(), Arc::clone(&book), descriptors())
+            .map_err(failed("start a thread"))?,
+    );
     let engine = Engine::new(Config {
         settings: state.settings()?,
         facts: Facts::read(&config.path_dirs),
@@ -102,9 +110,13 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     if let Some(files) = outlets.files() {
         rule_files::follow(files, outlets.clone()).map_err(failed("start a thread"))?;
     }
+    // Before sandboxes run, which may leave no thread to start.
+    let workers = Workers::start("api", THREADS).map_err(failed("start a thread"))?;
+    let workers = Arc::new(workers);
     engine.recover()?;
     let app = App {
         engine: engine.clone(),
+        workers: Arc::clone(&workers),
         levels: Arc::new(levels),
         info: info(&state),
         egress: outlets.clone(),
@@ -125,7 +137,10 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         .build()
         .map_err(failed("start the runtime"))?;
     let served = runtime.block_on(run(app, listener, config.on_ready));
-    runtime.shutdown_timeout(PATIENCE);
+    drop(runtime);
+    if !workers.finish(PATIENCE) {
+        tracing::warn!("a request under way does not end");
+    }
     outlets.close();
     engine.close();
     if let Err(error) = std::fs::remove_file(state.socket()) {

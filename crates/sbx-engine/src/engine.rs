@@ -28,6 +28,7 @@ use crate::setup::Helper;
 use crate::statedir::{EXEC_SOCKET, StateDir};
 use crate::template::{self, Asker, HostLayout};
 use crate::territory::Territory;
+use crate::threads::at_once;
 use crate::view;
 use crate::workspace::Writable;
 
@@ -161,14 +162,10 @@ impl Engine {
             .values()
             .cloned()
             .collect();
-        std::thread::scope(|scope| {
-            for entry in &entries {
-                scope.spawn(|| {
-                    let _operation = entry.operate();
-                    if let Err(error) = self.shared.halt(entry, "daemon stop") {
-                        tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot stop");
-                    }
-                });
+        at_once(&entries, |entry| {
+            let _operation = entry.operate();
+            if let Err(error) = self.shared.halt(entry, "daemon stop") {
+                tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot stop");
             }
         });
     }

@@ -14,6 +14,7 @@ mod neighbours;
 mod packages;
 mod quic;
 mod rebinding;
+mod starved;
 mod streams;
 
 use std::fs;
@@ -51,7 +52,9 @@ pub(crate) fn trials(mode: Mode, no_mode: bool) -> Vec<Trial> {
     let shared = SHARED.iter().copied().flatten();
     let online = shared.map(|(name, test)| trial(named(name), move || test(World::online(mode))));
     // In worlds of their own.
-    let fresh = (exfiltration::TESTS.iter().chain([&cut::FRESH]))
+    let fresh = (exfiltration::TESTS.iter())
+        .chain(starved::TESTS)
+        .chain([&cut::FRESH])
         .map(|(name, test)| trial(named(name), move || test(mode)));
     let tests = online.chain(fresh);
     let tests = tests.map(|trial| trial.with_ignored_flag(no_mode || offline.is_some()));
