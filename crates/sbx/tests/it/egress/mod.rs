@@ -180,8 +180,9 @@ impl Sandbox<'_> {
     fn all_log(&self) -> Vec<Value> {
         let dir = self.world.state().join("log/network");
         let mut lines: Vec<Value> = Vec::new();
-        for file in [&self.name, &format!("{}_denied", self.name)] {
-            let text = fs::read_to_string(dir.join(format!("{file}.jsonl"))).unwrap_or_default();
+        for part in ["", "_dns", "_denied"] {
+            let file = dir.join(format!("{}{part}.jsonl", self.name));
+            let text = fs::read_to_string(file).unwrap_or_default();
             lines.extend(text.lines().map(|line| serde_json::from_str(line).unwrap()));
         }
         lines.sort_by_key(|line| line["time"].as_str().map(str::to_owned));
