@@ -1,11 +1,13 @@
 //! `policy check`: what enforcement would say, asked of a daemon or of its program alone.
 
+use std::io;
+
 use jiff::Timestamp;
 use sbx_api::policy::{CheckAnswer, CheckRequest};
 use sbx_api::{ErrorBody, ErrorCode};
 use sbx_engine::policybook::{PolicyBook, Question};
 use sbx_policy::{Protocol, Target};
-use sbx_proxy::Gate;
+use sbx_proxy::{Gate, system_lookup};
 
 use crate::egress::idle_gate;
 use crate::reply::Failure;
@@ -43,16 +45,18 @@ pub fn check_offline(book: &PolicyBook, request: &CheckRequest) -> Result<CheckA
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| ErrorBody {
-            message: format!("cannot look up names: {error}"),
-            code: ErrorCode::Engine,
-            hint: None,
-        })?;
+        .map_err(no_lookup)?;
     let sandbox = request.sandbox.as_deref();
-    let gate = idle_gate(book, sandbox);
+    let gate = idle_gate(book, sandbox, system_lookup().map_err(no_lookup)?);
     let narrowed = narrowed(book, sandbox);
     let answered = runtime.block_on(answer(&gate, narrowed.as_deref(), request));
-    // A look-up that hangs is not waited for.
-    runtime.shutdown_background();
     answered.map_err(Failure::into_body)
+}
+
+fn no_lookup(error: io::Error) -> ErrorBody {
+    ErrorBody {
+        message: format!("cannot look up names: {error}"),
+        code: ErrorCode::Engine,
+        hint: None,
+    }
 }

@@ -18,7 +18,9 @@ use sbx_engine::policybook::PolicyBook;
 use sbx_engine::statedir::{Durability, SandboxDir, StateDir, make_private_dirs, write_atomic};
 use sbx_policy::{Policy, unreadable};
 use sbx_proxy::ca::{self, Authority};
-use sbx_proxy::{Bypass, Gate, Outlet, Settings, Sockets, limits, system_dial, system_lookup};
+use sbx_proxy::{
+    Bypass, Gate, Lookup, Outlet, Settings, Sockets, limits, system_dial, system_lookup,
+};
 use tokio::sync::watch;
 
 use crate::reload::PolicyReload;
@@ -38,6 +40,8 @@ pub struct Outlets {
     max_connections: usize,
     /// None where the kernel gives none: then only what the API changes is noticed at once.
     files: Option<Arc<RuleFiles>>,
+    /// For what is asked about sandboxes that do not run.
+    lookup: Lookup,
     attached: Mutex<BTreeMap<SandboxName, Attached>>,
 }
 
@@ -56,18 +60,19 @@ impl fmt::Debug for Outlets {
 
 impl Outlets {
     /// `descriptors` is how many this process may have.
-    pub fn new(state: StateDir, book: Arc<PolicyBook>, descriptors: u64) -> Self {
+    pub fn new(state: StateDir, book: Arc<PolicyBook>, descriptors: u64) -> io::Result<Self> {
         let files = RuleFiles::new()
             .and_then(|files| files.watch(state.root()).map(|()| Arc::new(files)))
             .inspect_err(|error| tracing::warn!(%error, "edits of the rules' files go unnoticed"))
             .ok();
-        Self {
+        Ok(Self {
             state,
             book,
             files,
             max_connections: limits::per_sandbox(descriptors),
+            lookup: system_lookup()?,
             attached: Mutex::default(),
-        }
+        })
     }
 
     /// Cuts every connection and puts its end on record. Nothing goes out any more.
@@ -107,7 +112,7 @@ impl Outlets {
             log_dir: self.state.network_log(),
             authority,
             own: Arc::new(own_addresses),
-            lookup: system_lookup(),
+            lookup: system_lookup()?,
             dial: system_dial(),
             max_connections: self.max_connections,
             bypass: self.bypass(sandbox),
@@ -163,14 +168,15 @@ impl PolicyReload for Outlets {
             let name = SandboxName::parse(sandbox).ok()?;
             self.attached().get(&name).map(|one| one.outlet.gate())
         });
-        running.unwrap_or_else(|| Arc::new(idle_gate(&self.book, sandbox)))
+        let idle = || idle_gate(&self.book, sandbox, Arc::clone(&self.lookup));
+        running.unwrap_or_else(|| Arc::new(idle()))
     }
 }
 
 /// By the rules as they are now, without a sandbox behind it.
-pub(crate) fn idle_gate(book: &PolicyBook, sandbox: Option<&str>) -> Gate {
+pub(crate) fn idle_gate(book: &PolicyBook, sandbox: Option<&str>, lookup: Lookup) -> Gate {
     let (_sender, policy) = watch::channel(compiled(book, sandbox));
-    Gate::new(policy, Arc::new(own_addresses), system_lookup())
+    Gate::new(policy, Arc::new(own_addresses), lookup)
 }
 
 fn compiled(book: &PolicyBook, sandbox: Option<&str>) -> Policy {

@@ -216,10 +216,10 @@ pub(crate) async fn blocking<T: Send + 'static>(
     call: impl FnOnce(Engine) -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, Failure> {
     let engine = app.engine.clone();
-    match tokio::task::spawn_blocking(move || call(engine)).await {
+    match app.workers.run(move || call(engine)).await {
         Ok(done) => Ok(done?),
-        Err(panicked) => {
-            tracing::error!(error = %panicked, "a request failed");
+        Err(error) => {
+            tracing::error!(%error, "a request failed");
             Err(Failure::new(
                 ErrorCode::Engine,
                 "the daemon failed at this request; its log says more",

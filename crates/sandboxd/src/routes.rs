@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use sbx_api::{DaemonInfo, ErrorCode, VERSION, VERSION_HEADER};
 use sbx_engine::Engine;
 use sbx_engine::policybook::PolicyBook;
+use sbx_proxy::workers::Workers;
 use tokio::sync::Notify;
 use utoipa::openapi::{Info, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
@@ -29,6 +30,8 @@ const OPENAPI_PATH: &str = "/v1/openapi.json";
 #[derive(Debug, Clone)]
 pub struct App {
     pub engine: Engine,
+    /// Where the engine is called.
+    pub workers: Arc<Workers>,
     pub levels: Arc<Levels>,
     pub info: DaemonInfo,
     /// The network rules.

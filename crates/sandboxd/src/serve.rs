@@ -19,6 +19,7 @@ use sbx_engine::setup::{Companions, Helper};
 use sbx_engine::socket::{bind_unix, connect_unix};
 use sbx_engine::statedir::{SOCKET, StateError};
 use sbx_engine::{Config, Engine, EngineError, StateDir};
+use sbx_proxy::workers::{Size, Workers};
 use serde_json::json;
 use thiserror::Error;
 use tokio::net::{UnixListener, UnixStream};
@@ -35,6 +36,14 @@ use crate::rule_files;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long another daemon may hold the lock without serving.
 const LAST_BREATH: Duration = Duration::from_secs(8);
+
+/// A request that takes its time keeps nobody waiting, as long as threads can be started; where none can, one thing
+/// that is slow does not yet.
+const THREADS: Size = Size {
+    kept: 2,
+    most: 512,
+    stack: 2 << 20,
+};
 
 /// What the program around the daemon knows.
 pub struct ServeConfig {
@@ -88,11 +97,10 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let companions = companions(config.companions.as_deref());
     let book = Arc::new(PolicyBook::new(&state, config.default_proxy_config));
     book.sweep();
-    let outlets = Arc::new(Outlets::new(
-        state.clone(),
-        Arc::clone(&book),
-        descriptors(),
-    ));
+    let outlets = Arc::new(
+        Outlets::new(state.clone(), Arc::clone(&book), descriptors())
+            .map_err(failed("start a thread"))?,
+    );
     let engine = Engine::new(Config {
         settings: state.settings()?,
         facts: Facts::read(&config.path_dirs),
@@ -111,9 +119,13 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         };
         rule_files::follow(files, outlets.clone(), moved).map_err(failed("start a thread"))?;
     }
+    // Before sandboxes run, which may leave no thread to start.
+    let workers = Workers::start("api", THREADS).map_err(failed("start a thread"))?;
+    let workers = Arc::new(workers);
     engine.recover()?;
     let app = App {
         engine: engine.clone(),
+        workers: Arc::clone(&workers),
         levels: Arc::new(levels),
         info: info(&state),
         egress: outlets.clone(),
@@ -137,7 +149,10 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         tracing::warn!(%error, "nobody notices when the socket is lost");
     }
     let served = runtime.block_on(run(app, listener, &gone, config.on_ready));
-    runtime.shutdown_timeout(PATIENCE);
+    drop(runtime);
+    if !workers.finish(PATIENCE) {
+        tracing::warn!("a request under way does not end");
+    }
     outlets.close();
     engine.close();
     remove_socket(&state, &lock);
@@ -195,7 +210,8 @@ async fn run(
 async fn abandon(app: App) {
     tracing::warn!("the state directory is gone");
     app.closing.store(true, Ordering::Relaxed);
-    if let Err(error) = tokio::task::spawn_blocking(move || app.engine.abandon()).await {
+    let engine = app.engine.clone();
+    if let Err(error) = app.workers.run(move || engine.abandon()).await {
         tracing::error!(%error, "cannot end the sandboxes");
     }
 }

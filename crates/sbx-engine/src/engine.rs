@@ -28,6 +28,7 @@ use crate::setup::Helper;
 use crate::statedir::{EXEC_SOCKET, StateDir};
 use crate::template::{self, Asker, HostLayout};
 use crate::territory::Territory;
+use crate::threads::at_once;
 use crate::view;
 use crate::workspace::Writable;
 
@@ -239,14 +240,10 @@ impl Shared {
     }
 
     fn halt_all(&self, entries: &[Arc<Entry>], reason: &str) {
-        std::thread::scope(|scope| {
-            for entry in entries {
-                scope.spawn(|| {
-                    let _operation = entry.operate();
-                    if let Err(error) = self.halt(entry, reason) {
-                        tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot stop");
-                    }
-                });
+        at_once(entries, |entry| {
+            let _operation = entry.operate();
+            if let Err(error) = self.halt(entry, reason) {
+                tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot stop");
             }
         });
     }

@@ -37,6 +37,7 @@ mod git;
 mod handover;
 mod lifecycle;
 mod recovery;
+mod threads;
 
 pub use engine::{Config, Engine};
 pub use error::EngineError;

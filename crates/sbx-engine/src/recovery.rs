@@ -18,6 +18,7 @@ use crate::error::{EngineError, chain};
 use crate::lifecycle::{boot_id, end, identify, remove_socket};
 use crate::record::{InitProcess, Record, RecordError};
 use crate::statedir::{EXEC_SOCKET, SandboxDir, is_temporary};
+use crate::threads::at_once;
 
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -44,11 +45,7 @@ impl Engine {
         }
         let entries: Vec<_> = found.entries.values().cloned().collect();
         *lock(&shared.registry) = found;
-        std::thread::scope(|scope| {
-            for entry in &entries {
-                scope.spawn(|| shared.reconcile(entry));
-            }
-        });
+        at_once(&entries, |entry| shared.reconcile(entry));
         let timer = Arc::clone(shared);
         spawn("auto-stop", move || timer.run_timer());
         Ok(())

@@ -208,6 +208,18 @@ impl Policy {
         })
     }
 
+    /// Is any name at all denied on this port? Then nobody may ask there for names that cannot be read.
+    pub fn denies_names_on(&self, port: u16, now: Timestamp) -> bool {
+        self.rules.iter().any(|rule| {
+            let concerned = |resource: &Pattern| {
+                !resource.is_address() && resource.port().is_none_or(|own| own == port)
+            };
+            rule.decision == Decision::Deny
+                && !rule.is_expired(now)
+                && rule.resources.iter().any(concerned)
+        })
+    }
+
     /// The first moment after `now` at which an answer may change by itself.
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
         let expiries = self.rules.iter().filter_map(|rule| rule.expires);

@@ -291,7 +291,7 @@ fn start_proxy(authority: Authority, log_dir: &std::path::Path) -> Outlet {
         log_dir: log_dir.to_owned(),
         authority,
         own: Arc::new(|_| OwnAddresses::default()),
-        lookup: system_lookup(),
+        lookup: system_lookup().expect("a thread"),
         dial: system_dial(),
         max_connections: 1000,
         bypass: Arc::new(|_| false),

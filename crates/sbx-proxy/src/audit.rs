@@ -1,7 +1,8 @@
-//! What went out and what was refused: one line of JSON per decision, in two files per sandbox.
+//! What went out and what was refused: one line of JSON per decision, in three files per sandbox.
 //!
-//! Files per sandbox, so that a noisy one can rotate away nobody's evidence but its own; two of them, so that it
-//! cannot rotate away what it was allowed by asking for what it is denied, which costs it nothing. Lines are
+//! Files per sandbox, so that a noisy one can rotate away nobody's evidence but its own; three of them, so that it
+//! cannot rotate away what it was allowed by what costs it nothing: asking for what it is denied, and asking for
+//! names, which are answered from memory. Lines are
 //! written by the thread that made the decision, before it goes on: none is queued, none is lost. A
 //! connection is written down before its first byte and again when it ends, under one id.
 
@@ -24,7 +25,6 @@ const MAX_UNWRITTEN: usize = 1 << 20;
 const SUFFIX: &str = ".jsonl";
 /// Begins the error of a connection that was broken off from here.
 const CUT: &str = "cut: ";
-const DENIED: &str = "_denied";
 
 /// How a request came to be asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,17 +118,49 @@ fn write_time<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(&time_text(*time))
 }
 
-/// Where the lines of a sandbox with this verdict are. No name of a sandbox has an underscore.
-pub fn file(dir: &Path, sandbox: &str, verdict: Outcome) -> PathBuf {
-    dir.join(match verdict {
-        Outcome::Allow => format!("{sandbox}{SUFFIX}"),
-        Outcome::Deny => format!("{sandbox}{DENIED}{SUFFIX}"),
-    })
+/// The lines of a sandbox that push each other out, and no others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Connections and requests that were allowed.
+    Allowed,
+    /// Names that were looked up.
+    Lookups,
+    /// Whatever was denied.
+    Denied,
 }
 
-/// The files with this verdict, oldest first, whether they exist or not.
-pub fn files(dir: &Path, sandbox: &str, verdict: Outcome) -> Vec<PathBuf> {
-    generations(&file(dir, sandbox, verdict))
+impl Part {
+    pub const ALL: [Self; 3] = [Self::Allowed, Self::Lookups, Self::Denied];
+
+    fn of(line: &Line) -> Self {
+        match (line.verdict, line.entrance) {
+            (Outcome::Deny, _) => Self::Denied,
+            (Outcome::Allow, Entrance::Dns) => Self::Lookups,
+            (
+                Outcome::Allow,
+                Entrance::Connect | Entrance::Http | Entrance::Transparent | Entrance::Socks5,
+            ) => Self::Allowed,
+        }
+    }
+
+    /// Behind the name of the sandbox, which has no underscore.
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Allowed => "",
+            Self::Lookups => "_dns",
+            Self::Denied => "_denied",
+        }
+    }
+}
+
+/// Where these lines of a sandbox are.
+pub fn file(dir: &Path, sandbox: &str, part: Part) -> PathBuf {
+    dir.join(format!("{sandbox}{}{SUFFIX}", part.mark()))
+}
+
+/// The files with these lines, oldest first, whether they exist or not.
+pub fn files(dir: &Path, sandbox: &str, part: Part) -> Vec<PathBuf> {
+    generations(&file(dir, sandbox, part))
 }
 
 /// Whose lines a file of this name has: `NAME.jsonl`, `NAME_denied.jsonl.3`.
@@ -138,7 +170,9 @@ pub fn sandbox_of(file: &str) -> Option<&str> {
         _ => file,
     };
     let name = current.strip_suffix(SUFFIX)?;
-    Some(name.strip_suffix(DENIED).unwrap_or(name))
+    let marks = [Part::Denied, Part::Lookups].map(Part::mark);
+    let unmarked = marks.iter().find_map(|mark| name.strip_suffix(mark));
+    Some(unmarked.unwrap_or(name))
 }
 
 #[derive(Debug)]
@@ -151,6 +185,7 @@ pub struct Audit {
 #[derive(Debug)]
 struct State {
     allowed: Ring,
+    lookups: Ring,
     denied: Ring,
     /// Refusals beyond what is kept of those that cannot be written.
     lost: u64,
@@ -158,13 +193,14 @@ struct State {
 
 impl Audit {
     pub fn new(dir: &Path, sandbox: &str) -> Self {
-        let ring = |verdict| Ring::new(file(dir, sandbox, verdict));
+        let ring = |part| Ring::new(file(dir, sandbox, part));
         Self {
             sandbox: sandbox.to_owned(),
             next: AtomicU64::new(1),
             state: Mutex::new(State {
-                allowed: ring(Outcome::Allow),
-                denied: ring(Outcome::Deny),
+                allowed: ring(Part::Allowed),
+                lookups: ring(Part::Lookups),
+                denied: ring(Part::Denied),
                 lost: 0,
             }),
         }
@@ -181,16 +217,17 @@ impl Audit {
     /// Whether everything so far is on record. What cannot be recorded must not happen.
     pub fn is_healthy(&self) -> bool {
         let mut state = self.state();
-        let ready = state.allowed.is_ready() && state.denied.is_ready();
-        ready || self.flush(&mut state).is_ok()
+        let rings = [&state.allowed, &state.lookups, &state.denied];
+        rings.into_iter().all(Ring::is_ready) || self.flush(&mut state).is_ok()
     }
 
     /// True when it is on record; else it is kept, and nothing may go out.
     pub fn write(&self, line: &Line) -> bool {
         let mut state = self.state();
-        let ring = match line.verdict {
-            Outcome::Allow => &mut state.allowed,
-            Outcome::Deny => &mut state.denied,
+        let ring = match Part::of(line) {
+            Part::Allowed => &mut state.allowed,
+            Part::Lookups => &mut state.lookups,
+            Part::Denied => &mut state.denied,
         };
         // Only what was let out before is kept without bound: it was not much, and nothing follows it.
         if line.verdict == Outcome::Deny && ring.unwritten.len() > MAX_UNWRITTEN {
@@ -213,6 +250,7 @@ impl Audit {
 
     fn flush(&self, state: &mut State) -> io::Result<()> {
         state.allowed.flush()?;
+        state.lookups.flush()?;
         state.denied.flush()?;
         if state.lost > 0 {
             tracing::warn!(
@@ -239,7 +277,7 @@ mod tests {
 
     /// Of what was allowed.
     fn file(dir: &Path, sandbox: &str) -> PathBuf {
-        super::file(dir, sandbox, Outcome::Allow)
+        super::file(dir, sandbox, Part::Allowed)
     }
 
     fn line(audit: &Audit) -> Line {
@@ -292,7 +330,7 @@ mod tests {
         for _ in 0..(FULL / 1000 + 10) {
             audit.write(&line(&audit));
         }
-        let shown = files(&dir, "one", Outcome::Allow);
+        let shown = files(&dir, "one", Part::Allowed);
         assert_eq!(shown.len(), KEPT as usize);
         let total: usize = shown.iter().map(|path| read(path).len()).sum();
         assert_eq!(total as u64, 2 + FULL / 1000 + 10);
@@ -390,24 +428,29 @@ mod tests {
         fs::remove_file(&blocked).unwrap();
         assert!(audit.is_healthy());
         assert_eq!(read(&file(&blocked, "one")).len(), 1);
-        let denied = read(&super::file(&blocked, "one", Outcome::Deny));
+        let denied = read(&super::file(&blocked, "one", Part::Denied));
         assert!(denied.len() > 500, "{}", denied.len());
     }
 
     #[test]
-    fn refusals_push_out_nothing_that_was_allowed() {
-        let temp = tempfile::tempdir().unwrap();
-        let audit = Audit::new(temp.path(), "one");
-        audit.write(&line(&audit));
-        let mut refusal = line(&audit);
-        refusal.verdict = Outcome::Deny;
-        refusal.reason = "x".repeat(64 << 10);
-        for _ in 0..(u64::from(KEPT + 1) * FULL / (64 << 10)) {
-            audit.write(&refusal);
+    fn what_costs_nothing_pushes_out_nothing_that_was_allowed() {
+        let refusal = |line: &mut Line| line.verdict = Outcome::Deny;
+        let lookup = |line: &mut Line| line.entrance = Entrance::Dns;
+        let cases: [(fn(&mut Line), Part); 2] = [(refusal, Part::Denied), (lookup, Part::Lookups)];
+        for (make, part) in cases {
+            let temp = tempfile::tempdir().unwrap();
+            let audit = Audit::new(temp.path(), "one");
+            audit.write(&line(&audit));
+            let mut cheap = line(&audit);
+            make(&mut cheap);
+            cheap.reason = "x".repeat(64 << 10);
+            for _ in 0..(u64::from(KEPT + 1) * FULL / (64 << 10)) {
+                audit.write(&cheap);
+            }
+            assert_eq!(read(&file(temp.path(), "one")).len(), 1);
+            let files = files(temp.path(), "one", part);
+            assert!(files.iter().all(|path| path.exists()), "{files:?}");
         }
-        assert_eq!(read(&file(temp.path(), "one")).len(), 1);
-        let denied = files(temp.path(), "one", Outcome::Deny);
-        assert!(denied.iter().all(|path| path.exists()), "{denied:?}");
     }
 
     #[test]
@@ -416,6 +459,7 @@ mod tests {
             ("ab.jsonl", Some("ab")),
             ("ab.jsonl.4", Some("ab")),
             ("ab_denied.jsonl", Some("ab")),
+            ("ab_dns.jsonl.1", Some("ab")),
             ("ab_denied.jsonl.2", Some("ab")),
             ("a.b.jsonl", Some("a.b")),
             ("ab.jsonl.1.jsonl", Some("ab.jsonl.1")),

@@ -27,7 +27,12 @@ pub struct Judged {
     anything: bool,
     /// A name that the client claims besides the target: no rule may deny it.
     claimed: Option<Host>,
+    /// The client may ask for other names, and nobody reads them: no rule may deny any name on the port.
+    unread: bool,
 }
+
+const UNREAD: &str =
+    "HTTP/2 without TLS: the names that it asks for are not read, and a rule denies hosts by name";
 
 /// The answer to `policy check`.
 #[derive(Debug, Clone)]
@@ -203,6 +208,19 @@ impl Gate {
         by_address
     }
 
+    /// A client dialled an address, and says the names that it asks for in a way that is not read.
+    pub(crate) async fn judge_unread(&self, dialled: SocketAddr) -> Judged {
+        let mut judged = self.judge_dialled(dialled, None, Protocol::Web).await;
+        judged.unread = true;
+        if judged.allowed() {
+            judged.verdict = self.still_allowed(&judged, dialled);
+        }
+        if !judged.allowed() {
+            judged.addresses.clear();
+        }
+        judged
+    }
+
     /// Whether a program may learn the addresses of a name, and if so, which of them: those that it could dial.
     pub async fn judge_lookup(&self, host: &Host) -> (Verdict, std::io::Result<Vec<IpAddr>>) {
         let verdict = self
@@ -245,6 +263,9 @@ impl Gate {
 
     fn allowed_now(&self, judged: &Judged, address: SocketAddr, protocol: Protocol) -> Verdict {
         let (policy, now) = (self.policy(&[address.ip()]), Timestamp::now());
+        if judged.unread && policy.denies_names_on(address.port(), now) {
+            return Verdict::malformed(&UNREAD);
+        }
         if let Some(claimed) = &judged.claimed {
             let claimed = Target {
                 host: claimed.clone(),
@@ -353,6 +374,7 @@ impl Gate {
             protocol,
             anything: false,
             claimed: None,
+            unread: false,
         }
     }
 }

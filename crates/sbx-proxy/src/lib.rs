@@ -8,6 +8,7 @@ pub mod audit;
 pub mod ca;
 pub mod limits;
 pub mod wire;
+pub mod workers;
 
 mod answer;
 mod conn;

@@ -29,8 +29,6 @@ use crate::limits::{Crowd, Place};
 use crate::resolver::Lookup;
 use crate::{dns, forward, journey, transparent};
 
-/// The host's resolver may block; so many at once are enough.
-const RESOLVER_THREADS: usize = 4;
 const STACK: usize = 512 << 10;
 /// After a failed accept (no descriptors): what is open has to end first.
 const BREATH: Duration = Duration::from_millis(50);
@@ -107,9 +105,6 @@ impl Outlet {
         let shared = Arc::new(Shared::new(settings, policy));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(RESOLVER_THREADS)
-            .thread_keep_alive(Duration::from_secs(2))
-            .thread_stack_size(STACK)
             .build()?;
         let sockets = {
             let _entered = runtime.enter();
@@ -120,11 +115,7 @@ impl Outlet {
         let thread = std::thread::Builder::new()
             .name("egress".into())
             .stack_size(STACK)
-            .spawn(move || {
-                runtime.block_on(serve(&served, sockets, stopped));
-                // A look-up that hangs is not waited for.
-                runtime.shutdown_background();
-            })?;
+            .spawn(move || runtime.block_on(serve(&served, sockets, stopped)))?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),

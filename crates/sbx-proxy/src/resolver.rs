@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,8 +14,16 @@ use sbx_policy::DomainName;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::workers::{Size, Workers};
+
 /// Look-ups of one sandbox at the same time.
 const AT_ONCE: usize = 4;
+/// The host's resolver blocks.
+const THREADS: Size = Size {
+    kept: 1,
+    most: AT_ONCE,
+    stack: 512 << 10,
+};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long an answer is used again: the host's resolver tells no time to live.
 pub(crate) const FRESH: Duration = Duration::from_secs(20);
@@ -33,20 +41,27 @@ type Looking = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
 /// Asks for all addresses of a name.
 pub type Lookup = Arc<dyn Fn(DomainName) -> Looking + Send + Sync>;
 
-/// What the host itself would connect to.
-pub fn system_lookup() -> Lookup {
-    Arc::new(|name| {
+/// What the host itself would connect to, asked for on threads of its own.
+pub fn system_lookup() -> io::Result<Lookup> {
+    let workers = Arc::new(Workers::start("resolver", THREADS)?);
+    Ok(Arc::new(move |name| {
+        let workers = Arc::clone(&workers);
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let mut addresses: Vec<IpAddr> = Vec::new();
-            for ip in found.map(|address| address.ip()).filter(has_route) {
-                if !addresses.contains(&ip) && addresses.len() < MAX_ADDRESSES {
-                    addresses.push(ip);
-                }
-            }
-            Ok(addresses)
+            let found = workers.run(move || ask_system(&name)).await;
+            found.map_err(io::Error::other)?
         })
-    })
+    }))
+}
+
+fn ask_system(name: &DomainName) -> io::Result<Vec<IpAddr>> {
+    let found = (name.as_str(), 0).to_socket_addrs()?;
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for ip in found.map(|address| address.ip()).filter(has_route) {
+        if !addresses.contains(&ip) && addresses.len() < MAX_ADDRESSES {
+            addresses.push(ip);
+        }
+    }
+    Ok(addresses)
 }
 
 /// A program inside cannot see that the host has no IPv6, and its connections to us always succeed.

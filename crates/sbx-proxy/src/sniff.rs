@@ -25,7 +25,8 @@ pub(crate) enum First {
     },
     /// A request head; it is still in the connection's buffer.
     Http,
-    /// HTTP/2 without TLS: what it is for is compressed, so it is judged by its address.
+    /// HTTP/2 without TLS: each of its requests may name another host, and they are compressed. It is judged by its
+    /// address, where no name is denied.
     Http2,
     Other,
     /// A word and then a pause: as good as [`Self::Other`], as long as nothing else comes of it. See [`follow`].
@@ -63,7 +64,7 @@ pub(crate) async fn first(conn: &mut Conn, patience: Duration) -> First {
             Some(said) => return said,
             None => &conn.ahead,
         };
-        let (word, short) = (is_word(said), !said.contains(&b' '));
+        let word = is_word(said);
         let until = if word {
             deadline.min(Instant::now() + PAUSE)
         } else {
@@ -71,8 +72,8 @@ pub(crate) async fn first(conn: &mut Conn, patience: Duration) -> First {
         };
         match conn.fill_until(until).await {
             Ok(true) => {}
-            // Something short and then nothing: a protocol that is neither.
-            Ok(false) if word && short => return First::Other,
+            // Part of a line and then nothing: a protocol that is neither, since no origin serves that.
+            Ok(false) if word => return First::Other,
             // What began as HTTP or TLS is not called something else for being cut short.
             Ok(false) => return First::Bad(ENDLESS.into()),
             Err(error) if error.kind() != io::ErrorKind::TimedOut => return First::Gone,

@@ -156,8 +156,8 @@ async fn client_is_first(conn: &mut Conn, upstream: &TcpStream) -> bool {
 async fn judge(shared: &Shared, dialled: SocketAddr, said: &First) -> Judged {
     let claimed = match said {
         First::Tls { host } => host.as_ref(),
+        First::Http2 => return shared.gate.judge_unread(dialled).await,
         First::Http
-        | First::Http2
         | First::Other
         | First::Word
         | First::Silent

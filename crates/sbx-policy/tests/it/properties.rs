@@ -281,6 +281,15 @@ proptest! {
     }
 
     #[test]
+    fn where_a_name_is_denied_names_are_denied(rules in rules(), target in target(), protocol in protocol()) {
+        let policy = Policy::compile(rules);
+        let denied = policy.decide(&target, protocol, now()).kind == Kind::Explicit;
+        if denied && target.host.as_ip().is_none() {
+            prop_assert!(policy.denies_names_on(target.port, now()), "{}", target);
+        }
+    }
+
+    #[test]
     fn targets_survive_being_written(target in target()) {
         prop_assert_eq!(Target::parse_authority(&target.to_string(), None), Ok(target));
     }

@@ -10,6 +10,7 @@ use super::entrances::hello;
 use super::origin::{answers, ok, say};
 use super::world::{Client, World, exactly, get, rules, soon};
 use crate::audit::Outcome;
+use crate::wire::h2;
 
 const BOTH: &[&str] = &["allow one.test", "allow two.test"];
 
@@ -158,6 +159,21 @@ async fn a_name_that_is_denied_later_cuts_what_its_address_had_opened() {
     let (client, origin) = transparent(&world).await;
     world.set(&["allow 192.0.2.1", "deny one.test"]);
     is_cut(&world, client, origin, "one.test").await;
+}
+
+#[tokio::test]
+async fn http2_without_tls_is_cut_when_a_name_is_denied() {
+    let world = World::new(&["allow 192.0.2.1"]).await;
+    let mut client = world.transparent("192.0.2.1:50051").await;
+    client.send(h2::PREFACE).await;
+    let mut origin = world.arrives().await;
+    let said = exactly(&mut origin, h2::PREFACE.len()).await;
+    assert_eq!(said.as_bytes(), h2::PREFACE);
+    // On another port, and an address.
+    world.set(&["allow 192.0.2.1", "deny two.test:80", "deny 192.0.2.7"]);
+    works(&mut client, &mut origin).await;
+    world.set(&["allow 192.0.2.1", "deny two.test"]);
+    is_cut(&world, client, origin, "HTTP/2 without TLS").await;
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::origin::{answers, head, ok, say};
 use super::world::{World, exactly, get, rest, rules};
-use crate::audit::{self, Outcome};
+use crate::audit::{self, Outcome, Part};
 use crate::ca::{self, Authority};
 use crate::{Outlet, Settings, Sockets, system_dial};
 
@@ -299,7 +299,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
     drop((policy, outlet));
     assert!(matches!(open.read(&mut [0]), Ok(0) | Err(_)));
     assert!(std::net::TcpStream::connect(address).is_err());
-    let log = std::fs::read_to_string(audit::file(dir.path(), "one", Outcome::Deny)).unwrap();
+    let log = std::fs::read_to_string(audit::file(dir.path(), "one", Part::Denied)).unwrap();
     let line: audit::Line = serde_json::from_str(log.lines().next().unwrap()).unwrap();
     assert_eq!(
         (line.verdict, line.reason.as_str()),

@@ -1,7 +1,9 @@
 //! Requests of which two parsers could think differently: refused, on record, and nothing of them goes out.
 
+use super::entrances::hello;
 use super::world::World;
 use crate::audit::{Entrance, Outcome};
+use crate::wire::h2;
 
 /// Lines of a request without the empty one at the end.
 const SHAPES: &[&[&str]] = &[
@@ -224,6 +226,38 @@ async fn nothing_before_a_request_hides_it() {
     client.is_reset().await;
     client.leave().await;
     assert_eq!(world.last_line().verdict, Outcome::Deny);
+    assert!(world.dialled().is_empty());
+}
+
+/// A denied name behind first words that are not taken for what they are, at an address that is allowed.
+#[tokio::test]
+async fn nor_does_a_first_message_of_another_kind() {
+    let request = "GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n";
+    let behind = |line: &str| format!("{line}\r\nHost: one.test\r\n\r\n{request}").into_bytes();
+    let recorded = |major, minor| {
+        let mut bytes = hello(Some("evil.test"));
+        bytes[1..3].copy_from_slice(&[major, minor]);
+        bytes
+    };
+    let world = World::new(&["allow 192.0.2.1", "deny evil.test"]).await;
+    for words in [
+        behind("PROPFIND ftp://one.test/ HTTP/1.1"),
+        behind("REPORT ws://one.test/ HTTP/1.1"),
+        behind("SEARCH x:/y HTTP/1.1"),
+        behind("FOO bar HTTP/1.1"),
+        recorded(3, 5),
+        recorded(3, 255),
+        recorded(2, 1),
+        recorded(9, 9),
+        h2::PREFACE.to_vec(),
+    ] {
+        let mut client = world.transparent("192.0.2.1:80").await;
+        client.send(&words).await;
+        client.is_reset().await;
+        client.leave().await;
+        let words = words.escape_ascii();
+        assert_eq!(world.last_line().verdict, Outcome::Deny, "{words}");
+    }
     assert!(world.dialled().is_empty());
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::origin::head;
-use crate::audit::{self, Line, Outcome, Phase};
+use crate::audit::{self, Line, Outcome, Part, Phase};
 use crate::ca::{self, Authority};
 use crate::outlet::{Settings, Shared, admit, route};
 
@@ -197,8 +197,8 @@ impl World {
     /// In the order of time.
     pub(super) fn all_lines(&self) -> Vec<Line> {
         let mut lines = Vec::new();
-        for verdict in [Outcome::Allow, Outcome::Deny] {
-            let text = std::fs::read_to_string(audit::file(&self.log_dir(), "one", verdict));
+        for part in Part::ALL {
+            let text = std::fs::read_to_string(audit::file(&self.log_dir(), "one", part));
             for line in text.unwrap_or_default().lines() {
                 lines.push(serde_json::from_str::<Line>(line).unwrap());
             }

@@ -27,8 +27,10 @@ const KNOWN_METHODS: &[&[u8]] = &[
     b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH", b"PRI",
 ];
 
-/// How a target starts when the method is one we do not know.
+/// How a target starts that makes it a request before its line ends, when the method is one we do not know.
 const TARGET_STARTS: &[&[u8]] = &[b"/", b"* ", b"http://", b"https://"];
+/// What else makes it one: targets have any form and scheme (`ftp://`, `x:/y`), and origins serve what follows.
+const VERSION: &[u8] = b"HTTP/";
 
 /// Classifies the bytes that a client sent first.
 pub fn classify(bytes: &[u8]) -> Traffic {
@@ -51,8 +53,11 @@ pub fn classify(bytes: &[u8]) -> Traffic {
 
 /// Whether it is no more than a word so far: it may become a request, but many protocols begin with one and wait.
 pub fn is_word(bytes: &[u8]) -> bool {
-    matches!(tls::sniff(bytes), tls::Sniff::NotTls)
-        && matches!(looks_like_http(bytes), Guess::NeedMore)
+    match tls::sniff(bytes) {
+        tls::Sniff::NotTls => matches!(looks_like_http(bytes), Guess::NeedMore),
+        tls::Sniff::NeedMore => tls::is_doubtful(bytes),
+        tls::Sniff::Hello(_) | tls::Sniff::Malformed => false,
+    }
 }
 
 enum Guess {
@@ -61,8 +66,8 @@ enum Guess {
     No,
 }
 
-/// A method and a space, then what a target starts with. The second half keeps the banner `SSH-2.0-name comment`
-/// and commands like `NICK name` apart from methods we do not know.
+/// A method and a space, then what a target starts with or, later on the line, a version. The second half keeps the
+/// banner `SSH-2.0-name comment` and commands like `NICK name` apart from methods we do not know.
 ///
 /// Origins differ in what they skip before a method and in what they take for the space behind it, so any of it counts:
 /// that it must be one space is for the parser to say.
@@ -88,7 +93,7 @@ fn begins_as_http(bytes: &[u8]) -> Guess {
         _ if method.is_empty() => Guess::No,
         [byte, ..] if is_gap(*byte) && KNOWN_METHODS.contains(&method) => Guess::Yes,
         // A word on a line of its own is a command of something else.
-        [byte, ..] if is_inner_gap(*byte) => target_start(without_gap(rest, is_inner_gap)),
+        [byte, ..] if is_inner_gap(*byte) => rest_of_line(rest),
         _ => Guess::No,
     }
 }
@@ -107,22 +112,28 @@ fn is_inner_gap(byte: u8) -> bool {
     is_gap(byte) && !matches!(byte, b'\r' | b'\n')
 }
 
-fn target_start(target: &[u8]) -> Guess {
-    let mut guess = Guess::No;
-    for start in TARGET_STARTS {
-        let shared = start.len().min(target.len());
-        let (Some(expected), Some(found)) = (start.get(..shared), target.get(..shared)) else {
-            continue;
-        };
-        if !found.eq_ignore_ascii_case(expected) {
-            continue;
-        }
-        if shared == start.len() {
-            return Guess::Yes;
-        }
-        guess = Guess::NeedMore;
+/// From the gap behind the method on.
+fn rest_of_line(rest: &[u8]) -> Guess {
+    let target = without_gap(rest, is_inner_gap);
+    let starts = |start: &&[u8]| {
+        let begin = target.get(..start.len());
+        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(start))
+    };
+    let mut lines = rest.splitn(2, |&byte| byte == b'\n');
+    let line = lines.next().unwrap_or_default();
+    if TARGET_STARTS.iter().any(starts) || has_version(line) {
+        return Guess::Yes;
     }
-    guess
+    match lines.next() {
+        Some(_) => Guess::No,
+        None => Guess::NeedMore,
+    }
+}
+
+fn has_version(line: &[u8]) -> bool {
+    line.windows(1 + VERSION.len()).any(|window| {
+        matches!(window, [gap, word @ ..] if is_gap(*gap) && word.eq_ignore_ascii_case(VERSION))
+    })
 }
 
 #[cfg(test)]

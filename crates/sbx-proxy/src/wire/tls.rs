@@ -12,6 +12,9 @@ pub const MAX_SNIFFED: usize = 2 * MAX_HELLO;
 const MAX_RECORD: usize = 16 * 1024;
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
+/// The first byte of every version.
+const MAJOR: u8 = 3;
+const RECORD_HEADER: usize = 5;
 const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
 /// Encrypted Client Hello, and the drafts that came before it.
@@ -40,10 +43,17 @@ pub struct ClientHello {
 }
 
 /// Reads the hello at the start of `bytes`.
+///
+/// Servers differ in which versions of the first record they take, and some take any: a hello in one that is not
+/// known is refused, since somebody would read the name in it.
 pub fn sniff(bytes: &[u8]) -> Sniff {
     match bytes {
-        [HANDSHAKE, 3, 0..=4, ..] => {}
-        [] | [HANDSHAKE] | [HANDSHAKE, 3] => return Sniff::NeedMore,
+        [HANDSHAKE, MAJOR, 0..=4, ..] => {}
+        [] | [HANDSHAKE] | [HANDSHAKE, MAJOR] => return Sniff::NeedMore,
+        [HANDSHAKE, MAJOR, ..] | [HANDSHAKE, _, _, _, _, CLIENT_HELLO, ..] => {
+            return Sniff::Malformed;
+        }
+        [HANDSHAKE, ..] if bytes.len() <= RECORD_HEADER => return Sniff::NeedMore,
         _ => return Sniff::NotTls,
     }
     match handshake(bytes) {
@@ -54,6 +64,11 @@ pub fn sniff(bytes: &[u8]) -> Sniff {
         Err(Incomplete::NeedMore) if bytes.len() < MAX_SNIFFED => Sniff::NeedMore,
         Err(Incomplete::NeedMore | Incomplete::Malformed) => Sniff::Malformed,
     }
+}
+
+/// Whether it would be TLS of a version that there is not: short of a hello, it may be another protocol.
+pub(super) fn is_doubtful(bytes: &[u8]) -> bool {
+    matches!(bytes, [HANDSHAKE, major, ..] if *major != MAJOR)
 }
 
 enum Incomplete {
@@ -93,11 +108,11 @@ fn handshake(bytes: &[u8]) -> Result<Vec<u8>, Incomplete> {
 fn record(bytes: &[u8]) -> Result<(&[u8], usize, &[u8]), Incomplete> {
     let (kind, version) = (bytes.first(), bytes.get(1..3));
     let known =
-        matches!(kind, None | Some(&HANDSHAKE)) && matches!(version, None | Some([3, 0..=4]));
+        matches!(kind, None | Some(&HANDSHAKE)) && matches!(version, None | Some([MAJOR, 0..=4]));
     if !known {
         return Err(Incomplete::Malformed);
     }
-    let Some(([_, _, _, high, low], rest)) = bytes.split_first_chunk::<5>() else {
+    let Some(([_, _, _, high, low], rest)) = bytes.split_first_chunk::<RECORD_HEADER>() else {
         return Err(Incomplete::NeedMore);
     };
     let length = usize::from(u16::from_be_bytes([*high, *low]));

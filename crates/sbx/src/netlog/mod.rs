@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use sbx_engine::StateDir;
-use sbx_proxy::audit::{self, Line, Outcome, Phase};
+use sbx_proxy::audit::{self, Line, Part, Phase};
 
 use crate::failure::Failure;
 
@@ -28,14 +28,11 @@ pub(crate) struct NetworkLog {
     dir: PathBuf,
 }
 
-/// How far the log of one sandbox has been read.
+/// How far the log of one sandbox has been read: of each part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Mark {
-    allowed: Place,
-    denied: Place,
-}
+pub(crate) struct Mark([Place; Part::ALL.len()]);
 
-/// How far one of its two files.
+/// How far the files of one part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Place {
     /// The inode; none when there was no file.
@@ -94,27 +91,21 @@ impl NetworkLog {
 
     /// The end of a sandbox's log.
     pub(crate) fn end(&self, sandbox: &str) -> Mark {
-        let place = |verdict| match fs::metadata(audit::file(&self.dir, sandbox, verdict)) {
+        let place = |part| match fs::metadata(audit::file(&self.dir, sandbox, part)) {
             Ok(meta) => Place {
                 file: Some(meta.ino()),
                 offset: meta.len(),
             },
             Err(_) => Place::default(),
         };
-        Mark {
-            allowed: place(Outcome::Allow),
-            denied: place(Outcome::Deny),
-        }
+        Mark(Part::ALL.map(place))
     }
 
     /// What was added after the mark, which moves on behind the last whole line.
     pub(crate) fn read_on(&self, sandbox: &str, mark: &mut Mark) -> Result<Entries, Failure> {
         let mut entries = Entries::default();
-        for (verdict, place) in [
-            (Outcome::Allow, &mut mark.allowed),
-            (Outcome::Deny, &mut mark.denied),
-        ] {
-            self.add(&mut entries, (sandbox, verdict), place)?;
+        for (part, place) in Part::ALL.into_iter().zip(&mut mark.0) {
+            self.add(&mut entries, (sandbox, part), place)?;
         }
         Ok(entries)
     }
@@ -122,7 +113,7 @@ impl NetworkLog {
     fn add(
         &self,
         entries: &mut Entries,
-        of: (&str, Outcome),
+        of: (&str, Part),
         place: &mut Place,
     ) -> Result<(), Failure> {
         let mut files = self.open(of)?;
@@ -148,9 +139,9 @@ impl NetworkLog {
     }
 
     /// The files that exist, oldest first.
-    fn open(&self, (sandbox, verdict): (&str, Outcome)) -> Result<Vec<Opened>, Failure> {
+    fn open(&self, (sandbox, part): (&str, Part)) -> Result<Vec<Opened>, Failure> {
         let mut opened: Vec<Opened> = Vec::new();
-        for path in audit::files(&self.dir, sandbox, verdict) {
+        for path in audit::files(&self.dir, sandbox, part) {
             let file = match File::open(&path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -224,7 +215,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
 pub(crate) mod tests {
     use std::io::Write;
 
-    use sbx_proxy::audit::{Entrance, Via};
+    use sbx_proxy::audit::{Entrance, Outcome, Via};
 
     use super::*;
 
@@ -328,10 +319,12 @@ pub(crate) mod tests {
         assert_eq!(hosts(&mut mark), ["two", "three", "four"]);
         assert_eq!(hosts(&mut mark), [""; 0]);
         assert_eq!(hosts(&mut Mark::default()).len(), 4);
-        // What was denied has files of its own; what was written before it had is read as well.
+        // What was denied or looked up has files of its own; what was written before it had is read as well.
         append(&path("ab_denied.jsonl"), &deny("five"));
+        let seven = text(&line("ab", "seven", Outcome::Allow));
+        append(&path("ab_dns.jsonl"), &seven);
         append(&path("ab.jsonl"), &text(&line("ab", "six", Outcome::Allow)));
-        assert_eq!(hosts(&mut mark), ["six", "five"]);
+        assert_eq!(hosts(&mut mark), ["six", "seven", "five"]);
         assert_eq!(log.sandboxes().unwrap(), ["ab"]);
         assert_eq!(mark, log.end("ab"));
     }

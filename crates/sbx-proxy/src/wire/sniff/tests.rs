@@ -43,6 +43,13 @@ fn bad_http_is_not_something_else() {
             HeadError::UnsupportedScheme,
         ),
         (b"CONNECT a HTTP/1.1\r\n", HeadError::NoPort),
+        (
+            b"PROPFIND ftp://a/ HTTP/1.1\r\n",
+            HeadError::UnsupportedScheme,
+        ),
+        (b"REPORT ws://a/ HTTP/1.1\r\n", HeadError::UnsupportedScheme),
+        (b"SEARCH x:/y http/1.1\r\n", HeadError::BadVersion),
+        (b"FOO a b c HTTP/1.1\r\n", HeadError::BadRequestLine),
     ] {
         assert_eq!(
             classify(bytes),
@@ -106,8 +113,13 @@ fn other_protocols() {
         b"\0\0\0\x08\x04\xd2\x16\x2f",
         b"\x05\x01\x00",
         b"\r\n\x01",
-        b"  \n$ make",
+        b"  \n$ make\n",
         b"get key\r\n",
+        b"see HTTP\r\n",
+        b"say xHTTP/1.1\r\n",
+        b"DESCRIBE rtsp://a/ RTSP/1.0\r\n",
+        b"PASS a\r\nGET / HTTP/1.1\r\n",
+        b"\x16\0\0\0\0\0",
         b"stats\n/",
         b"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz=",
     ] {
@@ -133,7 +145,10 @@ fn undecided() {
         b"FOO h",
         b"FOO https:/",
         b"FOO *",
+        b"FOO bar",
+        b"FOO bar HTTP",
         b"\x16",
+        b"\x16\0\0\0\0",
     ] {
         assert_eq!(
             classify(bytes),
@@ -163,7 +178,7 @@ proptest! {
         lead in prop::collection::vec(gap(), 0..6),
         method in "[A-Za-z][A-Za-z-]{0,40}",
         space in prop::collection::vec(gap().prop_filter("a line ends", |b| !b"\r\n".contains(b)), 1..4),
-        target in prop_oneof!["/[a-z/]{0,8}", "http://[a-z]{1,8}/", Just("*".to_owned())],
+        target in prop_oneof!["/[a-z/]{0,8}", "[a-z]{1,5}://[a-z]{1,8}/", "[!-~]{1,20}", Just("*".to_owned())],
     ) {
         let line = format!("{target} HTTP/1.1\r\nHost: evil.test\r\n\r\n");
         let bytes = [&lead, method.as_bytes(), &space, line.as_bytes()].concat();

@@ -215,11 +215,21 @@ fn not_tls() {
         b"SSH-2.0-x",
         b"\0",
         b"\x80\x2e\x01\x03\x01",
-        b"\x16\x02",
-        b"\x16\x03\x05",
+        b"\x16\x02\x01\0\x05\x02",
+        b"\x16\0\0\0\0\0",
         b"\x17\x03\x03",
     ] {
         assert_eq!(settles(bytes), Sniff::NotTls, "{}", bytes.escape_ascii());
+    }
+}
+
+/// Some server reads each of these.
+#[test]
+fn a_hello_in_a_record_of_another_version() {
+    let mut bytes = records(&message(&sni(b"a.example")), 16_000);
+    for version in [[3, 5], [3, 255], [2, 1], [9, 9], [0, 0]] {
+        bytes[1..3].copy_from_slice(&version);
+        assert_eq!(settles(&bytes), Sniff::Malformed, "{version:?}");
     }
 }
 

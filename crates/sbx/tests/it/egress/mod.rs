@@ -14,6 +14,7 @@ mod neighbours;
 mod packages;
 mod quic;
 mod rebinding;
+mod starved;
 mod streams;
 
 use std::fs;
@@ -51,7 +52,9 @@ pub(crate) fn trials(mode: Mode, no_mode: bool) -> Vec<Trial> {
     let shared = SHARED.iter().copied().flatten();
     let online = shared.map(|(name, test)| trial(named(name), move || test(World::online(mode))));
     // In worlds of their own.
-    let fresh = (exfiltration::TESTS.iter().chain([&cut::FRESH]))
+    let fresh = (exfiltration::TESTS.iter())
+        .chain(starved::TESTS)
+        .chain([&cut::FRESH])
         .map(|(name, test)| trial(named(name), move || test(mode)));
     let tests = online.chain(fresh);
     let tests = tests.map(|trial| trial.with_ignored_flag(no_mode || offline.is_some()));
@@ -177,8 +180,9 @@ impl Sandbox<'_> {
     fn all_log(&self) -> Vec<Value> {
         let dir = self.world.state().join("log/network");
         let mut lines: Vec<Value> = Vec::new();
-        for file in [&self.name, &format!("{}_denied", self.name)] {
-            let text = fs::read_to_string(dir.join(format!("{file}.jsonl"))).unwrap_or_default();
+        for part in ["", "_dns", "_denied"] {
+            let file = dir.join(format!("{}{part}.jsonl", self.name));
+            let text = fs::read_to_string(file).unwrap_or_default();
             lines.extend(text.lines().map(|line| serde_json::from_str(line).unwrap()));
         }
         lines.sort_by_key(|line| line["time"].as_str().map(str::to_owned));
