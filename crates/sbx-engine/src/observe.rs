@@ -1,10 +1,12 @@
 //! Looking at sandboxes without a daemon. Nothing is created, changed or started.
 
+use std::io;
+
 use sbx_api::{Sandbox, Status};
 use sbx_proto::exec::Role;
 
-use crate::control::Link;
-use crate::error::EngineError;
+use crate::control::{ControlError, Link};
+use crate::error::{EngineError, chain};
 use crate::name::SandboxName;
 use crate::record::{Record, RecordError};
 use crate::statedir::{SandboxDir, StateDir};
@@ -41,14 +43,24 @@ pub fn inspect(state: &StateDir, name: &SandboxName) -> Result<Sandbox, EngineEr
     }
 }
 
-/// The record says what a daemon knew last. Only an init that answers is running, and without a daemon nobody makes or
-/// removes anything: what was interrupted is left for the next one to sweep.
+/// The record says what a daemon knew last. Only an init that listens is running, and what it says does not matter:
+/// processes inside go on under an init that is silent. Without a daemon nobody makes or removes anything: what was
+/// interrupted is left for the next one to sweep.
 fn observed(mut record: Record, dir: &SandboxDir) -> Sandbox {
     let reason = match record.status {
         Status::Stopped => None,
-        Status::Running => Link::connect(dir.path(), &record.id, Role::Client)
-            .is_err()
-            .then_some("crashed"),
+        Status::Running => match Link::connect(dir.path(), &record.id, Role::Client) {
+            Ok(_) => None,
+            Err(error) if has_ended(&error) => Some("crashed"),
+            Err(error) => {
+                record.warnings.push(format!(
+                    "{}; processes may be running in it, `sbx stop {}` ends them",
+                    chain(&error),
+                    record.name
+                ));
+                None
+            }
+        },
         Status::Creating => Some("create interrupted"),
         Status::Removing => Some("removal interrupted"),
     };
@@ -60,13 +72,48 @@ fn observed(mut record: Record, dir: &SandboxDir) -> Sandbox {
     view::sandbox(record, 0)
 }
 
+/// Whether there is nobody behind the socket.
+fn has_ended(error: &ControlError) -> bool {
+    match error {
+        // Too many connections that wait to be taken, or nobody who takes what is sent.
+        ControlError::Io(error) => error.kind() != io::ErrorKind::WouldBlock,
+        ControlError::Ended => true,
+        ControlError::TimedOut | ControlError::Garbage(_) | ControlError::Protocol(_) => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use sbx_proto::plan::Mode;
 
     use super::*;
     use crate::record::tests::example;
-    use crate::statedir::{Durability, RECORD, write_atomic};
+    use crate::socket::bind_unix;
+    use crate::statedir::{Durability, EXEC_SOCKET, RECORD, write_atomic};
+
+    #[test]
+    fn a_silent_init_is_not_a_stopped_one() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+        state.claim().unwrap();
+        let name = SandboxName::parse("silent").unwrap();
+        let dir = state.sandbox(&name);
+        std::fs::create_dir(dir.path()).unwrap();
+        let mut record = example("silent", Mode::Root);
+        record.status = Status::Running;
+        record.write(&dir, Durability::Soon).unwrap();
+        // Connections are taken by the kernel, and nobody answers.
+        let listener = bind_unix(dir.path(), EXEC_SOCKET).unwrap();
+        let shown = inspect(&state, &name).unwrap();
+        assert_eq!((shown.status, shown.stop_reason), (Status::Running, None));
+        let [warning] = shown.warnings.as_slice() else {
+            panic!("{:?}", shown.warnings);
+        };
+        assert!(warning.contains("did not answer in time"), "{warning}");
+        drop(listener);
+        let shown = inspect(&state, &name).unwrap();
+        assert_eq!((shown.status, shown.warnings.len()), (Status::Stopped, 0));
+    }
 
     #[test]
     fn nobody_is_at_work_without_a_daemon() {

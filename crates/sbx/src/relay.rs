@@ -10,7 +10,7 @@ use rustix::net::SendFlags;
 use rustix::pipe::SpliceFlags;
 
 use crate::detach_keys::{DetachKeys, Typed};
-use crate::plumbing::file_type;
+use crate::plumbing::{file_type, set_nonblocking};
 
 const CHUNK: usize = 64 << 10;
 /// What is moved from pipe to pipe at once, at most: more than either holds.
@@ -42,19 +42,21 @@ impl Pending {
         self.written >= self.bytes.len()
     }
 
-    /// Reads up to `limit` bytes into the (empty) buffer.
-    fn fill(&mut self, from: impl AsFd, limit: usize) -> Result<usize, Errno> {
+    /// Reads into the (empty) buffer.
+    fn fill(&mut self, from: impl AsFd) -> Result<usize, Errno> {
         self.written = 0;
-        self.bytes.resize(limit.min(CHUNK), 0);
-        let count = match rustix::io::read(from, self.bytes.as_mut_slice()) {
-            Ok(count) => count,
-            Err(error) => {
-                self.bytes.clear();
-                return Err(error);
-            }
-        };
-        self.bytes.truncate(count);
-        Ok(count)
+        self.bytes.clear();
+        self.add(from, CHUNK)
+    }
+
+    /// Reads up to `limit` bytes behind what is there.
+    fn add(&mut self, from: impl AsFd, limit: usize) -> Result<usize, Errno> {
+        let before = self.bytes.len();
+        self.bytes.resize(before + limit.min(CHUNK), 0);
+        let room = self.bytes.get_mut(before..).unwrap_or_default();
+        let read = rustix::io::read(from, room);
+        self.bytes.truncate(before + read.unwrap_or(0));
+        read
     }
 }
 
@@ -68,8 +70,6 @@ pub(crate) struct Output {
     splice: Option<Splice>,
     /// How much was moved that way.
     moved: u64,
-    /// What may still be read: set when the command has ended and others hold its pipe.
-    left: Option<u64>,
     /// Why the caller's stream does not take bytes any more.
     pub(crate) broken: Option<Errno>,
 }
@@ -98,7 +98,6 @@ impl Output {
             pending: Pending::default(),
             splice: None,
             moved: 0,
-            left: None,
             broken: None,
         }
     }
@@ -115,7 +114,7 @@ impl Output {
     pub(crate) fn wait(&self) -> Wait {
         if !self.pending.is_empty() {
             Wait::Writable
-        } else if self.from.is_none() || self.left == Some(0) {
+        } else if self.from.is_none() {
             Wait::Done
         } else if self.splice == Some(Splice::Room) {
             Wait::Writable
@@ -146,24 +145,43 @@ impl Output {
         read
     }
 
-    /// The command has ended: what it wrote is in the pipe by now, and only that is still relayed.
+    /// The command has ended: what it wrote is in the pipe by now, and only that is still relayed. It is taken out at
+    /// once, because others that hold the pipe can add to it and take from it.
     pub(crate) fn command_ended(&mut self) {
-        if let Some(from) = &self.from {
-            self.left = Some(rustix::io::ioctl_fionread(from).unwrap_or(0));
+        let Some(from) = self.from.take() else { return };
+        let left = rustix::io::ioctl_fionread(&from).unwrap_or(0);
+        self.take_out(&from, usize::try_from(left).unwrap_or(MOVED));
+    }
+
+    /// At most `left` bytes; less when somebody else was faster.
+    fn take_out(&mut self, from: &OwnedFd, mut left: usize) {
+        if left > 0 && self.splice.take().is_some() {
+            // Neither end had to be in that mode before.
+            if set_nonblocking(from).is_err() {
+                return;
+            }
+            if let Sink::Plain(to) = self.to {
+                self.to = Sink::of(to);
+            }
         }
+        while left > 0 {
+            match self.pending.add(from, left) {
+                Ok(0) => break,
+                Ok(count) => left = left.saturating_sub(count),
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        self.write();
     }
 
     fn move_pages(&mut self, waited: Splice) -> bool {
         let Some(from) = &self.from else { return false };
-        let most = self
-            .left
-            .map_or(MOVED, |left| usize::try_from(left).unwrap_or(MOVED));
         // Whatever mode the caller's pipe is in, this does not wait for it.
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-        match rustix::pipe::splice(from, None, &self.to, None, most.min(MOVED), flags) {
+        match rustix::pipe::splice(from, None, &self.to, None, MOVED, flags) {
             Ok(0) => self.from = None,
             Ok(count) => {
-                self.left = self.left.map(|left| left.saturating_sub(count as u64));
                 self.splice = Some(Splice::Bytes);
                 let before = self.moved;
                 self.moved = before.saturating_add(count as u64);
@@ -192,16 +210,10 @@ impl Output {
 
     fn read(&mut self) -> bool {
         let Some(from) = &self.from else { return false };
-        let limit = self
-            .left
-            .map_or(CHUNK, |left| usize::try_from(left).unwrap_or(CHUNK));
-        match self.pending.fill(from, limit) {
+        match self.pending.fill(from) {
             // A pty master gives an error when the other side is closed.
             Ok(0) | Err(Errno::IO) => self.from = None,
-            Ok(count) => {
-                self.left = self.left.map(|left| left.saturating_sub(count as u64));
-                return true;
-            }
+            Ok(_) => return true,
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.from = None,
         }
@@ -337,7 +349,7 @@ impl Input {
 
     pub(crate) fn source_ready(&mut self) {
         let Some(from) = self.from else { return };
-        match self.pending.fill(from, CHUNK) {
+        match self.pending.fill(from) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(0) | Err(_) => {
                 self.from = None;
@@ -409,7 +421,6 @@ mod tests {
     use rustix::pipe::{PipeFlags, pipe_with};
 
     use super::*;
-    use crate::plumbing::set_nonblocking;
 
     #[test]
     fn only_what_the_command_wrote_is_relayed_after_its_end() {
@@ -424,10 +435,32 @@ mod tests {
         let mut output = Output::from_pipe(read, null.as_fd());
         rustix::io::write(&write, b"from the command").unwrap();
         output.command_ended();
-        rustix::io::write(&write, b"from somebody else").unwrap();
-        assert_eq!(output.wait(), Wait::Readable);
-        assert!(output.advance());
         assert_eq!(output.wait(), Wait::Done);
+        let later = rustix::io::write(&write, b"from somebody else");
+        assert_eq!(later, Err(Errno::PIPE), "nobody reads it any more");
+    }
+
+    #[test]
+    fn what_others_took_after_the_commands_end_is_not_waited_for() {
+        let (reader, caller) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let caller: &'static OwnedFd = Box::leak(Box::new(caller));
+        let make: [fn(OwnedFd, BorrowedFd<'static>) -> Output; 2] =
+            [Output::from_pipe, Output::from_pipe_to_pipe];
+        for (make, nonblocking) in make.into_iter().zip([true, false]) {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            if nonblocking {
+                set_nonblocking(&read).unwrap();
+            }
+            rustix::io::write(&write, b"left").unwrap();
+            let mut output = make(read, caller.as_fd());
+            let from = output.from.take().unwrap();
+            // There was more when it was asked how much there is.
+            output.take_out(&from, 100);
+            assert_eq!(output.wait(), Wait::Done);
+            let mut bytes = [0; 16];
+            assert_eq!(rustix::io::read(&reader, &mut bytes).unwrap(), 4);
+            assert_eq!(&bytes[..4], b"left");
+        }
     }
 
     #[test]
@@ -438,14 +471,13 @@ mod tests {
         let filled = rustix::io::write(caller, &vec![0; 64 << 10]).unwrap();
         let mut output = Output::from_pipe_to_pipe(read, caller.as_fd());
         rustix::io::write(&write, b"from the command").unwrap();
-        output.command_ended();
-        rustix::io::write(&write, b"from somebody else").unwrap();
-        assert_eq!(output.wait(), Wait::Readable);
         assert!(!output.advance(), "the caller's pipe is full, and blocking");
+        assert_eq!(output.wait(), Wait::Writable);
+        output.command_ended();
         assert_eq!(output.wait(), Wait::Writable);
         let mut drained = vec![0; filled + 100];
         assert_eq!(rustix::io::read(&reader, &mut drained[..]).unwrap(), filled);
-        assert!(output.advance());
+        output.advance();
         assert_eq!(output.wait(), Wait::Done);
         let count = rustix::io::read(&reader, &mut drained[..]).unwrap();
         assert_eq!(&drained[..count], b"from the command");

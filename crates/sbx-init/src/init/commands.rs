@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Pid, Signal, Uid};
 use rustix::termios::Winsize;
 use sbx_proto::exec::{Exec, ExitStatus, FailKind, Reply, Role, Stdio as WantedStdio};
@@ -120,11 +121,8 @@ impl Init<'_> {
                 Ok((fds, Some(master)))
             }
             WantedStdio::Log => {
-                let pipe = || {
-                    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-                        .map_err(|e| Failure::engine("make a pipe", e))
-                };
-                let (input, _) = pipe()?;
+                let pipe = || pipe_to_us().map_err(|e| Failure::engine("make a pipe", e));
+                let input = no_input().map_err(|e| Failure::engine("make a pipe", e))?;
                 let (out, out_end) = pipe()?;
                 let (err, err_end) = pipe()?;
                 self.outputs.push(Output {
@@ -145,7 +143,8 @@ impl Init<'_> {
 
     /// Made in init's own view of `/dev/pts`: what is mounted there inside does not matter.
     pub(super) fn terminal(&self, rows: u16, cols: u16) -> Result<(OwnedFd, OwnedFd), Errno> {
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        // Non-blocking, because init reads it when its client has left, and inside can flush what was to be read.
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let master = rustix::fs::openat(&self.ptys, "ptmx", flags, FileMode::empty())?;
         rustix::pty::unlockpt(&master)?;
         let open = rustix::pty::OpenptFlags::RDWR
@@ -239,7 +238,7 @@ impl Init<'_> {
         };
         let mut buffer = [0; 32 << 10];
         match rustix::io::read(&output.pipe, &mut buffer) {
-            // A terminal is in the mode that its client left it in.
+            // Who has the other side can take back what was there a moment ago.
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(0) | Err(_) => {
                 self.outputs.remove(index);
@@ -366,6 +365,22 @@ impl Init<'_> {
     }
 }
 
+/// A pipe from a command to init: where init reads, and where the command writes.
+///
+/// Whoever writes to a pipe can open it anew for reading, and take the bytes back that init was woken for: init must
+/// not wait for others. The mode is that of its own end alone.
+fn pipe_to_us() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    Ok((ours, theirs))
+}
+
+/// A stdin that is at its end.
+fn no_input() -> Result<OwnedFd, Errno> {
+    let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
+    Ok(input)
+}
+
 fn winsize(rows: u16, cols: u16) -> Winsize {
     Winsize {
         ws_row: rows,
@@ -404,7 +419,22 @@ fn start_of(said: &[u8]) -> Start {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
+
+    #[test]
+    fn init_does_not_wait_for_bytes_that_were_taken_back_and_the_command_may_wait() {
+        let (ours, theirs) = pipe_to_us().unwrap();
+        rustix::io::write(&theirs, b"x").unwrap();
+        let path = format!("/proc/self/fd/{}", theirs.as_raw_fd());
+        let thief = rustix::fs::open(path, OFlags::RDONLY, FileMode::empty()).unwrap();
+        let mut byte = [0];
+        assert_eq!(rustix::io::read(&thief, &mut byte).unwrap(), 1);
+        assert_eq!(rustix::io::read(&ours, &mut byte), Err(Errno::AGAIN));
+        let flags = rustix::fs::fcntl_getfl(&theirs).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
+    }
 
     #[test]
     fn only_a_process_that_had_its_order_and_says_nothing_was_executed() {

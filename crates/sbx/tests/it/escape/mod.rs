@@ -17,6 +17,7 @@ mod kernel;
 mod landlock;
 mod mount_names;
 mod mounts;
+mod own_processes;
 mod owners;
 mod pins;
 mod planted;
@@ -59,6 +60,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     landlock::TESTS,
     mount_names::TESTS,
     mounts::TESTS,
+    own_processes::TESTS,
     owners::TESTS,
     pins::TESTS,
     planted::TESTS,
