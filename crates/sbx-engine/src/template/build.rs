@@ -8,6 +8,7 @@ use sbx_proto::plan::Mode;
 
 use super::copy::{Take, copy_tree, make_dir, make_link, write_file};
 use super::error::At as _;
+use super::judge::Judge;
 use super::spec::{Spec, TopKind};
 use super::{TemplateError, caches, etc, layers, scripts, var};
 
@@ -31,13 +32,14 @@ pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
     let layers = dir.join(LAYERS);
     make_dir(&layers, 0o755)?;
     let mounts = spec.mounts();
+    let judge = Judge::new(&spec);
     for top in spec.dirs() {
         let (host, layer) = (spec.host.join(top), layers.join(top));
         match spec.mode {
             Mode::Root | Mode::Subordinate => {
-                layers::skeleton(&host, &layer, &mounts, spec.mode)?;
+                layers::skeleton(&host, &layer, &judge)?;
                 if top == "usr" {
-                    layers::owned(&host, &layer, &mounts)?;
+                    layers::owned(&host, &layer, &mounts, &judge)?;
                 }
             }
             // The host's directory alone does.

@@ -54,8 +54,11 @@ pub fn ensure(
     remove: &dyn Fn(&Path) -> Result<(), String>,
     progress: &dyn Fn(&str),
 ) -> Result<HostLayout, TemplateError> {
+    let mut left_out = asker.territory.roots().to_vec();
+    left_out.push(state(store));
     let maker = Maker {
         store,
+        left_out: &left_out,
         build,
         remove,
         progress,
@@ -100,6 +103,8 @@ pub fn prune(
 
 pub(super) struct Maker<'a> {
     pub(super) store: &'a Path,
+    /// Canonical paths of directories that nothing is taken of.
+    pub(super) left_out: &'a [PathBuf],
     pub(super) build: &'a dyn Fn(&Path, &str) -> Result<(), String>,
     pub(super) remove: &'a dyn Fn(&Path) -> Result<(), String>,
     pub(super) progress: &'a dyn Fn(&str),
@@ -116,7 +121,7 @@ impl Maker<'_> {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let spec = Spec::of(host, mode, mountinfo);
+            let spec = Spec::of(host, mode, mountinfo, self.left_out);
             if !spec.dirs().any(|top| top == "usr") {
                 return Err(TemplateError::NoSystem {
                     path: host.join("usr"),
@@ -133,7 +138,9 @@ impl Maker<'_> {
             }
             self.make(&spec, &print)?;
             // A package may have been installed while we copied its database: then it is half of each.
-            if attempt == ATTEMPTS || fingerprint(&Spec::of(host, mode, mountinfo)) == print {
+            if attempt == ATTEMPTS
+                || fingerprint(&Spec::of(host, mode, mountinfo, self.left_out)) == print
+            {
                 return Ok((spec, print));
             }
         }
@@ -209,6 +216,12 @@ fn remove_tree(
     })
 }
 
+/// The state directory, canonical.
+fn state(store: &Path) -> PathBuf {
+    let state = store.parent().unwrap_or(store);
+    fs::canonicalize(state).unwrap_or_else(|_| state.to_owned())
+}
+
 pub(super) fn lay_out(
     template: &Path,
     fingerprint: String,
@@ -219,8 +232,7 @@ pub(super) fn lay_out(
 ) -> HostLayout {
     let mut warnings = Vec::new();
     let (overlays, mut binds) = system_dirs(template, spec, &mut warnings);
-    let state = store.parent().unwrap_or(store);
-    let state = fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
+    let state = state(store);
     let finder = Finder {
         asker,
         warnings: RefCell::default(),

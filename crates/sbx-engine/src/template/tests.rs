@@ -254,12 +254,12 @@ fn single_mode_has_only_our_programs() {
 #[test]
 fn the_fingerprint_follows_the_host() {
     let host = host();
-    let print = || fingerprint(&Spec::of(host.path(), Mode::Root, b""));
+    let print = || fingerprint(&Spec::of(host.path(), Mode::Root, b"", &[]));
     let first = print();
     assert_eq!(first, print());
     assert_ne!(
         first,
-        fingerprint(&Spec::of(host.path(), Mode::Single, b""))
+        fingerprint(&Spec::of(host.path(), Mode::Single, b"", &[]))
     );
     put(
         &host.path().join("var/lib/dpkg/status"),
@@ -292,6 +292,7 @@ fn a_template_is_built_once_and_only_used_when_complete() {
     };
     let maker = Maker {
         store: store.path(),
+        left_out: &[],
         build: &make,
         remove: &remove,
         progress: &|_| {},
@@ -329,7 +330,7 @@ fn made(host: &Path, mode: Mode) -> TempDir {
     let out = TempDir::new().unwrap();
     build(
         out.path(),
-        &serde_json::to_string(&Spec::of(host, mode, b"")).unwrap(),
+        &serde_json::to_string(&Spec::of(host, mode, b"", &[])).unwrap(),
     )
     .unwrap();
     out

@@ -34,6 +34,7 @@ fn bare() -> Spec {
         format: 1,
         mode: Mode::Single,
         mounts: vec![],
+        left_out: vec![],
         host: "/".into(),
         tops: vec![],
     }
@@ -45,6 +46,7 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
         format: 1,
         mode,
         mounts: vec!["/usr/local".into()],
+        left_out: vec![],
         host: "/".into(),
         tops: vec![
             Top {
