@@ -49,18 +49,7 @@ pub(super) fn skeleton(host: &Path, layer: &Path, judge: &Judge) -> Result<(), T
         return Ok(());
     };
     imitate(layer, &top.stat)?;
-    let mut mirror = Mirror {
-        layer,
-        judge,
-        open: Vec::new(),
-        rel: PathBuf::new(),
-        left: Left {
-            dirs: MOST_DIRS,
-            names: MOST_NAMES,
-            set_id: MOST_SET_ID,
-        },
-        left_out: 0,
-    };
+    let mut mirror = Mirror::new(layer, judge);
     if !judge.leaves_out(&top) {
         mirror.enter(top)?;
     }
@@ -93,7 +82,22 @@ struct Left {
     set_id: u64,
 }
 
-impl Mirror<'_> {
+impl<'a> Mirror<'a> {
+    fn new(layer: &'a Path, judge: &'a Judge) -> Self {
+        Self {
+            layer,
+            judge,
+            open: Vec::new(),
+            rel: PathBuf::new(),
+            left: Left {
+                dirs: MOST_DIRS,
+                names: MOST_NAMES,
+                set_id: MOST_SET_ID,
+            },
+            left_out: 0,
+        }
+    }
+
     fn run(mut self) -> Result<(), TemplateError> {
         while let Some(level) = self.open.last_mut() {
             let Some((name, kind)) = next_name(&mut level.entries) else {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
-use rustix::fs::{RenameFlags, renameat_with};
+use rustix::fs::{OFlags, RenameFlags, mkdirat, openat, renameat_with};
 use sbx_proto::plan::Mode as SandboxMode;
 use tempfile::TempDir;
 
@@ -180,6 +180,74 @@ fn set_id_is_only_taken_from_root() {
     chown(host.at("opt/foreign"), Some(SOMEBODY), None).unwrap();
     let layer = host.layer(SandboxMode::Root, &[]);
     assert!(layer.has("solid") && !layer.has("foreign"));
+}
+
+/// As many levels as the kernel makes by descriptors, and no path leads to.
+fn deep(top: &Path) {
+    let name = "d".repeat(200);
+    let mut dir = rustix::fs::open(top, OFlags::PATH, Mode::empty()).unwrap();
+    for _ in 0..100 {
+        mkdirat(&dir, name.as_str(), Mode::from_raw_mode(0o755)).unwrap();
+        dir = openat(&dir, name.as_str(), OFlags::PATH, Mode::empty()).unwrap();
+    }
+}
+
+#[test]
+fn what_is_too_deep_is_left_out() {
+    let host = Host::new();
+    let modules = "usr/lib/node_modules";
+    for dir in ["opt/deep", "opt/plain", "usr", "usr/lib", modules] {
+        host.make(dir, 0o755);
+    }
+    host.put("usr/lib/node_modules/file", 0o644);
+    deep(&host.at("opt/deep"));
+    deep(&host.at(modules));
+    for mode in MODES {
+        let layer = host.layer(mode, &[]);
+        assert!(layer.has("deep") && layer.has("plain"));
+        let layer = TempDir::new().unwrap();
+        let judge = host.judge(mode, &[]);
+        skeleton(&host.at("usr"), layer.path(), &judge).unwrap();
+        owned(&host.at("usr"), layer.path(), &BTreeSet::new(), &judge).unwrap();
+        assert!(layer.path().join("lib/node_modules/file").is_file());
+        crate::remove::remove_tree(layer.path()).unwrap();
+    }
+    crate::remove::remove_tree(host.dir.path()).unwrap();
+}
+
+/// A template that is made below `/opt` would otherwise have itself in it.
+#[test]
+fn our_own_state_and_workspaces_are_left_out() {
+    let host = Host::new();
+    for dir in ["opt/state/templates/new", "opt/ws/below", "opt/tool"] {
+        host.make(dir, 0o755);
+    }
+    for mode in MODES {
+        let layer = host.at("opt/state/templates/new");
+        let judge = host.judge(mode, &["opt/state", "opt/ws"]);
+        skeleton(&host.at("opt"), &layer, &judge).unwrap();
+        assert!(layer.join("tool").is_dir());
+        assert!(!layer.join("state").exists() && !layer.join("ws").exists());
+        // A workspace can be all of it.
+        assert!(!host.layer(mode, &["opt"]).has("tool"));
+    }
+}
+
+#[test]
+fn the_number_of_directories_has_a_bound() {
+    let host = Host::new();
+    for dir in ["opt/a", "opt/b", "opt/c"] {
+        host.make(dir, 0o755);
+    }
+    let layer = TempDir::new().unwrap();
+    let judge = host.judge(SandboxMode::Root, &[]);
+    let mut mirror = Mirror::new(layer.path(), &judge);
+    mirror.left.dirs = 2;
+    mirror
+        .enter(Place::at(&host.at("opt")).unwrap().unwrap())
+        .unwrap();
+    mirror.run().unwrap();
+    assert_eq!(fs::read_dir(layer.path()).unwrap().count(), 2);
 }
 
 #[test]
