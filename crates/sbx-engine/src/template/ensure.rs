@@ -2,24 +2,27 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Access, FlockOperation, access, flock, syncfs};
+use rustix::process::geteuid;
 use sbx_api::{Caller, MountKind};
+use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
 
 use super::TemplateError;
-use super::build::{LAYERS, ROOT};
+use super::build::{LAYERS, PRIVATE, ROOT};
 use super::caches::{CacheDir, caches, shims};
 use super::copy::{make_dir, may_enter, present, write_file};
 use super::env::env;
 use super::error::At as _;
 use super::fingerprint::{fingerprint, mode_name};
+use super::hidden::{Facts, Hidden};
 use super::layout::{HostBind, HostLayout, OverlayDir};
 use super::secrets::{Entry, Eyes, Kind};
-use super::spec::{Spec, TopKind, layer_name, mounts_below};
+use super::spec::{Spec, TopKind, is_system, layer_name, mounts_below};
 use super::toolchain::{Probe, Refusals, clean, tool_chains};
 use crate::territory::{Territory, Way};
 
@@ -67,10 +70,12 @@ pub fn ensure(
     let mounts = fs::read(info).at("read", info)?;
     let (spec, fingerprint) = maker.template(Path::new("/"), mode, &mounts)?;
     let template = store.join(directory(mode, &fingerprint));
+    let private = private(&template)?;
     Ok(lay_out(
         &template,
         fingerprint,
         &spec,
+        private,
         &mounts,
         asker,
         store,
@@ -216,6 +221,13 @@ fn remove_tree(
     })
 }
 
+/// What [`super::build`] found that the caller keeps from others.
+fn private(template: &Path) -> Result<Vec<OsBytes>, TemplateError> {
+    let path = template.join(PRIVATE);
+    let text = fs::read(&path).at("read", &path)?;
+    serde_json::from_slice(&text).map_err(TemplateError::Spec)
+}
+
 /// The state directory, canonical.
 fn state(store: &Path) -> PathBuf {
     let state = store.parent().unwrap_or(store);
@@ -226,19 +238,23 @@ pub(super) fn lay_out(
     template: &Path,
     fingerprint: String,
     spec: &Spec,
+    private: Vec<OsBytes>,
     mountinfo: &[u8],
     asker: Asker<'_>,
     store: &Path,
 ) -> HostLayout {
     let mut warnings = Vec::new();
-    let (overlays, mut binds) = system_dirs(template, spec, &mut warnings);
+    let (mut overlays, mut system) = system_dirs(template, spec, &mut warnings);
     let state = state(store);
+    let mut hidden = hidden(asker, &state, private);
     let finder = Finder {
         asker,
         warnings: RefCell::default(),
     };
     let canonical = |path: &Path| fs::canonicalize(path).ok();
     let probe = Probe {
+        system: &|path| is_system(path) && !hidden.covers(path),
+        personal: &|path| fs::metadata(path).is_ok_and(|meta| meta.uid() != 0),
         canonical: &canonical,
         dir: &|path| visible_dir(finder.find(path)?, spec.mode),
         link: &|path| fs::read_link(path).ok(),
@@ -253,7 +269,7 @@ pub(super) fn lay_out(
     let caller = asker.caller;
     let mut tools = tool_chains(caller, &state, &probe);
     let env = env(caller, &tools.path, &|path| {
-        let shown = path.is_dir() && tools.shows(path);
+        let shown = path.is_dir() && ((probe.system)(path) || tools.shows(path));
         let own = || finder.own(path).as_deref() == Some(path);
         shown || (own() && fs::symlink_metadata(path).is_ok())
     });
@@ -272,7 +288,15 @@ pub(super) fn lay_out(
             writable.push(cache);
         }
     }
-    binds.extend(tools.binds);
+    hidden.add(tools.hidden);
+    let facts = Facts {
+        is_dir: &|path| fs::symlink_metadata(path).ok().map(|meta| meta.is_dir()),
+        // Root's own are root's inside.
+        callers: &|path| fs::symlink_metadata(path).is_ok_and(|m| is_callers(&m) && m.uid() != 0),
+    };
+    let (covers, told) = hidden.apply(&mut overlays, &mut system, &facts);
+    tools.roots.extend(covers.dirs);
+    warnings.extend(told);
     warnings.extend(tools.warnings);
     warnings.extend(finder.warnings.into_inner());
     // What was there once and is not now may come back, and must then be what it was.
@@ -283,7 +307,9 @@ pub(super) fn lay_out(
         fingerprint,
         root_lower: template.join(ROOT),
         overlays,
-        binds,
+        system,
+        masked: covers.files,
+        binds: tools.binds,
         roots: tools.roots,
         links: tools.links,
         caches: writable,
@@ -291,6 +317,26 @@ pub(super) fn lay_out(
         sources,
         warnings,
     }
+}
+
+/// What of the system directories is not the sandbox's to see. Its own workspaces are mounted on top.
+fn hidden(asker: Asker<'_>, state: &Path, private: Vec<OsBytes>) -> Hidden {
+    // The home of an account that is nobody's own may be any directory.
+    let own = |home: &PathBuf| fs::metadata(home).is_ok_and(|meta| is_callers(&meta));
+    let home = clean(&asker.caller.home).and_then(|home| fs::canonicalize(home).ok());
+    let territory = asker.territory.roots().iter().cloned();
+    let private = private.iter().map(OsBytes::to_path_buf);
+    Hidden::new(
+        home.filter(own)
+            .into_iter()
+            .chain([state.to_owned()])
+            .chain(territory)
+            .chain(private),
+    )
+}
+
+fn is_callers(meta: &Metadata) -> bool {
+    meta.uid() == geteuid().as_raw()
 }
 
 /// Finds what the caller names, unless a program in a sandbox had a hand in where that is.
@@ -392,6 +438,7 @@ fn system_dirs(
             },
             dir: layer_name(&target),
             target,
+            agents: BTreeSet::new(),
             as_owner: None,
             hidden: BTreeSet::new(),
         });

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use rustix::fs::Stat;
+use rustix::fs::{FileType, Stat};
 use rustix::process::geteuid;
 use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
 
-use super::copy::may_enter;
-use super::place::Place;
+use super::copy::{may_enter, may_read};
+use super::place::{Place, kind_of};
 use super::spec::Spec;
 use crate::ids::AGENT;
 
@@ -64,6 +64,29 @@ impl Judge {
     /// Whether only root can change what is in it.
     pub(super) fn is_solid(&self, place: &Place) -> bool {
         self.is_roots(&place.stat) && place.stat.st_mode & WRITABLE_FOR_MORE == 0
+    }
+
+    /// Whether directories are made again. Where nobody but the caller exists inside, the host's alone do.
+    pub(super) fn mirrors(&self) -> bool {
+        match self.mode {
+            Mode::Root | Mode::Subordinate => true,
+            Mode::Single => false,
+        }
+    }
+
+    /// Whether the caller keeps it from others, although programs inside, with the caller's id, could read it.
+    pub(super) fn is_private(&self, stat: &Stat) -> bool {
+        let caller = match self.mode {
+            // The sandbox has no id of the host.
+            Mode::Root => return false,
+            Mode::Subordinate if self.us == 0 => AGENT,
+            Mode::Subordinate | Mode::Single => self.us,
+        };
+        let open = match kind_of(stat) {
+            FileType::Directory => may_enter(stat.st_mode),
+            _ => may_read(stat.st_mode),
+        };
+        stat.st_uid == caller && !open
     }
 
     /// Root outside can enter everything; root inside is one of the others there.

@@ -43,13 +43,23 @@ const MOST_DIRS: u32 = 100_000;
 const MOST_NAMES: u32 = 4_000_000;
 const MOST_SET_ID: u64 = 256 << 20;
 
-/// Makes every directory below `host` that can be listed again in `layer`, and its setuid programs.
-pub(super) fn skeleton(host: &Path, layer: &Path, judge: &Judge) -> Result<(), TemplateError> {
+/// More than that are not told one by one.
+const MOST_PRIVATE: usize = 4096;
+
+/// Makes every directory below `host` that can be listed again in `layer`, and its setuid programs. Returns what is
+/// below `host` that the caller keeps from others, by paths of the host.
+pub(super) fn skeleton(
+    host: &Path,
+    layer: &Path,
+    judge: &Judge,
+) -> Result<BTreeSet<PathBuf>, TemplateError> {
     let Some(top) = Place::at(host)? else {
-        return Ok(());
+        return Ok(BTreeSet::new());
     };
-    imitate(layer, &top.stat)?;
-    let mut mirror = Mirror::new(layer, judge);
+    if judge.mirrors() {
+        imitate(layer, &top.stat)?;
+    }
+    let mut mirror = Mirror::new(host, layer, judge);
     if !judge.leaves_out(&top) {
         mirror.enter(top)?;
     }
@@ -57,6 +67,7 @@ pub(super) fn skeleton(host: &Path, layer: &Path, judge: &Judge) -> Result<(), T
 }
 
 struct Mirror<'a> {
+    host: &'a Path,
     layer: &'a Path,
     judge: &'a Judge,
     /// From the top to where we are.
@@ -65,6 +76,7 @@ struct Mirror<'a> {
     rel: PathBuf,
     left: Left,
     left_out: u32,
+    private: BTreeSet<PathBuf>,
 }
 
 /// A directory that is being walked.
@@ -83,8 +95,9 @@ struct Left {
 }
 
 impl<'a> Mirror<'a> {
-    fn new(layer: &'a Path, judge: &'a Judge) -> Self {
+    fn new(host: &'a Path, layer: &'a Path, judge: &'a Judge) -> Self {
         Self {
+            host,
             layer,
             judge,
             open: Vec::new(),
@@ -95,10 +108,11 @@ impl<'a> Mirror<'a> {
                 set_id: MOST_SET_ID,
             },
             left_out: 0,
+            private: BTreeSet::new(),
         }
     }
 
-    fn run(mut self) -> Result<(), TemplateError> {
+    fn run(mut self) -> Result<BTreeSet<PathBuf>, TemplateError> {
         while let Some(level) = self.open.last_mut() {
             let Some((name, kind)) = next_name(&mut level.entries) else {
                 self.open.pop();
@@ -113,14 +127,13 @@ impl<'a> Mirror<'a> {
             self.entry(&name, kind)?;
         }
         if self.left_out > 0 {
-            let top = self.layer.file_name().unwrap_or_default();
             tracing::warn!(
-                top = %top.display(),
+                top = %self.host.display(),
                 number = self.left_out,
                 "directories left out of the template: too deep, too many or too long"
             );
         }
-        Ok(())
+        Ok(self.private)
     }
 
     fn enter(&mut self, place: Place) -> Result<(), TemplateError> {
@@ -163,12 +176,16 @@ impl<'a> Mirror<'a> {
             return Ok(());
         }
         let below = self.rel.join(OsStr::from_bytes(name.to_bytes()));
+        if self.judge.is_private(&place.stat) {
+            self.keep(below);
+            return Ok(());
+        }
         let to = self.layer.join(&below);
         match self.judge.reach(&place) {
             Reach::Listed if !self.judge.knows_owner(&place.stat) => Ok(()),
             Reach::Listed => {
                 let full = self.left.dirs == 0 || self.open.len() == MOST_DEPTH;
-                if full || !fits(imitate(&to, &place.stat))? {
+                if full || (self.judge.mirrors() && !fits(imitate(&to, &place.stat))?) {
                     self.left_out += 1;
                     return Ok(());
                 }
@@ -182,17 +199,26 @@ impl<'a> Mirror<'a> {
             }
             // Nobody's, as the host has it: what is known by name is found in it.
             Reach::Entered => Ok(()),
+            Reach::Closed if !self.judge.mirrors() => Ok(()),
             // A package that has files in it could not even look for them.
             Reach::Closed => fits(hide(&to)).map(drop),
         }
     }
 
     fn file(&mut self, name: &CStr, stat: &Stat) -> Result<(), TemplateError> {
-        if kind_of(stat) != FileType::RegularFile || stat.st_mode & SETID == 0 {
+        if kind_of(stat) != FileType::RegularFile {
             return Ok(());
         }
-        let to = self.layer.join(&self.rel);
-        let to = to.join(OsStr::from_bytes(name.to_bytes()));
+        let private = self.judge.is_private(stat);
+        if !private && (stat.st_mode & SETID == 0 || !self.judge.mirrors()) {
+            return Ok(());
+        }
+        let below = self.rel.join(OsStr::from_bytes(name.to_bytes()));
+        if private {
+            self.keep(below);
+            return Ok(());
+        }
+        let to = self.layer.join(below);
         match self.open.last() {
             // It does not exist inside: dpkg changes the mode of such a file before it removes it, which nobody's file
             // does not let it do.
@@ -203,6 +229,16 @@ impl<'a> Mirror<'a> {
             }
             None => Ok(()),
         }
+    }
+
+    /// Notes what the caller keeps from others. Of too many, all that lies beside them is kept as well.
+    fn keep(&mut self, below: PathBuf) {
+        let all = below.iter().next().map(PathBuf::from);
+        let kept = match all {
+            Some(all) if self.private.len() >= MOST_PRIVATE => all,
+            Some(_) | None => below,
+        };
+        self.private.insert(self.host.join(kept));
     }
 }
 

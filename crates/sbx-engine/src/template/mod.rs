@@ -14,6 +14,7 @@ mod error;
 mod etc;
 mod fingerprint;
 mod git;
+mod hidden;
 mod judge;
 mod layers;
 mod layout;

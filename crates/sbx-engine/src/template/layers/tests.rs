@@ -8,6 +8,7 @@ use sbx_proto::plan::Mode as SandboxMode;
 use tempfile::TempDir;
 
 use super::*;
+use crate::ids::AGENT;
 use crate::template::spec::Spec;
 
 const MODES: [SandboxMode; 2] = [SandboxMode::Root, SandboxMode::Subordinate];
@@ -241,13 +242,42 @@ fn the_number_of_directories_has_a_bound() {
     }
     let layer = TempDir::new().unwrap();
     let judge = host.judge(SandboxMode::Root, &[]);
-    let mut mirror = Mirror::new(layer.path(), &judge);
+    let opt = host.at("opt");
+    let mut mirror = Mirror::new(&opt, layer.path(), &judge);
     mirror.left.dirs = 2;
-    mirror
-        .enter(Place::at(&host.at("opt")).unwrap().unwrap())
-        .unwrap();
+    mirror.enter(Place::at(&opt).unwrap().unwrap()).unwrap();
     mirror.run().unwrap();
     assert_eq!(fs::read_dir(layer.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn what_the_caller_keeps_from_others_is_told() {
+    let host = Host::new();
+    for (dir, mode) in [("home", 0o700), ("home/below", 0o755), ("tool", 0o755)] {
+        host.make(&format!("opt/{dir}"), mode);
+    }
+    host.put("opt/tool/key", 0o600);
+    host.put("opt/tool/run", 0o755);
+    if geteuid().is_root() {
+        for path in ["opt/home", "opt/tool", "opt/tool/key", "opt/tool/run"] {
+            chown(host.at(path), Some(AGENT), None).unwrap();
+        }
+    }
+    let private = |mode| {
+        let layer = TempDir::new().unwrap();
+        let judge = host.judge(mode, &[]);
+        skeleton(&host.at("opt"), layer.path(), &judge).unwrap()
+    };
+    let expected = BTreeSet::from([host.at("opt/home"), host.at("opt/tool/key")]);
+    assert_eq!(private(SandboxMode::Subordinate), expected);
+    assert_eq!(private(SandboxMode::Root), BTreeSet::new());
+    if geteuid().is_root() {
+        for path in ["opt/home", "opt/tool/key"] {
+            chown(host.at(path), Some(0), None).unwrap();
+        }
+        chown(host.at("opt/tool"), Some(0), None).unwrap();
+    }
+    assert_eq!(private(SandboxMode::Single), expected);
 }
 
 #[test]
