@@ -32,6 +32,18 @@ const UNFINISHED: &str = ".building-";
 /// How often a build is repeated because the host changed meanwhile.
 const ATTEMPTS: u32 = 3;
 
+/// Of every system.
+const DIRS_OF_PROGRAMS: &[&str] = &[
+    "/bin",
+    "/sbin",
+    "/usr/bin",
+    "/usr/games",
+    "/usr/local/bin",
+    "/usr/local/games",
+    "/usr/local/sbin",
+    "/usr/sbin",
+];
+
 /// Who asks for a sandbox, and what is known of its surroundings.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
@@ -254,7 +266,7 @@ pub(super) fn lay_out(
     let canonical = |path: &Path| fs::canonicalize(path).ok();
     let probe = Probe {
         system: &|path| is_system(path) && !hidden.covers(path),
-        personal: &|path| fs::metadata(path).is_ok_and(|meta| meta.uid() != 0),
+        personal: &is_personal,
         canonical: &canonical,
         dir: &|path| visible_dir(finder.find(path)?, spec.mode),
         link: &|path| fs::read_link(path).ok(),
@@ -293,6 +305,7 @@ pub(super) fn lay_out(
         is_dir: &|path| fs::symlink_metadata(path).ok().map(|meta| meta.is_dir()),
         // Root's own are root's inside.
         callers: &|path| fs::symlink_metadata(path).is_ok_and(|m| is_callers(&m) && m.uid() != 0),
+        workspaces: asker.workspaces,
     };
     let (covers, told) = hidden.apply(&mut overlays, &mut system, &facts);
     tools.roots.extend(covers.dirs);
@@ -333,6 +346,13 @@ fn hidden(asker: Asker<'_>, state: &Path, private: Vec<OsBytes>) -> Hidden {
             .chain(territory)
             .chain(private),
     )
+}
+
+/// Whether a directory of programs is somebody's own. Root's are the system's, but for those that root added as a caller.
+fn is_personal(dir: &Path) -> bool {
+    let usual = || DIRS_OF_PROGRAMS.iter().any(|usual| dir == Path::new(usual));
+    let owner = fs::metadata(dir).map(|meta| meta.uid());
+    owner.is_ok_and(|uid| uid != 0 || (geteuid().is_root() && !usual()))
 }
 
 fn is_callers(meta: &Metadata) -> bool {

@@ -29,6 +29,8 @@ pub(super) struct Facts<'a> {
     pub(super) is_dir: &'a dyn Fn(&Path) -> Option<bool>,
     /// Whether it belongs to the caller, who is the agent inside.
     pub(super) callers: &'a dyn Fn(&Path) -> bool,
+    /// The sandbox's own workspaces, which are mounted on top.
+    pub(super) workspaces: &'a [PathBuf],
 }
 
 impl Hidden {
@@ -83,7 +85,10 @@ impl Hidden {
         }
         let mut covers = Covers::default();
         for path in &self.0 {
-            if !binds.iter().any(|bind| path.starts_with(&bind.target)) {
+            let own = |workspace: &PathBuf| path.starts_with(workspace);
+            if facts.workspaces.iter().any(own)
+                || !binds.iter().any(|bind| path.starts_with(&bind.target))
+            {
                 continue;
             }
             match (facts.is_dir)(path) {
@@ -127,6 +132,7 @@ mod tests {
             "/usr/key",
             "/usr/dir",
             "/usr/none",
+            "/usr/ws",
             "/home/u",
         ];
         let hidden = Hidden::new(paths.map(PathBuf::from));
@@ -136,12 +142,13 @@ mod tests {
         let mut binds = vec![bind("/usr"), bind("/opt/mounted"), bind("/opt/other")];
         let is_dir = |path: &Path| match path.to_str()? {
             "/usr/key" => Some(false),
-            "/usr/dir" => Some(true),
+            "/usr/dir" | "/usr/ws" => Some(true),
             _ => None,
         };
         let facts = Facts {
             is_dir: &is_dir,
             callers: &|path| path == Path::new("/opt/x"),
+            workspaces: &["/usr/ws".into()],
         };
         let (covers, warnings) = hidden.apply(&mut overlays, &mut binds, &facts);
         let [opt] = overlays.as_slice() else {
