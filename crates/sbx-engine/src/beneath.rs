@@ -74,7 +74,7 @@ mod tests {
         }
         // Every machine has something mounted there.
         assert_eq!(
-            in_two_steps(&open(Path::new("/")), c"proc").unwrap_err(),
+            in_two_steps(open(Path::new("/")), c"proc").unwrap_err(),
             Errno::XDEV
         );
     }

@@ -20,6 +20,18 @@ const OTHERS_ENTER: u32 = 0o005;
 /// A text that needs editing and is larger than this is not copied.
 const EDIT_LIMIT: u64 = 4 << 20;
 
+/// What a name takes of [`Copying::bytes`].
+pub(super) const NAME: u64 = 512;
+/// The path is too long, or something of another kind is there: a directory, a file, or what hides one.
+const NO_PLACE: [Errno; 6] = [
+    Errno::NAMETOOLONG,
+    Errno::EXIST,
+    Errno::NOTDIR,
+    Errno::ISDIR,
+    Errno::NXIO,
+    Errno::ACCESS,
+];
+
 /// What happens to one file or directory of the host.
 #[derive(Clone, Copy)]
 pub(super) enum Take {
@@ -115,6 +127,10 @@ impl Copying<'_> {
             return Ok(());
         }
         while let Some((name, _)) = next_name(&mut entries) {
+            let Some(bytes) = self.bytes.checked_sub(NAME) else {
+                return Ok(());
+            };
+            self.bytes = bytes;
             let below = OsStr::from_bytes(name.to_bytes());
             fits(self.entry(place, &name, &to.join(below), &rel.join(below)))?;
         }
@@ -157,15 +173,16 @@ impl Copying<'_> {
     }
 }
 
-/// Whether something could be made where it has to be. A name or path that is too long for that is left out: whoever
-/// made it on the host must not keep others from making sandboxes.
+/// Whether something could be made where it has to be. Left out is what has too long a path, and what was something else
+/// when its name was met before: whoever does that on the host must not keep others from making sandboxes.
 pub(super) fn fits(made: Result<(), TemplateError>) -> Result<bool, TemplateError> {
     match made {
         Ok(()) => Ok(true),
         Err(TemplateError::Io { path, source, .. })
-            if Errno::from_io_error(&source) == Some(Errno::NAMETOOLONG) =>
+            if Errno::from_io_error(&source).is_some_and(|error| NO_PLACE.contains(&error)) =>
         {
-            tracing::warn!(path = %path.display(), "left out of the template: its path is too long");
+            let error = source.to_string();
+            tracing::warn!(path = %path.display(), error, "left out of the template");
             Ok(false)
         }
         Err(error) => Err(error),

@@ -20,7 +20,7 @@ use rustix::fs::{CWD, Dir, FileType, Mode, Stat, mknodat};
 use rustix::process::geteuid;
 
 use super::TemplateError;
-use super::copy::{Copying, Take, create, fits, make_dir, make_link, may_enter, may_read};
+use super::copy::{Copying, NAME, Take, create, fits, make_dir, make_link, may_enter, may_read};
 use super::error::At as _;
 use super::judge::{Judge, NOBODY, Reach};
 use super::place::{MOST_DEPTH, Mounts, Place, kind_of, next_name};
@@ -334,8 +334,7 @@ fn size(dir: &Place, admits: &dyn Fn(&Place) -> bool, depth: usize) -> Result<u6
         let Some(stat) = dir.look(&name)? else {
             continue;
         };
-        // A name costs something as well.
-        total = total.saturating_add(1);
+        total = total.saturating_add(NAME);
         if kind_of(&stat) == FileType::Directory {
             if let Some(below) = dir.dir(&name, Mounts::Stay)?.filter(|place| admits(place)) {
                 total = total.saturating_add(size(&below, admits, depth + 1)?);
@@ -390,11 +389,16 @@ pub(super) fn own(host: &Path, layer: &Path, rel: &Path) -> Result<(), TemplateE
     mirror_all(host, layer, rel)
 }
 
+fn is_dir(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
+}
+
 /// The mode of the host's directory, always with everything for the owner, and its owner where root builds
 /// and the id exists: one that does not looks like nobody's, and becomes root's.
 fn imitate(path: &Path, host: &Stat) -> Result<(), TemplateError> {
     match fs::create_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+        // What is no directory was put there when the host's was something else.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !is_dir(path) => {
             return Err(error).at("make", path);
         }
         Ok(()) | Err(_) => {}

@@ -134,6 +134,7 @@ const SHOWN: [&str; 9] = [
     "/ws/.venv/bin",
     "/home/u/.config/yarn/global/bin",
 ];
+const ROOTS: [&str; 3] = ["/home/u/.nvm", "/home/u/.pyenv", "/home/u/.rustup"];
 const SOURCES: [(&str, &str); 9] = [
     ("/home/u/.cargo/bin", "/home/u/.cargo/bin"),
     (
@@ -219,11 +220,10 @@ fn tool_chains_of_the_path() {
         "/home/u/mytools <- /data/tools veiled".to_owned(),
     ];
     assert_eq!(shown, expected);
-    let roots = ["/home/u/.nvm", "/home/u/.pyenv", "/home/u/.rustup"];
     assert_eq!(
         (got.roots, got.links, got.path, got.sources, got.warnings),
         (
-            roots.map(PathBuf::from).into(),
+            ROOTS.map(PathBuf::from).into(),
             BTreeMap::from([("/home/u/.pyenv/versions/3".into(), "3.1".into())]),
             SHOWN.map(PathBuf::from).to_vec(),
             SOURCES

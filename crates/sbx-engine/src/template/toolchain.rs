@@ -13,7 +13,7 @@ use super::managers::{
     ALL_PROGRAMS, ANYTHING, LINUXBREW, LOCAL_SHARE, MANAGERS, Manager, ONE_INSTALLATION, Part,
     RUSTUP, What,
 };
-use super::secrets::{Eyes, Kind, Looked, PRIVATE, is_secret, look, outermost};
+use super::secrets::{Eyes, Kind, Looked, PRIVATE, is_secret, look, look_at_top, outermost};
 
 /// What the decision needs to know of the host.
 pub(super) struct Probe<'a> {
@@ -423,7 +423,14 @@ impl Finder<'_> {
             let looked = known
                 .entry(source.clone())
                 .or_insert_with(|| look(&source, &part, &self.probe.eyes));
-            tools.warnings.extend(unseen(&target, looked));
+            if let Some(unseen) = looked.unseen.first() {
+                tools.warnings.push(format!(
+                    "`{}` is not shown inside, nor {} more: too much to look through for credentials; hint: have a \
+                     directory with programs only in PATH",
+                    below(&target, unseen).display(),
+                    looked.unseen.len() - 1
+                ));
+            }
             let links = looked.links.iter().map(|link| source.join(link));
             followed.extend(links.filter_map(|link| (self.probe.canonical)(&link)));
             tools.binds.push(HostBind {
@@ -471,16 +478,12 @@ impl Finder<'_> {
             .filter(|place| system(place) && (self.probe.personal)(place))
             .collect();
         for place in places {
-            let Chain { root, parts } = self.own(&place);
-            for part in parts {
-                let looked = look(&root, part, &self.probe.eyes);
-                tools.warnings.extend(unseen(&root, &looked));
-                let links = looked.links.iter().map(|link| root.join(link));
-                let real = links.filter_map(|link| (self.probe.canonical)(&link));
-                tools.hidden.extend(real.filter(system));
-                let hidden = looked.hidden.iter().map(|hidden| root.join(hidden));
-                tools.hidden.extend(hidden);
-            }
+            let looked = look_at_top(&place, &self.probe.eyes);
+            let links = looked.links.iter().map(|link| place.join(link));
+            let real = links.filter_map(|link| (self.probe.canonical)(&link));
+            tools.hidden.extend(real.filter(system));
+            let hidden = looked.hidden.iter().map(|hidden| place.join(hidden));
+            tools.hidden.extend(hidden);
         }
     }
 
@@ -508,16 +511,6 @@ impl Finder<'_> {
             .and_then(|value| clean(value))
             .unwrap_or_else(|| self.home.join(usual))
     }
-}
-
-fn unseen(target: &Path, looked: &Looked) -> Option<String> {
-    let first = looked.unseen.first()?;
-    Some(format!(
-        "`{}` is not shown inside, nor {} more: too much to look through for credentials; hint: have a directory with \
-         programs only in PATH",
-        below(target, first).display(),
-        looked.unseen.len() - 1
-    ))
 }
 
 /// Without the slash that joining nothing adds.

@@ -1,6 +1,7 @@
 //! Hosts on which somebody else changes names while the template is made, or has made what cannot be mirrored.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
 use rustix::fs::{OFlags, RenameFlags, mkdirat, openat, renameat_with};
@@ -38,7 +39,8 @@ impl Host {
     }
 
     fn put(&self, path: &str, mode: u32) {
-        fs::write(self.at(path), path).unwrap();
+        let mut file = File::create(self.at(path)).unwrap();
+        file.write_all(path.as_bytes()).unwrap();
         self.chmod(path, mode);
     }
 
@@ -232,6 +234,21 @@ fn our_own_state_and_workspaces_are_left_out() {
         // A workspace can be all of it.
         assert!(!host.layer(mode, &["opt"]).has("tool"));
     }
+}
+
+/// A directory that is listed twice was renamed meanwhile, and may have been closed before.
+#[test]
+fn a_name_that_changes_its_kind_is_left_out() {
+    let host = Host::new();
+    host.make("opt/dir/below", 0o755);
+    let layer = TempDir::new().unwrap();
+    let judge = host.judge(SandboxMode::Root, &[]);
+    hide(&layer.path().join("dir")).unwrap();
+    skeleton(&host.at("opt"), layer.path(), &judge).unwrap();
+    let kind = fs::symlink_metadata(layer.path().join("dir")).unwrap();
+    assert!(!kind.is_dir());
+    host.chmod("opt/dir", 0o700);
+    skeleton(&host.at("opt"), layer.path(), &judge).unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::mounting;
 use crate::ModeTest;
-use crate::harness::{World, blocked, tester_is_root};
+use crate::harness::{Mode, World, blocked, tester_is_root};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("private_places_below_system_directories_are_hidden", plain),
@@ -38,7 +38,8 @@ const STEPS: &str = "set -e; sbx=$1 user=$2 group=$3; shift 3
     as create -q --name box shell \"$1\" /opt/own
     look='for file in x/home/.ssh/id_rsa tools/bin/.npmrc tools/key other/file closed/file own/file; do
             result=hidden; grep -qs secret /opt/$file && result=ok; echo $ROUND:$file $result
-        done; echo $ROUND:tool $(tool); echo $ROUND:cargoed $(cargoed); touch /opt/own/new && echo $ROUND:written ok'
+        done; echo $ROUND:tool $(tool); echo $ROUND:cargoed $(cargoed); touch /opt/own/new && echo $ROUND:written ok
+        touch /opt/tools/bin/new 2>/dev/null && echo $ROUND:added ok; :'
     for user_inside in agent root; do
         as exec -u $user_inside -e ROUND=$user_inside box sh -c \"$look\"
     done
@@ -62,6 +63,10 @@ fn looks(shared: &'static World, kind: &str) {
     }
     let world = World::fresh(shared.mode);
     let said = mounting(&world, STEPS, &[&world.workspace(), Path::new(kind)]);
+    // A directory of the caller's is the agent's inside, also where something in it is hidden.
+    if kind == "plain" && shared.mode != Mode::Root {
+        assert_eq!(said.result("agent:added"), "ok", "{}", said.all);
+    }
     for round in ["agent", "root", "again"] {
         for file in [
             "x/home/.ssh/id_rsa",
