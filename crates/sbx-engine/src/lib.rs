@@ -32,6 +32,7 @@ pub mod view;
 pub mod workspace;
 pub mod workspace_hints;
 
+mod beneath;
 mod draft;
 mod git;
 mod handover;

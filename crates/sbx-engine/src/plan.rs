@@ -188,10 +188,8 @@ pub fn mounts(record: &Record, layout: &HostLayout) -> Vec<Mount> {
         .overlays
         .iter()
         .map(|d| overlay(d, MountKind::Template));
-    let binds = layout
-        .binds
-        .iter()
-        .map(|b| mount(&b.target, &b.source, true, b.kind));
+    let binds = layout.system.iter().chain(&layout.binds);
+    let binds = binds.map(|b| mount(&b.target, &b.source, true, b.kind));
     let caches = layout.caches.iter().map(|d| overlay(d, MountKind::Cache));
     workspaces
         .chain([root])
@@ -231,7 +229,8 @@ struct Builder {
     mode: Mode,
     sources: Vec<Source>,
     steps: Vec<Step>,
-    veils: Vec<(BTreeSet<PathBuf>, Owner)>,
+    /// Those among the steps, by their numbers.
+    veils: Vec<Step>,
 }
 
 impl Builder {
@@ -253,6 +252,7 @@ impl Builder {
                 target: "/".into(),
                 lowers: vec![layout.root_lower.clone()],
                 dir: "root".into(),
+                agents: BTreeSet::new(),
                 as_owner: None,
                 hidden: BTreeSet::new(),
             },
@@ -261,6 +261,14 @@ impl Builder {
         );
         for dir in &layout.overlays {
             self.overlay(dir, upper, template);
+        }
+        for bind in &layout.system {
+            self.host_bind(bind);
+        }
+        for target in &layout.masked {
+            self.steps.push(Step::Mask {
+                target: target.as_path().into(),
+            });
         }
         for root in &layout.roots {
             self.steps.push(Step::Tmpfs {
@@ -387,7 +395,7 @@ impl Builder {
             Some(_) => Owner::Agent,
             None => Owner::Root,
         };
-        let veil = (!dir.hidden.is_empty()).then(|| self.veil(&dir.hidden, owner));
+        let veil = (!dir.hidden.is_empty()).then(|| self.veil(&dir.hidden, &dir.agents, owner));
         self.steps.push(Step::Overlay {
             target: dir.target.as_path().into(),
             lowers,
@@ -433,7 +441,7 @@ impl Builder {
             return self.bind(&bind.target, source);
         }
         self.sources.push(source);
-        let veil = self.veil(&bind.hidden, Owner::Root);
+        let veil = self.veil(&bind.hidden, &BTreeSet::new(), Owner::Root);
         self.steps.push(Step::Veiled {
             target: bind.target.as_path().into(),
             source: self.sources.len() - 1,
@@ -442,16 +450,26 @@ impl Builder {
     }
 
     /// The number of the veil that hides these paths. Most tool chains hide the same.
-    fn veil(&mut self, hidden: &BTreeSet<PathBuf>, owner: Owner) -> usize {
-        let same = |(paths, whose): &(BTreeSet<PathBuf>, Owner)| paths == hidden && *whose == owner;
-        if let Some(known) = self.veils.iter().position(same) {
+    fn veil(
+        &mut self,
+        hidden: &BTreeSet<PathBuf>,
+        agents: &BTreeSet<PathBuf>,
+        owner: Owner,
+    ) -> usize {
+        let list = |paths: &BTreeSet<PathBuf>| {
+            let paths = paths.iter().map(|path| path.as_path().into());
+            paths.collect()
+        };
+        let veil = Step::Veil {
+            hidden: list(hidden),
+            agents: list(agents),
+            owner,
+        };
+        if let Some(known) = self.veils.iter().position(|known| *known == veil) {
             return known;
         }
-        self.veils.push((hidden.clone(), owner));
-        self.steps.push(Step::Veil {
-            hidden: hidden.iter().map(|path| path.as_path().into()).collect(),
-            owner,
-        });
+        self.veils.push(veil.clone());
+        self.steps.push(veil);
         self.veils.len() - 1
     }
 

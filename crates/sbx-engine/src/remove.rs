@@ -9,14 +9,11 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
-const PLACE: OFlags = OFlags::PATH
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
+use crate::beneath;
 
 #[derive(Debug, Error)]
 pub enum RemoveError {
@@ -176,18 +173,7 @@ fn unlink_unknown(dir: &OwnedFd, name: &std::ffi::CStr) -> rustix::io::Result<()
 
 /// Opens a directory for reading and makes sure that it can be emptied, whatever its mode was.
 fn open_dir(parent: &OwnedFd, name: &std::ffi::CStr) -> rustix::io::Result<OwnedFd> {
-    let found = rustix::fs::openat2(
-        parent,
-        name,
-        PLACE,
-        Mode::empty(),
-        ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS,
-    );
-    let found = match found {
-        // A filter around this process may not know the call.
-        Err(Errno::NOSYS) => find_dir(parent, name)?,
-        found => found?,
-    };
+    let found = beneath::directory(parent, name)?;
     let mode = rustix::fs::fstat(&found)?.st_mode & 0o7777;
     if mode & 0o700 != 0o700 {
         let link = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -199,24 +185,6 @@ fn open_dir(parent: &OwnedFd, name: &std::ffi::CStr) -> rustix::io::Result<Owned
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )
-}
-
-/// The same in two steps, for one name.
-fn find_dir(parent: &OwnedFd, name: &std::ffi::CStr) -> rustix::io::Result<OwnedFd> {
-    if name.to_bytes().contains(&b'/') || name == c".." {
-        return Err(Errno::INVAL);
-    }
-    let found = rustix::fs::openat(parent, name, PLACE, Mode::empty())?;
-    let mount = |fd: &OwnedFd| {
-        let flags = AtFlags::EMPTY_PATH;
-        let known = rustix::fs::statx(fd, c"", flags, StatxFlags::MNT_ID)?;
-        Ok((known.stx_dev_major, known.stx_dev_minor, known.stx_mnt_id))
-    };
-    if mount(&found)? == mount(parent)? {
-        Ok(found)
-    } else {
-        Err(Errno::XDEV)
-    }
 }
 
 #[cfg(test)]
@@ -252,31 +220,6 @@ mod tests {
         fs::File::create(&tree).unwrap();
         remove_tree(&tree).unwrap();
         assert_eq!(left(&temp), 0);
-    }
-
-    #[test]
-    fn a_directory_is_found_without_openat2_as_well() {
-        let (_temp, tree) = tree();
-        fs::create_dir(tree.join("below")).unwrap();
-        symlink("below", tree.join("link")).unwrap();
-        let open = |path: &Path| rustix::fs::open(path, PLACE, Mode::empty()).unwrap();
-        let top = open(&tree);
-        let below = find_dir(&top, c"below").unwrap();
-        let ino = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
-        assert_eq!(ino(&below), ino(&open(&tree.join("below"))));
-        for (name, error) in [
-            (c"link", Errno::NOTDIR),
-            (c"none", Errno::NOENT),
-            (c"..", Errno::INVAL),
-            (c"below/..", Errno::INVAL),
-        ] {
-            assert_eq!(find_dir(&top, name).unwrap_err(), error, "{name:?}");
-        }
-        // Every machine has something mounted there.
-        assert_eq!(
-            find_dir(&open(Path::new("/")), c"proc").unwrap_err(),
-            Errno::XDEV
-        );
     }
 
     #[test]

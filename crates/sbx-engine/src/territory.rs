@@ -64,6 +64,10 @@ impl Territory {
         Self { roots, identities }
     }
 
+    pub(crate) fn roots(&self) -> &[PathBuf] {
+        &self.roots
+    }
+
     /// Follows an absolute path one name at a time, links included, and stops at the first workspace. `None` when
     /// it leads nowhere.
     pub fn follow(&self, path: &Path) -> Option<Way> {

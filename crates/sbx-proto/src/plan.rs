@@ -185,9 +185,11 @@ pub enum Step {
         source: usize,
     },
     /// A layer that hides these paths in the layers below it, whatever is there or comes to be there. They are
-    /// numbered in their order. Directories on the way belong to `owner`: overlay takes that from the uppermost layer.
+    /// numbered in their order. Directories on the way belong to `owner`, those in `agents` to the agent: overlay takes
+    /// that from the uppermost layer.
     Veil {
         hidden: Vec<OsBytes>,
+        agents: Vec<OsBytes>,
         owner: Owner,
     },
     /// A directory as [`Step::Bind`] shows it, behind a veil.

@@ -12,6 +12,7 @@ fn layout() -> HostLayout {
         dir: dir.into(),
         as_owner,
         hidden: BTreeSet::new(),
+        agents: BTreeSet::new(),
     };
     let bind = |path: &str, hidden: &[&str]| HostBind {
         source: path.into(),
@@ -33,6 +34,8 @@ fn layout() -> HostLayout {
             bind("/home/u/java", &[".env", "etc/npmrc"]),
             bind("/home/u/tools", &[".env", "etc/npmrc"]),
         ],
+        system: Vec::new(),
+        masked: BTreeSet::new(),
         roots: BTreeSet::from(["/home/u/.asdf".into()]),
         links: BTreeMap::from([("/home/u/current".into(), "tools".into())]),
         caches: vec![
@@ -59,6 +62,10 @@ fn layout() -> HostLayout {
 }
 
 fn boot(mode: Mode) -> Boot {
+    boot_with(mode, &layout())
+}
+
+fn boot_with(mode: Mode, layout: &HostLayout) -> Boot {
     let mut record = example("ab", mode);
     record.created_at = Timestamp::from_nanosecond(1_000_000_007).unwrap();
     record.caller.env.insert("LC_ALL".into(), "C".into());
@@ -85,7 +92,7 @@ fn boot(mode: Mode) -> Boot {
         user: vec![("max_user_namespaces".into(), 9)],
         open_files: OpenFiles { soft: 1, hard: 2 },
     };
-    let plan = boot_plan(&record, &layout(), &place, &trust, limits);
+    let plan = boot_plan(&record, layout, &place, &trust, limits);
     assert_eq!((plan.protocol, plan.ids), (PROTOCOL, record.ids));
     match plan.job {
         Job::Boot(boot) => *boot,
@@ -140,6 +147,32 @@ fn other_modes_shift_nothing() {
         let boot = boot(mode);
         assert!(boot.sources.iter().all(|s| s.ids == SourceIds::Plain));
     }
+}
+
+/// What must not be seen of a bound system directory is covered before a tool chain is shown in it.
+#[test]
+fn bound_system_directories_come_first() {
+    let mut layout = layout();
+    layout.system = vec![HostBind {
+        source: "/opt".into(),
+        target: "/opt".into(),
+        kind: MountKind::Template,
+        hidden: BTreeSet::new(),
+    }];
+    layout.masked = BTreeSet::from(["/opt/key".into()]);
+    layout.roots = BTreeSet::from(["/opt/home".into()]);
+    let steps = boot_with(Mode::Single, &layout).steps;
+    let shown: Vec<_> = steps.iter().map(brief).collect();
+    assert_eq!(
+        shown[2..6],
+        [
+            "bind /opt 4",
+            "mask /opt/key",
+            "tmpfs /opt/home 755",
+            "bind /home/u/.rustup 5",
+        ]
+    );
+    assert_eq!(shown.last().unwrap(), "close /opt/home");
 }
 
 #[test]
@@ -266,9 +299,22 @@ fn brief(step: &Step) -> String {
                 text(target)
             )
         }
-        Step::Veil { hidden, owner } => {
-            let hidden: Vec<_> = hidden.iter().map(text).collect();
-            format!("veil {} {owner:?}", hidden.join(" "))
+        Step::Veil {
+            hidden,
+            agents,
+            owner,
+        } => {
+            let words = [hidden.as_slice(), agents].map(|paths| {
+                let paths: Vec<_> = paths.iter().map(text).collect();
+                paths.join(" ")
+            });
+            let [hidden, agents] = words;
+            let agents = if agents.is_empty() {
+                agents
+            } else {
+                format!(" ({agents})")
+            };
+            format!("veil {hidden}{agents} {owner:?}")
         }
         Step::Veiled {
             target,

@@ -1,22 +1,27 @@
 //! Makes the files of a template. Runs with the ids that the files shall have: as root of the user namespace
 //! in subordinate mode, as the caller otherwise.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use rustix::process::geteuid;
+use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
 
 use super::copy::{Take, copy_tree, make_dir, make_link, write_file};
 use super::error::At as _;
+use super::judge::Judge;
 use super::spec::{Spec, TopKind};
 use super::{TemplateError, caches, etc, layers, scripts, var};
+use crate::ids::AGENT;
 
 /// Below a template's directory: the lowest layer of `/`.
 pub(super) const ROOT: &str = "root";
 /// Below a template's directory: one layer per top-level directory of the host.
 pub(super) const LAYERS: &str = "layers";
+/// Below a template's directory: a list of what the caller keeps from others in the system directories.
+pub(super) const PRIVATE: &str = "private.json";
 
-const AGENT: u32 = 1000;
 /// Below `/usr`: where the certificate of a sandbox's authority is put.
 const CERTIFICATES: &str = "local/share/ca-certificates";
 
@@ -31,19 +36,18 @@ pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
     let layers = dir.join(LAYERS);
     make_dir(&layers, 0o755)?;
     let mounts = spec.mounts();
+    let judge = Judge::new(&spec);
+    let mut private = BTreeSet::new();
     for top in spec.dirs() {
         let (host, layer) = (spec.host.join(top), layers.join(top));
-        match spec.mode {
-            Mode::Root | Mode::Subordinate => {
-                layers::skeleton(&host, &layer, &mounts, spec.mode)?;
-                if top == "usr" {
-                    layers::owned(&host, &layer, &mounts)?;
-                }
-            }
-            // The host's directory alone does.
-            Mode::Single => {}
+        private.extend(layers::skeleton(&host, &layer, &judge)?);
+        if top == "usr" && judge.mirrors() {
+            layers::owned(&host, &layer, &mounts, &judge)?;
         }
     }
+    let private: Vec<OsBytes> = private.iter().map(|path| path.as_path().into()).collect();
+    let private = serde_json::to_string(&private).map_err(TemplateError::Spec)?;
+    write_file(&dir.join(PRIVATE), &private, 0o644)?;
     programs(&spec, &layers)
 }
 

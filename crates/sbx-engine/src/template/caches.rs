@@ -83,6 +83,7 @@ pub(super) fn caches(
                 dir: layer_name(&target),
                 target,
                 lowers: vec![found.path],
+                agents: BTreeSet::new(),
                 as_owner: Some(found.owner),
                 hidden: cache.hidden.iter().map(PathBuf::from).collect(),
             };
@@ -108,6 +109,7 @@ pub(super) fn shims(
             dir: layer_name(&bind.target),
             target: bind.target.clone(),
             lowers: vec![found.path],
+            agents: BTreeSet::new(),
             as_owner: Some(found.owner),
             hidden: BTreeSet::new(),
         });

@@ -1,23 +1,36 @@
 //! Copies from the host into a template: only regular files, directories and symlinks, only what others may
 //! read, no symlink followed, modes without setuid and group or world write.
 
+use std::ffi::{CStr, OsStr};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink,
-};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::TemplateError;
 use super::error::At as _;
+use super::place::{MOST_DEPTH, Mounts, Place, c_name, kind_of, next_name};
 
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_ENTER: u32 = 0o005;
 /// A text that needs editing and is larger than this is not copied.
 const EDIT_LIMIT: u64 = 4 << 20;
+
+/// What a name takes of [`Copying::bytes`].
+pub(super) const NAME: u64 = 512;
+/// The path is too long, or something of another kind is there: a directory, a file, or what hides one.
+const NO_PLACE: [Errno; 6] = [
+    Errno::NAMETOOLONG,
+    Errno::EXIST,
+    Errno::NOTDIR,
+    Errno::ISDIR,
+    Errno::NXIO,
+    Errno::ACCESS,
+];
 
 /// What happens to one file or directory of the host.
 #[derive(Clone, Copy)]
@@ -29,41 +42,151 @@ pub(super) enum Take {
 }
 
 /// Copies `from`, whatever it is, to `to`. `rule` is asked with the path relative to the first `from`;
-/// what is missing, unreadable or not for others is left out.
+/// what is missing, unreadable or not for others is left out. Only root can change the names above `from`.
 pub(super) fn copy_tree(
     from: &Path,
     to: &Path,
     rel: &Path,
     rule: &dyn Fn(&Path) -> Take,
 ) -> Result<(), TemplateError> {
-    let take = rule(rel);
-    if matches!(take, Take::Leave) {
-        return Ok(());
-    }
-    let Some(meta) = present(fs::symlink_metadata(from)).at("look at", from)? else {
+    let (Some(parent), Some(name)) = (from.parent(), from.file_name().and_then(c_name)) else {
         return Ok(());
     };
-    if meta.file_type().is_symlink() {
-        return copy_link(from, to);
-    }
-    if meta.is_dir() {
-        if !may_enter(meta.mode()) {
+    let Some(above) = Place::reached(parent)? else {
+        return Ok(());
+    };
+    let mut copying = Copying {
+        rule,
+        admits: &|_| true,
+        mounts: Mounts::Cross,
+        bytes: u64::MAX,
+    };
+    copying.entry(&above, &name, to, rel)
+}
+
+/// How a tree is copied.
+pub(super) struct Copying<'a> {
+    pub(super) rule: &'a dyn Fn(&Path) -> Take,
+    /// Which directories are looked into, of those that others may enter.
+    pub(super) admits: &'a dyn Fn(&Place) -> bool,
+    pub(super) mounts: Mounts,
+    /// How much more may be copied.
+    pub(super) bytes: u64,
+}
+
+impl Copying<'_> {
+    /// Copies what has this name in `above`, whatever it is.
+    pub(super) fn entry(
+        &mut self,
+        above: &Place,
+        name: &CStr,
+        to: &Path,
+        rel: &Path,
+    ) -> Result<(), TemplateError> {
+        let take = (self.rule)(rel);
+        if matches!(take, Take::Leave) {
             return Ok(());
         }
-        let Some(entries) = present(fs::read_dir(from)).at("list", from)? else {
+        let Some(stat) = above.look(name)? else {
             return Ok(());
         };
-        make_dir(to, meta.mode() & 0o755 | 0o700)?;
-        for entry in entries {
-            let name = entry.at("list", from)?.file_name();
-            copy_tree(&from.join(&name), &to.join(&name), &rel.join(&name), rule)?;
+        match kind_of(&stat) {
+            FileType::Symlink => match above.link(name)? {
+                Some(target) => make_link(to, &target),
+                None => Ok(()),
+            },
+            FileType::Directory => match above.dir(name, self.mounts)? {
+                Some(place) => self.directory(&place, to, rel),
+                None => Ok(()),
+            },
+            FileType::RegularFile => match above.file(name)? {
+                Some((source, stat)) => self.file(source, &stat, to, take),
+                None => Ok(()),
+            },
+            _ => Ok(()),
         }
-        return Ok(());
     }
-    if meta.is_file() {
-        copy_file(from, to, take)?;
+
+    /// Copies a directory and what is in it.
+    pub(super) fn directory(
+        &mut self,
+        place: &Place,
+        to: &Path,
+        rel: &Path,
+    ) -> Result<(), TemplateError> {
+        if !may_enter(place.stat.st_mode)
+            || rel.components().count() > MOST_DEPTH
+            || !(self.admits)(place)
+        {
+            return Ok(());
+        }
+        let Some(mut entries) = place.list()? else {
+            return Ok(());
+        };
+        if !fits(make_dir(to, place.stat.st_mode & 0o755 | 0o700))? {
+            return Ok(());
+        }
+        while let Some((name, _)) = next_name(&mut entries) {
+            let Some(bytes) = self.bytes.checked_sub(NAME) else {
+                return Ok(());
+            };
+            self.bytes = bytes;
+            let below = OsStr::from_bytes(name.to_bytes());
+            fits(self.entry(place, &name, &to.join(below), &rel.join(below)))?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn file(
+        &mut self,
+        mut source: File,
+        stat: &Stat,
+        to: &Path,
+        take: Take,
+    ) -> Result<(), TemplateError> {
+        let size = u64::try_from(stat.st_size).unwrap_or_default();
+        if !may_read(stat.st_mode) || size > self.bytes {
+            return Ok(());
+        }
+        let mode = stat.st_mode & 0o755 | 0o600;
+        match take {
+            Take::Leave => Ok(()),
+            Take::AsIs => {
+                let mut target = create(to, mode)?;
+                let limit = self.bytes;
+                // It may grow while it is copied.
+                let copied = io::copy(&mut (&mut source).take(limit), &mut target);
+                self.bytes -= copied.at("copy to", to)?.min(limit);
+                Ok(())
+            }
+            Take::Edited(_) if size > EDIT_LIMIT => Ok(()),
+            Take::Edited(edit) => {
+                let mut bytes = Vec::new();
+                let read = source.take(EDIT_LIMIT).read_to_end(&mut bytes);
+                read.at("read for", to)?;
+                match String::from_utf8(bytes).ok().and_then(|text| edit(&text)) {
+                    Some(text) => write_file(to, &text, mode),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// Whether something could be made where it has to be. Left out is what has too long a path, and what was something else
+/// when its name was met before: whoever does that on the host must not keep others from making sandboxes.
+pub(super) fn fits(made: Result<(), TemplateError>) -> Result<bool, TemplateError> {
+    match made {
+        Ok(()) => Ok(true),
+        Err(TemplateError::Io { path, source, .. })
+            if Errno::from_io_error(&source).is_some_and(|error| NO_PLACE.contains(&error)) =>
+        {
+            let error = source.to_string();
+            tracing::warn!(path = %path.display(), error, "left out of the template");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Writes a new file.
@@ -124,51 +247,7 @@ fn absent(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn copy_link(from: &Path, to: &Path) -> Result<(), TemplateError> {
-    match present(fs::read_link(from)).at("read", from)? {
-        Some(target) => make_link(to, &target),
-        None => Ok(()),
-    }
-}
-
-fn copy_file(from: &Path, to: &Path, take: Take) -> Result<(), TemplateError> {
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-        .open(from);
-    let Some(mut source) = present(opened).at("open", from)? else {
-        return Ok(());
-    };
-    let meta = source.metadata().at("look at", from)?;
-    if !meta.is_file() || !may_read(meta.mode()) {
-        return Ok(());
-    }
-    let mode = meta.mode() & 0o755 | 0o600;
-    match take {
-        Take::Leave => Ok(()),
-        Take::AsIs => {
-            let mut target = create(to, mode)?;
-            io::copy(&mut source, &mut target).at("copy to", to)?;
-            Ok(())
-        }
-        Take::Edited(edit) => {
-            if meta.len() > EDIT_LIMIT {
-                return Ok(());
-            }
-            let mut bytes = Vec::new();
-            source
-                .take(EDIT_LIMIT)
-                .read_to_end(&mut bytes)
-                .at("read", from)?;
-            match String::from_utf8(bytes).ok().and_then(|text| edit(&text)) {
-                Some(text) => write_file(to, &text, mode),
-                None => Ok(()),
-            }
-        }
-    }
-}
-
-fn create(path: &Path, mode: u32) -> Result<File, TemplateError> {
+pub(super) fn create(path: &Path, mode: u32) -> Result<File, TemplateError> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)

@@ -2,24 +2,27 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Access, FlockOperation, access, flock, syncfs};
+use rustix::process::geteuid;
 use sbx_api::{Caller, MountKind};
+use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
 
 use super::TemplateError;
-use super::build::{LAYERS, ROOT};
+use super::build::{LAYERS, PRIVATE, ROOT};
 use super::caches::{CacheDir, caches, shims};
 use super::copy::{make_dir, may_enter, present, write_file};
 use super::env::env;
 use super::error::At as _;
 use super::fingerprint::{fingerprint, mode_name};
+use super::hidden::{Facts, Hidden};
 use super::layout::{HostBind, HostLayout, OverlayDir};
 use super::secrets::{Entry, Eyes, Kind};
-use super::spec::{Spec, TopKind, layer_name, mounts_below};
+use super::spec::{Spec, TopKind, is_system, layer_name, mounts_below};
 use super::toolchain::{Probe, Refusals, clean, tool_chains};
 use crate::territory::{Territory, Way};
 
@@ -28,6 +31,18 @@ const LOCK: &str = ".lock";
 const UNFINISHED: &str = ".building-";
 /// How often a build is repeated because the host changed meanwhile.
 const ATTEMPTS: u32 = 3;
+
+/// Of every system.
+const DIRS_OF_PROGRAMS: &[&str] = &[
+    "/bin",
+    "/sbin",
+    "/usr/bin",
+    "/usr/games",
+    "/usr/local/bin",
+    "/usr/local/games",
+    "/usr/local/sbin",
+    "/usr/sbin",
+];
 
 /// Who asks for a sandbox, and what is known of its surroundings.
 #[derive(Debug, Clone, Copy)]
@@ -54,8 +69,11 @@ pub fn ensure(
     remove: &dyn Fn(&Path) -> Result<(), String>,
     progress: &dyn Fn(&str),
 ) -> Result<HostLayout, TemplateError> {
+    let mut left_out = asker.territory.roots().to_vec();
+    left_out.push(state(store));
     let maker = Maker {
         store,
+        left_out: &left_out,
         build,
         remove,
         progress,
@@ -64,10 +82,12 @@ pub fn ensure(
     let mounts = fs::read(info).at("read", info)?;
     let (spec, fingerprint) = maker.template(Path::new("/"), mode, &mounts)?;
     let template = store.join(directory(mode, &fingerprint));
+    let private = private(&template)?;
     Ok(lay_out(
         &template,
         fingerprint,
         &spec,
+        private,
         &mounts,
         asker,
         store,
@@ -100,6 +120,8 @@ pub fn prune(
 
 pub(super) struct Maker<'a> {
     pub(super) store: &'a Path,
+    /// Canonical paths of directories that nothing is taken of.
+    pub(super) left_out: &'a [PathBuf],
     pub(super) build: &'a dyn Fn(&Path, &str) -> Result<(), String>,
     pub(super) remove: &'a dyn Fn(&Path) -> Result<(), String>,
     pub(super) progress: &'a dyn Fn(&str),
@@ -116,7 +138,7 @@ impl Maker<'_> {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let spec = Spec::of(host, mode, mountinfo);
+            let spec = Spec::of(host, mode, mountinfo, self.left_out);
             if !spec.dirs().any(|top| top == "usr") {
                 return Err(TemplateError::NoSystem {
                     path: host.join("usr"),
@@ -133,7 +155,9 @@ impl Maker<'_> {
             }
             self.make(&spec, &print)?;
             // A package may have been installed while we copied its database: then it is half of each.
-            if attempt == ATTEMPTS || fingerprint(&Spec::of(host, mode, mountinfo)) == print {
+            if attempt == ATTEMPTS
+                || fingerprint(&Spec::of(host, mode, mountinfo, self.left_out)) == print
+            {
                 return Ok((spec, print));
             }
         }
@@ -209,24 +233,40 @@ fn remove_tree(
     })
 }
 
+/// What [`super::build`] found that the caller keeps from others.
+fn private(template: &Path) -> Result<Vec<OsBytes>, TemplateError> {
+    let path = template.join(PRIVATE);
+    let text = fs::read(&path).at("read", &path)?;
+    serde_json::from_slice(&text).map_err(TemplateError::Spec)
+}
+
+/// The state directory, canonical.
+fn state(store: &Path) -> PathBuf {
+    let state = store.parent().unwrap_or(store);
+    fs::canonicalize(state).unwrap_or_else(|_| state.to_owned())
+}
+
 pub(super) fn lay_out(
     template: &Path,
     fingerprint: String,
     spec: &Spec,
+    private: Vec<OsBytes>,
     mountinfo: &[u8],
     asker: Asker<'_>,
     store: &Path,
 ) -> HostLayout {
     let mut warnings = Vec::new();
-    let (overlays, mut binds) = system_dirs(template, spec, &mut warnings);
-    let state = store.parent().unwrap_or(store);
-    let state = fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
+    let (mut overlays, mut system) = system_dirs(template, spec, &mut warnings);
+    let state = state(store);
+    let mut hidden = hidden(asker, &state, private);
     let finder = Finder {
         asker,
         warnings: RefCell::default(),
     };
     let canonical = |path: &Path| fs::canonicalize(path).ok();
     let probe = Probe {
+        system: &|path| is_system(path) && !hidden.covers(path),
+        personal: &is_personal,
         canonical: &canonical,
         dir: &|path| visible_dir(finder.find(path)?, spec.mode),
         link: &|path| fs::read_link(path).ok(),
@@ -241,7 +281,7 @@ pub(super) fn lay_out(
     let caller = asker.caller;
     let mut tools = tool_chains(caller, &state, &probe);
     let env = env(caller, &tools.path, &|path| {
-        let shown = path.is_dir() && tools.shows(path);
+        let shown = path.is_dir() && ((probe.system)(path) || tools.shows(path));
         let own = || finder.own(path).as_deref() == Some(path);
         shown || (own() && fs::symlink_metadata(path).is_ok())
     });
@@ -260,7 +300,16 @@ pub(super) fn lay_out(
             writable.push(cache);
         }
     }
-    binds.extend(tools.binds);
+    hidden.add(tools.hidden);
+    let facts = Facts {
+        is_dir: &|path| fs::symlink_metadata(path).ok().map(|meta| meta.is_dir()),
+        // Root's own are root's inside.
+        callers: &|path| fs::symlink_metadata(path).is_ok_and(|m| is_callers(&m) && m.uid() != 0),
+        workspaces: asker.workspaces,
+    };
+    let (covers, told) = hidden.apply(&mut overlays, &mut system, &facts);
+    tools.roots.extend(covers.dirs);
+    warnings.extend(told);
     warnings.extend(tools.warnings);
     warnings.extend(finder.warnings.into_inner());
     // What was there once and is not now may come back, and must then be what it was.
@@ -271,7 +320,9 @@ pub(super) fn lay_out(
         fingerprint,
         root_lower: template.join(ROOT),
         overlays,
-        binds,
+        system,
+        masked: covers.files,
+        binds: tools.binds,
         roots: tools.roots,
         links: tools.links,
         caches: writable,
@@ -279,6 +330,33 @@ pub(super) fn lay_out(
         sources,
         warnings,
     }
+}
+
+/// What of the system directories is not the sandbox's to see. Its own workspaces are mounted on top.
+fn hidden(asker: Asker<'_>, state: &Path, private: Vec<OsBytes>) -> Hidden {
+    // The home of an account that is nobody's own may be any directory.
+    let own = |home: &PathBuf| fs::metadata(home).is_ok_and(|meta| is_callers(&meta));
+    let home = clean(&asker.caller.home).and_then(|home| fs::canonicalize(home).ok());
+    let territory = asker.territory.roots().iter().cloned();
+    let private = private.iter().map(OsBytes::to_path_buf);
+    Hidden::new(
+        home.filter(own)
+            .into_iter()
+            .chain([state.to_owned()])
+            .chain(territory)
+            .chain(private),
+    )
+}
+
+/// Whether a directory of programs is somebody's own. Root's are the system's, but for those that root added as a caller.
+fn is_personal(dir: &Path) -> bool {
+    let usual = || DIRS_OF_PROGRAMS.iter().any(|usual| dir == Path::new(usual));
+    let owner = fs::metadata(dir).map(|meta| meta.uid());
+    owner.is_ok_and(|uid| uid != 0 || (geteuid().is_root() && !usual()))
+}
+
+fn is_callers(meta: &Metadata) -> bool {
+    meta.uid() == geteuid().as_raw()
 }
 
 /// Finds what the caller names, unless a program in a sandbox had a hand in where that is.
@@ -380,6 +458,7 @@ fn system_dirs(
             },
             dir: layer_name(&target),
             target,
+            agents: BTreeSet::new(),
             as_owner: None,
             hidden: BTreeSet::new(),
         });

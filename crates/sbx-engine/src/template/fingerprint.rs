@@ -1,11 +1,13 @@
 //! The host's version, from what a package manager or an administrator changes. A few hundred `stat` calls:
 //! it is taken at every create and start, so it cannot look at every file.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use rustix::process::geteuid;
+use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
 
 use super::spec::{FORMAT, Spec};
@@ -45,6 +47,8 @@ const NESTED: &[&str] = &[
     "opt",
 ];
 
+const OTHERS_WRITE: u32 = 0o002;
+
 /// Sixteen hexadecimal digits.
 pub(super) fn fingerprint(spec: &Spec) -> String {
     let mut hash = Fnv::new();
@@ -52,7 +56,7 @@ pub(super) fn fingerprint(spec: &Spec) -> String {
     hash.add(mode_name(spec.mode).as_bytes());
     for top in &spec.tops {
         hash.add(format!("{top:?}").as_bytes());
-        hash.stat(&spec.host.join(&top.name));
+        hash.stat_ours(&spec.host.join(&top.name), &spec.left_out);
     }
     for point in &spec.mounts {
         hash.add(point.as_bytes());
@@ -61,7 +65,7 @@ pub(super) fn fingerprint(spec: &Spec) -> String {
         hash.stat(&spec.host.join(path));
     }
     for path in NESTED {
-        hash.children(&spec.host.join(path));
+        hash.children(&spec.host.join(path), &spec.left_out);
     }
     format!("{:016x}", hash.0)
 }
@@ -100,8 +104,27 @@ impl Fnv {
         self.add(&meta.mode().to_le_bytes());
     }
 
-    fn children(&mut self, dir: &Path) {
-        self.stat(dir);
+    /// A directory that only root or the caller changes; anything else is as good as not there. Whoever can change it
+    /// at will would have a template made each time.
+    fn stat_ours(&mut self, path: &Path, left_out: &[OsBytes]) -> bool {
+        let ours = |meta: Metadata| {
+            [0, geteuid().as_raw()].contains(&meta.uid()) && meta.mode() & OTHERS_WRITE == 0
+        };
+        let left_out = left_out.iter().any(|left| left.as_path() == path);
+        let ours = !left_out && fs::symlink_metadata(path).is_ok_and(ours);
+        if ours {
+            self.stat(path);
+        } else {
+            self.add(b"-");
+        }
+        ours
+    }
+
+    /// The same for those in it, too.
+    fn children(&mut self, dir: &Path, left_out: &[OsBytes]) {
+        if !self.stat_ours(dir, left_out) {
+            return;
+        }
         let Ok(entries) = fs::read_dir(dir) else {
             return;
         };
@@ -113,7 +136,7 @@ impl Fnv {
         names.sort();
         for name in names {
             self.add(name.as_bytes());
-            self.stat(&dir.join(&name));
+            self.stat_ours(&dir.join(&name), left_out);
         }
     }
 }

@@ -4,25 +4,28 @@
 //! permissions of that moment, what a sandbox may read: what others may read, or what the caller may read
 //! where the caller is an id inside. Such files are nobody's inside, and a directory of nobody's cannot be
 //! written. So every directory is there again under root's name, to make packages installable, and so is
-//! every setuid program, which would be powerless as nobody's, and the few packages that are updated in
-//! place. No symlink is followed, and what is mounted below a directory is not part of an overlay.
+//! every setuid program of root's, which would be powerless as nobody's, and the few packages that are updated in
+//! place. No symlink is followed, and what is mounted below a directory is not part of an overlay. What lies in a
+//! directory of somebody else's is as the host has it: neither its number nor its depth is ours to answer for.
 
 use std::collections::BTreeSet;
-use std::fs::{self, Metadata, Permissions};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::ffi::{CStr, OsStr};
+use std::fs::{self, Permissions};
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, CWD, FileType, Mode, access, mknodat};
+use rustix::fs::{CWD, Dir, FileType, Mode, Stat, mknodat};
 use rustix::process::geteuid;
-use sbx_proto::plan::Mode as SandboxMode;
 
 use super::TemplateError;
-use super::copy::{Take, copy_tree, make_dir, make_link, may_enter, may_read, present};
+use super::copy::{Copying, NAME, Take, create, fits, make_dir, make_link, may_enter, may_read};
 use super::error::At as _;
+use super::judge::{Judge, NOBODY, Reach};
+use super::place::{MOST_DEPTH, Mounts, Place, kind_of, next_name};
 
 const SETID: u32 = 0o6000;
-const OTHERS_SEARCH: u32 = 0o001;
-const NOBODY: u32 = 65534;
 /// The device number that means "not there" to overlayfs; anybody may make it.
 const WHITEOUT: u64 = 0;
 /// Below `/usr`: packages that are updated in place by their own manager, and where the links to their
@@ -35,50 +38,233 @@ const OWNED: &[(&str, &str)] = &[
 /// More than this stays the host's, and cannot be updated: a copy would take longer than it is worth.
 const OWNED_LIMIT: u64 = 64 << 20;
 
-/// Makes every directory below `host` that can be listed again in `layer`, and its setuid programs.
+/// Of one top-level directory, so that whoever can make many directories below one fills neither the disk nor our time.
+const MOST_DIRS: u32 = 100_000;
+const MOST_NAMES: u32 = 4_000_000;
+const MOST_SET_ID: u64 = 256 << 20;
+
+/// More than that are not told one by one.
+const MOST_PRIVATE: usize = 4096;
+
+/// Makes every directory below `host` that can be listed again in `layer`, and its setuid programs. Returns what is
+/// below `host` that the caller keeps from others, by paths of the host.
 pub(super) fn skeleton(
     host: &Path,
     layer: &Path,
-    mounts: &BTreeSet<PathBuf>,
-    mode: SandboxMode,
-) -> Result<(), TemplateError> {
-    mirror_all(host, layer, Path::new(""))?;
-    let mut todo = vec![PathBuf::new()];
-    while let Some(rel) = todo.pop() {
-        let dir = host.join(&rel);
-        let Some(entries) = present(fs::read_dir(&dir)).at("list", &dir)? else {
-            continue;
-        };
-        for entry in entries {
-            let entry = entry.at("list", &dir)?;
-            let kind = entry.file_type().at("look at", &dir)?;
-            if !(kind.is_dir() || kind.is_file()) {
-                continue;
-            }
-            let Some(meta) = present(entry.metadata()).at("look at", &entry.path())? else {
-                continue;
-            };
-            if mounts.contains(&entry.path()) {
-                continue;
-            }
-            let name = rel.join(entry.file_name());
-            if kind.is_dir() {
-                match reach(&entry.path(), &meta, mode) {
-                    Reach::Listed => {
-                        imitate(&layer.join(&name), &meta)?;
-                        todo.push(name);
-                    }
-                    // Nobody's, as the host has it: what is known by name is found in it.
-                    Reach::Entered => {}
-                    // A package that has files in it could not even look for them.
-                    Reach::Closed => hide(&layer.join(&name))?,
-                }
-            } else if meta.mode() & SETID != 0 {
-                set_id(&entry.path(), &layer.join(&name), &meta)?;
-            }
+    judge: &Judge,
+) -> Result<BTreeSet<PathBuf>, TemplateError> {
+    let Some(top) = Place::at(host)? else {
+        return Ok(BTreeSet::new());
+    };
+    if judge.mirrors() {
+        imitate(layer, &top.stat)?;
+    }
+    let mut mirror = Mirror::new(host, layer, judge);
+    if !judge.leaves_out(&top) {
+        mirror.enter(top)?;
+    }
+    mirror.run()
+}
+
+struct Mirror<'a> {
+    host: &'a Path,
+    layer: &'a Path,
+    judge: &'a Judge,
+    /// From the top to where we are.
+    open: Vec<Level>,
+    /// The same by names.
+    rel: PathBuf,
+    left: Left,
+    left_out: u32,
+    private: BTreeSet<PathBuf>,
+}
+
+/// A directory that is being walked.
+struct Level {
+    place: Place,
+    entries: Dir,
+    /// Only root can change what is in it, nor what it lies in.
+    solid: bool,
+}
+
+/// What may still be made, and looked at.
+struct Left {
+    dirs: u32,
+    names: u32,
+    set_id: u64,
+}
+
+impl<'a> Mirror<'a> {
+    fn new(host: &'a Path, layer: &'a Path, judge: &'a Judge) -> Self {
+        Self {
+            host,
+            layer,
+            judge,
+            open: Vec::new(),
+            rel: PathBuf::new(),
+            left: Left {
+                dirs: MOST_DIRS,
+                names: MOST_NAMES,
+                set_id: MOST_SET_ID,
+            },
+            left_out: 0,
+            private: BTreeSet::new(),
         }
     }
-    Ok(())
+
+    fn run(mut self) -> Result<BTreeSet<PathBuf>, TemplateError> {
+        while let Some(level) = self.open.last_mut() {
+            let Some((name, kind)) = next_name(&mut level.entries) else {
+                self.open.pop();
+                self.rel.pop();
+                continue;
+            };
+            let Some(names) = self.left.names.checked_sub(1) else {
+                self.left_out += 1;
+                break;
+            };
+            self.left.names = names;
+            self.entry(&name, kind)?;
+        }
+        if self.left_out > 0 {
+            tracing::warn!(
+                top = %self.host.display(),
+                number = self.left_out,
+                "directories left out of the template: too deep, too many or too long"
+            );
+        }
+        Ok(self.private)
+    }
+
+    fn enter(&mut self, place: Place) -> Result<(), TemplateError> {
+        let above = self.open.last().is_none_or(|level| level.solid);
+        let solid = above && self.judge.is_solid(&place);
+        if let Some(entries) = place.list()? {
+            self.open.push(Level {
+                place,
+                entries,
+                solid,
+            });
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, name: &CStr, kind: FileType) -> Result<(), TemplateError> {
+        let Some(level) = self.open.last() else {
+            return Ok(());
+        };
+        match kind {
+            FileType::Directory => {}
+            FileType::RegularFile | FileType::Unknown => {
+                let Some(stat) = level.place.look(name)? else {
+                    return Ok(());
+                };
+                if kind_of(&stat) != FileType::Directory {
+                    return self.file(name, &stat);
+                }
+            }
+            _ => return Ok(()),
+        }
+        match level.place.dir(name, Mounts::Stay)? {
+            Some(place) => self.directory(name, place),
+            None => Ok(()),
+        }
+    }
+
+    fn directory(&mut self, name: &CStr, place: Place) -> Result<(), TemplateError> {
+        if self.judge.leaves_out(&place) {
+            return Ok(());
+        }
+        let below = self.rel.join(OsStr::from_bytes(name.to_bytes()));
+        if self.judge.is_private(&place.stat) {
+            self.keep(below);
+            return Ok(());
+        }
+        let to = self.layer.join(&below);
+        match self.judge.reach(&place) {
+            Reach::Listed if !self.judge.knows_owner(&place.stat) => Ok(()),
+            Reach::Listed => {
+                let full = self.left.dirs == 0 || self.open.len() == MOST_DEPTH;
+                if full || (self.judge.mirrors() && !fits(imitate(&to, &place.stat))?) {
+                    self.left_out += 1;
+                    return Ok(());
+                }
+                self.left.dirs -= 1;
+                let depth = self.open.len();
+                self.enter(place)?;
+                if self.open.len() > depth {
+                    self.rel = below;
+                }
+                Ok(())
+            }
+            // Nobody's, as the host has it: what is known by name is found in it.
+            Reach::Entered => Ok(()),
+            Reach::Closed if !self.judge.mirrors() => Ok(()),
+            // A package that has files in it could not even look for them.
+            Reach::Closed => fits(hide(&to)).map(drop),
+        }
+    }
+
+    fn file(&mut self, name: &CStr, stat: &Stat) -> Result<(), TemplateError> {
+        if kind_of(stat) != FileType::RegularFile {
+            return Ok(());
+        }
+        let private = self.judge.is_private(stat);
+        if !private && (stat.st_mode & SETID == 0 || !self.judge.mirrors()) {
+            return Ok(());
+        }
+        let below = self.rel.join(OsStr::from_bytes(name.to_bytes()));
+        if private {
+            self.keep(below);
+            return Ok(());
+        }
+        let to = self.layer.join(below);
+        match self.open.last() {
+            // It does not exist inside: dpkg changes the mode of such a file before it removes it, which nobody's file
+            // does not let it do.
+            _ if !may_read(stat.st_mode) => fits(hide(&to)).map(drop),
+            Some(level) => {
+                let copied = set_id(level, name, &to, self.judge, &mut self.left.set_id);
+                fits(copied).map(drop)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Notes what the caller keeps from others. Of too many, all that lies beside them is kept as well.
+    fn keep(&mut self, below: PathBuf) {
+        let all = below.iter().next().map(PathBuf::from);
+        let kept = match all {
+            Some(all) if self.private.len() >= MOST_PRIVATE => all,
+            Some(_) | None => below,
+        };
+        self.private.insert(self.host.join(kept));
+    }
+}
+
+/// A setuid program under root's name, if it is root's and where only root could put it. Decided on what was opened:
+/// it need not be what was listed.
+fn set_id(
+    level: &Level,
+    name: &CStr,
+    to: &Path,
+    judge: &Judge,
+    left: &mut u64,
+) -> Result<(), TemplateError> {
+    let Some((source, stat)) = level.place.file(name)? else {
+        return Ok(());
+    };
+    let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    let trusted = level.solid && judge.is_roots(&stat);
+    let is_one = stat.st_mode & SETID != 0 && may_read(stat.st_mode);
+    if !trusted || !is_one || size > *left {
+        return Ok(());
+    }
+    *left -= size;
+    let mut target = create(to, 0o600)?;
+    io::copy(&mut source.take(size), &mut target).at("copy to", to)?;
+    let mode = Permissions::from_mode(stat.st_mode & 0o5755);
+    target.set_permissions(mode).at("set the mode of", to)
 }
 
 /// Copies what is in [`OWNED`]; `host` and `layer` are those of `/usr`.
@@ -86,86 +272,81 @@ pub(super) fn owned(
     host: &Path,
     layer: &Path,
     mounts: &BTreeSet<PathBuf>,
+    judge: &Judge,
 ) -> Result<(), TemplateError> {
+    let admits = |place: &Place| {
+        !judge.leaves_out(place) && may_enter(place.stat.st_mode) && judge.knows_owner(&place.stat)
+    };
+    let open = |rel: &str| match Place::at(host)? {
+        Some(top) => top.below(Path::new(rel), Mounts::Stay, &admits),
+        None => Ok(None),
+    };
     for (rel, programs) in OWNED {
-        let from = host.join(rel);
-        if mounts.iter().any(|point| point.starts_with(&from)) {
+        let mounted = |point: &PathBuf| point.starts_with(host.join(rel));
+        // The skeleton has it where it is a directory that the sandbox may enter.
+        if mounts.iter().any(mounted) || !layer.join(rel).is_dir() {
             continue;
         }
-        // The skeleton has it where it is a directory that the sandbox may enter.
-        if layer.join(rel).is_dir() && size(&from)? <= OWNED_LIMIT {
-            copy_tree(&from, &layer.join(rel), Path::new(""), &|_| Take::AsIs)?;
-            copy_links(&host.join(programs), &layer.join(programs), rel)?;
+        let Some(place) = open(rel)? else {
+            continue;
+        };
+        if size(&place, &admits, 0)? > OWNED_LIMIT {
+            continue;
+        }
+        let mut copying = Copying {
+            rule: &|_| Take::AsIs,
+            admits: &admits,
+            mounts: Mounts::Stay,
+            bytes: OWNED_LIMIT,
+        };
+        copying.directory(&place, &layer.join(rel), Path::new(""))?;
+        if let Some(place) = open(programs)? {
+            copy_links(&place, &layer.join(programs), rel)?;
         }
     }
     Ok(())
 }
 
 /// Copies the links in `from` that lead into `into`.
-fn copy_links(from: &Path, to: &Path, into: &str) -> Result<(), TemplateError> {
-    let name = Path::new(into).file_name();
-    for entry in present(fs::read_dir(from))
-        .at("list", from)?
-        .into_iter()
-        .flatten()
-    {
-        let entry = entry.at("list", from)?;
-        if !entry.file_type().at("look at", from)?.is_symlink() || !to.is_dir() {
-            continue;
-        }
-        let target = present(fs::read_link(entry.path())).at("read", &entry.path())?;
-        if let Some(target) = target.filter(|target| target.iter().any(|part| Some(part) == name)) {
-            make_link(&to.join(entry.file_name()), &target)?;
+fn copy_links(from: &Place, to: &Path, into: &str) -> Result<(), TemplateError> {
+    let into = Path::new(into).file_name();
+    let Some(mut entries) = from.list()?.filter(|_| to.is_dir()) else {
+        return Ok(());
+    };
+    while let Some((name, _)) = next_name(&mut entries) {
+        // What is no link says nothing.
+        let target = from.link(&name)?;
+        if let Some(target) = target.filter(|target| target.iter().any(|part| Some(part) == into)) {
+            make_link(&to.join(OsStr::from_bytes(name.to_bytes())), &target)?;
         }
     }
     Ok(())
 }
 
-/// The size of the files below `dir`; what cannot be listed counts nothing.
-fn size(dir: &Path) -> Result<u64, TemplateError> {
+/// The size of the files below a directory, as far as they would be copied. No more than one above [`OWNED_LIMIT`] is
+/// counted.
+fn size(dir: &Place, admits: &dyn Fn(&Place) -> bool, depth: usize) -> Result<u64, TemplateError> {
     let mut total = 0_u64;
-    let mut todo = vec![dir.to_owned()];
-    while let Some(dir) = todo.pop() {
-        for entry in present(fs::read_dir(&dir))
-            .at("list", &dir)?
-            .into_iter()
-            .flatten()
-        {
-            let entry = entry.at("list", &dir)?;
-            let Some(meta) = present(entry.metadata()).at("look at", &entry.path())? else {
-                continue;
-            };
-            if meta.is_dir() {
-                todo.push(entry.path());
-            } else {
-                total = total.saturating_add(meta.len());
+    let Some(mut entries) = dir.list()?.filter(|_| depth < MOST_DEPTH) else {
+        return Ok(total);
+    };
+    while let Some((name, _)) = next_name(&mut entries) {
+        let Some(stat) = dir.look(&name)? else {
+            continue;
+        };
+        total = total.saturating_add(NAME);
+        if kind_of(&stat) == FileType::Directory {
+            if let Some(below) = dir.dir(&name, Mounts::Stay)?.filter(|place| admits(place)) {
+                total = total.saturating_add(size(&below, admits, depth + 1)?);
             }
+        } else {
+            total = total.saturating_add(u64::try_from(stat.st_size).unwrap_or_default());
+        }
+        if total > OWNED_LIMIT {
+            break;
         }
     }
     Ok(total)
-}
-
-/// What a sandbox may do with a directory.
-enum Reach {
-    Listed,
-    Entered,
-    Closed,
-}
-
-/// Root outside can enter everything; root inside is one of the others there.
-fn reach(path: &Path, meta: &Metadata, mode: SandboxMode) -> Reach {
-    let (listed, entered) = match mode {
-        SandboxMode::Root => (may_enter(meta.mode()), meta.mode() & OTHERS_SEARCH != 0),
-        SandboxMode::Subordinate | SandboxMode::Single => (
-            access(path, Access::READ_OK | Access::EXEC_OK).is_ok(),
-            access(path, Access::EXEC_OK).is_ok(),
-        ),
-    };
-    match (listed, entered) {
-        (true, _) => Reach::Listed,
-        (false, true) => Reach::Entered,
-        (false, false) => Reach::Closed,
-    }
 }
 
 /// Makes something of the host not exist inside, so that it is not in the way of a package.
@@ -189,8 +370,8 @@ pub(super) fn mirror_all(host: &Path, layer: &Path, rel: &Path) -> Result<(), Te
     if let Some(parent) = rel.parent() {
         mirror_all(host, layer, parent)?;
     }
-    match fs::symlink_metadata(&from) {
-        Ok(meta) if meta.is_dir() => imitate(&to, &meta),
+    match rustix::fs::lstat(&from) {
+        Ok(stat) if kind_of(&stat) == FileType::Directory => imitate(&to, &stat),
         Ok(_) | Err(_) => make_dir(&to, 0o755),
     }
 }
@@ -208,32 +389,28 @@ pub(super) fn own(host: &Path, layer: &Path, rel: &Path) -> Result<(), TemplateE
     mirror_all(host, layer, rel)
 }
 
+fn is_dir(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
+}
+
 /// The mode of the host's directory, always with everything for the owner, and its owner where root builds
 /// and the id exists: one that does not looks like nobody's, and becomes root's.
-fn imitate(path: &Path, host: &Metadata) -> Result<(), TemplateError> {
+fn imitate(path: &Path, host: &Stat) -> Result<(), TemplateError> {
     match fs::create_dir(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+        // What is no directory was put there when the host's was something else.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !is_dir(path) => {
             return Err(error).at("make", path);
         }
         Ok(()) | Err(_) => {}
     }
     let known = |id: u32| if id >= NOBODY { 0 } else { id };
-    let owner = (known(host.uid()), known(host.gid()));
+    let owner = (known(host.st_uid), known(host.st_gid));
     if owner != (0, 0) && geteuid().is_root() {
         chown(path, Some(owner.0), Some(owner.1)).at("set the owner of", path)?;
     }
-    let mode = host.mode() & 0o1777 | 0o700;
+    let mode = host.st_mode & 0o1777 | 0o700;
     fs::set_permissions(path, Permissions::from_mode(mode)).at("set the mode of", path)
 }
 
-/// A setuid program under root's name. One that is not for others does not exist inside: dpkg changes the
-/// mode of such a file before it removes it, which nobody's file does not let it do.
-fn set_id(from: &Path, to: &Path, meta: &Metadata) -> Result<(), TemplateError> {
-    if !may_read(meta.mode()) {
-        return hide(to);
-    }
-    if present(fs::copy(from, to)).at("copy", from)?.is_none() {
-        return Ok(());
-    }
-    fs::set_permissions(to, Permissions::from_mode(meta.mode() & 0o5777)).at("set the mode of", to)
-}
+#[cfg(test)]
+mod tests;

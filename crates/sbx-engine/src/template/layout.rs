@@ -19,6 +19,8 @@ pub struct OverlayDir {
     pub as_owner: Option<(u32, u32)>,
     /// Of the lowers, what must not be seen: paths below them.
     pub hidden: BTreeSet<PathBuf>,
+    /// Directories on the way to `hidden` that belong to the agent, and not to whom the top does.
+    pub agents: BTreeSet<PathBuf>,
 }
 
 /// A file or directory of the host, read-only inside. Its ids are plain in every mode: in root mode root
@@ -41,10 +43,14 @@ pub struct HostLayout {
     pub root_lower: PathBuf,
     /// System directories, to be mounted in this order.
     pub overlays: Vec<OverlayDir>,
+    /// System directories that cannot be overlays, to be mounted in this order.
+    pub system: Vec<HostBind>,
+    /// Files in `system` that must not be read.
+    pub masked: BTreeSet<PathBuf>,
     /// Directories in which `binds` and `links` lie, and which are made for them anew at each start and cannot be
-    /// written: what is gone outside then is gone inside, and the disk is spared.
+    /// written: what is gone outside then is gone inside, and the disk is spared. Also what must not be seen of `system`.
     pub roots: BTreeSet<PathBuf>,
-    /// To be mounted in this order, after `overlays` and `roots`.
+    /// To be mounted in this order, after all of these.
     pub binds: Vec<HostBind>,
     /// Links beside them, and what they say.
     pub links: BTreeMap<PathBuf, PathBuf>,

@@ -185,6 +185,14 @@ pub(super) fn look(source: &Path, part: &Part, eyes: &Eyes<'_>) -> Looked {
     looked
 }
 
+/// The same for somebody's own directory of programs, and not for what lies below it.
+pub(super) fn look_at_top(source: &Path, eyes: &Eyes<'_>) -> Looked {
+    let mut looked = Looked::default();
+    looked.note(Path::new(""), &(eyes.list)(source), is_secret);
+    looked.expect("", names().chain(IN_OWN_DIRECTORIES.iter().copied()));
+    looked
+}
+
 /// What a credential can be called that is not there yet.
 fn names() -> impl Iterator<Item = &'static str> {
     CREDENTIALS.iter().chain(PRIVATE).copied()

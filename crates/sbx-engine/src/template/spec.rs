@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::copy::may_enter;
 
 /// Counts changes of what [`super::build`] makes; part of the fingerprint.
-pub(super) const FORMAT: u32 = 10;
+pub(super) const FORMAT: u32 = 12;
 
 /// The allow-list: nothing else of the host's root is ever a layer.
 const TOPS: &[&str] = &[
@@ -31,6 +31,8 @@ pub(super) struct Spec {
     pub(super) tops: Vec<Top>,
     /// What is mounted below them. An overlay shows what lies under a mount, not what is mounted.
     pub(super) mounts: Vec<OsBytes>,
+    /// Directories below them that nothing is taken of: what programs in sandboxes can write, and our own state.
+    pub(super) left_out: Vec<OsBytes>,
 }
 
 /// A top-level directory of the host.
@@ -52,8 +54,11 @@ pub(super) enum TopKind {
 }
 
 impl Spec {
-    pub(super) fn of(host: &Path, mode: Mode, mountinfo: &[u8]) -> Self {
+    pub(super) fn of(host: &Path, mode: Mode, mountinfo: &[u8], left_out: &[PathBuf]) -> Self {
         let tops = tops(host);
+        let shown = |path: &&PathBuf| tops.iter().any(|t| path.starts_with(host.join(&t.name)));
+        let left_out = left_out.iter().filter(shown);
+        let left_out = left_out.map(|path| path.as_path().into()).collect();
         let dirs = tops.iter().filter(|top| top.kind == TopKind::Dir);
         let mounts = dirs.flat_map(|top| mounts_below(mountinfo, &host.join(&top.name)));
         Self {
@@ -61,6 +66,7 @@ impl Spec {
             mode,
             host: host.to_owned(),
             mounts: mounts.map(|point| point.as_path().into()).collect(),
+            left_out,
             tops,
         }
     }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use sbx_api::Caller;
@@ -254,12 +254,12 @@ fn single_mode_has_only_our_programs() {
 #[test]
 fn the_fingerprint_follows_the_host() {
     let host = host();
-    let print = || fingerprint(&Spec::of(host.path(), Mode::Root, b""));
+    let print = || fingerprint(&Spec::of(host.path(), Mode::Root, b"", &[]));
     let first = print();
     assert_eq!(first, print());
     assert_ne!(
         first,
-        fingerprint(&Spec::of(host.path(), Mode::Single, b""))
+        fingerprint(&Spec::of(host.path(), Mode::Single, b"", &[]))
     );
     put(
         &host.path().join("var/lib/dpkg/status"),
@@ -270,6 +270,29 @@ fn the_fingerprint_follows_the_host() {
     assert_ne!(first, second);
     fs::create_dir(host.path().join("opt/new")).unwrap();
     assert_ne!(second, print());
+}
+
+#[test]
+fn the_fingerprint_does_not_follow_what_others_can_change() {
+    let host = host();
+    let at = |path: &str| host.path().join(path);
+    fs::create_dir_all(at("opt/ws")).unwrap();
+    fs::create_dir_all(at("opt/shared")).unwrap();
+    chmod(&at("opt/shared"), 0o1777);
+    let left_out = [at("opt/ws")];
+    let print = || fingerprint(&Spec::of(host.path(), Mode::Root, b"", &left_out));
+    let first = print();
+    for dir in ["opt/ws", "opt/shared"] {
+        fs::create_dir(at(dir).join("new")).unwrap();
+        assert_eq!(first, print(), "{dir}");
+    }
+    if rustix::process::geteuid().is_root() {
+        fs::create_dir(at("opt/foreign")).unwrap();
+        chown(at("opt/foreign"), Some(12_345), None).unwrap();
+        let first = print();
+        fs::create_dir(at("opt/foreign/new")).unwrap();
+        assert_eq!(first, print());
+    }
 }
 
 #[test]
@@ -292,6 +315,7 @@ fn a_template_is_built_once_and_only_used_when_complete() {
     };
     let maker = Maker {
         store: store.path(),
+        left_out: &[],
         build: &make,
         remove: &remove,
         progress: &|_| {},
@@ -329,7 +353,7 @@ fn made(host: &Path, mode: Mode) -> TempDir {
     let out = TempDir::new().unwrap();
     build(
         out.path(),
-        &serde_json::to_string(&Spec::of(host, mode, b"")).unwrap(),
+        &serde_json::to_string(&Spec::of(host, mode, b"", &[])).unwrap(),
     )
     .unwrap();
     out

@@ -10,8 +10,9 @@ use sbx_proto::plan::Mode;
 use tempfile::TempDir;
 
 use super::ensure::{Asker, lay_out};
+use super::hidden::Hidden;
 use super::secrets::{Entry, Eyes, Kind};
-use super::spec::{Spec, Top, TopKind};
+use super::spec::{Spec, Top, TopKind, is_system};
 use super::toolchain::{Probe, tool_chains};
 use super::{HostBind, HostLayout};
 use crate::territory::Territory;
@@ -34,6 +35,7 @@ fn bare() -> Spec {
         format: 1,
         mode: Mode::Single,
         mounts: vec![],
+        left_out: vec![],
         host: "/".into(),
         tops: vec![],
     }
@@ -45,6 +47,7 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
         format: 1,
         mode,
         mounts: vec!["/usr/local".into()],
+        left_out: vec![],
         host: "/".into(),
         tops: vec![
             Top {
@@ -62,6 +65,7 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
             Path::new("/t"),
             "f".into(),
             &spec(mode),
+            vec![],
             b"",
             asker(&Caller::default()),
             Path::new("/s/t"),
@@ -75,11 +79,11 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
     };
     let user = of(Mode::Single);
     assert_eq!(
-        (user.overlays, user.binds, user.warnings.len()),
+        (user.overlays, user.system, user.warnings.len()),
         (vec![], vec![bind("/usr")], 2)
     );
     let root = of(Mode::Root);
-    assert_eq!(root.binds, [bind("/usr/local")]);
+    assert_eq!(root.system, [bind("/usr/local")]);
     let [usr] = root.overlays.as_slice() else {
         panic!("one overlay expected");
     };
@@ -130,6 +134,7 @@ const SHOWN: [&str; 9] = [
     "/ws/.venv/bin",
     "/home/u/.config/yarn/global/bin",
 ];
+const ROOTS: [&str; 3] = ["/home/u/.nvm", "/home/u/.pyenv", "/home/u/.rustup"];
 const SOURCES: [(&str, &str); 9] = [
     ("/home/u/.cargo/bin", "/home/u/.cargo/bin"),
     (
@@ -163,6 +168,8 @@ fn tool_chains_of_the_path() {
         ..Caller::default()
     };
     let probe = Probe {
+        system: &is_system,
+        personal: &|_| false,
         canonical: &canonical,
         dir: &canonical,
         link: &|_| Some("3.1".into()),
@@ -213,11 +220,10 @@ fn tool_chains_of_the_path() {
         "/home/u/mytools <- /data/tools veiled".to_owned(),
     ];
     assert_eq!(shown, expected);
-    let roots = ["/home/u/.nvm", "/home/u/.pyenv", "/home/u/.rustup"];
     assert_eq!(
         (got.roots, got.links, got.path, got.sources, got.warnings),
         (
-            roots.map(PathBuf::from).into(),
+            ROOTS.map(PathBuf::from).into(),
             BTreeMap::from([("/home/u/.pyenv/versions/3".into(), "3.1".into())]),
             SHOWN.map(PathBuf::from).to_vec(),
             SOURCES
@@ -226,6 +232,64 @@ fn tool_chains_of_the_path() {
             vec![],
         )
     );
+}
+
+/// A home in a system directory is a home, and a directory of one's own there is one's own.
+#[test]
+fn what_is_hidden_in_system_directories() {
+    let dirs = [
+        "/opt/x/home",
+        "/opt/x/home/.cargo/bin",
+        "/opt/x/home/.ssh",
+        "/opt/tools/bin",
+        "/usr/bin",
+    ];
+    let canonical = |path: &Path| match path.to_str()? {
+        "/opt/tools/bin/.netrc" => Some("/opt/keys/netrc".into()),
+        text => dirs.contains(&text).then(|| path.to_owned()),
+    };
+    let hidden = Hidden::new(["/opt/x/home".into()]);
+    let file = |name: &str, kind| Entry {
+        name: name.into(),
+        kind,
+    };
+    let probe = Probe {
+        system: &|path| is_system(path) && !hidden.covers(path),
+        personal: &|path| !path.starts_with("/usr"),
+        canonical: &canonical,
+        dir: &canonical,
+        link: &|_| None,
+        layer: &|_| true,
+        own: &|_| None,
+        eyes: Eyes {
+            list: &|path| match path.to_str() {
+                Some("/opt/tools/bin") => vec![
+                    file("my.key", Kind::File),
+                    file(".netrc", Kind::Link),
+                    file("tool", Kind::File),
+                ],
+                _ => vec![],
+            },
+            kind: &|path| canonical(path).map(|_| Kind::Dir),
+            holds_workspace: &|_| false,
+        },
+    };
+    let caller = Caller {
+        home: "/opt/x/home".into(),
+        path: "/opt/x/home/.cargo/bin:/opt/x/home/.ssh:/opt/tools/bin:/usr/bin".into(),
+        ..Caller::default()
+    };
+    let got = tool_chains(&caller, Path::new("/s"), &probe);
+    let shown = ["/opt/x/home/.cargo/bin", "/opt/tools/bin", "/usr/bin"];
+    assert_eq!(got.path, shown.map(PathBuf::from));
+    let binds: Vec<_> = got.binds.iter().map(|bind| &bind.target).collect();
+    assert_eq!(binds, [Path::new("/opt/x/home/.cargo/bin")]);
+    for name in ["my.key", ".netrc", ".npmrc", "token"] {
+        let path = Path::new("/opt/tools/bin").join(name);
+        assert!(got.hidden.contains(&path), "{name}");
+    }
+    assert!(got.hidden.contains(Path::new("/opt/keys/netrc")));
+    assert!(!got.hidden.iter().any(|path| path.starts_with("/usr")));
 }
 
 /// A home with these files, and what is shown of it to somebody with these directories in PATH.
@@ -267,7 +331,7 @@ impl Home {
             ..asker(&caller)
         };
         let (template, store) = (Path::new("/t"), Path::new("/s/t"));
-        lay_out(template, "f".into(), &bare(), b"", asker, store)
+        lay_out(template, "f".into(), &bare(), vec![], b"", asker, store)
     }
 
     fn shows(&self, file: &str) -> bool {
@@ -458,6 +522,7 @@ fn caches_keep_their_owner() {
         Path::new("/t"),
         "f".into(),
         &spec,
+        vec![],
         b"",
         asker(&caller),
         Path::new("/s/t"),
@@ -532,6 +597,7 @@ fn what_sandboxes_can_write_and_what_has_moved_is_not_shown() {
             Path::new("/t"),
             "f".into(),
             &spec,
+            vec![],
             b"",
             asker,
             Path::new("/s/t"),

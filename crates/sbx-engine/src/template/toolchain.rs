@@ -13,11 +13,14 @@ use super::managers::{
     ALL_PROGRAMS, ANYTHING, LINUXBREW, LOCAL_SHARE, MANAGERS, Manager, ONE_INSTALLATION, Part,
     RUSTUP, What,
 };
-use super::secrets::{Eyes, Kind, Looked, PRIVATE, is_secret, look, outermost};
-use super::spec::is_system;
+use super::secrets::{Eyes, Kind, Looked, PRIVATE, is_secret, look, look_at_top, outermost};
 
 /// What the decision needs to know of the host.
 pub(super) struct Probe<'a> {
+    /// Whether the template itself shows a path.
+    pub(super) system: &'a dyn Fn(&Path) -> bool,
+    /// Whether somebody else than root puts files into such a directory.
+    pub(super) personal: &'a dyn Fn(&Path) -> bool,
     /// The path without symlinks, if it exists.
     pub(super) canonical: &'a dyn Fn(&Path) -> Option<PathBuf>,
     /// The canonical path of a directory that can be shown; `None` for anything else.
@@ -42,15 +45,16 @@ pub(super) struct ToolChains {
     pub(super) path: Vec<PathBuf>,
     /// Where the caller says that each is, and where it really was.
     pub(super) sources: BTreeMap<PathBuf, PathBuf>,
+    /// In directories that the template itself shows: must not be seen.
+    pub(super) hidden: BTreeSet<PathBuf>,
     pub(super) warnings: Vec<String>,
 }
 
 impl ToolChains {
-    /// Whether a path exists inside because of a tool chain or the system directories.
+    /// Whether a path exists inside because of a tool chain.
     pub(super) fn shows(&self, path: &Path) -> bool {
         let mut binds = self.binds.iter().map(|bind| &bind.target);
-        is_system(path)
-            || binds.any(|target| path.starts_with(target) || target.starts_with(path))
+        binds.any(|target| path.starts_with(target) || target.starts_with(path))
             || self.links.keys().any(|link| path.starts_with(link))
     }
 }
@@ -98,11 +102,11 @@ pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> T
         for chain in finder.chains(&entry) {
             shown |= finder.show(&chain, &entry, &mut found);
         }
-        if shown && !is_system(&entry) && !found.covers(&entry) {
+        if shown && !(probe.system)(&entry) && !found.covers(&entry) {
             // Beside what is usual for its manager. Not the root of it, which was decided on.
             finder.show(&unknown(&entry), &entry, &mut found);
         }
-        if shown || (is_system(&entry) && (probe.dir)(&entry).is_some()) {
+        if shown || ((probe.system)(&entry) && (probe.dir)(&entry).is_some()) {
             path.push(entry);
         }
     }
@@ -116,9 +120,10 @@ pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> T
         }
     }
     let mut tools = finder.hide(found);
+    finder.hide_in_system(&path, &mut tools);
     let shown: Vec<bool> = path
         .iter()
-        .map(|entry| own.contains(entry) || tools.shows(entry))
+        .map(|entry| own.contains(entry) || (probe.system)(entry) || tools.shows(entry))
         .collect();
     let kept = path.into_iter().zip(shown);
     tools.path = kept.filter_map(|(e, shown)| shown.then_some(e)).collect();
@@ -281,10 +286,10 @@ impl Finder<'_> {
     }
 
     fn chains_elsewhere(&self, entry: &Path) -> Vec<Chain> {
-        if is_system(entry) {
+        if (self.probe.system)(entry) {
             // A link that leaves the system directories has to lead somewhere.
             return (self.probe.dir)(entry)
-                .filter(|canonical| !is_system(canonical))
+                .filter(|canonical| !(self.probe.system)(canonical))
                 .map(|canonical| vec![self.own(&canonical)])
                 .unwrap_or_default();
         }
@@ -314,7 +319,7 @@ impl Finder<'_> {
         let Some(canonical) = (self.probe.dir)(root) else {
             return false;
         };
-        if is_system(root) && is_system(&canonical) {
+        if (self.probe.system)(root) && (self.probe.system)(&canonical) {
             return true;
         }
         if self.refusals.cover(root) || self.refusals.cover(&canonical) {
@@ -330,7 +335,7 @@ impl Finder<'_> {
                 // Programs know their place by either spelling.
                 for base in [root, &canonical] {
                     let target = below(base, &place);
-                    if is_system(&target) {
+                    if (self.probe.system)(&target) {
                         continue;
                     }
                     let source = below(&canonical, &place);
@@ -463,6 +468,23 @@ impl Finder<'_> {
             problem.is_none()
         });
         tools
+    }
+
+    /// The same in what the template itself shows, where somebody has directories of the PATH among root's.
+    fn hide_in_system(&self, path: &[PathBuf], tools: &mut ToolChains) {
+        let system = |path: &PathBuf| (self.probe.system)(path);
+        let places = path.iter().filter_map(|entry| (self.probe.dir)(entry));
+        let places: BTreeSet<PathBuf> = places
+            .filter(|place| system(place) && (self.probe.personal)(place))
+            .collect();
+        for place in places {
+            let looked = look_at_top(&place, &self.probe.eyes);
+            let links = looked.links.iter().map(|link| place.join(link));
+            let real = links.filter_map(|link| (self.probe.canonical)(&link));
+            tools.hidden.extend(real.filter(system));
+            let hidden = looked.hidden.iter().map(|hidden| place.join(hidden));
+            tools.hidden.extend(hidden);
+        }
     }
 
     /// Why something cannot be hidden where it has to be.

@@ -113,7 +113,7 @@ pub(super) fn try_everything(mode: Mode) -> SetupResult<()> {
             .doing(|| format!("make `{path}`"))?;
     }
     let veil = veil_place(0);
-    veil::make(Path::new(&veil), &["name".into()], Owner::Root, mode)?;
+    veil::make(Path::new(&veil), &["name".into()], &[], Owner::Root, mode)?;
     let [lower, upper, work] = ["lower", "upper", "work"].map(|name| format!("{SCRATCH}/{name}"));
     let layers = [
         ("lowerdir", format!("{veil}:{lower}")),
@@ -153,10 +153,14 @@ impl Builder<'_> {
                 let lowers = self.lowers(lowers, *veil)?;
                 self.overlay(target.as_path(), lowers, *upper, dir, *owner)
             }
-            Step::Veil { hidden, owner } => {
+            Step::Veil {
+                hidden,
+                agents,
+                owner,
+            } => {
                 let place = veil_place(self.veils);
                 self.veils += 1;
-                veil::make(Path::new(&place), hidden, *owner, self.mode)
+                veil::make(Path::new(&place), hidden, agents, *owner, self.mode)
             }
             Step::Veiled {
                 target,

@@ -14,17 +14,27 @@ use crate::error::{SetupError, SetupResult, While};
 /// What overlay takes for the absence of a name: a character device with this number, which anybody may make.
 const WHITEOUT: u64 = 0;
 
-/// Makes a layer that hides these paths. Directories on the way to them belong to `owner`: where layers below have them
-/// too, overlay takes owner and mode from this one.
-pub(super) fn make(place: &Path, hidden: &[OsBytes], owner: Owner, mode: Mode) -> SetupResult<()> {
+/// Makes a layer that hides these paths. Directories on the way to them belong to `owner`, or to the agent if they are
+/// in `agents`: where layers below have them too, overlay takes owner and mode from this one.
+pub(super) fn make(
+    place: &Path,
+    hidden: &[OsBytes],
+    agents: &[OsBytes],
+    owner: Owner,
+    mode: Mode,
+) -> SetupResult<()> {
     directory(place, owner, mode)?;
+    let owner = |dir: &Path| {
+        let agents = agents.iter().any(|known| known.as_path() == dir);
+        if agents { Owner::Agent } else { owner }
+    };
     for path in hidden {
-        hide(place, path.as_path(), owner, mode)?;
+        hide(place, path.as_path(), &owner, mode)?;
     }
     Ok(())
 }
 
-fn hide(layer: &Path, path: &Path, owner: Owner, mode: Mode) -> SetupResult<()> {
+fn hide(layer: &Path, path: &Path, owner: &dyn Fn(&Path) -> Owner, mode: Mode) -> SetupResult<()> {
     let doing = || format!("hide `{}`", path.display());
     let plain = |part| matches!(part, Component::Normal(_));
     if path.as_os_str().is_empty() || !path.components().all(plain) {
@@ -33,7 +43,7 @@ fn hide(layer: &Path, path: &Path, owner: Owner, mode: Mode) -> SetupResult<()> 
     let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
     above.pop();
     for dir in above.into_iter().rev() {
-        directory(&layer.join(dir), owner, mode)?;
+        directory(&layer.join(dir), owner(dir), mode)?;
     }
     let kind = FileType::CharacterDevice;
     mknodat(CWD, layer.join(path), kind, FileMode::empty(), WHITEOUT).doing(doing)
@@ -66,14 +76,14 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let layer = temp.path().join("layer");
         let paths = [".npmrc", "etc/npmrc", "etc/pip.conf", "a/b/c"].map(OsBytes::from);
-        make(&layer, &paths, Owner::Root, Mode::Single).unwrap();
+        make(&layer, &paths, &[], Owner::Root, Mode::Single).unwrap();
         for path in &paths {
             let meta = fs::symlink_metadata(layer.join(path.as_path())).unwrap();
             assert!(meta.file_type().is_char_device() && meta.rdev() == WHITEOUT);
         }
         assert_eq!(fs::read_dir(&layer).unwrap().count(), 3);
         for bad in ["", "../x", "/x", "a/../b", "."] {
-            let made = make(&layer, &[bad.into()], Owner::Root, Mode::Single);
+            let made = make(&layer, &[bad.into()], &[], Owner::Root, Mode::Single);
             assert!(made.is_err(), "{bad}");
         }
     }

@@ -28,6 +28,7 @@ mod shared_limits;
 mod silent_init;
 mod sockets;
 mod streams;
+mod system_dirs;
 mod targets;
 mod xattrs;
 
@@ -71,6 +72,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     silent_init::TESTS,
     sockets::TESTS,
     streams::TESTS,
+    system_dirs::TESTS,
     targets::TESTS,
     xattrs::TESTS,
 ];
