@@ -15,6 +15,7 @@ use crate::control::{ControlError, Event, Link};
 use crate::engine::{Engine, Registry, Shared};
 use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
+use crate::handover::PATIENT;
 use crate::lifecycle::{boot_id, end, identify, remove_socket};
 use crate::record::{InitProcess, Record, RecordError};
 use crate::statedir::{EXEC_SOCKET, SandboxDir, is_temporary};
@@ -84,7 +85,7 @@ impl Shared {
             return Ok(());
         }
         silence(&entry.dir, &entry.record());
-        self.delete(entry)
+        self.delete(entry, PATIENT)
     }
 
     fn reconcile_running(self: &Arc<Self>, entry: &Arc<Entry>, record: &Record) {
@@ -126,7 +127,7 @@ impl Shared {
             let idle = state.live.is_none() && !state.removed;
             drop(state);
             if idle {
-                shared.hand_over(&entry);
+                shared.hand_over(&entry, PATIENT);
                 if let Err(error) = entry.update(|_| {}) {
                     tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
                 }
