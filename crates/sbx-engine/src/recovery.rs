@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl Engine {
                         .entries
                         .insert(name, Arc::new(Entry::new(record, dir)));
                 }
-                Err(RecordError::Missing { .. }) => sweep_unborn(&dir),
+                Err(RecordError::Missing { .. }) if sweep_unborn(&dir) => {}
                 Err(error) => {
                     tracing::error!(sandbox = %name, error = chain(&error), "unreadable record");
                     found.damaged.insert(name, error);
@@ -181,19 +182,26 @@ pub(crate) fn silence(dir: &SandboxDir, record: &Record) {
     remove_socket(dir);
 }
 
-/// A directory without a record holds nothing but an interrupted first write, or nothing at all.
-fn sweep_unborn(dir: &SandboxDir) {
+/// A directory without a record holds nothing but an interrupted first write, or nothing at all. False of one of ours
+/// that holds more: what a removal left, and whoever wants the name has to get rid of it.
+fn sweep_unborn(dir: &SandboxDir) -> bool {
     let Ok(files) = fs::read_dir(dir.path()) else {
-        return;
+        return true;
     };
     for file in files.flatten() {
         if is_temporary(&file.file_name().to_string_lossy()) {
             drop(fs::remove_file(file.path()));
         }
     }
-    if let Err(error) = fs::remove_dir(dir.path()) {
+    let Err(error) = fs::remove_dir(dir.path()) else {
+        return true;
+    };
+    let ours = fs::symlink_metadata(dir.path())
+        .is_ok_and(|it| it.is_dir() && it.uid() == rustix::process::geteuid().as_raw());
+    if !ours {
         tracing::warn!(%error, dir = %dir.path().display(), "a directory without a record is left alone");
     }
+    !ours
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
