@@ -18,8 +18,9 @@ use crate::egress::Egress;
 use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
 use crate::git;
+use crate::handover::{BRIEF, PATIENT};
 use crate::ids::{self, Facts, Used};
-use crate::lifecycle::GRACE;
+use crate::lifecycle::{GRACE, REMOVED};
 use crate::name::SandboxName;
 use crate::policybook::{PolicyBook, parse_resources};
 use crate::record::{Record, RecordError, WorkspaceRecord};
@@ -114,7 +115,7 @@ impl Engine {
         match shared.write_and_boot(&entry, denied, asked) {
             Ok(_) => Ok(shown(&entry)),
             Err(error) => {
-                if let Err(left) = shared.delete(&entry) {
+                if let Err(left) = shared.delete(&entry, BRIEF) {
                     tracing::error!(sandbox = %name, error = chain(&left), "cannot clean up after a failed create");
                     shared.delete_later(Arc::clone(&entry));
                 }
@@ -187,13 +188,13 @@ impl Engine {
             return Err(EngineError::NotFound(name.to_owned()));
         }
         self.shared.check_idle(&entry, removal)?;
-        let grace = match removal {
-            Removal::WhenIdle => GRACE,
+        let (grace, limit) = match removal {
+            Removal::WhenIdle => (GRACE, PATIENT),
             // As docker's: whoever forces it does not wait for what ignores SIGTERM.
-            Removal::Forced => Duration::ZERO,
+            Removal::Forced => (Duration::ZERO, BRIEF),
         };
-        self.shared.halt_within(&entry, "removed", grace)?;
-        self.shared.delete(&entry)
+        self.shared.halt_within(&entry, REMOVED, grace)?;
+        self.shared.delete(&entry, limit)
     }
 
     /// Whether it stays up without a command.

@@ -20,17 +20,20 @@ use crate::egress::{Certificate, Redirect};
 use crate::engine::Shared;
 use crate::entry::{Entry, Live, lock};
 use crate::error::{EngineError, chain};
+use crate::handover::{BRIEF, PATIENT};
 use crate::ids;
 use crate::name::SandboxName;
 use crate::plan::{BUNDLES, Place, Sudo, Trust, boot_plan, mounts};
 use crate::record::{InitProcess, Record};
 use crate::remove::remove_tree;
-use crate::setup::{BootFiles, Booted, HAND_OVER_DEADLINE};
+use crate::setup::{BootFiles, Booted};
 use crate::socket::bind_unix;
 use crate::statedir::{EXEC_SOCKET, RECORD, SandboxDir, make_private_dirs, private};
 use crate::template::HostLayout;
 use crate::{git, limits, template, workspace};
 
+/// Why a sandbox ends that is removed.
+pub(crate) const REMOVED: &str = "removed";
 /// How long processes inside have between SIGTERM and SIGKILL.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
 /// How long init has beyond that before it is killed itself.
@@ -54,7 +57,7 @@ impl Shared {
         entry: &Arc<Entry>,
         asked: Option<git::Question>,
     ) -> Result<Vec<String>, EngineError> {
-        self.hand_over(entry);
+        self.hand_over(entry, BRIEF);
         let record = entry.record();
         let found = workspace::resolve_again(&record.workspaces, self.config.state.root())?;
         let layout = self.layout(entry)?;
@@ -206,7 +209,10 @@ impl Shared {
         if !entry.state().removed {
             remove_socket(&entry.dir);
         }
-        self.hand_over(entry);
+        // Whoever removes it has its own limit for that.
+        if entry.state().stopping.as_deref() != Some(REMOVED) {
+            self.hand_over(entry, PATIENT);
+        }
         if let Err(error) = entry.set_gone(reason) {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
         }
@@ -275,7 +281,7 @@ impl Shared {
         if let Err(error) = pidfd_kill(&pidfd, Signal::KILL) {
             tracing::error!(sandbox = %entry.name, %error, "cannot kill the init");
         }
-        if entry.wait_gone(KILL_LIMIT + HAND_OVER_DEADLINE) {
+        if entry.wait_gone(KILL_LIMIT + PATIENT) {
             return Ok(());
         }
         entry.state().stopping = None;
@@ -283,8 +289,8 @@ impl Shared {
     }
 
     /// Removes everything of a sandbox that does not run; the record goes last, so that a crash leaves
-    /// something that says what has to be removed.
-    pub(crate) fn delete(&self, entry: &Entry) -> Result<(), EngineError> {
+    /// something that says what has to be removed. `limit` is for handing over what is left in the workspaces.
+    pub(crate) fn delete(&self, entry: &Entry, limit: Duration) -> Result<(), EngineError> {
         if entry.state().removed {
             return Ok(());
         }
@@ -292,7 +298,7 @@ impl Shared {
             // A disk that is full is no reason to keep what fills it.
             tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot note the removal");
         }
-        self.hand_over(entry);
+        self.hand_over(entry, limit);
         self.delete_files(&entry.dir, &entry.record().ids)?;
         self.forget(entry);
         Ok(())
@@ -307,7 +313,7 @@ impl Shared {
                 for pause in REMOVAL_PAUSES {
                     std::thread::sleep(Duration::from_secs(*pause));
                     let _operation = entry.operate();
-                    if entry.state().removed || shared.delete(&entry).is_ok() {
+                    if entry.state().removed || shared.delete(&entry, BRIEF).is_ok() {
                         return;
                     }
                 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sbx_api::{Mount, MountKind};
 use sbx_proto::plan::{
@@ -123,7 +124,7 @@ pub fn task_plan(record_ids: &sbx_proto::plan::Ids, task: Task) -> Plan {
     }
 }
 
-pub(crate) fn hand_over_plan(record: &Record, found: &StillShared) -> Plan {
+pub(crate) fn hand_over_plan(record: &Record, found: &StillShared, limit: Duration) -> Plan {
     let writable = found.writable.iter();
     let workspaces =
         writable.map(|(workspace, node)| (shared_source(workspace, record.ids.mode), *node));
@@ -134,6 +135,7 @@ pub(crate) fn hand_over_plan(record: &Record, found: &StillShared) -> Plan {
             workspaces: workspaces.collect(),
             readonly: found.readonly.clone(),
             made_at: made_at(record),
+            limit_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
         }),
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::control::{ControlError, Event, Link};
 use crate::engine::{Engine, Registry, Shared};
 use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
+use crate::handover::PATIENT;
 use crate::lifecycle::{boot_id, end, identify, remove_socket};
 use crate::record::{InitProcess, Record, RecordError};
 use crate::statedir::{EXEC_SOCKET, SandboxDir, is_temporary};
@@ -36,7 +38,7 @@ impl Engine {
                         .entries
                         .insert(name, Arc::new(Entry::new(record, dir)));
                 }
-                Err(RecordError::Missing { .. }) => sweep_unborn(&dir),
+                Err(RecordError::Missing { .. }) if sweep_unborn(&dir) => {}
                 Err(error) => {
                     tracing::error!(sandbox = %name, error = chain(&error), "unreadable record");
                     found.damaged.insert(name, error);
@@ -81,7 +83,7 @@ impl Shared {
             return Ok(());
         }
         silence(&entry.dir, &entry.record());
-        self.delete(entry)
+        self.delete(entry, PATIENT)
     }
 
     fn reconcile_running(self: &Arc<Self>, entry: &Arc<Entry>, record: &Record) {
@@ -123,7 +125,7 @@ impl Shared {
             let idle = state.live.is_none() && !state.removed;
             drop(state);
             if idle {
-                shared.hand_over(&entry);
+                shared.hand_over(&entry, PATIENT);
                 if let Err(error) = entry.update(|_| {}) {
                     tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
                 }
@@ -177,19 +179,26 @@ pub(crate) fn silence(dir: &SandboxDir, record: &Record) {
     remove_socket(dir);
 }
 
-/// A directory without a record holds nothing but an interrupted first write, or nothing at all.
-fn sweep_unborn(dir: &SandboxDir) {
+/// A directory without a record holds nothing but an interrupted first write, or nothing at all. False of one of ours
+/// that holds more: what a removal left, and whoever wants the name has to get rid of it.
+fn sweep_unborn(dir: &SandboxDir) -> bool {
     let Ok(files) = fs::read_dir(dir.path()) else {
-        return;
+        return true;
     };
     for file in files.flatten() {
         if is_temporary(&file.file_name().to_string_lossy()) {
             drop(fs::remove_file(file.path()));
         }
     }
-    if let Err(error) = fs::remove_dir(dir.path()) {
+    let Err(error) = fs::remove_dir(dir.path()) else {
+        return true;
+    };
+    let ours = fs::symlink_metadata(dir.path())
+        .is_ok_and(|it| it.is_dir() && it.uid() == rustix::process::geteuid().as_raw());
+    if !ours {
         tracing::warn!(%error, dir = %dir.path().display(), "a directory without a record is left alone");
     }
+    !ours
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {

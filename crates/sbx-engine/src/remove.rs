@@ -2,7 +2,8 @@
 //!
 //! Nothing is ever reached by a path: every directory is opened below the one before it, without following
 //! symlinks and without crossing a mount point. Depth does not matter: a directory that is not empty is moved
-//! up to the top before it is entered.
+//! up to the top before it is entered. Something may still rename what is being removed (a descriptor of it was handed
+//! on): what is not where it was a moment ago is looked for again, until the top itself can go.
 
 use std::ffi::CString;
 use std::io;
@@ -14,6 +15,9 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::beneath;
+
+/// How often a directory is emptied. More than once only when something puts files into it meanwhile.
+const ATTEMPTS: usize = 10_000;
 
 #[derive(Debug, Error)]
 pub enum RemoveError {
@@ -75,7 +79,7 @@ fn remove_below(parent: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
         counter: 0,
     };
     let top = rustix::io::fcntl_dupfd_cloexec(&removal.top, 0)?;
-    loop {
+    for _ in 0..ATTEMPTS {
         removal.empty(&top, Place::Top)?;
         while let Some(name) = removal.waiting.pop() {
             removal.finish(&name)?;
@@ -85,6 +89,7 @@ fn remove_below(parent: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
             other => return other,
         }
     }
+    Err(Errno::NOTEMPTY)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,21 +108,31 @@ struct Removal {
 impl Removal {
     /// Empties and removes a directory of the top one.
     fn finish(&mut self, name: &CString) -> rustix::io::Result<()> {
-        loop {
+        for _ in 0..ATTEMPTS {
             match rustix::fs::unlinkat(&self.top, name, AtFlags::REMOVEDIR) {
-                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Ok(()) => return Ok(()),
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {}
-                Err(e) => return Err(e),
+                Err(e) => return unless_moved(e),
             }
-            let dir = open_dir(&self.top, name)?;
-            self.empty(&dir, Place::Below)?;
+            match open_dir(&self.top, name) {
+                Ok(dir) => self.empty(&dir, Place::Below)?,
+                Err(e) => return unless_moved(e),
+            }
         }
+        Err(Errno::NOTEMPTY)
     }
 
     /// Removes what is in `dir`; directories that are not empty end up in `waiting`.
     fn empty(&mut self, dir: &OwnedFd, place: Place) -> rustix::io::Result<()> {
-        for entry in Dir::read_from(dir)? {
-            let entry = entry?;
+        let entries = match Dir::read_from(dir) {
+            Ok(entries) => entries,
+            Err(e) => return unless_moved(e),
+        };
+        for entry in entries {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(e) => return unless_moved(e),
+            };
             let name = entry.file_name();
             if name == c"." || name == c".." {
                 continue;
@@ -128,12 +143,12 @@ impl Removal {
                 _ => rustix::fs::unlinkat(dir, name, AtFlags::empty()),
             };
             match removed {
-                Ok(()) | Err(Errno::NOENT) => {}
+                Ok(()) => {}
                 Err(Errno::NOTEMPTY | Errno::EXIST) => match place {
                     Place::Top => self.waiting.push(name.to_owned()),
-                    Place::Below => self.lift(dir, name)?,
+                    Place::Below => self.lift(dir, name).or_else(unless_moved)?,
                 },
-                Err(e) => return Err(e),
+                Err(e) => unless_moved(e)?,
             }
         }
         Ok(())
@@ -152,7 +167,7 @@ impl Removal {
                     return Ok(());
                 }
                 // The name is in use: by something that a program inside called so.
-                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
+                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR) => {}
                 // A directory without write permission cannot get another parent: opening it helps.
                 Err(Errno::ACCESS) if !opened => {
                     opened = true;
@@ -161,6 +176,15 @@ impl Removal {
                 Err(e) => return Err(e),
             }
         }
+    }
+}
+
+/// What is gone from its place or has become something else meanwhile is met again when its directory is read again,
+/// which happens as long as that directory is not empty.
+fn unless_moved(error: Errno) -> rustix::io::Result<()> {
+    match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP => Ok(()),
+        error => Err(error),
     }
 }
 
@@ -193,6 +217,7 @@ mod tests {
     use std::fs;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -273,6 +298,36 @@ mod tests {
             fs::set_permissions(tree.join(dir), fs::Permissions::from_mode(0o000)).unwrap();
         }
         remove_tree(&tree).unwrap();
+        assert_eq!(left(&temp), 0);
+    }
+
+    #[test]
+    fn nothing_is_left_when_names_change_meanwhile() {
+        let (temp, tree) = tree();
+        let inner = tree.join("inner");
+        for i in 0..400 {
+            let dir = inner.join(format!("d{i}"));
+            fs::create_dir_all(&dir).unwrap();
+            fs::File::create(dir.join("file")).unwrap();
+        }
+        let dir = rustix::fs::open(&inner, OFlags::RDONLY, Mode::empty()).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 0..400 {
+                    let (one, other) = (format!("d{i}"), format!("e{i}"));
+                    let rename = |from, to| rustix::fs::renameat(&dir, from, &dir, to).is_ok();
+                    while (rename(&one, &other) | rename(&other, &one))
+                        && !done.load(Ordering::Relaxed)
+                    {
+                        std::hint::spin_loop();
+                    }
+                }
+            });
+            let removed = remove_tree(&tree);
+            done.store(true, Ordering::Relaxed);
+            removed.unwrap();
+        });
         assert_eq!(left(&temp), 0);
     }
 }

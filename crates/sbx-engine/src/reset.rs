@@ -6,8 +6,8 @@ use std::path::Path;
 
 use sbx_api::Status;
 
-use crate::error::{EngineError, chain};
-use crate::handover::hand_over;
+use crate::error::EngineError;
+use crate::handover::{PATIENT, hand_over, tell};
 use crate::ids::{self, Facts};
 use crate::lifecycle::prepare_error;
 use crate::record::Record;
@@ -25,8 +25,8 @@ pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), Eng
         if let Ok(mut record) = Record::read(&dir) {
             silence(&dir, &record);
             record.hand_over_due |= record.status == Status::Running;
-            if let Err(error) = hand_over(helper, state.root(), &record) {
-                tracing::warn!(sandbox = %name, error = chain(&error), "files of root in its workspaces may not be the caller's");
+            if let Err(error) = hand_over(helper, state.root(), &record, PATIENT) {
+                tell(&name, &error);
             }
         }
     }

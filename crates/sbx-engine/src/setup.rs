@@ -26,8 +26,8 @@ use next::Next;
 use process::Process;
 
 const BOOT_DEADLINE: Duration = Duration::from_secs(60);
-/// A walk through every file of the workspaces.
-pub(crate) const HAND_OVER_DEADLINE: Duration = Duration::from_secs(120);
+/// What a helper has beyond the limit of its plan before it counts as one that does not answer.
+const BEYOND_LIMIT: Duration = Duration::from_secs(3);
 const PROBE_DEADLINE: Duration = Duration::from_secs(5);
 /// A template or a big tree can take a while on a slow disk.
 const TASK_DEADLINE: Duration = Duration::from_secs(30 * 60);
@@ -191,9 +191,9 @@ impl Helper {
         }
     }
 
-    /// Has files handed over that an init could not.
-    pub(crate) fn hand_over(&self, plan: &Plan) -> Result<(), SetupError> {
-        self.run(plan, HAND_OVER_DEADLINE)
+    /// Has files handed over that an init could not, with a plan that ends by itself within `limit`.
+    pub(crate) fn hand_over(&self, plan: &Plan, limit: Duration) -> Result<(), SetupError> {
+        self.run(plan, limit + BEYOND_LIMIT)
     }
 
     /// Tries everything that a boot needs of the kernel, and leaves nothing.

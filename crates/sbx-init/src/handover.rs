@@ -4,12 +4,14 @@
 //! init was killed; and with the outer user namespace's power only: ids of the sandbox's range can be changed, no others.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use sbx_proto::plan::Node;
+use thiserror::Error;
 
 const AGENT: u32 = 1000;
 
@@ -18,22 +20,91 @@ const TICK: i64 = 10_000_000;
 /// Times of some file systems are that coarse. Their nanoseconds are zero.
 const COARSE: i64 = 2_000_000_000;
 
+/// Directories of a walk that stay open. Whoever moves what is below one of them ends no walk.
+const HELD: usize = 32;
+/// No name inside is that long.
+const DEPTH: usize = 10_000;
+
+/// How much is done about one hand-over. Other sandboxes may have the same workspace, and change it under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// For all workspaces together.
+    pub(crate) limit: Duration,
+    /// How often a workspace is walked through in which something moves.
+    pub(crate) walks: u32,
+}
+
+impl Patience {
+    /// Somebody waits for the exit status. What is left is for the next command, or for the stop.
+    pub(crate) const AFTER_A_COMMAND: Self = Self {
+        limit: Duration::from_secs(5),
+        walks: 1,
+    };
+    /// Less than what the daemon has. What is left is for its helper.
+    pub(crate) const AT_THE_STOP: Self = Self {
+        limit: Duration::from_millis(1500),
+        walks: 2,
+    };
+
+    /// No init is there any more.
+    pub(crate) fn within(limit: Duration) -> Self {
+        Self { limit, walks: 4 }
+    }
+}
+
+/// Why something may not be the caller's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Error)]
+pub(crate) enum Left {
+    #[error("something moves the files")]
+    Moved,
+    #[error("directories lie too deep")]
+    Depth,
+    #[error("it takes too long")]
+    Time,
+}
+
 /// Walks every workspace, from its directory as it was mounted: the names that lead to it can be changed from
 /// inside. What cannot be changed (a file of some other host user) is left alone, and so is what nobody has changed
 /// since `made_at` (nanoseconds of the Unix epoch): other programs that use subordinate ids have files of theirs.
 /// `spared` is left alone with everything below it.
-pub(crate) fn hand_over(workspaces: &[OwnedFd], made_at: i64, spared: &[Node]) {
+pub(crate) fn hand_over(
+    workspaces: &[OwnedFd],
+    made_at: i64,
+    spared: &[Node],
+    patience: Patience,
+) -> Result<(), Left> {
+    let rules = Rules {
+        made_at,
+        spared,
+        until: Instant::now() + patience.limit,
+    };
+    let mut left = Ok(());
     for workspace in workspaces {
+        // One that cannot be walked through is no reason to leave out the next.
+        left = left.and(hand_over_one(workspace, &rules, patience.walks));
+    }
+    left
+}
+
+fn hand_over_one(workspace: &OwnedFd, rules: &Rules<'_>, walks: u32) -> Result<(), Left> {
+    let mut left = Ok(());
+    for _ in 0..walks {
         // Opened anew: what is read here must not be what another walk has read already.
-        if let Ok(root) = rustix::fs::openat(workspace, c".", DIRECTORY, FileMode::empty()) {
-            if rustix::fs::fstat(&root).is_ok_and(|stat| is_to_be_given(&stat, made_at)) {
-                let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
-                let _ = rustix::fs::fchown(&root, Some(uid), Some(gid));
-            }
-            // A directory that is moved under way ends the walk of that workspace; the next one goes on.
-            let _ = walk(root, &Rules { made_at, spared });
+        let Ok(root) = rustix::fs::openat(workspace, c".", DIRECTORY, FileMode::empty()) else {
+            return Ok(());
+        };
+        if rustix::fs::fstat(&root).is_ok_and(|stat| is_to_be_given(&stat, rules.made_at)) {
+            let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
+            let _ = rustix::fs::fchown(&root, Some(uid), Some(gid));
+        }
+        left = Walk::new(rules).run(root);
+        match left {
+            // What was moved may lie where the walk had been.
+            Err(Left::Moved) => {}
+            Ok(()) | Err(Left::Depth | Left::Time) => return left,
         }
     }
+    left
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -41,71 +112,154 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// What is left alone.
+/// What is left alone, and when all of it ends.
 struct Rules<'a> {
     made_at: i64,
     spared: &'a [Node],
+    until: Instant,
 }
 
-/// A directory above the current one: who it was, and what is still to be visited in it.
+/// A directory on the way to the current one: who it is, and what is still to be visited in it.
 struct Level {
     identity: Node,
+    /// None of one that lies deep, until the walk comes back to it.
+    dir: Option<OwnedFd>,
     subdirectories: Vec<CString>,
 }
 
-/// Depth first with one open descriptor, whatever the depth. Going up is by `..`, checked against the
-/// directory that was left: a hostile rename must not lead the walk out.
-fn walk(root: OwnedFd, rules: &Rules<'_>) -> Result<(), Errno> {
-    let mut current = root;
-    let mut levels = vec![enter(current.as_fd(), rules)?];
-    while let Some(level) = levels.last_mut() {
-        if let Some(name) = level.subdirectories.pop() {
-            let Ok(below) = rustix::fs::openat(&current, &name, DIRECTORY, FileMode::empty())
-            else {
+/// Depth first with a bounded number of descriptors, whatever the depth.
+struct Walk<'a> {
+    rules: &'a Rules<'a>,
+    levels: Vec<Level>,
+    left: Result<(), Left>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(rules: &'a Rules<'a>) -> Self {
+        Self {
+            rules,
+            levels: Vec::new(),
+            left: Ok(()),
+        }
+    }
+
+    fn run(mut self, root: OwnedFd) -> Result<(), Left> {
+        self.enter(root)?;
+        while !self.levels.is_empty() {
+            self.step()?;
+        }
+        self.left
+    }
+
+    /// Visits one more directory, or leaves one.
+    fn step(&mut self) -> Result<(), Left> {
+        let Some(level) = self.levels.last_mut() else {
+            return Ok(());
+        };
+        let (Some(name), Some(dir)) = (level.subdirectories.pop(), &level.dir) else {
+            self.leave();
+            return Ok(());
+        };
+        match rustix::fs::openat(dir, &name, DIRECTORY, FileMode::empty()) {
+            Ok(below) => return self.enter(below),
+            // Closed, and somebody else's.
+            Err(Errno::ACCESS | Errno::PERM) => {}
+            // It was there a moment ago.
+            Err(_) => self.note(Left::Moved),
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, dir: OwnedFd) -> Result<(), Left> {
+        let Ok(stat) = rustix::fs::fstat(&dir) else {
+            self.note(Left::Moved);
+            return Ok(());
+        };
+        let identity = identity(&stat);
+        // Moved below itself, or shown there by a mount: it is being visited.
+        if self.levels.iter().any(|above| above.identity == identity) {
+            return Ok(());
+        }
+        if self.levels.len() >= DEPTH {
+            self.note(Left::Depth);
+            return Ok(());
+        }
+        let subdirectories = self.give_all(&dir)?;
+        if self.levels.len() > HELD
+            && let Some(above) = self.levels.last_mut()
+        {
+            above.dir = None;
+        }
+        self.levels.push(Level {
+            identity,
+            dir: Some(dir),
+            subdirectories,
+        });
+        Ok(())
+    }
+
+    /// Changes the owner of everything in one directory that was changed since. Returns the directories in it.
+    fn give_all(&mut self, dir: &OwnedFd) -> Result<Vec<CString>, Left> {
+        let mut subdirectories = Vec::new();
+        let Ok(entries) = Dir::read_from(dir) else {
+            self.note(Left::Moved);
+            return Ok(subdirectories);
+        };
+        for entry in entries {
+            if Instant::now() >= self.rules.until {
+                return Err(Left::Time);
+            }
+            let Ok(entry) = entry else {
+                self.note(Left::Moved);
+                break;
+            };
+            let name = CString::from(entry.file_name());
+            if name.as_c_str() == c"." || name.as_c_str() == c".." {
+                continue;
+            }
+            let Ok(stat) = rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+                self.note(Left::Moved);
                 continue;
             };
-            current = below;
-            levels.push(enter(current.as_fd(), rules)?);
-            continue;
+            if self.rules.spared.contains(&identity(&stat)) {
+                continue;
+            }
+            if is_to_be_given(&stat, self.rules.made_at) {
+                let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
+                let flags = AtFlags::SYMLINK_NOFOLLOW;
+                let _ = rustix::fs::chownat(dir, &name, Some(uid), Some(gid), flags);
+            }
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                subdirectories.push(name);
+            }
         }
-        levels.pop();
-        if let Some(above) = levels.last() {
-            current = rustix::fs::openat(&current, c"..", DIRECTORY, FileMode::empty())?;
-            if identity(&rustix::fs::fstat(&current)?) != above.identity {
-                return Err(Errno::STALE);
+        Ok(subdirectories)
+    }
+
+    /// Goes back to the directory above. A deep one is found by `..`, and it is looked at who that is: a hostile
+    /// rename must not lead the walk out. Else the walk goes on where it has kept a directory open.
+    fn leave(&mut self) {
+        let below = self.levels.pop().and_then(|level| level.dir);
+        let Some(level) = self.levels.last_mut().filter(|level| level.dir.is_none()) else {
+            return;
+        };
+        let open = |dir| rustix::fs::openat(dir, c"..", DIRECTORY, FileMode::empty()).ok();
+        let above = below.and_then(open);
+        let same =
+            |dir: &OwnedFd| rustix::fs::fstat(dir).is_ok_and(|s| identity(&s) == level.identity);
+        match above.filter(same) {
+            Some(dir) => level.dir = Some(dir),
+            None => {
+                self.note(Left::Moved);
+                while self.levels.pop_if(|level| level.dir.is_none()).is_some() {}
             }
         }
     }
-    Ok(())
-}
 
-/// Changes the owner of everything in one directory that was changed since.
-fn enter(dir: BorrowedFd<'_>, rules: &Rules<'_>) -> Result<Level, Errno> {
-    let mut subdirectories = Vec::new();
-    for entry in Dir::read_from(dir)? {
-        let name = CString::from(entry?.file_name());
-        if name.as_c_str() == c"." || name.as_c_str() == c".." {
-            continue;
-        }
-        let Ok(stat) = rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) else {
-            continue;
-        };
-        if rules.spared.contains(&identity(&stat)) {
-            continue;
-        }
-        if is_to_be_given(&stat, rules.made_at) {
-            let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
-            let _ =
-                rustix::fs::chownat(dir, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
-        }
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            subdirectories.push(name);
-        }
+    /// The gravest counts.
+    fn note(&mut self, left: Left) {
+        self.left = Err(self.left.err().map_or(left, |before| before.max(left)));
     }
-    Ok(Level {
-        identity: identity(&rustix::fs::fstat(dir)?),
-        subdirectories,
-    })
 }
 
 pub(crate) fn identity(stat: &Stat) -> Node {
@@ -131,7 +285,109 @@ fn changed_since(seconds: i64, nanoseconds: i64, moment: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+
+    /// Nothing is given: whose the files are does not matter here.
+    fn rules(limit: Duration) -> Rules<'static> {
+        Rules {
+            made_at: i64::MAX,
+            spared: &[],
+            until: Instant::now() + limit,
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn open(path: &Path) -> OwnedFd {
+        rustix::fs::open(path, DIRECTORY, FileMode::empty()).unwrap()
+    }
+
+    /// Walks until this directory is the current one.
+    fn walk_to(walk: &mut Walk<'_>, path: &Path) {
+        let wanted = identity(&rustix::fs::stat(path).unwrap());
+        while walk.levels.last().unwrap().identity != wanted {
+            walk.step().unwrap();
+        }
+    }
+
+    /// The rest of a walk: how many directories it comes to, and what it leaves.
+    fn rest(mut walk: Walk<'_>) -> (usize, Result<(), Left>) {
+        let mut count = 0;
+        while !walk.levels.is_empty() {
+            let before = walk.levels.len();
+            walk.step().unwrap();
+            count += usize::from(walk.levels.len() > before);
+        }
+        (count, walk.left)
+    }
+
+    #[test]
+    fn a_directory_that_is_moved_below_itself_is_visited_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        fs::create_dir_all(at("x/y/last")).unwrap();
+        let rules = rules(LONG);
+        let mut walk = Walk::new(&rules);
+        walk.enter(open(temp.path())).unwrap();
+        walk_to(&mut walk, &at("x/y"));
+        fs::remove_dir(at("x/y/last")).unwrap();
+        fs::rename(at("x/y"), at("y")).unwrap();
+        fs::rename(at("x"), at("y/last")).unwrap();
+        assert_eq!(rest(walk), (0, Ok(())));
+    }
+
+    #[test]
+    fn a_directory_that_is_moved_away_ends_no_walk() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        for dir in ["a", "b/1", "b/2", "away"] {
+            fs::create_dir_all(at(dir)).unwrap();
+        }
+        let rules = rules(LONG);
+        let mut walk = Walk::new(&rules);
+        walk.enter(open(temp.path())).unwrap();
+        walk_to(&mut walk, &at("b"));
+        let first = walk.levels[1].subdirectories.last().unwrap().clone();
+        let first = first.into_string().unwrap();
+        walk.step().unwrap();
+        fs::rename(at("b").join(&first), at("away").join(&first)).unwrap();
+        // Listed, and gone when its turn comes.
+        walk.levels[0].subdirectories = vec![c"a".into()];
+        fs::rename(at("a"), at("away/a")).unwrap();
+        assert_eq!(rest(walk), (1, Err(Left::Moved)));
+    }
+
+    #[test]
+    fn what_lies_deep_is_found_again_or_given_up() {
+        let temp = tempfile::tempdir().unwrap();
+        let deep = "d/".repeat(HELD + 20);
+        fs::create_dir_all(temp.path().join(&deep).join("bottom")).unwrap();
+        fs::create_dir(temp.path().join(&deep).join("other")).unwrap();
+        let rules = rules(LONG);
+        assert_eq!(Walk::new(&rules).run(open(temp.path())), Ok(()));
+        let mut walk = Walk::new(&rules);
+        walk.enter(open(temp.path())).unwrap();
+        walk_to(&mut walk, &temp.path().join(&deep));
+        // Nothing but the first ones is open.
+        let open_dirs = walk.levels.iter().filter(|level| level.dir.is_some());
+        assert_eq!(open_dirs.count(), HELD + 1);
+        fs::rename(temp.path().join(&deep), temp.path().join("moved")).unwrap();
+        assert_eq!(rest(walk), (2, Err(Left::Moved)));
+    }
+
+    #[test]
+    fn it_ends_in_time_and_says_so() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir(temp.path().join("dir")).unwrap();
+        let patience = |limit| Patience { limit, walks: 3 };
+        let workspaces = [open(temp.path())];
+        let hand_over = |limit| hand_over(&workspaces, i64::MAX, &[], patience(limit));
+        assert_eq!(hand_over(LONG), Ok(()));
+        assert_eq!(hand_over(Duration::ZERO), Err(Left::Time));
+    }
 
     #[test]
     fn what_is_older_than_the_sandbox_by_more_than_the_clocks_grain_is_left_alone() {

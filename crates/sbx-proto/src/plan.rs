@@ -49,6 +49,8 @@ pub struct HandOver {
     pub readonly: Vec<Node>,
     /// As [`Boot::made_at`].
     pub made_at: i64,
+    /// After which it is given up.
+    pub limit_ms: u32,
 }
 
 /// A file or directory, whatever its name.

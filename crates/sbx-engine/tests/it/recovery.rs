@@ -179,6 +179,24 @@ fn interrupted_creates_and_removes_are_finished() {
 }
 
 #[test]
+fn what_has_no_record_can_be_removed() {
+    let world = World::new();
+    let left = world.state.sandboxes().join("left");
+    std::fs::create_dir_all(left.join("layers/root/upper")).unwrap();
+    let engine = world.recover();
+    let shown = engine.list();
+    let [shown] = &shown[..] else {
+        panic!("{shown:?}")
+    };
+    assert_eq!(
+        (shown.name.as_str(), shown.stop_reason.as_deref()),
+        ("left", Some("damaged"))
+    );
+    engine.remove("left", Removal::WhenIdle).unwrap();
+    assert!(!left.exists() && engine.list().is_empty());
+}
+
+#[test]
 fn a_name_that_is_being_swept_can_be_taken() {
     let world = World::new();
     let workspace = tempfile::tempdir().unwrap();

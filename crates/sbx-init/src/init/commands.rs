@@ -13,7 +13,7 @@ use sbx_sys::fdpass;
 use sbx_sys::process::{self, Fork};
 
 use super::{Command, Ended, Init, Output, ROOT_WAS_USED, Starting};
-use crate::handover;
+use crate::handover::{self, Patience};
 use crate::spare::{LISTENER, Order, Spare, TAKEN};
 use crate::spawn::{Failure, Stdio};
 
@@ -286,7 +286,8 @@ impl Init<'_> {
         if (command.root || root_was_used) && !self.workspaces.is_empty() {
             match process::fork(self.proof, 0) {
                 Ok(Fork::Child) => {
-                    handover::hand_over(&self.workspaces, self.made_at, &[]);
+                    let patience = Patience::AFTER_A_COMMAND;
+                    let _ = handover::hand_over(&self.workspaces, self.made_at, &[], patience);
                     process::exit_now(0)
                 }
                 Ok(Fork::Parent { pid, .. }) => {

@@ -24,7 +24,7 @@ use sbx_sys::signals::SignalFd;
 
 use crate::filter::{self, MountPoints};
 use crate::guard::{self, Guard};
-use crate::handover;
+use crate::handover::{self, Patience};
 use crate::mountinfo;
 use crate::setup::{Namespaces, Network};
 use crate::spare::{Order, Spare};
@@ -550,7 +550,7 @@ impl Init<'_> {
         }
     }
 
-    /// All processes are gone, files are handed over: init may end.
+    /// All processes are gone, files are handed over as far as they can be: init may end.
     fn finished(&mut self) -> bool {
         let Some(stopping) = &mut self.stopping else {
             return false;
@@ -563,7 +563,10 @@ impl Init<'_> {
         if process::has_children() {
             return false;
         }
-        handover::hand_over(&self.workspaces, self.made_at, &[]);
+        let patience = Patience::AT_THE_STOP;
+        if handover::hand_over(&self.workspaces, self.made_at, &[], patience).is_err() {
+            return true; // the daemon has it done
+        }
         for peer in self.peers.values_mut() {
             if peer.role() == Some(Role::Daemon) {
                 peer.send(&Reply::HandedOver, vec![]);

@@ -22,6 +22,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
@@ -32,7 +33,7 @@ use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{credentials, fdpass};
 
 use crate::error::{SetupError, SetupResult, While};
-use crate::handover;
+use crate::handover::{self, Patience};
 use crate::init::{self, Parts};
 
 pub(crate) use inner::Namespaces;
@@ -348,8 +349,9 @@ fn hand_over(proof: &SingleThreaded, ids: &Ids, job: &HandOver) -> SetupResult<(
             Some(workspaces) => workspaces,
             None => open()?,
         };
-        handover::hand_over(&workspaces, job.made_at, &job.readonly);
-        Ok(())
+        let patience = Patience::within(Duration::from_millis(job.limit_ms.into()));
+        handover::hand_over(&workspaces, job.made_at, &job.readonly, patience)
+            .map_err(|left| SetupError::new("hand every file over", left.to_string()))
     })
 }
 
