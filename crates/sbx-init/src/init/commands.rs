@@ -12,7 +12,7 @@ use sbx_proto::plan::Mode;
 use sbx_sys::fdpass;
 use sbx_sys::process::{self, Fork};
 
-use super::{Command, Ended, Init, Output, ROOT_WAS_USED, Starting};
+use super::{Command, Ended, HandOver, Init, MAX_HAND_OVERS, Output, ROOT_WAS_USED, Starting};
 use crate::handover::{self, Patience};
 use crate::spare::{LISTENER, Order, Spare, TAKEN};
 use crate::spawn::{Failure, Stdio};
@@ -283,21 +283,47 @@ impl Init<'_> {
             detached: command.detached,
         };
         let root_was_used = rustix::fs::unlink(ROOT_WAS_USED).is_ok();
-        if (command.root || root_was_used) && !self.workspaces.is_empty() {
-            match process::fork(self.proof, 0) {
-                Ok(Fork::Child) => {
-                    let patience = Patience::AFTER_A_COMMAND;
-                    let _ = handover::hand_over(&self.workspaces, self.made_at, &[], patience);
-                    process::exit_now(0)
-                }
-                Ok(Fork::Parent { pid, .. }) => {
-                    self.handovers.insert(pid, Some(ended));
-                    return;
-                }
-                Err(_) => {} // the next command or the stop does it
-            }
+        let due = command.root || root_was_used || self.hand_over_due;
+        if due && !self.workspaces.is_empty() {
+            self.hand_over(HandOver { ended, tries: 1 });
+        } else {
+            self.report(ended);
         }
-        self.report(ended);
+    }
+
+    fn hand_over(&mut self, work: HandOver) {
+        // It walks through everything, whatever another one has left undone.
+        self.hand_over_due = false;
+        match process::fork(self.proof, 0) {
+            Ok(Fork::Child) => {
+                let patience = Patience::AFTER_A_COMMAND;
+                let done = handover::hand_over(&self.workspaces, self.made_at, &[], patience);
+                process::exit_now(i32::from(done.is_err()))
+            }
+            Ok(Fork::Parent { pid, .. }) => {
+                self.handovers.insert(pid, work);
+            }
+            Err(_) => self.hand_over_failed(work),
+        }
+    }
+
+    /// Whoever is root inside can end the process that does it: then it has no exit code.
+    pub(super) fn hand_over_ended(&mut self, work: HandOver, code: Option<i32>) {
+        match code {
+            Some(0) => self.report(work.ended),
+            None if work.tries < MAX_HAND_OVERS && self.stopping.is_none() => {
+                let tries = work.tries + 1;
+                self.hand_over(HandOver { tries, ..work });
+            }
+            // It was patient for as long as it may be, or cannot be done.
+            Some(_) | None => self.hand_over_failed(work),
+        }
+    }
+
+    /// The next command does it, or the stop, which does it always and when nobody else is there.
+    fn hand_over_failed(&mut self, work: HandOver) {
+        self.hand_over_due = true;
+        self.report(work.ended);
     }
 
     pub(super) fn report(&mut self, ended: Ended) {
@@ -317,12 +343,7 @@ impl Init<'_> {
     }
 
     pub(super) fn running(&self) -> u32 {
-        let waiting = self
-            .handovers
-            .values()
-            .filter(|ended| ended.is_some())
-            .count();
-        u32::try_from(self.commands.len() + waiting).unwrap_or(u32::MAX)
+        u32::try_from(self.commands.len() + self.handovers.len()).unwrap_or(u32::MAX)
     }
 
     pub(super) fn tell_daemon(&mut self) {

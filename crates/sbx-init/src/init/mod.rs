@@ -36,6 +36,8 @@ use peer::Peer;
 const ROOT_WAS_USED: &str = "/run/.sbx-root-was-used";
 /// Answers to the filter that are worked on at the same time.
 const MAX_ANSWERS: usize = 16;
+/// How often files are handed over for one command, when somebody ends the process that does it.
+const MAX_HAND_OVERS: u32 = 3;
 
 /// What setup leaves to init.
 #[derive(Debug)]
@@ -108,6 +110,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         filters: Vec::new(),
         answers: BTreeMap::new(),
         handovers: BTreeMap::new(),
+        hand_over_due: false,
         next: 1,
         stopping: None,
     };
@@ -139,8 +142,10 @@ struct Init<'a> {
     filters: Vec<OwnedFd>,
     /// Children that answer a filter, and the question each is about.
     answers: BTreeMap<i32, Question>,
-    /// Children that hand files over, and the exit that waits for them.
-    handovers: BTreeMap<i32, Option<Ended>>,
+    /// Children that hand files over, and what waits for them.
+    handovers: BTreeMap<i32, HandOver>,
+    /// The last one was not done to its end.
+    hand_over_due: bool,
     next: u64,
     stopping: Option<Stopping>,
 }
@@ -183,6 +188,13 @@ impl Starting {
             PollFlags::empty()
         }
     }
+}
+
+/// Files that are handed over before a command's end is told.
+struct HandOver {
+    ended: Ended,
+    /// With the one that is under way.
+    tries: u32,
 }
 
 struct Ended {
@@ -497,10 +509,8 @@ impl Init<'_> {
                 // Whoever was to answer has, or is dead: nobody waits for ever. A second answer is none.
                 let answer = Err(libc::EIO);
                 let _ = seccomp::answer(question.filter.as_fd(), question.id, answer);
-            } else if let Some(ended) = self.handovers.remove(&pid) {
-                if let Some(ended) = ended {
-                    self.report(ended);
-                }
+            } else if let Some(work) = self.handovers.remove(&pid) {
+                self.hand_over_ended(work, status.exit_status());
             } else if self.commands.contains_key(&pid) {
                 let status = match (status.exit_status(), status.terminating_signal()) {
                     (Some(code), _) => ExitStatus::Code(code),

@@ -2,15 +2,19 @@
 //! neither may keep init from its work, or let what did not happen look as if it had.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use super::{PYTHON, sbx, script};
 use crate::ModeTest;
-use crate::harness::{Sandbox, World, eventually};
+use crate::harness::{Mode, Sandbox, World, eventually};
 
-pub(crate) const TESTS: &[ModeTest] = &[(
-    "an_init_does_not_wait_for_output_that_was_taken_back",
-    taken_back,
-)];
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "an_init_does_not_wait_for_output_that_was_taken_back",
+        taken_back,
+    ),
+    ("a_hand_over_that_was_ended_is_done_again", hand_over),
+];
 
 /// An attack that runs on by itself as root; begun when the file `said` is there.
 fn begin(sandbox: &Sandbox<'_>, attack: &str, settings: &[(&str, &str)]) {
@@ -35,4 +39,40 @@ fn taken_back(shared: &'static World) {
         sbx(&world, &["exec", &sandbox.name, "echo", "awake"]).ok(),
         "awake"
     );
+}
+
+fn hand_over(world: &'static World) {
+    // With one id there is nothing to hand over.
+    if world.mode == Mode::Single {
+        return;
+    }
+    let sandbox = world.sandbox("hand-over");
+    let others = || {
+        let files = fs::read_dir(sandbox.path("tree")).unwrap();
+        let owners = files.map(|file| file.unwrap().metadata().unwrap().uid());
+        owners.filter(|owner| *owner != world.uid).count()
+    };
+    let go = sandbox.path("go");
+    // Enough files for a walk that somebody can see.
+    let make = format!(
+        "import os; os.makedirs('tree', exist_ok=True); [open('tree/%d' % n, 'w').close() for n in range(20000)]; \
+         [os.chown('tree/%d' % n, 0, 0) for n in range(20000)]; open('{}', 'w').close()",
+        go.display()
+    );
+    for (kills, left) in [("1", false), ("1000000", true)] {
+        let settings = [("KILLS", kills), ("GO", go.to_str().unwrap())];
+        begin(&sandbox, include_str!("attack/end_hand_over.py"), &settings);
+        sbx(
+            world,
+            &["exec", "-u", "root", &sandbox.name, PYTHON, "-c", &make],
+        )
+        .ok();
+        let said = fs::read_to_string(sandbox.path("said")).unwrap();
+        assert!(said.contains("killed"), "the attack was too late");
+        assert_eq!(others() > 0, left, "after {kills}");
+        fs::remove_file(&go).unwrap();
+    }
+    // What could not be done is done at the end, when nobody is there any more.
+    sbx(world, &["stop", &sandbox.name]).ok();
+    assert_eq!(others(), 0);
 }
