@@ -419,15 +419,15 @@ mod tests {
 
     #[test]
     fn what_costs_nothing_pushes_out_nothing_that_was_allowed() {
-        let refusal = |line: &mut Line| line.verdict = Outcome::Deny;
-        let lookup = |line: &mut Line| line.entrance = Entrance::Dns;
-        let cases: [(fn(&mut Line), Part); 2] = [(refusal, Part::Denied), (lookup, Part::Lookups)];
-        for (make, part) in cases {
+        for part in [Part::Denied, Part::Lookups] {
             let temp = tempfile::tempdir().unwrap();
             let audit = Audit::new(temp.path(), "one");
             audit.write(&line(&audit));
             let mut cheap = line(&audit);
-            make(&mut cheap);
+            match part {
+                Part::Denied => cheap.verdict = Outcome::Deny,
+                Part::Lookups | Part::Allowed => cheap.entrance = Entrance::Dns,
+            }
             cheap.reason = "x".repeat(64 << 10);
             for _ in 0..(u64::from(KEPT + 1) * FULL / (64 << 10)) {
                 audit.write(&cheap);
