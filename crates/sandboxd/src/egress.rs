@@ -18,9 +18,8 @@ use sbx_engine::policybook::PolicyBook;
 use sbx_engine::statedir::{Durability, SandboxDir, StateDir, make_private_dirs, write_atomic};
 use sbx_policy::{Policy, unreadable};
 use sbx_proxy::ca::{self, Authority};
-use sbx_proxy::{
-    Bypass, Gate, Lookup, Outlet, Settings, Sockets, limits, system_dial, system_lookup,
-};
+use sbx_proxy::limits::{self, House};
+use sbx_proxy::{Bypass, Gate, Lookup, Outlet, Settings, Sockets, system_dial, system_lookup};
 use tokio::sync::watch;
 
 use crate::reload::PolicyReload;
@@ -38,6 +37,7 @@ pub struct Outlets {
     state: StateDir,
     book: Arc<PolicyBook>,
     max_connections: usize,
+    house: Arc<House>,
     /// None where the kernel gives none: then only what the API changes is noticed at once.
     files: Option<Arc<RuleFiles>>,
     /// For what is asked about sandboxes that do not run.
@@ -70,6 +70,7 @@ impl Outlets {
             book,
             files,
             max_connections: limits::per_sandbox(descriptors),
+            house: Arc::new(House::new(descriptors)),
             lookup: system_lookup()?,
             attached: Mutex::default(),
         })
@@ -115,6 +116,7 @@ impl Outlets {
             lookup: system_lookup()?,
             dial: system_dial(),
             max_connections: self.max_connections,
+            house: Arc::clone(&self.house),
             bypass: self.bypass(sandbox),
         };
         let sockets = Sockets {

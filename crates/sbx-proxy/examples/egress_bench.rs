@@ -24,6 +24,7 @@ use sbx_policy::{
     Decision, Host, Origin, OwnAddresses, Policy, Protocol, Rule, Scope, Target, Traffic,
 };
 use sbx_proxy::ca::{self, Authority};
+use sbx_proxy::limits::House;
 use sbx_proxy::{Outlet, Settings, Sockets, system_dial, system_lookup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -294,6 +295,7 @@ fn start_proxy(authority: Authority, log_dir: &std::path::Path) -> Outlet {
         lookup: system_lookup().expect("a thread"),
         dial: system_dial(),
         max_connections: 1000,
+        house: Arc::new(House::new(1 << 16)),
         bypass: Arc::new(|_| false),
     };
     let sockets = Sockets {

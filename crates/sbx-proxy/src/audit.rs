@@ -439,10 +439,9 @@ mod tests {
             let audit = Audit::new(temp.path(), "one");
             audit.write(&line(&audit));
             let mut cheap = line(&audit);
-            if part == Part::Denied {
-                cheap.verdict = Outcome::Deny;
-            } else {
-                cheap.entrance = Entrance::Dns;
+            match part {
+                Part::Denied => cheap.verdict = Outcome::Deny,
+                Part::Lookups | Part::Allowed => cheap.entrance = Entrance::Dns,
             }
             cheap.reason = "x".repeat(64 << 10);
             for _ in 0..(u64::from(KEPT + 1) * FULL / (64 << 10)) {

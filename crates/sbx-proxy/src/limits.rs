@@ -1,6 +1,8 @@
-//! How many connections a sandbox may have. The one that has waited longest to say what it wants makes room.
+//! How many connections a sandbox may have, and all of them together. The one that has waited longest to say what it
+//! wants makes room.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sbx_sys::heap::give_back;
@@ -8,8 +10,12 @@ use tokio::task::AbortHandle;
 
 /// One sandbox may use that part of the connections that the daemon's descriptors allow.
 const SHARE: u64 = 4;
-/// Descriptors for everything but connections.
+/// Descriptors for everything but connections: the API, and what a new sandbox needs.
 const RESERVED: u64 = 512;
+/// Of few descriptors, one out of so many is reserved.
+const RESERVED_PART: u64 = 2;
+/// So many of each sandbox are not counted with the others': they are for whoever comes when the rest is used up.
+const ALWAYS: usize = 4;
 const AT_LEAST: u64 = 64;
 const AT_MOST: u64 = 4096;
 /// After so many at once, what they used is given back when most of them are gone.
@@ -18,14 +24,50 @@ const FEW: usize = 16;
 
 /// Connections per sandbox, each of which may need two descriptors.
 pub fn per_sandbox(descriptors: u64) -> usize {
-    let connections = descriptors.saturating_sub(RESERVED) / 2;
-    usize::try_from((connections / SHARE).clamp(AT_LEAST, AT_MOST)).unwrap_or(64)
+    usize::try_from((in_all(descriptors) / SHARE).clamp(AT_LEAST, AT_MOST)).unwrap_or(64)
+}
+
+fn in_all(descriptors: u64) -> u64 {
+    let reserved = RESERVED.min(descriptors / RESERVED_PART);
+    (descriptors - reserved) / 2
+}
+
+/// The connections of all sandboxes, which share the daemon's descriptors.
+#[derive(Debug)]
+pub struct House {
+    max: usize,
+    count: AtomicUsize,
+}
+
+impl House {
+    /// `descriptors` is how many the process may have.
+    pub fn new(descriptors: u64) -> Self {
+        Self::with_room(usize::try_from(in_all(descriptors)).unwrap_or(usize::MAX))
+    }
+
+    pub(crate) fn with_room(max: usize) -> Self {
+        Self {
+            max,
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    fn enter(&self) -> bool {
+        let more = |count| (count < self.max).then_some(count + 1);
+        let order = Ordering::Relaxed;
+        self.count.fetch_update(order, order, more).is_ok()
+    }
+
+    fn leave(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The open connections of a sandbox.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     max: usize,
+    house: Arc<House>,
     state: Mutex<State>,
 }
 
@@ -35,6 +77,8 @@ struct State {
     /// Have not said what they want yet; oldest first.
     waiting: BTreeMap<u64, Option<AbortHandle>>,
     busy: BTreeMap<u64, Option<AbortHandle>>,
+    /// Of them, those that are counted in the house.
+    counted: usize,
     /// The most there were since memory was given back.
     peak: usize,
 }
@@ -62,9 +106,10 @@ pub(crate) struct Place {
 }
 
 impl Crowd {
-    pub(crate) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize, house: Arc<House>) -> Self {
         Self {
             max,
+            house,
             state: Mutex::default(),
         }
     }
@@ -72,7 +117,8 @@ impl Crowd {
     /// A place for a new connection, for which another may have to go; none when all are busy.
     pub(crate) fn admit(self: &Arc<Self>) -> Option<Place> {
         let mut state = self.state();
-        if state.count() >= self.max {
+        if !self.has_room(&mut state) {
+            // Its place is the new one's.
             let (_, oldest) = state.waiting.pop_first()?;
             if let Some(task) = oldest {
                 task.abort();
@@ -86,6 +132,20 @@ impl Crowd {
             crowd: Arc::clone(self),
             id,
         })
+    }
+
+    /// Whether there is room for one more, which then counts.
+    fn has_room(&self, state: &mut State) -> bool {
+        let count = state.count();
+        if count >= self.max {
+            return false;
+        }
+        if count < state.counted + ALWAYS {
+            return true;
+        }
+        let entered = self.house.enter();
+        state.counted += usize::from(entered);
+        entered
     }
 
     /// Who serves the connection, should it have to make room.
@@ -127,8 +187,13 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.crowd.state();
-        state.waiting.remove(&self.id);
-        state.busy.remove(&self.id);
+        let waited = state.waiting.remove(&self.id).is_some();
+        let was_there = state.busy.remove(&self.id).is_some() || waited;
+        // One that had to make room has left its place to another.
+        if was_there && state.counted > 0 {
+            state.counted -= 1;
+            self.crowd.house.leave();
+        }
         let over = state.is_crowd_over();
         drop(state);
         if over {
@@ -141,9 +206,53 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
+    fn crowd(max: usize) -> Arc<Crowd> {
+        Arc::new(Crowd::new(max, Arc::new(House::with_room(max))))
+    }
+
+    #[test]
+    fn a_full_house_keeps_a_few_places_for_each() {
+        let house = Arc::new(House::with_room(10));
+        let crowd = || Arc::new(Crowd::new(100, Arc::clone(&house)));
+        let fill = |crowd: &Arc<Crowd>| -> Vec<Place> {
+            let mut busy = crowd.admit();
+            std::iter::from_fn(|| {
+                let mut place = busy.take()?;
+                place.set_busy();
+                busy = crowd.admit();
+                Some(place)
+            })
+            .collect()
+        };
+        let (greedy, modest) = (crowd(), crowd());
+        let mut all = fill(&greedy);
+        assert_eq!(all.len(), 10 + ALWAYS);
+        assert_eq!(fill(&modest).len(), ALWAYS);
+        // Who waits makes room for the own sandbox, also in a full house.
+        all.pop();
+        let waiting = greedy.admit().unwrap();
+        let next = greedy.admit().unwrap();
+        drop(waiting);
+        assert_eq!(house.count.load(Ordering::Relaxed), 10);
+        drop((next, all));
+        assert_eq!(house.count.load(Ordering::Relaxed), 0);
+        assert_eq!(fill(&modest).len(), 10 + ALWAYS);
+        assert_eq!(house.count.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn descriptors_stay_free_for_everything_else() {
+        for descriptors in [64, 256, 1024, 4096, 1 << 20] {
+            let used = 2 * in_all(descriptors);
+            let reserved = RESERVED.min(descriptors / 2);
+            assert!(used <= descriptors - reserved, "{descriptors}: {used}");
+        }
+        assert_eq!(House::new(1024).max, 256);
+    }
+
     #[test]
     fn a_crowd_ends_once() {
-        let crowd = Arc::new(Crowd::new(MANY));
+        let crowd = crowd(MANY);
         let mut places: Vec<Place> = (0..MANY).map_while(|_| crowd.admit()).collect();
         assert_eq!(places.len(), MANY);
         assert_eq!(crowd.state().peak, MANY);
@@ -165,7 +274,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_longest_makes_room_and_the_busy_stay() {
-        let crowd = Arc::new(Crowd::new(2));
+        let crowd = crowd(2);
         let mut busy = crowd.admit().unwrap();
         busy.set_busy();
         let waiting = crowd.admit().unwrap();

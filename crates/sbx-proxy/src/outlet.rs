@@ -19,19 +19,22 @@ use sbx_sys::redirected::original_dst;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 
 use crate::audit::{Audit, Entrance, Via};
 use crate::ca::Authority;
 use crate::conn::Conn;
 use crate::dial::{Dial, reset, tune_local};
 use crate::gate::{Gate, Own};
-use crate::limits::{Crowd, Place};
+use crate::limits::{Crowd, House, Place};
 use crate::resolver::Lookup;
 use crate::{dns, forward, journey, transparent};
 
 const STACK: usize = 512 << 10;
 /// After a failed accept (no descriptors): what is open has to end first.
 const BREATH: Duration = Duration::from_millis(50);
+/// Between two lines about it in the daemon's log.
+const QUIET: Duration = Duration::from_secs(60);
 /// For open connections to be cut at the end, which takes a moment.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -48,6 +51,8 @@ pub struct Settings {
     pub lookup: Lookup,
     pub dial: Dial,
     pub max_connections: usize,
+    /// With those of all other sandboxes.
+    pub house: Arc<House>,
     /// Hosts whose TLS is never opened, not even to say why they are denied.
     pub bypass: Bypass,
 }
@@ -91,7 +96,7 @@ impl Shared {
             authority: settings.authority,
             dial: settings.dial,
             bypass: settings.bypass,
-            crowd: Arc::new(Crowd::new(settings.max_connections)),
+            crowd: Arc::new(Crowd::new(settings.max_connections, settings.house)),
         }
     }
 }
@@ -196,7 +201,27 @@ enum Kind {
     Dns,
 }
 
+/// Something that may happen all the time and is told once in a while.
+#[derive(Default)]
+struct Complaint {
+    told: Option<Instant>,
+    times: u64,
+}
+
+impl Complaint {
+    /// How often it has happened since it was told last, when it is time to tell it again.
+    fn again(&mut self, now: Instant) -> Option<u64> {
+        self.times += 1;
+        let due = (self.told).is_none_or(|told| now.duration_since(told) >= QUIET);
+        due.then(|| {
+            self.told = Some(now);
+            std::mem::take(&mut self.times)
+        })
+    }
+}
+
 async fn accept(shared: Arc<Shared>, listener: TcpListener, kind: Kind) {
+    let mut complaint = Complaint::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => match kind {
@@ -204,7 +229,9 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, kind: Kind) {
                 Kind::Dns => drop(admit(&shared, stream, dns::serve_tcp)),
             },
             Err(error) if is_passing(&error) => {
-                tracing::warn!(sandbox = shared.audit.sandbox(), %error, "cannot accept a connection");
+                if let Some(times) = complaint.again(Instant::now()) {
+                    tracing::warn!(sandbox = shared.audit.sandbox(), %error, times, "cannot accept a connection");
+                }
                 tokio::time::sleep(BREATH).await;
             }
             Err(error) => {
@@ -303,4 +330,21 @@ fn is_own(ip: IpAddr) -> bool {
 fn is_proxy(dialled: SocketAddr) -> bool {
     let own = [IpAddr::V4(GATEWAY_V4), IpAddr::V4(HOST_V4)];
     dialled.port() == PROXY_PORT && own.contains(&dialled.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_told_once_in_a_while() {
+        let mut complaint = Complaint::default();
+        let start = Instant::now();
+        assert_eq!(complaint.again(start), Some(1));
+        for n in 1..60 {
+            assert_eq!(complaint.again(start + Duration::from_secs(n)), None);
+        }
+        assert_eq!(complaint.again(start + QUIET), Some(60));
+        assert_eq!(complaint.again(start + QUIET), None);
+    }
 }

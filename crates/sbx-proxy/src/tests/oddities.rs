@@ -14,6 +14,7 @@ use super::origin::{answers, head, ok, say};
 use super::world::{World, exactly, get, rest, rules};
 use crate::audit::{self, Outcome, Part};
 use crate::ca::{self, Authority};
+use crate::limits::House;
 use crate::{Outlet, Settings, Sockets, system_dial};
 
 /// From here on the clock jumps to the next deadline whenever nothing moves.
@@ -279,6 +280,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
         lookup: Arc::new(|_| Box::pin(std::future::pending())),
         dial: system_dial(),
         max_connections: 10,
+        house: Arc::new(House::with_room(10)),
         bypass: Arc::new(|_| false),
     };
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use super::origin::head;
 use crate::audit::{self, Line, Outcome, Part, Phase};
 use crate::ca::{self, Authority};
+use crate::limits::House;
 use crate::outlet::{Settings, Shared, admit, route};
 
 /// Longer than every deadline of the proxy, which matters where the clock is not the real one.
@@ -117,6 +118,7 @@ impl World {
             lookup: lookup(Arc::clone(&zone), Arc::clone(&asked)),
             dial: dial(at, Arc::clone(&dialled), Arc::clone(&refusing)),
             max_connections,
+            house: Arc::new(House::with_room(max_connections)),
             bypass: Arc::new(|host| host.to_string() == "pinned.test"),
         };
         let world = Self {
