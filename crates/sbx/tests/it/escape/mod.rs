@@ -27,6 +27,7 @@ mod setid;
 mod shared_limits;
 mod silent_init;
 mod sockets;
+mod status_file;
 mod streams;
 mod targets;
 mod xattrs;
@@ -70,6 +71,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     shared_limits::TESTS,
     silent_init::TESTS,
     sockets::TESTS,
+    status_file::TESTS,
     streams::TESTS,
     targets::TESTS,
     xattrs::TESTS,
