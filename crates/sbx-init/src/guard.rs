@@ -65,6 +65,10 @@ struct Evidence {
 
 impl Guard {
     /// `mounts` is init's own view, right after the tree was built.
+    pub(crate) fn proc(&self) -> BorrowedFd<'_> {
+        self.proc.as_fd()
+    }
+
     pub(crate) fn new(proc: OwnedFd, mounts: &[Entry], own: BTreeSet<String>) -> Self {
         let foreign = mounts
             .iter()

@@ -264,6 +264,36 @@ pub fn kill_all(signal: Signal) -> io::Result<()> {
     }
 }
 
+/// A child that has ended and is not reaped yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedChild {
+    pub pid: i32,
+    pub by: EndedBy,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndedBy {
+    Itself,
+    Signal,
+}
+
+/// The next child that has ended, which stays as it is: what the kernel knows of it can still be read.
+pub fn ended_child() -> Option<EndedChild> {
+    // SAFETY: all-zero bytes are a valid `siginfo_t`.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `info` is a live value that the kernel writes.
+    checked(unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options) }.into()).ok()?;
+    // SAFETY: for `waitid` the kernel fills in the fields of SIGCHLD, or leaves all zero.
+    let pid = unsafe { info.si_pid() };
+    let by = if info.si_code == libc::CLD_EXITED {
+        EndedBy::Itself
+    } else {
+        EndedBy::Signal
+    };
+    (pid != 0).then_some(EndedChild { pid, by })
+}
+
 /// Is there any child left, running or not yet reaped?
 pub fn has_children() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

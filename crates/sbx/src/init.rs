@@ -171,6 +171,18 @@ impl Init {
                 self.stage = Stage::Over;
                 Ok(Some(Event::Failed { kind, message }))
             }
+            // That it was never executed can show late.
+            (
+                Stage::Running,
+                Reply::Failed {
+                    kind: kind @ FailKind::Engine,
+                    message,
+                },
+                None,
+            ) => {
+                self.stage = Stage::Over;
+                Ok(Some(Event::Failed { kind, message }))
+            }
             (Stage::Running, Reply::Exited { status, stopped }, None) => {
                 self.stage = Stage::Over;
                 Ok(Some(Event::Exited { status, stopped }))
@@ -313,7 +325,13 @@ mod tests {
             protocol: PROTOCOL + 1,
             sandbox: String::new(),
         };
-        let conversations: [&[(&Reply, &[BorrowedFd<'_>])]; 8] = [
+        let stopping = Reply::Failed {
+            kind: FailKind::Stopping,
+            message: String::new(),
+        };
+        let conversations: [&[(&Reply, &[BorrowedFd<'_>])]; 9] = [
+            // A client that believed it would run the command again.
+            &[(&hello(), &[]), (&started, &[]), (&stopping, &[])],
             &[(&started, &[])],
             &[(&exited, &[])],
             &[(&old, &[])],

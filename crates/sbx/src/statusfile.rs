@@ -1,11 +1,15 @@
 //! `--status-file`: who ended a command, told apart for programs that start us.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{PROC_SUPER_MAGIC, statfs};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, PROC_SUPER_MAGIC, statfs};
+use rustix::io::Errno;
+use rustix::rand::GetRandomFlags;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -20,18 +24,25 @@ pub(crate) enum By<'a> {
 
 /// A file that appears with its whole content when the command has ended; what was there under its name is replaced.
 ///
+/// It may lie in a workspace, so that programs inside can do what they like with names beside it: the file has none
+/// while they run, its directory is held open, and what has appeared in the end is compared with what was written.
+///
 /// What the caller has open already (`/dev/fd/3`) and devices are written to instead.
 #[derive(Debug)]
 pub(crate) struct StatusFile {
     path: PathBuf,
     file: File,
-    /// What is renamed to the path.
-    temporary: Option<Temporary>,
+    /// Where it gets its name.
+    place: Option<Place>,
 }
 
-/// Removed if it still is there at the end.
 #[derive(Debug)]
-struct Temporary(PathBuf);
+struct Place {
+    dir: OwnedFd,
+    name: OsString,
+    /// What is renamed to it, where the file system has no files without a name.
+    temporary: Option<OsString>,
+}
 
 impl StatusFile {
     /// Fails before anything runs when the place cannot be written to.
@@ -40,23 +51,19 @@ impl StatusFile {
     }
 
     fn open(path: &Path) -> io::Result<Self> {
-        let mut how = OpenOptions::new();
-        how.write(true);
-        let (file, temporary) = if is_written_through(path)? {
-            (how.truncate(true).open(path)?, None)
-        } else {
-            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-            let mut temporary = std::ffi::OsString::from(".");
-            temporary.push(name);
-            temporary.push(format!(".{}.tmp", std::process::id()));
-            let temporary = path.with_file_name(temporary);
-            let file = how.create_new(true).open(&temporary)?;
-            (file, Some(Temporary(temporary)))
-        };
+        if is_written_through(path)? {
+            let mut how = OpenOptions::new();
+            return Ok(Self {
+                path: path.to_owned(),
+                file: how.write(true).truncate(true).open(path)?,
+                place: None,
+            });
+        }
+        let (file, place) = Place::open(path)?;
         Ok(Self {
             path: path.to_owned(),
             file,
-            temporary,
+            place: Some(place),
         })
     }
 
@@ -67,8 +74,8 @@ impl StatusFile {
         };
         let line = format!("{status}\n");
         let written = (&self.file).write_all(line.as_bytes());
-        let appeared = written.and_then(|()| match self.temporary {
-            Some(temporary) => temporary.become_file(&self.path),
+        let appeared = written.and_then(|()| match self.place {
+            Some(place) => place.show(&self.file),
             None => Ok(()),
         });
         appeared.map_err(|error| failed(&self.path, &error))
@@ -96,18 +103,76 @@ fn leads_to_descriptors(dir: &Path) -> bool {
     dir == Path::new("/dev") || statfs(dir).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC)
 }
 
-impl Temporary {
-    fn become_file(mut self, path: &Path) -> io::Result<()> {
-        std::fs::rename(&self.0, path)?;
-        self.0 = PathBuf::new();
-        Ok(())
+impl Place {
+    fn open(path: &Path) -> io::Result<(File, Self)> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let dir = match path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut place = Self {
+            dir: rustix::fs::open(dir, flags, Mode::empty())?,
+            name: name.to_owned(),
+            temporary: None,
+        };
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        let file = match rustix::fs::openat(&place.dir, ".", flags | OFlags::TMPFILE, mode) {
+            // What file systems without them say, and kernels.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+                let temporary = place.temporary_name()?;
+                let flags = flags | OFlags::CREATE | OFlags::EXCL;
+                let file = rustix::fs::openat(&place.dir, &temporary, flags, mode)?;
+                place.temporary = Some(temporary);
+                file
+            }
+            other => other?,
+        };
+        Ok((file.into(), place))
+    }
+
+    /// One that nobody can foresee.
+    fn temporary_name(&self) -> io::Result<OsString> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, GetRandomFlags::empty())?;
+        let mut name = OsString::from(".");
+        name.push(&self.name);
+        name.push(format!(".{:016x}.tmp", u64::from_ne_bytes(random)));
+        Ok(name)
+    }
+
+    fn show(mut self, file: &File) -> io::Result<()> {
+        let temporary = match &self.temporary {
+            Some(temporary) => temporary.clone(),
+            None => {
+                let temporary = self.temporary_name()?;
+                let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let follow = AtFlags::SYMLINK_FOLLOW;
+                rustix::fs::linkat(CWD, nameless, &self.dir, &temporary, follow)?;
+                self.temporary = Some(temporary.clone());
+                temporary
+            }
+        };
+        rustix::fs::renameat(&self.dir, &temporary, &self.dir, &self.name)?;
+        self.temporary = None;
+        let shown = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let written = rustix::fs::fstat(file)?;
+        if (shown.st_dev, shown.st_ino) == (written.st_dev, written.st_ino) {
+            Ok(())
+        } else {
+            Err(io::Error::other(
+                "somebody has put another file in its place",
+            ))
+        }
     }
 }
 
-impl Drop for Temporary {
+/// A name that was not used up.
+impl Drop for Place {
     fn drop(&mut self) {
-        if !self.0.as_os_str().is_empty() {
-            drop(std::fs::remove_file(&self.0));
+        if let Some(temporary) = &self.temporary {
+            let _ = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty());
         }
     }
 }
@@ -151,9 +216,23 @@ mod tests {
     }
 
     #[test]
+    fn a_file_in_its_place_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status");
+        let mut status = StatusFile::prepare(&path).unwrap();
+        let place = status.place.as_mut().unwrap();
+        // As where there are no files without a name: somebody has found the one it has.
+        let forged = OsString::from(".forged");
+        drop(File::create(dir.path().join(&forged)).unwrap());
+        place.temporary = Some(forged);
+        let error = status.write(By::Command, 0).unwrap_err();
+        assert!(error.message.contains("another file"), "{}", error.message);
+    }
+
+    #[test]
     fn a_device_stays_one_and_a_directory_is_refused() {
         let status = StatusFile::prepare(Path::new("/dev/null")).unwrap();
-        assert!(status.temporary.is_none());
+        assert!(status.place.is_none());
         status.write(By::Command, 0).unwrap();
         let null = Path::new("/dev/null").symlink_metadata().unwrap();
         assert!(null.file_type().is_char_device());

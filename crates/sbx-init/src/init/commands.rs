@@ -12,7 +12,9 @@ use sbx_proto::plan::Mode;
 use sbx_sys::fdpass;
 use sbx_sys::process::{self, Fork};
 
-use super::{Command, Ended, HandOver, Init, MAX_HAND_OVERS, Output, ROOT_WAS_USED, Starting};
+use super::{
+    Command, Ended, HandOver, Init, MAX_HAND_OVERS, Output, ROOT_WAS_USED, Starting, executed,
+};
 use crate::handover::{self, Patience};
 use crate::spare::{LISTENER, Order, Spare, TAKEN};
 use crate::spawn::{Failure, Stdio};
@@ -60,6 +62,7 @@ impl Init<'_> {
                 peer: Some(key),
                 starting: Some(starting),
                 failed: None,
+                signalled: false,
                 master,
                 root: !agent,
                 detached,
@@ -185,14 +188,16 @@ impl Init<'_> {
             return;
         };
         match (start_of(&said), order) {
+            (Start::Executed, _) if command.failed.is_some() => {}
+            // Nobody waits for the end of such a command: what is said now is the last word.
+            (Start::Executed, _)
+                if command.detached && executed::was_never(self.guard.proc(), pid) =>
+            {
+                command.failed = Some(died_early());
+            }
             (Start::Executed, _) => self.started(pid),
             (Start::Died, Some(order)) => self.start_again(pid, &order),
-            (Start::Died, None) => {
-                command.failed = Some(Failure {
-                    kind: FailKind::Engine,
-                    message: "the command's process died before it was executed".into(),
-                });
-            }
+            (Start::Died, None) => command.failed = Some(died_early()),
             (Start::Failed(failure), _) => command.failed = Some(failure),
         }
     }
@@ -215,6 +220,7 @@ impl Init<'_> {
         let Some(mut command) = self.commands.remove(&pid) else {
             return;
         };
+        command.failed = None;
         let pid = match self.spawn_anew(order) {
             Ok((pid, starting)) => {
                 command.starting = Some(starting);
@@ -248,6 +254,18 @@ impl Init<'_> {
                 self.log
                     .write(id, kind, buffer.get(..count).unwrap_or_default());
             }
+        }
+    }
+
+    /// By a signal, and it is not reaped yet. Others inside can send one between the order and `execve`; that is not
+    /// how the program ended.
+    pub(super) fn command_killed(&mut self, pid: i32) {
+        if let Some(command) = self.commands.get_mut(&pid)
+            && !command.signalled
+            && self.stopping.is_none()
+            && executed::was_never(self.guard.proc(), pid)
+        {
+            command.failed.get_or_insert_with(died_early);
         }
     }
 
@@ -357,20 +375,19 @@ impl Init<'_> {
         }
     }
 
-    pub(super) fn signal(&self, key: u64, signal: i32) {
+    pub(super) fn signal(&mut self, key: u64, signal: i32) {
         let pid = self.peers.get(&key).and_then(|peer| peer.command);
-        let Some(pid) = pid
-            .filter(|pid| self.commands.contains_key(pid))
-            .and_then(Pid::from_raw)
+        let Some((pid, command)) =
+            pid.and_then(|pid| Pid::from_raw(pid).zip(self.commands.get_mut(&pid)))
         else {
             return;
         };
+        command.signalled = true;
         if let Some(signal) = Signal::from_named_raw(signal) {
             // The command leads a session and group of its own.
             let _ = rustix::process::kill_process_group(pid, signal);
             // Others inside can stop it before its program runs; what its caller asks for must reach it.
-            let starting = self.commands.get(&pid.as_raw_nonzero().get());
-            if starting.is_some_and(|command| command.starting.is_some()) {
+            if command.starting.is_some() {
                 let _ = rustix::process::kill_process_group(pid, Signal::CONT);
             }
         }
@@ -401,6 +418,13 @@ fn pipe_to_us() -> Result<(OwnedFd, OwnedFd), Errno> {
 fn no_input() -> Result<OwnedFd, Errno> {
     let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok(input)
+}
+
+fn died_early() -> Failure {
+    Failure {
+        kind: FailKind::Engine,
+        message: "the command's process was ended before it was executed".into(),
+    }
 }
 
 fn winsize(rows: u16, cols: u16) -> Winsize {

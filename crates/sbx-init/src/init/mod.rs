@@ -4,6 +4,7 @@
 //! except what detached commands write to the log.
 
 mod commands;
+mod executed;
 mod log;
 mod peer;
 
@@ -14,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Signal, WaitOptions};
+use rustix::process::{Pid, Signal, WaitOptions};
 use sbx_proto::OsBytes;
 use sbx_proto::exec::{ExitStatus, FailKind, Reply, Request, Role};
 use sbx_proto::plan::{Boot, Mode};
-use sbx_sys::process::{self, Fork, SingleThreaded};
+use sbx_sys::process::{self, EndedBy, EndedChild, Fork, SingleThreaded};
 use sbx_sys::seccomp;
 use sbx_sys::signals::SignalFd;
 
@@ -156,8 +157,10 @@ struct Command {
     peer: Option<u64>,
     /// Not yet executed: where it says how that goes.
     starting: Option<Starting>,
-    /// The program was executed; only then is an exit the program's own.
+    /// The program was not executed; only else is an exit the program's own.
     failed: Option<Failure>,
+    /// By its caller, whose signals may end it at any time.
+    signalled: bool,
     master: Option<OwnedFd>,
     root: bool,
     detached: bool,
@@ -313,7 +316,8 @@ impl Init<'_> {
     fn handle(&mut self, source: Source, flags: PollFlags) {
         match source {
             Source::Signals => {
-                while let Ok(Some(_)) = self.signals.read() {}
+                // One read: the same signal is pending once, and another makes the descriptor ready again.
+                let _ = self.signals.read();
                 self.reap();
             }
             Source::Listener => self.accept(),
@@ -503,8 +507,15 @@ impl Init<'_> {
 
     fn reap(&mut self) {
         let before = self.commands.len();
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            let pid = pid.as_raw_nonzero().get();
+        while let Some(EndedChild { pid, by }) = process::ended_child() {
+            if by == EndedBy::Signal {
+                self.command_killed(pid);
+            }
+            let Ok(Some((_, status))) =
+                rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::NOHANG)
+            else {
+                break;
+            };
             if let Some(question) = self.answers.remove(&pid) {
                 // Whoever was to answer has, or is dead: nobody waits for ever. A second answer is none.
                 let answer = Err(libc::EIO);

@@ -27,6 +27,7 @@ mod setid;
 mod shared_limits;
 mod silent_init;
 mod sockets;
+mod status_file;
 mod streams;
 mod system_dirs;
 mod targets;
@@ -71,6 +72,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     shared_limits::TESTS,
     silent_init::TESTS,
     sockets::TESTS,
+    status_file::TESTS,
     streams::TESTS,
     system_dirs::TESTS,
     targets::TESTS,

@@ -13,6 +13,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
         "an_init_does_not_wait_for_output_that_was_taken_back",
         taken_back,
     ),
+    (
+        "a_command_that_was_ended_before_it_ran_has_no_exit_code",
+        ended_early,
+    ),
     ("a_hand_over_that_was_ended_is_done_again", hand_over),
 ];
 
@@ -39,6 +43,35 @@ fn taken_back(shared: &'static World) {
         sbx(&world, &["exec", &sandbox.name, "echo", "awake"]).ok(),
         "awake"
     );
+}
+
+fn ended_early(world: &'static World) {
+    let sandbox = world.sandbox("ended-early");
+    let status = world.home().join(world.name("status-file"));
+    // Many directories to look for the program in are time to end the process in.
+    let path = format!("PATH={}/usr/bin", "/n:".repeat(30_000));
+    begin(&sandbox, include_str!("attack/end_spare.py"), &[]);
+    let file = status.to_str().unwrap();
+    let args = [
+        "exec",
+        "--status-file",
+        file,
+        "-e",
+        &path,
+        &sandbox.name,
+        "touch",
+        "ran",
+    ];
+    let ran = sbx(world, &args).fails(125);
+    assert!(ran.err.contains("before it was executed"), "{}", ran.err);
+    assert!(!sandbox.path("ran").exists());
+    let said = fs::read_to_string(&status).unwrap();
+    assert!(said.contains(r#""by":"engine""#), "{said}");
+    // Nobody waits for the end of a detached one: its start says it.
+    begin(&sandbox, include_str!("attack/end_spare.py"), &[]);
+    let args = ["exec", "-d", "-e", &path, &sandbox.name, "touch", "ran"];
+    sbx(world, &args).fails(125);
+    assert!(!sandbox.path("ran").exists());
 }
 
 fn hand_over(world: &'static World) {

@@ -1,0 +1,54 @@
+//! Whether a process has executed a program since it was forked. The kernel keeps that until the process is reaped.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{Mode as FileMode, OFlags};
+
+/// `PF_FORKNOEXEC` of the kernel's `sched.h`.
+const FORKED_ONLY: u64 = 0x40;
+
+/// Only when that is certain.
+pub(super) fn was_never(proc: BorrowedFd<'_>, pid: i32) -> bool {
+    let read = || {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file =
+            rustix::fs::openat(proc, format!("{pid}/stat"), flags, FileMode::empty()).ok()?;
+        let mut stat = Vec::new();
+        File::from(file).read_to_end(&mut stat).ok()?;
+        flags_in(&String::from_utf8_lossy(&stat))
+    };
+    read().is_some_and(|flags| flags & FORKED_ONLY != 0)
+}
+
+/// The name before it may hold anything.
+fn flags_in(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(6)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_executed_is_known_before_and_after_its_end() {
+        let proc = File::open("/proc").unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        assert!(!was_never(proc.as_fd(), pid));
+        child.wait().unwrap();
+        assert!(!was_never(proc.as_fd(), pid), "nothing is known any more");
+    }
+
+    #[test]
+    fn flags_are_found_behind_any_name() {
+        let stat = "7 (a) b) R 1 7 7 0 -1 4194368 1 2 3";
+        assert_eq!(flags_in(stat), Some(4_194_304 | FORKED_ONLY));
+        assert_eq!(flags_in("7 (a"), None);
+    }
+}
