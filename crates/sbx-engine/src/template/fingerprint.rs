@@ -1,6 +1,7 @@
 //! The host's version, from what a package manager or an administrator changes. A few hundred `stat` calls:
 //! it is taken at every create and start, so it cannot look at every file.
 
+use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -51,12 +52,13 @@ const OTHERS_WRITE: u32 = 0o002;
 
 /// Sixteen hexadecimal digits.
 pub(super) fn fingerprint(spec: &Spec) -> String {
+    let ours = Ours::of(spec);
     let mut hash = Fnv::new();
     hash.add(&FORMAT.to_le_bytes());
     hash.add(mode_name(spec.mode).as_bytes());
     for top in &spec.tops {
         hash.add(format!("{top:?}").as_bytes());
-        hash.stat_ours(&spec.host.join(&top.name), &spec.left_out);
+        hash.stat_ours(&spec.host.join(&top.name), &ours);
     }
     for point in &spec.mounts {
         hash.add(point.as_bytes());
@@ -65,7 +67,7 @@ pub(super) fn fingerprint(spec: &Spec) -> String {
         hash.stat(&spec.host.join(path));
     }
     for path in NESTED {
-        hash.children(&spec.host.join(path), &spec.left_out);
+        hash.children(&spec.host.join(path), &ours);
     }
     format!("{:016x}", hash.0)
 }
@@ -76,6 +78,31 @@ pub(super) fn mode_name(mode: Mode) -> &'static str {
         Mode::Root => "root",
         Mode::Subordinate => "subordinate",
         Mode::Single => "single",
+    }
+}
+
+/// Directories that only root or the caller changes. Whoever else can change one at will would have a template made
+/// each time.
+struct Ours<'a> {
+    owners: BTreeSet<u32>,
+    left_out: &'a [OsBytes],
+}
+
+impl<'a> Ours<'a> {
+    fn of(spec: &'a Spec) -> Self {
+        // In a user namespace root is whoever the host's top belongs to.
+        let root = fs::metadata(&spec.host).map_or(0, |meta| meta.uid());
+        Self {
+            owners: [0, root, geteuid().as_raw()].into(),
+            left_out: &spec.left_out,
+        }
+    }
+
+    fn counts(&self, path: &Path) -> bool {
+        let trusted =
+            |meta: Metadata| self.owners.contains(&meta.uid()) && meta.mode() & OTHERS_WRITE == 0;
+        let left_out = self.left_out.iter().any(|left| left.as_path() == path);
+        !left_out && fs::symlink_metadata(path).is_ok_and(trusted)
     }
 }
 
@@ -104,25 +131,20 @@ impl Fnv {
         self.add(&meta.mode().to_le_bytes());
     }
 
-    /// A directory that only root or the caller changes; anything else is as good as not there. Whoever can change it
-    /// at will would have a template made each time.
-    fn stat_ours(&mut self, path: &Path, left_out: &[OsBytes]) -> bool {
-        let ours = |meta: Metadata| {
-            [0, geteuid().as_raw()].contains(&meta.uid()) && meta.mode() & OTHERS_WRITE == 0
-        };
-        let left_out = left_out.iter().any(|left| left.as_path() == path);
-        let ours = !left_out && fs::symlink_metadata(path).is_ok_and(ours);
-        if ours {
+    /// A directory of [`Ours`]; any other is as good as not there.
+    fn stat_ours(&mut self, path: &Path, ours: &Ours<'_>) -> bool {
+        let counts = ours.counts(path);
+        if counts {
             self.stat(path);
         } else {
             self.add(b"-");
         }
-        ours
+        counts
     }
 
     /// The same for those in it, too.
-    fn children(&mut self, dir: &Path, left_out: &[OsBytes]) {
-        if !self.stat_ours(dir, left_out) {
+    fn children(&mut self, dir: &Path, ours: &Ours<'_>) {
+        if !self.stat_ours(dir, ours) {
             return;
         }
         let Ok(entries) = fs::read_dir(dir) else {
@@ -136,7 +158,7 @@ impl Fnv {
         names.sort();
         for name in names {
             self.add(name.as_bytes());
-            self.stat_ours(&dir.join(&name), left_out);
+            self.stat_ours(&dir.join(&name), ours);
         }
     }
 }

@@ -74,19 +74,30 @@ impl Judge {
         }
     }
 
-    /// Whether the caller keeps it from others, although programs inside, with the caller's id, could read it.
+    /// Whether something can be private at all: in root mode the sandbox has no id of the host, and the kernel decides.
+    pub(super) fn seeks_private(&self) -> bool {
+        match self.mode {
+            Mode::Root => false,
+            Mode::Subordinate | Mode::Single => true,
+        }
+    }
+
+    /// Whether it belongs to the caller, whose id programs inside have.
+    pub(super) fn is_callers(&self, stat: &Stat) -> bool {
+        match self.mode {
+            Mode::Root => false,
+            Mode::Subordinate if self.us == 0 => stat.st_uid == AGENT,
+            Mode::Subordinate | Mode::Single => stat.st_uid == self.us,
+        }
+    }
+
+    /// Whether the caller keeps it from others, although programs inside could read it.
     pub(super) fn is_private(&self, stat: &Stat) -> bool {
-        let caller = match self.mode {
-            // The sandbox has no id of the host.
-            Mode::Root => return false,
-            Mode::Subordinate if self.us == 0 => AGENT,
-            Mode::Subordinate | Mode::Single => self.us,
-        };
         let open = match kind_of(stat) {
             FileType::Directory => may_enter(stat.st_mode),
             _ => may_read(stat.st_mode),
         };
-        stat.st_uid == caller && !open
+        self.is_callers(stat) && !open
     }
 
     /// Root outside can enter everything; root inside is one of the others there.

@@ -61,7 +61,7 @@ pub(super) fn skeleton(
     }
     let mut mirror = Mirror::new(host, layer, judge);
     if !judge.leaves_out(&top) {
-        mirror.enter(top)?;
+        mirror.enter(top, judge.mirrors())?;
     }
     mirror.run()
 }
@@ -83,8 +83,10 @@ struct Mirror<'a> {
 struct Level {
     place: Place,
     entries: Dir,
-    /// Only root can change what is in it, nor what it lies in.
+    /// Only root can change what is in it, and what it lies in.
     solid: bool,
+    /// The layer has it.
+    made: bool,
 }
 
 /// What may still be made, and looked at.
@@ -136,7 +138,7 @@ impl<'a> Mirror<'a> {
         Ok(self.private)
     }
 
-    fn enter(&mut self, place: Place) -> Result<(), TemplateError> {
+    fn enter(&mut self, place: Place, made: bool) -> Result<(), TemplateError> {
         let above = self.open.last().is_none_or(|level| level.solid);
         let solid = above && self.judge.is_solid(&place);
         if let Some(entries) = place.list()? {
@@ -144,6 +146,7 @@ impl<'a> Mirror<'a> {
                 place,
                 entries,
                 solid,
+                made,
             });
         }
         Ok(())
@@ -181,28 +184,46 @@ impl<'a> Mirror<'a> {
             return Ok(());
         }
         let to = self.layer.join(&below);
+        let above = self.open.last().is_some_and(|level| level.made);
         match self.judge.reach(&place) {
-            Reach::Listed if !self.judge.knows_owner(&place.stat) => Ok(()),
+            Reach::Listed if self.open.len() == MOST_DEPTH => {
+                self.left_out += 1;
+                if self.judge.is_callers(&place.stat) {
+                    // Nobody knows what of it is private.
+                    self.keep(below);
+                }
+                Ok(())
+            }
             Reach::Listed => {
-                let full = self.left.dirs == 0 || self.open.len() == MOST_DEPTH;
-                if full || (self.judge.mirrors() && !fits(imitate(&to, &place.stat))?) {
-                    self.left_out += 1;
+                let made = above && self.make(&to, &place)?;
+                if !made && !self.judge.seeks_private() {
                     return Ok(());
                 }
-                self.left.dirs -= 1;
                 let depth = self.open.len();
-                self.enter(place)?;
+                self.enter(place, made)?;
                 if self.open.len() > depth {
                     self.rel = below;
                 }
                 Ok(())
             }
-            // Nobody's, as the host has it: what is known by name is found in it.
-            Reach::Entered => Ok(()),
-            Reach::Closed if !self.judge.mirrors() => Ok(()),
             // A package that has files in it could not even look for them.
-            Reach::Closed => fits(hide(&to)).map(drop),
+            Reach::Closed if above => fits(hide(&to)).map(drop),
+            // Nobody's, as the host has it: what is known by name is found in it.
+            Reach::Entered | Reach::Closed => Ok(()),
         }
+    }
+
+    /// Whether the layer has such a directory now.
+    fn make(&mut self, to: &Path, place: &Place) -> Result<bool, TemplateError> {
+        if !self.judge.knows_owner(&place.stat) {
+            return Ok(false);
+        }
+        if self.left.dirs == 0 || !fits(imitate(to, &place.stat))? {
+            self.left_out += 1;
+            return Ok(false);
+        }
+        self.left.dirs -= 1;
+        Ok(true)
     }
 
     fn file(&mut self, name: &CStr, stat: &Stat) -> Result<(), TemplateError> {
@@ -210,7 +231,7 @@ impl<'a> Mirror<'a> {
             return Ok(());
         }
         let private = self.judge.is_private(stat);
-        if !private && (stat.st_mode & SETID == 0 || !self.judge.mirrors()) {
+        if !private && stat.st_mode & SETID == 0 {
             return Ok(());
         }
         let below = self.rel.join(OsStr::from_bytes(name.to_bytes()));
@@ -219,16 +240,14 @@ impl<'a> Mirror<'a> {
             return Ok(());
         }
         let to = self.layer.join(below);
-        match self.open.last() {
+        let made = match self.open.last().filter(|level| level.made) {
+            None => return Ok(()),
             // It does not exist inside: dpkg changes the mode of such a file before it removes it, which nobody's file
             // does not let it do.
-            _ if !may_read(stat.st_mode) => fits(hide(&to)).map(drop),
-            Some(level) => {
-                let copied = set_id(level, name, &to, self.judge, &mut self.left.set_id);
-                fits(copied).map(drop)
-            }
-            None => Ok(()),
-        }
+            Some(_) if !may_read(stat.st_mode) => hide(&to),
+            Some(level) => set_id(level, name, &to, self.judge, &mut self.left.set_id),
+        };
+        fits(made).map(drop)
     }
 
     /// Notes what the caller keeps from others. Of too many, all that lies beside them is kept as well.

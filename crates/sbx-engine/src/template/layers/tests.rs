@@ -74,6 +74,7 @@ fn level(path: &Path) -> Level {
         entries: place.list().unwrap().unwrap(),
         place,
         solid: true,
+        made: true,
     }
 }
 
@@ -262,7 +263,9 @@ fn the_number_of_directories_has_a_bound() {
     let opt = host.at("opt");
     let mut mirror = Mirror::new(&opt, layer.path(), &judge);
     mirror.left.dirs = 2;
-    mirror.enter(Place::at(&opt).unwrap().unwrap()).unwrap();
+    mirror
+        .enter(Place::at(&opt).unwrap().unwrap(), true)
+        .unwrap();
     mirror.run().unwrap();
     assert_eq!(fs::read_dir(layer.path()).unwrap().count(), 2);
 }
@@ -295,6 +298,28 @@ fn what_the_caller_keeps_from_others_is_told() {
         chown(host.at("opt/tool"), Some(0), None).unwrap();
     }
     assert_eq!(private(SandboxMode::Single), expected);
+}
+
+/// What is not mirrored any more is looked through for that.
+#[test]
+fn bounds_do_not_show_what_is_private() {
+    let host = Host::new();
+    host.make("opt/a/b/closed", 0o700);
+    for dir in ["opt/a", "opt/a/b"] {
+        host.chmod(dir, 0o755);
+    }
+    if geteuid().is_root() {
+        chown(host.at("opt/a/b/closed"), Some(AGENT), None).unwrap();
+    }
+    let (layer, opt) = (TempDir::new().unwrap(), host.at("opt"));
+    let judge = host.judge(SandboxMode::Subordinate, &[]);
+    let mut mirror = Mirror::new(&opt, layer.path(), &judge);
+    mirror.left.dirs = 1;
+    let top = Place::at(&opt).unwrap().unwrap();
+    mirror.enter(top, true).unwrap();
+    let expected = BTreeSet::from([host.at("opt/a/b/closed")]);
+    assert_eq!(mirror.run().unwrap(), expected);
+    assert!(layer.path().join("a").is_dir() && !layer.path().join("a/b").exists());
 }
 
 #[test]
