@@ -376,7 +376,9 @@ mod tests {
                     let rename = |from, to| rustix::fs::renameat(&dir, from, &dir, to).is_ok();
                     while (rename(&one, &other) | rename(&other, &one))
                         && !done.load(Ordering::Relaxed)
-                    {}
+                    {
+                        std::hint::spin_loop();
+                    }
                 }
             });
             let removed = remove_tree(&tree);
