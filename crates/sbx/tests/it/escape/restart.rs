@@ -323,7 +323,6 @@ const CLOSES: &str = "
 import os, socket
 door = socket.socket(socket.AF_UNIX)
 door.bind('door')
-os.chmod('door', 0o777)
 door.listen(1)
 open('listens', 'w').close()
 _, fds, _, _ = socket.recv_fds(door.accept()[0], 1, 1)
@@ -348,21 +347,12 @@ fn closed_again(world: &'static World) {
         create(world, "other", &[place]),
     );
     world
-        .run([
-            "exec",
-            "-d",
-            "-u",
-            "root",
-            &other,
-            super::PYTHON,
-            "-c",
-            CLOSES,
-        ])
+        .run(["exec", "-d", &other, super::PYTHON, "-c", CLOSES])
         .ok();
     let made = |name: &str| workspace.join(name).exists().then_some(());
     eventually("the other sandbox listens", || made("listens"));
     world
-        .run(["exec", "-u", "root", &removed, super::PYTHON, "-c", GIVES])
+        .run(["exec", &removed, super::PYTHON, "-c", GIVES])
         .ok();
     eventually("the other sandbox has it", || made("closes"));
     world.run(["rm", "--force", &removed]).ok();
