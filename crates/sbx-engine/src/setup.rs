@@ -175,8 +175,13 @@ impl Helper {
     ) -> Result<(), EngineError> {
         match remove_tree(path) {
             Err(error) if error.is_a_matter_of_ids() => {
-                let task = Task::RemoveTree { path: path.into() };
-                Ok(self.perform(&ids()?, task)?)
+                let (ids, task) = (ids()?, Task::RemoveTree { path: path.into() });
+                match ids.mode {
+                    Mode::Root => Err(error.into()),
+                    // With one id everything is the caller's, who may be locked out all the same: by a program in
+                    // another sandbox that has a directory open and takes its permissions away again and again.
+                    Mode::Single | Mode::Subordinate => Ok(self.perform_inside(&ids, task)?),
+                }
             }
             other => Ok(other?),
         }
@@ -187,8 +192,13 @@ impl Helper {
     pub fn perform(&self, ids: &Ids, task: Task) -> Result<(), SetupError> {
         match ids.mode {
             Mode::Root | Mode::Single => run_task(&task).map_err(SetupError::Task),
-            Mode::Subordinate => self.run(&task_plan(ids, task), TASK_DEADLINE),
+            Mode::Subordinate => self.perform_inside(ids, task),
         }
+    }
+
+    /// As root of the user namespace, whom no permission holds back.
+    fn perform_inside(&self, ids: &Ids, task: Task) -> Result<(), SetupError> {
+        self.run(&task_plan(ids, task), TASK_DEADLINE)
     }
 
     /// Has files handed over that an init could not, with a plan that ends by itself within `limit`.

@@ -3,7 +3,7 @@
 //! Runs in init's own mount namespace, where nothing from inside can be mounted over a workspace, or in a helper's when
 //! init was killed; and with the outer user namespace's power only: ids of the sandbox's range can be changed, no others.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,12 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use sbx_proto::plan::Node;
+use sbx_sys::credentials::as_user_of_files;
 use thiserror::Error;
 
 const AGENT: u32 = 1000;
+/// Who files of other host users seem to belong to.
+const NOBODY: u32 = 65534;
 
 /// As coarse as the kernel's clock for files is: it may be a tick behind.
 const TICK: i64 = 10_000_000;
@@ -55,6 +58,8 @@ impl Patience {
 /// Why something may not be the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Error)]
 pub(crate) enum Left {
+    #[error("the kernel does not let some have another owner")]
+    Denied,
     #[error("something moves the files")]
     Moved,
     #[error("directories lie too deep")]
@@ -101,7 +106,7 @@ fn hand_over_one(workspace: &OwnedFd, rules: &Rules<'_>, walks: u32) -> Result<(
         match left {
             // What was moved may lie where the walk had been.
             Err(Left::Moved) => {}
-            Ok(()) | Err(Left::Depth | Left::Time) => return left,
+            Ok(()) | Err(Left::Denied | Left::Depth | Left::Time) => return left,
         }
     }
     left
@@ -225,15 +230,27 @@ impl<'a> Walk<'a> {
                 continue;
             }
             if is_to_be_given(&stat, self.rules.made_at) {
-                let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
-                let flags = AtFlags::SYMLINK_NOFOLLOW;
-                let _ = rustix::fs::chownat(dir, &name, Some(uid), Some(gid), flags);
+                self.give(dir, &name, &stat);
             }
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 subdirectories.push(name);
             }
         }
         Ok(subdirectories)
+    }
+
+    fn give(&mut self, dir: &OwnedFd, name: &CStr, stat: &Stat) {
+        let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let given = rustix::fs::chownat(dir, name, Some(uid), Some(gid), flags);
+        // What the agent made in a directory of a group outside is the caller's, and stays that group's.
+        if given == Err(Errno::PERM)
+            && stat.st_uid != AGENT
+            && give_of_foreign_group(dir, name) == Err(Errno::PERM)
+            && stat.st_uid != NOBODY
+        {
+            self.note(Left::Denied);
+        }
     }
 
     /// Goes back to the directory above. A deep one is found by `..`, and it is looked at who that is: a hostile
@@ -260,6 +277,18 @@ impl<'a> Walk<'a> {
     fn note(&mut self, left: Left) {
         self.left = Err(self.left.err().map_or(left, |before| before.max(left)));
     }
+}
+
+/// In a directory that passes its group on, one that has no id inside, even root may not change an owner: it has power
+/// over files of which it knows both ids. The owner may give a file to a group of its own.
+fn give_of_foreign_group(dir: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, name, flags, FileMode::empty())?;
+    let owner = rustix::fs::fstat(&file)?.st_uid;
+    let chown = |uid, gid| rustix::fs::chownat(&file, c"", uid, gid, AtFlags::EMPTY_PATH);
+    as_user_of_files(owner, || chown(None, Some(Gid::ROOT)))?;
+    let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
+    chown(Some(uid), Some(gid))
 }
 
 pub(crate) fn identity(stat: &Stat) -> Node {

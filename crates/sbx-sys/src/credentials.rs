@@ -57,3 +57,13 @@ pub fn raise_capabilities() -> io::Result<()> {
     rustix::thread::set_capabilities(None, sets)?;
     Ok(())
 }
+
+/// Does something with files as another user of this namespace would, without root's power over them.
+pub fn as_user_of_files<T>(uid: u32, work: impl FnOnce() -> T) -> T {
+    // SAFETY: no pointers; it changes this thread only, and cannot fail but by leaving the id as it is.
+    let before = unsafe { libc::setfsuid(uid) };
+    let done = work();
+    // SAFETY: as above.
+    unsafe { libc::setfsuid(before.cast_unsigned()) };
+    done
+}

@@ -123,7 +123,8 @@ fn set_attributes(
     let attributes = match source.access {
         Access::ReadOnly => mounts::RDONLY | mounts::NOSUID | mounts::NODEV,
         Access::ReadWrite => mounts::NOSUID | mounts::NODEV,
-        Access::Device => mounts::NOSUID | mounts::NOEXEC,
+        // A device is written to all the same; its times, mode and owner are the host's.
+        Access::Device => mounts::RDONLY | mounts::NOSUID | mounts::NOEXEC,
         Access::Layer => mounts::NODEV,
     };
     mounts::set_attributes(tree, source.recursive, attributes, idmap).doing(|| {

@@ -34,6 +34,10 @@ pub const TESTS: &[ModeTest] = &[
         "workspaces::files_of_root_are_handed_over_by_rm_at_last",
         handover::handed_over_at_last,
     ),
+    (
+        "workspaces::files_of_root_are_handed_over_in_a_team_directory",
+        handover::handed_over_in_a_team_directory,
+    ),
     ("workspaces::nested", nested),
     ("workspaces::modes_and_times_survive", modes_and_times),
     ("workspaces::team_directories", team),

@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         "hard_links_to_files_outside_the_workspace_are_refused",
         hard_links,
     ),
+    ("devices_can_be_used_and_not_changed", devices),
 ];
 
 const SECRET: &str = "sbx-escape-secret-3f1c";
@@ -375,4 +376,33 @@ attempt('system', lambda: os.link('/usr/bin/env', target))
         ("system", &["EXDEV"]),
     ]);
     assert_eq!(fs::metadata(&source).unwrap().nlink(), 1);
+}
+
+fn devices(world: &'static World) {
+    let sandbox = world.sandbox("devices");
+    let names = ["full", "null", "random", "tty", "urandom", "zero"];
+    let times = || {
+        names.map(|name| {
+            let meta = fs::metadata(Path::new("/dev").join(name)).unwrap();
+            (meta.mode(), meta.uid(), meta.ctime(), meta.ctime_nsec())
+        })
+    };
+    for user in ["agent", "root"] {
+        let sh = |script: &str| sandbox.exec_with(&["-u", user], ["sh", "-c", script]);
+        let before = times();
+        for name in names {
+            for change in ["touch -c", "touch -a", "touch -d @1", "chmod 600"] {
+                sh(&format!("{change} /dev/{name}")).refused();
+            }
+        }
+        // Whoever else uses them changes their times of access, not those of the last change.
+        assert_eq!(times(), before, "{user}");
+        sh("echo x > /dev/null; echo x >> /dev/zero; echo x > /dev/urandom; head -c 9 /dev/zero | wc -c; head -c 9 /dev/urandom | wc -c").ok();
+        let full = sh("cat /etc/hostname > /dev/full").refused();
+        assert!(full.err.contains("No space left"), "{full:?}");
+    }
+    let tty = ["-u", "agent"];
+    let script = "import os, pty; pid, fd = pty.fork()\nif pid == 0: open('/dev/tty', 'w').write('on the terminal'); os._exit(0)\nprint(os.read(fd, 99).decode())";
+    let said = sandbox.exec_with(&tty, ["python3", "-c", script]).ok();
+    assert_eq!(said, "on the terminal");
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{create, fingerprint, run, sbx};
 use crate::ModeTest;
-use crate::harness::{Ran, World};
+use crate::harness::{Ran, World, eventually};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -28,6 +28,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
     (
         "a_hostile_tree_does_not_stop_hand_over_or_removal",
         hostile_tree,
+    ),
+    (
+        "a_directory_that_another_sandbox_closes_again_and_again_is_removed",
+        closed_again,
     ),
     ("users_in_a_hostile_passwd_stay_inside", hostile_passwd),
 ];
@@ -312,6 +316,49 @@ print('planted', True)
         !workspace.exists(),
         "the caller cannot remove what root inside made"
     );
+}
+
+/// One that is removed has given it a directory of its own.
+const CLOSES: &str = "
+import os, socket
+door = socket.socket(socket.AF_UNIX)
+door.bind('door')
+door.listen(1)
+open('listens', 'w').close()
+_, fds, _, _ = socket.recv_fds(door.accept()[0], 1, 1)
+open('closes', 'w').close()
+while not os.path.exists('stop'):
+    for _ in range(1000):
+        os.fchmod(fds[0], 0)
+";
+const GIVES: &str = "
+import os, socket
+os.makedirs('/tmp/given/below')
+door = socket.socket(socket.AF_UNIX)
+door.connect('door')
+socket.send_fds(door, [b'x'], [os.open('/tmp/given', os.O_RDONLY)])
+";
+
+fn closed_again(world: &'static World) {
+    let workspace = world.workspace();
+    let place = workspace.to_str().unwrap();
+    let (removed, other) = (
+        create(world, "removed", &[place]),
+        create(world, "other", &[place]),
+    );
+    world
+        .run(["exec", "-d", &other, super::PYTHON, "-c", CLOSES])
+        .ok();
+    let made = |name: &str| workspace.join(name).exists().then_some(());
+    eventually("the other sandbox listens", || made("listens"));
+    world
+        .run(["exec", &removed, super::PYTHON, "-c", GIVES])
+        .ok();
+    eventually("the other sandbox has it", || made("closes"));
+    world.run(["rm", "--force", &removed]).ok();
+    assert!(!world.state().join("vm").join(&removed).exists());
+    world.write(&workspace.join("stop"), "");
+    sbx(world, &["rm", "--force", &other]).ok();
 }
 
 fn hostile_passwd(world: &'static World) {

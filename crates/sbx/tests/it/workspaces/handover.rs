@@ -1,7 +1,7 @@
 //! Files that root inside made in a workspace come to belong to the caller, however the sandbox ends.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -155,4 +155,41 @@ pub(super) fn handed_over_at_last(world: &'static World) {
     let mut remove = world.command("rm");
     let removed = remove.arg("-r").arg(sandbox.path("made")).output().unwrap();
     assert!(removed.status.success(), "{removed:?}");
+}
+
+pub(super) fn handed_over_in_a_team_directory(world: &'static World) {
+    if world.mode != Mode::Subordinate || !tester_is_root() {
+        return;
+    }
+    let sandbox = world.sandbox("foreign");
+    let team = sandbox.path("team");
+    world.make_dir(&team);
+    // A group that has no id inside.
+    let group = 100;
+    std::os::unix::fs::chown(&team, Some(world.uid), Some(group)).unwrap();
+    fs::set_permissions(&team, fs::Permissions::from_mode(0o2775)).unwrap();
+    sandbox
+        .sh("umask 0; mkdir team/sub; touch team/agents")
+        .ok();
+    sandbox
+        .root_sh("cd team/sub; mkdir -p x/z; echo > x/y; chmod 777 x")
+        .ok();
+    let daemons = "cd team/sub/x; mkdir -m 700 daemons; touch daemons/file";
+    sandbox
+        .exec_with(&["-u", "daemon"], ["sh", "-c", daemons])
+        .ok();
+    sandbox.root_sh("true").ok();
+    for name in ["x", "x/z", "x/y", "x/daemons", "x/daemons/file"] {
+        let found = owner(&team.join("sub").join(name));
+        assert_eq!(found, (world.uid, world.gid), "{name}");
+    }
+    assert_eq!(owner(&team.join("agents")), (world.uid, group));
+    let mut remove = world.command("rm");
+    let removed = remove.arg("-r").arg(team.join("sub/x")).output().unwrap();
+    assert!(removed.status.success(), "{removed:?}");
+    world.run(["stop", &sandbox.name]).ok();
+    assert_eq!(
+        world.inspect(&sandbox.name)["warnings"],
+        serde_json::json!([])
+    );
 }
