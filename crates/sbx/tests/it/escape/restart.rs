@@ -327,6 +327,8 @@ door.listen(1)
 open('listens', 'w').close()
 _, fds, _, _ = socket.recv_fds(door.accept()[0], 1, 1)
 open('closes', 'w').close()
+os.fork()
+os.fork()
 while not os.path.exists('stop'):
     for _ in range(1000):
         os.fchmod(fds[0], 0)
