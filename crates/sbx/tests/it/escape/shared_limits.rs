@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         signals_and_queues,
     ),
     ("leases_are_refused", leases),
+    ("terminals_are_bounded", terminals),
 ];
 
 /// Runs an attack that says `ready` and then holds what it has.
@@ -212,4 +213,30 @@ attempt('delegation', lambda: call(72, os.open('.', os.O_RDONLY), 1024 + 16, 0))
         ]);
         fs::remove_file(sandbox.path("leased")).unwrap();
     }
+}
+
+/// The machine has some thousand for everybody. Others, and other sandboxes, have theirs meanwhile.
+fn terminals(world: &'static World) {
+    let hostile = world.sandbox("terminals");
+    let other = world.sandbox("terminals-other");
+    let program = "
+opened, said = [], 'none'
+while len(opened) < 400 and said == 'none':
+    try:
+        opened.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))
+    except OSError as error:
+        said = name_of(error)
+print('ready', len(opened), flush=True)
+print(said, flush=True)
+time.sleep(1000)
+";
+    let (_held, mut out, line) = holding(&hostile, program);
+    let [opened] = numbers(&line)[..] else {
+        panic!("{line}");
+    };
+    assert!((200..=256).contains(&opened), "{line}");
+    let mut said = String::new();
+    out.read_line(&mut said).unwrap();
+    assert_eq!(said.trim(), "ENOSPC");
+    other.sh("exec 3<>/dev/ptmx").ok();
 }
