@@ -302,7 +302,7 @@ fn companions(directory: Option<&Path>) -> Companions {
     let open = |name: &str, without: &str| {
         let path = directory?.join(name);
         let found = File::open(&path).inspect_err(|error| {
-            tracing::warn!(path = %path.display(), error = chain(error), without);
+            tracing::warn!(path = %path.display(), error = chain(error), "{without}");
         });
         found.ok()
     };

@@ -183,6 +183,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use sbx_proto::plan::Mode;
 
     use super::*;
@@ -221,14 +223,18 @@ mod tests {
         assert_eq!(state.record.stop_at, None);
     }
 
-    #[test]
-    fn who_asked_for_the_stop_is_the_reason() {
-        let temp = tempfile::tempdir().unwrap();
-        let dirs = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+    fn entry_in(root: &Path) -> Entry {
+        let dirs = StateDir::locate(root, Some(root)).unwrap();
         let record = example("ab", Mode::Root);
         let dir = dirs.sandbox(&record.name);
         std::fs::create_dir_all(dir.path()).unwrap();
-        let entry = Entry::new(record, dir);
+        Entry::new(record, dir)
+    }
+
+    #[test]
+    fn who_asked_for_the_stop_is_the_reason() {
+        let temp = tempfile::tempdir().unwrap();
+        let entry = entry_in(temp.path());
         entry.set_gone("crashed").unwrap();
         assert_eq!(entry.record().stop_reason.as_deref(), Some("crashed"));
         entry.state().stopping = Some("idle".into());
@@ -242,11 +248,7 @@ mod tests {
     #[test]
     fn nothing_is_written_where_another_one_lies_by_now() {
         let temp = tempfile::tempdir().unwrap();
-        let dirs = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
-        let record = example("ab", Mode::Root);
-        let dir = dirs.sandbox(&record.name);
-        std::fs::create_dir_all(dir.path()).unwrap();
-        let entry = Entry::new(record, dir);
+        let entry = entry_in(temp.path());
         entry.state().removed = true;
         entry.set_gone("abandoned").unwrap();
         assert_eq!(entry.record().stop_reason.as_deref(), Some("abandoned"));

@@ -7,21 +7,20 @@
     reason = "a test that panics has failed"
 )]
 
+mod diagnose;
 mod fake;
+mod programs;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use libtest_mimic::Trial;
 use tempfile::TempDir;
 
-use crate::harness::copy_program;
-
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 22] = [
+    let tests: [(&str, fn()); 17] = [
         (
             "reading_without_a_daemon_creates_nothing",
             reading_without_a_daemon_creates_nothing,
@@ -42,12 +41,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         ),
         ("removal_is_never_silent", removal_is_never_silent),
         ("json_errors", json_errors),
-        ("diagnose_has_its_shape", diagnose_has_its_shape),
-        (
-            "diagnose_explains_a_state_that_cannot_be_used",
-            diagnose_explains_a_state_that_cannot_be_used,
-        ),
-        ("a_daemon_that_is_missing", a_daemon_that_is_missing),
         ("completions", completions),
         ("manual_pages", manual_pages),
         (
@@ -63,14 +56,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             "daemon_commands_without_a_daemon",
             daemon_commands_without_a_daemon,
         ),
-        ("the_daemons_own_words", the_daemons_own_words),
-        (
-            "no_program_has_a_resolver_in_it",
-            no_program_has_a_resolver_in_it,
-        ),
     ];
     let own = tests.into_iter().map(|(name, test)| trial(name, test));
-    own.chain(fake::TESTS.iter().map(|(name, test)| trial(name, *test)))
+    let others = [diagnose::TESTS, fake::TESTS, programs::TESTS].concat();
+    own.chain(others.into_iter().map(|(name, test)| trial(name, test)))
         .collect()
 }
 
@@ -423,126 +412,6 @@ fn json_errors() {
     );
 }
 
-fn diagnose_has_its_shape() {
-    let home = Home::new();
-    let said = home.line("diagnose --output json");
-    let value: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-    assert_eq!(value["version"], "1.0");
-    let checks = value["checks"].as_array().unwrap();
-    // As printed, and in this order: what else is built with it has no say in that.
-    let printed = said.out.lines().filter_map(|line| {
-        let field = line.strip_prefix("      \"")?;
-        field.split_once("\":").map(|(name, _)| name)
-    });
-    let fields = ["detail", "hint", "message", "name", "status"];
-    assert_eq!(printed.collect::<Vec<_>>(), fields.repeat(checks.len()));
-    let mut counted =
-        std::collections::BTreeMap::from(["pass", "warn", "fail", "skip"].map(|s| (s, 0)));
-    for check in checks {
-        *counted.get_mut(check["status"].as_str().unwrap()).unwrap() += 1;
-        if check["status"] == "fail" {
-            assert_ne!(check["hint"], "", "{check}");
-        }
-    }
-    assert_eq!(value["summary"], serde_json::json!(counted));
-    assert_eq!(said.code, i32::from(counted["fail"] > 0));
-    let text = home.line("diagnose").out;
-    for group in ["Installation", "Platform", "Storage", "Connection"] {
-        assert!(text.contains(group));
-    }
-    assert!(text.trim_end().ends_with("skipped"), "{text}");
-    assert!(
-        home.line("diagnose -o github-issue")
-            .out
-            .starts_with("### sbx ")
-    );
-}
-
-fn diagnose_explains_a_state_that_cannot_be_used() {
-    let home = Home::new();
-    let file = home.path().join("file");
-    write(&file, "");
-    let broken = home.path().join("broken");
-    fs::create_dir(&broken).unwrap();
-    fs::set_permissions(&broken, fs::Permissions::from_mode(0o700)).unwrap();
-    write(&broken.join("settings.json"), "{bad");
-    let all = home.line("diagnose --json").out;
-    let count = |text: &str| text.matches("\"name\": ").count();
-    for (state, name, remedy) in [
-        (broken.as_path(), "Settings", "settings.json', or remove it"),
-        (&file, "Storage directories", "set SBX_HOME"),
-        (&file.join("below"), "Storage directories", "set SBX_HOME"),
-        (
-            Path::new("relative"),
-            "Storage directories",
-            "set SBX_HOME to an absolute path",
-        ),
-    ] {
-        let diagnose = |form: &str| {
-            let mut command = home.command(["diagnose", form]);
-            let output = command.env("SBX_HOME", state).output().unwrap();
-            assert_eq!(
-                (output.status.code(), output.stderr.as_slice()),
-                (Some(1), &b""[..]),
-                "{state:?}"
-            );
-            String::from_utf8(output.stdout).unwrap()
-        };
-        let json = diagnose("--json");
-        assert_eq!(count(&json), count(&all), "{json}");
-        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
-        let failed: Vec<_> = value["checks"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|check| check["status"] == "fail" && check["name"] == name)
-            .collect();
-        assert_eq!(failed.len(), 1, "{json}");
-        assert!(
-            failed[0]["hint"].as_str().unwrap().contains(remedy),
-            "{json}"
-        );
-        let text = diagnose("--output=github-issue");
-        assert!(text.contains(&format!("| {name} | fail |")), "{text}");
-    }
-    // Looking has changed nothing.
-    assert_eq!(fs::read_dir(&broken).unwrap().count(), 1);
-}
-
-fn a_daemon_that_is_missing() {
-    let home = Home::new();
-    let alone = home.path().join("sbx");
-    copy_program(env!("CARGO_BIN_EXE_sbx").as_ref(), &alone);
-    let sbx = |args: &[&str]| {
-        let mut command = Command::new(&alone);
-        command.args(args).env("PATH", "/usr/bin:/bin");
-        said_alone(command.current_dir("/"), &home)
-    };
-    let workspace = tempfile::tempdir().unwrap();
-    let path = workspace.path().to_str().unwrap();
-    for args in [
-        &["create", "--name", "box", "shell", path][..],
-        &["daemon", "start"],
-        &["daemon", "start", "-d"],
-        &["daemon", "restart"],
-        &["policy", "check", "network", "192.0.2.1"],
-    ] {
-        let (code, _, err) = sbx(args);
-        assert_eq!(code, Some(1), "{args:?}: {err}");
-        assert!(
-            err.contains("sandboxd` is missing\nhint: install "),
-            "{args:?}: {err}"
-        );
-    }
-    assert!(!home.path().join(".docker").exists());
-    let (code, out, _) = sbx(&["diagnose"]);
-    assert_eq!(code, Some(1));
-    assert!(
-        out.contains("✗ Daemon binary: ") && out.contains("! Sudo binary: "),
-        "{out}"
-    );
-}
-
 fn manual_pages() {
     let home = Home::new();
     let all = home.line("man").out;
@@ -667,46 +536,6 @@ fn said_alone(command: &mut Command, home: &Home) -> (Option<i32>, String, Strin
         text(output.stdout),
         text(output.stderr),
     )
-}
-
-fn the_daemons_own_words() {
-    let home = Home::new();
-    let sandboxd = |word: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sandboxd"));
-        said_alone(command.arg(word), &home)
-    };
-    for word in ["--help", "-h"] {
-        let (code, out, err) = sandboxd(word);
-        assert_eq!((code, err.as_str()), (Some(0), ""));
-        assert!(out.contains("Usage: sandboxd"), "{out}");
-    }
-    let version = format!("sandboxd {}\n", env!("CARGO_PKG_VERSION"));
-    assert_eq!(sandboxd("--version"), (Some(0), version, String::new()));
-    for word in ["--bogus", "-d", "start"] {
-        let said = format!("error: unexpected argument `{word}`\nhint: sandboxd --help\n");
-        assert_eq!(sandboxd(word), (Some(2), String::new(), said));
-    }
-    // Nothing was asked.
-    let (code, out, err) = sandboxd("--check-network");
-    assert_eq!((code, err.as_str()), (Some(0), ""));
-    assert!(out.starts_with(r#"{"Err":{"message":"#), "{out}");
-    assert!(home.is_untouched());
-}
-
-/// Whoever looks up names takes libc from the machine, with the modules that belong to it.
-fn no_program_has_a_resolver_in_it() {
-    // What `getaddrinfo` reads, and nothing else of libc.
-    const SETTINGS: &[u8] = b"/etc/gai.conf";
-    for program in [
-        env!("CARGO_BIN_EXE_sbx"),
-        env!("CARGO_BIN_EXE_sandboxd"),
-        env!("CARGO_BIN_EXE_sbx-init"),
-        env!("CARGO_BIN_EXE_sbx-sudo"),
-    ] {
-        let bytes = fs::read(program).unwrap();
-        let found = bytes.windows(SETTINGS.len()).any(|part| part == SETTINGS);
-        assert!(!found, "{program} has libc in it and looks up names");
-    }
 }
 
 fn write(path: &Path, text: &str) {
