@@ -8,7 +8,7 @@ use axum::body::{Body as RawBody, Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use sbx_api::ErrorCode;
-use sbx_engine::json;
+use sbx_proto::object;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -29,7 +29,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Failure> {
         let bytes = read(request.into_body()).await?;
-        json::object(&bytes).map(Self).map_err(|e| not_taken(&e))
+        object::from_slice(&bytes)
+            .map(Self)
+            .map_err(|e| not_taken(&e))
     }
 }
 
@@ -49,7 +51,7 @@ impl<S: Send + Sync> FromRequest<S> for NoBody {
         if bytes.is_empty() {
             return Ok(Self);
         }
-        match json::object(&bytes) {
+        match object::from_slice(&bytes) {
             Ok(Empty {}) => Ok(Self),
             Err(e) => Err(not_taken(&e)),
         }

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use sbx_api::{
-    CreateRequest, Created, DaemonInfo, ErrorBody, ErrorCode, KeepRequest, LogLevels, Sandbox,
-    SandboxList, ShutdownRequest, Started,
+    CreateRequest, Created, DaemonInfo, ErrorBody, ErrorCode, KeepRequest, LogLevels, Removed,
+    Sandbox, SandboxList, ShutdownRequest, Started,
 };
 use sbx_engine::EngineError;
 use sbx_engine::engine::{Engine, Removal};
@@ -86,7 +86,7 @@ pub(crate) async fn inspect(
         ("force" = Option<bool>, Query, description = "also while commands run in it"),
     ),
     responses(
-        (status = 204),
+        (status = 200, body = Removed),
         (status = 404, body = ErrorBody),
         (status = 409, description = "commands run in it", body = ErrorBody),
     )
@@ -96,14 +96,14 @@ pub(crate) async fn remove(
     Name(name): Name,
     Force { force }: Force,
     _: NoBody,
-) -> Result<StatusCode, Failure> {
+) -> Answer<Removed> {
     let removal = if force {
         Removal::Forced
     } else {
         Removal::WhenIdle
     };
-    blocking(&app, move |engine| engine.remove(&name, removal)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let warnings = blocking(&app, move |engine| engine.remove(&name, removal)).await?;
+    Ok(Json(Removed { warnings }))
 }
 
 /// Start a sandbox that may be running already
@@ -149,7 +149,7 @@ pub(crate) async fn stop(State(app): State<App>, Name(name): Name, _: NoBody) ->
     Ok(Json(done))
 }
 
-/// Decide whether a sandbox stays up without a command
+/// Decide whether a sandbox stays up without a command, and whether it is removed when it stops
 #[utoipa::path(
     post, path = "/v1/sandboxes/{name}/keep", params(("name" = String, Path)),
     request_body = KeepRequest,
@@ -160,7 +160,7 @@ pub(crate) async fn keep(
     Name(name): Name,
     Body(request): Body<KeepRequest>,
 ) -> Answer<Sandbox> {
-    let done = blocking(&app, move |engine| engine.keep(&name, request.keep_alive)).await?;
+    let done = blocking(&app, move |engine| engine.keep(&name, &request)).await?;
     Ok(Json(done))
 }
 

@@ -8,6 +8,7 @@ mod check;
 mod egress;
 mod extract;
 mod handlers;
+mod logfile;
 mod logging;
 mod peer;
 mod policy_handlers;

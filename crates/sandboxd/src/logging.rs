@@ -1,7 +1,5 @@
 //! The daemon's log: one JSON object per line with `time`, `level`, `msg`, `version`, and what the event says.
 
-use std::fs::File;
-use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
 use sbx_api::{LogLevels, VERSION};
@@ -14,6 +12,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::logfile::LogFile;
 
 /// Events of the way out carry this target, and have a level of their own.
 const PROXY: &str = "proxy";
@@ -29,7 +29,7 @@ pub struct Levels {
 
 impl Levels {
     /// Makes `log` the log of this process. An unknown level counts as the default one.
-    pub fn install(level: Option<&str>, log: File) -> Self {
+    pub(crate) fn install(level: Option<&str>, log: LogFile) -> Self {
         let (levels, filter) = Self::new(level);
         let lines = Lines {
             file: Mutex::new(log),
@@ -95,7 +95,7 @@ fn targets(levels: &LogLevels) -> Targets {
 }
 
 struct Lines {
-    file: Mutex<File>,
+    file: Mutex<LogFile>,
 }
 
 impl<S: Subscriber> Layer<S> for Lines {
@@ -113,7 +113,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         text.push('\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // There is nowhere to say that the log cannot be written.
-        drop(file.write_all(text.as_bytes()));
+        drop(file.append(text.as_bytes()));
     }
 }
 

@@ -1,8 +1,7 @@
 //! The whole daemon: claims the state directory, takes the sandboxes over, serves until it is told to end.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,6 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::egress::Outlets;
+use crate::logfile::LogFile;
 use crate::logging::Levels;
 use crate::peer::stranger;
 use crate::routes::{App, router};
@@ -91,8 +91,9 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let lock = lock(&state)?;
     // Who had the lock before may have removed everything.
     state.claim()?;
-    let log = open_log(&state)?;
-    let levels = Levels::install(config.log_level.as_deref(), copy_of(&log)?);
+    let log = LogFile::open(state.log(), state.older_log()).map_err(failed("open the log"))?;
+    let stderr = log.handle().map_err(failed("open the log"))?;
+    let levels = Levels::install(config.log_level.as_deref(), log);
     sbx_sys::process::set_child_subreaper().map_err(failed("become a subreaper"))?;
     let companions = companions(config.companions.as_deref());
     let book = Arc::new(PolicyBook::new(&state, config.default_proxy_config));
@@ -104,7 +105,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let engine = Engine::new(Config {
         settings: state.settings()?,
         facts: Facts::read(&config.path_dirs),
-        helper: Helper::with(companions, Some(log)).map_err(failed("copy the own program"))?,
+        helper: Helper::with(companions, Some(stderr)).map_err(failed("copy the own program"))?,
         state: state.clone(),
         book: Arc::clone(&book),
         egress: outlets.clone(),
@@ -289,15 +290,6 @@ fn info(state: &StateDir) -> DaemonInfo {
     }
 }
 
-fn open_log(state: &StateDir) -> Result<File, ServeError> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(state.log())
-        .map_err(failed("open the log"))
-}
-
 fn companions(directory: Option<&Path>) -> Companions {
     let open = |name: &str, without: &str| {
         let path = directory?.join(name);
@@ -310,10 +302,6 @@ fn companions(directory: Option<&Path>) -> Companions {
         init: open("sbx-init", "sandboxes need more memory"),
         sudo: open("sbx-sudo", "sandboxes have no sudo"),
     }
-}
-
-fn copy_of(file: &File) -> Result<File, ServeError> {
-    file.try_clone().map_err(failed("open the log"))
 }
 
 fn failed(what: &'static str) -> impl Fn(io::Error) -> ServeError {

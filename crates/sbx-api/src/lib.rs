@@ -8,6 +8,7 @@ pub mod policy;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use sbx_proto::object::{object, objects};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -69,11 +70,13 @@ pub struct CreateRequest {
     pub name: Option<String>,
     pub agent: String,
     /// Absolute paths; the first is the primary one and must be writable.
+    #[serde(deserialize_with = "objects")]
     pub workspaces: Vec<WorkspaceRequest>,
     /// Stored in the sandbox, for every command.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// What the caller's own environment says about tools and identity.
+    #[serde(deserialize_with = "object")]
     pub caller: Caller,
     /// `linux/amd64` style; must be this machine's.
     #[serde(default)]
@@ -81,6 +84,9 @@ pub struct CreateRequest {
     /// Hosts that this sandbox may not reach, whatever other rules say.
     #[serde(default)]
     pub deny_network: Vec<String>,
+    /// Removed when it stops, whoever is there by then.
+    #[serde(default)]
+    pub temporary: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -159,6 +165,9 @@ pub struct Sandbox {
     pub stop_at: Option<Timestamp>,
     /// Stays up without a command (`run -d`).
     pub keep_alive: bool,
+    /// Removed when it stops (`run --rm`).
+    #[serde(default)]
+    pub temporary: bool,
     /// Commands that run now.
     pub sessions: u32,
     pub mounts: Vec<Mount>,
@@ -245,6 +254,16 @@ pub struct Started {
 #[serde(deny_unknown_fields)]
 pub struct KeepRequest {
     pub keep_alive: bool,
+    /// Removed when it stops, whoever is there by then.
+    #[serde(default)]
+    pub temporary: bool,
+}
+
+/// What `DELETE /v1/sandboxes/{name}` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Removed {
+    /// What could not be done in the workspaces, which stay.
+    pub warnings: Vec<String>,
 }
 
 /// `POST /v1/daemon/shutdown`

@@ -73,6 +73,7 @@ impl Shared {
             last_used_at: None,
             stop_reason: None,
             keep_alive: false,
+            temporary: request.temporary,
             stop_at: None,
             mounts: Vec::new(),
         })

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sbx_api::{Caller, CreateRequest, Sandbox, Started, Status};
+use sbx_api::{Caller, CreateRequest, KeepRequest, Sandbox, Started, Status};
 use sbx_policy::Pattern;
 use sbx_proto::OsBytes;
 use sbx_proto::plan::{Ids, Mode, Task};
 
-use crate::autostop::{Alarm, deadline};
+use crate::autostop::Alarm;
 use crate::egress::Egress;
 use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
 use crate::git;
-use crate::handover::{BRIEF, PATIENT};
+use crate::handover::{BRIEF, PATIENT, left_behind};
 use crate::ids::{self, Facts, Used};
 use crate::lifecycle::{GRACE, REMOVED};
 use crate::name::SandboxName;
@@ -177,9 +177,13 @@ impl Engine {
         self.shared.config.helper.give_up_next();
     }
 
-    pub fn remove(&self, name: &str, removal: Removal) -> Result<(), EngineError> {
+    /// Returns what the user should know: the workspaces are still there.
+    pub fn remove(&self, name: &str, removal: Removal) -> Result<Vec<String>, EngineError> {
         let entry = match self.shared.entry(name) {
-            Err(EngineError::Damaged { name, .. }) => return self.shared.remove_damaged(&name),
+            Err(EngineError::Damaged { name, .. }) => {
+                self.shared.remove_damaged(&name)?;
+                return Ok(Vec::new());
+            }
             other => other?,
         };
         self.shared.check_idle(&entry, removal)?;
@@ -194,18 +198,19 @@ impl Engine {
             Removal::Forced => (Duration::ZERO, BRIEF),
         };
         self.shared.halt_within(&entry, REMOVED, grace)?;
-        self.shared.delete(&entry, limit)
+        self.shared.delete(&entry, limit)?;
+        Ok(left_behind(&entry.record()))
     }
 
-    /// Whether it stays up without a command.
-    pub fn keep(&self, name: &str, keep_alive: bool) -> Result<Sandbox, EngineError> {
+    /// Whether it stays up without a command, and whether anything of it stays when it stops.
+    pub fn keep(&self, name: &str, request: &KeepRequest) -> Result<Sandbox, EngineError> {
         let entry = self.shared.entry(name)?;
         let grace = self.shared.config.settings.auto_stop;
         entry.update(|state| {
-            state.record.keep_alive = keep_alive;
+            state.record.keep_alive = request.keep_alive;
+            state.record.temporary = request.temporary;
             if state.live.is_some() {
-                let now = Timestamp::now();
-                state.record.stop_at = deadline(now, grace, state.sessions, keep_alive);
+                state.set_deadline(Timestamp::now(), grace);
             }
         })?;
         self.shared.alarm.ring();

@@ -15,6 +15,7 @@ use crate::autostop::deadline;
 use crate::control::Sender;
 use crate::name::SandboxName;
 use crate::record::{Record, RecordError};
+use crate::settings::DEFAULT_AUTO_STOP;
 use crate::statedir::{Durability, SandboxDir};
 
 #[derive(Debug)]
@@ -163,6 +164,12 @@ impl State {
 
     pub(crate) fn touch(&mut self, now: Timestamp, grace: Option<Duration>) {
         self.record.last_used_at = Some(now);
+        self.set_deadline(now, grace);
+    }
+
+    pub(crate) fn set_deadline(&mut self, now: Timestamp, grace: Option<Duration>) {
+        // A temporary one ends also where the others stay up: whoever would end it may have been killed.
+        let grace = grace.or(self.record.temporary.then_some(DEFAULT_AUTO_STOP));
         self.record.stop_at = deadline(now, grace, self.sessions, self.record.keep_alive);
     }
 
@@ -221,6 +228,18 @@ mod tests {
         state.record.keep_alive = true;
         state.touch(second(50), grace);
         assert_eq!(state.record.stop_at, None);
+    }
+
+    #[test]
+    fn a_temporary_one_ends_where_the_others_stay_up() {
+        let mut state = state();
+        state.touch(second(0), None);
+        assert_eq!(state.record.stop_at, None);
+        state.record.temporary = true;
+        state.touch(second(0), None);
+        assert_eq!(state.record.stop_at, Some(second(30)));
+        state.touch(second(0), Some(Duration::from_secs(5)));
+        assert_eq!(state.record.stop_at, Some(second(5)));
     }
 
     fn entry_in(root: &Path) -> Entry {

@@ -58,6 +58,15 @@ pub(crate) fn hand_over(
     found.lost.map_or(Ok(()), |error| Err(error.into()))
 }
 
+/// What a removal has to tell of the workspaces.
+pub(crate) fn left_behind(record: &Record) -> Vec<String> {
+    let warnings = record.warnings.iter();
+    warnings
+        .filter(|warning| *warning == LEFT)
+        .cloned()
+        .collect()
+}
+
 /// Never silent: nobody else would look.
 pub(crate) fn tell(sandbox: &SandboxName, error: &EngineError) {
     tracing::warn!(%sandbox, error = chain(error), "{LEFT}");

@@ -12,7 +12,6 @@ pub mod engine;
 pub mod entry;
 pub mod error;
 pub mod ids;
-pub mod json;
 pub mod limits;
 pub mod name;
 pub mod observe;

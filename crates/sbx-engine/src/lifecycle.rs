@@ -194,7 +194,7 @@ impl Shared {
         spawned.map(drop).map_err(failed)
     }
 
-    fn follow(&self, entry: &Entry, mut link: Link, pidfd: &OwnedFd) {
+    fn follow(self: &Arc<Self>, entry: &Arc<Entry>, mut link: Link, pidfd: &OwnedFd) {
         let reason = self.listen(entry, &mut link);
         // One that closes the connection properly is ending by itself.
         let ended = reason != GARBAGE && wait_briefly(pidfd, BEYOND_GRACE);
@@ -216,7 +216,11 @@ impl Shared {
         if let Err(error) = entry.set_gone(reason) {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
         }
-        tracing::info!(sandbox = %entry.name, reason = entry.record().stop_reason, "stopped");
+        let record = entry.record();
+        tracing::info!(sandbox = %entry.name, reason = record.stop_reason, "stopped");
+        if record.temporary {
+            self.remove_temporary(entry);
+        }
     }
 
     /// Until the init ends or misbehaves; says which.

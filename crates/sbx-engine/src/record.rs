@@ -52,6 +52,9 @@ pub struct Record {
     pub last_used_at: Option<Timestamp>,
     pub stop_reason: Option<String>,
     pub keep_alive: bool,
+    /// Removed when it stops, whoever is there by then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub temporary: bool,
     /// When it stops by itself, unless a command starts before.
     pub stop_at: Option<Timestamp>,
     /// As of the last start.
@@ -267,6 +270,7 @@ pub(crate) mod tests {
             last_used_at: None,
             stop_reason: None,
             keep_alive: false,
+            temporary: false,
             stop_at: None,
             mounts: Vec::new(),
             warnings: Vec::new(),

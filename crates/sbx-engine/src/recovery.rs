@@ -59,6 +59,7 @@ impl Shared {
         let record = entry.record();
         match record.status {
             Status::Running => self.reconcile_running(entry, &record),
+            Status::Stopped if record.temporary => self.remove_temporary(entry),
             Status::Stopped => {
                 silence(&entry.dir, &record);
                 self.hand_over_later(entry);
@@ -110,7 +111,30 @@ impl Shared {
         }) {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
         }
-        self.hand_over_later(entry);
+        if record.temporary {
+            self.remove_temporary(entry);
+        } else {
+            self.hand_over_later(entry);
+        }
+    }
+
+    /// Removes one that has stopped, unless somebody starts or removes it first.
+    pub(crate) fn remove_temporary(self: &Arc<Self>, entry: &Arc<Entry>) {
+        let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
+        spawn("clean-up", move || {
+            let _operation = entry.operate();
+            let (runs, record) = {
+                let state = entry.state();
+                (state.live.is_some(), state.record.clone())
+            };
+            if runs || !record.temporary {
+                return;
+            }
+            silence(&entry.dir, &record);
+            if let Err(error) = shared.delete(&entry, PATIENT) {
+                tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot remove");
+            }
+        });
     }
 
     /// Walks through a sandbox's workspaces, if that is due, while the daemon serves already.

@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 /// How long a sandbox without a command stays up.
-const DEFAULT_AUTO_STOP: Duration = Duration::from_secs(30);
+pub(crate) const DEFAULT_AUTO_STOP: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]

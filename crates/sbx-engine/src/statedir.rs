@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::IFlags;
+use sbx_proto::object;
 use thiserror::Error;
 
-use crate::json;
 use crate::name::SandboxName;
 use crate::settings::Settings;
 
@@ -22,6 +22,7 @@ pub const RECORD: &str = "sandbox.json";
 const MARKER: &str = ".sbx-owner";
 pub const LOCK: &str = "sandboxd.lock";
 const LOG: &str = "sandboxd.log";
+const OLDER_LOG: &str = "sandboxd.1.log";
 const SANDBOXES: &str = "vm";
 const TEMPLATES: &str = "templates";
 const SETTINGS: &str = "settings.json";
@@ -103,6 +104,11 @@ impl StateDir {
 
     pub fn log(&self) -> PathBuf {
         self.root.join(LOG)
+    }
+
+    /// What was in the log before it had to begin anew.
+    pub fn older_log(&self) -> PathBuf {
+        self.root.join(OLDER_LOG)
     }
 
     /// What went out of sandboxes and what was refused; a file per sandbox.
@@ -224,6 +230,7 @@ impl StateDir {
             "policy.json",
             "proxy-config.json",
             SETTINGS,
+            OLDER_LOG,
             LOG,
         ];
         let failed = |source| io_error(&self.root, source);
@@ -240,7 +247,7 @@ impl StateDir {
         let path = self.settings_file();
         match fs::read(&path) {
             Ok(bytes) => {
-                json::object(&bytes).map_err(|source| StateError::Settings { path, source })
+                object::from_slice(&bytes).map_err(|source| StateError::Settings { path, source })
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Settings::default()),
             Err(source) => Err(io_error(&path, source)),

@@ -12,7 +12,6 @@ mod address;
 mod host;
 mod index;
 mod ipv4;
-mod object;
 mod own;
 mod pattern;
 mod policy;

@@ -9,11 +9,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
+use sbx_proto::object::{self, object};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::host::Host;
-use crate::object::{Object, object};
 use crate::pattern::{Pattern, PatternError};
 use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
 
@@ -86,8 +86,7 @@ pub enum ProxyConfigError {
 
 impl ProxyConfig {
     pub fn parse(json: &str) -> Result<Self, ProxyConfigError> {
-        let Object(config): Object<Self> =
-            serde_json::from_str(json).map_err(ProxyConfigError::Json)?;
+        let config: Self = object::from_slice(json.as_bytes()).map_err(ProxyConfigError::Json)?;
         let network = &config.network;
         for (list, entries) in [
             ("allowCIDR", &network.allow_cidr),

@@ -3,10 +3,10 @@
 //! nothing has changed.
 
 use jiff::Timestamp;
+use sbx_proto::object::{self, objects};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::object::{Object, objects};
 use crate::pattern::Pattern;
 use crate::presets::{Preset, preset};
 use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
@@ -125,7 +125,7 @@ impl PolicyFile {
     }
 
     pub fn parse(json: &str) -> Result<Self, StoreError> {
-        let Object(file): Object<Self> = serde_json::from_str(json).map_err(StoreError::Json)?;
+        let file: Self = object::from_slice(json.as_bytes()).map_err(StoreError::Json)?;
         if file.version != VERSION {
             return Err(StoreError::Version(file.version));
         }

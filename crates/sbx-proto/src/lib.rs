@@ -2,11 +2,12 @@
 //!
 //! Everything here is plain data and a codec that does no I/O: [`plan`] is what the daemon hands to the
 //! setup helper, [`exec`] is what a client and the daemon say to a running init, [`frame`] is how both travel.
-//! [`shell`] is for what people and shells read.
+//! [`shell`] is for what people and shells read, [`object`] for JSON that others write.
 
 pub mod exec;
 pub mod frame;
 pub mod net;
+pub mod object;
 pub mod osbytes;
 pub mod plan;
 pub mod shell;

@@ -10,8 +10,8 @@ use sbx_api::policy::{
     RuleRemoval, RuleRequest,
 };
 use sbx_api::{
-    CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Sandbox, SandboxList,
-    ShutdownRequest, Started,
+    CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Removed, Sandbox,
+    SandboxList, ShutdownRequest, Started,
 };
 use sbx_engine::daemonlock::Holder;
 use sbx_engine::socket::{connect_unix, nobody_listens};
@@ -114,15 +114,12 @@ impl<'a> Client<'a> {
         })
     }
 
-    pub(crate) fn remove(&self, name: &str, force: bool) -> Result<(), Failure> {
+    pub(crate) fn remove(&self, name: &str, force: bool) -> Result<Removed, Failure> {
         let path = route(name, if force { "?force=true" } else { "" });
-        self.named(name, |client| {
-            client.send("DELETE", &path, &NOTHING, SLOW).map(drop)
-        })
+        self.named(name, |client| client.call("DELETE", &path, &NOTHING, SLOW))
     }
 
-    pub(crate) fn keep(&self, name: &str, keep_alive: bool) -> Result<(), Failure> {
-        let request = KeepRequest { keep_alive };
+    pub(crate) fn keep(&self, name: &str, request: &KeepRequest) -> Result<(), Failure> {
         self.named(name, |client| {
             client
                 .send("POST", &route(name, "/keep"), &Some(request.clone()), QUICK)

@@ -23,7 +23,17 @@ fn bodies_that_are_not_understood() {
     let daemon = Daemon::start();
     let mut unknown = create(&daemon.project());
     unknown["novel"] = json!(1);
-    for body in ["", "{", "[]", "{\"agent\":1}", &unknown.to_string()] {
+    let mut arrays = create("");
+    arrays["workspaces"] = json!([[daemon.project(), null, false]]);
+    let bodies = [
+        "",
+        "{",
+        "[]",
+        "{\"agent\":1}",
+        &unknown.to_string(),
+        &arrays.to_string(),
+    ];
+    for body in bodies {
         let (status, error) = daemon.refused("POST", "/v1/sandboxes", body);
         assert_eq!((status, error.code), (400, ErrorCode::BadRequest), "{body}");
     }
@@ -37,7 +47,11 @@ fn bodies_that_are_not_understood() {
     ] {
         let (status, error) = daemon.refused(method, path, body);
         assert_eq!((status, error.code), (400, ErrorCode::BadRequest), "{path}");
-        assert!(error.message.ends_with(": a JSON object is expected"));
+        assert!(
+            error.message.contains("expected an object"),
+            "{}",
+            error.message
+        );
     }
     let levels = daemon.call("GET", "/v1/daemon/log-level", "").1;
     assert!(!levels.contains("trace"), "{levels}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
-use sbx_api::{Caller, CreateRequest, Sandbox, Status, WorkspaceRequest};
+use sbx_api::{Caller, CreateRequest, KeepRequest, Sandbox, Status, WorkspaceRequest};
 use sbx_engine::egress::NoEgress;
 use sbx_engine::engine::Removal;
 use sbx_engine::ids::Facts;
@@ -222,6 +222,7 @@ fn a_name_that_is_being_swept_can_be_taken() {
             caller: Caller::default(),
             platform: None,
             deny_network: Vec::new(),
+            temporary: false,
         };
         // It fails later, before a setup helper is needed: this program is none.
         let error = engine.create(request).unwrap_err();
@@ -237,7 +238,11 @@ fn keeping_is_recorded() {
     let _init = world.running("kept", Manner::Honest { running: 0 }, Some(later));
     let engine = world.recover();
     assert_eq!(engine.inspect("kept").unwrap().stop_at, Some(later));
-    let kept = engine.keep("kept", true).unwrap();
+    let keep = KeepRequest {
+        keep_alive: true,
+        temporary: false,
+    };
+    let kept = engine.keep("kept", &keep).unwrap();
     assert_eq!((kept.keep_alive, kept.stop_at), (true, None));
     let dir = world.state.sandbox(&SandboxName::parse("kept").unwrap());
     assert!(Record::read(&dir).unwrap().keep_alive);
@@ -339,6 +344,7 @@ fn record(name: &str) -> Record {
         last_used_at: None,
         stop_reason: None,
         keep_alive: false,
+        temporary: false,
         stop_at: None,
         mounts: Vec::new(),
         warnings: Vec::new(),

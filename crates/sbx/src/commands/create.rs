@@ -60,7 +60,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let workspaces = workspace::parse_all(&args.paths, &workspace::here(&context.env))?;
     let name = name(agent, args.flags.name.as_deref(), &workspaces)?;
     let client = Client::new(context, Absent::Start)?;
-    let sandbox = create(context, &client, agent, &name, workspaces, &args.flags)?;
+    let request = request(context, agent, &name, workspaces, &args.flags)?;
+    let sandbox = create(context, &client, &request)?;
     if !args.quiet {
         summary(context, &sandbox);
     }
@@ -82,15 +83,14 @@ pub(crate) fn name(
     Ok(SandboxName::derive(agent.name(), Path::new(&primary.path))?)
 }
 
-pub(crate) fn create(
+pub(crate) fn request(
     context: &Context,
-    client: &Client<'_>,
     agent: Agent,
     name: &SandboxName,
     workspaces: Vec<WorkspaceRequest>,
     flags: &CreateFlags,
-) -> Result<Sandbox, Failure> {
-    let created = client.create(&CreateRequest {
+) -> Result<CreateRequest, Failure> {
+    Ok(CreateRequest {
         name: Some(name.as_str().to_owned()),
         agent: agent.name().to_owned(),
         workspaces,
@@ -98,7 +98,16 @@ pub(crate) fn create(
         caller: caller(context)?,
         platform: flags.platform.clone(),
         deny_network: denied(flags)?,
-    })?;
+        temporary: false,
+    })
+}
+
+pub(crate) fn create(
+    context: &Context,
+    client: &Client<'_>,
+    request: &CreateRequest,
+) -> Result<Sandbox, Failure> {
+    let created = client.create(request)?;
     for notice in &created.notices {
         context.ui.note(notice);
     }

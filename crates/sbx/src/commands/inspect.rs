@@ -125,6 +125,7 @@ fn to_json(sandbox: &Sandbox, rules: &Rules, daemon: Option<&DaemonInfo>, now: T
         "stop_reason": sandbox.stop_reason,
         "stop_at": sandbox.stop_at,
         "keep_alive": sandbox.keep_alive,
+        "temporary": sandbox.temporary,
         "sessions": sandbox.sessions,
         "workspace": primary,
         "workspaces": sandbox.workspaces,
@@ -185,6 +186,9 @@ fn to_text(
     }
     if sandbox.keep_alive {
         lines.add("Keep alive", "yes");
+    }
+    if sandbox.temporary {
+        lines.add("Temporary", "removed when it stops");
     }
     lines.add("Sessions", &sandbox.sessions.to_string());
     lines.add("Created", &sandbox.created_at.to_string());

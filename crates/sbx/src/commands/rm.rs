@@ -71,7 +71,12 @@ fn remove_all(context: &Context, names: &[String], force: bool) -> Result<bool, 
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
             context.ui.note(format!("Deleting sandbox {name}..."));
             match client.remove(name, force) {
-                Ok(()) => context.ui.note(format!("Sandbox '{name}' removed")),
+                Ok(removed) => {
+                    context.ui.note(format!("Sandbox '{name}' removed"));
+                    for warning in &removed.warnings {
+                        context.ui.warning(warning);
+                    }
+                }
                 Err(failure) => {
                     context.ui.failure(&failure);
                     all_removed.store(false, Ordering::Relaxed);

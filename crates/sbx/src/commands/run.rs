@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use sbx_api::{Sandbox, WorkspaceRequest};
+use sbx_api::{CreateRequest, KeepRequest, Sandbox, WorkspaceRequest};
 use sbx_proto::exec::Exec;
 use sbx_proto::shell::quoted;
 
@@ -60,13 +60,22 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     let client = Client::new(context, Absent::Start)?;
     let target = Target::find(context, &client, args)?;
     let sandbox = match target {
-        Target::Existing(sandbox) => *sandbox,
+        Target::Existing(sandbox) => {
+            if args.rm {
+                client.keep(&sandbox.name, &TEMPORARY)?;
+            }
+            *sandbox
+        }
         Target::New {
             agent,
             name,
             workspaces,
         } => {
-            let sandbox = create::create(context, &client, agent, &name, workspaces, &args.flags)?;
+            let request = CreateRequest {
+                temporary: args.rm,
+                ..create::request(context, agent, &name, workspaces, &args.flags)?
+            };
+            let sandbox = create::create(context, &client, &request)?;
             if !args.quiet {
                 create::summary(context, &sandbox);
             }
@@ -84,14 +93,35 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     {
         context.ui.note(denials);
     }
-    if args.rm
-        && let Err(failure) = client.remove(&sandbox.name, true)
-    {
-        // The command's own result is what the caller waits for.
-        context.ui.warning(&failure.message);
+    if args.rm {
+        remove(context, &client, &sandbox.name);
     }
     result.map(Outcome::code)
 }
+
+/// The command's own result is what the caller waits for.
+fn remove(context: &Context, client: &Client<'_>, name: &str) {
+    match client.remove(name, true) {
+        Ok(removed) => {
+            for warning in &removed.warnings {
+                context.ui.warning(warning);
+            }
+        }
+        // It stopped, and the daemon was first.
+        Err(failure) if failure.kind == Kind::NotFound => {}
+        Err(failure) => context.ui.warning(&failure.message),
+    }
+}
+
+/// Removed by the daemon when it stops, in case that we do not live to do it.
+const TEMPORARY: KeepRequest = KeepRequest {
+    keep_alive: false,
+    temporary: true,
+};
+const UP: KeepRequest = KeepRequest {
+    keep_alive: true,
+    temporary: false,
+};
 
 /// Which sandbox is meant.
 #[derive(Debug)]
@@ -284,7 +314,7 @@ fn detached(
     sandbox: &Sandbox,
 ) -> Result<u8, Failure> {
     attach::start(context, client, &sandbox.name)?;
-    client.keep(&sandbox.name, true)?;
+    client.keep(&sandbox.name, &UP)?;
     if !args.agent_args.is_empty() {
         let streams = Streams::Log;
         let exec = exec(context, args, sandbox, &streams)?;

@@ -1,17 +1,24 @@
 //! `sbx run`: which sandbox it means, its streams, what it leaves behind.
 
 use std::fs;
+use std::io::Read;
+use std::process::{Child, Stdio};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::ModeTest;
-use crate::harness::{World, eventually};
+use crate::harness::{World, eventually, kill};
 
 pub const TESTS: &[ModeTest] = &[
     ("run::in_a_directory_and_again", run_again),
     ("run::by_name_from_anywhere", run_by_name),
     ("run::stdin_and_exit_code", run_streams),
     ("run::rm_leaves_nothing", run_rm),
+    (
+        "run::rm_is_the_daemons_work_when_the_client_is_killed",
+        killed_rm,
+    ),
     ("run::detached_stays_up", run_detached),
     ("run::environment_of_a_session_and_of_a_sandbox", run_env),
 ];
@@ -206,6 +213,69 @@ fn run_rm(world: &'static World) {
         ])
         .refused();
     assert!(!world.names().contains(&name));
+}
+
+fn killed_rm(world: &'static World) {
+    let world = World::fresh(world.mode);
+    world.settings(json!({"auto_stop_seconds": 1}));
+    let dir = world.workspace();
+    let begin = |name: &str| {
+        let path = dir.to_str().unwrap();
+        let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done";
+        let mut client = world
+            .sbx(["run", "--rm", "--name", name, "shell", path])
+            .args(["--", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        let stdout = client.stdout.as_mut().unwrap();
+        stdout.read_exact(&mut ready).unwrap();
+        assert_eq!(world.inspect(name)["temporary"], true);
+        client
+    };
+    let killed = |mut client: Child| {
+        client.kill().unwrap();
+        client.wait().unwrap();
+    };
+    let go = dir.join("go");
+    let gone = |why: &str| {
+        eventually(why, || world.names().is_empty().then_some(()));
+        world.assert_no_sandboxes();
+        let _ = fs::remove_file(&go);
+    };
+
+    // As docker's, the command goes on without its client; it is idle after that.
+    killed(begin("idle"));
+    world.write(&go, "");
+    gone("an idle one is removed");
+    // The daemon is killed as well: the next one finds it.
+    let client = begin("orphan");
+    assert!(kill(world.daemon_pid(), Signal::KILL));
+    killed(client);
+    world.run(["daemon", "start", "-d"]).ok();
+    world.write(&go, "");
+    gone("the next daemon removes it");
+    // Its init is killed besides: nothing of it runs when the next daemon comes.
+    let client = begin("dead");
+    let init = world.init_pid("dead");
+    assert!(kill(world.daemon_pid(), Signal::KILL));
+    assert!(kill(init, Signal::KILL));
+    killed(client);
+    world.run(["daemon", "start", "-d"]).ok();
+    gone("one that crashed is removed");
+    // Stopped by somebody else.
+    let mut client = begin("stopped");
+    world.run(["stop", "stopped"]).ok();
+    gone("a stop removes it");
+    assert_eq!(client.wait().unwrap().code(), Some(143));
+    // One that was there before, until it is to stay up.
+    world.create("changed", &dir).ok();
+    let client = begin("changed");
+    world.run(["run", "-d", "--name", "changed"]).ok();
+    killed(client);
+    world.run(["stop", "changed"]).ok();
+    assert_eq!(world.inspect("changed")["temporary"], false);
 }
 
 fn run_detached(world: &'static World) {

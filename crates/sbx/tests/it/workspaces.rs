@@ -35,6 +35,10 @@ pub const TESTS: &[ModeTest] = &[
         handover::handed_over_at_last,
     ),
     (
+        "workspaces::rm_says_that_files_of_root_were_not_handed_over",
+        handover::not_handed_over,
+    ),
+    (
         "workspaces::files_of_root_are_handed_over_in_a_team_directory",
         handover::handed_over_in_a_team_directory,
     ),

@@ -157,6 +157,19 @@ pub(super) fn handed_over_at_last(world: &'static World) {
     assert!(removed.status.success(), "{removed:?}");
 }
 
+pub(super) fn not_handed_over(world: &'static World) {
+    let sandbox = world.sandbox("left");
+    let outer = &sandbox.workspace;
+    plant(&sandbox, "made");
+    let away = outer.with_extension("away");
+    fs::rename(outer, &away).unwrap();
+    sandbox.kill_init();
+    let ran = world.run(["rm", "--force", &sandbox.name]).fails(0);
+    let told = ran.err.contains("warning: files that root inside made");
+    // With one id they are the caller's anyway.
+    assert_eq!(told, world.mode != Mode::Single, "{}", ran.err);
+}
+
 pub(super) fn handed_over_in_a_team_directory(world: &'static World) {
     if world.mode != Mode::Subordinate || !tester_is_root() {
         return;
