@@ -51,6 +51,8 @@ pub enum Event {
     Commands {
         running: u32,
     },
+    /// It does not end, although it was asked to if it was idle.
+    Busy,
     /// Files of root inside belong to the caller; the end follows.
     HandedOver,
     /// Nothing came within the time-out.
@@ -74,11 +76,16 @@ pub struct Link {
 impl Link {
     /// Connects to the init of the sandbox in `dir` and makes sure that it is the one with this id.
     pub fn connect(dir: &Path, id: &str, role: Role) -> Result<Self, ControlError> {
+        Self::connect_any(dir, Some(id), role)
+    }
+
+    /// Without an id whichever it is: of a sandbox whose record cannot be read nobody knows it.
+    pub fn connect_any(dir: &Path, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
         let stream = connect_unix(dir, EXEC_SOCKET).map_err(ControlError::Io)?;
         Self::greet(stream, id, role)
     }
 
-    fn greet(mut stream: UnixStream, id: &str, role: Role) -> Result<Self, ControlError> {
+    fn greet(mut stream: UnixStream, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
         stream
             .set_write_timeout(Some(WRITE_DEADLINE))
             .map_err(ControlError::Io)?;
@@ -99,7 +106,9 @@ impl Link {
             Incoming::Reply(Reply::Hello { protocol, .. }) if protocol != PROTOCOL => {
                 Err(ControlError::Protocol(protocol))
             }
-            Incoming::Reply(Reply::Hello { sandbox, .. }) if sandbox == id => Ok(link),
+            Incoming::Reply(Reply::Hello { sandbox, .. }) if id.is_none_or(|id| sandbox == id) => {
+                Ok(link)
+            }
             Incoming::Reply(other) => Err(unexpected(&other)),
             Incoming::Quiet => Err(ControlError::TimedOut),
             Incoming::Gone => Err(ControlError::Ended),
@@ -150,6 +159,10 @@ impl Link {
             Incoming::Reply(Reply::Commands { running }) => {
                 self.limit_rate()?;
                 Ok(Event::Commands { running })
+            }
+            Incoming::Reply(Reply::Busy) => {
+                self.limit_rate()?;
+                Ok(Event::Busy)
             }
             Incoming::Reply(Reply::HandedOver) => {
                 self.limit_rate()?;
@@ -212,8 +225,17 @@ pub struct Sender {
 
 impl Sender {
     pub fn shutdown(&mut self, grace: Duration) -> Result<(), ControlError> {
+        self.ask_to_end(grace, false)
+    }
+
+    /// The same, unless a command runs by now: then the answer is [`Event::Busy`].
+    pub fn shutdown_if_idle(&mut self, grace: Duration) -> Result<(), ControlError> {
+        self.ask_to_end(grace, true)
+    }
+
+    fn ask_to_end(&mut self, grace: Duration, if_idle: bool) -> Result<(), ControlError> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        let message = frame::encode(&Request::Shutdown { grace_ms })?;
+        let message = frame::encode(&Request::Shutdown { grace_ms, if_idle })?;
         self.stream.write_all(&message).map_err(ControlError::Io)
     }
 
@@ -237,7 +259,7 @@ fn unexpected(reply: &Reply) -> ControlError {
             "the answer to a command that nobody gave"
         }
         Reply::Commands { .. } => "a number of commands before the greeting",
-        Reply::HandedOver => "its end before anything else",
+        Reply::Busy | Reply::HandedOver => "its end before anything else",
         Reply::Listeners(_) => "listeners that nobody asked for",
     };
     ControlError::Garbage(kind.into())
@@ -257,7 +279,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&bytes).unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
-        let link = Link::greet(ours, "id-1", Role::Daemon);
+        let link = Link::greet(ours, Some("id-1"), Role::Daemon);
         drop(theirs);
         link
     }
@@ -305,7 +327,10 @@ mod tests {
     fn greeted() -> (Link, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&hello("id-1")).unwrap();
-        (Link::greet(ours, "id-1", Role::Daemon).unwrap(), theirs)
+        (
+            Link::greet(ours, Some("id-1"), Role::Daemon).unwrap(),
+            theirs,
+        )
     }
 
     fn send(init: &UnixStream, reply: &Reply, fds: &[BorrowedFd<'_>]) {
@@ -353,7 +378,7 @@ mod tests {
             theirs.write_all(&hello("id-1")).unwrap();
             while theirs.write_all(&message).is_ok() {}
         });
-        let mut link = Link::greet(ours, "id-1", Role::Daemon).unwrap();
+        let mut link = Link::greet(ours, Some("id-1"), Role::Daemon).unwrap();
         let error = loop {
             match link.next(Some(Duration::from_secs(5))) {
                 Ok(Event::Commands { running: 1 }) => {}

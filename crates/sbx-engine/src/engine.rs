@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::error::{EngineError, chain};
 use crate::git;
 use crate::handover::{BRIEF, PATIENT, left_behind};
 use crate::ids::{self, Facts, Used};
-use crate::lifecycle::{GRACE, REMOVED};
+use crate::lifecycle::{GRACE, REMOVED, boot_id};
 use crate::name::SandboxName;
 use crate::policybook::{PolicyBook, parse_resources};
 use crate::record::{Record, RecordError, WorkspaceRecord};
@@ -28,8 +29,8 @@ use crate::settings::Settings;
 use crate::setup::Helper;
 use crate::statedir::{EXEC_SOCKET, StateDir};
 use crate::template::{self, Asker, HostLayout};
-use crate::territory::Territory;
-use crate::threads::at_once;
+use crate::territory::{Ground, Territory};
+use crate::threads::{at_once, spawn};
 use crate::view;
 use crate::workspace::Writable;
 
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) alarm: Alarm,
     /// One template is looked for or built at a time.
     template: Mutex<()>,
+    /// Old ones are removed.
+    aside: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +69,8 @@ pub(crate) struct Registry {
     pub(crate) entries: BTreeMap<SandboxName, Arc<Entry>>,
     /// Directories whose record cannot be read.
     pub(crate) damaged: BTreeMap<SandboxName, RecordError>,
+    /// All of them are being stopped for good: nothing is started any more.
+    closed: bool,
 }
 
 /// Whether running commands protect a sandbox from removal.
@@ -85,6 +90,7 @@ impl Engine {
                 registry: Mutex::default(),
                 alarm: Alarm::default(),
                 template: Mutex::default(),
+                aside: Mutex::default(),
             }),
         }
     }
@@ -144,6 +150,12 @@ impl Engine {
         if entry.use_now(grace) {
             return Ok(started(&entry, false, Vec::new()));
         }
+        // Asked with the operation lock, which whoever stops all of them takes after this was set.
+        if lock(&self.shared.registry).closed {
+            return Err(EngineError::Closed);
+        }
+        // One that is about to end, for a reason of its own.
+        self.shared.halt(&entry, "restarted")?;
         let warnings = self.shared.boot(&entry, None)?;
         Ok(started(&entry, true, warnings))
     }
@@ -158,6 +170,7 @@ impl Engine {
 
     /// Stops all of them at once, because the daemon stops.
     pub fn stop_all(&self) {
+        lock(&self.shared.registry).closed = true;
         self.shared.halt_all(&self.shared.entries(), "daemon stop");
     }
 
@@ -222,7 +235,10 @@ impl Engine {
         let entries: Vec<_> = registry.entries.values().cloned().collect();
         let damaged = registry.damaged.iter();
         let mut sandboxes: Vec<_> = damaged
-            .map(|(name, error)| view::damaged(name.clone(), error))
+            .map(|(name, error)| {
+                let dir = self.shared.config.state.sandbox(name);
+                view::damaged(name.clone(), &dir, error)
+            })
             .collect();
         drop(registry);
         sandboxes.extend(entries.iter().map(|entry| shown(entry)));
@@ -234,7 +250,10 @@ impl Engine {
         let shared = &self.shared;
         match shared.entry(name) {
             Ok(entry) => Ok(shown(&entry)),
-            Err(EngineError::Damaged { name, source }) => Ok(view::damaged(name, &source)),
+            Err(EngineError::Damaged { name, source }) => {
+                let dir = shared.config.state.sandbox(&name);
+                Ok(view::damaged(name, &dir, &source))
+            }
             Err(error) => Err(error),
         }
     }
@@ -276,6 +295,9 @@ impl Shared {
         let name = &wanted.name;
         loop {
             let registry = lock(&self.registry);
+            if registry.closed {
+                return Err(EngineError::Closed);
+            }
             if registry.damaged.contains_key(name) {
                 return Err(EngineError::Exists(name.clone()));
             }
@@ -371,19 +393,21 @@ impl Shared {
         let primary = record.workspaces.first().map(path)?;
         // Its own read-only ones as well: an earlier sandbox may have been able to write there.
         let own = record.workspaces.iter().map(path);
-        let territory = Territory::new(own.chain(self.writable().into_iter().map(|w| w.path)));
+        let writable = self.writable();
+        let territory = Territory::new(
+            own.map(Ground::from)
+                .chain(writable.iter().map(Ground::from)),
+        );
         Some(git::ask(&record.caller, &primary, &territory))
     }
 
     /// The template for a start. What the sandbox is started with is noted before another one may be pruned.
-    pub(crate) fn layout(&self, entry: &Entry) -> Result<HostLayout, EngineError> {
+    pub(crate) fn layout(self: &Arc<Self>, entry: &Entry) -> Result<HostLayout, EngineError> {
         let _template = lock(&self.template);
         let record = entry.record();
         let store = self.config.state.templates();
-        let remove = |path: &std::path::Path| {
-            self.perform(&record.ids, Task::RemoveTree { path: path.into() })
-        };
-        let build = |path: &std::path::Path, spec: &str| {
+        let remove = |path: &Path| self.remove_template(&record.ids, path);
+        let build = |path: &Path, spec: &str| {
             let spec = spec.to_owned();
             self.perform(
                 &record.ids,
@@ -411,18 +435,41 @@ impl Shared {
             &progress,
         )?;
         entry.state().record.template.started_with = Some(layout.fingerprint.clone());
-        if let Err(error) = template::prune(&store, &self.fingerprints(), &remove) {
-            tracing::warn!(error = chain(&error), "cannot remove old templates");
+        match template::put_aside(&store, &self.fingerprints()) {
+            Ok(aside) if aside.is_empty() => {}
+            Ok(aside) => self.remove_aside(aside, record.ids),
+            Err(error) => tracing::warn!(error = chain(&error), "cannot put old templates aside"),
         }
         Ok(layout)
     }
 
+    /// Tens of thousands of files, which on some disks takes a minute: nobody waits for that.
+    fn remove_aside(self: &Arc<Self>, aside: Vec<PathBuf>, ids: Ids) {
+        let shared = Arc::clone(self);
+        spawn("clean-up", move || {
+            let _one_at_a_time = lock(&shared.aside);
+            for path in aside {
+                // Who was here before may have removed it.
+                if path.exists()
+                    && let Err(error) = shared.remove_template(&ids, &path)
+                {
+                    tracing::warn!(error, "cannot remove an old template");
+                }
+            }
+        });
+    }
+
+    fn remove_template(&self, ids: &Ids, path: &Path) -> Result<(), String> {
+        self.perform(ids, Task::RemoveTree { path: path.into() })
+    }
+
     /// What programs inside can write, in any sandbox, running or not.
     fn territory(&self) -> Territory {
-        Territory::new(self.writable().into_iter().map(|writable| writable.path))
+        Territory::new(&self.writable())
     }
 
     pub(crate) fn writable(&self) -> Vec<Writable> {
+        let boot_id = boot_id().ok();
         let entries = self.entries();
         let records = entries.iter().map(|entry| entry.record());
         let workspaces = records.flat_map(
@@ -432,9 +479,15 @@ impl Shared {
                 let writable = workspaces
                     .into_iter()
                     .filter(|workspace| !workspace.readonly);
+                let boot_id = boot_id.clone();
                 writable.map(move |workspace| Writable {
                     sandbox: name.clone(),
                     path: workspace.path.to_path_buf(),
+                    // Devices are numbered anew at every boot.
+                    node: workspace
+                        .identity
+                        .filter(|identity| Some(&identity.boot_id) == boot_id.as_ref())
+                        .map(|identity| (identity.device, identity.inode)),
                 })
             },
         );

@@ -25,8 +25,8 @@ pub(crate) struct Entry {
     operation: Mutex<()>,
     disk: Mutex<()>,
     state: Mutex<State>,
-    /// `live` has gone.
-    gone: Condvar,
+    /// `live` has gone, or a stop was given up.
+    changed: Condvar,
 }
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Entry {
                 stopping: None,
                 removed: false,
             }),
-            gone: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
@@ -118,15 +118,26 @@ impl Entry {
 
     /// Waits until nothing is live; false when that takes too long.
     pub(crate) fn wait_gone(&self, limit: Duration) -> bool {
+        self.wait_until(limit, |state| state.live.is_none())
+    }
+
+    /// The same, or until the stop that is under way was given up.
+    pub(crate) fn wait_settled(&self, limit: Duration) -> bool {
+        self.wait_until(limit, |state| {
+            state.live.is_none() || state.stopping.is_none()
+        })
+    }
+
+    fn wait_until(&self, limit: Duration, done: impl Fn(&State) -> bool) -> bool {
         let until = Instant::now() + limit;
         let mut state = self.state();
-        while state.live.is_some() {
+        while !done(&state) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
             state = self
-                .gone
+                .changed
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
@@ -134,10 +145,24 @@ impl Entry {
         true
     }
 
-    /// The init has ended. `reason` counts when nobody asked for it.
-    pub(crate) fn set_gone(&self, reason: &str) -> Result<(), RecordError> {
+    /// It is not idle after all: the stop is given up.
+    pub(crate) fn go_on(&self, grace: Option<Duration>) {
+        let mut state = self.state();
+        state.stopping = None;
+        state.touch(Timestamp::now(), grace);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The init is ending or dead, and nothing can be started in it any more. `reason` counts when nobody asked for it.
+    pub(crate) fn set_ending(&self, reason: &str) {
+        self.state().end(reason);
+    }
+
+    /// The init has ended, and nothing of it is left to do.
+    pub(crate) fn set_gone(&self) -> Result<(), RecordError> {
         let written = self.update(|state| {
-            let reason = state.stopping.clone().unwrap_or_else(|| reason.to_owned());
+            let reason = state.stopping.clone().unwrap_or_default();
             state.record.set_stopped(reason, Timestamp::now());
         });
         // Only now: whoever waits for it goes on to change the record.
@@ -146,12 +171,17 @@ impl Entry {
         state.sessions = 0;
         state.live = None;
         drop(state);
-        self.gone.notify_all();
+        self.changed.notify_all();
         written
     }
 }
 
 impl State {
+    /// Nothing can be started in it any more.
+    pub(crate) fn end(&mut self, reason: &str) {
+        self.stopping.get_or_insert_with(|| reason.to_owned());
+    }
+
     /// The number of commands changed.
     pub(crate) fn set_sessions(&mut self, sessions: u32, now: Timestamp, grace: Option<Duration>) {
         let waiting = self.record.stop_at.is_some();
@@ -254,10 +284,12 @@ mod tests {
     fn who_asked_for_the_stop_is_the_reason() {
         let temp = tempfile::tempdir().unwrap();
         let entry = entry_in(temp.path());
-        entry.set_gone("crashed").unwrap();
+        entry.set_ending("crashed");
+        entry.set_gone().unwrap();
         assert_eq!(entry.record().stop_reason.as_deref(), Some("crashed"));
         entry.state().stopping = Some("idle".into());
-        entry.set_gone("crashed").unwrap();
+        entry.set_ending("crashed");
+        entry.set_gone().unwrap();
         let record = Record::read(&entry.dir).unwrap();
         assert_eq!(record.stop_reason.as_deref(), Some("idle"));
         assert_eq!(record.status, Status::Stopped);
@@ -269,7 +301,8 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let entry = entry_in(temp.path());
         entry.state().removed = true;
-        entry.set_gone("abandoned").unwrap();
+        entry.set_ending("abandoned");
+        entry.set_gone().unwrap();
         assert_eq!(entry.record().stop_reason.as_deref(), Some("abandoned"));
         assert!(!entry.dir.record().exists());
     }

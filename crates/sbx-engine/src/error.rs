@@ -58,6 +58,8 @@ pub enum EngineError {
     Removing(SandboxName),
     #[error("sandbox `{0}` does not stop: its processes could not be ended")]
     Unstoppable(SandboxName),
+    #[error("the daemon is stopping")]
+    Closed,
     #[error("agent `{0}` comes with a later version; this one has `shell`")]
     Agent(String),
     #[error("platform `{wanted}` cannot run here: this machine is `{host}`")]
@@ -100,7 +102,8 @@ impl EngineError {
             | Self::ExistsElsewhere { .. }
             | Self::InTheWay { .. }
             | Self::Busy { .. }
-            | Self::Removing(_) => ErrorCode::Conflict,
+            | Self::Removing(_)
+            | Self::Closed => ErrorCode::Conflict,
             Self::Agent(_) => ErrorCode::NotYet,
             Self::State(_)
             | Self::Record(_)
@@ -146,6 +149,7 @@ impl EngineError {
             | Self::Egress(_)
             | Self::Remove(_)
             | Self::Removing(_)
+            | Self::Closed
             | Self::Agent(_)
             | Self::EnvName(_)
             | Self::EnvValue(_)

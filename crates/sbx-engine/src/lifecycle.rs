@@ -15,7 +15,7 @@ use sbx_api::{Network, Status};
 use sbx_proto::exec::Role;
 use sbx_sys::process::{pidfd_kill, start_time, wait_pidfd};
 
-use crate::control::{ControlError, Event, Link};
+use crate::control::{ControlError, Event, Link, Sender};
 use crate::egress::{Certificate, Redirect};
 use crate::engine::Shared;
 use crate::entry::{Entry, Live, lock};
@@ -25,6 +25,7 @@ use crate::ids;
 use crate::name::SandboxName;
 use crate::plan::{BUNDLES, Place, Sudo, Trust, boot_plan, mounts};
 use crate::record::{InitProcess, Record};
+use crate::recovery::silence_unknown;
 use crate::remove::remove_tree;
 use crate::setup::{BootFiles, Booted};
 use crate::socket::bind_unix;
@@ -34,6 +35,8 @@ use crate::{git, limits, template, workspace};
 
 /// Why a sandbox ends that is removed.
 pub(crate) const REMOVED: &str = "removed";
+/// Why one ends that has had no command for long enough.
+const IDLE: &str = "idle";
 /// How long processes inside have between SIGTERM and SIGKILL.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
 /// How long init has beyond that before it is killed itself.
@@ -196,6 +199,8 @@ impl Shared {
 
     fn follow(self: &Arc<Self>, entry: &Arc<Entry>, mut link: Link, pidfd: &OwnedFd) {
         let reason = self.listen(entry, &mut link);
+        // Whoever comes from here on has to wait for its end, which may take a while.
+        entry.set_ending(reason);
         // One that closes the connection properly is ending by itself.
         let ended = reason != GARBAGE && wait_briefly(pidfd, BEYOND_GRACE);
         if !ended && let Err(error) = pidfd_kill(pidfd, Signal::KILL) {
@@ -213,7 +218,7 @@ impl Shared {
         if entry.state().stopping.as_deref() != Some(REMOVED) {
             self.hand_over(entry, PATIENT);
         }
-        if let Err(error) = entry.set_gone(reason) {
+        if let Err(error) = entry.set_gone() {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
         }
         let record = entry.record();
@@ -234,6 +239,10 @@ impl Shared {
                     entry.state().set_sessions(running, Timestamp::now(), grace);
                     self.alarm.ring();
                     unwritten = true;
+                }
+                Ok(Event::Busy) => {
+                    entry.go_on(grace);
+                    self.alarm.ring();
                 }
                 Ok(Event::HandedOver) => entry.state().record.hand_over_due = false,
                 Ok(Event::Quiet) => {
@@ -263,26 +272,39 @@ impl Shared {
         reason: &str,
         grace: Duration,
     ) -> Result<(), EngineError> {
-        let (sender, pidfd) = {
+        {
             let mut state = entry.state();
-            let Some(live) = &state.live else {
+            if state.live.is_none() {
                 return Ok(());
-            };
-            let live = (live.sender.try_clone(), Arc::clone(&live.pidfd));
-            state.stopping.get_or_insert_with(|| reason.to_owned());
-            live
-        };
-        let asked = sender
-            .map_err(ControlError::Io)
-            .and_then(|mut sender| sender.shutdown(grace));
-        if let Err(error) = asked {
-            tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot ask the init to stop");
+            }
+            state.end(reason);
         }
+        let Some(pidfd) = ask(entry, |sender| sender.shutdown(grace)) else {
+            return Ok(());
+        };
         if entry.wait_gone(grace + BEYOND_GRACE) {
             return Ok(());
         }
+        self.kill(entry, &pidfd)
+    }
+
+    /// Stops one that the timer found idle, unless that has changed since.
+    fn halt_idle(&self, entry: &Entry) -> Result<(), EngineError> {
+        if entry.state().stopping.as_deref() != Some(IDLE) {
+            return Ok(());
+        }
+        let Some(pidfd) = ask(entry, |sender| sender.shutdown_if_idle(GRACE)) else {
+            return Ok(());
+        };
+        if entry.wait_settled(GRACE + BEYOND_GRACE) {
+            return Ok(());
+        }
+        self.kill(entry, &pidfd)
+    }
+
+    fn kill(&self, entry: &Entry, pidfd: &OwnedFd) -> Result<(), EngineError> {
         tracing::warn!(sandbox = %entry.name, "the init does not stop; killing it");
-        if let Err(error) = pidfd_kill(&pidfd, Signal::KILL) {
+        if let Err(error) = pidfd_kill(pidfd, Signal::KILL) {
             tracing::error!(sandbox = %entry.name, %error, "cannot kill the init");
         }
         if entry.wait_gone(KILL_LIMIT + PATIENT) {
@@ -329,8 +351,12 @@ impl Shared {
     }
 
     pub(crate) fn remove_damaged(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let dir = self.config.state.sandbox(name);
+        if !silence_unknown(&dir) {
+            return Err(EngineError::Unstoppable(name.clone()));
+        }
         let ids = ids::maps(&self.config.facts, self.mode, ids::Used::default())?;
-        self.delete_files(&self.config.state.sandbox(name), &ids)?;
+        self.delete_files(&dir, &ids)?;
         self.forget_rules(name);
         lock(&self.registry).damaged.remove(name);
         Ok(())
@@ -344,7 +370,12 @@ impl Shared {
         let helper = &self.config.helper;
         helper.remove_tree(&dir.layers(), || Ok(ids.clone()))?;
         let failed = |e| prepare_error(dir.path(), e);
-        for file in fs::read_dir(dir.path()).map_err(failed)? {
+        let files = match fs::read_dir(dir.path()) {
+            // Somebody was quicker.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            files => files.map_err(failed)?,
+        };
+        for file in files {
             let file = file.map_err(failed)?;
             if file.file_name() != RECORD {
                 remove_tree(&file.path())?;
@@ -362,7 +393,7 @@ impl Shared {
                 let mut state = entry.state();
                 match state.due_at() {
                     Some(at) if at <= now => {
-                        state.stopping = Some("idle".into());
+                        state.stopping = Some(IDLE.into());
                         drop(state);
                         self.stop_idle(&entry);
                     }
@@ -381,7 +412,7 @@ impl Shared {
             .name("auto-stop".into())
             .spawn(move || {
                 let _operation = stopped.operate();
-                if let Err(error) = shared.halt(&stopped, "idle") {
+                if let Err(error) = shared.halt_idle(&stopped) {
                     tracing::error!(sandbox = %stopped.name, error = chain(&error), "cannot stop");
                     shared.put_off(&stopped);
                 }
@@ -397,6 +428,25 @@ impl Shared {
         state.stopping = None;
         state.touch(Timestamp::now(), self.config.settings.auto_stop);
     }
+}
+
+/// Asks the init of one that is to end; `None` when nothing is live.
+fn ask(
+    entry: &Entry,
+    question: impl FnOnce(&mut Sender) -> Result<(), ControlError>,
+) -> Option<Arc<OwnedFd>> {
+    let (sender, pidfd) = {
+        let state = entry.state();
+        let live = state.live.as_ref()?;
+        (live.sender.try_clone(), Arc::clone(&live.pidfd))
+    };
+    let asked = sender
+        .map_err(ControlError::Io)
+        .and_then(|mut sender| question(&mut sender));
+    if let Err(error) = asked {
+        tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot ask the init to stop");
+    }
+    Some(pidfd)
 }
 
 /// Which process this pid is, now.

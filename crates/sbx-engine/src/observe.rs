@@ -24,7 +24,7 @@ pub fn list(state: &StateDir) -> Result<Vec<Sandbox>, EngineError> {
             Ok(record) => sandboxes.push(observed(record, &dir)),
             // Being created or removed at this very moment.
             Err(RecordError::Missing { .. }) => {}
-            Err(error) => sandboxes.push(view::damaged(name, &error)),
+            Err(error) => sandboxes.push(view::damaged(name, &dir, &error)),
         }
     }
     Ok(sandboxes)
@@ -39,7 +39,7 @@ pub fn inspect(state: &StateDir, name: &SandboxName) -> Result<Sandbox, EngineEr
     match Record::read(&dir) {
         Ok(record) => Ok(observed(record, &dir)),
         Err(RecordError::Missing { .. }) => Err(not_found()),
-        Err(error) => Ok(view::damaged(name.clone(), &error)),
+        Err(error) => Ok(view::damaged(name.clone(), &dir, &error)),
     }
 }
 

@@ -19,8 +19,9 @@ use crate::error::{EngineError, chain};
 use crate::handover::PATIENT;
 use crate::lifecycle::{boot_id, end, identify, remove_socket};
 use crate::record::{InitProcess, Record, RecordError};
+use crate::socket::nobody_listens;
 use crate::statedir::{EXEC_SOCKET, SandboxDir, is_temporary};
-use crate::threads::at_once;
+use crate::threads::{at_once, spawn};
 
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -164,7 +165,7 @@ impl Shared {
         let running = match link.next(Some(ANSWER_LIMIT))? {
             Event::Commands { running } => running,
             Event::Quiet => return Err(ControlError::TimedOut.into()),
-            Event::HandedOver | Event::Gone => return Err(ControlError::Ended.into()),
+            Event::Busy | Event::HandedOver | Event::Gone => return Err(ControlError::Ended.into()),
         };
         let pidfd = record
             .init
@@ -194,13 +195,41 @@ pub(crate) fn silence(dir: &SandboxDir, record: &Record) {
         return;
     }
     // One that was started by a daemon that died before it wrote the pid down.
-    if let Ok(mut link) = Link::connect(dir.path(), &record.id, Role::Daemon)
-        && let Ok(mut sender) = link.sender()
-        && sender.shutdown(Duration::ZERO).is_ok()
-    {
-        while let Ok(Event::Commands { .. } | Event::HandedOver) = link.next(Some(ANSWER_LIMIT)) {}
+    if let Ok(link) = Link::connect(dir.path(), &record.id, Role::Daemon) {
+        see_to_its_end(link);
     }
     remove_socket(dir);
+}
+
+/// Ends the init of a sandbox whose record cannot be read, if there is one. False when it may still run.
+pub(crate) fn silence_unknown(dir: &SandboxDir) -> bool {
+    let ended = match Link::connect_any(dir.path(), None, Role::Daemon) {
+        Ok(link) => see_to_its_end(link),
+        Err(ControlError::Io(error)) => nobody_listens(&error),
+        Err(_) => false,
+    };
+    if ended {
+        remove_socket(dir);
+    }
+    ended
+}
+
+/// False when it has not ended as far as can be seen.
+fn see_to_its_end(mut link: Link) -> bool {
+    let asked = link
+        .sender()
+        .map_err(ControlError::Io)
+        .and_then(|mut sender| sender.shutdown(Duration::ZERO));
+    if asked.is_err() {
+        return false;
+    }
+    loop {
+        match link.next(Some(ANSWER_LIMIT)) {
+            Ok(Event::Commands { .. } | Event::HandedOver) => {}
+            Ok(Event::Gone) => return true,
+            Ok(Event::Busy | Event::Quiet) | Err(_) => return false,
+        }
+    }
 }
 
 /// A directory without a record holds nothing but an interrupted first write, or nothing at all. False of one of ours
@@ -223,10 +252,4 @@ fn sweep_unborn(dir: &SandboxDir) -> bool {
         tracing::warn!(%error, dir = %dir.path().display(), "a directory without a record is left alone");
     }
     !ours
-}
-
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
-    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(work) {
-        tracing::error!(%error, name, "cannot start a thread");
-    }
 }

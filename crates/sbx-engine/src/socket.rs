@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 /// Of a path to a socket, without the byte that ends it.
 const LONGEST: usize = 107;
@@ -34,6 +35,22 @@ pub fn connect_unix(dir: &Path, name: &str) -> io::Result<UnixStream> {
     }
     let dir = open_dir(dir)?;
     UnixStream::connect(short_path(&dir, name))
+}
+
+/// Whether somebody listens at `dir/name`, without ever waiting.
+pub(crate) fn listens(dir: &Path, name: &str) -> bool {
+    let connected = || {
+        let dir = open_dir(dir)?;
+        let address = SocketAddrUnix::new(short_path(&dir, name))?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        Ok::<_, io::Error>(rustix::net::connect(&socket, &address)?)
+    };
+    match connected() {
+        Ok(()) => true,
+        // More wait than it takes.
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
 }
 
 /// Nobody is there, as opposed to somebody who is out of reach.

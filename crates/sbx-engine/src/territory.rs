@@ -18,6 +18,20 @@ pub struct Territory {
     identities: BTreeMap<(u64, u64), PathBuf>,
 }
 
+/// One of the workspaces. Where device and inode are known it is not asked for them: one on a server that is out of
+/// reach must not keep other sandboxes waiting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ground {
+    pub path: PathBuf,
+    pub node: Option<(u64, u64)>,
+}
+
+impl From<PathBuf> for Ground {
+    fn from(path: PathBuf) -> Self {
+        Self { path, node: None }
+    }
+}
+
 /// Where a path leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
@@ -52,16 +66,21 @@ impl Territory {
     }
 
     /// `workspaces` are canonical paths of directories.
-    pub fn new(workspaces: impl IntoIterator<Item = PathBuf>) -> Self {
-        let roots: Vec<PathBuf> = workspaces.into_iter().collect();
-        let identities = roots
-            .iter()
-            .filter_map(|root| {
-                let meta = fs::metadata(root).ok()?;
-                Some(((meta.dev(), meta.ino()), root.clone()))
-            })
-            .collect();
-        Self { roots, identities }
+    pub fn new(workspaces: impl IntoIterator<Item = impl Into<Ground>>) -> Self {
+        let mut territory = Self::nowhere();
+        for workspace in workspaces {
+            let Ground { path, node } = workspace.into();
+            let asked = || {
+                fs::metadata(&path)
+                    .map(|meta| (meta.dev(), meta.ino()))
+                    .ok()
+            };
+            if let Some(node) = node.or_else(asked) {
+                territory.identities.insert(node, path.clone());
+            }
+            territory.roots.push(path);
+        }
+        territory
     }
 
     pub(crate) fn roots(&self) -> &[PathBuf] {

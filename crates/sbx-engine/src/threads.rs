@@ -7,6 +7,13 @@ pub(crate) fn at_once<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
     at_once_by(Builder::new, items, work);
 }
 
+/// Does the work while others go on. Where there is no thread it is not done, and the log says so.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = Builder::new().name(name.into()).spawn(work) {
+        tracing::error!(%error, name, "cannot start a thread");
+    }
+}
+
 fn at_once_by<T: Sync>(thread: impl Fn() -> Builder, items: &[T], work: impl Fn(&T) + Sync) {
     let work = &work;
     scope(|scope| {

@@ -1,21 +1,27 @@
 //! A record as the API shows it.
 
+use std::path::Path;
+
 use sbx_api::{Backend, Network, Redirect, Sandbox, Status, Workspace};
 use sbx_proto::plan::Mode;
 
 use crate::error::chain;
 use crate::name::SandboxName;
 use crate::record::{Record, RecordError};
+use crate::socket::listens;
+use crate::statedir::{EXEC_SOCKET, SandboxDir};
+use crate::workspace_hints::Mounts;
 
 /// `sessions` are the commands that run now.
 pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
+    let mounts = Mounts::now();
     let workspaces = record
         .workspaces
         .iter()
         .map(|workspace| Workspace {
             path: workspace.path.as_os_str().to_string_lossy().into_owned(),
             readonly: workspace.readonly,
-            missing: workspace.path.as_path().symlink_metadata().is_err(),
+            missing: is_missing(&mounts, workspace.path.as_path()),
         })
         .collect();
     Sandbox {
@@ -44,13 +50,23 @@ pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
     }
 }
 
+/// As far as can be told without waiting: a server that is out of reach must not keep the list of all sandboxes back.
+fn is_missing(mounts: &Mounts, path: &Path) -> bool {
+    !mounts.may_hang(path) && path.symlink_metadata().is_err()
+}
+
 /// A sandbox whose record cannot be read is still shown: it can be removed, and it takes its name.
-pub fn damaged(name: SandboxName, error: &RecordError) -> Sandbox {
+pub fn damaged(name: SandboxName, dir: &SandboxDir, error: &RecordError) -> Sandbox {
+    let status = if listens(dir.path(), EXEC_SOCKET) {
+        Status::Running
+    } else {
+        Status::Stopped
+    };
     Sandbox {
         name: name.into(),
         id: String::new(),
         agent: String::new(),
-        status: Status::Stopped,
+        status,
         template: String::new(),
         backend: Backend::Namespace,
         mode: String::new(),

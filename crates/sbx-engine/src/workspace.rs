@@ -20,7 +20,7 @@ use crate::name::SandboxName;
 use crate::record::{Identity, WorkspaceKind, WorkspaceRecord};
 use crate::statedir::is_state;
 use crate::template::is_private;
-use crate::territory::Territory;
+use crate::territory::{Ground, Territory};
 
 /// Directories of the sandbox's own that a workspace would hide. Directories below them are fine.
 const OWN: &[&str] = &[
@@ -161,6 +161,17 @@ fn word(path: &Path) -> String {
 pub struct Writable {
     pub sandbox: SandboxName,
     pub path: PathBuf,
+    /// Device and inode at its last start, if that was since the machine started.
+    pub node: Option<(u64, u64)>,
+}
+
+impl From<&Writable> for Ground {
+    fn from(writable: &Writable) -> Self {
+        Self {
+            path: writable.path.clone(),
+            node: writable.node,
+        }
+    }
 }
 
 /// Checks the request against the file system; `state` is the root of the state directory, `others` is what programs in
@@ -175,7 +186,7 @@ pub fn resolve(
         return Err(WorkspaceError::PrimaryReadOnly);
     }
     let guard = StateGuard::new(state)?;
-    let territory = Territory::new(others.iter().map(|other| other.path.clone()));
+    let territory = Territory::new(others);
     let mut workspaces: Vec<WorkspaceRecord> = Vec::with_capacity(requests.len());
     for request in requests {
         let workspace = resolve_one(request, &guard)?;

@@ -36,6 +36,23 @@ const SYNCED: &[&str] = &[
 const SCAN_DEPTH: usize = 2;
 const SCAN_ENTRIES: usize = 2000;
 
+/// What is mounted where, by which nobody is asked anything.
+#[derive(Debug)]
+pub(crate) struct Mounts(Vec<u8>);
+
+impl Mounts {
+    pub(crate) fn now() -> Self {
+        Self(fs::read("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    /// Whether it is up to another machine or program that an answer comes.
+    pub(crate) fn may_hang(&self, path: &Path) -> bool {
+        file_system(&self.0, path).is_some_and(|kind| {
+            kind.starts_with("fuse") || kind == "autofs" || NETWORK.contains(&kind.as_str())
+        })
+    }
+}
+
 /// Warnings for `create`, in the order of the workspaces.
 pub fn warnings(workspaces: &[WorkspaceRecord], mode: Mode, facts: &Facts) -> Vec<String> {
     let mountinfo = fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -162,6 +179,23 @@ mod tests {
         assert_eq!(kind("/mnt/a b/p"), "nfs4");
         assert_eq!(kind("/mnt/a b/in/p"), "tmpfs");
         assert_eq!(kind("/mnt/a bc"), "ext4");
+    }
+
+    #[test]
+    fn servers_may_be_out_of_reach() {
+        let text = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+            30 22 0:40 / /n rw - nfs4 server:/x rw\n31 30 0:41 / /n/t rw - tmpfs t rw\n\
+            32 22 0:42 / /f rw - fuse.sshfs s rw\n33 22 0:43 / /g rw - fuseblk g rw\n";
+        let mounts = Mounts(text.to_vec());
+        for (path, expected) in [
+            ("/", false),
+            ("/n/x", true),
+            ("/n/t/x", false),
+            ("/f", true),
+            ("/g/x", true),
+        ] {
+            assert_eq!(mounts.may_hang(Path::new(path)), expected, "{path}");
+        }
     }
 
     #[test]

@@ -21,8 +21,9 @@ pub enum Request {
     Resize { rows: u16, cols: u16 },
     /// The client leaves its command: what its terminal shows from now on goes to the sandbox's log.
     Detach,
-    /// Daemon only: end every process (SIGTERM, after `grace_ms` SIGKILL), hand files over, exit.
-    Shutdown { grace_ms: u64 },
+    /// Daemon only: end every process (SIGTERM, after `grace_ms` SIGKILL), hand files over, exit. With `if_idle` the
+    /// answer is [`Reply::Busy`] and nothing ends, when a command was given meanwhile.
+    Shutdown { grace_ms: u64, if_idle: bool },
     /// Daemon only: the sockets that the sandbox's network ends at. Anybody else gets no answer.
     Listeners,
 }
@@ -87,6 +88,8 @@ pub enum Reply {
     Commands {
         running: u32,
     },
+    /// Daemon only: it goes on, since it is not idle.
+    Busy,
     /// Daemon only: the last message of an init that has ended everything and handed all files over.
     HandedOver,
     /// The answer to [`Request::Listeners`]; the sockets come with it, in the order of the list.

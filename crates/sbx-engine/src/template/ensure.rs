@@ -29,6 +29,7 @@ use crate::territory::{Territory, Way};
 const COMPLETE: &str = ".complete";
 const LOCK: &str = ".lock";
 const UNFINISHED: &str = ".building-";
+const ASIDE: &str = ".removed-";
 /// How often a build is repeated because the host changed meanwhile.
 const ATTEMPTS: u32 = 3;
 
@@ -94,28 +95,34 @@ pub fn ensure(
     ))
 }
 
-/// Removes the templates whose fingerprint is not in `used`. The caller knows which ones sandboxes use.
-pub fn prune(
-    store: &Path,
-    used: &BTreeSet<String>,
-    remove: &dyn Fn(&Path) -> Result<(), String>,
-) -> Result<(), TemplateError> {
+/// Puts the templates aside whose fingerprint is not in `used`, and returns what lies aside: to be removed by whoever has
+/// the time. The caller knows which ones sandboxes use.
+pub fn put_aside(store: &Path, used: &BTreeSet<String>) -> Result<Vec<PathBuf>, TemplateError> {
     let Some(entries) = present(fs::read_dir(store)).at("list", store)? else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     let _lock = lock(store)?;
+    let mut aside = Vec::new();
     for entry in entries {
         let entry = entry.at("list", store)?;
         let name = entry.file_name();
+        let Some(name) = name.to_str() else {
+            continue;
+        };
+        if name.starts_with(ASIDE) {
+            aside.push(entry.path());
+            continue;
+        }
         let print = name
-            .to_str()
-            .and_then(|name| name.strip_prefix("host-"))
-            .and_then(|name| name.rsplit_once('-'));
+            .strip_prefix("host-")
+            .and_then(|it| it.rsplit_once('-'));
         if print.is_some_and(|(_, print)| !used.contains(print)) {
-            remove_tree(&entry.path(), remove)?;
+            let place = store.join(format!("{ASIDE}{name}"));
+            fs::rename(entry.path(), &place).at("put aside", &place)?;
+            aside.push(place);
         }
     }
-    Ok(())
+    Ok(aside)
 }
 
 pub(super) struct Maker<'a> {

@@ -33,7 +33,7 @@ mod tests;
 mod tests_layout;
 
 pub use build::build;
-pub use ensure::{Asker, ensure, prune};
+pub use ensure::{Asker, ensure, put_aside};
 pub use error::TemplateError;
 pub use etc::etc_files;
 pub use layout::{HostBind, HostLayout, OverlayDir};

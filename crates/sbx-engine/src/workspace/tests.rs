@@ -174,6 +174,7 @@ fn a_link_that_a_sandbox_can_make_does_not_choose_a_workspace() {
     let others = [Writable {
         sandbox: SandboxName::parse("agent-box").unwrap(),
         path: home.join("project"),
+        node: None,
     }];
     let resolved = |to: &str, name: &str| {
         let request = given(&home.join(to), &home.join(name));

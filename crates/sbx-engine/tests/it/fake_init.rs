@@ -20,6 +20,8 @@ use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};
 pub(crate) enum Manner {
     /// Says that this many commands run, and ends when it is told to.
     Honest { running: u32 },
+    /// Says that nothing runs, and knows better when it is to end for that.
+    Secretive,
     /// Says so, and then sends what the protocol does not allow.
     Garbage,
     /// Gives files for listeners.
@@ -69,7 +71,9 @@ fn serve(listener: &UnixListener, id: &str, pid: u32, manner: Manner, seen: &Sen
 
 fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sender<Request>) {
     let sandbox = match manner {
-        Manner::Honest { .. } | Manner::Garbage | Manner::FalseListeners => id.to_owned(),
+        Manner::Honest { .. } | Manner::Secretive | Manner::Garbage | Manner::FalseListeners => {
+            id.to_owned()
+        }
         Manner::Impostor => "another".to_owned(),
     };
     let protocol = PROTOCOL;
@@ -77,6 +81,7 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
     say(&Reply::Hello { protocol, sandbox });
     match manner {
         Manner::Honest { running } => say(&Reply::Commands { running }),
+        Manner::Secretive => say(&Reply::Commands { running: 0 }),
         Manner::Garbage | Manner::FalseListeners => say(&Reply::Commands { running: 1 }),
         Manner::Impostor => {}
     }
@@ -92,14 +97,20 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
                 }
                 continue;
             }
-            if matches!(request, Request::Shutdown { .. }) {
+            let Request::Shutdown { if_idle, .. } = request else {
+                drop(seen.send(request));
+                continue;
+            };
+            if if_idle && manner == Manner::Secretive {
+                drop(stream.write_all(&encode(&Reply::Busy).unwrap()));
+                drop(seen.send(request));
+            } else {
                 drop(stream.write_all(&encode(&Reply::HandedOver).unwrap()));
                 let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
                 rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
                 drop(seen.send(request));
                 return;
             }
-            drop(seen.send(request));
         }
     }
 }
@@ -114,7 +125,9 @@ fn give_listeners(stream: &UnixStream, manner: Manner) {
     let file = File::open("/dev/null").unwrap();
     let fds = match manner {
         Manner::FalseListeners => [file.as_fd(), udp.as_fd()],
-        Manner::Honest { .. } | Manner::Garbage | Manner::Impostor => [tcp.as_fd(), udp.as_fd()],
+        Manner::Honest { .. } | Manner::Secretive | Manner::Garbage | Manner::Impostor => {
+            [tcp.as_fd(), udp.as_fd()]
+        }
     };
     drop(sbx_sys::fdpass::send_with_fds(
         stream,

@@ -1,6 +1,7 @@
 //! Records and inits of a daemon that is gone.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,7 +51,7 @@ fn a_removal_by_force_gives_no_grace() {
         let init = world.running("gone", Manner::Honest { running: 0 }, None);
         world.recover().remove("gone", removal).unwrap();
         let grace = init.requests.iter().find_map(|request| match request {
-            Request::Shutdown { grace_ms } => Some(grace_ms),
+            Request::Shutdown { grace_ms, .. } => Some(grace_ms),
             _ => None,
         });
         assert_eq!(grace, Some(expected));
@@ -114,6 +115,71 @@ fn a_deadline_that_passed_without_a_daemon_counts() {
     engine.stop_all();
     let busy = engine.inspect("busy").unwrap();
     assert_eq!(busy.stop_reason.as_deref(), Some("daemon stop"));
+}
+
+#[test]
+fn an_init_that_got_a_command_meanwhile_goes_on() {
+    let world = World::new();
+    let past = Timestamp::now() - SignedDuration::from_secs(5);
+    let init = world.running("busy", Manner::Secretive, Some(past));
+    let engine = world.recover();
+    let asked = |expected: bool| {
+        init.requests.iter().find_map(|request| match request {
+            Request::Shutdown { if_idle, .. } => Some(if_idle == expected),
+            _ => None,
+        })
+    };
+    assert_eq!(asked(true), Some(true));
+    let busy = wait_for(&engine, "busy", |s| s.stop_at > Some(past));
+    assert_eq!((busy.status, busy.stop_reason), (Status::Running, None));
+    assert!(!engine.start("busy").unwrap().started);
+    let stopped = engine.stop("busy").unwrap();
+    assert_eq!(asked(false), Some(true));
+    assert_eq!(stopped.stop_reason.as_deref(), Some("user"));
+}
+
+#[test]
+fn nothing_starts_while_all_are_stopped() {
+    let world = World::new();
+    world.record("stopped", |_| {});
+    let engine = world.recover();
+    engine.stop_all();
+    let error = engine.start("stopped").unwrap_err();
+    assert!(matches!(error, EngineError::Closed), "{error}");
+    let workspace = tempfile::tempdir().unwrap();
+    let error = engine
+        .create(request("late", workspace.path()))
+        .unwrap_err();
+    assert!(matches!(error, EngineError::Closed), "{error}");
+    assert_eq!(world.state.names().unwrap().len(), 1);
+}
+
+#[test]
+fn one_that_cannot_be_read_is_ended_before_it_is_removed() {
+    let world = World::new();
+    let init = world.running("bad", Manner::Honest { running: 1 }, None);
+    let dir = world.state.sandbox(&SandboxName::parse("bad").unwrap());
+    File::create(dir.record()).unwrap();
+    let engine = world.recover();
+    let shown = engine.inspect("bad").unwrap();
+    assert_eq!(
+        (shown.status, shown.stop_reason.as_deref()),
+        (Status::Running, Some("damaged"))
+    );
+    engine.remove("bad", Removal::Forced).unwrap();
+    let mut requests = init.requests.iter();
+    assert!(requests.any(|request| matches!(request, Request::Shutdown { .. })));
+    assert!(!dir.path().exists() && engine.list().is_empty());
+}
+
+#[test]
+fn one_whose_directory_was_removed_can_be_removed() {
+    let world = World::new();
+    let dir = world.record("gone", |_| {});
+    let engine = world.recover();
+    std::fs::remove_dir_all(dir).unwrap();
+    engine.remove("gone", Removal::WhenIdle).unwrap();
+    assert!(engine.list().is_empty());
 }
 
 #[test]
@@ -210,20 +276,7 @@ fn a_name_that_is_being_swept_can_be_taken() {
             std::fs::create_dir_all(dir.join(format!("layers/root/upper/{n}"))).unwrap();
         }
         let engine = world.recover();
-        let request = CreateRequest {
-            name: Some(name.clone()),
-            agent: "shell".into(),
-            workspaces: vec![WorkspaceRequest {
-                path: workspace.path().to_str().unwrap().to_owned(),
-                given: None,
-                readonly: false,
-            }],
-            env: BTreeMap::new(),
-            caller: Caller::default(),
-            platform: None,
-            deny_network: Vec::new(),
-            temporary: false,
-        };
+        let request = request(&name, workspace.path());
         // It fails later, before a setup helper is needed: this program is none.
         let error = engine.create(request).unwrap_err();
         assert!(matches!(error, EngineError::Template(_)), "{error}");
@@ -247,6 +300,23 @@ fn keeping_is_recorded() {
     let dir = world.state.sandbox(&SandboxName::parse("kept").unwrap());
     assert!(Record::read(&dir).unwrap().keep_alive);
     engine.stop_all();
+}
+
+fn request(name: &str, workspace: &Path) -> CreateRequest {
+    CreateRequest {
+        name: Some(name.to_owned()),
+        agent: "shell".into(),
+        workspaces: vec![WorkspaceRequest {
+            path: workspace.to_str().unwrap().to_owned(),
+            given: None,
+            readonly: false,
+        }],
+        env: BTreeMap::new(),
+        caller: Caller::default(),
+        platform: None,
+        deny_network: Vec::new(),
+        temporary: false,
+    }
 }
 
 struct World {

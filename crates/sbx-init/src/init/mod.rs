@@ -423,8 +423,14 @@ impl Init<'_> {
             Request::Signal { signal } => self.signal(key, signal),
             Request::Resize { rows, cols } => self.resize(key, rows, cols),
             Request::Detach => self.detach(key),
-            Request::Shutdown { grace_ms } => {
-                if self.is_daemon(key) {
+            Request::Shutdown { grace_ms, if_idle } => {
+                if !self.is_daemon(key) {
+                    return;
+                }
+                // Clients come without the daemon's knowledge: only here it is known what runs.
+                if if_idle && self.running() > 0 {
+                    self.reply(key, &Reply::Busy);
+                } else {
                     self.shut_down(Duration::from_millis(grace_ms));
                 }
             }

@@ -5,3 +5,4 @@ pub mod ending;
 pub mod failing;
 pub mod identity;
 pub mod reading;
+pub mod trouble;

@@ -45,6 +45,7 @@ const AREAS: &[&[ModeTest]] = &[
     lifecycle::ending::TESTS,
     lifecycle::auto_stop::TESTS,
     lifecycle::failing::TESTS,
+    lifecycle::trouble::TESTS,
     daemon::restarting::TESTS,
     daemon::lost::TESTS,
     daemon::process::TESTS,
