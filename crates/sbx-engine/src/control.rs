@@ -53,6 +53,8 @@ pub enum Event {
     },
     /// It does not end, although it was asked to if it was idle.
     Busy,
+    /// It ends by itself: what was mounted in a writable workspace was replaced on the host.
+    MountLost,
     /// Files of root inside belong to the caller; the end follows.
     HandedOver,
     /// Nothing came within the time-out.
@@ -164,6 +166,10 @@ impl Link {
                 self.limit_rate()?;
                 Ok(Event::Busy)
             }
+            Incoming::Reply(Reply::MountLost) => {
+                self.limit_rate()?;
+                Ok(Event::MountLost)
+            }
             Incoming::Reply(Reply::HandedOver) => {
                 self.limit_rate()?;
                 Ok(Event::HandedOver)
@@ -259,7 +265,7 @@ fn unexpected(reply: &Reply) -> ControlError {
             "the answer to a command that nobody gave"
         }
         Reply::Commands { .. } => "a number of commands before the greeting",
-        Reply::Busy | Reply::HandedOver => "its end before anything else",
+        Reply::Busy | Reply::MountLost | Reply::HandedOver => "its end before anything else",
         Reply::Listeners(_) => "listeners that nobody asked for",
     };
     ControlError::Garbage(kind.into())

@@ -49,6 +49,7 @@ const QUIET: Duration = Duration::from_millis(250);
 /// Seconds between attempts to remove what a failed create left.
 const REMOVAL_PAUSES: &[u64] = &[1, 2, 5, 10, 30, 60, 300, 900];
 const WATCH_STACK: usize = 256 << 10;
+const MOUNT_LOST: &str = "a read-only part of a writable workspace was replaced on the host";
 const GARBAGE: &str = "init answered garbage";
 const CHANGED: &str =
     "the host's files changed since this sandbox was made; hint: `sbx rm` it and create it again";
@@ -244,6 +245,7 @@ impl Shared {
                     entry.go_on(grace);
                     self.alarm.ring();
                 }
+                Ok(Event::MountLost) => entry.set_ending(MOUNT_LOST),
                 Ok(Event::HandedOver) => entry.state().record.hand_over_due = false,
                 Ok(Event::Quiet) => {
                     if let Err(error) = entry.flush() {

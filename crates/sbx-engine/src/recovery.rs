@@ -165,7 +165,9 @@ impl Shared {
         let running = match link.next(Some(ANSWER_LIMIT))? {
             Event::Commands { running } => running,
             Event::Quiet => return Err(ControlError::TimedOut.into()),
-            Event::Busy | Event::HandedOver | Event::Gone => return Err(ControlError::Ended.into()),
+            Event::Busy | Event::MountLost | Event::HandedOver | Event::Gone => {
+                return Err(ControlError::Ended.into());
+            }
         };
         let pidfd = record
             .init
@@ -225,7 +227,7 @@ fn see_to_its_end(mut link: Link) -> bool {
     }
     loop {
         match link.next(Some(ANSWER_LIMIT)) {
-            Ok(Event::Commands { .. } | Event::HandedOver) => {}
+            Ok(Event::Commands { .. } | Event::MountLost | Event::HandedOver) => {}
             Ok(Event::Gone) => return true,
             Ok(Event::Busy | Event::Quiet) | Err(_) => return false,
         }

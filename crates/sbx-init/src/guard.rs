@@ -20,6 +20,7 @@ use sbx_sys::process::{self, SingleThreaded};
 use sbx_sys::seccomp::{self, Notification};
 
 use crate::mountinfo::Entry;
+use crate::setup::Own;
 use caller::{Caller, MountList};
 use judge::Judge;
 
@@ -51,8 +52,8 @@ const KNOWN_FLAGS: u32 = (libc::O_ACCMODE
 #[derive(Debug)]
 pub(crate) struct Guard {
     proc: OwnedFd,
-    /// Superblocks that were made for this sandbox: its layers and memory file systems.
-    own: BTreeSet<String>,
+    /// The sandbox's layers and memory file systems.
+    own: Own,
     /// All others that were mounted when it started, which belong to the host.
     foreign: BTreeSet<String>,
 }
@@ -69,11 +70,11 @@ impl Guard {
         self.proc.as_fd()
     }
 
-    pub(crate) fn new(proc: OwnedFd, mounts: &[Entry], own: BTreeSet<String>) -> Self {
+    pub(crate) fn new(proc: OwnedFd, mounts: &[Entry], own: Own) -> Self {
         let foreign = mounts
             .iter()
             .map(|mount| mount.device.clone())
-            .filter(|device| !own.contains(device))
+            .filter(|device| !own.contains_key(device))
             .collect();
         Self { proc, own, foreign }
     }
@@ -91,7 +92,7 @@ impl Guard {
             .iter()
             .find(|mount| mount.id == id)
             .is_some_and(|mount| {
-                self.own.contains(&mount.device)
+                self.own.contains_key(&mount.device)
                     || (matches!(mount.kind.as_str(), "tmpfs" | "ramfs")
                         && !self.foreign.contains(&mount.device)
                         && evidence.judge.is_from_inside(fd))

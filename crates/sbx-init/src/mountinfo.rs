@@ -1,5 +1,6 @@
 //! Reading `/proc/PID/mountinfo`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use sbx_sys::mounts::unescape;
@@ -14,15 +15,18 @@ pub(crate) struct Entry {
     pub(crate) kind: String,
 }
 
-/// Is anything mounted in one of these directories, other than the directory itself?
-pub(crate) fn any_below<'a>(
+/// The ids of what is mounted in these directories, other than the directories themselves.
+pub(crate) fn below<'a>(
     mounts: &[Entry],
     directories: impl IntoIterator<Item = &'a Path>,
-) -> bool {
-    directories.into_iter().any(|directory| {
-        let mut points = mounts.iter().map(|mount| mount.point.as_path());
-        points.any(|point| point != directory && point.starts_with(directory))
-    })
+) -> BTreeSet<u64> {
+    let mut ids = BTreeSet::new();
+    for directory in directories {
+        let inside =
+            |mount: &&Entry| mount.point != directory && mount.point.starts_with(directory);
+        ids.extend(mounts.iter().filter(inside).map(|mount| mount.id));
+    }
+    ids
 }
 
 /// Lines that do not look like mountinfo are left out. A mount point need not be text.
@@ -71,9 +75,12 @@ mod tests {
             b"1 0 0:5 / / rw - tmpfs none rw\n2 1 0:6 / /w rw - tmpfs none rw\n\
               3 1 0:6 / /w/a\\040b rw - tmpfs none rw\n4 1 0:6 / /work rw - tmpfs none rw\n",
         );
-        let below = |directory| any_below(&mounts, [Path::new(directory)]);
-        assert!(below("/w") && below("/"));
-        assert!(!below("/w/a b") && !below("/work") && !below("/w/a"));
+        let below = |directory| Vec::from_iter(below(&mounts, [Path::new(directory)]));
+        assert_eq!(below("/w"), [3]);
+        assert_eq!(below("/"), [2, 3, 4]);
+        for directory in ["/w/a b", "/work", "/w/a"] {
+            assert_eq!(below(directory), [] as [u64; 0], "{directory}");
+        }
     }
 
     #[test]

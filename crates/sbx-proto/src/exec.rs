@@ -90,6 +90,8 @@ pub enum Reply {
     },
     /// Daemon only: it goes on, since it is not idle.
     Busy,
+    /// Daemon only: it ends, since the host took a mount in a writable workspace away.
+    MountLost,
     /// Daemon only: the last message of an init that has ended everything and handed all files over.
     HandedOver,
     /// The answer to [`Request::Listeners`]; the sockets come with it, in the order of the list.

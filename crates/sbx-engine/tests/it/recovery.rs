@@ -229,11 +229,11 @@ fn interrupted_creates_and_removes_are_finished() {
     for (name, status) in [("created", Status::Creating), ("removed", Status::Removing)] {
         let dir = world.record(name, |record| record.status = status);
         std::fs::create_dir_all(dir.join("layers/root/upper/deep/er")).unwrap();
-        std::fs::File::create(dir.join("output.0.log")).unwrap();
+        File::create(dir.join("output.0.log")).unwrap();
     }
     let unborn = world.state.sandboxes().join("unborn");
     std::fs::create_dir(&unborn).unwrap();
-    std::fs::File::create(unborn.join(".sandbox.json.1.1.tmp")).unwrap();
+    File::create(unborn.join(".sandbox.json.1.1.tmp")).unwrap();
     world.record("stopped", |_| {});
     let engine = world.recover();
     let limit = Instant::now() + Duration::from_secs(20);
@@ -268,7 +268,7 @@ fn a_name_that_is_being_swept_can_be_taken() {
     let workspace = tempfile::tempdir().unwrap();
     let templates = world.state.templates();
     std::fs::remove_dir(&templates).unwrap();
-    std::fs::File::create(&templates).unwrap();
+    File::create(&templates).unwrap();
     for round in 0..5 {
         let name = format!("half-made-{round}");
         let dir = world.record(&name, |record| record.status = Status::Creating);

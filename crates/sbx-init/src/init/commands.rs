@@ -368,11 +368,7 @@ impl Init<'_> {
         let reply = Reply::Commands {
             running: self.running(),
         };
-        for peer in self.peers.values_mut() {
-            if peer.role() == Some(Role::Daemon) {
-                peer.send(&reply, vec![]);
-            }
-        }
+        self.tell_daemons(&reply);
     }
 
     pub(super) fn signal(&mut self, key: u64, signal: i32) {

@@ -5,10 +5,13 @@
 
 mod commands;
 mod executed;
+mod held;
 mod log;
 mod peer;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -27,9 +30,10 @@ use crate::filter::{self, MountPoints};
 use crate::guard::{self, Guard};
 use crate::handover::{self, Patience};
 use crate::mountinfo;
-use crate::setup::{Namespaces, Network};
+use crate::setup::{Namespaces, Network, Own};
 use crate::spare::{Order, Spare};
 use crate::spawn::{Failure, Surroundings};
+use held::Held;
 use log::Log;
 use peer::Peer;
 
@@ -50,7 +54,7 @@ pub(crate) struct Parts {
     /// Open directories: names can be changed from inside.
     pub(crate) workspaces: Vec<OwnedFd>,
     /// Superblocks of the sandbox's own, as mountinfo names them.
-    pub(crate) own: BTreeSet<String>,
+    pub(crate) own: Own,
     pub(crate) namespaces: Namespaces,
     pub(crate) network: Network,
     pub(crate) mode: Mode,
@@ -68,16 +72,23 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         return 1;
     };
     // Without the list nothing can be judged.
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = mountinfo::parse(&mounts);
+    let mut text = Vec::new();
+    let Ok(mut list) = File::open("/proc/self/mountinfo") else {
+        return 1;
+    };
+    if list.read_to_end(&mut text).is_err() {
+        return 1;
+    }
+    let mounts = mountinfo::parse(&text);
     if mounts.is_empty() {
         return 1;
     }
     let writable = boot.workspaces.iter().map(OsBytes::as_path);
-    let mount_points = if mountinfo::any_below(&mounts, writable) {
-        MountPoints::Hold
+    let below = mountinfo::below(&mounts, writable);
+    let (mount_points, held) = if below.is_empty() {
+        (MountPoints::Absent, None)
     } else {
-        MountPoints::Absent
+        (MountPoints::Hold, Some(Held::new(list, below)))
     };
     let guard = Guard::new(parts.proc, &mounts, parts.own);
     let mut init = Init {
@@ -88,6 +99,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         ptys: parts.ptys,
         log: Log::new(parts.logs),
         guard,
+        held,
         network: parts.network,
         // With one id there is nothing to hand over.
         workspaces: if parts.mode == Mode::Single {
@@ -128,6 +140,7 @@ struct Init<'a> {
     ptys: OwnedFd,
     log: Log,
     guard: Guard,
+    held: Option<Held>,
     network: Network,
     workspaces: Vec<OwnedFd>,
     /// When the sandbox was made.
@@ -234,6 +247,7 @@ enum Source {
     Starting(i32),
     Output(usize),
     Filter(usize),
+    Held,
 }
 
 impl Init<'_> {
@@ -310,6 +324,9 @@ impl Init<'_> {
         for (index, filter) in self.filters.iter().enumerate() {
             all.push((Source::Filter(index), PollFd::new(filter, questions)));
         }
+        if let Some(held) = &self.held {
+            all.push((Source::Held, PollFd::new(held, PollFlags::PRI)));
+        }
         all
     }
 
@@ -325,6 +342,7 @@ impl Init<'_> {
             Source::Starting(pid) => self.hear_start(pid),
             Source::Output(index) => self.copy_output(index),
             Source::Filter(index) => self.filter_ready(index, flags),
+            Source::Held => self.look_after_mounts(),
         }
     }
 
@@ -577,6 +595,27 @@ impl Init<'_> {
         }
     }
 
+    fn look_after_mounts(&mut self) {
+        if !self.held.as_mut().is_some_and(Held::lost) {
+            return;
+        }
+        self.held = None;
+        self.tell_daemons(&Reply::MountLost);
+        self.shut_down(Duration::ZERO);
+        // Whatever a stop before it left them: nothing may run on.
+        if let Some(stopping) = &mut self.stopping {
+            stopping.kill_at = Instant::now();
+        }
+    }
+
+    fn tell_daemons(&mut self, reply: &Reply) {
+        for peer in self.peers.values_mut() {
+            if peer.role() == Some(Role::Daemon) {
+                peer.send(reply, vec![]);
+            }
+        }
+    }
+
     /// All processes are gone, files are handed over as far as they can be: init may end.
     fn finished(&mut self) -> bool {
         let Some(stopping) = &mut self.stopping else {
@@ -594,11 +633,7 @@ impl Init<'_> {
         if handover::hand_over(&self.workspaces, self.made_at, &[], patience).is_err() {
             return true; // the daemon has it done
         }
-        for peer in self.peers.values_mut() {
-            if peer.role() == Some(Role::Daemon) {
-                peer.send(&Reply::HandedOver, vec![]);
-            }
-        }
+        self.tell_daemons(&Reply::HandedOver);
         true
     }
 }

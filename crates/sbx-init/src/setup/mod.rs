@@ -38,6 +38,7 @@ use crate::init::{self, Parts};
 
 pub(crate) use inner::Namespaces;
 pub(crate) use network::Network;
+pub(crate) use places::Own;
 
 /// How many mounts go into one message; fewer than it may carry.
 const TREES_AT_ONCE: usize = 32;

@@ -5,7 +5,7 @@
 //! of the mount that it lies in, following nothing. What is in the way in an own layer gives way to a directory;
 //! in a tree of the host nothing is ever changed. In the end every mount must be found at its path.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -34,9 +34,12 @@ struct Mounted {
 #[derive(Debug, Default)]
 pub(super) struct Places {
     mounts: Vec<Mounted>,
-    /// Superblocks that were made for this sandbox, as mountinfo names them.
-    own: BTreeSet<String>,
+    own: Own,
 }
+
+/// File systems that were made for this sandbox, by the numbers that mountinfo has for them. Each is held: a mount of it
+/// can be taken away from inside, and the number would be given to the next file system that anybody mounts.
+pub(crate) type Own = BTreeMap<String, OwnedFd>;
 
 impl Places {
     /// Notes a mount, by a descriptor of its root. It hides whatever was mounted there or below.
@@ -47,7 +50,8 @@ impl Places {
                 rustix::fs::major(facts.st_dev),
                 rustix::fs::minor(facts.st_dev),
             );
-            self.own.insert(format!("{major}:{minor}"));
+            let held = rustix::io::fcntl_dupfd_cloexec(&root, 0).doing(|| at("hold", target))?;
+            self.own.insert(format!("{major}:{minor}"), held);
         }
         self.mounts.retain(|old| !old.target.starts_with(target));
         self.mounts.push(Mounted {
@@ -58,7 +62,7 @@ impl Places {
         Ok(())
     }
 
-    pub(super) fn into_own(self) -> BTreeSet<String> {
+    pub(super) fn into_own(self) -> Own {
         self.own
     }
 

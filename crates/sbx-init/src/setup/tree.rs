@@ -4,7 +4,6 @@
 //! ([`Places`]); other paths below the new root are resolved by the kernel as if that root were `/` already, so that a
 //! link which a hostile program left behind leads to a place inside, never to one on the host.
 
-use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -22,7 +21,7 @@ use sbx_proto::OsBytes;
 use sbx_proto::plan::{Boot, Mode, Owner, Step};
 use sbx_sys::mounts;
 
-use super::places::{Places, Whose};
+use super::places::{Own, Places, Whose};
 use super::trust;
 use super::veil;
 use crate::error::{SetupError, SetupResult, While};
@@ -41,7 +40,7 @@ pub(super) struct Built {
     /// The writable workspaces. Names on the way to them can be changed from inside; these cannot.
     pub(super) workspaces: Vec<OwnedFd>,
     /// The superblocks that were made for this sandbox, as mountinfo names them.
-    pub(super) own: BTreeSet<String>,
+    pub(super) own: Own,
 }
 
 pub(super) fn build(

@@ -1,13 +1,19 @@
 //! A mount of the host's that one sandbox hands to another: there it is new, and still the host's.
 
-use super::{mounting, script};
+use super::{attack, mounting, script};
 use crate::ModeTest;
 use crate::harness::{Mode, World, blocked, tester_is_root};
 
-pub(crate) const TESTS: &[ModeTest] = &[(
-    "a_memory_workspace_that_another_sandbox_hands_over_gets_no_bits",
-    handed_over,
-)];
+pub(crate) const TESTS: &[ModeTest] = &[
+    (
+        "a_memory_workspace_that_another_sandbox_hands_over_gets_no_bits",
+        handed_over,
+    ),
+    (
+        "no_other_file_system_gets_the_number_of_one_that_is_the_sandboxs_own",
+        number_of_an_own_one,
+    ),
+];
 
 /// The sandbox that has the workspace sends it to one that has not, through a socket in what they share.
 const GIVES: &str = "
@@ -100,4 +106,45 @@ fn handed_over(shared: &'static World) {
         ("handed_xattr", &[refused]),
     ]);
     assert!(!said.results.contains_key("set_id"), "{}", said.all);
+}
+
+/// In a nested namespace that has left the sandbox's mounts behind, the directory that `/run` is mounted on can be removed,
+/// and the mount goes with it. The lowest number that is free is given to the next file system.
+const FREES: &str = "
+def number(path):
+    return [line.split()[2] for line in open('/proc/self/mountinfo') if line.split()[4] == path][-1:]
+own = number('/run')[0]
+root = os.open('/', os.O_RDONLY | os.O_DIRECTORY)
+def free():
+    (nested_all if real_root() else nested)()
+    os.mkdir('/tmp/new')
+    mount('none', '/tmp/new', 'tmpfs', 0)
+    os.mkdir('/tmp/new/old')
+    call('pivot_root', '/tmp/new', '/tmp/new/old')
+    os.chdir('/')
+    call('umount2', '/old', MNT_DETACH)
+    attempt('taken_away', lambda: os.rmdir('run', dir_fd=root))
+in_child(free)
+nested()
+mine = set()
+os.mkdir('/tmp/fill')
+for index in range(200):
+    place = '/tmp/fill/%d' % index
+    os.mkdir(place)
+    mount('none', place, 'tmpfs', 0)
+    mine.update(number(place))
+print('mounted', len(mine) > 100)
+print('own_number', 'ok' if own in mine else 'EBUSY')
+";
+
+fn number_of_an_own_one(world: &'static World) {
+    let sandbox = world.sandbox("numbers");
+    let user = match world.mode {
+        Mode::Root | Mode::Subordinate => "root",
+        Mode::Single => "agent",
+    };
+    let said = attack(&sandbox, user, FREES, &[]);
+    assert_eq!(said.result("taken_away"), "ok", "{}", said.all);
+    assert_eq!(said.result("mounted"), "True", "{}", said.all);
+    assert_eq!(said.result("own_number"), "EBUSY", "{}", said.all);
 }

@@ -82,7 +82,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
 const LIBRARY: &str = include_str!("attack/lib.py");
 const PYTHON: &str = "/usr/bin/python3";
 /// Far above what any attack needs: reaching it is a hang, which is a failure too.
-const PATIENCE: Duration = Duration::from_secs(45);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What an attack said, by the attempt's name.
 #[derive(Debug)]

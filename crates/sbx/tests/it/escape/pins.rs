@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use super::{Said, attack, mounting, sbx, script};
 use crate::ModeTest;
@@ -17,6 +18,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
     (
         "a_read_only_workspace_that_was_replaced_is_refused",
         replaced,
+    ),
+    (
+        "what_the_host_replaces_does_not_lie_open",
+        replaced_while_it_runs,
     ),
 ];
 
@@ -157,4 +162,47 @@ fn replaced(world: &'static World) {
     sbx(world, &["stop", &sandbox.name]).ok();
     let ran = sandbox.exec(["true"]);
     assert!(!ran.err.contains("was replaced"), "told again: {ran:?}");
+}
+
+/// The kernel takes a mount away in every namespace when the host replaces what it is mounted on, as git does with its
+/// configuration and editors do with every file.
+fn replaced_while_it_runs(world: &'static World) {
+    let workspace = world.workspace();
+    let (config, hooks) = (workspace.join("config"), workspace.join("hooks"));
+    let name = world.name("replaced");
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    world.write(&config, "first");
+    world.make_dir(&hooks);
+    let read_only = [&config, &hooks].map(|path| format!("{}:ro", text(path)));
+    let create = ["create", "--name", &name, "shell", &text(&workspace)];
+    world
+        .run(
+            create
+                .into_iter()
+                .chain(read_only.iter().map(String::as_str)),
+        )
+        .ok();
+    let sandbox = world.adopt(&name, &workspace);
+    let ends = |replace: &dyn Fn()| {
+        let mut session = sandbox.open_session();
+        let refused = sandbox.sh("echo evil >config || echo evil >hooks/evil");
+        assert!(refused.refused().err.contains("Read-only"), "it is open");
+        replace();
+        world.until_stopped(&name, "it does not go on");
+        let reason = world.inspect(&name)["stop_reason"].clone();
+        let reason = reason.as_str().unwrap();
+        assert!(reason.contains("replaced on the host"), "{reason}");
+        // By whichever of the two signals it felt first.
+        let code = session.wait().unwrap().code();
+        assert!(matches!(code, Some(137 | 143)), "{code:?}");
+    };
+    ends(&|| {
+        let new = workspace.join("config.lock");
+        world.write(&new, "second");
+        fs::rename(&new, &config).unwrap();
+    });
+    // The next start shares what is there now, as it was to be shared.
+    let refused = sandbox.sh("cat config; echo evil >config").refused();
+    assert_eq!(refused.out, "second", "{}", refused.err);
+    ends(&|| fs::rename(&hooks, workspace.join("older")).unwrap());
 }

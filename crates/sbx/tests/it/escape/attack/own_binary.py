@@ -15,7 +15,6 @@ while pid is None and time.monotonic() < deadline:
 print("found", pid is not None)
 if pid is not None:
     exe = "/proc/%d/exe" % pid
-    print("link", os.readlink(exe).split(" ")[0])
     for name, flags in (("write", os.O_WRONLY), ("both", os.O_RDWR), ("truncate", os.O_WRONLY | os.O_TRUNC), ("append", os.O_WRONLY | os.O_APPEND)):
         def change():
             fd = os.open(exe, flags)
@@ -35,4 +34,7 @@ if pid is not None:
         attempt("fchmod", lambda: os.fchmod(fd, 0o600))
         attempt("set_id", lambda: os.chmod(exe, 0o4755))
         attempt("chown", lambda: os.chown(exe, 33, 33))
-    os.kill(pid, 9)
+    try:
+        os.kill(pid, 9)
+    except OSError:
+        pass  # it ended with its client
