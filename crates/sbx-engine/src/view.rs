@@ -72,6 +72,7 @@ pub fn damaged(name: SandboxName, error: &RecordError) -> Sandbox {
     }
 }
 
+/// The mode's name for people and in names of directories.
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Root => "root",
