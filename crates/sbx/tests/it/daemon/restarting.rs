@@ -160,11 +160,11 @@ fn killed_at(world: &World, mark: &Path, dir: &Path) -> bool {
     let record = fs::read(world.state().join("vm/half/sandbox.json")).unwrap();
     let record: Value = serde_json::from_slice(&record).unwrap();
     let half_made = record["status"] == "creating";
-    drop(first.wait_with_output());
-    // The next daemon sweeps what was half made, and the name is free for whoever asks. Only one that was made
-    // completely is in the way, and then it works.
+    let first = Ran::from(first.wait_with_output().unwrap());
+    // The next daemon sweeps what was half made, and the name is free for whoever asks: that may be the first client
+    // again. Only one that was made completely is in the way, and then it works.
     let second = world.create("half", dir);
-    if half_made {
+    if half_made && first.code != 0 {
         second.ok();
     } else {
         let err = second.fails(1).err;
