@@ -47,15 +47,16 @@ fn listing(dir: &Path) -> Vec<String> {
 }
 
 /// Puts links in the place of directories, whichever way that can be done, and says which. One process, because there
-/// may be no other program left. What is a mount point in this view is emptied, and what is below it shows later.
+/// may be no other program left. What is a mount point in this view gets a link in it.
 const LINKS: &str = "
-import os, shutil, sys
+import errno, os, shutil, sys
 target, *places = sys.argv[1:]
 for place in places:
     try:
         os.rename(place, place + '.old')
-    except OSError:
-        shutil.rmtree(place, ignore_errors=True)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            shutil.rmtree(place, ignore_errors=True)
     for name, end in (place, target), (place + '/link', '/../../../../..' + target):
         try:
             os.symlink(end, name)
@@ -89,7 +90,6 @@ fn planted_links(world: &'static World) {
         // The parents of a workspace are directories of the own layer.
         let parent = sandbox.workspace.parent().unwrap().to_str().unwrap();
         let attack = [&[super::PYTHON, "-c", LINKS, target, parent], places].concat();
-        // All of `/usr` is removed, which takes as long as it takes.
         let said = sandbox.exec_with(&["-u", "root"], attack).ok();
         let planted = |place: &str| said.lines().any(|line| line.starts_with(place));
         assert!(planted(parent), "{places:?}: {said}");
