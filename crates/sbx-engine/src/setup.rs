@@ -153,16 +153,7 @@ impl Helper {
                 };
                 Ok(Booted { pid, pidfd })
             }
-            Outcome::Failed {
-                step,
-                errno,
-                message,
-            } => Err(SetupError::Failed {
-                step,
-                errno,
-                message,
-            }),
-            Outcome::Done => Err(SetupError::Unexpected(outcome)),
+            Outcome::Failed { .. } | Outcome::Done => Err(failure(outcome)),
         }
     }
 
@@ -232,16 +223,23 @@ impl Helper {
 fn done(outcome: Outcome) -> Result<(), SetupError> {
     match outcome {
         Outcome::Done => Ok(()),
+        Outcome::Failed { .. } | Outcome::Booted { .. } => Err(failure(outcome)),
+    }
+}
+
+/// What it means that a helper has not done what it was to do.
+fn failure(outcome: Outcome) -> SetupError {
+    match outcome {
         Outcome::Failed {
             step,
             errno,
             message,
-        } => Err(SetupError::Failed {
+        } => SetupError::Failed {
             step,
             errno,
             message,
-        }),
-        Outcome::Booted { .. } => Err(SetupError::Unexpected(outcome)),
+        },
+        Outcome::Done | Outcome::Booted { .. } => SetupError::Unexpected(outcome),
     }
 }
 

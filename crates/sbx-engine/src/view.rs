@@ -88,6 +88,7 @@ pub fn damaged(name: SandboxName, dir: &SandboxDir, error: &RecordError) -> Sand
     }
 }
 
+/// The mode's name for people and in names of directories.
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Root => "root",

@@ -484,10 +484,8 @@ impl Session {
             Some(ended) if ended.stopped => Outcome::Stopped(ended.code),
             ended => Outcome::Exited(ended.map_or(0, |ended| ended.code)),
         };
-        let broken = self.outputs.iter().find_map(|output| output.broken);
-        match broken {
-            // The reader has gone: no news to anybody. Anything else means that output is lost.
-            None | Some(Errno::PIPE | Errno::CONNRESET | Errno::IO) => Ok(outcome),
+        match self.outputs.iter().find_map(Output::lost) {
+            None => Ok(outcome),
             Some(error) => Err(Failure::new(
                 Kind::Engine,
                 format!("cannot write the command's output: {error}"),

@@ -1,10 +1,10 @@
 //! The one error type of the command line: what went wrong, for people and for programs, and what to type next.
 
-use std::error::Error;
 use std::io;
 
 use sbx_api::{ErrorBody, ErrorCode};
 use sbx_engine::EngineError;
+use sbx_engine::error::chain;
 use sbx_engine::name::NameError;
 use sbx_engine::policybook::PolicyBookError;
 use sbx_engine::statedir::StateError;
@@ -168,7 +168,7 @@ impl From<ErrorBody> for Failure {
 
 impl From<StateError> for Failure {
     fn from(error: StateError) -> Self {
-        let failure = Self::failed(with_causes(&error));
+        let failure = Self::failed(chain(&error));
         match error.hint() {
             Some(hint) => failure.hint(hint),
             None => failure,
@@ -179,7 +179,7 @@ impl From<StateError> for Failure {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         Self::from(ErrorBody {
-            message: with_causes(&error),
+            message: chain(&error),
             code: error.code(),
             hint: error.hint(),
         })
@@ -189,7 +189,7 @@ impl From<EngineError> for Failure {
 impl From<PolicyBookError> for Failure {
     fn from(error: PolicyBookError) -> Self {
         Self::from(ErrorBody {
-            message: with_causes(&error),
+            message: chain(&error),
             code: error.code(),
             hint: error.hint(),
         })
@@ -205,16 +205,4 @@ impl From<NameError> for Failure {
 /// An operation of the kernel that a session cannot do without.
 pub(crate) fn engine(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::new(Kind::Engine, format!("{what}: {error}"))
-}
-
-/// The error and everything below it as one sentence.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -71,7 +71,7 @@ pub(crate) struct Output {
     /// How much was moved that way.
     moved: u64,
     /// Why the caller's stream does not take bytes any more.
-    pub(crate) broken: Option<Errno>,
+    broken: Option<Errno>,
 }
 
 /// Which of two pipes is waited for.
@@ -109,6 +109,12 @@ impl Output {
             splice: Some(Splice::Bytes),
             ..Self::from_pipe(pipe, to)
         }
+    }
+
+    /// Why output of the command is lost. That its reader has gone is no news to anybody.
+    pub(crate) fn lost(&self) -> Option<Errno> {
+        self.broken
+            .filter(|error| !reader_has_gone(*error, file_type(self.to.as_fd())))
     }
 
     pub(crate) fn wait(&self) -> Wait {
@@ -238,6 +244,16 @@ impl Output {
                 return;
             }
         }
+    }
+}
+
+/// Whether a stream of this type does not take bytes because nobody would read them. EIO is said of a terminal that
+/// has hung up, which does not say any more that it is one, and of a file on a disk that fails.
+fn reader_has_gone(error: Errno, stream: Option<FileType>) -> bool {
+    match error {
+        Errno::PIPE | Errno::CONNRESET => true,
+        Errno::IO => stream == Some(FileType::CharacterDevice),
+        _ => false,
     }
 }
 
@@ -421,6 +437,43 @@ mod tests {
     use rustix::pipe::{PipeFlags, pipe_with};
 
     use super::*;
+
+    #[test]
+    fn output_is_lost_to_a_disk_and_not_to_a_reader_that_has_gone() {
+        let (file, terminal) = (FileType::RegularFile, FileType::CharacterDevice);
+        for (error, stream, gone) in [
+            (Errno::PIPE, FileType::Fifo, true),
+            (Errno::CONNRESET, FileType::Socket, true),
+            (Errno::IO, terminal, true),
+            (Errno::IO, file, false),
+            (Errno::NOSPC, file, false),
+            (Errno::NOSPC, terminal, false),
+        ] {
+            let found = reader_has_gone(error, Some(stream));
+            assert_eq!(found, gone, "{error:?} of {stream:?}");
+        }
+        assert!(!reader_has_gone(Errno::IO, None));
+    }
+
+    #[test]
+    fn a_terminal_that_has_hung_up_takes_nothing_and_loses_nothing() {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let reader = openpt(flags).unwrap();
+        grantpt(&reader).unwrap();
+        unlockpt(&reader).unwrap();
+        let name = ptsname(&reader, Vec::new()).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let terminal = rustix::fs::open(name, flags, Mode::empty()).unwrap();
+        let terminal: &'static OwnedFd = Box::leak(Box::new(terminal));
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        set_nonblocking(&read).unwrap();
+        let mut output = Output::from_pipe(read, terminal.as_fd());
+        drop(reader);
+        rustix::io::write(&write, b"from the command").unwrap();
+        output.advance();
+        assert_eq!((output.broken, output.lost()), (Some(Errno::IO), None));
+    }
 
     #[test]
     fn only_what_the_command_wrote_is_relayed_after_its_end() {

@@ -18,13 +18,14 @@ use super::caches::{CacheDir, caches, shims};
 use super::copy::{make_dir, may_enter, present, write_file};
 use super::env::env;
 use super::error::At as _;
-use super::fingerprint::{fingerprint, mode_name};
+use super::fingerprint::fingerprint;
 use super::hidden::{Facts, Hidden};
 use super::layout::{HostBind, HostLayout, OverlayDir};
 use super::secrets::{Entry, Eyes, Kind};
 use super::spec::{Spec, TopKind, is_system, layer_name, mounts_below};
 use super::toolchain::{Probe, Refusals, clean, tool_chains};
 use crate::territory::{Territory, Way};
+use crate::view::mode_name;
 
 const COMPLETE: &str = ".complete";
 const LOCK: &str = ".lock";

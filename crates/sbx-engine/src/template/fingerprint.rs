@@ -9,9 +9,9 @@ use std::path::Path;
 
 use rustix::process::geteuid;
 use sbx_proto::OsBytes;
-use sbx_proto::plan::Mode;
 
 use super::spec::{FORMAT, Spec};
+use crate::view::mode_name;
 
 /// Changed by every installation, or the source of what `/etc` of a template holds.
 const FILES: &[&str] = &[
@@ -70,15 +70,6 @@ pub(super) fn fingerprint(spec: &Spec) -> String {
         hash.children(&spec.host.join(path), &ours);
     }
     format!("{:016x}", hash.0)
-}
-
-/// The mode's name in directory names.
-pub(super) fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Root => "root",
-        Mode::Subordinate => "subordinate",
-        Mode::Single => "single",
-    }
 }
 
 /// Directories that only root or the caller changes. Whoever else can change one at will would have a template made

@@ -8,7 +8,7 @@ mod steps;
 
 pub use internet::Internet;
 pub use lacking::{blocked, host_has, python_has, trial};
-pub use processes::{alive, children, kill, state, waiting_helper};
+pub use processes::{alive, children, is_pending, kill, state, waiting_helper};
 
 use std::ffi::OsStr;
 use std::fs;

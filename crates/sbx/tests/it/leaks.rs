@@ -176,6 +176,9 @@ fn cgroups(root: &str) -> BTreeSet<PathBuf> {
 
 /// A world whose daemon has made and removed a sandbox before: what it makes once is made.
 fn settled(world: &World) -> World {
+    if !tester_is_root() {
+        blocked("only root sees the namespaces of an init, and what it has open");
+    }
     let world = World::fresh(world.mode);
     drop(world.sandbox("warm-up"));
     world

@@ -33,6 +33,12 @@ use libtest_mimic::{Arguments, Trial};
 /// A test that runs in the shared world of each mode.
 type ModeTest = (&'static str, fn(&'static World));
 
+/// Tests of something that only these modes have.
+type SomeModes = (&'static [Mode], &'static [ModeTest]);
+
+/// Those in which root inside is a user of its own.
+const REAL_ROOT: &[Mode] = &[Mode::Root, Mode::Subordinate];
+
 /// The areas, each in a module of its own.
 const AREAS: &[&[ModeTest]] = &[
     sandbox::TESTS,
@@ -55,6 +61,15 @@ const AREAS: &[&[ModeTest]] = &[
     leaks::TESTS,
     network::TESTS,
 ];
+const SOME_MODES: &[SomeModes] = &[
+    (
+        &[Mode::Subordinate, Mode::Single],
+        lifecycle::failing::USERS,
+    ),
+    (&[Mode::Subordinate], workspaces::SUBORDINATE),
+    (REAL_ROOT, network::REAL_ROOT),
+    (&[Mode::Root], network::ROOT),
+];
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -65,18 +80,17 @@ fn main() -> ExitCode {
         if let Some(reason) = &blocked {
             eprintln!("environment_blocked: {}: {reason}", mode.name());
         }
-        for (name, test) in AREAS.iter().copied().flatten() {
-            trials.push(in_mode(mode, name, *test).with_ignored_flag(blocked.is_some()));
-        }
-        for (name, test) in software::TESTS.iter().copied().flatten() {
-            let name = format!("software::{name}");
-            trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
+        for (prefix, tests, some) in [
+            ("", AREAS, SOME_MODES),
+            ("software::", software::TESTS, software::SOME_MODES),
+            ("escape::", escape::TESTS, escape::SOME_MODES),
+        ] {
+            for (name, test) in of_mode(mode, tests, some) {
+                let name = format!("{prefix}{name}");
+                trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
+            }
         }
         trials.extend(egress::trials(mode, blocked.is_some()));
-        for (name, test) in escape::TESTS.iter().copied().flatten() {
-            let name = format!("escape::{name}");
-            trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
-        }
     }
     let listing = arguments.list;
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -84,6 +98,17 @@ fn main() -> ExitCode {
         harness::stop_shared();
     }
     conclusion.exit_code()
+}
+
+/// What has a meaning in a mode.
+fn of_mode(
+    mode: Mode,
+    tests: &'static [&'static [ModeTest]],
+    some: &'static [SomeModes],
+) -> impl Iterator<Item = &'static ModeTest> {
+    let some = some.iter().filter(move |(modes, _)| modes.contains(&mode));
+    let some = some.map(|(_, tests)| *tests);
+    tests.iter().copied().chain(some).flatten()
 }
 
 fn in_mode(mode: Mode, name: &str, test: fn(&'static World)) -> Trial {

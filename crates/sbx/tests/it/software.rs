@@ -12,20 +12,25 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::ModeTest;
 use crate::harness::{Mode, Ran, Sandbox, World, blocked, host_has};
+use crate::{ModeTest, REAL_ROOT, SomeModes};
 
 pub(crate) const TESTS: &[&[ModeTest]] = &[
-    packages::TESTS,
     languages::TESTS,
     tools::TESTS,
     containers::TESTS,
     host::TESTS,
 ];
+pub(crate) const SOME_MODES: &[SomeModes] = &[
+    (REAL_ROOT, packages::REAL_ROOT),
+    (&[Mode::Single], packages::SINGLE),
+    (REAL_ROOT, languages::REAL_ROOT),
+    (REAL_ROOT, containers::REAL_ROOT),
+];
 
 /// Root inside is a user of its own.
 fn has_real_root(world: &World) -> bool {
-    world.mode != Mode::Single
+    REAL_ROOT.contains(&world.mode)
 }
 
 /// Those who install software: all have to be able to.

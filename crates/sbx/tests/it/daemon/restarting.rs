@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::time::Duration;
+use std::path::Path;
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::ModeTest;
 use crate::harness::{Ran, World, alive, eventually, kill, programs};
@@ -136,21 +136,43 @@ fn killed_creating(world: &'static World) {
     let world = World::fresh(world.mode);
     let dir = world.workspace();
     drop(world.sandbox("warm-up"));
-    for round in 0..8 {
-        let first = world.begin_create("half", &dir);
-        std::thread::sleep(Duration::from_millis(5 * round));
-        assert!(kill(world.daemon_pid(), Signal::KILL));
-        drop(first.wait_with_output());
-        // The next daemon sweeps what was half made, and the name is free for whoever asks. Only one that was made
-        // completely is in the way, and then it works.
-        let second = world.create("half", &dir);
-        if second.code != 0 {
-            assert!(second.err.contains("exists already"), "{}", second.err);
-        }
-        assert_eq!(world.run(["exec", "half", "echo", "whole"]).ok(), "whole");
-        world.run(["rm", "--force", "half"]).ok();
+    let made = world.state().join("vm/half");
+    // How far the create has come when the daemon is killed. Now and then it is faster.
+    for mark in ["sandbox.json", "layers", "exec.sock"] {
+        let half_made = (0..ROUNDS).any(|_| killed_at(&world, &made.join(mark), &dir));
+        assert!(half_made, "none was killed between `{mark}` and the end");
     }
     world.assert_no_sandboxes();
+}
+
+/// How often a moment is looked for that is soon over.
+const ROUNDS: u32 = 20;
+
+/// Kills the daemon as soon as a create has made that file. True when nothing was complete then.
+fn killed_at(world: &World, mark: &Path, dir: &Path) -> bool {
+    let daemon = world.daemon_pid();
+    let mut first = world.begin_create("half", dir);
+    while !mark.exists() && first.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    assert!(kill(daemon, Signal::KILL));
+    eventually("the daemon is dead", || (!alive(daemon)).then_some(()));
+    let record = fs::read(world.state().join("vm/half/sandbox.json")).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    let half_made = record["status"] == "creating";
+    let first = Ran::from(first.wait_with_output().unwrap());
+    // The next daemon sweeps what was half made, and the name is free for whoever asks: that may be the first client
+    // again. Only one that was made completely is in the way, and then it works.
+    let second = world.create("half", dir);
+    if half_made && first.code != 0 {
+        second.ok();
+    } else {
+        let err = second.fails(1).err;
+        assert!(err.contains("exists already"), "{err}");
+    }
+    assert_eq!(world.run(["exec", "half", "echo", "whole"]).ok(), "whole");
+    world.run(["rm", "--force", "half"]).ok();
+    half_made
 }
 
 fn second(world: &'static World) {

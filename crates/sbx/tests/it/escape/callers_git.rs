@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{run, sbx};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{World, host_has};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("a_git_in_a_workspace_is_not_run_on_the_host", planted_git),
@@ -61,7 +61,7 @@ fn planted_git(world: &'static World) {
 }
 
 fn hostile_repository(world: &'static World) {
-    if !Path::new("/usr/bin/git").exists() {
+    if !host_has("git") {
         return;
     }
     let workspace = world.workspace();

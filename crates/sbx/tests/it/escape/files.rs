@@ -125,7 +125,7 @@ fn shadow(world: &'static World) {
     let Ok(host) = fs::read_to_string("/etc/shadow") else {
         // An ordinary tester cannot read it, and so neither can the sandbox: there must be no hash inside.
         assert!(!inside.contains('$'), "{inside}");
-        return;
+        return blocked("only root knows the host's passwords");
     };
     for line in host.lines() {
         let (user, rest) = line.split_once(':').unwrap();

@@ -2,13 +2,12 @@
 //! the program runs. The caller's word is still the last.
 
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::{Guarded, PYTHON, sbx, script};
 use crate::ModeTest;
-use crate::harness::{World, eventually};
+use crate::harness::{World, eventually, is_pending, kill};
 
 pub(crate) const TESTS: &[ModeTest] = &[(
     "a_command_that_is_frozen_before_it_runs_can_be_left_and_stopped",
@@ -31,9 +30,9 @@ while True:
         if name.isdigit() and name not in mine:
             try:
                 os.kill(int(name), signal.SIGSTOP)
-                if open('/proc/%s/comm' % name).read() in names:
-                    mine.add(name)
-                    open('before-' + name, 'w').close()
+                early = open('/proc/%s/comm' % name).read() in names
+                mine.add(name)
+                open(('before-' if early else 'late-') + name, 'w').close()
             except OSError:
                 pass
 ";
@@ -49,30 +48,37 @@ while True:
     eventually("the attacker", || {
         sandbox.path("ready").exists().then_some(())
     });
-    let frozen_early = || {
+    let frozen = |when: &str| {
         let names = std::fs::read_dir(&sandbox.workspace).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.starts_with("before-")).count()
+        names.filter(|name| name.starts_with(when)).count()
     };
     // It is a race, which the attacker wins now and then.
     let mut hung: Vec<Child> = Vec::new();
-    while frozen_early() == 0 && hung.len() < MOST {
-        let child = world
+    while frozen("before-") == 0 && hung.len() < MOST {
+        let late = frozen("late-");
+        let mut child = world
             .sbx(["exec", &sandbox.name, "true"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
+        eventually("the command is frozen, or was faster", || {
+            let stopped = frozen("before-") > 0 || frozen("late-") > late;
+            (stopped || child.try_wait().unwrap().is_some()).then_some(())
+        });
         hung.push(child);
-        std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(frozen_early() > 0, "no command was frozen in time");
+    assert!(frozen("before-") > 0, "no command was frozen in time");
     for child in &mut hung {
-        let pid = Pid::from_child(child);
+        let pid = i32::try_from(child.id()).unwrap();
         for _ in 0..3 {
             if child.try_wait().unwrap().is_none() {
-                kill_process(pid, Signal::TERM).unwrap();
-                std::thread::sleep(Duration::from_millis(100));
+                assert!(kill(pid, Signal::TERM));
+                // Another one before that would be the same one.
+                eventually("the client has heard it", || {
+                    (!is_pending(pid, Signal::TERM)).then_some(())
+                });
             }
         }
         eventually("the client's end", || child.try_wait().unwrap());

@@ -44,8 +44,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::ModeTest;
-use crate::harness::{Ran, Sandbox, World, programs};
+use crate::harness::{Mode, Ran, Sandbox, World, programs};
+use crate::{ModeTest, REAL_ROOT, SomeModes};
 
 pub(crate) const TESTS: &[&[ModeTest]] = &[
     accounts::TESTS,
@@ -77,6 +77,11 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     system_dirs::TESTS,
     targets::TESTS,
     xattrs::TESTS,
+];
+pub(crate) const SOME_MODES: &[SomeModes] = &[
+    (&[Mode::Subordinate], owners::SUBORDINATE),
+    (REAL_ROOT, own_processes::REAL_ROOT),
+    (REAL_ROOT, targets::REAL_ROOT),
 ];
 
 const LIBRARY: &str = include_str!("attack/lib.py");

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{Said, attack, mounting, sbx, script};
 use crate::ModeTest;
-use crate::harness::{Sandbox, World, tester_is_root};
+use crate::harness::{Sandbox, World, blocked, tester_is_root};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -108,7 +108,7 @@ fn read_only(world: &'static World) {
 
 fn host_mount(shared: &'static World) {
     if !tester_is_root() {
-        return; // only root mounts on the host
+        return blocked("only root can mount on the host");
     }
     let world = World::fresh(shared.mode);
     let workspace = world.workspace();

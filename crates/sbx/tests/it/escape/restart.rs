@@ -46,6 +46,25 @@ fn listing(dir: &Path) -> Vec<String> {
     names
 }
 
+/// Puts links in the place of directories, whichever way that can be done, and says which. One process, because there
+/// may be no other program left. What is a mount point in this view gets a link in it.
+const LINKS: &str = "
+import errno, os, shutil, sys
+target, *places = sys.argv[1:]
+for place in places:
+    try:
+        os.rename(place, place + '.old')
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            shutil.rmtree(place, ignore_errors=True)
+    for name, end in (place, target), (place + '/link', '/../../../../..' + target):
+        try:
+            os.symlink(end, name)
+            print(name)
+        except OSError:
+            pass
+";
+
 fn planted_links(world: &'static World) {
     let outside = world.home().join(world.name("outside"));
     world.make_dir(&outside);
@@ -68,24 +87,14 @@ fn planted_links(world: &'static World) {
         &["/usr", "/etc", "/var", "/bin", "/lib"],
     ] {
         let sandbox = world.sandbox("links");
-        // In this view they may be mount points: a copy of the root shows what is below, and what is in the
-        // way is moved there.
-        let script: String = places
-            .iter()
-            .map(|place| format!("mv {place} {place}.old 2>/dev/null || rm -rf {place} 2>/dev/null; ln -sfn {target} {place} 2>/dev/null; ln -sfn /../../../../..{target} {place}/link 2>/dev/null; "))
-            .collect();
-        sandbox.root_sh(&format!("{script} :"));
         // The parents of a workspace are directories of the own layer.
-        let parent = sandbox
-            .workspace
-            .parent()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned();
-        sandbox.root_sh(&format!(
-            "mv '{parent}' '{parent}.old' && ln -s {target} '{parent}'; :"
-        ));
+        let parent = sandbox.workspace.parent().unwrap().to_str().unwrap();
+        let attack = [&[super::PYTHON, "-c", LINKS, target, parent], places].concat();
+        let said = sandbox.exec_with(&["-u", "root"], attack).ok();
+        let planted = |place: &str| said.lines().any(|line| line.starts_with(place));
+        assert!(planted(parent), "{places:?}: {said}");
+        let any = places.iter().any(|place| planted(place));
+        assert!(any, "{places:?}: {said}");
         sbx(world, &["stop", &sandbox.name]).ok();
         // It may fail to start, inside is broken; it may not do anything outside.
         let ran = sbx(
@@ -223,9 +232,9 @@ fn planted_fifos(shared: &'static World) {
     let place = dir.to_str().unwrap();
     // Below the mount is a file of the own layer, whose directory can be exchanged.
     let plant = format!(
-        "mv '{place}' '{place}.old' && mkdir -p '{place}' && mkfifo '{place}/single'; mv /etc /etc.old && cp -a /etc.old /etc && for f in hostname hosts resolv.conf passwd group; do rm -f /etc/$f && mkfifo /etc/$f; done; :"
+        "mv '{place}' '{place}.old' && mkdir -p '{place}' && mkfifo '{place}/single'; mv /etc /etc.old && cp -a /etc.old /etc && for f in hostname hosts resolv.conf passwd group; do rm -f /etc/$f && mkfifo /etc/$f; done; [ -p '{place}/single' ] && echo planted"
     );
-    sandbox.root_sh(&plant);
+    assert_eq!(sandbox.root_sh(&plant).ok(), "planted");
     sbx(world, &["stop", &sandbox.name]).ok();
     let ran = sbx(
         world,

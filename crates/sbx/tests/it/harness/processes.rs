@@ -21,6 +21,17 @@ pub fn state(number: i32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Whether a signal was sent to a process that has not taken it yet.
+pub fn is_pending(number: i32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+    let waiting = |line: &str| {
+        let mask = line.strip_prefix("ShdPnd:")?.trim();
+        let mask = u64::from_str_radix(mask, 16).unwrap();
+        Some(mask & 1 << (signal.as_raw() - 1) != 0)
+    };
+    status.lines().find_map(waiting).unwrap_or(false)
+}
+
 /// The children of a process, whichever thread has started them.
 pub fn children(number: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{number}/task"))

@@ -79,6 +79,8 @@ fn private_directories(world: &'static World) {
             .filter(|hash| hash.len() > 12);
         let inside = root("cat /etc/shadow /etc/passwd");
         assert!(hashes.into_iter().all(|hash| !inside.contains(hash)));
+    } else {
+        blocked("only root knows the host's passwords");
     }
 }
 

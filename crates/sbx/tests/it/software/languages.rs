@@ -1,14 +1,15 @@
 //! Package managers of languages.
 
-use super::{bash, blocked, has_real_root, host_has, login, python, users};
+use super::{bash, blocked, host_has, login, python, users};
 use crate::ModeTest;
 use crate::harness::World;
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("pip_installs_for_agent_and_root", pip),
     ("npm_installs_for_agent_and_root", npm),
-    ("npm_replaces_a_global_package_of_the_host", npm_replaces),
 ];
+pub(crate) const REAL_ROOT: &[ModeTest] =
+    &[("npm_replaces_a_global_package_of_the_host", npm_replaces)];
 
 /// Two versions of a wheel in the current directory.
 pub(super) const WHEELS: &str = r#"
@@ -58,6 +59,8 @@ fn pip(world: &'static World) {
         if python(&sandbox, user, "import venv, ensurepip").code == 0 {
             let script = "/usr/bin/python3 -m venv ~/v; ~/v/bin/pip install --no-index ./sbxpip-1-py3-none-any.whl >&2; ~/v/bin/sbxpip";
             assert_eq!(bash(&sandbox, user, script).ok(), "pip 1");
+        } else {
+            blocked("the host's python3 makes no virtual environments");
         }
     }
     assert!(!std::path::Path::new("/usr/local/bin/sbxpip").exists());
@@ -106,7 +109,7 @@ fn npm(world: &'static World) {
 
 /// npm moves the old package aside before it puts the new one in place.
 fn npm_replaces(world: &'static World) {
-    if !has_real_root(world) || !host_has("npm") || !host_has("corepack") {
+    if !host_has("npm") || !host_has("corepack") {
         return;
     }
     let sandbox = world.sandbox("npm-up");

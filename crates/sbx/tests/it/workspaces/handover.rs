@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use super::{create, text};
-use crate::harness::{Mode, Sandbox, World, alive, eventually, kill, tester_is_root};
+use crate::harness::{Mode, Sandbox, World, alive, blocked, eventually, kill, tester_is_root};
 
 pub(super) fn handed_over(world: &'static World) {
     let sandbox = world.sandbox("owner");
@@ -96,9 +96,10 @@ fn is_the_callers(sandbox: &Sandbox<'_>, dir: &str) -> bool {
 
 /// Makes it look as if a sandbox had made it. Only root can.
 fn make_strange(path: &Path, (uid, gid): (u32, u32)) {
-    if tester_is_root() {
-        std::os::unix::fs::lchown(path, Some(uid), Some(gid)).unwrap();
+    if !tester_is_root() {
+        return blocked("only root can give a file away");
     }
+    std::os::unix::fs::lchown(path, Some(uid), Some(gid)).unwrap();
 }
 
 pub(super) fn handed_over_after_a_crash(world: &'static World) {
@@ -171,8 +172,8 @@ pub(super) fn not_handed_over(world: &'static World) {
 }
 
 pub(super) fn handed_over_in_a_team_directory(world: &'static World) {
-    if world.mode != Mode::Subordinate || !tester_is_root() {
-        return;
+    if !tester_is_root() {
+        return blocked("only root can give a directory to a group of others");
     }
     let sandbox = world.sandbox("foreign");
     let team = sandbox.path("team");
