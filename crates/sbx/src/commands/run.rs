@@ -58,30 +58,7 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     args.flags.later.check()?;
     let client = Client::new(context, Absent::Start)?;
-    let target = Target::find(context, &client, args)?;
-    let sandbox = match target {
-        Target::Existing(sandbox) => {
-            if args.rm {
-                client.keep(&sandbox.name, &TEMPORARY)?;
-            }
-            *sandbox
-        }
-        Target::New {
-            agent,
-            name,
-            workspaces,
-        } => {
-            let request = CreateRequest {
-                temporary: args.rm,
-                ..create::request(context, agent, &name, workspaces, &args.flags)?
-            };
-            let sandbox = create::create(context, &client, &request)?;
-            if !args.quiet {
-                create::summary(context, &sandbox);
-            }
-            sandbox
-        }
-    };
+    let sandbox = find_or_create(context, &client, args)?;
     if args.detached {
         return detached(context, &client, args, &sandbox);
     }
@@ -97,6 +74,44 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         remove(context, &client, &sandbox.name);
     }
     result.map(Outcome::code)
+}
+
+fn find_or_create(context: &Context, client: &Client<'_>, args: &Args) -> Result<Sandbox, Failure> {
+    let (agent, name, workspaces) = match Target::find(context, client, args)? {
+        Target::Existing(sandbox) => return existing(client, args, *sandbox),
+        Target::New {
+            agent,
+            name,
+            workspaces,
+        } => (agent, name, workspaces),
+    };
+    let request = CreateRequest {
+        temporary: args.rm,
+        ..create::request(context, agent, &name, workspaces, &args.flags)?
+    };
+    match create::create(context, client, &request) {
+        Ok(sandbox) => {
+            if !args.quiet {
+                create::summary(context, &sandbox);
+            }
+            Ok(sandbox)
+        }
+        // Somebody was faster. Whether it is the one that is meant has to be looked at as at any other.
+        Err(failure) if failure.kind == Kind::Conflict => {
+            match Target::find(context, client, args)? {
+                Target::Existing(sandbox) => existing(client, args, *sandbox),
+                Target::New { .. } => Err(failure),
+            }
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn existing(client: &Client<'_>, args: &Args, sandbox: Sandbox) -> Result<Sandbox, Failure> {
+    if args.rm {
+        client.keep(&sandbox.name, &TEMPORARY)?;
+    }
+    Ok(sandbox)
 }
 
 /// The command's own result is what the caller waits for.
