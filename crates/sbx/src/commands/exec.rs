@@ -80,7 +80,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         let (by, code) = match &result {
             Ok(Outcome::Exited(code)) => (By::Command, *code),
             Ok(Outcome::Stopped(code)) => (By::Engine(STOPPED), *code),
-            Ok(Outcome::Detached) => (By::Command, 0),
+            Ok(Outcome::Detached) => (By::Engine("detached"), 0),
             Ok(Outcome::Interrupted(code)) => (By::Engine("interrupted"), *code),
             Err(failure) => (
                 By::Engine(&failure.message),
@@ -100,6 +100,12 @@ fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {
             "`--privileged` is not offered: a sandbox gives no power over the host",
         )
         .hint("use `-u root` to be root inside"));
+    }
+    if args.detach && args.status_file.is_some() {
+        return Err(Failure::usage(
+            "`--status-file` tells how a command ended, and with `--detach` nobody waits for that",
+        )
+        .hint("leave out one of them"));
     }
     let streams = streams(args)?;
     let mut variables = args.env.resolve(&context.env)?;

@@ -184,7 +184,7 @@ fn status_file(world: &'static World) {
         (&[name, "sh", "-c", "exit 126"], 126, "command"),
         (&[name, "sh", "-c", "exit 127"], 127, "command"),
         (&[name, "sh", "-c", "kill -9 $$"], 137, "command"),
-        (&["-d", name, "true"], 0, "command"),
+        (&["-d", name, "true"], 125, "engine"),
         (&["no-such-sandbox", "true"], 125, "engine"),
         (&["-w", "/no/such", name, "true"], 125, "engine"),
         (&["-u", "nobody-knows", name, "true"], 125, "engine"),
