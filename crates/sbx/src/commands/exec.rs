@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// User to run as [default: agent]
     #[arg(short = 'u', long, value_name = "NAME|UID[:GROUP|GID]")]
     user: Option<String>,
-    /// Working directory [default: the primary workspace]
+    /// Working directory, from the primary workspace when it is relative [default: the primary workspace]
     #[arg(short = 'w', long, value_name = "DIR")]
     workdir: Option<OsString>,
     /// Write who ended the command, and its code, to a file

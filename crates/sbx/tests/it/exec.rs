@@ -425,6 +425,11 @@ fn workdirs(world: &'static World) {
         at(below.to_str().unwrap(), "pwd -P").ok(),
         below.to_str().unwrap()
     );
+    // A relative one is meant from the primary workspace.
+    assert_eq!(at(".", "pwd -P").ok(), sandbox.workspace.to_str().unwrap());
+    assert_eq!(at("a b/ünï", "pwd -P").ok(), below.to_str().unwrap());
+    let missing = at("no-such", "true").fails(125);
+    assert!(missing.err.contains("no-such"), "{}", missing.err);
     let root = sandbox.exec_with(&["-u", "root", "-w", "/root"], ["pwd"]);
     assert_eq!(root.ok(), "/root");
     // Descriptors of the helper lead nowhere.
