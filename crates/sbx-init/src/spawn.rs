@@ -136,7 +136,10 @@ fn prepare(
     stdio: &Stdio,
 ) -> Result<Prepared, Failure> {
     let engine = |step: &'static str| move |error: io::Error| Failure::engine(step, error);
-    let terminal = matches!(exec.stdio, WantedStdio::Tty { .. });
+    let terminal = matches!(
+        exec.stdio,
+        WantedStdio::Tty { .. } | WantedStdio::LogTty { .. }
+    );
     take_stdio(stdio, terminal).map_err(engine("set up stdin, stdout and stderr"))?;
     limit_open_files(surroundings.open_files).map_err(engine("limit open files"))?;
     let user = exec.user.as_deref();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use sbx_proto::OsBytes;
 use sbx_proto::exec::Exec;
 
-use crate::attach::{self, Outcome, Streams};
+use crate::attach::{self, Logged, Outcome, Streams};
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::detach_keys::DetachKeys;
@@ -109,7 +109,7 @@ fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {
     }
     let streams = streams(args)?;
     let mut variables = args.env.resolve(&context.env)?;
-    if matches!(streams, Streams::Terminal { .. }) {
+    if streams.have_terminal() {
         add_term(context, &mut variables);
     }
     let client = Client::new(context, Absent::Start)?;
@@ -160,7 +160,12 @@ fn streams(args: &Args) -> Result<Streams, Failure> {
         Some(keys) => DetachKeys::parse(keys)?,
     };
     if args.detach {
-        return Ok(Streams::Log);
+        let logged = if args.tty {
+            Logged::Terminal
+        } else {
+            Logged::Pipes
+        };
+        return Ok(Streams::Log(logged));
     }
     let stdin = if args.interactive {
         Stdin::Attached

@@ -11,7 +11,7 @@ use sbx_proto::shell::quoted;
 use super::create::{self, CreateFlags};
 use super::exec::add_term;
 use crate::agents::{self, Agent};
-use crate::attach::{self, Outcome, Streams};
+use crate::attach::{self, Logged, Outcome, Streams};
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -331,7 +331,7 @@ fn detached(
     attach::start(context, client, &sandbox.name)?;
     client.keep(&sandbox.name, &UP)?;
     if !args.agent_args.is_empty() {
-        let streams = Streams::Log;
+        let streams = Streams::Log(Logged::Pipes);
         let exec = exec(context, args, sandbox, &streams)?;
         attach::run(context, client, &sandbox.name, exec, &streams)?;
     }
@@ -346,7 +346,7 @@ fn exec(
     streams: &Streams,
 ) -> Result<Exec, Failure> {
     let mut variables = args.flags.env.resolve(&context.env)?;
-    if matches!(streams, Streams::Terminal { .. }) {
+    if streams.have_terminal() {
         add_term(context, &mut variables);
     }
     Ok(Exec {

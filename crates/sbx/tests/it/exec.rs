@@ -31,6 +31,7 @@ pub const TESTS: &[ModeTest] = &[
     ("exec::signals_reach_the_command", signals),
     ("exec::a_killed_client_leaves_its_command", killed_client),
     ("exec::detached_commands_write_to_the_log", detached),
+    ("exec::detached_with_a_terminal", detached_terminal),
     ("exec::fifty_at_once", fifty),
     ("exec::starts_a_stopped_sandbox", starts_stopped),
     ("exec::two_hundred_leave_nothing_in_init", two_hundred),
@@ -578,6 +579,27 @@ fn detached(world: &'static World) {
     eventually("both starts are in the log", || {
         (logs().out == "to-stdout\nlater\nafter the restart\n").then_some(())
     });
+}
+
+fn detached_terminal(world: &'static World) {
+    let sandbox = world.sandbox("detached-tty");
+    let script = "test -t 0 && test -t 1 && test -t 2 && echo \"terminal $TERM\"";
+    let ran = sandbox.exec_with(&["-d", "-t"], ["sh", "-c", script]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, ""), "{}", ran.err);
+    let logs = || world.run(["logs", &sandbox.name]).out;
+    let shown = eventually("what it shows is in the log", || {
+        Some(logs()).filter(|shown| shown.ends_with('\n'))
+    });
+    assert!(
+        shown.starts_with("terminal ") && shown.ends_with("\r\n"),
+        "{shown:?}"
+    );
+    eventually("the session ends", || {
+        (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
+    });
+    sandbox
+        .exec_with(&["-d", "-t"], ["no-such-program"])
+        .fails(127);
 }
 
 fn fifty(world: &'static World) {
