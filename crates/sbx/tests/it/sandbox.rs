@@ -46,4 +46,11 @@ fn agent_and_root(world: &'static World) {
         );
     }
     assert_eq!(sandbox.exec(["cat", "/proc/1/comm"]).ok(), "sbx-init");
+    // Locks of everybody are where they are everywhere.
+    assert_eq!(
+        sandbox
+            .sh("stat -c '%u:%g %a' /run/lock; touch /run/lock/x && test -e /run/lock/x")
+            .ok(),
+        "0:0 1777"
+    );
 }
