@@ -29,6 +29,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The signal with which a caller who has asked twice already ends the client, as with docker.
 const PATIENCE_FOR_SIGNALS: usize = 3;
 
+pub(crate) const STOPPED: &str = "the sandbox was stopped while the command was running";
+
 /// How the command's streams are connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Streams {
@@ -69,7 +71,15 @@ impl Streams {
 }
 
 impl Outcome {
-    pub(crate) fn code(self) -> u8 {
+    /// The exit code, when that has been said which no code tells.
+    pub(crate) fn told(self, context: &Context) -> u8 {
+        if matches!(self, Self::Stopped(_)) {
+            context.ui.note(STOPPED);
+        }
+        self.code()
+    }
+
+    fn code(self) -> u8 {
         match self {
             Self::Exited(code) | Self::Stopped(code) | Self::Interrupted(code) => code,
             Self::Detached => 0,

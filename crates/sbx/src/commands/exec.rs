@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use sbx_proto::OsBytes;
 use sbx_proto::exec::Exec;
 
-use crate::attach::{self, Logged, Outcome, Streams};
+use crate::attach::{self, Logged, Outcome, STOPPED, Streams};
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::detach_keys::DetachKeys;
@@ -68,8 +68,6 @@ impl Args {
     }
 }
 
-const STOPPED: &str = "the sandbox was stopped while the command was running";
-
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     let status = match &args.status_file {
         Some(path) => Some(StatusFile::prepare(path)?),
@@ -89,7 +87,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         };
         status.write(by, code)?;
     }
-    result.map(Outcome::code)
+    result.map(|outcome| outcome.told(context))
 }
 
 fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {

@@ -73,7 +73,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     if args.rm {
         remove(context, &client, &sandbox.name);
     }
-    result.map(Outcome::code)
+    result.map(|outcome| outcome.told(context))
 }
 
 fn find_or_create(context: &Context, client: &Client<'_>, args: &Args) -> Result<Sandbox, Failure> {

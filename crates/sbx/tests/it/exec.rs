@@ -237,6 +237,7 @@ fn status_of_a_stop(world: &'static World) {
     let exec = ["exec", "--status-file", file.to_str().unwrap()];
     let client = world
         .sbx(exec.iter().chain(&[&sandbox.name, "sh", "-c", script]))
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     eventually("the command runs", || {
@@ -252,9 +253,11 @@ fn status_of_a_stop(world: &'static World) {
         (&"engine".into(), &143.into()),
         "{text}"
     );
-    assert!(
-        status["message"].as_str().unwrap().contains("stopped"),
-        "{text}"
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("stopped"), "{text}");
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stderr),
+        format!("{message}\n")
     );
 }
 
