@@ -1,5 +1,6 @@
 //! `sbx create`
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -14,6 +15,9 @@ use crate::envfile::EnvArgs;
 use crate::failure::{Failure, Kind};
 use crate::later::LaterFlags;
 use crate::{text, workspace};
+
+/// A request to the daemon has no room for more.
+const MAX_ENVIRONMENT: usize = 1 << 20;
 
 /// Create a sandbox without attaching to it
 ///
@@ -90,11 +94,13 @@ pub(crate) fn request(
     workspaces: Vec<WorkspaceRequest>,
     flags: &CreateFlags,
 ) -> Result<CreateRequest, Failure> {
+    let env = flags.env.resolve_text(&context.env)?;
+    check_size(&env)?;
     Ok(CreateRequest {
         name: Some(name.as_str().to_owned()),
         agent: agent.name().to_owned(),
         workspaces,
-        env: flags.env.resolve_text(&context.env)?,
+        env,
         caller: caller(context)?,
         platform: flags.platform.clone(),
         deny_network: denied(flags)?,
@@ -115,6 +121,17 @@ pub(crate) fn create(
         context.ui.warning(warning);
     }
     Ok(created.sandbox)
+}
+
+/// What the daemon takes no longer, said in words that name it.
+fn check_size(env: &BTreeMap<String, String>) -> Result<(), Failure> {
+    let size: usize = env.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size < MAX_ENVIRONMENT {
+        return Ok(());
+    }
+    let message =
+        format!("the environment for the sandbox has {size} bytes, which is more than 1 MiB");
+    Err(Failure::new(Kind::BadRequest, message).hint("put large values in a file of the workspace"))
 }
 
 fn denied(flags: &CreateFlags) -> Result<Vec<String>, Failure> {
@@ -179,6 +196,15 @@ fn caller(context: &Context) -> Result<Caller, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_environment_without_end_is_named() {
+        let env = |size| BTreeMap::from([("K".to_owned(), "v".repeat(size))]);
+        assert_eq!(check_size(&env(1 << 19)), Ok(()));
+        let failure = check_size(&env(1 << 20)).unwrap_err();
+        assert_eq!(failure.kind, Kind::BadRequest);
+        assert!(failure.message.contains("environment"), "{failure:?}");
+    }
 
     #[test]
     fn what_is_denied_has_one_meaning() {
