@@ -16,6 +16,9 @@ use crate::failure::{Failure, Kind};
 use crate::later::LaterFlags;
 use crate::{text, workspace};
 
+const TAKES_LONG: &str =
+    "Creating the sandbox (once per version of this machine's system its template is prepared)...";
+
 /// A request to the daemon has no room for more.
 const MAX_ENVIRONMENT: usize = 1 << 20;
 
@@ -65,10 +68,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let name = name(agent, args.flags.name.as_deref(), &workspaces)?;
     let client = Client::new(context, Absent::Start)?;
     let request = request(context, agent, &name, workspaces, &args.flags)?;
-    let sandbox = create(context, &client, &request)?;
-    if !args.quiet {
-        summary(context, &sandbox);
-    }
+    let sandbox = if args.quiet {
+        create(context, &client, &request)?
+    } else {
+        create_watched(context, &client, &request)?
+    };
     context.ui.data(format!("{}\n", sandbox.name))
 }
 
@@ -134,6 +138,19 @@ fn check_size(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     Err(Failure::new(Kind::BadRequest, message).hint("put large values in a file of the workspace"))
 }
 
+/// As [`create`], with what a person wants to know who watches.
+pub(crate) fn create_watched(
+    context: &Context,
+    client: &Client<'_>,
+    request: &CreateRequest,
+) -> Result<Sandbox, Failure> {
+    let sandbox = context
+        .ui
+        .meanwhile(TAKES_LONG, || create(context, client, request))?;
+    summary(context, &sandbox);
+    Ok(sandbox)
+}
+
 fn denied(flags: &CreateFlags) -> Result<Vec<String>, Failure> {
     let mut denied = Vec::new();
     for text in &flags.deny_network {
@@ -145,7 +162,7 @@ fn denied(flags: &CreateFlags) -> Result<Vec<String>, Failure> {
 }
 
 /// What was made, for a person who watches.
-pub(crate) fn summary(context: &Context, sandbox: &Sandbox) {
+fn summary(context: &Context, sandbox: &Sandbox) {
     let ui = &context.ui;
     if !ui.watched() {
         return;

@@ -89,13 +89,13 @@ fn find_or_create(context: &Context, client: &Client<'_>, args: &Args) -> Result
         temporary: args.rm,
         ..create::request(context, agent, &name, workspaces, &args.flags)?
     };
-    match create::create(context, client, &request) {
-        Ok(sandbox) => {
-            if !args.quiet {
-                create::summary(context, &sandbox);
-            }
-            Ok(sandbox)
-        }
+    let created = if args.quiet {
+        create::create(context, client, &request)
+    } else {
+        create::create_watched(context, client, &request)
+    };
+    match created {
+        Ok(sandbox) => Ok(sandbox),
         // Somebody was faster. Whether it is the one that is meant has to be looked at as at any other.
         Err(failure) if failure.kind == Kind::Conflict => {
             match Target::find(context, client, args)? {
