@@ -322,6 +322,8 @@ impl Builder {
     /// What every Linux system has beside its files.
     fn system(&mut self) {
         self.tmpfs("/run", 0o755);
+        // Where `/var/lock` leads.
+        self.dir("/run/lock", 0o1777);
         self.proc_and_sys("");
         self.tmpfs("/dev", 0o755);
         for name in DEVICES {

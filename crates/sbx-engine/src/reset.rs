@@ -15,7 +15,8 @@ use crate::recovery::silence;
 use crate::setup::Helper;
 use crate::statedir::StateDir;
 
-/// Empties the state directory and removes it, unless something else is in it by now. No daemon may serve it.
+/// Empties the state directory and removes it, unless something else is in it by now or its place belongs to others. No
+/// daemon may serve it.
 pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), EngineError> {
     // Nobody makes a sandbox meanwhile.
     let _lock = state.lock_daemon()?;
@@ -34,11 +35,21 @@ pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), Eng
         remove(&path, facts, helper)?;
     }
     match fs::remove_dir(state.root()) {
-        Err(e) if e.kind() != io::ErrorKind::DirectoryNotEmpty => {
-            Err(prepare_error(state.root(), e))
-        }
+        Err(e) if !may_stay(&e) => Err(prepare_error(state.root(), e)),
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Something else is in the directory, it is a mount point, or its parent may not be written to. It is empty of us all the
+/// same.
+fn may_stay(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::DirectoryNotEmpty
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ResourceBusy
+            | io::ErrorKind::ReadOnlyFilesystem
+    )
 }
 
 /// With subordinate ids, layers and templates belong to ids that only a helper in the user namespace has.
@@ -81,6 +92,21 @@ mod tests {
             assert_eq!(left, theirs.into_iter().collect::<Vec<_>>());
             assert_eq!(state.root().exists(), theirs.is_some());
         }
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_removed_stays() {
+        use rustix::io::Errno;
+        for errno in [
+            Errno::NOTEMPTY,
+            Errno::ACCESS,
+            Errno::PERM,
+            Errno::BUSY,
+            Errno::ROFS,
+        ] {
+            assert!(may_stay(&errno.into()), "{errno}");
+        }
+        assert!(!may_stay(&Errno::IO.into()));
     }
 
     #[test]

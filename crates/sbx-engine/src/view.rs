@@ -122,7 +122,7 @@ pub fn isolation(mode: Mode, network: Option<Network>) -> Vec<String> {
         "backend namespace: shares the host's kernel; a flaw in the kernel can break the isolation, a microVM is stronger",
         "own user, mount, pid, network, ipc, uts and cgroup namespaces; system calls are filtered",
         ids,
-        "files: the workspaces, and the host's programs read-only; nothing else of the host",
+        "files: the workspaces, and the host's programs and package caches read-only; nothing else of the host",
         network,
         "limits: memory, cpu and process limits are not enforced yet",
     ]

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, Mode as FileMode, OFlags, access};
 use rustix::io::Errno;
@@ -136,7 +136,10 @@ fn prepare(
     stdio: &Stdio,
 ) -> Result<Prepared, Failure> {
     let engine = |step: &'static str| move |error: io::Error| Failure::engine(step, error);
-    let terminal = matches!(exec.stdio, WantedStdio::Tty { .. });
+    let terminal = matches!(
+        exec.stdio,
+        WantedStdio::Tty { .. } | WantedStdio::LogTty { .. }
+    );
     take_stdio(stdio, terminal).map_err(engine("set up stdin, stdout and stderr"))?;
     limit_open_files(surroundings.open_files).map_err(engine("limit open files"))?;
     let user = exec.user.as_deref();
@@ -148,12 +151,7 @@ fn prepare(
     // is closed again.
     become_account(surroundings, &account).map_err(engine("become the user"))?;
     process::set_not_dumpable().map_err(engine("close this process to others"))?;
-    enter_directory(
-        exec.workdir
-            .as_ref()
-            .unwrap_or(&surroundings.workdir)
-            .as_path(),
-    )?;
+    enter_directory(&directory(&surroundings.workdir, exec.workdir.as_ref()))?;
     words(surroundings, &account, exec)
 }
 
@@ -213,6 +211,12 @@ fn become_account(surroundings: &Surroundings, account: &Account) -> io::Result<
             credentials::set_capabilities(0)
         }
     }
+}
+
+/// A relative one is meant from where commands start that ask for none.
+fn directory(usual: &OsBytes, asked: Option<&OsBytes>) -> PathBuf {
+    let usual = usual.as_path();
+    asked.map_or_else(|| usual.to_owned(), |asked| usual.join(asked.as_path()))
 }
 
 /// The directory must be a place below the root: a link to a descriptor leads elsewhere.
@@ -328,6 +332,19 @@ mod tests {
     use sbx_sys::credentials::Credentials;
 
     use super::*;
+
+    #[test]
+    fn a_relative_directory_is_meant_from_the_usual_one() {
+        let in_usual = |asked: Option<&str>| {
+            let asked = asked.map(OsBytes::from);
+            directory(&OsBytes::from("/work"), asked.as_ref())
+        };
+        assert_eq!(in_usual(None), Path::new("/work"));
+        assert_eq!(in_usual(Some("")), Path::new("/work"));
+        assert_eq!(in_usual(Some("a/b")), Path::new("/work/a/b"));
+        assert_eq!(in_usual(Some("../b")), Path::new("/work/../b"));
+        assert_eq!(in_usual(Some("/a")), Path::new("/a"));
+    }
 
     #[test]
     fn roots_own_programs_are_on_roots_path_alone() {

@@ -59,6 +59,8 @@ pub enum Stdio {
     Tty { rows: u16, cols: u16 },
     /// Detached: stdin is empty, output goes to the sandbox's log. The command outlives the connection.
     Log,
+    /// As [`Stdio::Log`], with a pty: what it shows goes to the log, and nobody types.
+    LogTty { rows: u16, cols: u16 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

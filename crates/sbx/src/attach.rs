@@ -29,6 +29,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The signal with which a caller who has asked twice already ends the client, as with docker.
 const PATIENCE_FOR_SIGNALS: usize = 3;
 
+pub(crate) const STOPPED: &str = "the sandbox was stopped while the command was running";
+
 /// How the command's streams are connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Streams {
@@ -38,7 +40,14 @@ pub(crate) enum Streams {
         detach_keys: Option<DetachKeys>,
     },
     /// Output goes to the sandbox's log, and nobody waits.
-    Log,
+    Log(Logged),
+}
+
+/// What a command has whose output is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Logged {
+    Pipes,
+    Terminal,
 }
 
 /// How a session ended.
@@ -54,8 +63,23 @@ pub(crate) enum Outcome {
     Interrupted(u8),
 }
 
+impl Streams {
+    /// Programs with a terminal need to know its kind.
+    pub(crate) fn have_terminal(&self) -> bool {
+        matches!(self, Self::Terminal { .. } | Self::Log(Logged::Terminal))
+    }
+}
+
 impl Outcome {
-    pub(crate) fn code(self) -> u8 {
+    /// The exit code, when that has been said which no code tells.
+    pub(crate) fn told(self, context: &Context) -> u8 {
+        if matches!(self, Self::Stopped(_)) {
+            context.ui.note(STOPPED);
+        }
+        self.code()
+    }
+
+    fn code(self) -> u8 {
         match self {
             Self::Exited(code) | Self::Stopped(code) | Self::Interrupted(code) => code,
             Self::Detached => 0,
@@ -120,7 +144,11 @@ pub(crate) fn start(
 pub(crate) fn stdio(streams: &Streams) -> Stdio {
     match streams {
         Streams::Pipes(_) => Stdio::Pipes,
-        Streams::Log => Stdio::Log,
+        Streams::Log(Logged::Pipes) => Stdio::Log,
+        Streams::Log(Logged::Terminal) => {
+            let (rows, cols) = terminal::size();
+            Stdio::LogTty { rows, cols }
+        }
         Streams::Terminal { .. } => {
             let (rows, cols) = terminal::size();
             Stdio::Tty { rows, cols }
@@ -148,7 +176,7 @@ fn attempt(
 ) -> Result<Outcome, Broken> {
     let wanted = match streams {
         Streams::Terminal { .. } => Terminal::Wanted,
-        Streams::Pipes(_) | Streams::Log => Terminal::None,
+        Streams::Pipes(_) | Streams::Log(_) => Terminal::None,
     };
     // All of it before the connection wakes init: what it is to do then comes at once.
     let opening = init::opening(request).map_err(engine("cannot write the request"))?;
@@ -156,7 +184,7 @@ fn attempt(
         Streams::Pipes(stdin) => {
             Some(Plumbing::lay(*stdin).map_err(|e| engine("cannot make pipes")(e.into()))?)
         }
-        Streams::Terminal { .. } | Streams::Log => None,
+        Streams::Terminal { .. } | Streams::Log(_) => None,
     };
     // Descriptors under way are counted per user; with a higher limit than commands inside have, none of them can
     // use up what this message needs.
@@ -381,7 +409,7 @@ impl Session {
         while let Some(event) = self.init.next()? {
             match event {
                 Event::Started { terminal } => {
-                    if self.streams == Streams::Log {
+                    if matches!(self.streams, Streams::Log(_)) {
                         return Ok(Some(Outcome::Detached));
                     }
                     self.started(terminal)?;

@@ -3,12 +3,18 @@
 //! A reader that has gone away ends the command quietly; a closed stderr is never an error.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use crate::failure::{Failure, Kind};
 use crate::text;
 
 /// What a shell reports for a program that SIGPIPE ended.
 const BROKEN_PIPE: u8 = 141;
+
+/// What nobody wonders about.
+const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// How failures are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +72,14 @@ impl Ui {
         if self.debug || self.watched() {
             self.note(text);
         }
+    }
+
+    /// Does the work, and says to a watching person what takes so long when it takes longer than a moment.
+    pub(crate) fn meanwhile<T>(&self, text: &str, work: impl FnOnce() -> T) -> T {
+        if !self.watched() {
+            return work();
+        }
+        unless_done_within(A_MOMENT, || self.note(text), work)
     }
 
     pub(crate) fn debug(&self, text: impl FnOnce() -> String) {
@@ -133,5 +147,48 @@ impl Ui {
     /// Somebody can be asked.
     fn interactive(&self) -> bool {
         io::stdin().is_terminal() && self.watched()
+    }
+}
+
+fn unless_done_within<T>(
+    limit: Duration,
+    say: impl FnOnce() + Send,
+    work: impl FnOnce() -> T,
+) -> T {
+    let (done, end) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let wait = move || {
+            if end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                say();
+            }
+        };
+        // Without a thread nothing is said.
+        drop(thread::Builder::new().spawn_scoped(scope, wait));
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_takes_long_is_talked_about() {
+        let (said, hear) = mpsc::channel();
+        let say = said.clone();
+        let told = unless_done_within(
+            Duration::ZERO,
+            move || say.send("slow").unwrap(),
+            || hear.recv().unwrap(),
+        );
+        assert_eq!(told, "slow");
+        unless_done_within(
+            Duration::from_secs(3600),
+            move || said.send("quick").unwrap(),
+            || (),
+        );
+        assert!(hear.recv().is_err());
     }
 }

@@ -197,6 +197,7 @@ fn steps_in_order() {
         "install /usr/bin/sudo",
         "trust CA /usr/local/share/ca-certificates/proxy-ca.crt",
         "tmpfs /run 755",
+        "dir /run/lock 1777",
         "proc /proc",
         "sysfs /sys",
         "tmpfs /dev 755",

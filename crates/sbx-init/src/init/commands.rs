@@ -42,7 +42,7 @@ impl Init<'_> {
         let id = self.next_number();
         let (stdio, master) = self.stdio(id, &exec.stdio, fds)?;
         let (pid, starting) = self.spawn(Order::new(exec, stdio)?)?;
-        let detached = exec.stdio == WantedStdio::Log;
+        let detached = matches!(exec.stdio, WantedStdio::Log | WantedStdio::LogTty { .. });
         if detached {
             let argv: Vec<_> = exec
                 .argv
@@ -139,6 +139,14 @@ impl Init<'_> {
                     pipe: err,
                 });
                 let fds = [input, out_end, err_end];
+                Ok((fds, None))
+            }
+            WantedStdio::LogTty { rows, cols } => {
+                let (rows, cols) = (*rows, *cols);
+                let (fds, master) = self.stdio(id, &WantedStdio::Tty { rows, cols }, fds)?;
+                let kind = "out";
+                let outputs = master.map(|pipe| Output { id, kind, pipe });
+                self.outputs.extend(outputs);
                 Ok((fds, None))
             }
         }

@@ -14,6 +14,9 @@ use sbx_sys::credentials::{self, Credentials};
 const ROOT_WAS_USED: &str = "/run/.sbx-root-was-used";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+const USAGE: &str = "usage: sudo [-u user] [-nEHis] [NAME=value ...] command";
+const ALLOWED: &str = "agent may run any command as any user, without a password";
+
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Invocation {
     user: Option<String>,
@@ -21,8 +24,10 @@ struct Invocation {
     shell: bool,
     keep_env: bool,
     set_home: bool,
-    /// `-v`, `-k`, `-K`, `-l`: about passwords, of which there are none.
+    /// `-v`, `-k`, `-K`: about passwords, of which there are none.
     nothing: bool,
+    /// What is to be told instead of done.
+    told: Option<&'static str>,
     assignments: Vec<(OsString, OsString)>,
     command: Vec<OsString>,
 }
@@ -88,9 +93,11 @@ fn long_option(invocation: &mut Invocation, text: &str) -> Result<(), String> {
         ("--shell", None) => invocation.shell = true,
         // Nobody is asked for a password.
         ("--non-interactive", None) | ("--prompt", Some(_)) => {}
-        ("--validate" | "--reset-timestamp" | "--remove-timestamp" | "--list", None) => {
+        ("--validate" | "--reset-timestamp" | "--remove-timestamp", None) => {
             invocation.nothing = true;
         }
+        ("--list", None) => invocation.told = Some(ALLOWED),
+        ("--help", None) => invocation.told = Some(USAGE),
         ("--group" | "--host", _) => return Err(not_offered(name)),
         _ => return Err(format!("unknown option `{text}`")),
     }
@@ -112,7 +119,8 @@ fn short_options(
             'H' => invocation.set_home = true,
             'i' => invocation.login = true,
             's' => invocation.shell = true,
-            'k' | 'K' | 'v' | 'l' => invocation.nothing = true,
+            'k' | 'K' | 'v' => invocation.nothing = true,
+            'l' => invocation.told = Some(ALLOWED),
             'u' | 'p' => {
                 let rest = letters.as_str();
                 let value = if rest.is_empty() {
@@ -152,6 +160,13 @@ fn split_assignment(arg: &OsStr) -> Option<(OsString, OsString)> {
 }
 
 fn run(invocation: &Invocation) -> Result<ExitCode, String> {
+    use std::io::Write;
+    if let Some(told) = invocation.told {
+        return match writeln!(std::io::stdout(), "{told}") {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(format!("cannot write to stdout: {error}")),
+        };
+    }
     let root = Credentials {
         uid: 0,
         gid: 0,
@@ -168,9 +183,7 @@ fn run(invocation: &Invocation) -> Result<ExitCode, String> {
         if invocation.nothing {
             return Ok(ExitCode::SUCCESS);
         }
-        return Err(
-            "no command given\nusage: sudo [-u user] [-nEHis] [NAME=value ...] command".into(),
-        );
+        return Err(format!("no command given\n{USAGE}"));
     }
     let mut command = if shell {
         let mut command = Command::new(&target.shell);

@@ -1,5 +1,6 @@
 //! `sbx create`
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -14,6 +15,12 @@ use crate::envfile::EnvArgs;
 use crate::failure::{Failure, Kind};
 use crate::later::LaterFlags;
 use crate::{text, workspace};
+
+const TAKES_LONG: &str =
+    "Creating the sandbox (once per version of this machine's system its template is prepared)...";
+
+/// A request to the daemon has no room for more.
+const MAX_ENVIRONMENT: usize = 1 << 20;
 
 /// Create a sandbox without attaching to it
 ///
@@ -61,10 +68,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let name = name(agent, args.flags.name.as_deref(), &workspaces)?;
     let client = Client::new(context, Absent::Start)?;
     let request = request(context, agent, &name, workspaces, &args.flags)?;
-    let sandbox = create(context, &client, &request)?;
-    if !args.quiet {
-        summary(context, &sandbox);
-    }
+    let sandbox = if args.quiet {
+        create(context, &client, &request)?
+    } else {
+        create_watched(context, &client, &request)?
+    };
     context.ui.data(format!("{}\n", sandbox.name))
 }
 
@@ -90,11 +98,13 @@ pub(crate) fn request(
     workspaces: Vec<WorkspaceRequest>,
     flags: &CreateFlags,
 ) -> Result<CreateRequest, Failure> {
+    let env = flags.env.resolve_text(&context.env)?;
+    check_size(&env)?;
     Ok(CreateRequest {
         name: Some(name.as_str().to_owned()),
         agent: agent.name().to_owned(),
         workspaces,
-        env: flags.env.resolve_text(&context.env)?,
+        env,
         caller: caller(context)?,
         platform: flags.platform.clone(),
         deny_network: denied(flags)?,
@@ -117,6 +127,30 @@ pub(crate) fn create(
     Ok(created.sandbox)
 }
 
+/// What the daemon takes no longer, said in words that name it.
+fn check_size(env: &BTreeMap<String, String>) -> Result<(), Failure> {
+    let size: usize = env.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size < MAX_ENVIRONMENT {
+        return Ok(());
+    }
+    let message =
+        format!("the environment for the sandbox has {size} bytes, which is more than 1 MiB");
+    Err(Failure::new(Kind::BadRequest, message).hint("put large values in a file of the workspace"))
+}
+
+/// As [`create`], with what a person wants to know who watches.
+pub(crate) fn create_watched(
+    context: &Context,
+    client: &Client<'_>,
+    request: &CreateRequest,
+) -> Result<Sandbox, Failure> {
+    let sandbox = context
+        .ui
+        .meanwhile(TAKES_LONG, || create(context, client, request))?;
+    summary(context, &sandbox);
+    Ok(sandbox)
+}
+
 fn denied(flags: &CreateFlags) -> Result<Vec<String>, Failure> {
     let mut denied = Vec::new();
     for text in &flags.deny_network {
@@ -128,7 +162,7 @@ fn denied(flags: &CreateFlags) -> Result<Vec<String>, Failure> {
 }
 
 /// What was made, for a person who watches.
-pub(crate) fn summary(context: &Context, sandbox: &Sandbox) {
+fn summary(context: &Context, sandbox: &Sandbox) {
     let ui = &context.ui;
     if !ui.watched() {
         return;
@@ -179,6 +213,15 @@ fn caller(context: &Context) -> Result<Caller, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_environment_without_end_is_named() {
+        let env = |size| BTreeMap::from([("K".to_owned(), "v".repeat(size))]);
+        assert_eq!(check_size(&env(1 << 19)), Ok(()));
+        let failure = check_size(&env(1 << 20)).unwrap_err();
+        assert_eq!(failure.kind, Kind::BadRequest);
+        assert!(failure.message.contains("environment"), "{failure:?}");
+    }
 
     #[test]
     fn what_is_denied_has_one_meaning() {

@@ -84,8 +84,9 @@ fn text(context: &Context, checks: &[Check], counts: [usize; 4]) -> String {
         text.push('\n');
     }
     let [pass, warn, fail, skip] = counts;
+    let warnings = if warn == 1 { "warning" } else { "warnings" };
     text.push_str(&format!(
-        "{pass} passed, {warn} warnings, {fail} failed, {skip} skipped\n"
+        "{pass} passed, {warn} {warnings}, {fail} failed, {skip} skipped\n"
     ));
     text
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use sbx_proto::OsBytes;
 use sbx_proto::exec::Exec;
 
-use crate::attach::{self, Outcome, Streams};
+use crate::attach::{self, Logged, Outcome, STOPPED, Streams};
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::detach_keys::DetachKeys;
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// User to run as [default: agent]
     #[arg(short = 'u', long, value_name = "NAME|UID[:GROUP|GID]")]
     user: Option<String>,
-    /// Working directory [default: the primary workspace]
+    /// Working directory, from the primary workspace when it is relative [default: the primary workspace]
     #[arg(short = 'w', long, value_name = "DIR")]
     workdir: Option<OsString>,
     /// Write who ended the command, and its code, to a file
@@ -68,8 +68,6 @@ impl Args {
     }
 }
 
-const STOPPED: &str = "the sandbox was stopped while the command was running";
-
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     let status = match &args.status_file {
         Some(path) => Some(StatusFile::prepare(path)?),
@@ -80,7 +78,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         let (by, code) = match &result {
             Ok(Outcome::Exited(code)) => (By::Command, *code),
             Ok(Outcome::Stopped(code)) => (By::Engine(STOPPED), *code),
-            Ok(Outcome::Detached) => (By::Command, 0),
+            Ok(Outcome::Detached) => (By::Engine("detached"), 0),
             Ok(Outcome::Interrupted(code)) => (By::Engine("interrupted"), *code),
             Err(failure) => (
                 By::Engine(&failure.message),
@@ -89,7 +87,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         };
         status.write(by, code)?;
     }
-    result.map(Outcome::code)
+    result.map(|outcome| outcome.told(context))
 }
 
 fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {
@@ -101,9 +99,15 @@ fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {
         )
         .hint("use `-u root` to be root inside"));
     }
+    if args.detach && args.status_file.is_some() {
+        return Err(Failure::usage(
+            "`--status-file` tells how a command ended, and with `--detach` nobody waits for that",
+        )
+        .hint("leave out one of them"));
+    }
     let streams = streams(args)?;
     let mut variables = args.env.resolve(&context.env)?;
-    if matches!(streams, Streams::Terminal { .. }) {
+    if streams.have_terminal() {
         add_term(context, &mut variables);
     }
     let client = Client::new(context, Absent::Start)?;
@@ -154,7 +158,12 @@ fn streams(args: &Args) -> Result<Streams, Failure> {
         Some(keys) => DetachKeys::parse(keys)?,
     };
     if args.detach {
-        return Ok(Streams::Log);
+        let logged = if args.tty {
+            Logged::Terminal
+        } else {
+            Logged::Pipes
+        };
+        return Ok(Streams::Log(logged));
     }
     let stdin = if args.interactive {
         Stdin::Attached

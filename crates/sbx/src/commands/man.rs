@@ -6,22 +6,23 @@ use crate::failure::Failure;
 /// Print the manual page of sbx or of one of its commands
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// The command, word by word: `policy allow network`
     #[arg(value_name = "COMMAND")]
-    command: Option<String>,
+    command: Vec<String>,
 }
 
 pub(crate) fn run(context: &Context, args: &Args, sbx: clap::Command) -> Result<(), Failure> {
-    let (title, command) = match &args.command {
-        None => ("sbx".to_owned(), sbx),
-        Some(name) => {
-            let found = sbx.find_subcommand(name).cloned();
-            let missing =
-                || Failure::usage(format!("there is no command `{name}`")).hint("sbx --help");
-            (format!("sbx-{name}"), found.ok_or_else(missing)?)
-        }
-    };
+    let mut title = "sbx".to_owned();
+    let mut command = &sbx;
+    for word in &args.command {
+        command = command.find_subcommand(word).ok_or_else(|| {
+            let name = args.command.join(" ");
+            Failure::usage(format!("there is no command `{name}`")).hint("sbx --help")
+        })?;
+        title = format!("{title}-{}", command.get_name());
+    }
     let mut text = Vec::new();
-    clap_mangen::Man::new(command)
+    clap_mangen::Man::new(command.clone())
         .title(title)
         .render(&mut text)
         .map_err(|error| Failure::failed(format!("cannot write the page: {error}")))?;

@@ -47,10 +47,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     if !wanted.is_empty() {
         let names = wanted.join(", ");
+        let them = if wanted.len() == 1 { "it" } else { "them" };
         context.ui.agreed(
             args.force,
             &format!("removing {names}"),
-            &format!("Remove {names} and everything in it?"),
+            &format!("Remove {names} and everything in {them}?"),
         )?;
         failed |= !remove_all(context, &wanted, args.force)?;
     } else if args.all {

@@ -11,7 +11,7 @@ use sbx_proto::shell::quoted;
 use super::create::{self, CreateFlags};
 use super::exec::add_term;
 use crate::agents::{self, Agent};
-use crate::attach::{self, Outcome, Streams};
+use crate::attach::{self, Logged, Outcome, Streams};
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -58,30 +58,7 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     args.flags.later.check()?;
     let client = Client::new(context, Absent::Start)?;
-    let target = Target::find(context, &client, args)?;
-    let sandbox = match target {
-        Target::Existing(sandbox) => {
-            if args.rm {
-                client.keep(&sandbox.name, &TEMPORARY)?;
-            }
-            *sandbox
-        }
-        Target::New {
-            agent,
-            name,
-            workspaces,
-        } => {
-            let request = CreateRequest {
-                temporary: args.rm,
-                ..create::request(context, agent, &name, workspaces, &args.flags)?
-            };
-            let sandbox = create::create(context, &client, &request)?;
-            if !args.quiet {
-                create::summary(context, &sandbox);
-            }
-            sandbox
-        }
-    };
+    let sandbox = find_or_create(context, &client, args)?;
     if args.detached {
         return detached(context, &client, args, &sandbox);
     }
@@ -96,7 +73,45 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     if args.rm {
         remove(context, &client, &sandbox.name);
     }
-    result.map(Outcome::code)
+    result.map(|outcome| outcome.told(context))
+}
+
+fn find_or_create(context: &Context, client: &Client<'_>, args: &Args) -> Result<Sandbox, Failure> {
+    let (agent, name, workspaces) = match Target::find(context, client, args)? {
+        Target::Existing(sandbox) => return existing(client, args, *sandbox),
+        Target::New {
+            agent,
+            name,
+            workspaces,
+        } => (agent, name, workspaces),
+    };
+    let request = CreateRequest {
+        temporary: args.rm,
+        ..create::request(context, agent, &name, workspaces, &args.flags)?
+    };
+    let created = if args.quiet {
+        create::create(context, client, &request)
+    } else {
+        create::create_watched(context, client, &request)
+    };
+    match created {
+        Ok(sandbox) => Ok(sandbox),
+        // Somebody was faster. Whether it is the one that is meant has to be looked at as at any other.
+        Err(failure) if failure.kind == Kind::Conflict => {
+            match Target::find(context, client, args)? {
+                Target::Existing(sandbox) => existing(client, args, *sandbox),
+                Target::New { .. } => Err(failure),
+            }
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn existing(client: &Client<'_>, args: &Args, sandbox: Sandbox) -> Result<Sandbox, Failure> {
+    if args.rm {
+        client.keep(&sandbox.name, &TEMPORARY)?;
+    }
+    Ok(sandbox)
 }
 
 /// The command's own result is what the caller waits for.
@@ -316,7 +331,7 @@ fn detached(
     attach::start(context, client, &sandbox.name)?;
     client.keep(&sandbox.name, &UP)?;
     if !args.agent_args.is_empty() {
-        let streams = Streams::Log;
+        let streams = Streams::Log(Logged::Pipes);
         let exec = exec(context, args, sandbox, &streams)?;
         attach::run(context, client, &sandbox.name, exec, &streams)?;
     }
@@ -331,7 +346,7 @@ fn exec(
     streams: &Streams,
 ) -> Result<Exec, Failure> {
     let mut variables = args.flags.env.resolve(&context.env)?;
-    if matches!(streams, Streams::Terminal { .. }) {
+    if streams.have_terminal() {
         add_term(context, &mut variables);
     }
     Ok(Exec {

@@ -421,7 +421,13 @@ fn manual_pages() {
         one.contains(".TH sbx-exec 1") && one.contains("env\\-file"),
         "{one}"
     );
+    let nested = home.line("man policy allow network").out;
+    assert!(
+        nested.contains(".TH sbx-policy-allow-network 1"),
+        "{nested}"
+    );
     assert_eq!(home.line("man nothing").code, 2);
+    assert_eq!(home.line("man policy nothing").code, 2);
 }
 
 fn completions() {

@@ -31,6 +31,7 @@ pub const TESTS: &[ModeTest] = &[
     ("exec::signals_reach_the_command", signals),
     ("exec::a_killed_client_leaves_its_command", killed_client),
     ("exec::detached_commands_write_to_the_log", detached),
+    ("exec::detached_with_a_terminal", detached_terminal),
     ("exec::fifty_at_once", fifty),
     ("exec::starts_a_stopped_sandbox", starts_stopped),
     ("exec::two_hundred_leave_nothing_in_init", two_hundred),
@@ -184,7 +185,7 @@ fn status_file(world: &'static World) {
         (&[name, "sh", "-c", "exit 126"], 126, "command"),
         (&[name, "sh", "-c", "exit 127"], 127, "command"),
         (&[name, "sh", "-c", "kill -9 $$"], 137, "command"),
-        (&["-d", name, "true"], 0, "command"),
+        (&["-d", name, "true"], 125, "engine"),
         (&["no-such-sandbox", "true"], 125, "engine"),
         (&["-w", "/no/such", name, "true"], 125, "engine"),
         (&["-u", "nobody-knows", name, "true"], 125, "engine"),
@@ -236,6 +237,7 @@ fn status_of_a_stop(world: &'static World) {
     let exec = ["exec", "--status-file", file.to_str().unwrap()];
     let client = world
         .sbx(exec.iter().chain(&[&sandbox.name, "sh", "-c", script]))
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     eventually("the command runs", || {
@@ -251,9 +253,11 @@ fn status_of_a_stop(world: &'static World) {
         (&"engine".into(), &143.into()),
         "{text}"
     );
-    assert!(
-        status["message"].as_str().unwrap().contains("stopped"),
-        "{text}"
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("stopped"), "{text}");
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stderr),
+        format!("{message}\n")
     );
 }
 
@@ -425,6 +429,11 @@ fn workdirs(world: &'static World) {
         at(below.to_str().unwrap(), "pwd -P").ok(),
         below.to_str().unwrap()
     );
+    // A relative one is meant from the primary workspace.
+    assert_eq!(at(".", "pwd -P").ok(), sandbox.workspace.to_str().unwrap());
+    assert_eq!(at("a b/ünï", "pwd -P").ok(), below.to_str().unwrap());
+    let missing = at("no-such", "true").fails(125);
+    assert!(missing.err.contains("no-such"), "{}", missing.err);
     let root = sandbox.exec_with(&["-u", "root", "-w", "/root"], ["pwd"]);
     assert_eq!(root.ok(), "/root");
     // Descriptors of the helper lead nowhere.
@@ -573,6 +582,27 @@ fn detached(world: &'static World) {
     eventually("both starts are in the log", || {
         (logs().out == "to-stdout\nlater\nafter the restart\n").then_some(())
     });
+}
+
+fn detached_terminal(world: &'static World) {
+    let sandbox = world.sandbox("detached-tty");
+    let script = "test -t 0 && test -t 1 && test -t 2 && echo \"terminal $TERM\"";
+    let ran = sandbox.exec_with(&["-d", "-t"], ["sh", "-c", script]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, ""), "{}", ran.err);
+    let logs = || world.run(["logs", &sandbox.name]).out;
+    let shown = eventually("what it shows is in the log", || {
+        Some(logs()).filter(|shown| shown.ends_with('\n'))
+    });
+    assert!(
+        shown.starts_with("terminal ") && shown.ends_with("\r\n"),
+        "{shown:?}"
+    );
+    eventually("the session ends", || {
+        (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
+    });
+    sandbox
+        .exec_with(&["-d", "-t"], ["no-such-program"])
+        .fails(127);
 }
 
 fn fifty(world: &'static World) {

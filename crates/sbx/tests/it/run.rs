@@ -8,10 +8,11 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::ModeTest;
-use crate::harness::{World, eventually, kill};
+use crate::harness::{Ran, World, eventually, kill};
 
 pub const TESTS: &[ModeTest] = &[
     ("run::in_a_directory_and_again", run_again),
+    ("run::several_at_once_share_one_sandbox", run_at_once),
     ("run::by_name_from_anywhere", run_by_name),
     ("run::stdin_and_exit_code", run_streams),
     ("run::rm_leaves_nothing", run_rm),
@@ -74,6 +75,26 @@ fn run_again(world: &'static World) {
         "script arg"
     );
     world.run(["rm", "--force", &name]).ok();
+}
+
+fn run_at_once(world: &'static World) {
+    let dir = world.workspace();
+    let start = |number: u32| -> Child {
+        let script = format!("hostname; echo {number}");
+        let mut command = world.sbx(["run", "shell", "--", "-c", &script]);
+        command.current_dir(&dir).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let name = format!("shell-{}", dir.file_name().unwrap().to_str().unwrap());
+    let children: Vec<_> = (0..6).map(start).collect();
+    let _cleanup = world.adopt(&name, &dir);
+    for (number, child) in children.into_iter().enumerate() {
+        let ran = Ran::from(child.wait_with_output().unwrap()).fails(0);
+        assert_eq!(ran.out, format!("{name}\n{number}\n"), "{}", ran.err);
+    }
+    let stored = world.inspect(&name);
+    assert_eq!(stored["workspaces"][0]["path"], dir.to_str().unwrap());
 }
 
 fn run_by_name(world: &'static World) {

@@ -34,6 +34,10 @@ fn agent_and_root(world: &'static World) {
         assert_eq!(sandbox.sh("sudo -n id -u").ok(), "0");
         assert_eq!(sandbox.sh("sudo -nuagent id -un").ok(), "agent");
         assert_eq!(sandbox.sh("sudo -iu agent id -un").ok(), "agent");
+        let allowed = sandbox.sh("sudo -n -l").ok();
+        assert!(allowed.contains("any command"), "{allowed}");
+        let usage = sandbox.sh("sudo --help").ok();
+        assert!(usage.starts_with("usage: sudo"), "{usage}");
         // For the distribution's own, should somebody install it.
         let rule = "/etc/sudoers.d/sbx-agent";
         assert_eq!(
@@ -46,4 +50,11 @@ fn agent_and_root(world: &'static World) {
         );
     }
     assert_eq!(sandbox.exec(["cat", "/proc/1/comm"]).ok(), "sbx-init");
+    // Locks of everybody are where they are everywhere.
+    assert_eq!(
+        sandbox
+            .sh("stat -c %a /run/lock; touch /run/lock/x && test -e /run/lock/x")
+            .ok(),
+        "1777"
+    );
 }
