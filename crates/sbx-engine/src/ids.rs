@@ -49,6 +49,10 @@ impl IdsError {
 /// What helps a root that is none.
 pub const CONFINED_REMEDY: &str = "run sbx outside of the user namespace (`unshare -r`, a rootless container), or in it as another user";
 
+/// What helps a caller whose group is not the one of the account.
+pub const OTHER_GROUP_REMEDY: &str =
+    "leave the shell of `newgrp` or `sg` (or log in again), then `sbx daemon restart`";
+
 /// A run of ids of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
@@ -68,6 +72,8 @@ pub struct Facts {
     pub reserved: Vec<Span>,
     /// `newuidmap` and `newgidmap` are installed, and know the caller: they refuse a user without a name.
     pub map_tools: bool,
+    /// The caller's group is not the one that the account has, as after `newgrp`: the map tools refuse such a process.
+    pub other_group: bool,
     /// The caller is in a user namespace that lacks the ids which sandboxes of root get: its root is somebody
     /// else outside.
     pub confined: bool,
@@ -80,7 +86,7 @@ impl Facts {
         let gid = rustix::process::getegid().as_raw();
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let (subuid, subgid) = (text("/etc/subuid"), text("/etc/subgid"));
-        let user = user_name(&text("/etc/passwd"), uid);
+        let (user, own_group) = account(&text("/etc/passwd"), uid).unzip();
         let mut reserved = spans(&subuid, |_| true);
         reserved.extend(spans(&subgid, |_| true));
         let mine = |owner: &str| owner == uid.to_string() || Some(owner) == user.as_deref();
@@ -98,6 +104,7 @@ impl Facts {
             subgid: spans(&subgid, mine),
             reserved,
             map_tools: user.is_some() && found("newuidmap") && found("newgidmap"),
+            other_group: own_group.is_some_and(|own| own != gid),
             confined: is_confined(),
         }
     }
@@ -110,6 +117,15 @@ impl Facts {
             .map(|first| (first, first + RANGE - 1))
     }
 
+    /// Whether the caller would have subordinate ids in the group of the account.
+    pub fn lacks_group(&self) -> bool {
+        let own = Self {
+            other_group: false,
+            ..self.clone()
+        };
+        self.other_group && own.subordinate().is_some()
+    }
+
     fn subordinate(&self) -> Option<(Span, Span)> {
         let enough = |spans: &[Span]| {
             spans
@@ -117,7 +133,7 @@ impl Facts {
                 .copied()
                 .find(|s| s.count >= SUBORDINATE_NEEDED)
         };
-        self.map_tools
+        (self.map_tools && !self.other_group)
             .then(|| enough(&self.subuid).zip(enough(&self.subgid)))
             .flatten()
     }
@@ -256,12 +272,14 @@ fn spans(text: &str, mine: impl Fn(&str) -> bool) -> Vec<Span> {
         .collect()
 }
 
-fn user_name(passwd: &str, uid: u32) -> Option<String> {
+/// The name and the group that the account database has for a user.
+fn account(passwd: &str, uid: u32) -> Option<(String, u32)> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
         let id: u32 = fields.nth(1)?.parse().ok()?;
-        (id == uid).then(|| name.to_owned())
+        let group = fields.next()?.parse().ok()?;
+        (id == uid).then(|| (name.to_owned(), group))
     })
 }
 
@@ -289,6 +307,7 @@ mod tests {
             subgid: vec![span],
             reserved: vec![span],
             map_tools: true,
+            other_group: false,
             confined: false,
         }
     }
@@ -335,6 +354,25 @@ mod tests {
             ..user(65_536)
         };
         assert_eq!(pick_mode(&no_tools, None), Mode::Single);
+        let regrouped = Facts {
+            other_group: true,
+            ..user(65_536)
+        };
+        assert_eq!(pick_mode(&regrouped, None), Mode::Single);
+        assert!(regrouped.lacks_group() && !user(65_536).lacks_group());
+        let poor = Facts {
+            other_group: true,
+            ..user(1)
+        };
+        assert!(!poor.lacks_group(), "the group takes nothing away");
+    }
+
+    #[test]
+    fn an_account_has_a_name_and_a_group() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nbroken:x:7\nme:x:1001:1002::/home/me:\n";
+        let me = Some(("me".to_owned(), 1002));
+        assert_eq!(account(passwd, 1001), me);
+        assert_eq!([account(passwd, 7), account(passwd, 8)], [None, None]);
     }
 
     #[test]
@@ -433,9 +471,5 @@ mod tests {
             vec![span(100_000, 65_536), span(300_000, 5)]
         );
         assert_eq!(spans(text, |_| true).len(), 3);
-        assert_eq!(
-            user_name("root:x:0:0::/root:/bin/sh\nann:x:1001:1001::/:", 1001).as_deref(),
-            Some("ann")
-        );
     }
 }

@@ -173,8 +173,10 @@ impl StateDir {
             }
         }
         fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+        keep_to_own_group(root);
         for dir in [self.sandboxes(), self.templates()] {
             make_private_dirs(&dir).map_err(|source| io_error(&dir, source))?;
+            keep_to_own_group(&dir);
         }
         keep_apart(&self.sandboxes());
         Ok(())
@@ -273,6 +275,20 @@ impl StateDir {
         }
         names.sort();
         Ok(names)
+    }
+}
+
+/// A directory can hand its group down to those that are made in it, and root of a user namespace has no power over a
+/// directory whose group is not in it. The bits for the group are off: which one it is matters to nobody else.
+fn keep_to_own_group(dir: &Path) {
+    let group = rustix::process::getegid().as_raw();
+    let changed = match fs::metadata(dir) {
+        Ok(meta) if meta.gid() == group => Ok(()),
+        Ok(_) => std::os::unix::fs::chown(dir, None, Some(group)),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = changed {
+        tracing::debug!(%error, dir = %dir.display(), "it keeps a group of others");
     }
 }
 
@@ -448,6 +464,27 @@ mod tests {
         assert_eq!(mode(state.root()), 0o700);
         assert_eq!(mode(&state.sandboxes()), 0o700);
         assert_eq!(mode(&state.root().join(MARKER)), 0o600);
+    }
+
+    #[test]
+    fn the_group_of_a_directory_above_is_not_taken_over() {
+        if !rustix::process::geteuid().is_root() {
+            return; // an ordinary user may be in one group only
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let own = rustix::process::getegid().as_raw();
+        std::os::unix::fs::chown(temp.path(), None, Some(own + 1)).unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o2775)).unwrap();
+        let state = state(&temp.path().join("state"));
+        state.claim().unwrap();
+        for dir in [
+            state.root().to_owned(),
+            state.sandboxes(),
+            state.templates(),
+        ] {
+            let gid = fs::metadata(&dir).unwrap().gid();
+            assert_eq!((gid, mode(&dir)), (own, 0o700), "{}", dir.display());
+        }
     }
 
     #[test]

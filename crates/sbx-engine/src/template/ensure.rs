@@ -278,7 +278,7 @@ pub(super) fn lay_out(
         canonical: &canonical,
         dir: &|path| visible_dir(finder.find(path)?, spec.mode),
         link: &|path| fs::read_link(path).ok(),
-        layer: &|path| mounts_below(mountinfo, path).is_empty(),
+        layer: &|path| layer_problem(path, spec.mode, mountinfo),
         own: &|path| finder.own(path),
         eyes: Eyes {
             list: &list,
@@ -300,7 +300,7 @@ pub(super) fn lay_out(
         let probe = |path: &Path| {
             let place = finder.find(path)?;
             let refused = refusals.cover(path) || refusals.cover(&place);
-            cache_dir(place, mountinfo).filter(|_| !refused)
+            cache_dir(place, spec.mode, mountinfo).filter(|_| !refused)
         };
         writable = shims(&mut tools.binds, &probe);
         for (place, cache) in caches(&home, &caller.env, &probe) {
@@ -524,11 +524,24 @@ fn open_to_others(path: &Path) -> bool {
         .all(|above| fs::symlink_metadata(above).is_ok_and(|meta| may_enter(meta.mode())))
 }
 
-fn cache_dir(canonical: PathBuf, mountinfo: &[u8]) -> Option<CacheDir> {
+/// Why a directory cannot be part of an overlay.
+fn layer_problem(path: &Path, mode: Mode, mountinfo: &[u8]) -> Option<&'static str> {
+    if !mounts_below(mountinfo, path).is_empty() {
+        return Some("other file systems are mounted below it");
+    }
+    // An overlay reads its layers as root inside, who has no power over what belongs to a group that is not inside.
+    let closed = |meta: Metadata| {
+        !may_enter(meta.mode()) && meta.gid() != rustix::process::getegid().as_raw()
+    };
+    let closed = mode == Mode::Subordinate && fs::metadata(path).is_ok_and(closed);
+    closed.then_some("it is closed to others, and its group is not yours")
+}
+
+fn cache_dir(canonical: PathBuf, mode: Mode, mountinfo: &[u8]) -> Option<CacheDir> {
     let meta = fs::metadata(&canonical).ok()?;
     let usable = meta.is_dir()
         && access(&canonical, Access::READ_OK | Access::EXEC_OK).is_ok()
-        && mounts_below(mountinfo, &canonical).is_empty();
+        && layer_problem(&canonical, mode, mountinfo).is_none();
     usable.then(|| CacheDir {
         path: canonical,
         owner: (meta.uid(), meta.gid()),

@@ -173,7 +173,7 @@ fn tool_chains_of_the_path() {
         canonical: &canonical,
         dir: &canonical,
         link: &|_| Some("3.1".into()),
-        layer: &|_| true,
+        layer: &|_| None,
         own: &|path| path.starts_with("/ws").then(|| path.to_owned()),
         eyes: Eyes {
             list: &|path| match path.to_str() {
@@ -259,7 +259,7 @@ fn what_is_hidden_in_system_directories() {
         canonical: &canonical,
         dir: &canonical,
         link: &|_| None,
-        layer: &|_| true,
+        layer: &|_| None,
         own: &|_| None,
         eyes: Eyes {
             list: &|path| match path.to_str() {

@@ -27,8 +27,8 @@ pub(super) struct Probe<'a> {
     pub(super) dir: &'a dyn Fn(&Path) -> Option<PathBuf>,
     /// What a link says.
     pub(super) link: &'a dyn Fn(&Path) -> Option<PathBuf>,
-    /// Whether something can be hidden in a directory.
-    pub(super) layer: &'a dyn Fn(&Path) -> bool,
+    /// Why nothing can be hidden in a directory.
+    pub(super) layer: &'a dyn Fn(&Path) -> Option<&'static str>,
     /// Where in one of the sandbox's own workspaces a path leads to, if it does.
     pub(super) own: &'a dyn Fn(&Path) -> Option<PathBuf>,
     pub(super) eyes: Eyes<'a>,
@@ -491,18 +491,15 @@ impl Finder<'_> {
     fn problem(&self, bind: &HostBind) -> Option<&'static str> {
         let holds = self.probe.eyes.holds_workspace;
         if bind.hidden.is_empty() {
-            None
-        } else if !(self.probe.layer)(&bind.source) {
-            Some("other file systems are mounted below it")
-        } else if bind
-            .hidden
-            .iter()
-            .any(|hidden| holds(&bind.source.join(hidden)))
-        {
-            Some("a workspace lies in a part of it that must be hidden")
-        } else {
-            None
+            return None;
         }
+        let held = || {
+            let mut hidden = bind.hidden.iter();
+            hidden
+                .any(|hidden| holds(&bind.source.join(hidden)))
+                .then_some("a workspace lies in a part of it that must be hidden")
+        };
+        (self.probe.layer)(&bind.source).or_else(held)
     }
 
     fn place(&self, variable: Option<&str>, usual: &str) -> PathBuf {

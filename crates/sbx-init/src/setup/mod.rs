@@ -22,9 +22,11 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use sbx_proto::OsBytes;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
 use sbx_proto::plan::{
     BOOT_DESCRIPTORS, Boot, HandOver, Ids, Job, Mode, Node, Outcome, Plan, Source, Task,
@@ -97,8 +99,8 @@ fn run(daemon: &UnixStream, run_task: fn(&Task) -> Result<(), String>) -> SetupR
             boot_sandbox(&proof, &plan.ids, *boot, parts)
         }
         Job::Task(task) => {
-            let work = move || run_task(&task).map_err(|e| SetupError::new("do a task", e));
-            in_namespaces(&proof, &plan.ids, process::NEW_USER, work)?;
+            let work = |task| run_task(&task).map_err(|e| SetupError::new("do a task", e));
+            in_namespaces(&proof, &plan.ids, process::NEW_USER, || go_to(task), work)?;
             Ok(Finished::Done)
         }
         Job::HandOver(job) => {
@@ -106,8 +108,8 @@ fn run(daemon: &UnixStream, run_task: fn(&Task) -> Result<(), String>) -> SetupR
             Ok(Finished::Done)
         }
         Job::Probe => {
-            let work = || probe::run(&proof, &plan.ids);
-            in_namespaces(&proof, &plan.ids, NAMESPACES, work)?;
+            let work = |()| probe::run(&proof, &plan.ids);
+            in_namespaces(&proof, &plan.ids, NAMESPACES, || Ok(()), work)?;
             Ok(Finished::Done)
         }
     }
@@ -257,15 +259,16 @@ fn build(
     helper: &UnixStream,
 ) -> SetupResult<Parts> {
     await_byte(helper, b'm')?;
-    become_root(ids.mode)?;
     let trees = match ids.mode {
         Mode::Root => sources::receive(helper, boot.sources.len())?,
+        // While this is still the caller, who has ways to them that root inside has not.
         Mode::Subordinate | Mode::Single => boot
             .sources
             .iter()
             .map(sources::open)
             .collect::<SetupResult<Vec<_>>>()?,
     };
+    become_root(ids.mode)?;
     let proc = tree::proc_mount()?;
     limits::set(proc.as_fd(), &boot.limits.user);
     let inner = inner::start(proof, ids, &boot.hostname, proc.as_fd())?;
@@ -291,6 +294,9 @@ fn build(
 }
 
 /// In the first two modes root inside is an id of its own; with one id everything is that id.
+///
+/// What belongs to a group that the user namespace does not have is beyond root's power there. A path of the host can
+/// lead through such a directory that is closed to others, and is walked before this.
 fn become_root(mode: Mode) -> SetupResult<()> {
     match mode {
         Mode::Root | Mode::Subordinate => {
@@ -345,11 +351,8 @@ fn hand_over(proof: &SingleThreaded, ids: &Ids, job: &HandOver) -> SetupResult<(
         Mode::Subordinate | Mode::Single => None,
     };
     let namespaces = process::NEW_USER | process::NEW_MOUNT;
-    in_namespaces(proof, ids, namespaces, || {
-        let workspaces = match opened_as_root {
-            Some(workspaces) => workspaces,
-            None => open()?,
-        };
+    let opened = || opened_as_root.map_or_else(open, Ok);
+    in_namespaces(proof, ids, namespaces, opened, |workspaces| {
         let patience = Patience::within(Duration::from_millis(job.limit_ms.into()));
         handover::hand_over(&workspaces, job.made_at, &job.readonly, patience)
             .map_err(|left| SetupError::new("hand every file over", left.to_string()))
@@ -373,20 +376,46 @@ fn open_shared(
     }
 }
 
-/// Runs `work` as root of a user namespace with the sandbox's id maps, in a process of its own.
-fn in_namespaces(
+/// Enters the directory that a task is about a name in, and has the task say it from there.
+fn go_to(task: Task) -> SetupResult<Task> {
+    let from_here = |path: OsBytes| {
+        let path = path.as_path();
+        let doing = || format!("enter the directory of `{}`", path.display());
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(SetupError::new(doing(), "it has none"));
+        };
+        rustix::process::chdir(parent).doing(doing)?;
+        Ok(Path::new(".").join(name).as_path().into())
+    };
+    Ok(match task {
+        Task::RemoveTree { path } => Task::RemoveTree {
+            path: from_here(path)?,
+        },
+        Task::BuildTemplate { path, spec } => Task::BuildTemplate {
+            path: from_here(path)?,
+            spec,
+        },
+    })
+}
+
+/// Runs `work` as root of a user namespace with the sandbox's id maps, in a process of its own, with what `prepare`
+/// has made there as the caller.
+fn in_namespaces<T>(
     proof: &SingleThreaded,
     ids: &Ids,
     namespaces: process::NamespaceFlags,
-    work: impl FnOnce() -> SetupResult<()>,
+    prepare: impl FnOnce() -> SetupResult<T>,
+    work: impl FnOnce(T) -> SetupResult<()>,
 ) -> SetupResult<()> {
     let (ours, theirs) = UnixStream::pair().doing(|| "make a socket pair".into())?;
     match process::fork(proof, namespaces).doing(|| "make a user namespace".into())? {
         Fork::Child => {
             drop(ours);
-            let result = await_byte(&theirs, b'm')
-                .and_then(|()| become_root(ids.mode))
-                .and_then(|()| work());
+            let result = await_byte(&theirs, b'm').and_then(|()| {
+                let prepared = prepare()?;
+                become_root(ids.mode)?;
+                work(prepared)
+            });
             let outcome = result.map_or_else(SetupError::into_outcome, |()| Outcome::Done);
             let sent = frame::encode(&outcome)
                 .map_err(io::Error::other)

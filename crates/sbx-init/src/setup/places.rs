@@ -11,7 +11,10 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
+use sbx_proto::plan::Mode;
+use sbx_sys::credentials;
 
+use super::tree::AGENT;
 use crate::error::{SetupError, SetupResult, While};
 
 /// Whose files a mount shows.
@@ -31,8 +34,9 @@ struct Mounted {
 }
 
 /// The mounts of the new tree that nothing covers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Places {
+    mode: Mode,
     mounts: Vec<Mounted>,
     own: Own,
 }
@@ -42,6 +46,14 @@ pub(super) struct Places {
 pub(crate) type Own = BTreeMap<String, OwnedFd>;
 
 impl Places {
+    pub(super) fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            mounts: Vec::new(),
+            own: BTreeSet::new(),
+        }
+    }
+
     /// Notes a mount, by a descriptor of its root. It hides whatever was mounted there or below.
     pub(super) fn add(&mut self, target: &Path, root: OwnedFd, whose: Whose) -> SetupResult<()> {
         if whose == Whose::Ours {
@@ -83,7 +95,7 @@ impl Places {
         let doing = || at("make the directory", target);
         let mut place = rustix::io::dup(&base.root).doing(doing)?;
         for name in rest {
-            place = enter(&place, &name, base.whose).doing(doing)?;
+            place = self.enter(&place, &name, base.whose).doing(doing)?;
         }
         Ok(place)
     }
@@ -97,7 +109,7 @@ impl Places {
         let parent = target.parent().unwrap_or(Path::new("/"));
         let (base, _) = self.base(target)?;
         let parent = self.directory(parent)?;
-        let found = match look(&parent, Path::new(name)) {
+        let found = match self.look(&parent, Path::new(name)) {
             Ok((_, FileType::Directory)) => Err(Errno::ISDIR),
             Ok((place, kind)) if kind != FileType::Symlink => return Ok(place),
             Err(Errno::NOENT) if base.whose == Whose::Ours => Ok(()),
@@ -111,7 +123,7 @@ impl Places {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = FileMode::from_bits_truncate(0o644);
         rustix::fs::openat(&parent, name, flags, mode).doing(doing)?;
-        let (place, _) = look(&parent, Path::new(name)).doing(doing)?;
+        let (place, _) = self.look(&parent, Path::new(name)).doing(doing)?;
         Ok(place)
     }
 
@@ -127,7 +139,7 @@ impl Places {
         let last = rest.len().saturating_sub(1);
         for (index, name) in rest.iter().enumerate() {
             let kind;
-            (place, kind) = match look(&place, name) {
+            (place, kind) = match self.look(&place, name) {
                 Ok(found) => found,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(error) => return Err(error).doing(doing),
@@ -146,14 +158,16 @@ impl Places {
         for mount in &self.mounts {
             let doing = || at("find the mount of", &mount.target);
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let found = rustix::fs::openat2(
-                rustix::fs::CWD,
-                &mount.target,
-                flags,
-                FileMode::empty(),
-                ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
-            )
-            .doing(doing)?;
+            let open = || {
+                rustix::fs::openat2(
+                    rustix::fs::CWD,
+                    &mount.target,
+                    flags,
+                    FileMode::empty(),
+                    ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+                )
+            };
+            let found = self.or_as_caller(open).doing(doing)?;
             if mount_id(found.as_fd()).doing(doing)? != mount_id(mount.root.as_fd()).doing(doing)? {
                 return Err(SetupError::new(doing(), "something else is there"));
             }
@@ -179,6 +193,38 @@ impl Places {
         });
         Ok((base, names.collect::<SetupResult<_>>()?))
     }
+
+    /// One directory further down.
+    fn enter(&self, dir: &OwnedFd, name: &Path, whose: Whose) -> Result<OwnedFd, Errno> {
+        match (self.look(dir, name), whose) {
+            (Ok((place, FileType::Directory)), _) => return Ok(place),
+            (Ok(_), Whose::Ours) => rustix::fs::unlinkat(dir, name, AtFlags::empty())?,
+            (Err(Errno::NOENT), Whose::Ours) => {}
+            (Ok((_, FileType::Symlink)), Whose::Foreign) => return Err(Errno::LOOP),
+            (Ok(_), Whose::Foreign) => return Err(Errno::NOTDIR),
+            (Err(error), _) => return Err(error),
+        }
+        rustix::fs::mkdirat(dir, name, FileMode::from_bits_truncate(0o755))?;
+        match self.look(dir, name)? {
+            (place, FileType::Directory) => Ok(place),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    fn look(&self, dir: &OwnedFd, name: &Path) -> Result<(OwnedFd, FileType), Errno> {
+        self.or_as_caller(|| look(dir, name))
+    }
+
+    /// What root inside may not look at is looked at as the caller, whose id the agent has with subordinate ids: a
+    /// directory of the caller's may belong to a group that is nobody's inside.
+    fn or_as_caller<T>(&self, find: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        match find() {
+            Err(Errno::ACCESS) if self.mode == Mode::Subordinate => {
+                credentials::as_user_of_files(AGENT, find)
+            }
+            other => other,
+        }
+    }
 }
 
 fn at(what: &str, target: &Path) -> String {
@@ -191,23 +237,6 @@ fn look(dir: &OwnedFd, name: &Path) -> Result<(OwnedFd, FileType), Errno> {
     let found = rustix::fs::openat(dir, name, flags, FileMode::empty())?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
     Ok((found, kind))
-}
-
-/// One directory further down.
-fn enter(dir: &OwnedFd, name: &Path, whose: Whose) -> Result<OwnedFd, Errno> {
-    match (look(dir, name), whose) {
-        (Ok((place, FileType::Directory)), _) => return Ok(place),
-        (Ok(_), Whose::Ours) => rustix::fs::unlinkat(dir, name, AtFlags::empty())?,
-        (Err(Errno::NOENT), Whose::Ours) => {}
-        (Ok((_, FileType::Symlink)), Whose::Foreign) => return Err(Errno::LOOP),
-        (Ok(_), Whose::Foreign) => return Err(Errno::NOTDIR),
-        (Err(error), _) => return Err(error),
-    }
-    rustix::fs::mkdirat(dir, name, FileMode::from_bits_truncate(0o755))?;
-    match look(dir, name)? {
-        (place, FileType::Directory) => Ok(place),
-        _ => Err(Errno::NOTDIR),
-    }
 }
 
 fn mount_id(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
@@ -230,7 +259,7 @@ mod tests {
 
     /// A root of ours that is laid out in `own`, and a tree of the host at `/w`.
     fn places(own: &Path, host: &Path) -> Places {
-        let mut places = Places::default();
+        let mut places = Places::new(Mode::Single);
         places.add(Path::new("/"), open(own), Whose::Ours).unwrap();
         places
             .add(Path::new("/w"), open(host), Whose::Foreign)

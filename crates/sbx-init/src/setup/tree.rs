@@ -28,7 +28,7 @@ use crate::error::{SetupError, SetupResult, While};
 
 /// An existing directory on every machine, hidden by our scratch file system after all sources are open.
 const SCRATCH: &str = "/tmp";
-const AGENT: u32 = 1000;
+pub(super) const AGENT: u32 = 1000;
 /// The group `tty`, to which Debian's and Red Hat's programs expect terminals to belong.
 const TTY_GROUP: u32 = 5;
 /// Of a sandbox, at once.
@@ -55,7 +55,7 @@ pub(super) fn build(
     let mut builder = Builder {
         trees: trees.into_iter().map(Some).collect(),
         root: None,
-        places: Places::default(),
+        places: Places::new(mode),
         program,
         null,
         mode,

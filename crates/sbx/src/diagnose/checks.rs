@@ -1,7 +1,7 @@
 //! Facts in, checks out: what each fact means for sandboxes and what to do about it. No I/O.
 
 use sbx_api::VERSION;
-use sbx_engine::ids::CONFINED_REMEDY;
+use sbx_engine::ids::{CONFINED_REMEDY, OTHER_GROUP_REMEDY};
 use sbx_proto::plan::Mode;
 use sbx_proto::shell::quoted;
 use serde::Serialize;
@@ -342,6 +342,14 @@ fn subordinate(facts: &Facts) -> Check {
         )
         .detail(weaker)
         .hint(remedy);
+    }
+    if ids.other_group {
+        return check(
+            Status::Warn,
+            "not usable: the group of this shell is not the one of your account".to_owned(),
+        )
+        .detail(weaker)
+        .hint(OTHER_GROUP_REMEDY);
     }
     check(
         Status::Pass,

@@ -172,6 +172,8 @@ pub(crate) enum Cgroups {
 pub(crate) struct Subordinate {
     /// `newuidmap` and `newgidmap` are installed.
     pub(crate) tools: bool,
+    /// The group of this process is not the one of the account.
+    pub(crate) other_group: bool,
     /// The largest range of the user.
     pub(crate) uids: u32,
     pub(crate) gids: u32,

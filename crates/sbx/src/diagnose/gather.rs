@@ -290,6 +290,7 @@ fn subordinate(ids: &ids::Facts) -> Subordinate {
     let largest = |spans: &[ids::Span]| spans.iter().map(|span| span.count).max().unwrap_or(0);
     Subordinate {
         tools: ids.map_tools,
+        other_group: ids.other_group,
         uids: largest(&ids.subuid),
         gids: largest(&ids.subgid),
         free: ids.free_subordinate(),

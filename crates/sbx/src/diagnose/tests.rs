@@ -61,6 +61,7 @@ fn healthy() -> Facts {
         },
         subordinate: Subordinate {
             tools: true,
+            other_group: false,
             uids: 65_536,
             gids: 65_536,
             free: Some((231_072, 296_607)),
@@ -202,6 +203,12 @@ fn what_else_can_be_missing() {
         fail(|facts| facts.subordinate.gids = 0).2,
         "sudo usermod --add-subuids 231072-296607 --add-subgids 231072-296607 me"
     );
+    let regrouped = fail(|facts| facts.subordinate.other_group = true);
+    assert_eq!(
+        (regrouped.0, regrouped.1),
+        ("Subordinate ids", Status::Warn)
+    );
+    assert!(regrouped.2.contains("newgrp") && regrouped.2.contains("sbx daemon restart"));
     assert_eq!(
         fail(|facts| facts.disk_free = Some(1 << 20)).1,
         Status::Fail

@@ -1,5 +1,6 @@
 //! Workspaces: what is shared, how, whose the files are, and what is refused.
 
+mod groups;
 mod handover;
 
 use std::fs;
@@ -41,6 +42,11 @@ pub const TESTS: &[ModeTest] = &[
     ("workspaces::nested", nested),
     ("workspaces::modes_and_times_survive", modes_and_times),
     ("workspaces::team_directories", team),
+    (
+        "workspaces::everything_below_a_directory_of_another_group",
+        groups::everything_below_a_closed_one,
+    ),
+    ("workspaces::a_caller_after_newgrp", groups::newgrp),
     ("workspaces::one_that_is_gone_is_told", gone),
     ("workspaces::one_of_two_sandboxes", shared),
 ];
