@@ -50,7 +50,7 @@ impl Places {
         Self {
             mode,
             mounts: Vec::new(),
-            own: BTreeSet::new(),
+            own: Own::new(),
         }
     }
 
