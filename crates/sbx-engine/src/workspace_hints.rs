@@ -100,11 +100,25 @@ pub fn warnings(workspaces: &[WorkspaceRecord], mode: Mode, facts: &Facts) -> Ve
             ));
         }
         if workspace.kind == WorkspaceKind::Directory
-            && let Some(socket) = find_socket(path)
+            && let Some((door, kind)) = find_door(path)
         {
             warnings.push(format!(
-                "`{}` is a Unix socket: sockets inside a workspace can be reached from inside the sandbox",
-                socket.display()
+                "`{}` is a {kind}, which can be reached from inside the sandbox, read-only or not",
+                door.display()
+            ));
+        }
+        let lies_in_writable = |outer: &WorkspaceRecord| {
+            !outer.readonly
+                && path != outer.path.as_path()
+                && path.starts_with(outer.path.as_path())
+        };
+        if workspace.readonly
+            && workspace.kind == WorkspaceKind::File
+            && workspaces.iter().any(lies_in_writable)
+            && fs::symlink_metadata(path).is_ok_and(|meta| meta.nlink() > 1)
+        {
+            warnings.push(format!(
+                "`{shown}` has other names (hard links): where one of them can be written, so can its content"
             ));
         }
     }
@@ -159,8 +173,8 @@ fn mounts_below(mountinfo: &[u8], path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A socket near the top; a bounded look, not a promise.
-fn find_socket(root: &Path) -> Option<PathBuf> {
+/// A socket or named pipe near the top; a bounded look, not a promise.
+fn find_door(root: &Path) -> Option<(PathBuf, &'static str)> {
     let mut left = SCAN_ENTRIES;
     let mut queue = vec![(root.to_path_buf(), 1)];
     while let Some((dir, depth)) = queue.pop() {
@@ -173,7 +187,10 @@ fn find_socket(root: &Path) -> Option<PathBuf> {
                 continue;
             };
             if kind.is_socket() {
-                return Some(entry.path());
+                return Some((entry.path(), "Unix socket"));
+            }
+            if kind.is_fifo() {
+                return Some((entry.path(), "named pipe"));
             }
             if kind.is_dir() && depth < SCAN_DEPTH {
                 queue.push((entry.path(), depth + 1));
@@ -280,12 +297,46 @@ mod tests {
     }
 
     #[test]
-    fn sockets_on_the_first_two_levels_are_seen() {
+    fn sockets_and_pipes_on_the_first_two_levels_are_seen() {
         let temp = tempfile::tempdir().unwrap();
-        fs::create_dir_all(temp.path().join("a/b")).unwrap();
-        let _deep = UnixListener::bind(temp.path().join("a/b/s")).unwrap();
-        assert_eq!(find_socket(temp.path()), None);
-        let _near = UnixListener::bind(temp.path().join("a/s")).unwrap();
-        assert_eq!(find_socket(temp.path()), Some(temp.path().join("a/s")));
+        let at = |name: &str| temp.path().join(name);
+        fs::create_dir_all(at("a/b")).unwrap();
+        let _deep = UnixListener::bind(at("a/b/s")).unwrap();
+        assert_eq!(find_door(temp.path()), None);
+        let _near = UnixListener::bind(at("a/s")).unwrap();
+        assert_eq!(find_door(temp.path()), Some((at("a/s"), "Unix socket")));
+        fs::remove_file(at("a/s")).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("p"), mode).unwrap();
+        assert_eq!(find_door(temp.path()), Some((at("p"), "named pipe")));
+    }
+
+    #[test]
+    fn a_read_only_file_with_another_name_is_told() {
+        let temp = tempfile::tempdir().unwrap();
+        let conf = temp.path().join("conf");
+        fs::File::create(&conf).unwrap();
+        let record = |path: &Path, readonly, kind| WorkspaceRecord {
+            path: path.into(),
+            readonly,
+            kind,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            identity: None,
+        };
+        let workspaces = [
+            record(temp.path(), false, WorkspaceKind::Directory),
+            record(&conf, true, WorkspaceKind::File),
+        ];
+        let facts = Facts::read(&[]);
+        let told = || {
+            let warnings = warnings(&workspaces, Mode::Root, &facts);
+            warnings
+                .iter()
+                .any(|warning| warning.contains("other names"))
+        };
+        assert!(!told());
+        fs::hard_link(&conf, temp.path().join("x")).unwrap();
+        assert!(told());
     }
 }

@@ -62,7 +62,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     if args.detached {
         return detached(context, &client, args, &sandbox);
     }
-    let log = NetworkLog::of(client.state());
+    let log = NetworkLog::of(client.state())?;
     let before = log.end(&sandbox.name);
     let result = session(context, &client, args, &sandbox);
     if !args.quiet

@@ -50,10 +50,12 @@ pub(crate) struct Entries {
 }
 
 impl NetworkLog {
-    pub(crate) fn of(state: &StateDir) -> Self {
-        Self {
+    /// Of the caller's own state: in another's, links and pipes could be in the place of files.
+    pub(crate) fn of(state: &StateDir) -> Result<Self, Failure> {
+        state.check_own()?;
+        Ok(Self {
             dir: state.network_log(),
-        }
+        })
     }
 
     /// The sandboxes that have a log; they need not exist any more.

@@ -18,7 +18,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let log = NetworkLog::of(&context.state()?);
+    let log = NetworkLog::of(&context.state()?)?;
     if let Some(sandbox) = &args.shown.sandbox {
         check_name(context, &log, sandbox)?;
     }

@@ -80,7 +80,7 @@ enum Verdict {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let filter = filter(args, Timestamp::now())?;
-    let log = NetworkLog::of(&context.state()?);
+    let log = NetworkLog::of(&context.state()?)?;
     if let Some(sandbox) = &args.shown.sandbox {
         check_name(context, &log, sandbox)?;
     }

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let log = NetworkLog::of(&context.state()?);
+    let log = NetworkLog::of(&context.state()?)?;
     check_name(context, &log, &args.sandbox)?;
     let name = SandboxName::parse(&args.sandbox)?;
     let now = Timestamp::now();
