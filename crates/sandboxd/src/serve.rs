@@ -94,6 +94,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let log = LogFile::open(state.log(), state.older_log()).map_err(failed("open the log"))?;
     let stderr = log.handle().map_err(failed("open the log"))?;
     let levels = Levels::install(config.log_level.as_deref(), log);
+    // An init is adopted from its helper, and so is whatever a helper leaves that was killed.
     sbx_sys::process::set_child_subreaper().map_err(failed("become a subreaper"))?;
     let companions = companions(config.companions.as_deref());
     let book = Arc::new(PolicyBook::new(&state, config.default_proxy_config));
@@ -102,10 +103,12 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         Outlets::new(state.clone(), Arc::clone(&book), descriptors())
             .map_err(failed("start a thread"))?,
     );
+    let facts = Facts::read(&config.path_dirs);
+    let helper = Helper::with(companions, Some(stderr)).map_err(failed("copy the own program"))?;
     let engine = Engine::new(Config {
         settings: state.settings()?,
-        facts: Facts::read(&config.path_dirs),
-        helper: Helper::with(companions, Some(stderr)).map_err(failed("copy the own program"))?,
+        helper: helper.mapping_with(facts.map_tools.clone()),
+        facts,
         state: state.clone(),
         book: Arc::clone(&book),
         egress: outlets.clone(),

@@ -4,17 +4,17 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use sbx_proto::plan::{IdRange, Ids, Mode};
+use sbx_proto::OsBytes;
+use sbx_proto::inside::AGENT;
+use sbx_proto::plan::{IdRange, Ids, Mappers, Mode};
 use thiserror::Error;
 
 use crate::settings::ModeOverride;
 
 /// Ids that a sandbox has inside.
 pub const RANGE: u32 = 65_536;
-/// The agent's uid and gid inside.
-pub const AGENT: u32 = 1000;
 /// Above what systems hand out to users and to `/etc/subuid`.
 const FIRST_BASE: u32 = 0x2000_0000;
 const LAST_BASE: u32 = 0x7000_0000;
@@ -71,7 +71,7 @@ pub struct Facts {
     /// Every subordinate range of the machine, whoever owns it.
     pub reserved: Vec<Span>,
     /// `newuidmap` and `newgidmap` are installed, and know the caller: they refuse a user without a name.
-    pub map_tools: bool,
+    pub map_tools: Option<Mappers>,
     /// The caller's group is not the one that the account has, as after `newgrp`: the map tools refuse such a process.
     pub other_group: bool,
     /// The caller is in a user namespace that lacks the ids which sandboxes of root get: its root is somebody
@@ -90,20 +90,13 @@ impl Facts {
         let mut reserved = spans(&subuid, |_| true);
         reserved.extend(spans(&subgid, |_| true));
         let mine = |owner: &str| owner == uid.to_string() || Some(owner) == user.as_deref();
-        let found = |tool: &str| {
-            let usual = [Path::new("/usr/bin")].into_iter();
-            usual
-                .chain(path_dirs.iter().map(PathBuf::as_path))
-                .filter(|dir| dir.is_absolute())
-                .any(|dir| dir.join(tool).is_file())
-        };
         Self {
             uid,
             gid,
             subuid: spans(&subuid, mine),
             subgid: spans(&subgid, mine),
             reserved,
-            map_tools: user.is_some() && found("newuidmap") && found("newgidmap"),
+            map_tools: user.and_then(|_| map_tools(path_dirs)),
             other_group: own_group.is_some_and(|own| own != gid),
             confined: is_confined(),
         }
@@ -133,10 +126,27 @@ impl Facts {
                 .copied()
                 .find(|s| s.count >= SUBORDINATE_NEEDED)
         };
-        (self.map_tools && !self.other_group)
-            .then(|| enough(&self.subuid).zip(enough(&self.subgid)))
-            .flatten()
+        self.map_tools.as_ref().filter(|_| !self.other_group)?;
+        enough(&self.subuid).zip(enough(&self.subgid))
     }
+}
+
+/// Whoever executes them has no PATH of its own, nor the caller's directory.
+fn map_tools(path_dirs: &[PathBuf]) -> Option<Mappers> {
+    let usual = PathBuf::from("/usr/bin");
+    let dirs: Vec<_> = [&usual].into_iter().chain(path_dirs).collect();
+    Some(Mappers {
+        uid: find(&dirs, "newuidmap")?,
+        gid: find(&dirs, "newgidmap")?,
+    })
+}
+
+fn find(dirs: &[&PathBuf], tool: &str) -> Option<OsBytes> {
+    dirs.iter()
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(tool))
+        .find(|path| path.is_file())
+        .map(|path| path.as_path().into())
 }
 
 /// The strongest mode, unless the settings ask for a weaker one. Root stays root: in the other modes the
@@ -306,7 +316,10 @@ mod tests {
             subuid: vec![span],
             subgid: vec![span],
             reserved: vec![span],
-            map_tools: true,
+            map_tools: Some(Mappers {
+                uid: "/usr/bin/newuidmap".into(),
+                gid: "/usr/bin/newgidmap".into(),
+            }),
             other_group: false,
             confined: false,
         }
@@ -350,7 +363,7 @@ mod tests {
             Mode::Single
         );
         let no_tools = Facts {
-            map_tools: false,
+            map_tools: None,
             ..user(65_536)
         };
         assert_eq!(pick_mode(&no_tools, None), Mode::Single);
@@ -373,6 +386,25 @@ mod tests {
         let me = Some(("me".to_owned(), 1002));
         assert_eq!(account(passwd, 1001), me);
         assert_eq!([account(passwd, 7), account(passwd, 8)], [None, None]);
+    }
+
+    #[test]
+    fn tools_are_where_they_were_found_and_never_where_somebody_stands() {
+        let temp = tempfile::tempdir().unwrap();
+        let [empty, first, second] = ["empty", "first", "second"].map(|dir| temp.path().join(dir));
+        for dir in [&empty, &first, &second] {
+            fs::create_dir(dir).unwrap();
+        }
+        // A directory is no program.
+        fs::create_dir(empty.join("tool")).unwrap();
+        for dir in [&first, &second] {
+            File::create(dir.join("tool")).unwrap();
+        }
+        let found = find(&[&empty, &first, &second], "tool");
+        assert_eq!(found, Some(first.join("tool").as_path().into()));
+        // The directory of a package, where tests run.
+        assert!(PathBuf::from("src/lib.rs").is_file());
+        assert_eq!(find(&[&PathBuf::from("src"), &empty], "lib.rs"), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sbx_api::{Mount, MountKind};
+use sbx_proto::net::{GATEWAY, PROXY_PORT};
 use sbx_proto::plan::{
     Access, Boot, HandOver, Job, Limits, Mode, Owner, Plan, Source, SourceIds, Step, Task,
 };
@@ -77,9 +78,6 @@ pub const BUNDLES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 const CA_FILE: &str = "/usr/local/share/ca-certificates/proxy-ca.crt";
-/// The forward proxy, as clients are told of it.
-const PROXY: &str = "http://gateway.docker.internal:3128";
-const NO_PROXY: &str = "localhost,127.0.0.1,::1,gateway.docker.internal";
 
 pub fn boot_plan(
     record: &Record,
@@ -98,6 +96,7 @@ pub fn boot_plan(
     Plan {
         protocol: PROTOCOL,
         ids: record.ids.clone(),
+        mappers: None,
         job: Job::Boot(Box::new(Boot {
             id: record.id.clone(),
             hostname: record.name.to_string(),
@@ -120,6 +119,7 @@ pub fn task_plan(record_ids: &sbx_proto::plan::Ids, task: Task) -> Plan {
     Plan {
         protocol: PROTOCOL,
         ids: record_ids.clone(),
+        mappers: None,
         job: Job::Task(task),
     }
 }
@@ -131,6 +131,7 @@ pub(crate) fn hand_over_plan(record: &Record, found: &StillShared, limit: Durati
     Plan {
         protocol: PROTOCOL,
         ids: record.ids.clone(),
+        mappers: None,
         job: Job::HandOver(HandOver {
             workspaces: workspaces.collect(),
             readonly: found.readonly.clone(),
@@ -203,13 +204,15 @@ pub fn mounts(record: &Record, layout: &HostLayout) -> Vec<Mount> {
 
 fn environment(record: &Record, layout: &HostLayout, trust: &Trust) -> Vec<(OsBytes, OsBytes)> {
     let mut env = BTreeMap::new();
+    let proxy = format!("http://{GATEWAY}:{PROXY_PORT}");
+    let no_proxy = format!("localhost,127.0.0.1,::1,{GATEWAY}");
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"] {
-        env.insert(name, PROXY);
+        env.insert(name, proxy.as_str());
     }
     let bundle = trust.bundle;
     env.extend([
-        ("NO_PROXY", NO_PROXY),
-        ("no_proxy", NO_PROXY),
+        ("NO_PROXY", no_proxy.as_str()),
+        ("no_proxy", no_proxy.as_str()),
         ("NODE_USE_ENV_PROXY", "1"),
         ("SSL_CERT_FILE", bundle),
         ("REQUESTS_CA_BUNDLE", bundle),

@@ -6,6 +6,7 @@
 mod next;
 mod process;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sbx_proto::frame::FrameError;
-use sbx_proto::plan::{BOOT_DESCRIPTORS, Ids, Job, Mode, Outcome, Plan, Task};
+use sbx_proto::plan::{BOOT_DESCRIPTORS, Ids, Job, Mappers, Mode, Outcome, Plan, Task};
 use thiserror::Error;
 
 use crate::error::{EngineError, chain};
@@ -99,6 +100,8 @@ pub struct Helper {
     /// Where a helper's own complaints go.
     log: Option<Arc<File>>,
     sudo: Option<File>,
+    /// Every plan says where they are.
+    mappers: Option<Mappers>,
 }
 
 impl Helper {
@@ -119,7 +122,14 @@ impl Helper {
             next: Next::new(init, log.clone()),
             log,
             sudo: companions.sudo,
+            mappers: None,
         })
+    }
+
+    /// In the subordinate mode ids are mapped by these.
+    #[must_use]
+    pub fn mapping_with(self, mappers: Option<Mappers>) -> Self {
+        Self { mappers, ..self }
     }
 
     pub fn has_sudo(&self) -> bool {
@@ -141,9 +151,12 @@ impl Helper {
             second.as_fd(),
             sudo.as_fd(),
         ];
-        let process = self.next.take()?;
-        // One that fails to answer is ended before anybody removes what it may be working on.
-        let (outcome, received) = process.carry_out(plan, &fds, BOOT_DEADLINE)?;
+        let mut process = self.next.take()?;
+        // One that fails to answer is ended, with all that it has started, before anybody removes what it may be working on.
+        let (outcome, received) = process.carry_out(&self.complete(plan), &fds, BOOT_DEADLINE)?;
+        if let Outcome::Booted { .. } = outcome {
+            process.leave_init();
+        }
         self.next.done_with(process);
         match outcome {
             Outcome::Booted { pid } => {
@@ -210,6 +223,7 @@ impl Helper {
         let plan = Plan {
             protocol: sbx_proto::PROTOCOL,
             ids: ids.clone(),
+            mappers: None,
             job: Job::Probe,
         };
         self.run(&plan, PROBE_DEADLINE)
@@ -222,9 +236,20 @@ impl Helper {
 
     /// For one task, which does not enter a sandbox.
     fn run(&self, plan: &Plan, deadline: Duration) -> Result<(), SetupError> {
-        let process = Process::start(&self.program, self.log.as_deref())?;
-        let (outcome, _) = process.carry_out(plan, &[], deadline)?;
+        let mut process = Process::start(&self.program, self.log.as_deref())?;
+        let (outcome, _) = process.carry_out(&self.complete(plan), &[], deadline)?;
         done(outcome)
+    }
+
+    /// With what a plan cannot know: it is made of records, and the machine may have changed since.
+    fn complete<'a>(&self, plan: &'a Plan) -> Cow<'a, Plan> {
+        match plan.ids.mode {
+            Mode::Subordinate => Cow::Owned(Plan {
+                mappers: self.mappers.clone(),
+                ..plan.clone()
+            }),
+            Mode::Root | Mode::Single => Cow::Borrowed(plan),
+        }
     }
 }
 

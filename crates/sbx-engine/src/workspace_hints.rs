@@ -203,6 +203,8 @@ fn find_door(root: &Path) -> Option<(PathBuf, &'static str)> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use sbx_proto::plan::Mappers;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -277,7 +279,10 @@ mod tests {
             uid: 1001,
             subuid: vec![span],
             subgid: vec![span],
-            map_tools: true,
+            map_tools: Some(Mappers {
+                uid: "/usr/bin/newuidmap".into(),
+                gid: "/usr/bin/newgidmap".into(),
+            }),
             other_group,
             ..Facts::default()
         };

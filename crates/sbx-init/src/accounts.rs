@@ -1,5 +1,6 @@
 //! Who a command runs as: `-u` against the sandbox's own `passwd` and `group`. Pure.
 
+use sbx_proto::inside::{AGENT, AGENT_NAME};
 use sbx_proto::plan::Mode;
 use sbx_sys::credentials::Credentials;
 
@@ -19,7 +20,7 @@ pub(crate) fn find(
     passwd: &str,
     group: &str,
 ) -> Result<Account, String> {
-    let spec = spec.unwrap_or("agent");
+    let spec = spec.unwrap_or(AGENT_NAME);
     let (user, wanted_group) = match spec.split_once(':') {
         Some((user, group)) => (user, Some(group)),
         None => (spec, None),
@@ -62,7 +63,7 @@ pub(crate) fn find(
 /// With one id there are two names for it.
 fn single(user: &str, group: Option<&str>) -> Result<Account, String> {
     let (name, home, id, groups) = match user {
-        "agent" | "1000" => ("agent", "/home/agent", 1000, ["agent", "1000"]),
+        "agent" | "1000" => (AGENT_NAME, "/home/agent", AGENT, ["agent", "1000"]),
         "root" | "0" => ("root", "/root", 0, ["root", "0"]),
         other => {
             return Err(format!(

@@ -21,9 +21,12 @@ impl SetupError {
         }
     }
 
-    /// The kernel does not let this process: with one id, most of the system's files are somebody else's.
-    pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self.errno, Some(libc::EACCES | libc::EPERM | libc::EROFS))
+    /// It is about what lies in the way, or whose it is: not about the plan, and not about a machine that has no room or
+    /// no sound disk.
+    pub(crate) fn is_about_the_place(&self) -> bool {
+        let of_the_machine = [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::ENOMEM];
+        self.errno
+            .is_some_and(|errno| !of_the_machine.contains(&errno))
     }
 
     pub(crate) fn into_outcome(self) -> Outcome {

@@ -66,10 +66,6 @@ struct Evidence {
 
 impl Guard {
     /// `mounts` is init's own view, right after the tree was built.
-    pub(crate) fn proc(&self) -> BorrowedFd<'_> {
-        self.proc.as_fd()
-    }
-
     pub(crate) fn new(proc: OwnedFd, mounts: &[Entry], own: Own) -> Self {
         let foreign = mounts
             .iter()
@@ -77,6 +73,10 @@ impl Guard {
             .filter(|device| !own.contains_key(device))
             .collect();
         Self { proc, own, foreign }
+    }
+
+    pub(crate) fn proc(&self) -> BorrowedFd<'_> {
+        self.proc.as_fd()
     }
 
     /// May the object behind `fd` carry setuid bits and file capabilities? Only what cannot be seen from the

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
+use sbx_proto::inside::AGENT;
 use sbx_proto::plan::Node;
 use sbx_sys::credentials::as_user_of_files;
 use thiserror::Error;
 
-const AGENT: u32 = 1000;
 /// Who files of other host users seem to belong to.
 const NOBODY: u32 = 65534;
 

@@ -14,7 +14,7 @@ use rustix::fs::{Access, Mode as FileMode, OFlags, access};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sbx_proto::OsBytes;
-use sbx_proto::exec::{Exec, FailKind, Stdio as WantedStdio};
+use sbx_proto::exec::{Exec, FailKind, Reply, Stdio as WantedStdio};
 use sbx_proto::plan::{Mode, OpenFiles};
 use sbx_sys::process;
 use sbx_sys::{credentials, seccomp, terminal};
@@ -42,26 +42,59 @@ pub(crate) struct Surroundings {
 /// The three descriptors that a command begins with.
 pub(crate) type Stdio = [OwnedFd; 3];
 
+/// How many characters of a message are kept, from its beginning and its end. Names of programs, directories and users
+/// can be longer than a frame may be, or a socket takes at once, and escaped they grow six-fold.
+const KEPT: (usize, usize) = (300, 200);
+
 /// Why a command did not start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Failure {
-    pub(crate) kind: FailKind,
-    pub(crate) message: String,
+    kind: FailKind,
+    message: String,
 }
 
 impl Failure {
+    /// The only way to make one: a message of any length becomes one that can be sent.
+    pub(crate) fn new(kind: FailKind, message: String) -> Self {
+        let message = brief(message);
+        Self { kind, message }
+    }
+
     pub(crate) fn bad_request(message: String) -> Self {
-        Self {
-            kind: FailKind::BadRequest,
-            message,
-        }
+        Self::new(FailKind::BadRequest, message)
     }
 
     pub(crate) fn engine(step: &str, error: impl Into<io::Error>) -> Self {
-        Self {
-            kind: FailKind::Engine,
-            message: format!("failed to {step}: {}", error.into()),
+        let message = format!("failed to {step}: {}", error.into());
+        Self::new(FailKind::Engine, message)
+    }
+
+    pub(crate) fn kind(&self) -> FailKind {
+        self.kind
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn into_reply(self) -> Reply {
+        let Self { kind, message } = self;
+        Reply::Failed { kind, message }
+    }
+}
+
+/// What was being done is said first, and why it failed last: what goes is in the middle.
+fn brief(message: String) -> String {
+    let (first, last) = KEPT;
+    let begin = message.char_indices().nth(first);
+    let end = message.char_indices().rev().nth(last - 1);
+    match (begin, end) {
+        (Some((begin, _)), Some((end, _))) if begin < end => {
+            let (head, _) = message.split_at(begin);
+            let (_, tail) = message.split_at(end);
+            format!("{head}…{tail}")
         }
+        _ => message,
     }
 }
 
@@ -313,7 +346,7 @@ fn failure(name: &str, error: io::Error) -> Failure {
             format!("`{name}` cannot be executed: {error}")
         }
     };
-    Failure { kind, message }
+    Failure::new(kind, message)
 }
 
 /// A file of the sandbox that may be anything by now: no waiting for a FIFO, no more than 1 MiB.
@@ -344,6 +377,30 @@ mod tests {
         assert_eq!(in_usual(Some("a/b")), Path::new("/work/a/b"));
         assert_eq!(in_usual(Some("../b")), Path::new("/work/../b"));
         assert_eq!(in_usual(Some("/a")), Path::new("/a"));
+    }
+
+    #[test]
+    fn a_message_of_any_length_can_be_sent_and_says_why() {
+        for letter in ["x", "\"", "é", "\u{1}", "🦀"] {
+            let name = letter.repeat(130_000);
+            let error = io::Error::from_raw_os_error(libc::ENAMETOOLONG);
+            let failure = failure(&name, error);
+            assert_eq!(failure.kind(), FailKind::NotExecutable);
+            let message = failure.message();
+            let (begin, end) = (
+                format!("`{letter}"),
+                format!("{letter}` cannot be executed: "),
+            );
+            assert!(message.starts_with(&begin) && message.contains(&end));
+            assert!(message.contains("too long"), "{message}");
+            let frame = sbx_proto::frame::encode(&failure.into_reply()).unwrap();
+            assert!(frame.len() < 4096, "{}", frame.len());
+        }
+        for short in ["", "x", &"é".repeat(500), &"x".repeat(500)] {
+            assert_eq!(brief(short.to_owned()), short);
+        }
+        let cut = brief("é".repeat(502));
+        assert_eq!(cut.chars().count(), 501, "{cut}");
     }
 
     #[test]

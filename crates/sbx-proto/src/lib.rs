@@ -2,10 +2,11 @@
 //!
 //! Everything here is plain data and a codec that does no I/O: [`plan`] is what the daemon hands to the
 //! setup helper, [`exec`] is what a client and the daemon say to a running init, [`frame`] is how both travel.
-//! [`shell`] is for what people and shells read, [`object`] for JSON that others write.
+//! [`net`] and [`inside`] are what every sandbox has in common. [`shell`] is for what people and shells read, [`object`] for JSON that others write.
 
 pub mod exec;
 pub mod frame;
+pub mod inside;
 pub mod net;
 pub mod object;
 pub mod osbytes;

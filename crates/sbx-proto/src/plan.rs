@@ -13,7 +13,18 @@ use crate::OsBytes;
 pub struct Plan {
     pub protocol: u32,
     pub ids: Ids,
+    /// Needed in [`Mode::Subordinate`].
+    #[serde(default)]
+    pub mappers: Option<Mappers>,
     pub job: Job,
+}
+
+/// Where `newuidmap` and `newgidmap` lie, which are not in the same place everywhere. The helper has no PATH.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mappers {
+    pub uid: OsBytes,
+    pub gid: OsBytes,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -224,6 +224,18 @@ pub fn wait_pidfd(pidfd: &OwnedFd) -> io::Result<()> {
     }
 }
 
+/// Waits until no child of ours is left in the process group, whoever had started it.
+pub fn reap_group(group: Pid) -> io::Result<()> {
+    loop {
+        let group = rustix::process::WaitId::Pgid(Some(group));
+        match rustix::process::waitid(group, WaitIdOptions::EXITED) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::CHILD) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Waits for a child and says how it ended; a signal counts as -1.
 pub fn exit_code(pidfd: &OwnedFd) -> io::Result<i32> {
     let status = rustix::process::waitid(

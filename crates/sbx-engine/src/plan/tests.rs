@@ -235,21 +235,27 @@ fn steps_in_order() {
 fn the_rest_of_a_boot() {
     let boot = boot(Mode::Root);
     let env: Vec<(OsBytes, OsBytes)> = [
-        ("HTTPS_PROXY", PROXY),
-        ("HTTP_PROXY", PROXY),
+        ("HTTPS_PROXY", "http://gateway.docker.internal:3128"),
+        ("HTTP_PROXY", "http://gateway.docker.internal:3128"),
         ("LC_ALL", "C"),
         ("NODE_EXTRA_CA_CERTS", BUNDLES[0]),
         ("NODE_USE_ENV_PROXY", "1"),
-        ("NO_PROXY", NO_PROXY),
+        (
+            "NO_PROXY",
+            "localhost,127.0.0.1,::1,gateway.docker.internal",
+        ),
         ("PATH", "/usr/bin"),
         ("PROXY_CA_CERT_B64", "Q0E="),
         ("REQUESTS_CA_BUNDLE", BUNDLES[0]),
         ("SBX_SANDBOX", "ab"),
         ("SSL_CERT_FILE", BUNDLES[0]),
         ("TOKEN", "secret"),
-        ("http_proxy", PROXY),
-        ("https_proxy", PROXY),
-        ("no_proxy", NO_PROXY),
+        ("http_proxy", "http://gateway.docker.internal:3128"),
+        ("https_proxy", "http://gateway.docker.internal:3128"),
+        (
+            "no_proxy",
+            "localhost,127.0.0.1,::1,gateway.docker.internal",
+        ),
     ]
     .map(|(k, v)| (k.into(), v.into()))
     .to_vec();

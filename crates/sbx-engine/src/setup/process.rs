@@ -8,16 +8,30 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use sbx_proto::frame::{self, Decoder, MAX_REPLY};
 use sbx_proto::plan::{Outcome, Plan};
 
 use super::SetupError;
 
-/// Killed and waited for when it is dropped: whoever has its answer drops it, and so does who gives it up.
+/// Killed and waited for when it is dropped, with all that it has started: whoever has its answer drops it, and so does
+/// who gives it up.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
     socket: UnixStream,
+    others: Others,
+}
+
+/// Who is in its process group besides itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Others {
+    /// It has no plan yet.
+    Nobody,
+    /// Those that carry out its plan, and have to end with it.
+    Workers,
+    /// Who stays.
+    Init,
 }
 
 impl Process {
@@ -32,6 +46,7 @@ impl Process {
             .arg0("sbx-init")
             .env_clear()
             .current_dir("/")
+            .process_group(0)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .stderr(stderr)
@@ -40,6 +55,7 @@ impl Process {
         Ok(Self {
             child,
             socket: ours,
+            others: Others::Nobody,
         })
     }
 
@@ -50,23 +66,43 @@ impl Process {
 
     /// Hands it its plan and waits for the answer.
     pub(super) fn carry_out(
-        &self,
+        &mut self,
         plan: &Plan,
         fds: &[BorrowedFd<'_>],
         deadline: Duration,
     ) -> Result<(Outcome, Vec<OwnedFd>), SetupError> {
+        self.others = Others::Workers;
         exchange(&self.socket, &frame::encode(plan)?, fds, deadline)
+    }
+
+    /// It has answered that an init runs.
+    pub(super) fn leave_init(&mut self) {
+        self.others = Others::Init;
+    }
+
+    fn group(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has answered is ending; one that was never asked, or does not answer, does not by itself.
-        if let Err(error) = self.child.kill() {
+        // One that has answered is ending; one that was never asked, or does not answer, does not by itself. It is not
+        // waited for yet: the group's number is its own.
+        let killed = match self.others {
+            Others::Nobody | Others::Init => self.child.kill(),
+            Others::Workers => kill_process_group(self.group(), Signal::KILL).map_err(Into::into),
+        };
+        if let Err(error) = killed {
             tracing::warn!(%error, "cannot kill a setup helper");
         }
         if let Err(error) = self.child.wait() {
             tracing::warn!(%error, "cannot wait for a setup helper");
+        }
+        if self.others == Others::Workers
+            && let Err(error) = sbx_sys::process::reap_group(self.group())
+        {
+            tracing::warn!(%error, "cannot wait for a setup helper's children");
         }
     }
 }
@@ -114,5 +150,59 @@ fn exchange(
             }
             Err(e) => return Err(SetupError::Talk(e)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::path::Path;
+
+    use sbx_proto::PROTOCOL;
+    use sbx_proto::plan::{Ids, Job, Mode};
+
+    use super::*;
+
+    /// A helper that has started somebody and does not answer, and who that is.
+    fn silent() -> (Process, i32) {
+        // Reads what it does from the socket, as a helper does.
+        let shell = File::open("/bin/sh").unwrap().into();
+        let mut process = Process::start(&shell, None).unwrap();
+        let script = b"sleep 1000 & echo $! >&0\n";
+        process.socket.write_all(script).unwrap();
+        let mut said = String::new();
+        let mut socket = BufReader::new(&process.socket);
+        socket.read_line(&mut said).unwrap();
+        let plan = Plan {
+            protocol: PROTOCOL,
+            ids: Ids {
+                mode: Mode::Single,
+                uid: vec![],
+                gid: vec![],
+            },
+            mappers: None,
+            job: Job::Probe,
+        };
+        let answer = process.carry_out(&plan, &[], Duration::from_millis(1));
+        assert!(matches!(answer, Err(SetupError::TimedOut(_))), "{answer:?}");
+        (process, said.trim().parse().unwrap())
+    }
+
+    #[test]
+    fn who_works_for_a_helper_ends_with_it_and_is_reaped() {
+        sbx_sys::process::set_child_subreaper().unwrap();
+        let (process, worker) = silent();
+        drop(process);
+        assert!(!Path::new(&format!("/proc/{worker}")).exists());
+    }
+
+    #[test]
+    fn an_init_stays() {
+        let (mut process, init) = silent();
+        process.leave_init();
+        drop(process);
+        let init = sbx_sys::process::pidfd_open(init).unwrap();
+        sbx_sys::process::pidfd_kill(&init, Signal::KILL).unwrap();
+        sbx_sys::process::wait_pidfd(&init).unwrap();
     }
 }

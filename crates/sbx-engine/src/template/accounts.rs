@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use sbx_proto::inside::AGENT;
+
 use super::TemplateError;
 use super::copy::{present, write_file};
 use super::error::At as _;
 
-const AGENT: u32 = 1000;
 const NOBODY: u32 = 65534;
 const SUDO: u32 = 27;
 

@@ -13,7 +13,7 @@ use super::error::At as _;
 use super::judge::Judge;
 use super::spec::{Spec, TopKind};
 use super::{TemplateError, caches, etc, layers, scripts, var};
-use crate::ids::AGENT;
+use sbx_proto::inside::AGENT;
 
 /// Below a template's directory: the lowest layer of `/`.
 pub(super) const ROOT: &str = "root";

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use sbx_api::Caller;
-use sbx_proto::net::{GATEWAY_V4, HOST_V4};
+use sbx_proto::net::{GATEWAY, GATEWAY_V4, HOST_V4};
 use sbx_proto::plan::Mode;
 
 use super::copy::{Take, copy_tree, make_dir, may_enter, present, write_file};
@@ -53,8 +53,6 @@ const NEVER: &[&str] = &[
 const NEVER_ENDS: &[&str] = &[".key", ".p12", ".pfx", ".keytab", ".kdbx"];
 
 const HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
-/// The resolver answers at any address; this is the one that it says to have.
-const RESOLV: &str = "# names are resolved by the sandbox engine\nnameserver 10.0.2.2\n";
 /// Directory services of the host are out of reach inside.
 const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\ngshadow: files\nhosts: files dns\n\
     networks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\nnetgroup: files\n";
@@ -75,7 +73,7 @@ pub fn etc_files(
         (
             "etc/hosts",
             format!(
-                "{HOSTS}127.0.1.1\t{name}\n{GATEWAY_V4}\tgateway.docker.internal\n\
+                "{HOSTS}127.0.1.1\t{name}\n{GATEWAY_V4}\t{GATEWAY}\n\
                  {HOST_V4}\thost.docker.internal\n"
             ),
         ),
@@ -117,10 +115,12 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
     ] {
         make_dir(&to.join(dir), 0o755)?;
     }
+    // The resolver answers at any address; this is the one that it says to have.
+    let resolv = format!("# names are resolved by the sandbox engine\nnameserver {GATEWAY_V4}\n");
     let files = [
         ("hostname", "sandbox\n"),
         ("hosts", HOSTS),
-        ("resolv.conf", RESOLV),
+        ("resolv.conf", resolv.as_str()),
         ("nsswitch.conf", NSSWITCH),
         ("fstab", ""),
         ("machine-id", ""),

@@ -12,7 +12,7 @@ use sbx_proto::plan::Mode;
 use super::copy::{may_enter, may_read};
 use super::place::{Place, kind_of};
 use super::spec::Spec;
-use crate::ids::AGENT;
+use sbx_proto::inside::AGENT;
 
 /// Whom the kernel names where the owner is nobody of this user namespace.
 pub(super) const NOBODY: u32 = 65534;

@@ -8,23 +8,19 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Pid, Signal, Uid};
 use rustix::termios::Winsize;
 use sbx_proto::exec::{Exec, ExitStatus, FailKind, Reply, Role, Stdio as WantedStdio};
+use sbx_proto::inside::{AGENT, AGENT_NAME, ROOT_WAS_USED, TTY_GROUP};
 use sbx_proto::plan::Mode;
 use sbx_sys::fdpass;
 use sbx_sys::process::{self, Fork};
 
-use super::{
-    Command, Ended, HandOver, Init, MAX_HAND_OVERS, Output, ROOT_WAS_USED, Starting, executed,
-};
+use super::{Command, Ended, HandOver, Init, MAX_HAND_OVERS, Output, Starting, Stopping, executed};
 use crate::handover::{self, Patience};
 use crate::spare::{LISTENER, Order, Spare, TAKEN};
 use crate::spawn::{Failure, Stdio};
 
 impl Init<'_> {
     pub(super) fn exec(&mut self, key: u64, exec: &Exec) -> Result<(), Failure> {
-        let bad = |message: &str| Failure {
-            kind: FailKind::BadRequest,
-            message: message.into(),
-        };
+        let bad = |message: &str| Failure::bad_request(message.into());
         let peer = self
             .peers
             .get_mut(&key)
@@ -34,10 +30,7 @@ impl Init<'_> {
         }
         let fds = peer.take_fds();
         if self.stopping.is_some() {
-            return Err(Failure {
-                kind: FailKind::Stopping,
-                message: "the sandbox is stopping".into(),
-            });
+            return Err(stopping());
         }
         let id = self.next_number();
         let (stdio, master) = self.stdio(id, &exec.stdio, fds)?;
@@ -54,7 +47,8 @@ impl Init<'_> {
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.command = Some(pid);
         }
-        let agent = matches!(exec.user.as_deref(), None | Some("agent" | "1000"));
+        let user = exec.user.as_deref();
+        let agent = user.is_none_or(|user| user == AGENT_NAME || user == AGENT.to_string());
         self.commands.insert(
             pid,
             Command {
@@ -106,9 +100,8 @@ impl Init<'_> {
     ) -> Result<(Stdio, Option<OwnedFd>), Failure> {
         match wanted {
             WantedStdio::Pipes => {
-                let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| Failure {
-                    kind: FailKind::BadRequest,
-                    message: "three descriptors must come with the request".into(),
+                let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| {
+                    Failure::bad_request("three descriptors must come with the request".into())
                 })?;
                 Ok((fds, None))
             }
@@ -163,7 +156,8 @@ impl Init<'_> {
             | rustix::pty::OpenptFlags::CLOEXEC;
         let slave = rustix::pty::ioctl_tiocgptpeer(&master, open)?;
         if self.surroundings.mode != Mode::Single {
-            rustix::fs::fchown(&slave, Some(Uid::from_raw(1000)), Some(Gid::from_raw(5)))?;
+            let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(TTY_GROUP));
+            rustix::fs::fchown(&slave, Some(uid), Some(gid))?;
         }
         rustix::termios::tcsetwinsize(&master, winsize(rows, cols))?;
         Ok((master, slave))
@@ -195,18 +189,15 @@ impl Init<'_> {
         let Some(Starting { said, order, .. }) = command.starting.take() else {
             return;
         };
-        match (start_of(&said), order) {
-            (Start::Executed, _) if command.failed.is_some() => {}
+        match after(start_of(&said), order, self.stopping.as_ref()) {
+            After::Runs if command.failed.is_some() => {}
             // Nobody waits for the end of such a command: what is said now is the last word.
-            (Start::Executed, _)
-                if command.detached && executed::was_never(self.guard.proc(), pid) =>
-            {
+            After::Runs if command.detached && executed::was_never(self.guard.proc(), pid) => {
                 command.failed = Some(died_early());
             }
-            (Start::Executed, _) => self.started(pid),
-            (Start::Died, Some(order)) => self.start_again(pid, &order),
-            (Start::Died, None) => command.failed = Some(died_early()),
-            (Start::Failed(failure), _) => command.failed = Some(failure),
+            After::Runs => self.started(pid),
+            After::Again(order) => self.start_again(pid, &order),
+            After::Failed(failure) => command.failed = Some(failure),
         }
     }
 
@@ -289,15 +280,15 @@ impl Init<'_> {
         let Some(command) = self.commands.remove(&pid) else {
             return;
         };
-        if let Some(Failure { kind, message }) = command.failed {
+        if let Some(failure) = command.failed {
             if command.detached {
-                let line = format!("{message}\n");
+                let line = format!("{}\n", failure.message());
                 self.log.write(command.id, "err", line.as_bytes());
-                let code = kind.code().to_string();
+                let code = failure.kind().code().to_string();
                 self.log.write(command.id, "exit", code.as_bytes());
             }
             if let Some(peer) = command.peer {
-                self.reply(peer, &Reply::Failed { kind, message });
+                self.reply(peer, &failure.into_reply());
             }
             self.tell_daemon();
             return;
@@ -388,11 +379,10 @@ impl Init<'_> {
         };
         command.signalled = true;
         if let Some(signal) = Signal::from_named_raw(signal) {
-            // The command leads a session and group of its own.
-            let _ = rustix::process::kill_process_group(pid, signal);
+            signal_command(pid, signal);
             // Others inside can stop it before its program runs; what its caller asks for must reach it.
             if command.starting.is_some() {
-                let _ = rustix::process::kill_process_group(pid, Signal::CONT);
+                signal_command(pid, Signal::CONT);
             }
         }
     }
@@ -424,11 +414,22 @@ fn no_input() -> Result<OwnedFd, Errno> {
     Ok(input)
 }
 
-fn died_early() -> Failure {
-    Failure {
-        kind: FailKind::Engine,
-        message: "the command's process was ended before it was executed".into(),
+/// A command leads a session and group of its own, but for its first moment. It is init's own child and not reaped yet:
+/// its number is still its own.
+fn signal_command(pid: Pid, signal: Signal) {
+    if rustix::process::kill_process_group(pid, signal) == Err(Errno::SRCH) {
+        let _ = rustix::process::kill_process(pid, signal);
     }
+}
+
+fn died_early() -> Failure {
+    let message = "the command's process was ended before it was executed";
+    Failure::new(FailKind::Engine, message.into())
+}
+
+/// Its client asks the daemon for the next start, and then for the command again.
+fn stopping() -> Failure {
+    Failure::new(FailKind::Stopping, "the sandbox is stopping".into())
 }
 
 fn winsize(rows: u16, cols: u16) -> Winsize {
@@ -467,11 +468,60 @@ fn start_of(said: &[u8]) -> Start {
     }
 }
 
+/// What comes of a start.
+#[derive(Debug, PartialEq, Eq)]
+enum After<T> {
+    Runs,
+    /// Another process takes this order.
+    Again(T),
+    Failed(Failure),
+}
+
+/// Nothing is started in a sandbox that ends: it would come after the signal that ends all.
+fn after<T>(start: Start, order: Option<T>, ending: Option<&Stopping>) -> After<T> {
+    match (start, order, ending) {
+        (Start::Executed, _, _) => After::Runs,
+        (Start::Failed(failure), _, _) => After::Failed(failure),
+        (Start::Died, _, Some(_)) => After::Failed(stopping()),
+        (Start::Died, Some(order), None) => After::Again(order),
+        (Start::Died, None, None) => After::Failed(died_early()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
+    use std::os::unix::process::ExitStatusExt;
+    use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn nothing_is_started_again_while_the_sandbox_stops() {
+        let ending = Stopping {
+            kill_at: Instant::now(),
+            killed: true,
+        };
+        let died = |order, ending| after(Start::Died, order, ending);
+        assert_eq!(died(Some(7), None), After::Again(7));
+        assert_eq!(died(None, None), After::Failed(died_early()));
+        for order in [Some(7), None] {
+            let failed = died(order, Some(&ending));
+            assert_eq!(failed, After::Failed(stopping()));
+        }
+        assert_eq!(stopping().kind(), FailKind::Stopping);
+        assert_eq!(after(Start::Executed, Some(7), Some(&ending)), After::Runs);
+    }
+
+    #[test]
+    fn a_signal_reaches_a_command_that_leads_no_group_yet() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        signal_command(Pid::from_child(&child), Signal::TERM);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    }
 
     #[test]
     fn init_does_not_wait_for_bytes_that_were_taken_back_and_the_command_may_wait() {

@@ -30,8 +30,9 @@ fn flags_in(stat: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
     use std::os::fd::AsFd;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -42,6 +43,34 @@ mod tests {
         let pid = i32::try_from(child.id()).unwrap();
         assert!(!was_never(proc.as_fd(), pid));
         child.wait().unwrap();
+        assert!(!was_never(proc.as_fd(), pid), "nothing is known any more");
+    }
+
+    #[test]
+    fn a_process_that_was_only_forked_is_told_from_one_that_was_executed() {
+        let proc = File::open("/proc").unwrap();
+        // The inner shell is forked and executes nothing; the outer one does not reap it before it is told to.
+        let script = "exec 3<&0; (read line <&3; exit) & echo $!; read line; wait";
+        let mut shell = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut output = BufReader::new(shell.stdout.take().unwrap());
+        output.read_line(&mut said).unwrap();
+        let pid = said.trim().parse().unwrap();
+        assert!(was_never(proc.as_fd(), pid));
+        let outer = i32::try_from(shell.id()).unwrap();
+        assert!(!was_never(proc.as_fd(), outer), "it was executed");
+        shell
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(b"end\nend\n")
+            .unwrap();
+        shell.wait().unwrap();
         assert!(!was_never(proc.as_fd(), pid), "nothing is known any more");
     }
 

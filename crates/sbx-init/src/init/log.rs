@@ -11,6 +11,11 @@ use serde::{Deserialize, Serialize};
 /// When one file has this many bytes the other one is emptied and used.
 const MAX_FILE: u64 = 8 << 20;
 
+/// Of what one line holds. Escaped it grows six-fold at most, and a line must be shorter than [`HEAD`].
+const MAX_DATA: usize = 128 << 10;
+/// How much is read of a file to find its first line.
+const HEAD: u64 = 1 << 20;
+
 /// One line of the log.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line<'a> {
@@ -60,7 +65,9 @@ impl Log {
         self.written = file.seek(SeekFrom::End(0)).unwrap_or(0);
     }
 
+    /// What is too long for a line, the arguments of a command, loses its end.
     pub(super) fn write(&mut self, id: u64, kind: &str, data: &[u8]) {
+        let data = data.get(..MAX_DATA).unwrap_or(data);
         if self.written > MAX_FILE {
             self.generation += 1;
             self.start_file();
@@ -117,9 +124,7 @@ fn last_generation(file: &mut File) -> Option<u64> {
     }
     let mut line = String::new();
     file.seek(SeekFrom::Start(0)).ok()?;
-    BufReader::new(file.take(1 << 20))
-        .read_line(&mut line)
-        .ok()?;
+    BufReader::new(file.take(HEAD)).read_line(&mut line).ok()?;
     serde_json::from_str::<Head>(&line)
         .ok()
         .map(|head| head.generation)
@@ -170,6 +175,21 @@ mod tests {
         open(&files).write(1, "out", b"sixth");
         let [_, odd] = texts(&files);
         assert!(odd.contains("fifth") && odd.contains("sixth"), "{odd}");
+    }
+
+    #[test]
+    fn a_first_line_of_any_length_is_found_by_the_next_start() {
+        for byte in [b'x', 1, 0xff] {
+            let files = files();
+            let argv = vec![byte; 3 << 20];
+            open(&files).write(1, "start", &argv);
+            open(&files).write(2, "out", b"second");
+            let [even, odd] = texts(&files);
+            assert_eq!((even.lines().count(), odd.as_str()), (2, ""));
+            let [first, second] = [0, 1].map(|n| even.lines().nth(n).unwrap());
+            assert!(first.contains("start") && first.len() as u64 + 1 < HEAD);
+            assert!(second.contains("second"), "{second}");
+        }
     }
 
     #[test]

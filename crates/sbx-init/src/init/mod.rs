@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 use sbx_proto::OsBytes;
-use sbx_proto::exec::{ExitStatus, FailKind, Reply, Request, Role};
+use sbx_proto::exec::{ExitStatus, Reply, Request, Role};
 use sbx_proto::plan::{Boot, Mode};
 use sbx_sys::process::{self, EndedBy, EndedChild, Fork, SingleThreaded};
 use sbx_sys::seccomp;
@@ -37,8 +37,6 @@ use held::Held;
 use log::Log;
 use peer::Peer;
 
-/// Touched by our `sudo`: root may have made files in a workspace.
-const ROOT_WAS_USED: &str = "/run/.sbx-root-was-used";
 /// Answers to the filter that are worked on at the same time.
 const MAX_ANSWERS: usize = 16;
 /// How often files are handed over for one command, when somebody ends the process that does it.
@@ -377,13 +375,7 @@ impl Init<'_> {
                 Ok(Some(request)) => self.request(key, request),
                 Ok(None) => break,
                 Err(message) => {
-                    self.reply(
-                        key,
-                        &Reply::Failed {
-                            kind: FailKind::BadRequest,
-                            message,
-                        },
-                    );
+                    self.reply(key, &Failure::bad_request(message).into_reply());
                     self.forget_peer(key);
                     return;
                 }
@@ -434,8 +426,7 @@ impl Init<'_> {
             Request::Hello { protocol, role } => self.hello(key, protocol, role),
             Request::Exec(exec) => {
                 if let Err(failure) = self.exec(key, &exec) {
-                    let Failure { kind, message } = failure;
-                    self.reply(key, &Reply::Failed { kind, message });
+                    self.reply(key, &failure.into_reply());
                 }
             }
             Request::Signal { signal } => self.signal(key, signal),
@@ -488,9 +479,8 @@ impl Init<'_> {
         match sockets.map(|(_, socket)| socket.try_clone()).collect() {
             Ok(fds) => self.reply_with(key, &Reply::Listeners(self.network.listeners()), fds),
             Err(error) => {
-                let kind = FailKind::Engine;
-                let message = format!("cannot copy the listeners: {error}");
-                self.reply(key, &Reply::Failed { kind, message });
+                let failure = Failure::engine("copy the listeners", error);
+                self.reply(key, &failure.into_reply());
             }
         }
     }

@@ -1,6 +1,7 @@
 //! One connection to init: a client with its command, or the daemon.
 
 use std::collections::VecDeque;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -18,11 +19,26 @@ pub(super) struct Peer {
     role: Option<Role>,
     decoder: Decoder,
     fds: Vec<OwnedFd>,
-    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    unsent: VecDeque<Unsent>,
     /// What goes out with the next reply.
     held: Vec<u8>,
     /// The pid of its command.
     pub(super) command: Option<i32>,
+}
+
+/// What goes out in one message.
+#[derive(Debug)]
+struct Unsent {
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A number of commands and nothing else: the next one says it all.
+    Number,
+    Other,
 }
 
 impl Peer {
@@ -82,24 +98,42 @@ impl Peer {
     }
 
     pub(super) fn send(&mut self, reply: &Reply, fds: Vec<OwnedFd>) {
+        let kind = match reply {
+            Reply::Commands { .. } if self.held.is_empty() => Kind::Number,
+            _ => Kind::Other,
+        };
         self.hold(reply);
-        self.release(fds);
+        self.release_as(kind, fds);
     }
 
     /// No other reply follows soon.
     pub(super) fn release(&mut self, fds: Vec<OwnedFd>) {
+        self.release_as(Kind::Other, fds);
+    }
+
+    fn release_as(&mut self, kind: Kind, fds: Vec<OwnedFd>) {
         let bytes = std::mem::take(&mut self.held);
-        if !bytes.is_empty() && self.unsent.len() < MAX_UNSENT {
-            self.unsent.push_back((bytes, fds));
+        if !bytes.is_empty() {
+            if kind == Kind::Number {
+                // A daemon that is busy hears the last one, however many there were: by that it stops what is idle, and
+                // to cut it off would end the sandbox.
+                self.unsent.pop_back_if(|last| last.kind == kind);
+            }
+            self.unsent.push_back(Unsent { bytes, fds, kind });
         }
         self.flush();
+        if self.unsent.len() > MAX_UNSENT {
+            self.unsent.clear();
+            // Its end is seen when it is read from.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// Replies are far smaller than a socket's buffer: one is sent whole or not at all.
     pub(super) fn flush(&mut self) {
-        while let Some((bytes, fds)) = self.unsent.front() {
-            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            match fdpass::send_with_fds(&self.stream, bytes, &fds) {
+        while let Some(next) = self.unsent.front() {
+            let fds: Vec<_> = next.fds.iter().map(AsFd::as_fd).collect();
+            match fdpass::send_with_fds(&self.stream, &next.bytes, &fds) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Ok(()) | Err(_) => self.unsent.pop_front(),
             };
@@ -118,6 +152,54 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+
+    fn pair() -> (Peer, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Peer::new(ours), theirs)
+    }
+
+    #[test]
+    fn whoever_is_busy_hears_the_last_number_of_commands() {
+        let (mut peer, mut theirs) = pair();
+        theirs.set_nonblocking(true).unwrap();
+        for running in (0..100_000).rev() {
+            peer.send(&Reply::Commands { running }, vec![]);
+        }
+        peer.send(&Reply::HandedOver, vec![]);
+        let mut decoder = Decoder::new(frame::MAX_REPLY);
+        let mut heard = Vec::new();
+        let mut bytes = [0; 4096];
+        while let Ok(count) = theirs.read(&mut bytes) {
+            decoder.push(&bytes[..count]);
+            while let Some(reply) = decoder.take::<Reply>().unwrap() {
+                heard.push(reply);
+            }
+            peer.flush();
+        }
+        let last = [Reply::Commands { running: 0 }, Reply::HandedOver];
+        assert!(heard.ends_with(&last), "{:?}", heard.last());
+        assert!(heard.len() < 50_000, "the queue was never full");
+    }
+
+    #[test]
+    fn whoever_does_not_read_is_cut_off() {
+        let (mut peer, mut theirs) = pair();
+        let started = Reply::Started { id: 7 };
+        while peer.unsent.len() < MAX_UNSENT {
+            peer.send(&started, vec![]);
+        }
+        assert!(
+            theirs.set_nonblocking(true).is_ok() && peer.receive(),
+            "still there"
+        );
+        peer.send(&started, vec![]);
+        assert!(!peer.receive(), "it is forgotten");
+        // What was sent is there, then the end.
+        let mut rest = Vec::new();
+        assert!(theirs.read_to_end(&mut rest).is_ok());
+        assert!(!rest.is_empty());
+    }
 
     #[test]
     fn what_is_held_goes_out_first_and_in_one_message() {

@@ -2,22 +2,26 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 use std::process::Command;
 
-use sbx_proto::plan::{IdRange, Ids, Mode};
+use sbx_proto::plan::{IdRange, Ids, Mappers, Mode};
 
 use crate::error::{SetupError, SetupResult, While};
 
 /// Gives the user namespace of `pid` (a child of this process) its maps.
-pub(super) fn write(pid: i32, ids: &Ids) -> SetupResult<()> {
+pub(super) fn write(pid: i32, ids: &Ids, mappers: Option<&Mappers>) -> SetupResult<()> {
     match ids.mode {
         Mode::Root => {
             write_file(pid, "uid_map", &lines(&ids.uid))?;
             write_file(pid, "gid_map", &lines(&ids.gid))
         }
         Mode::Subordinate => {
-            run_mapper("newuidmap", pid, &ids.uid)?;
-            run_mapper("newgidmap", pid, &ids.gid)
+            let mappers = mappers.ok_or_else(|| {
+                SetupError::new("map ids", "the plan does not say where `newuidmap` is")
+            })?;
+            run_mapper(mappers.uid.as_path(), pid, &ids.uid)?;
+            run_mapper(mappers.gid.as_path(), pid, &ids.gid)
         }
         Mode::Single => {
             // An ordinary user may map the own group only when nobody inside can drop groups.
@@ -45,19 +49,21 @@ fn write_file(pid: i32, name: &str, text: &str) -> SetupResult<()> {
 }
 
 /// The setuid programs of the `uidmap` package check `/etc/subuid` and write the map.
-fn run_mapper(program: &str, pid: i32, ranges: &[IdRange]) -> SetupResult<()> {
+fn run_mapper(program: &Path, pid: i32, ranges: &[IdRange]) -> SetupResult<()> {
     let mut command = Command::new(program);
     command.arg(pid.to_string());
     for range in ranges {
         command.args([range.inside, range.outside, range.count].map(|n| n.to_string()));
     }
-    let output = command.output().doing(|| format!("run `{program}`"))?;
+    let output = command
+        .output()
+        .doing(|| format!("run `{}`", program.display()))?;
     if output.status.success() {
         Ok(())
     } else {
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         Err(SetupError::new(
-            format!("map ids with `{program}`"),
+            format!("map ids with `{}`", program.display()),
             message,
         ))
     }

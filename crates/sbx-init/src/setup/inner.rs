@@ -13,6 +13,7 @@ use rustix::mount::MountFlags;
 use sbx_proto::exec::Listeners;
 use sbx_proto::exec::Redirect;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY};
+use sbx_proto::inside::AGENT;
 use sbx_proto::plan::{IdRange, Ids, Mode};
 use sbx_sys::fdpass;
 use sbx_sys::process::{self, Fork, SingleThreaded};
@@ -21,12 +22,11 @@ use super::idmaps;
 use super::network::{self, Network};
 use crate::error::{SetupError, SetupResult, While};
 
-/// As containers have it elsewhere: every port may be listened on, and the agent's group may ping. The
-/// network is the sandbox's own, so that nothing of the host is reached by it.
-const NETWORK: &[(&str, &str)] = &[
-    ("sys/net/ipv4/ip_unprivileged_port_start", "0"),
-    ("sys/net/ipv4/ping_group_range", "1000 1000"),
-];
+/// As containers have it elsewhere: every port may be listened on. The network is the sandbox's own, so that nothing of
+/// the host is reached by it.
+const NETWORK: &[(&str, &str)] = &[("sys/net/ipv4/ip_unprivileged_port_start", "0")];
+/// For the same reason the agent's group may ping.
+const MAY_PING: &str = "sys/net/ipv4/ping_group_range";
 /// Every address is local, and without rules that say otherwise the whole world would answer a ping.
 const MUTE: &[(&str, &str)] = &[
     ("sys/net/ipv4/icmp_echo_ignore_all", "1"),
@@ -174,7 +174,8 @@ fn make(
         Redirect::Nft => &[][..],
         Redirect::Ports => MUTE,
     };
-    for (path, value) in NETWORK.iter().chain(mute) {
+    let agents = format!("{AGENT} {AGENT}");
+    for (path, value) in NETWORK.iter().chain(mute).chain([&(MAY_PING, &*agents)]) {
         // A kernel without one of them is no reason to have no sandbox.
         let _ = write(proc, path, value);
     }
@@ -250,8 +251,9 @@ fn make_named_root(
     process::unshare(proof, process::NEW_USER)
         .doing(|| "make a namespace for root by name".into())?;
     process::set_dumpable().doing(|| "open this process to itself".into())?;
-    write(proc, "self/uid_map", "0 1000 1\n")?;
-    write(proc, "self/gid_map", "0 1000 1\n")?;
+    let root_by_name = format!("0 {AGENT} 1\n");
+    write(proc, "self/uid_map", &root_by_name)?;
+    write(proc, "self/gid_map", &root_by_name)?;
     let user = namespace(proc, "user")?;
     fdpass::send_with_fds(parent, b"n", &[user.as_fd()])
         .doing(|| "hand a user namespace over".into())

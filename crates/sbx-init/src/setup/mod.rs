@@ -29,7 +29,7 @@ use rustix::process::Signal;
 use sbx_proto::OsBytes;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
 use sbx_proto::plan::{
-    BOOT_DESCRIPTORS, Boot, HandOver, Ids, Job, Mode, Node, Outcome, Plan, Source, Task,
+    BOOT_DESCRIPTORS, Boot, HandOver, Ids, Job, Mappers, Mode, Node, Outcome, Plan, Source, Task,
 };
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{credentials, fdpass};
@@ -92,26 +92,43 @@ fn run(daemon: &UnixStream, run_task: fn(&Task) -> Result<(), String>) -> SetupR
     }
     // A kernel without keyrings has none to inherit.
     let _ = process::new_session_keyring();
+    let maps = Maps {
+        ids: &plan.ids,
+        mappers: plan.mappers.as_ref(),
+    };
     match plan.job {
         Job::Boot(boot) => {
             let parts = Descriptors::from(fds)?;
             limits::leave_half();
-            boot_sandbox(&proof, &plan.ids, *boot, parts)
+            boot_sandbox(&proof, maps, *boot, parts)
         }
         Job::Task(task) => {
             let work = |task| run_task(&task).map_err(|e| SetupError::new("do a task", e));
-            in_namespaces(&proof, &plan.ids, process::NEW_USER, || go_to(task), work)?;
+            in_namespaces(&proof, maps, process::NEW_USER, || go_to(task), work)?;
             Ok(Finished::Done)
         }
         Job::HandOver(job) => {
-            hand_over(&proof, &plan.ids, &job)?;
+            hand_over(&proof, maps, &job)?;
             Ok(Finished::Done)
         }
         Job::Probe => {
             let work = |()| probe::run(&proof, &plan.ids);
-            in_namespaces(&proof, &plan.ids, NAMESPACES, || Ok(()), work)?;
+            in_namespaces(&proof, maps, NAMESPACES, || Ok(()), work)?;
             Ok(Finished::Done)
         }
+    }
+}
+
+/// The ids of a plan, and who may map them.
+#[derive(Clone, Copy)]
+struct Maps<'a> {
+    ids: &'a Ids,
+    mappers: Option<&'a Mappers>,
+}
+
+impl Maps<'_> {
+    fn write(self, pid: i32) -> SetupResult<()> {
+        idmaps::write(pid, self.ids, self.mappers)
     }
 }
 
@@ -157,7 +174,7 @@ fn receive_plan(daemon: &UnixStream) -> SetupResult<(Plan, Vec<OwnedFd>)> {
 
 fn boot_sandbox(
     proof: &SingleThreaded,
-    ids: &Ids,
+    maps: Maps<'_>,
     boot: Boot,
     descriptors: Descriptors,
 ) -> SetupResult<Finished> {
@@ -165,12 +182,12 @@ fn boot_sandbox(
     match process::fork(proof, NAMESPACES).doing(|| "make user, mount and pid namespaces".into())? {
         Fork::Child => {
             drop(ours);
-            let code = become_init(proof, ids, boot, descriptors, theirs);
+            let code = become_init(proof, maps.ids, boot, descriptors, theirs);
             process::exit_now(code)
         }
         Fork::Parent { pid, pidfd } => {
             drop(theirs);
-            let booted = help(proof, pid, ids, &boot, &ours);
+            let booted = help(proof, pid, maps, &boot, &ours);
             if booted.is_err() {
                 let _ = process::pidfd_kill(&pidfd, Signal::KILL);
                 let _ = process::wait_pidfd(&pidfd);
@@ -184,11 +201,12 @@ fn boot_sandbox(
 fn help(
     proof: &SingleThreaded,
     pid: i32,
-    ids: &Ids,
+    maps: Maps<'_>,
     boot: &Boot,
     child: &UnixStream,
 ) -> SetupResult<()> {
-    idmaps::write(pid, ids)?;
+    let ids = maps.ids;
+    maps.write(pid)?;
     fdpass::send_with_fds(child, b"m", &[]).doing(|| "wake the new process".into())?;
     if ids.mode == Mode::Root {
         let user = File::open(format!("/proc/{pid}/ns/user"))
@@ -340,23 +358,36 @@ fn await_byte(mut socket: &UnixStream, expected: u8) -> SetupResult<()> {
 }
 
 /// In place of an init that is dead, with the same power and through the same mounts.
-fn hand_over(proof: &SingleThreaded, ids: &Ids, job: &HandOver) -> SetupResult<()> {
+fn hand_over(proof: &SingleThreaded, maps: Maps<'_>, job: &HandOver) -> SetupResult<()> {
     let open = || {
-        let workspaces = job.workspaces.iter();
-        let opened = workspaces.map(|(source, node)| open_shared(proof, ids, source, *node));
-        opened.collect::<SetupResult<Vec<_>>>()
+        each(&job.workspaces, |(source, node)| {
+            open_shared(proof, maps.ids, source, *node)
+        })
     };
-    let opened_as_root = match ids.mode {
-        Mode::Root => Some(open()?),
+    let opened_as_root = match maps.ids.mode {
+        Mode::Root => Some(open()),
         Mode::Subordinate | Mode::Single => None,
     };
     let namespaces = process::NEW_USER | process::NEW_MOUNT;
-    let opened = || opened_as_root.map_or_else(open, Ok);
-    in_namespaces(proof, ids, namespaces, opened, |workspaces| {
+    let prepare = || Ok(opened_as_root.unwrap_or_else(open));
+    in_namespaces(proof, maps, namespaces, prepare, |(workspaces, opened)| {
         let patience = Patience::within(Duration::from_millis(job.limit_ms.into()));
-        handover::hand_over(&workspaces, job.made_at, &job.readonly, patience)
-            .map_err(|left| SetupError::new("hand every file over", left.to_string()))
+        let done = handover::hand_over(&workspaces, job.made_at, &job.readonly, patience)
+            .map_err(|left| SetupError::new("hand every file over", left.to_string()));
+        opened.and(done)
     })
+}
+
+/// What `open` gives for each, and the first error: one that fails is no reason to leave out the next.
+fn each<T, U>(all: &[T], mut open: impl FnMut(&T) -> SetupResult<U>) -> (Vec<U>, SetupResult<()>) {
+    let (mut opened, mut failed) = (Vec::new(), Ok(()));
+    for one in all {
+        match open(one) {
+            Ok(one) => opened.push(one),
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    (opened, failed)
 }
 
 /// Looked at when it is open: from then on a path that leads elsewhere does not matter.
@@ -402,7 +433,7 @@ fn go_to(task: Task) -> SetupResult<Task> {
 /// has made there as the caller.
 fn in_namespaces<T>(
     proof: &SingleThreaded,
-    ids: &Ids,
+    maps: Maps<'_>,
     namespaces: process::NamespaceFlags,
     prepare: impl FnOnce() -> SetupResult<T>,
     work: impl FnOnce(T) -> SetupResult<()>,
@@ -413,7 +444,7 @@ fn in_namespaces<T>(
             drop(ours);
             let result = await_byte(&theirs, b'm').and_then(|()| {
                 let prepared = prepare()?;
-                become_root(ids.mode)?;
+                become_root(maps.ids.mode)?;
                 work(prepared)
             });
             let outcome = result.map_or_else(SetupError::into_outcome, |()| Outcome::Done);
@@ -424,7 +455,8 @@ fn in_namespaces<T>(
         }
         Fork::Parent { pid, pidfd } => {
             drop(theirs);
-            let done = idmaps::write(pid, ids)
+            let done = maps
+                .write(pid)
                 .and_then(|()| {
                     fdpass::send_with_fds(&ours, b"m", &[]).doing(|| "wake the new process".into())
                 })
@@ -440,5 +472,23 @@ fn in_namespaces<T>(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_fails_is_no_reason_to_leave_out_the_next() {
+        let open = |number: &u32| match number % 2 {
+            0 => Ok(*number),
+            _ => Err(SetupError::new("open", number.to_string())),
+        };
+        let (opened, failed) = each(&[1, 2, 3, 4], open);
+        assert_eq!(opened, [2, 4]);
+        assert_eq!(failed.unwrap_err().to_string(), "failed to open: 1");
+        let (opened, failed) = each(&[2, 4], open);
+        assert_eq!((opened, failed.is_ok()), (vec![2, 4], true));
     }
 }

@@ -11,10 +11,10 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
+use sbx_proto::inside::AGENT;
 use sbx_proto::plan::Mode;
 use sbx_sys::credentials;
 
-use super::tree::AGENT;
 use crate::error::{SetupError, SetupResult, While};
 
 /// Whose files a mount shows.

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use rustix::fs::{Mode as FileMode, OFlags, ResolveFlags};
 use rustix::mount::OpenTreeFlags;
 use rustix::process::Signal;
+use sbx_proto::inside::AGENT;
 use sbx_proto::plan::{Access, IdRange, Ids, Mode, Source, SourceIds};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{fdpass, mounts};
@@ -151,7 +152,7 @@ fn owner_namespace(proof: &SingleThreaded, ids: &Ids, uid: u32, gid: u32) -> Set
             rustix::event::pause();
         },
         Fork::Parent { pid, pidfd } => {
-            let namespace = idmaps::write(pid, &ids).and_then(|()| {
+            let namespace = idmaps::write(pid, &ids, None).and_then(|()| {
                 File::open(format!("/proc/{pid}/ns/user")).doing(|| "open a user namespace".into())
             });
             let _ = process::pidfd_kill(&pidfd, Signal::KILL);
@@ -163,7 +164,6 @@ fn owner_namespace(proof: &SingleThreaded, ids: &Ids, uid: u32, gid: u32) -> Set
 
 /// In a mount's map "inside" is what is on disk and "outside" what the kernel sees through the mount.
 fn owner_map(sandbox: &[IdRange], owner: u32) -> Vec<IdRange> {
-    const AGENT: u32 = 1000;
     let mut map = BTreeMap::new();
     for range in sandbox {
         let identity = |first: u32, count: u32| IdRange {

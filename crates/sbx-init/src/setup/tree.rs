@@ -18,6 +18,7 @@ use rustix::mount::{
 };
 use rustix::process::{Gid, Uid};
 use sbx_proto::OsBytes;
+use sbx_proto::inside::{AGENT, TTY_GROUP};
 use sbx_proto::plan::{Boot, Mode, Owner, Step};
 use sbx_sys::mounts;
 
@@ -28,9 +29,6 @@ use crate::error::{SetupError, SetupResult, While};
 
 /// An existing directory on every machine, hidden by our scratch file system after all sources are open.
 const SCRATCH: &str = "/tmp";
-pub(super) const AGENT: u32 = 1000;
-/// The group `tty`, to which Debian's and Red Hat's programs expect terminals to belong.
-const TTY_GROUP: u32 = 5;
 /// Of a sandbox, at once.
 const MOST_TERMINALS: u32 = 256;
 
@@ -49,7 +47,7 @@ pub(super) fn build(
     program: &OwnedFd,
     mode: Mode,
 ) -> SetupResult<Built> {
-    let null = host_null()?;
+    let null = open_path(Path::new("/dev/null"))?;
     make_private()?;
     mount_at(SCRATCH, "tmpfs", c"mode=0700")?;
     let mut builder = Builder {
@@ -132,10 +130,27 @@ pub(super) struct Builder<'a> {
     root: Option<OwnedFd>,
     places: Places,
     program: &'a OwnedFd,
-    null: PathBuf,
+    /// The host's `/dev/null`.
+    null: OwnedFd,
     mode: Mode,
     /// How many there are.
     veils: usize,
+}
+
+#[cfg(test)]
+impl<'a> Builder<'a> {
+    /// One that has its root already.
+    pub(super) fn at(root: &Path, program: &'a OwnedFd) -> Self {
+        Self {
+            trees: Vec::new(),
+            root: Some(open_path(root).unwrap()),
+            places: Places::default(),
+            program,
+            null: open_path(Path::new("/dev/null")).unwrap(),
+            mode: Mode::Single,
+            veils: 0,
+        }
+    }
 }
 
 impl Builder<'_> {
@@ -348,8 +363,10 @@ impl Builder<'_> {
             let options = [("mode", "0555".into()), ("size", "4k".into())];
             new_file_system("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_RDONLY)?
         } else {
-            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-            let null = rustix::mount::open_tree(rustix::fs::CWD, &self.null, flags).doing(doing)?;
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE
+                | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                | OpenTreeFlags::AT_EMPTY_PATH;
+            let null = rustix::mount::open_tree(&self.null, c"", flags).doing(doing)?;
             let attributes = mounts::NOSUID | mounts::NOEXEC;
             mounts::set_attributes(null.as_fd(), false, attributes, None).doing(doing)?;
             null
@@ -529,12 +546,6 @@ fn mount_root(mount: &OwnedFd) -> SetupResult<OwnedFd> {
 fn open_path(path: &Path) -> SetupResult<OwnedFd> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, FileMode::empty())
         .doing(|| format!("open `{}`", path.display()))
-}
-
-fn host_null() -> SetupResult<PathBuf> {
-    let path = PathBuf::from("/dev/null");
-    open_path(&path)?;
-    Ok(path)
 }
 
 /// Nothing that is mounted here may reach the host, and the other way round.

@@ -24,25 +24,29 @@ pub(super) fn add(
     file: &Path,
     bundles: &[OsBytes],
 ) -> SetupResult<()> {
-    match replace(builder, file, certificate) {
-        Err(error) if error.is_refusal() => {}
-        other => other?,
-    }
+    as_far_as_possible(replace(builder, file, certificate))?;
     let mut found = false;
     for bundle in bundles {
-        match open(builder, bundle.as_path()) {
-            Ok(Some(bundle)) => {
-                found = true;
-                append(bundle, certificate).doing(|| "trust the sandbox's authority".into())?;
-            }
-            Ok(None) => {}
-            Err(error) if error.is_refusal() => {}
-            Err(error) => return Err(error),
+        let opened = as_far_as_possible(open(builder, bundle.as_path()))?;
+        if let Some(bundle) = opened.flatten() {
+            found = true;
+            let appended = append(bundle, certificate);
+            as_far_as_possible(appended.doing(|| "trust the sandbox's authority".into()))?;
         }
     }
-    match bundles.first() {
-        Some(first) if !found => replace(builder, first.as_path(), certificate),
-        Some(_) | None => Ok(()),
+    if let Some(first) = bundles.first()
+        && !found
+    {
+        as_far_as_possible(replace(builder, first.as_path(), certificate))?;
+    }
+    Ok(())
+}
+
+/// With one id most of the system's files are somebody else's, and any name may lead nowhere.
+fn as_far_as_possible<T>(done: SetupResult<T>) -> SetupResult<Option<T>> {
+    match done {
+        Err(error) if error.is_about_the_place() => Ok(None),
+        other => other.map(Some),
     }
 }
 
@@ -100,4 +104,72 @@ fn append(bundle: OwnedFd, certificate: &str) -> std::io::Result<()> {
         "\n"
     };
     bundle.write_all(format!("{gap}{certificate}").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::error::SetupError;
+
+    const CERTIFICATE: &str = "a certificate\n";
+    const FILE: &str = "/share/ca/proxy.crt";
+    const BUNDLE: &str = "/etc/bundle.crt";
+
+    fn add_below(root: &Path) -> SetupResult<()> {
+        let program = File::open("/dev/null").unwrap().into();
+        let builder = Builder::at(root, &program);
+        add(&builder, CERTIFICATE, Path::new(FILE), &[BUNDLE.into()])
+    }
+
+    #[test]
+    fn a_file_of_its_own_and_the_first_bundle_are_made() {
+        let root = tempfile::tempdir().unwrap();
+        add_below(root.path()).unwrap();
+        for path in ["share/ca/proxy.crt", "etc/bundle.crt"] {
+            assert_eq!(
+                fs::read_to_string(root.path().join(path)).unwrap(),
+                CERTIFICATE
+            );
+        }
+    }
+
+    #[test]
+    fn whatever_is_in_the_way_is_no_reason_not_to_start() {
+        let nowhere = |place: &Path| symlink("/nowhere/at/all", place).unwrap();
+        let itself = |place: &Path| symlink(place.file_name().unwrap(), place).unwrap();
+        let file = |place: &Path| drop(File::create(place).unwrap());
+        for (what, plant) in [
+            ("nowhere", &nowhere as &dyn Fn(&Path)),
+            ("itself", &itself),
+            ("file", &file),
+        ] {
+            for places in [["share", "etc"], ["share/ca", "etc"]] {
+                let root = tempfile::tempdir().unwrap();
+                for place in places {
+                    let place = root.path().join(place);
+                    fs::create_dir_all(place.parent().unwrap()).unwrap();
+                    plant(&place);
+                }
+                let added = add_below(root.path());
+                assert!(added.is_ok(), "{what} at {places:?}: {added:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_without_room_is_one() {
+        let failed = |errno| {
+            let error = std::io::Error::from_raw_os_error(errno);
+            as_far_as_possible(Err::<(), _>(error).doing(|| "write".into())).is_err()
+        };
+        let graves = [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::ENOMEM];
+        assert_eq!(graves.map(failed), [true; 4]);
+        let usual = [libc::EEXIST, libc::ENOTDIR, libc::ELOOP, libc::EROFS];
+        assert_eq!(usual.map(failed), [false; 4]);
+        let plan = SetupError::new("build the root", "the plan has none");
+        assert!(as_far_as_possible::<()>(Err(plan)).is_err());
+    }
 }

@@ -8,10 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use sbx_proto::inside::ROOT_WAS_USED;
 use sbx_sys::credentials::{self, Credentials};
 
-/// Init looks for it when a command ends, and then hands root's files in workspaces to the agent.
-const ROOT_WAS_USED: &str = "/run/.sbx-root-was-used";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 const USAGE: &str = "usage: sudo [-u user] [-nEHis] [NAME=value ...] command";

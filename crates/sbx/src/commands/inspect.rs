@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use sbx_api::{DaemonInfo, Mount, MountKind, Sandbox, Status};
 use sbx_policy::{Preset, Scope};
+use sbx_proto::net::{GATEWAY, PROXY_PORT};
 use serde_json::{Value, json};
 
 use super::create::backend;
@@ -11,8 +12,6 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::{reading, text};
 
-/// Where programs inside find it.
-const PROXY: &str = "gateway.docker.internal:3128";
 /// Nothing is signed in to.
 const AUTH_MODE: &str = "none";
 const NONE: &str = "none";
@@ -136,7 +135,7 @@ fn to_json(sandbox: &Sandbox, rules: &Rules, daemon: Option<&DaemonInfo>, now: T
         "isolation": sandbox.isolation,
         "network": sandbox.network,
         "network_policy": policy_json(rules),
-        "proxy": PROXY,
+        "proxy": proxy(),
         "image": sandbox.template,
         "image_digest": null,
         "auth_mode": AUTH_MODE,
@@ -217,7 +216,7 @@ fn to_text(
     }
     lines.add("Mount Policy", "nothing denied");
     lines.add("Network Policy", &policy_text(rules));
-    lines.add("Proxy", PROXY);
+    lines.add("Proxy", &proxy());
     lines.add("Ports", NONE);
     lines.add("Secrets", NONE);
     lines.add("MCP gateway", NONE);
@@ -292,4 +291,8 @@ impl Lines {
         self.text
             .push_str(&format!("{shown:<16}{}\n", text::one_line(value)));
     }
+}
+/// Where programs inside find it.
+fn proxy() -> String {
+    format!("{GATEWAY}:{PROXY_PORT}")
 }

@@ -34,6 +34,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let facts = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
     let helper = Helper::new()
         .map_err(|error| Failure::new(Kind::Engine, format!("cannot copy sbx: {error}")))?;
+    let helper = helper.mapping_with(facts.map_tools.clone());
     reset(&state, &facts, &helper)?;
     context
         .ui

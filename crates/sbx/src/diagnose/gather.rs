@@ -110,6 +110,7 @@ fn companions() -> Companions {
 fn trial(facts: &ids::Facts, mode: Mode) -> Result<(), String> {
     let ids = ids::maps(facts, mode, ids::Used::default()).map_err(|error| chain(&error))?;
     let helper = Helper::new().map_err(|error| error.to_string())?;
+    let helper = helper.mapping_with(facts.map_tools.clone());
     helper.probe(&ids).map_err(|error| chain(&error))
 }
 
@@ -289,7 +290,7 @@ fn own_cgroups() -> OwnCgroups {
 fn subordinate(ids: &ids::Facts) -> Subordinate {
     let largest = |spans: &[ids::Span]| spans.iter().map(|span| span.count).max().unwrap_or(0);
     Subordinate {
-        tools: ids.map_tools,
+        tools: ids.map_tools.is_some(),
         other_group: ids.other_group,
         uids: largest(&ids.subuid),
         gids: largest(&ids.subgid),

@@ -106,7 +106,17 @@ fn failures(world: &'static World) {
     let sandbox = world.sandbox("failures");
     world.write(&sandbox.path("data"), "no program\n");
     let name = sandbox.name.clone();
+    // More than a message may have, and more than a socket takes at once.
+    let (long, quotes) = ("x".repeat(70_000), "\"".repeat(130_000));
     let cases: &[(&[&str], i32, &str)] = &[
+        (&["exec", &name, &long], 126, "File name too long"),
+        (&["exec", &name, &quotes], 126, "File name too long"),
+        (
+            &["exec", "-w", &quotes, &name, "true"],
+            125,
+            "File name too long",
+        ),
+        (&["exec", "-u", &quotes, &name, "true"], 125, "\"` "),
         (
             &["exec", "no-such-sandbox", "true"],
             125,

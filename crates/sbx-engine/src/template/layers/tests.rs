@@ -9,8 +9,8 @@ use sbx_proto::plan::Mode as SandboxMode;
 use tempfile::TempDir;
 
 use super::*;
-use crate::ids::AGENT;
 use crate::template::spec::Spec;
+use sbx_proto::inside::AGENT;
 
 const MODES: [SandboxMode; 2] = [SandboxMode::Root, SandboxMode::Subordinate];
 /// Neither root, nor who runs the tests.

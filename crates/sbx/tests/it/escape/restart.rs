@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{create, fingerprint, run, sbx};
 use crate::ModeTest;
-use crate::harness::{Ran, World, eventually};
+use crate::harness::{Mode, Ran, World, eventually};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -24,6 +24,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
     (
         "fifos_where_the_next_start_mounts_do_not_hang_it",
         planted_fifos,
+    ),
+    (
+        "whatever_lies_where_certificates_belong_the_next_start_works",
+        planted_trust,
     ),
     (
         "a_hostile_tree_does_not_stop_hand_over_or_removal",
@@ -254,6 +258,21 @@ fn planted_fifos(shared: &'static World) {
     // Others are not disturbed.
     assert_eq!(world.sandbox("fifo-other").exec(["echo", "1"]).ok(), "1");
     assert_eq!(fs::read_to_string(&file).unwrap(), "content\n");
+}
+
+fn planted_trust(world: &'static World) {
+    let sandbox = world.sandbox("trust");
+    for plant in ["ln -s /nowhere", "ln -s ca-certificates", "touch", "mkfifo"] {
+        let planted = sandbox.root_sh(&format!(
+            "cd /usr/local/share && rm -rf ca-certificates && {plant} ca-certificates"
+        ));
+        // With one id the directory is the host's.
+        if world.mode != Mode::Single {
+            planted.ok();
+        }
+        sbx(world, &["stop", &sandbox.name]).ok();
+        assert_eq!(sandbox.exec(["echo", "started"]).ok(), "started", "{plant}");
+    }
 }
 
 fn hostile_tree(world: &'static World) {
