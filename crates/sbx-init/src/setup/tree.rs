@@ -351,7 +351,8 @@ impl Builder<'_> {
         } else {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             let null = rustix::mount::open_tree(rustix::fs::CWD, &self.null, flags).doing(doing)?;
-            let attributes = mounts::NOSUID | mounts::NOEXEC;
+            // It is the host's node: what is written goes nowhere, but its times could be changed.
+            let attributes = mounts::RDONLY | mounts::NOSUID | mounts::NOEXEC;
             mounts::set_attributes(null.as_fd(), false, attributes, None).doing(doing)?;
             null
         };
