@@ -78,6 +78,12 @@ fn block(rule: &Rule) -> Vec<Instruction> {
                 failures.push((tests.len(), false));
                 tests.push(instruction(JUMP_EQUAL, 0, 0, 0));
             }
+            When::Masked { arg, mask, value } => {
+                tests.push(load_argument(arg));
+                tests.push(instruction(AND, 0, 0, mask));
+                failures.push((tests.len(), false));
+                tests.push(instruction(JUMP_EQUAL, 0, 0, value));
+            }
             When::Equals { arg, value } => {
                 tests.push(load_argument(arg));
                 failures.push((tests.len(), false));
@@ -237,6 +243,23 @@ mod tests {
             fail(libc::EPERM)
         );
         assert_eq!(verdict(libc::SYS_ioctl, &[0, libc::TIOCGWINSZ]), ALLOW);
+    }
+
+    #[test]
+    fn of_btrfs_requests_those_of_every_file_system_are_there() {
+        // Snapshots by two names, the search in a tree, and the label.
+        let refused = [0x5000_9401, 0x5000_9417, 0xd000_9411, 0x8100_9431];
+        for request in refused {
+            for upper in [0, 1 << 40] {
+                let said = verdict(libc::SYS_ioctl, &[3, request | upper]);
+                assert_eq!(said, fail(libc::ENOTTY), "{request:#x}");
+            }
+        }
+        let shared = [libc::FICLONE, libc::FICLONERANGE, 0xc018_9436];
+        let others = [libc::TIOCGWINSZ, libc::FIONREAD, libc::FS_IOC_GETFLAGS];
+        for request in shared.into_iter().chain(others) {
+            assert_eq!(verdict(libc::SYS_ioctl, &[3, request]), ALLOW);
+        }
     }
 
     #[test]

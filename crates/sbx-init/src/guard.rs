@@ -15,7 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::inotify::{self, WatchFlags};
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
-use rustix::mount::{FsOpenFlags, MountFlags, MountPropagationFlags};
+use rustix::mount::{
+    FsOpenFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+};
+use sbx_sys::mounts;
 use sbx_sys::process::{self, SingleThreaded};
 use sbx_sys::seccomp::{self, Notification};
 
@@ -27,10 +30,22 @@ use judge::Judge;
 /// File systems that may be mounted inside. None of them can show or change a file of the host. Not here:
 /// overlay (its upper layer could be a workspace, and copy-up writes setuid files there), cgroup and cgroup2
 /// (an ordinary user's delegated group holds more than the sandbox), fuse.
-const MOUNTABLE: &[&str] = &["tmpfs", "ramfs", "proc", "sysfs", "devpts", "mqueue"];
+const MOUNTABLE: &[&str] = &["tmpfs", "ramfs", "proc", "sysfs", "mqueue"];
+/// Mountable too, but never anew: the machine has a few thousand terminals for everybody, and each new file system of
+/// them would have a count of its own. What is mounted is the sandbox's, once more.
+const DEVPTS: &CStr = c"devpts";
+/// Where it is, as init sees it.
+const TERMINALS: &CStr = c"/dev/pts";
+const DEVPTS_MAGIC: rustix::fs::FsWord = 0x1cd1;
+/// Read-only and no setuid programs, devices or programs: the same bits as flags of mount(2) and as attributes.
+const SHARED_ATTRIBUTES: u64 = mounts::RDONLY | mounts::NOSUID | mounts::NODEV | mounts::NOEXEC;
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 /// `MS_MGC_VAL`: the kernel ignores this upper half if it is exactly this.
 const OLD_MAGIC: u64 = 0xc0ed_0000;
+const PROPAGATION: MountPropagationFlags = MountPropagationFlags::SHARED
+    .union(MountPropagationFlags::PRIVATE)
+    .union(MountPropagationFlags::DOWNSTREAM)
+    .union(MountPropagationFlags::UNBINDABLE);
 const MAX_XATTR: usize = 64 << 10;
 /// Every flag of open(2) that this code was written for.
 const KNOWN_FLAGS: u32 = (libc::O_ACCMODE
@@ -182,7 +197,14 @@ fn perform(
             }
             Work::SetXattr(Place::Open(fd), caller.xattr(b, c, d, e)?)
         }
-        libc::SYS_mount => Work::Mount(Box::new(caller.mount(call.args)?)),
+        libc::SYS_mount => {
+            let mount = caller.mount(call.args)?;
+            if mount.makes(DEVPTS) {
+                Work::ShowTerminals(Box::new(mount), terminals()?)
+            } else {
+                Work::Mount(Box::new(mount))
+            }
+        }
         libc::SYS_landlock_restrict_self => {
             // A thread that cannot gain privileges never can again: nothing about this goes stale.
             return match caller.is_marked_confined() && seccomp::still_waiting(listener, call.id) {
@@ -202,6 +224,7 @@ fn perform(
         Work::Create { .. }
         | Work::MakeNode { .. }
         | Work::Mount(_)
+        | Work::ShowTerminals(..)
         | Work::OpenFileSystem(..)
         | Work::Watch { .. } => None,
     };
@@ -232,6 +255,8 @@ enum Work {
     },
     SetXattr(Place, Xattr),
     Mount(Box<Mount>),
+    /// With a mount of the sandbox's terminals that is attached nowhere yet.
+    ShowTerminals(Box<Mount>, OwnedFd),
     OpenFileSystem(CString, u32),
     Watch {
         inotify: OwnedFd,
@@ -336,11 +361,14 @@ impl Work {
             } => make_node(place, mode, device),
             Self::SetXattr(place, xattr) => set_xattr(guard, evidence, place, &xattr),
             Self::Mount(mount) => mount.perform(),
+            Self::ShowTerminals(mount, terminals) => mount.show(&terminals),
             Self::Watch {
                 inotify,
                 place,
                 events,
             } => watch(guard, &inotify, place, events),
+            // As from a kernel without the call: programs fall back to mount(2).
+            Self::OpenFileSystem(kind, _) if kind.as_c_str() == DEVPTS => Err(Errno::NOSYS),
             Self::OpenFileSystem(kind, flags) => {
                 allow_kind(&kind)?;
                 let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -512,20 +540,51 @@ fn watch(
     Ok(Answer::Value(watch.into()))
 }
 
+/// The sandbox's terminals, mounted nowhere. Only in the namespace that they are mounted in can this be asked for, and so
+/// before the caller's is joined.
+fn terminals() -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = rustix::fs::open(TERMINALS, flags, FileMode::empty())?;
+    // Root inside may have put something else there.
+    if rustix::fs::fstatfs(&place)?.f_type != DEVPTS_MAGIC {
+        return Err(Errno::PERM);
+    }
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(&place, c"", flags)
+}
+
 impl Mount {
-    fn perform(&self) -> Result<Answer, Errno> {
-        let flags = match self.flags & 0xffff_0000 {
+    fn flags(&self) -> u32 {
+        match self.flags & 0xffff_0000 {
             OLD_MAGIC => low(self.flags) & 0xffff,
             _ => low(self.flags),
-        };
-        let propagation = MountPropagationFlags::SHARED
-            | MountPropagationFlags::PRIVATE
-            | MountPropagationFlags::DOWNSTREAM
-            | MountPropagationFlags::UNBINDABLE;
+        }
+    }
+
+    /// Is it a new file system of this kind?
+    fn makes(&self, kind: &CStr) -> bool {
+        self.flags() & PROPAGATION.bits() == 0 && self.kind.as_c_str() == kind
+    }
+
+    fn show(&self, terminals: &OwnedFd) -> Result<Answer, Errno> {
+        let place = open_mount_point(&self.target)?;
+        let attributes = u64::from(self.flags()) & SHARED_ATTRIBUTES;
+        mounts::set_attributes(terminals.as_fd(), false, attributes, None)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let flags =
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        rustix::mount::move_mount(terminals, c"", &place, c"", flags)?;
+        Ok(DONE)
+    }
+
+    fn perform(&self) -> Result<Answer, Errno> {
+        let flags = self.flags();
         // The place is looked up once, without links through proc; from there on it is the working directory.
         let place = open_mount_point(&self.target)?;
         rustix::process::fchdir(&place)?;
-        if flags & propagation.bits() != 0 {
+        if flags & PROPAGATION.bits() != 0 {
             rustix::mount::mount_change(".", MountPropagationFlags::from_bits_retain(flags))?;
             return Ok(DONE);
         }

@@ -18,11 +18,13 @@ pub(crate) enum Action {
     Ask,
 }
 
-/// A condition on an argument: some of the mask's bits are set, or the value is none of a list.
+/// A condition on an argument: some of the mask's bits are set, or none, or they are these; or the value is this, or none
+/// of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     AnyBit { arg: u8, mask: u32 },
     NoBit { arg: u8, mask: u32 },
+    Masked { arg: u8, mask: u32, value: u32 },
     Equals { arg: u8, value: u32 },
     NotIn { arg: u8, values: &'static [u32] },
 }
@@ -40,6 +42,8 @@ const EPERM: Action = Action::Fail(libc::EPERM);
 const ENOSYS: Action = Action::Fail(libc::ENOSYS);
 /// As if somebody else had the file open, which programs that ask for a lease expect.
 const EAGAIN: Action = Action::Fail(libc::EAGAIN);
+/// As from a file system that has no such thing.
+const ENOTTY: Action = Action::Fail(libc::ENOTTY);
 /// As from a kernel that does not know a flag.
 const EINVAL: Action = Action::Fail(libc::EINVAL);
 
@@ -255,6 +259,24 @@ pub(crate) const RULES: &[Rule] = &[
             value: TIOCLINUX,
         }],
         reason: "pastes into the console",
+    },
+    // Files by other ways than their names.
+    Rule {
+        call: nr::SYS_ioctl,
+        action: ENOTTY,
+        when: &[
+            When::Masked {
+                arg: 1,
+                mask: IOCTL_TYPE,
+                value: BTRFS_IOCTLS,
+            },
+            When::NotIn {
+                arg: 1,
+                values: SHARE_BLOCKS,
+            },
+        ],
+        reason: "a snapshot of the subvolume that a workspace lies on has the files beside it in it; before Linux 6.8 any \
+                 mount of it is enough",
     },
     // Sockets outside the network namespace.
     Rule {
@@ -473,6 +495,11 @@ pub(crate) const PINNED: &[Rule] = &[
 /// Leases of directories, newer than the C library's list.
 const F_SETDELEG: u32 = 1024 + 16;
 const TIOCLINUX: u32 = 0x541c;
+/// The bits of a request that say whose it is.
+const IOCTL_TYPE: u32 = 0xff00;
+const BTRFS_IOCTLS: u32 = 0x9400;
+/// Btrfs's once, and every file system's now: `FICLONE`, `FICLONERANGE`, `FIDEDUPERANGE`. They act on what is open.
+const SHARE_BLOCKS: &[u32] = &[0x4004_9409, 0x4020_940d, 0xc018_9436];
 const SYS_SETXATTRAT: libc::c_long = 463;
 const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
 /// Newer than the C library's list, all of them (Linux 6.5 and 7.0 on).

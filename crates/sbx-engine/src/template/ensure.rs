@@ -426,6 +426,7 @@ fn system_dirs(
         source: path.to_owned(),
         target: path.to_owned(),
         kind: MountKind::Template,
+        layered: false,
         hidden: BTreeSet::new(),
     };
     for top in &spec.tops {

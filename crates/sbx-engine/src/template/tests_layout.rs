@@ -75,6 +75,7 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
         source: path.into(),
         target: path.into(),
         kind: MountKind::Template,
+        layered: false,
         hidden: BTreeSet::new(),
     };
     let user = of(Mode::Single);
@@ -196,10 +197,11 @@ fn tool_chains_of_the_path() {
         .binds
         .iter()
         .map(|bind| {
-            let veil = if bind.hidden.is_empty() {
-                ""
-            } else {
-                " veiled"
+            let veil = match (bind.layered, bind.hidden.is_empty()) {
+                (true, true) => " layered",
+                (true, false) => " veiled",
+                (false, true) => "",
+                (false, false) => " not hidden",
             };
             let (source, target) = (bind.source.display(), bind.target.display());
             format!("{target} <- {source}{veil}")
@@ -208,14 +210,14 @@ fn tool_chains_of_the_path() {
     let same = |path: &str, veil: &str| format!("{path} <- {path}{veil}");
     let expected = [
         same("/data/tools", " veiled"),
-        same("/home/u/.cargo/bin", ""),
+        same("/home/u/.cargo/bin", " layered"),
         same("/home/u/.config/yarn/global/bin", " veiled"),
         same("/home/u/.local/bin", " veiled"),
         same("/home/u/.nvm/versions/node/v22", " veiled"),
-        same("/home/u/.pyenv/shims", ""),
+        same("/home/u/.pyenv/shims", " layered"),
         same("/home/u/.pyenv/version", ""),
         same("/home/u/.pyenv/versions/3.1", " veiled"),
-        same("/home/u/.rustup/toolchains", ""),
+        same("/home/u/.rustup/toolchains", " layered"),
         same("/home/u/go/bin", " veiled"),
         "/home/u/mytools <- /data/tools veiled".to_owned(),
     ];

@@ -27,7 +27,7 @@ pub(super) struct Probe<'a> {
     pub(super) dir: &'a dyn Fn(&Path) -> Option<PathBuf>,
     /// What a link says.
     pub(super) link: &'a dyn Fn(&Path) -> Option<PathBuf>,
-    /// Why nothing can be hidden in a directory.
+    /// Why a directory cannot be shown through a layer.
     pub(super) layer: &'a dyn Fn(&Path) -> Option<&'static str>,
     /// Where in one of the sandbox's own workspaces a path leads to, if it does.
     pub(super) own: &'a dyn Fn(&Path) -> Option<PathBuf>,
@@ -434,6 +434,7 @@ impl Finder<'_> {
             let links = looked.links.iter().map(|link| source.join(link));
             followed.extend(links.filter_map(|link| (self.probe.canonical)(&link)));
             tools.binds.push(HostBind {
+                layered: (self.probe.eyes.kind)(&source) != Some(Kind::File),
                 hidden: looked.hidden.clone(),
                 source,
                 target,
@@ -487,10 +488,10 @@ impl Finder<'_> {
         }
     }
 
-    /// Why something cannot be hidden where it has to be.
+    /// Why it cannot be shown through a layer, where it has to be.
     fn problem(&self, bind: &HostBind) -> Option<&'static str> {
         let holds = self.probe.eyes.holds_workspace;
-        if bind.hidden.is_empty() {
+        if !bind.layered {
             return None;
         }
         let held = || {

@@ -20,7 +20,7 @@ mod veil;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -53,13 +53,11 @@ const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 
 pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
-    let Ok(daemon) = rustix::io::dup(rustix::stdio::stdin()) else {
-        return FAILURE;
-    };
-    let daemon = UnixStream::from(daemon);
+    // Not a copy: init detaches its stdin, and would keep that.
+    let daemon = rustix::stdio::stdin();
     // Descriptors under way are counted per user, and this process must not be the first to be refused.
     let _ = process::raise_open_files();
-    let (outcome, pidfd) = match run(&daemon, run_task) {
+    let (outcome, pidfd) = match run(daemon, run_task) {
         Ok(Finished::Booted { pid, pidfd }) => (Outcome::Booted { pid }, Some(pidfd)),
         Ok(Finished::Done) => (Outcome::Done, None),
         Err(error) => (error.into_outcome(), None),
@@ -84,7 +82,7 @@ enum Finished {
     Done,
 }
 
-fn run(daemon: &UnixStream, run_task: fn(&Task) -> Result<(), String>) -> SetupResult<Finished> {
+fn run(daemon: BorrowedFd<'_>, run_task: fn(&Task) -> Result<(), String>) -> SetupResult<Finished> {
     let proof = SingleThreaded::check().doing(|| "count this process's threads".into())?;
     let (plan, fds) = receive_plan(daemon)?;
     if plan.protocol != sbx_proto::PROTOCOL {
@@ -153,12 +151,12 @@ impl Descriptors {
     }
 }
 
-fn receive_plan(daemon: &UnixStream) -> SetupResult<(Plan, Vec<OwnedFd>)> {
+fn receive_plan(daemon: BorrowedFd<'_>) -> SetupResult<(Plan, Vec<OwnedFd>)> {
     let mut decoder = Decoder::new(MAX_REQUEST);
     let mut fds = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let count = fdpass::recv_with_fds(daemon, &mut buffer, &mut fds)
+        let count = fdpass::recv_with_fds(&daemon, &mut buffer, &mut fds)
             .doing(|| "read the plan".into())?;
         if count == 0 {
             return Err(SetupError::new("read the plan", "the daemon went away"));

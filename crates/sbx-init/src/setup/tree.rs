@@ -144,7 +144,7 @@ impl<'a> Builder<'a> {
         Self {
             trees: Vec::new(),
             root: Some(open_path(root).unwrap()),
-            places: Places::default(),
+            places: Places::new(Mode::Single),
             program,
             null: open_path(Path::new("/dev/null")).unwrap(),
             mode: Mode::Single,
@@ -367,7 +367,8 @@ impl Builder<'_> {
                 | OpenTreeFlags::OPEN_TREE_CLOEXEC
                 | OpenTreeFlags::AT_EMPTY_PATH;
             let null = rustix::mount::open_tree(&self.null, c"", flags).doing(doing)?;
-            let attributes = mounts::NOSUID | mounts::NOEXEC;
+            // It is the host's node: what is written goes nowhere, but its times could be changed.
+            let attributes = mounts::RDONLY | mounts::NOSUID | mounts::NOEXEC;
             mounts::set_attributes(null.as_fd(), false, attributes, None).doing(doing)?;
             null
         };

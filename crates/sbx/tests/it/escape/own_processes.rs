@@ -1,6 +1,7 @@
 //! Processes and pipes of init's own that root inside can reach: it ends the former and empties the latter, and
 //! neither may keep init from its work, or let what did not happen look as if it had.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -9,6 +10,7 @@ use crate::ModeTest;
 use crate::harness::{Sandbox, World, eventually};
 
 pub(crate) const TESTS: &[ModeTest] = &[
+    ("an_init_keeps_no_socket_of_its_helpers", kept_sockets),
     (
         "an_init_does_not_wait_for_output_that_was_taken_back",
         taken_back,
@@ -21,6 +23,37 @@ pub(crate) const TESTS: &[ModeTest] = &[
 /// With one id there is nothing to hand over.
 pub(crate) const REAL_ROOT: &[ModeTest] =
     &[("a_hand_over_that_was_ended_is_done_again", hand_over)];
+
+/// Of the host's network namespace it has the one that commands come by, and connections to that.
+fn kept_sockets(world: &'static World) {
+    let sandbox = world.sandbox("kept");
+    sandbox.exec(["true"]).ok();
+    let init = world.init_pid(&sandbox.name);
+    let listed = fs::read_to_string("/proc/net/unix").unwrap();
+    // Number, and path if there is one.
+    let of_the_host: BTreeMap<&str, Option<&str>> = listed
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().skip(6);
+            Some((words.next()?, words.next()))
+        })
+        .collect();
+    let mut known = 0;
+    for entry in fs::read_dir(format!("/proc/{init}/fd")).unwrap() {
+        let Ok(to) = fs::read_link(entry.unwrap().path()) else {
+            continue; // a connection that ended
+        };
+        let to = to.to_str().unwrap().to_owned();
+        let number = to
+            .strip_prefix("socket:[")
+            .and_then(|to| to.strip_suffix(']'));
+        if let Some(path) = number.and_then(|number| of_the_host.get(number)) {
+            assert!(path.is_some_and(|path| path.contains("exec.sock")), "{to}");
+            known += 1;
+        }
+    }
+    assert!(known > 0, "the socket that commands come by is not there");
+}
 
 /// How often a process is looked for that is there for a moment.
 const TRIES: u32 = 20;

@@ -219,13 +219,31 @@ attempt('delegation', lambda: call(72, os.open('.', os.O_RDONLY), 1024 + 16, 0))
 fn terminals(world: &'static World) {
     let hostile = world.sandbox("terminals");
     let other = world.sandbox("terminals-other");
+    // In the sandbox, and on a file system of terminals that is mounted there, with a count of its own.
     let program = "
-opened, said = [], 'none'
-while len(opened) < 400 and said == 'none':
+def fill(ptmx):
+    while len(opened) < 400:
+        try:
+            opened.append(os.open(ptmx, os.O_RDWR | os.O_NOCTTY))
+        except OSError as error:
+            return name_of(error)
+opened = []
+fill('/dev/ptmx')
+nested()
+os.mkdir('/tmp/terminals')
+mount('none', '/tmp/terminals', 'devpts', 0, 'newinstance,ptmxmode=0666,max=4000')
+said = fill('/tmp/terminals/ptmx')
+for change in 'max=4000', 'reserve':
     try:
-        opened.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))
-    except OSError as error:
-        said = name_of(error)
+        mount('none', '/tmp/terminals', None, MS_REMOUNT, change)
+    except OSError:
+        pass
+said = fill('/tmp/terminals/ptmx')
+try:
+    call('fsopen', 'devpts', 0)
+    said = 'fsopen'
+except OSError:
+    pass
 print('ready', len(opened), flush=True)
 print(said, flush=True)
 time.sleep(1000)

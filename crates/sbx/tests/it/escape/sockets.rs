@@ -4,16 +4,20 @@ use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{attack, on_host};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{SYSTEM_PATH, Sandbox, World};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
         "sockets_of_the_host_the_daemon_and_init_are_out_of_reach",
         sockets,
+    ),
+    (
+        "sockets_and_use_of_tool_chains_are_out_of_reach",
+        in_tool_chains,
     ),
     ("there_is_no_way_out_and_no_other_address_family", network),
 ];
@@ -89,6 +93,97 @@ fn sockets(world: &'static World) {
         );
     }
     std::fs::remove_file(in_home).unwrap();
+}
+
+/// A read-only mount alone hinders neither connections nor watches.
+fn in_tool_chains(world: &'static World) {
+    let home = tempfile::Builder::new()
+        .prefix("sbx-escape-")
+        .tempdir()
+        .unwrap();
+    world.own(home.path());
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(home.path(), 0o755);
+    // A version manager's programs, its versions, and any other directory of programs.
+    let places = [".cargo/bin", ".rustup/toolchains", ".pyenv/bin", "programs"];
+    let mut listeners = Vec::new();
+    let mut dirs = Vec::new();
+    for place in places {
+        let dir = home.path().join(place);
+        let missing: Vec<_> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+        for dir in missing.into_iter().rev() {
+            world.make_dir(dir);
+        }
+        world.write(&dir.join("tool"), "#!/bin/sh\n");
+        listeners.push(UnixListener::bind(dir.join("socket")).unwrap());
+        open(&dir.join("socket"), 0o777);
+        dirs.push(dir.to_str().unwrap().to_owned());
+    }
+    let (name, workspace) = (world.name("tool-sockets"), world.workspace());
+    let path = format!("{}:{SYSTEM_PATH}", dirs.join(":"));
+    let mut create = world.sbx(["create", "--name", &name, "shell"]);
+    create.arg(&workspace).env("HOME", home.path());
+    let created = create.env("PATH", path).output().unwrap();
+    assert!(created.status.success(), "{created:?}");
+    let sandbox = Sandbox {
+        world,
+        name,
+        workspace,
+    };
+    let program = "
+inotify = libc.inotify_init1(os.O_NONBLOCK)
+for number, path in enumerate(PATHS.split('\\n')):
+    if not os.path.exists(path + '/tool'):
+        print('missing', path)
+    attempt('connect_%d' % number, lambda: socket.socket(socket.AF_UNIX).connect(path + '/socket'))
+    attempt('send_%d' % number, lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', path + '/socket'))
+    print('watch_%d' % number, libc.inotify_add_watch(inotify, path.encode(), 0xfff) >= 0)
+# What it did itself.
+try:
+    os.read(inotify, 65536)
+except BlockingIOError:
+    pass
+open('ready', 'w').close()
+deadline = time.monotonic() + 60
+while not os.path.exists('go') and time.monotonic() < deadline:
+    os.sched_yield()
+try:
+    print('seen', os.read(inotify, 65536))
+except BlockingIOError:
+    print('seen', 'nothing')
+";
+    let paths = dirs.join("\n");
+    for user in ["root", "agent"] {
+        let watched = std::thread::scope(|scope| {
+            let inside = scope.spawn(|| attack(&sandbox, user, program, &[("PATHS", &paths)]));
+            while !sandbox.path("ready").exists() && !inside.is_finished() {
+                std::thread::yield_now();
+            }
+            for dir in &dirs {
+                std::fs::read_dir(dir).unwrap().for_each(drop);
+                std::fs::read(Path::new(dir).join("tool")).unwrap();
+            }
+            world.write(&sandbox.path("go"), "");
+            inside.join().unwrap()
+        });
+        for (number, place) in places.iter().enumerate() {
+            assert_eq!(
+                watched.result(&format!("watch_{number}")),
+                "True",
+                "{place}"
+            );
+            watched.refused(&[
+                (&format!("connect_{number}"), &["ECONNREFUSED"]),
+                (&format!("send_{number}"), &["ECONNREFUSED"]),
+            ]);
+        }
+        assert_eq!(watched.result("seen"), "nothing", "{user}: {}", watched.all);
+        for name in ["ready", "go"] {
+            std::fs::remove_file(sandbox.path(name)).unwrap();
+        }
+    }
 }
 
 fn network(world: &'static World) {

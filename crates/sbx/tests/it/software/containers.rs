@@ -44,6 +44,10 @@ fn nested(world: &'static World) {
             let script = "bwrap --unshare-all --die-with-parent --ro-bind / / --proc /proc --dev /dev \
                  sh -c 'test -e /dev/pts/ptmx; cat /proc/1/comm'";
             assert_eq!(bash(&sandbox, user, script).ok(), "bwrap");
+            // Its terminals are the sandbox's, and can be used.
+            let script = "bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev python3 -c \
+                 'import os, pty; os._exit(pty.spawn([\"sh\", \"-c\", \"tty >&2; test -w $(tty)\"]))'";
+            assert_eq!(bash(&sandbox, user, script).ok().trim(), "/dev/pts/0");
             let script = "bwrap --unshare-all --proc /proc --dev /dev --tmpfs /tmp --ro-bind /usr /usr \
                  --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 \
                  --uid 33 --gid 33 --hostname inner sh -c 'id -u; cat /proc/sys/kernel/hostname; ls /'";
