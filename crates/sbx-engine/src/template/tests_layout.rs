@@ -200,8 +200,7 @@ fn tool_chains_of_the_path() {
             let veil = match (bind.layered, bind.hidden.is_empty()) {
                 (true, true) => " layered",
                 (true, false) => " veiled",
-                (false, true) => "",
-                (false, false) => " not hidden",
+                (false, _) => "",
             };
             let (source, target) = (bind.source.display(), bind.target.display());
             format!("{target} <- {source}{veil}")
