@@ -444,7 +444,7 @@ fn system_dirs(
         below.retain(|point| point.starts_with(&target));
         if !below.is_empty() && !matches!(spec.mode, Mode::Root) {
             warnings.push(format!(
-                "`{shown}` is read-only inside: other file systems are mounted below it on the host"
+                "`{shown}` is read-only inside, and Unix sockets and named pipes of the host below it can be reached: other file systems are mounted below it on the host"
             ));
             binds.push(bind(&target));
             continue;
