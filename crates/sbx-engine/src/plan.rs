@@ -437,9 +437,9 @@ impl Builder {
             path: bind.source.as_path().into(),
             ids: SourceIds::Plain,
             access: Access::ReadOnly,
-            recursive: bind.hidden.is_empty(),
+            recursive: !bind.layered,
         };
-        if bind.hidden.is_empty() {
+        if !bind.layered {
             return self.bind(&bind.target, source);
         }
         self.sources.push(source);

@@ -14,7 +14,8 @@ fn layout() -> HostLayout {
         hidden: BTreeSet::new(),
         agents: BTreeSet::new(),
     };
-    let bind = |path: &str, hidden: &[&str]| HostBind {
+    let bind = |path: &str, layered: bool, hidden: &[&str]| HostBind {
+        layered,
         source: path.into(),
         target: path.into(),
         kind: MountKind::Toolchain,
@@ -30,9 +31,9 @@ fn layout() -> HostLayout {
             None,
         )],
         binds: vec![
-            bind("/home/u/.rustup", &[]),
-            bind("/home/u/java", &[".env", "etc/npmrc"]),
-            bind("/home/u/tools", &[".env", "etc/npmrc"]),
+            bind("/home/u/.rustup", false, &[]),
+            bind("/home/u/java", true, &[".env", "etc/npmrc"]),
+            bind("/home/u/tools", true, &[".env", "etc/npmrc"]),
         ],
         system: Vec::new(),
         masked: BTreeSet::new(),
@@ -157,6 +158,7 @@ fn bound_system_directories_come_first() {
         source: "/opt".into(),
         target: "/opt".into(),
         kind: MountKind::Template,
+        layered: false,
         hidden: BTreeSet::new(),
     }];
     layout.masked = BTreeSet::from(["/opt/key".into()]);
@@ -173,6 +175,17 @@ fn bound_system_directories_come_first() {
         ]
     );
     assert_eq!(shown.last().unwrap(), "close /opt/home");
+}
+
+/// Sockets in it are out of reach only below a layer.
+#[test]
+fn a_directory_in_which_nothing_is_hidden_has_a_layer_too() {
+    let mut layout = layout();
+    layout.binds.iter_mut().for_each(|bind| bind.layered = true);
+    let boot = boot_with(Mode::Root, &layout);
+    let shown: Vec<_> = boot.steps.iter().map(brief).collect();
+    assert_eq!(shown[3..5], ["veil  Root", "veiled /home/u/.rustup 4 0"]);
+    assert!(boot.sources.get(4).is_some_and(|source| !source.recursive));
 }
 
 #[test]

@@ -121,6 +121,7 @@ mod tests {
             source: target.into(),
             target: target.into(),
             kind: MountKind::Template,
+            layered: false,
             hidden: BTreeSet::new(),
         };
         let paths = [

@@ -24,13 +24,16 @@ pub struct OverlayDir {
 }
 
 /// A file or directory of the host, read-only inside. Its ids are plain in every mode: in root mode root
-/// inside then reads what others may read, and nothing else. Mount it with what is mounted below it.
+/// inside then reads what others may read, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostBind {
     pub source: PathBuf,
     pub target: PathBuf,
     pub kind: MountKind,
-    /// Must not be seen, now or when it is made later: paths below it. Then what is mounted below it is not shown.
+    /// Whether it is shown through a layer: a directory without anything mounted below it. A read-only mount alone keeps
+    /// nobody from connecting to a socket of the host's in there, or from watching what the host opens.
+    pub layered: bool,
+    /// Must not be seen, now or when it is made later: paths below it. Only a layer hides them.
     pub hidden: BTreeSet<PathBuf>,
 }
 

@@ -434,6 +434,7 @@ impl Finder<'_> {
             let links = looked.links.iter().map(|link| source.join(link));
             followed.extend(links.filter_map(|link| (self.probe.canonical)(&link)));
             tools.binds.push(HostBind {
+                layered: !looked.hidden.is_empty(),
                 hidden: looked.hidden.clone(),
                 source,
                 target,
