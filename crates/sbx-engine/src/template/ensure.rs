@@ -46,6 +46,18 @@ const DIRS_OF_PROGRAMS: &[&str] = &[
     "/usr/sbin",
 ];
 
+/// File systems that overlay takes as a lower layer, as `statfs` numbers them: ext2 to ext4, XFS, Btrfs, F2FS, tmpfs,
+/// SquashFS and EROFS.
+const LAYERED: &[rustix::fs::FsWord] = &[
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0x0102_1994,
+    0x7371_7368,
+    0xe0f5_e1e2,
+];
+
 /// Who asks for a sandbox, and what is known of its surroundings.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
@@ -446,7 +458,7 @@ fn system_dirs(
         below.retain(|point| point.starts_with(&target));
         if !below.is_empty() && !matches!(spec.mode, Mode::Root) {
             warnings.push(format!(
-                "`{shown}` is read-only inside: other file systems are mounted below it on the host"
+                "`{shown}` is read-only inside, and Unix sockets and named pipes of the host below it can be reached: other file systems are mounted below it on the host"
             ));
             binds.push(bind(&target));
             continue;
@@ -455,7 +467,10 @@ fn system_dirs(
             below
                 .iter()
                 .filter(|point| open_to_others(point))
-                .map(|point| bind(point)),
+                .map(|point| HostBind {
+                    layered: takes_layer(point),
+                    ..bind(point)
+                }),
         );
         let layer = template.join(LAYERS).join(&top.name);
         let host = spec.host.join(&top.name);
@@ -473,6 +488,13 @@ fn system_dirs(
         });
     }
     (overlays, binds)
+}
+
+/// Whether a mount of the host can be shown through a layer, which keeps its sockets and pipes out of reach. Overlay
+/// refuses some file systems, and the layer's mode is not that of a directory that is closed to others.
+pub(super) fn takes_layer(point: &Path) -> bool {
+    let open = fs::symlink_metadata(point).is_ok_and(|m| m.is_dir() && may_enter(m.mode()));
+    open && rustix::fs::statfs(point).is_ok_and(|known| LAYERED.contains(&known.f_type))
 }
 
 /// What is in a directory; of one that cannot be listed, nothing.

@@ -82,11 +82,12 @@ impl Judge {
         }
     }
 
-    /// Whether it belongs to the caller, whose id programs inside have.
+    /// Whether it belongs to the caller, whose id programs inside have. With subordinate ids these are the caller's as
+    /// well, and root inside has them all: a rootless container's files are private in the same way.
     pub(super) fn is_callers(&self, stat: &Stat) -> bool {
         match self.mode {
             Mode::Root => false,
-            Mode::Subordinate if self.us == 0 => stat.st_uid == AGENT,
+            Mode::Subordinate if self.us == 0 => stat.st_uid != NOBODY,
             Mode::Subordinate | Mode::Single => stat.st_uid == self.us,
         }
     }
@@ -111,6 +112,16 @@ impl Judge {
             (true, _) => Reach::Listed,
             (false, true) => Reach::Entered,
             (false, false) => Reach::Closed,
+        }
+    }
+
+    /// Whether programs inside may find something in a directory that nobody could look through. What is closed to the
+    /// builder may be open to the agent, who has the caller's group.
+    pub(super) fn opens_inside(&self, reach: Reach) -> bool {
+        match (self.mode, reach) {
+            (Mode::Root, _) | (_, Reach::Listed) | (Mode::Single, Reach::Closed) => false,
+            (Mode::Subordinate | Mode::Single, Reach::Entered)
+            | (Mode::Subordinate, Reach::Closed) => true,
         }
     }
 

@@ -7,6 +7,8 @@
 //! every setuid program of root's, which would be powerless as nobody's, and the few packages that are updated in
 //! place. No symlink is followed, and what is mounted below a directory is not part of an overlay. What lies in a
 //! directory of somebody else's is as the host has it: neither its number nor its depth is ours to answer for.
+//! Where programs inside have the caller's ids, what the caller keeps from others is looked for as well, also on other
+//! file systems; what could not be looked through is taken for private.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr};
@@ -41,10 +43,15 @@ const OWNED_LIMIT: u64 = 64 << 20;
 /// Of one top-level directory, so that whoever can make many directories below one fills neither the disk nor our time.
 const MOST_DIRS: u32 = 100_000;
 const MOST_NAMES: u32 = 4_000_000;
+/// A directory has half of the names that are left to the one above it, down to this depth: whoever uses up their own
+/// uses up nobody else's.
+const SHARED_DEPTH: usize = 2;
 const MOST_SET_ID: u64 = 256 << 20;
 
 /// More than that are not told one by one.
 const MOST_PRIVATE: usize = 4096;
+/// A longer path cannot be hidden; what it lies in is.
+const LONGEST_PRIVATE: usize = 2048;
 
 /// Makes every directory below `host` that can be listed again in `layer`, and its setuid programs. Returns what is
 /// below `host` that the caller keeps from others, by paths of the host.
@@ -87,6 +94,8 @@ struct Level {
     solid: bool,
     /// The layer has it.
     made: bool,
+    /// How many names it leaves to the others.
+    floor: u32,
 }
 
 /// What may still be made, and looked at.
@@ -121,11 +130,13 @@ impl<'a> Mirror<'a> {
                 self.rel.pop();
                 continue;
             };
-            let Some(names) = self.left.names.checked_sub(1) else {
-                self.left_out += 1;
-                break;
-            };
-            self.left.names = names;
+            if self.left.names <= level.floor {
+                if !self.give_up(&name) {
+                    break;
+                }
+                continue;
+            }
+            self.left.names -= 1;
             self.entry(&name, kind)?;
         }
         if self.left_out > 0 {
@@ -138,15 +149,41 @@ impl<'a> Mirror<'a> {
         Ok(self.private)
     }
 
+    /// Leaves the rest of a directory, from `name` on. Of the top the names are left one by one: the system is in it.
+    /// Returns whether to go on.
+    fn give_up(&mut self, name: &CStr) -> bool {
+        self.left_out += 1;
+        if self.open.len() > 1 {
+            self.keep_unseen(self.rel.clone());
+            self.open.pop();
+            self.rel.pop();
+            return true;
+        }
+        if self.private.len() >= MOST_PRIVATE {
+            self.private = BTreeSet::from([self.host.to_owned()]);
+            return false;
+        }
+        self.keep_unseen(PathBuf::from(OsStr::from_bytes(name.to_bytes())));
+        self.judge.seeks_private()
+    }
+
     fn enter(&mut self, place: Place, made: bool) -> Result<(), TemplateError> {
         let above = self.open.last().is_none_or(|level| level.solid);
         let solid = above && self.judge.is_solid(&place);
+        let floor = self.open.last().map_or(0, |level| level.floor);
+        let shared = (1..=SHARED_DEPTH).contains(&self.open.len());
+        let floor = if shared {
+            floor + self.left.names.saturating_sub(floor) / 2
+        } else {
+            floor
+        };
         if let Some(entries) = place.list()? {
             self.open.push(Level {
                 place,
                 entries,
                 solid,
                 made,
+                floor,
             });
         }
         Ok(())
@@ -160,6 +197,7 @@ impl<'a> Mirror<'a> {
             FileType::Directory => {}
             FileType::RegularFile | FileType::Unknown => {
                 let Some(stat) = level.place.look(name)? else {
+                    self.keep_unseen(self.below(name));
                     return Ok(());
                 };
                 if kind_of(&stat) != FileType::Directory {
@@ -168,30 +206,38 @@ impl<'a> Mirror<'a> {
             }
             _ => return Ok(()),
         }
-        match level.place.dir(name, Mounts::Stay)? {
-            Some(place) => self.directory(name, place),
-            None => Ok(()),
+        if let Some(place) = level.place.dir(name, Mounts::Stay)? {
+            return self.directory(name, place, level.made);
+        }
+        if !self.judge.seeks_private() {
+            return Ok(());
+        }
+        // What is mounted there is shown where the whole directory is bound.
+        match level.place.dir(name, Mounts::Cross)? {
+            // Its names are those of processes, which come and go.
+            Some(place) if !place.is_proc() => self.directory(name, place, false),
+            Some(_) | None => {
+                self.keep_unseen(self.below(name));
+                Ok(())
+            }
         }
     }
 
-    fn directory(&mut self, name: &CStr, place: Place) -> Result<(), TemplateError> {
+    /// `above`: the layer has the directory that it lies in.
+    fn directory(&mut self, name: &CStr, place: Place, above: bool) -> Result<(), TemplateError> {
         if self.judge.leaves_out(&place) {
             return Ok(());
         }
-        let below = self.rel.join(OsStr::from_bytes(name.to_bytes()));
+        let below = self.below(name);
         if self.judge.is_private(&place.stat) {
             self.keep(below);
             return Ok(());
         }
         let to = self.layer.join(&below);
-        let above = self.open.last().is_some_and(|level| level.made);
         match self.judge.reach(&place) {
             Reach::Listed if self.open.len() == MOST_DEPTH => {
                 self.left_out += 1;
-                if self.judge.is_callers(&place.stat) {
-                    // Nobody knows what of it is private.
-                    self.keep(below);
-                }
+                self.keep_unseen(below);
                 Ok(())
             }
             Reach::Listed => {
@@ -203,12 +249,19 @@ impl<'a> Mirror<'a> {
                 self.enter(place, made)?;
                 if self.open.len() > depth {
                     self.rel = below;
+                } else {
+                    self.keep_unseen(below);
                 }
                 Ok(())
             }
             // A package that has files in it could not even look for them.
-            Reach::Closed if above => fits(hide(&to)).map(drop),
-            // Nobody's, as the host has it: what is known by name is found in it.
+            Reach::Closed if above && fits(hide(&to))? => Ok(()),
+            // What is known by name is found in it: something of the caller's as well.
+            reach if self.judge.opens_inside(reach) => {
+                self.keep_unseen(below);
+                Ok(())
+            }
+            // Nobody's, as the host has it.
             Reach::Entered | Reach::Closed => Ok(()),
         }
     }
@@ -234,14 +287,14 @@ impl<'a> Mirror<'a> {
         if !private && stat.st_mode & SETID == 0 {
             return Ok(());
         }
-        let below = self.rel.join(OsStr::from_bytes(name.to_bytes()));
+        let below = self.below(name);
+        let to = self.layer.join(&below);
         if private {
             self.keep(below);
-            return Ok(());
         }
-        let to = self.layer.join(below);
         let made = match self.open.last().filter(|level| level.made) {
             None => return Ok(()),
+            Some(_) if stat.st_mode & SETID == 0 => return Ok(()),
             // It does not exist inside: dpkg changes the mode of such a file before it removes it, which nobody's file
             // does not let it do.
             Some(_) if !may_read(stat.st_mode) => hide(&to),
@@ -250,13 +303,25 @@ impl<'a> Mirror<'a> {
         fits(made).map(drop)
     }
 
+    fn below(&self, name: &CStr) -> PathBuf {
+        self.rel.join(OsStr::from_bytes(name.to_bytes()))
+    }
+
+    /// Notes what nobody looked through: all of it may be private.
+    fn keep_unseen(&mut self, below: PathBuf) {
+        if self.judge.seeks_private() {
+            self.keep(below);
+        }
+    }
+
     /// Notes what the caller keeps from others. Of too many, all that lies beside them is kept as well.
     fn keep(&mut self, below: PathBuf) {
         let all = below.iter().next().map(PathBuf::from);
-        let kept = match all {
+        let mut kept = match all {
             Some(all) if self.private.len() >= MOST_PRIVATE => all,
             Some(_) | None => below,
         };
+        while kept.as_os_str().len() > LONGEST_PRIVATE && kept.pop() {}
         self.private.insert(self.host.join(kept));
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, PROC_SUPER_MAGIC, Stat};
 use rustix::io::Errno;
 
 use super::TemplateError;
@@ -130,6 +130,11 @@ impl Place {
     /// Whether we may use the names in it.
     pub(super) fn can_be_entered(&self) -> bool {
         rustix::fs::statat(&self.fd, c".", AtFlags::empty()).is_ok()
+    }
+
+    /// Whether it lies in a proc file system.
+    pub(super) fn is_proc(&self) -> bool {
+        rustix::fs::fstatfs(&self.fd).is_ok_and(|known| known.f_type == PROC_SUPER_MAGIC)
     }
 
     pub(super) fn identity(&self) -> (u64, u64) {

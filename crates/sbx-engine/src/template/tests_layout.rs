@@ -1,15 +1,15 @@
 //! What a sandbox is given of this host, decided on made-up facts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use sbx_api::{Caller, MountKind};
 use sbx_proto::plan::Mode;
 use tempfile::TempDir;
 
-use super::ensure::{Asker, lay_out};
+use super::ensure::{Asker, lay_out, takes_layer};
 use super::hidden::Hidden;
 use super::secrets::{Entry, Eyes, Kind};
 use super::spec::{Spec, Top, TopKind, is_system};
@@ -84,7 +84,9 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
         (vec![], vec![bind("/usr")], 2)
     );
     let root = of(Mode::Root);
-    assert_eq!(root.system, [bind("/usr/local")]);
+    let mut mounted = bind("/usr/local");
+    mounted.layered = takes_layer(Path::new("/usr/local"));
+    assert_eq!(root.system, [mounted]);
     let [usr] = root.overlays.as_slice() else {
         panic!("one overlay expected");
     };
@@ -92,6 +94,18 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
         (usr.target.as_path(), usr.dir.as_str()),
         (Path::new("/usr"), "usr")
     );
+}
+
+/// Only what overlay takes, and what is open to all: the layer's own mode is.
+#[test]
+fn a_mount_has_a_layer_where_it_can() {
+    let temp = TempDir::new_in("/dev/shm").unwrap();
+    let chmod = |mode| fs::set_permissions(temp.path(), Permissions::from_mode(mode)).unwrap();
+    chmod(0o755);
+    assert!(takes_layer(temp.path()));
+    chmod(0o711);
+    assert!(!takes_layer(temp.path()));
+    assert!(!takes_layer(Path::new("/proc")) && !takes_layer(Path::new("/dev/null")));
 }
 
 /// Directories of a made-up host, and where they really are when that differs.

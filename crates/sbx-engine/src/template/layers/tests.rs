@@ -75,6 +75,7 @@ fn level(path: &Path) -> Level {
         place,
         solid: true,
         made: true,
+        floor: 0,
     }
 }
 
@@ -320,6 +321,133 @@ fn bounds_do_not_show_what_is_private() {
     let expected = BTreeSet::from([host.at("opt/a/b/closed")]);
     assert_eq!(mirror.run().unwrap(), expected);
     assert!(layer.path().join("a").is_dir() && !layer.path().join("a/b").exists());
+}
+
+/// What is private to the caller, as a template of this mode has it.
+fn private(host: &Host, mode: SandboxMode) -> BTreeSet<PathBuf> {
+    let layer = TempDir::new().unwrap();
+    let found = skeleton(&host.at("opt"), layer.path(), &host.judge(mode, &[])).unwrap();
+    crate::remove::remove_tree(layer.path()).unwrap();
+    found
+}
+
+#[test]
+fn what_is_too_deep_is_not_shown_to_ids_of_the_callers() {
+    let host = Host::new();
+    host.make("opt/deep", 0o755);
+    host.make("opt/plain", 0o755);
+    let mut dir = rustix::fs::open(host.at("opt/deep"), OFlags::PATH, Mode::empty()).unwrap();
+    for _ in 0..MOST_DEPTH {
+        mkdirat(&dir, "d", Mode::from_raw_mode(0o755)).unwrap();
+        dir = openat(&dir, "d", OFlags::PATH, Mode::empty()).unwrap();
+    }
+    if geteuid().is_root() {
+        let all = (0..=MOST_DEPTH).map(|depth| format!("opt/deep{}", "/d".repeat(depth)));
+        for path in all {
+            chown(host.at(&path), Some(NOBODY), None).unwrap();
+        }
+    }
+    let cut = host.at(&format!("opt/deep{}", "/d".repeat(MOST_DEPTH - 1)));
+    for mode in [SandboxMode::Subordinate, SandboxMode::Single] {
+        assert_eq!(
+            private(&host, mode),
+            BTreeSet::from([cut.clone()]),
+            "{mode:?}"
+        );
+    }
+    assert_eq!(private(&host, SandboxMode::Root), BTreeSet::new());
+}
+
+/// A path that no call takes could not be hidden.
+#[test]
+fn of_what_is_too_deep_for_a_path_something_above_is_not_shown() {
+    let host = Host::new();
+    host.make("opt/deep", 0o755);
+    deep(&host.at("opt/deep"));
+    for mode in [SandboxMode::Subordinate, SandboxMode::Single] {
+        let found = private(&host, mode);
+        let [path] = Vec::from_iter(&found)[..] else {
+            panic!("one path expected: {found:?}");
+        };
+        assert!(path.starts_with(host.at("opt/deep")) && path.is_dir());
+    }
+    crate::remove::remove_tree(host.dir.path()).unwrap();
+}
+
+/// A rootless container's volume: every id but the one that stands for all others is the caller's.
+#[test]
+fn files_of_subordinate_ids_are_private() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let host = Host::new();
+    host.make("opt/volume", 0o700);
+    host.make("opt/foreign", 0o700);
+    host.put("opt/key", 0o600);
+    for (path, id) in [
+        ("opt/volume", 69),
+        ("opt/key", SOMEBODY),
+        ("opt/foreign", NOBODY),
+    ] {
+        chown(host.at(path), Some(id), None).unwrap();
+    }
+    let found = private(&host, SandboxMode::Subordinate);
+    assert!(found.contains(&host.at("opt/volume")) && found.contains(&host.at("opt/key")));
+    assert!(!private(&host, SandboxMode::Single).contains(&host.at("opt/key")));
+}
+
+#[test]
+fn what_can_be_entered_and_not_listed_may_hold_anything() {
+    let host = Host::new();
+    let layer = TempDir::new().unwrap();
+    for (mode, reach, opens) in [
+        (SandboxMode::Root, Reach::Entered, false),
+        (SandboxMode::Subordinate, Reach::Entered, true),
+        (SandboxMode::Subordinate, Reach::Closed, true),
+        (SandboxMode::Subordinate, Reach::Listed, false),
+        (SandboxMode::Single, Reach::Entered, true),
+        (SandboxMode::Single, Reach::Closed, false),
+    ] {
+        let judge = host.judge(mode, &[]);
+        assert_eq!(judge.opens_inside(reach), opens, "{mode:?} {reach:?}");
+        let opt = host.at("opt");
+        let mut mirror = Mirror::new(&opt, layer.path(), &judge);
+        mirror.keep_unseen("unseen".into());
+        assert_eq!(mirror.private.is_empty(), mode == SandboxMode::Root);
+    }
+}
+
+/// Somebody who makes more names than are looked at hides their own, and what is beside it is looked through.
+#[test]
+fn what_was_not_looked_through_is_not_shown() {
+    let host = Host::new();
+    for dir in ["opt/flood", "opt/tool/bin"] {
+        host.make(dir, 0o755);
+    }
+    for number in 0..100 {
+        host.put(&format!("opt/flood/{number}"), 0o644);
+    }
+    host.put("opt/tool/bin/key", 0o600);
+    let run = |mode, names| {
+        let (layer, opt) = (TempDir::new().unwrap(), host.at("opt"));
+        let judge = host.judge(mode, &[]);
+        let mut mirror = Mirror::new(&opt, layer.path(), &judge);
+        mirror.left.names = names;
+        let top = Place::at(&opt).unwrap().unwrap();
+        mirror.enter(top, true).unwrap();
+        mirror.run().unwrap()
+    };
+    let (flood, key) = (host.at("opt/flood"), host.at("opt/tool/bin/key"));
+    for mode in [SandboxMode::Subordinate, SandboxMode::Single] {
+        assert_eq!(
+            run(mode, 100),
+            BTreeSet::from([flood.clone(), key.clone()]),
+            "{mode:?}"
+        );
+        let tops = BTreeSet::from([flood.clone(), host.at("opt/tool")]);
+        assert_eq!(run(mode, 0), tops);
+    }
+    assert_eq!(run(SandboxMode::Root, 0), BTreeSet::new());
 }
 
 #[test]
