@@ -95,6 +95,30 @@ fn sockets(world: &'static World) {
     std::fs::remove_file(in_home).unwrap();
 }
 
+/// Connects to what it finds, and watches what the host does there.
+const TOOL_CHAINS: &str = "
+inotify = libc.inotify_init1(os.O_NONBLOCK)
+for number, path in enumerate(PATHS.split('\\n')):
+    if not os.path.exists(path + '/tool'):
+        print('missing', path)
+    attempt('connect_%d' % number, lambda: socket.socket(socket.AF_UNIX).connect(path + '/socket'))
+    attempt('send_%d' % number, lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', path + '/socket'))
+    print('watch_%d' % number, libc.inotify_add_watch(inotify, path.encode(), 0xfff) >= 0)
+# What it did itself.
+try:
+    os.read(inotify, 65536)
+except BlockingIOError:
+    pass
+open('ready', 'w').close()
+deadline = time.monotonic() + 60
+while not os.path.exists('go') and time.monotonic() < deadline:
+    os.sched_yield()
+try:
+    print('seen', os.read(inotify, 65536))
+except BlockingIOError:
+    print('seen', 'nothing')
+";
+
 /// A read-only mount alone hinders neither connections nor watches.
 fn in_tool_chains(world: &'static World) {
     let home = tempfile::Builder::new()
@@ -132,32 +156,10 @@ fn in_tool_chains(world: &'static World) {
         name,
         workspace,
     };
-    let program = "
-inotify = libc.inotify_init1(os.O_NONBLOCK)
-for number, path in enumerate(PATHS.split('\\n')):
-    if not os.path.exists(path + '/tool'):
-        print('missing', path)
-    attempt('connect_%d' % number, lambda: socket.socket(socket.AF_UNIX).connect(path + '/socket'))
-    attempt('send_%d' % number, lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', path + '/socket'))
-    print('watch_%d' % number, libc.inotify_add_watch(inotify, path.encode(), 0xfff) >= 0)
-# What it did itself.
-try:
-    os.read(inotify, 65536)
-except BlockingIOError:
-    pass
-open('ready', 'w').close()
-deadline = time.monotonic() + 60
-while not os.path.exists('go') and time.monotonic() < deadline:
-    os.sched_yield()
-try:
-    print('seen', os.read(inotify, 65536))
-except BlockingIOError:
-    print('seen', 'nothing')
-";
     let paths = dirs.join("\n");
     for user in ["root", "agent"] {
         let watched = std::thread::scope(|scope| {
-            let inside = scope.spawn(|| attack(&sandbox, user, program, &[("PATHS", &paths)]));
+            let inside = scope.spawn(|| attack(&sandbox, user, TOOL_CHAINS, &[("PATHS", &paths)]));
             while !sandbox.path("ready").exists() && !inside.is_finished() {
                 std::thread::yield_now();
             }
