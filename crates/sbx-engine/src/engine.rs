@@ -21,7 +21,7 @@ use crate::error::{EngineError, chain};
 use crate::git;
 use crate::handover::{BRIEF, PATIENT, left_behind};
 use crate::ids::{self, Facts, Used};
-use crate::lifecycle::{GRACE, REMOVED, boot_id};
+use crate::lifecycle::{REMOVED, boot_id};
 use crate::name::SandboxName;
 use crate::policybook::{PolicyBook, parse_resources};
 use crate::record::{Record, RecordError, WorkspaceRecord};
@@ -199,18 +199,25 @@ impl Engine {
             }
             other => other?,
         };
-        self.shared.check_idle(&entry, removal)?;
         let _operation = entry.operate();
         if entry.state().removed {
             return Err(EngineError::NotFound(name.to_owned()));
         }
-        self.shared.check_idle(&entry, removal)?;
-        let (grace, limit) = match removal {
-            Removal::WhenIdle => (GRACE, PATIENT),
+        let limit = match removal {
+            Removal::WhenIdle => {
+                if !self.shared.halt_if_idle(&entry, REMOVED)? {
+                    let sessions = entry.state().sessions.max(1);
+                    let name = entry.name.clone();
+                    return Err(EngineError::Busy { name, sessions });
+                }
+                PATIENT
+            }
             // As docker's: whoever forces it does not wait for what ignores SIGTERM.
-            Removal::Forced => (Duration::ZERO, BRIEF),
+            Removal::Forced => {
+                self.shared.halt_within(&entry, REMOVED, Duration::ZERO)?;
+                BRIEF
+            }
         };
-        self.shared.halt_within(&entry, REMOVED, grace)?;
         self.shared.delete(&entry, limit)?;
         Ok(left_behind(&entry.record()))
     }
@@ -323,17 +330,6 @@ impl Shared {
         match state.record.status {
             Status::Removing => Err(EngineError::Removing(entry.name.clone())),
             Status::Creating | Status::Running | Status::Stopped => Ok(()),
-        }
-    }
-
-    fn check_idle(&self, entry: &Entry, removal: Removal) -> Result<(), EngineError> {
-        let sessions = entry.state().sessions;
-        match removal {
-            Removal::WhenIdle if sessions > 0 => Err(EngineError::Busy {
-                name: entry.name.clone(),
-                sessions,
-            }),
-            Removal::WhenIdle | Removal::Forced => Ok(()),
         }
     }
 

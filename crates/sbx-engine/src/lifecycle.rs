@@ -290,18 +290,22 @@ impl Shared {
         self.kill(entry, &pidfd)
     }
 
-    /// Stops one that the timer found idle, unless that has changed since.
-    fn halt_idle(&self, entry: &Entry) -> Result<(), EngineError> {
-        if entry.state().stopping.as_deref() != Some(IDLE) {
-            return Ok(());
+    /// Stops it unless a command runs in it, which its init knows; false when it goes on for that.
+    pub(crate) fn halt_if_idle(&self, entry: &Entry, reason: &str) -> Result<bool, EngineError> {
+        {
+            let mut state = entry.state();
+            if state.live.is_none() {
+                return Ok(true);
+            }
+            state.end(reason);
         }
         let Some(pidfd) = ask(entry, |sender| sender.shutdown_if_idle(GRACE)) else {
-            return Ok(());
+            return Ok(true);
         };
-        if entry.wait_settled(GRACE + BEYOND_GRACE) {
-            return Ok(());
+        if !entry.wait_settled(GRACE + BEYOND_GRACE) {
+            self.kill(entry, &pidfd)?;
         }
-        self.kill(entry, &pidfd)
+        Ok(entry.state().live.is_none())
     }
 
     fn kill(&self, entry: &Entry, pidfd: &OwnedFd) -> Result<(), EngineError> {
@@ -414,7 +418,11 @@ impl Shared {
             .name("auto-stop".into())
             .spawn(move || {
                 let _operation = stopped.operate();
-                if let Err(error) = shared.halt_idle(&stopped) {
+                // Somebody else may have been first, and a new one may run by now.
+                if stopped.state().stopping.as_deref() != Some(IDLE) {
+                    return;
+                }
+                if let Err(error) = shared.halt_if_idle(&stopped, IDLE) {
                     tracing::error!(sandbox = %stopped.name, error = chain(&error), "cannot stop");
                     shared.put_off(&stopped);
                 }

@@ -15,18 +15,17 @@ pub(crate) struct Entry {
     pub(crate) kind: String,
 }
 
-/// The ids of what is mounted in these directories, other than the directories themselves.
-pub(crate) fn below<'a>(
-    mounts: &[Entry],
-    directories: impl IntoIterator<Item = &'a Path>,
-) -> BTreeSet<u64> {
-    let mut ids = BTreeSet::new();
-    for directory in directories {
-        let inside =
-            |mount: &&Entry| mount.point != directory && mount.point.starts_with(directory);
-        ids.extend(mounts.iter().filter(inside).map(|mount| mount.id));
-    }
-    ids
+/// What of the mounts, by id and place, is in these directories, other than the directories themselves.
+pub(crate) fn below(
+    mounts: impl IntoIterator<Item = (u64, PathBuf)>,
+    directories: &[&Path],
+) -> BTreeSet<(u64, PathBuf)> {
+    let inside = |point: &Path| {
+        let mut directories = directories.iter();
+        directories.any(|directory| point != *directory && point.starts_with(directory))
+    };
+    let mounts = mounts.into_iter();
+    mounts.filter(|(_, point)| inside(point)).collect()
 }
 
 /// Lines that do not look like mountinfo are left out. A mount point need not be text.
@@ -75,7 +74,11 @@ mod tests {
             b"1 0 0:5 / / rw - tmpfs none rw\n2 1 0:6 / /w rw - tmpfs none rw\n\
               3 1 0:6 / /w/a\\040b rw - tmpfs none rw\n4 1 0:6 / /work rw - tmpfs none rw\n",
         );
-        let below = |directory| Vec::from_iter(below(&mounts, [Path::new(directory)]));
+        let below = |directory| {
+            let mounts = mounts.iter().map(|mount| (mount.id, mount.point.clone()));
+            let found = below(mounts, &[Path::new(directory)]).into_iter();
+            found.map(|(id, _)| id).collect::<Vec<_>>()
+        };
         assert_eq!(below("/w"), [3]);
         assert_eq!(below("/"), [2, 3, 4]);
         for directory in ["/w/a b", "/work", "/w/a"] {

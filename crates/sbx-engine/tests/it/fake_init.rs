@@ -101,7 +101,12 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
                 drop(seen.send(request));
                 continue;
             };
-            if if_idle && manner == Manner::Secretive {
+            let busy = match manner {
+                Manner::Honest { running } => running > 0,
+                Manner::Secretive => true,
+                Manner::Garbage | Manner::FalseListeners | Manner::Impostor => false,
+            };
+            if if_idle && busy {
                 drop(stream.write_all(&encode(&Reply::Busy).unwrap()));
                 drop(seen.send(request));
             } else {

@@ -298,7 +298,9 @@ impl Caller {
         process::setns(self.mount.as_fd(), process::NEW_MOUNT).map_err(io)?;
         rustix::process::fchdir(&self.root)?;
         rustix::process::chroot(".")?;
-        rustix::process::fchdir(&self.cwd)?;
+        // A caller may be where it could not go any more. Where root has no power, over a directory of a group that is not
+        // inside, it is the caller who has.
+        let entered = rustix::process::fchdir(&self.cwd);
         rustix::process::umask(FileMode::from_bits_truncate(self.status.umask));
         credentials::keep_capabilities().map_err(io)?;
         // Where the user namespace forbids groups there are none to take on.
@@ -306,6 +308,7 @@ impl Caller {
         with_groups
             .or_else(|_| credentials::become_user(&self.status.credentials, false))
             .map_err(io)?;
+        entered.or_else(|_| rustix::process::fchdir(&self.cwd))?;
         credentials::raise_capabilities().map_err(io)?;
         process::setns(self.user.as_fd(), process::NEW_USER).map_err(io)?;
         credentials::set_capabilities(self.status.capabilities).map_err(io)?;

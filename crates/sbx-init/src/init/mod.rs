@@ -9,11 +9,12 @@ mod held;
 mod log;
 mod peer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -33,7 +34,7 @@ use crate::mountinfo;
 use crate::setup::{Namespaces, Network, Own};
 use crate::spare::{Order, Spare};
 use crate::spawn::{Failure, Surroundings};
-use held::Held;
+use held::{Held, LOOK_EVERY};
 use log::Log;
 use peer::Peer;
 
@@ -53,6 +54,8 @@ pub(crate) struct Parts {
     pub(crate) workspaces: Vec<OwnedFd>,
     /// Superblocks of the sandbox's own, as mountinfo names them.
     pub(crate) own: Own,
+    /// What setup has mounted, by id, and where.
+    pub(crate) mounts: BTreeSet<(u64, PathBuf)>,
     pub(crate) namespaces: Namespaces,
     pub(crate) network: Network,
     pub(crate) mode: Mode,
@@ -81,8 +84,10 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
     if mounts.is_empty() {
         return 1;
     }
-    let writable = boot.workspaces.iter().map(OsBytes::as_path);
-    let below = mountinfo::below(&mounts, writable);
+    let writable: Vec<_> = boot.workspaces.iter().map(OsBytes::as_path).collect();
+    // What the host has taken away since it was mounted is not in the list, and is missed at the first look.
+    let listed = mounts.iter().map(|mount| (mount.id, mount.point.clone()));
+    let below = mountinfo::below(listed.chain(parts.mounts), &writable);
     let (mount_points, held) = if below.is_empty() {
         (MountPoints::Absent, None)
     } else {
@@ -250,6 +255,7 @@ enum Source {
 
 impl Init<'_> {
     fn run(&mut self) {
+        self.look_after_mounts();
         loop {
             if self.finished() {
                 return;
@@ -262,23 +268,20 @@ impl Init<'_> {
             for (source, flags) in ready.into_iter().rev() {
                 self.handle(source, flags);
             }
+            self.look_after_mounts();
         }
     }
 
     fn wait(&self) -> Result<Vec<(Source, PollFlags)>, Errno> {
         let (sources, mut fds): (Vec<Source>, Vec<PollFd<'_>>) =
             self.interests().into_iter().unzip();
-        let timeout = self
-            .stopping
-            .as_ref()
-            .filter(|s| !s.killed)
-            .map(|stopping| {
-                let left = stopping.kill_at.saturating_duration_since(Instant::now());
-                Timespec {
-                    tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                    tv_nsec: left.subsec_nanos().into(),
-                }
-            });
+        let stopping = self.stopping.as_ref().filter(|stopping| !stopping.killed);
+        let left = stopping.map(|it| it.kill_at.saturating_duration_since(Instant::now()));
+        let look = self.held.as_ref().map(|_| LOOK_EVERY);
+        let timeout = left.into_iter().chain(look).min().map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(0) | Err(Errno::INTR) => Ok(vec![]),
             Ok(_) => Ok(sources
@@ -340,7 +343,8 @@ impl Init<'_> {
             Source::Starting(pid) => self.hear_start(pid),
             Source::Output(index) => self.copy_output(index),
             Source::Filter(index) => self.filter_ready(index, flags),
-            Source::Held => self.look_after_mounts(),
+            // Looked after in any case.
+            Source::Held => {}
         }
     }
 

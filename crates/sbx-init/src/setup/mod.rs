@@ -303,6 +303,7 @@ fn build(
         ptys: built.ptys,
         workspaces: built.workspaces,
         own: built.own,
+        mounts: built.mounts,
         namespaces,
         network,
         mode: ids.mode,

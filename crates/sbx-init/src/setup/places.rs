@@ -5,7 +5,7 @@
 //! of the mount that it lies in, following nothing. What is in the way in an own layer gives way to a directory;
 //! in a tree of the host nothing is ever changed. In the end every mount must be found at its path.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -153,8 +153,9 @@ impl Places {
         Ok(Some(place))
     }
 
-    /// Every mount is what is found at its path, in the finished tree that is now `/`.
-    pub(super) fn verify(&self) -> SetupResult<()> {
+    /// Every mount is what is found at its path, in the finished tree that is now `/`. Their ids, and where they are.
+    pub(super) fn verify(&self) -> SetupResult<BTreeSet<(u64, PathBuf)>> {
+        let mut all = BTreeSet::new();
         for mount in &self.mounts {
             let doing = || at("find the mount of", &mount.target);
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -168,11 +169,13 @@ impl Places {
                 )
             };
             let found = self.or_as_caller(open).doing(doing)?;
-            if mount_id(found.as_fd()).doing(doing)? != mount_id(mount.root.as_fd()).doing(doing)? {
+            let id = mount_id(mount.root.as_fd()).doing(doing)?;
+            if mount_id(found.as_fd()).doing(doing)? != id {
                 return Err(SetupError::new(doing(), "something else is there"));
             }
+            all.insert((id, mount.target.clone()));
         }
-        Ok(())
+        Ok(all)
     }
 
     /// The innermost mount that a path lies in, and the names from its root to there.

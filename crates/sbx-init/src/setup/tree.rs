@@ -4,6 +4,7 @@
 //! ([`Places`]); other paths below the new root are resolved by the kernel as if that root were `/` already, so that a
 //! link which a hostile program left behind leads to a place inside, never to one on the host.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -39,6 +40,8 @@ pub(super) struct Built {
     pub(super) workspaces: Vec<OwnedFd>,
     /// The superblocks that were made for this sandbox, as mountinfo names them.
     pub(super) own: Own,
+    /// What was mounted, by id, and where.
+    pub(super) mounts: BTreeSet<(u64, PathBuf)>,
 }
 
 pub(super) fn build(
@@ -75,8 +78,8 @@ pub(super) fn build(
         FileMode::empty(),
     )
     .doing(|| "open `/dev/pts` inside".into())?;
-    builder.places.verify()?;
     Ok(Built {
+        mounts: builder.places.verify()?,
         ptys,
         workspaces: open_workspaces(&builder.places, &boot.workspaces)?,
         own: builder.places.into_own(),

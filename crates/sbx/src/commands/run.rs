@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use sbx_api::{CreateRequest, KeepRequest, Sandbox, WorkspaceRequest};
+use sbx_api::{CreateRequest, KeepRequest, Sandbox, Status, WorkspaceRequest};
 use sbx_proto::exec::Exec;
 use sbx_proto::shell::quoted;
 
@@ -58,7 +58,9 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     args.flags.later.check()?;
     let client = Client::new(context, Absent::Start)?;
-    let sandbox = find_or_create(context, &client, args)?;
+    // A mistake in these leaves everything as it is.
+    args.flags.env.resolve(&context.env)?;
+    let (sandbox, origin) = find_or_create(context, &client, args)?;
     if args.detached {
         return detached(context, &client, args, &sandbox);
     }
@@ -70,15 +72,26 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     {
         context.ui.note(denials);
     }
-    if args.rm {
+    // What was there before is kept when no command could be started in it.
+    if args.rm && (origin == Origin::Created || result.is_ok()) {
         remove(context, &client, &sandbox.name);
     }
     result.map(|outcome| outcome.told(context))
 }
 
-fn find_or_create(context: &Context, client: &Client<'_>, args: &Args) -> Result<Sandbox, Failure> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Created,
+    Existing,
+}
+
+fn find_or_create(
+    context: &Context,
+    client: &Client<'_>,
+    args: &Args,
+) -> Result<(Sandbox, Origin), Failure> {
     let (agent, name, workspaces) = match Target::find(context, client, args)? {
-        Target::Existing(sandbox) => return existing(client, args, *sandbox),
+        Target::Existing(sandbox) => return Ok((*sandbox, Origin::Existing)),
         Target::New {
             agent,
             name,
@@ -95,11 +108,11 @@ fn find_or_create(context: &Context, client: &Client<'_>, args: &Args) -> Result
         create::create_watched(context, client, &request)
     };
     match created {
-        Ok(sandbox) => Ok(sandbox),
+        Ok(sandbox) => Ok((sandbox, Origin::Created)),
         // Somebody was faster. Whether it is the one that is meant has to be looked at as at any other.
         Err(failure) if failure.kind == Kind::Conflict => {
             match Target::find(context, client, args)? {
-                Target::Existing(sandbox) => existing(client, args, *sandbox),
+                Target::Existing(sandbox) => Ok((*sandbox, Origin::Existing)),
                 Target::New { .. } => Err(failure),
             }
         }
@@ -107,16 +120,9 @@ fn find_or_create(context: &Context, client: &Client<'_>, args: &Args) -> Result
     }
 }
 
-fn existing(client: &Client<'_>, args: &Args, sandbox: Sandbox) -> Result<Sandbox, Failure> {
-    if args.rm {
-        client.keep(&sandbox.name, &TEMPORARY)?;
-    }
-    Ok(sandbox)
-}
-
 /// The command's own result is what the caller waits for.
 fn remove(context: &Context, client: &Client<'_>, name: &str) {
-    match client.remove(name, true) {
+    match client.remove(name, false) {
         Ok(removed) => {
             for warning in &removed.warnings {
                 context.ui.warning(warning);
@@ -124,11 +130,17 @@ fn remove(context: &Context, client: &Client<'_>, name: &str) {
         }
         // It stopped, and the daemon was first.
         Err(failure) if failure.kind == Kind::NotFound => {}
+        Err(failure) if failure.kind == Kind::Conflict => match client.keep(name, &TEMPORARY) {
+            Ok(()) => context.ui.note(format!(
+                "other commands run in sandbox {name}; it is removed when it stops"
+            )),
+            Err(failure) => context.ui.warning(&failure.message),
+        },
         Err(failure) => context.ui.warning(&failure.message),
     }
 }
 
-/// Removed by the daemon when it stops, in case that we do not live to do it.
+/// Removed by the daemon when it stops.
 const TEMPORARY: KeepRequest = KeepRequest {
     keep_alive: false,
     temporary: true,
@@ -178,7 +190,7 @@ impl Target {
         match (&args.flags.name, agent) {
             (Some(name), agent) => {
                 let given = workspace::parse_all(&args.paths, &here)?;
-                if let Some(sandbox) = client.find(name)? {
+                if let Some(sandbox) = find(client, name)? {
                     check_existing(args, &sandbox, agent, &given)?;
                     return Ok(Self::Existing(Box::new(sandbox)));
                 }
@@ -198,7 +210,7 @@ impl Target {
                 if let Self::New {
                     name, workspaces, ..
                 } = &target
-                    && let Some(sandbox) = client.find(name.as_str())?
+                    && let Some(sandbox) = find(client, name.as_str())?
                 {
                     check_existing(args, &sandbox, Some(agent), workspaces)?;
                     return Ok(Self::Existing(Box::new(sandbox)));
@@ -224,6 +236,12 @@ impl Target {
             workspaces,
         })
     }
+}
+
+/// One that is being removed is not found: whoever creates it anew waits for that.
+fn find(client: &Client<'_>, name: &str) -> Result<Option<Sandbox>, Failure> {
+    let found = client.find(name)?;
+    Ok(found.filter(|sandbox| sandbox.status != Status::Removing))
 }
 
 /// What was asked for must be what the sandbox was created with; `given` is empty when nothing was.

@@ -20,6 +20,7 @@ pub const TESTS: &[ModeTest] = &[
         "run::rm_is_the_daemons_work_when_the_client_is_killed",
         killed_rm,
     ),
+    ("run::rm_ends_nobody_elses_command", shared_rm),
     ("run::detached_stays_up", run_detached),
     ("run::environment_of_a_session_and_of_a_sandbox", run_env),
 ];
@@ -252,7 +253,6 @@ fn killed_rm(world: &'static World) {
         let mut ready = [0; 6];
         let stdout = client.stdout.as_mut().unwrap();
         stdout.read_exact(&mut ready).unwrap();
-        assert_eq!(world.inspect(name)["temporary"], true);
         client
     };
     let killed = |mut client: Child| {
@@ -267,7 +267,9 @@ fn killed_rm(world: &'static World) {
     };
 
     // As docker's, the command goes on without its client; it is idle after that.
-    killed(begin("idle"));
+    let client = begin("idle");
+    assert_eq!(world.inspect("idle")["temporary"], true);
+    killed(client);
     world.write(&go, "");
     gone("an idle one is removed");
     // The daemon is killed as well: the next one finds it.
@@ -290,13 +292,34 @@ fn killed_rm(world: &'static World) {
     world.run(["stop", "stopped"]).ok();
     gone("a stop removes it");
     assert_eq!(client.wait().unwrap().code(), Some(143));
-    // One that was there before, until it is to stay up.
-    world.create("changed", &dir).ok();
-    let client = begin("changed");
-    world.run(["run", "-d", "--name", "changed"]).ok();
-    killed(client);
-    world.run(["stop", "changed"]).ok();
-    assert_eq!(world.inspect("changed")["temporary"], false);
+    // One that was there before is not given up for a client that was killed, nor for a mistake.
+    world.create("before", &dir).ok();
+    killed(begin("before"));
+    world.run(["stop", "before"]).ok();
+    let mistaken = ["run", "--rm", "--name", "before", "--env-file", "/missing"];
+    world.run(mistaken).refused();
+    assert_eq!(world.inspect("before")["temporary"], false);
+}
+
+fn shared_rm(world: &'static World) {
+    let dir = world.workspace();
+    let name = world.name("shared");
+    world.create(&name, &dir).ok();
+    let sandbox = world.adopt(&name, &dir);
+    let mut session = sandbox.open_session();
+    // Somebody else's command is no reason to end this one, nor the other way round.
+    let ran = world
+        .run(["run", "--rm", "--name", &name, "--", "-c", "exit 36"])
+        .fails(36);
+    assert!(ran.err.contains("is removed when it stops"), "{}", ran.err);
+    assert_eq!(world.status(&name), "running");
+    world.write(&sandbox.path("go"), "");
+    assert_eq!(session.wait().unwrap().code(), Some(44));
+    // The last one removes it.
+    world
+        .run(["run", "--rm", "--name", &name, "--", "-c", "exit 37"])
+        .fails(37);
+    assert!(!world.names().contains(&name));
 }
 
 fn run_detached(world: &'static World) {

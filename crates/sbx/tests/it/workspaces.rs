@@ -51,10 +51,13 @@ pub const TESTS: &[ModeTest] = &[
     ("workspaces::one_of_two_sandboxes", shared),
 ];
 /// Elsewhere no group is without an id inside, or the files have the caller's.
-pub const SUBORDINATE: &[ModeTest] = &[(
-    "workspaces::files_of_root_are_handed_over_in_a_team_directory",
-    handover::handed_over_in_a_team_directory,
-)];
+pub const SUBORDINATE: &[ModeTest] = &[
+    (
+        "workspaces::files_of_root_are_handed_over_in_a_team_directory",
+        handover::handed_over_in_a_team_directory,
+    ),
+    ("workspaces::one_of_a_foreign_group", foreign_group),
+];
 
 /// Creates with these paths, the first of which must exist.
 fn create<'a>(world: &'a World, hint: &str, paths: &[&str]) -> Sandbox<'a> {
@@ -557,6 +560,19 @@ fn modes_and_times(world: &'static World) {
     let sparse = fs::metadata(sandbox.path("sparse")).unwrap();
     assert_eq!((sparse.len(), sparse.blocks()), (1 << 30, 0));
     assert!(sandbox.path(&"n".repeat(255)).exists());
+}
+
+/// Closed to others, and of a group that has no id inside: root inside has no power over it, the agent has.
+fn foreign_group(world: &'static World) {
+    if !tester_is_root() {
+        return blocked("a workspace of a foreign group needs root");
+    }
+    let sandbox = world.sandbox("foreign-group");
+    std::os::unix::fs::chown(&sandbox.workspace, Some(world.uid), Some(100)).unwrap();
+    fs::set_permissions(&sandbox.workspace, fs::Permissions::from_mode(0o750)).unwrap();
+    // Calls that init does for the caller, where the caller is.
+    let script = "mkdir dir; touch dir/file; cp -a dir copy; chmod 2755 dir; unshare -Urm true";
+    sandbox.sh(&format!("set -e; {script}")).ok();
 }
 
 /// Directories with setgid, as teams share them: what is made in them inherits the bit, and tools set it again.
