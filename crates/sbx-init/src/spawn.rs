@@ -370,12 +370,12 @@ mod tests {
     fn a_relative_directory_is_meant_from_the_usual_one() {
         let in_usual = |asked: Option<&str>| {
             let asked = asked.map(OsBytes::from);
-            directory(&OsBytes::from("/work"), asked.as_ref())
+            directory(&OsBytes::from("/ws"), asked.as_ref())
         };
-        assert_eq!(in_usual(None), Path::new("/work"));
-        assert_eq!(in_usual(Some("")), Path::new("/work"));
-        assert_eq!(in_usual(Some("a/b")), Path::new("/work/a/b"));
-        assert_eq!(in_usual(Some("../b")), Path::new("/work/../b"));
+        assert_eq!(in_usual(None), Path::new("/ws"));
+        assert_eq!(in_usual(Some("")), Path::new("/ws"));
+        assert_eq!(in_usual(Some("a/b")), Path::new("/ws/a/b"));
+        assert_eq!(in_usual(Some("../b")), Path::new("/ws/../b"));
         assert_eq!(in_usual(Some("/a")), Path::new("/a"));
     }
 
