@@ -192,15 +192,24 @@ pub(crate) async fn shutdown(
     Body(request): Body<ShutdownRequest>,
 ) -> Result<StatusCode, Failure> {
     app.closing.store(true, Ordering::Relaxed);
-    if request.stop_sandboxes {
-        blocking(&app, |engine| {
-            engine.stop_all();
+    // Not in this connection's own task, which ends when the client is interrupted: what refuses everything has to end.
+    let ending = tokio::spawn(async move {
+        let stopped = if request.stop_sandboxes {
+            blocking(&app, |engine| {
+                engine.stop_for_good();
+                Ok(())
+            })
+            .await
+        } else {
             Ok(())
-        })
-        .await?;
+        };
+        app.end.notify_one();
+        stopped
+    });
+    match ending.await {
+        Ok(stopped) => stopped.map(|()| StatusCode::NO_CONTENT),
+        Err(error) => Err(Failure::new(ErrorCode::Engine, error.to_string())),
     }
-    app.end.notify_one();
-    Ok(StatusCode::NO_CONTENT)
 }
 
 fn refuse_when_closing(app: &App) -> Result<(), Failure> {

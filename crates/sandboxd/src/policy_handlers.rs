@@ -101,7 +101,7 @@ pub(crate) async fn remove(
 pub(crate) async fn reset(State(app): State<App>, _: NoBody) -> Result<StatusCode, Failure> {
     // First: none of them is to live under rules that were not meant for it.
     blocking(&app, |engine| {
-        engine.stop_all();
+        engine.stop_all("policy reset");
         Ok(())
     })
     .await?;

@@ -83,7 +83,10 @@ impl Link {
 
     /// Without an id whichever it is: of a sandbox whose record cannot be read nobody knows it.
     pub fn connect_any(dir: &Path, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
-        let stream = connect_unix(dir, EXEC_SOCKET).map_err(ControlError::Io)?;
+        let stream = connect_unix(dir, EXEC_SOCKET).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => ControlError::TimedOut,
+            _ => ControlError::Io(error),
+        })?;
         Self::greet(stream, id, role)
     }
 

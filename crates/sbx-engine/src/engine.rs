@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     template: Mutex<()>,
     /// Old ones are removed.
     aside: Mutex<()>,
+    /// A sandbox without a record is removed.
+    pub(crate) damaged: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -91,6 +93,7 @@ impl Engine {
                 alarm: Alarm::default(),
                 template: Mutex::default(),
                 aside: Mutex::default(),
+                damaged: Mutex::default(),
             }),
         }
     }
@@ -165,13 +168,23 @@ impl Engine {
         let _operation = entry.operate();
         self.shared.still_there(&entry)?;
         self.shared.halt(&entry, "user")?;
-        Ok(shown(&entry))
+        let stopped = shown(&entry);
+        if stopped.temporary {
+            // Here, before anybody else can start it: it is not there any more when this answers.
+            self.shared.delete(&entry, PATIENT)?;
+        }
+        Ok(stopped)
     }
 
-    /// Stops all of them at once, because the daemon stops.
-    pub fn stop_all(&self) {
+    /// Stops all of them at once; `reason` is what `inspect` says afterwards.
+    pub fn stop_all(&self, reason: &str) {
+        self.shared.halt_all(&self.shared.entries(), reason);
+    }
+
+    /// The same for good, because the daemon stops: nothing is created or started from here on.
+    pub fn stop_for_good(&self) {
         lock(&self.shared.registry).closed = true;
-        self.shared.halt_all(&self.shared.entries(), "daemon stop");
+        self.stop_all("daemon stop");
     }
 
     /// Ends all of them, because the state directory is gone. Nothing is written: what lies there by now is another

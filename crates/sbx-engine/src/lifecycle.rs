@@ -43,6 +43,8 @@ pub(crate) const GRACE: Duration = Duration::from_secs(3);
 const BEYOND_GRACE: Duration = Duration::from_secs(2);
 /// The kernel ends what was killed; a process in an unresponsive file system may take longer.
 const KILL_LIMIT: Duration = Duration::from_secs(30);
+/// The same where nobody can be told.
+const END_LIMIT: Duration = Duration::from_secs(5);
 /// Records are written when nothing has happened for that long: a command per millisecond must not cost a
 /// write per millisecond.
 const QUIET: Duration = Duration::from_millis(250);
@@ -303,6 +305,13 @@ impl Shared {
             return Ok(true);
         };
         if !entry.wait_settled(GRACE + BEYOND_GRACE) {
+            // Its init may be slow, or stopped: what is known to run is not killed on suspicion.
+            let mut state = entry.state();
+            if state.sessions > 0 {
+                state.stopping = None;
+                return Ok(false);
+            }
+            drop(state);
             self.kill(entry, &pidfd)?;
         }
         Ok(entry.state().live.is_none())
@@ -357,6 +366,11 @@ impl Shared {
     }
 
     pub(crate) fn remove_damaged(&self, name: &SandboxName) -> Result<(), EngineError> {
+        // One at a time, and looked for again: the name may be another sandbox's by now.
+        let _one = lock(&self.damaged);
+        if !lock(&self.registry).damaged.contains_key(name) {
+            return Err(EngineError::NotFound(name.to_string()));
+        }
         let dir = self.config.state.sandbox(name);
         if !silence_unknown(&dir) {
             return Err(EngineError::Unstoppable(name.clone()));
@@ -437,6 +451,8 @@ impl Shared {
         let mut state = entry.state();
         state.stopping = None;
         state.touch(Timestamp::now(), self.config.settings.auto_stop);
+        drop(state);
+        self.alarm.ring();
     }
 }
 
@@ -473,9 +489,16 @@ pub(crate) fn boot_id() -> io::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Kills and waits.
+/// Kills and waits, as long as that makes sense: one that hangs in a dead file system must not keep a daemon from starting.
 pub(crate) fn end(pidfd: &OwnedFd) {
-    if let Err(error) = pidfd_kill(pidfd, Signal::KILL).and_then(|()| wait_pidfd(pidfd)) {
+    let ended = pidfd_kill(pidfd, Signal::KILL).and_then(|()| {
+        if wait_briefly(pidfd, END_LIMIT) {
+            wait_pidfd(pidfd)
+        } else {
+            Err(io::ErrorKind::TimedOut.into())
+        }
+    });
+    if let Err(error) = ended {
         tracing::error!(%error, "cannot end an init");
     }
 }

@@ -75,7 +75,7 @@ fn observed(mut record: Record, dir: &SandboxDir) -> Sandbox {
 /// Whether there is nobody behind the socket.
 fn has_ended(error: &ControlError) -> bool {
     match error {
-        // Too many connections that wait to be taken, or nobody who takes what is sent.
+        // Nobody takes what is sent.
         ControlError::Io(error) => error.kind() != io::ErrorKind::WouldBlock,
         ControlError::Ended => true,
         ControlError::TimedOut | ControlError::Garbage(_) | ControlError::Protocol(_) => false,

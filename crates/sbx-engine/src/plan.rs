@@ -12,7 +12,7 @@ use sbx_proto::plan::{
 };
 use sbx_proto::{OsBytes, PROTOCOL};
 
-use crate::record::{Record, WorkspaceRecord};
+use crate::record::{Identity, Record, WorkspaceKind, WorkspaceRecord};
 use crate::template::{HostBind, HostLayout, OverlayDir};
 use crate::workspace::{StillShared, in_mount_order};
 
@@ -126,8 +126,10 @@ pub fn task_plan(record_ids: &sbx_proto::plan::Ids, task: Task) -> Plan {
 
 pub(crate) fn hand_over_plan(record: &Record, found: &StillShared, limit: Duration) -> Plan {
     let writable = found.writable.iter();
-    let workspaces =
-        writable.map(|(workspace, node)| (shared_source(workspace, record.ids.mode), *node));
+    let workspaces = writable.map(|(workspace, node)| Source {
+        node: Some(*node),
+        ..shared_source(workspace, record.ids.mode)
+    });
     Plan {
         protocol: PROTOCOL,
         ids: record.ids.clone(),
@@ -145,7 +147,7 @@ fn made_at(record: &Record) -> i64 {
     i64::try_from(record.created_at.as_nanosecond()).unwrap_or(0)
 }
 
-/// A workspace as the host gives it.
+/// A workspace as the host gives it. A file may be another one at any time: every editor makes it so.
 fn shared_source(workspace: &WorkspaceRecord, mode: Mode) -> Source {
     Source {
         path: workspace.path.clone(),
@@ -162,6 +164,10 @@ fn shared_source(workspace: &WorkspaceRecord, mode: Mode) -> Source {
             Access::ReadWrite
         },
         recursive: true,
+        node: match workspace.kind {
+            WorkspaceKind::Directory => workspace.identity.as_ref().map(Identity::node),
+            WorkspaceKind::File => None,
+        },
     }
 }
 
@@ -301,6 +307,7 @@ impl Builder {
                     ids: SourceIds::Plain,
                     access: Access::ReadOnly,
                     recursive: false,
+                    node: None,
                 },
             );
         }
@@ -338,6 +345,7 @@ impl Builder {
                     ids: SourceIds::Plain,
                     access: Access::Device,
                     recursive: false,
+                    node: None,
                 },
             );
         }
@@ -443,6 +451,7 @@ impl Builder {
             ids: SourceIds::Plain,
             access: Access::ReadOnly,
             recursive: !bind.layered,
+            node: None,
         };
         if !bind.layered {
             return self.bind(&bind.target, source);
@@ -496,6 +505,7 @@ impl Builder {
             ids,
             access: Access::Layer,
             recursive: false,
+            node: None,
         };
         if let Some(index) = self.sources.iter().position(|other| *other == source) {
             return index;

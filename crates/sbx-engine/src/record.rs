@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use sbx_api::{Caller, Mount, Network, Status};
 use sbx_proto::OsBytes;
-use sbx_proto::plan::Ids;
+use sbx_proto::plan::{Ids, Node};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -87,6 +87,13 @@ pub struct Identity {
 }
 
 impl Identity {
+    pub fn node(&self) -> Node {
+        Node {
+            device: self.device,
+            inode: self.inode,
+        }
+    }
+
     /// As far as can be told.
     pub fn is(&self, other: &Self) -> bool {
         let comparable = self.boot_id == other.boot_id;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use sbx_api::Status;
@@ -24,6 +24,8 @@ use crate::statedir::{EXEC_SOCKET, SandboxDir, is_temporary};
 use crate::threads::{at_once, spawn};
 
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long an init has that nobody has use for, whatever it says until then.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 impl Engine {
     /// Reads all records and reconciles them with what runs. Removals that were interrupted go on in the
@@ -101,10 +103,10 @@ impl Shared {
             .as_ref()
             .zip(boot_id().ok())
             .is_some_and(|(init, boot_id)| init.boot_id != boot_id);
-        let reason = if rebooted {
-            "host restarted"
-        } else {
-            "crashed"
+        let reason = match &error {
+            _ if rebooted => "host restarted",
+            EngineError::Control(ControlError::Protocol(_)) => "started by another version of sbx",
+            _ => "crashed",
         };
         tracing::warn!(sandbox = %entry.name, error = chain(&error), reason, "is not running any more");
         if let Err(error) = entry.update(|state| {
@@ -124,11 +126,12 @@ impl Shared {
         let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
         spawn("clean-up", move || {
             let _operation = entry.operate();
-            let (runs, record) = {
+            let (is_left, record) = {
                 let state = entry.state();
-                (state.live.is_some(), state.record.clone())
+                (state.live.is_none() && !state.removed, state.record.clone())
             };
-            if runs || !record.temporary {
+            // What lies in the place of a removed one is another's.
+            if !is_left || !record.temporary {
                 return;
             }
             silence(&entry.dir, &record);
@@ -198,7 +201,7 @@ pub(crate) fn silence(dir: &SandboxDir, record: &Record) {
     }
     // One that was started by a daemon that died before it wrote the pid down.
     if let Ok(link) = Link::connect(dir.path(), &record.id, Role::Daemon) {
-        see_to_its_end(link);
+        see_to_its_end(link, END_LIMIT);
     }
     remove_socket(dir);
 }
@@ -206,7 +209,7 @@ pub(crate) fn silence(dir: &SandboxDir, record: &Record) {
 /// Ends the init of a sandbox whose record cannot be read, if there is one. False when it may still run.
 pub(crate) fn silence_unknown(dir: &SandboxDir) -> bool {
     let ended = match Link::connect_any(dir.path(), None, Role::Daemon) {
-        Ok(link) => see_to_its_end(link),
+        Ok(link) => see_to_its_end(link, END_LIMIT),
         Err(ControlError::Io(error)) => nobody_listens(&error),
         Err(_) => false,
     };
@@ -217,7 +220,7 @@ pub(crate) fn silence_unknown(dir: &SandboxDir) -> bool {
 }
 
 /// False when it has not ended as far as can be seen.
-fn see_to_its_end(mut link: Link) -> bool {
+fn see_to_its_end(mut link: Link, limit: Duration) -> bool {
     let asked = link
         .sender()
         .map_err(ControlError::Io)
@@ -225,8 +228,9 @@ fn see_to_its_end(mut link: Link) -> bool {
     if asked.is_err() {
         return false;
     }
+    let until = Instant::now() + limit;
     loop {
-        match link.next(Some(ANSWER_LIMIT)) {
+        match link.next(Some(until.saturating_duration_since(Instant::now()))) {
             Ok(Event::Commands { .. } | Event::MountLost | Event::HandedOver) => {}
             Ok(Event::Gone) => return true,
             Ok(Event::Busy | Event::Quiet) | Err(_) => return false,
@@ -254,4 +258,37 @@ fn sweep_unborn(dir: &SandboxDir) -> bool {
         tracing::warn!(%error, dir = %dir.path().display(), "a directory without a record is left alone");
     }
     !ours
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use sbx_proto::exec::Reply;
+    use sbx_proto::{PROTOCOL, frame};
+
+    use super::*;
+    use crate::socket::bind_unix;
+
+    #[test]
+    fn an_init_that_only_talks_does_not_hold_anybody_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = bind_unix(dir.path(), EXEC_SOCKET).unwrap();
+        let init = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let hello = Reply::Hello {
+                protocol: PROTOCOL,
+                sandbox: "id".into(),
+            };
+            stream.write_all(&frame::encode(&hello).unwrap()).unwrap();
+            let news = frame::encode(&Reply::Commands { running: 1 }).unwrap();
+            // Slower than what counts as a flood, and for as long as somebody listens.
+            while stream.write_all(&news).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let link = Link::connect_any(dir.path(), None, Role::Daemon).unwrap();
+        assert!(!see_to_its_end(link, Duration::from_millis(50)));
+        init.join().unwrap();
+    }
 }

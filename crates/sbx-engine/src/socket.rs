@@ -5,12 +5,16 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 /// Of a path to a socket, without the byte that ends it.
 const LONGEST: usize = 107;
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A listener at `dir/name` that only the owner can reach. One that lies there already is replaced: the
 /// caller knows (by a lock) that nobody serves it.
@@ -19,7 +23,7 @@ pub fn bind_unix(dir: &Path, name: &str) -> io::Result<UnixListener> {
     // Bound under another name, so that at its own name the socket never has a wider mode.
     let fresh = format!(".{name}.new");
     match rustix::fs::unlinkat(&dir, &fresh, AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Ok(()) | Err(Errno::NOENT) => {}
         Err(e) => return Err(e.into()),
     }
     let listener = UnixListener::bind(short_path(&dir, &fresh))?;
@@ -28,13 +32,31 @@ pub fn bind_unix(dir: &Path, name: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// Waits for whoever listens to take connections, but not for ever: it may be hostile.
 pub fn connect_unix(dir: &Path, name: &str) -> io::Result<UnixStream> {
+    connect_within(dir, name, CONNECT_LIMIT)
+}
+
+fn connect_within(dir: &Path, name: &str, limit: Duration) -> io::Result<UnixStream> {
     let path = dir.join(name);
-    if path.as_os_str().len() <= LONGEST {
-        return UnixStream::connect(path);
-    }
-    let dir = open_dir(dir)?;
-    UnixStream::connect(short_path(&dir, name))
+    let (_dir, path) = if path.as_os_str().len() <= LONGEST {
+        (None, path)
+    } else {
+        let dir = open_dir(dir)?;
+        let path = short_path(&dir, name);
+        (Some(dir), path)
+    };
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // What limits sending limits connecting.
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    rustix::net::connect(&socket, &address).map_err(|error| match error {
+        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "it takes no connections"),
+        other => other.into(),
+    })?;
+    set_socket_timeout(&socket, Timeout::Send, None)?;
+    Ok(UnixStream::from(socket))
 }
 
 /// Whether somebody listens at `dir/name`, without ever waiting.
@@ -90,6 +112,16 @@ mod tests {
         ] {
             serves_in(&temp.path().join(dir));
         }
+    }
+
+    #[test]
+    fn who_takes_no_connections_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = bind_unix(dir.path(), "exec.sock").unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let connect = || connect_within(dir.path(), "exec.sock", Duration::from_millis(20));
+        let _waits = connect().unwrap();
+        assert_eq!(connect().unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     fn serves_in(dir: &Path) {

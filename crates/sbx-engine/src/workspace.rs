@@ -56,6 +56,8 @@ pub enum WorkspaceError {
     Relative(PathBuf),
     #[error("workspace `{}` does not exist", .0.display())]
     Missing(PathBuf),
+    #[error("the file `{}`, which is shared read-only, is not there any more", .0.display())]
+    FileGone(PathBuf),
     #[error("workspace `{}` leads to another place than it did", .0.display())]
     Moved(PathBuf),
     #[error("workspace `{}` has another owner than when the sandbox was made", .0.display())]
@@ -132,6 +134,9 @@ impl WorkspaceError {
                 Some(format!("if you mean it, give the real path: {}", word(to)))
             }
             Self::Relative(_) => Some("give the absolute path".into()),
+            Self::FileGone(_) => {
+                Some("put it back, or `sbx rm` the sandbox and create it again without the file".into())
+            }
             Self::Missing(path) => Some(format!("mkdir -p {}", word(path))),
             Self::PrimaryReadOnly => {
                 Some("put a writable directory first and the read-only one after it".into())
@@ -232,7 +237,12 @@ pub fn resolve_again(
     };
     for workspace in workspaces {
         let path = workspace.path.to_path_buf();
-        let canonical = fs::canonicalize(&path).map_err(|e| look_error(&path, e))?;
+        let canonical = fs::canonicalize(&path).map_err(|e| match look_error(&path, e) {
+            WorkspaceError::Missing(path) if workspace.kind == WorkspaceKind::File => {
+                WorkspaceError::FileGone(path)
+            }
+            other => other,
+        })?;
         if canonical != path {
             return Err(WorkspaceError::Moved(path));
         }

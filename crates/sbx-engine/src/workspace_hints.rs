@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use sbx_proto::plan::Mode;
-use sbx_sys::mounts::unescape;
+use sbx_sys::mountinfo::{self, points_below};
 
 use crate::ids::{Facts, OTHER_GROUP_REMEDY};
 use crate::record::{WorkspaceKind, WorkspaceRecord};
@@ -89,7 +89,7 @@ pub fn warnings(workspaces: &[WorkspaceRecord], mode: Mode, facts: &Facts) -> Ve
                 "`{shown}` is closed to others, and its owner or group is nobody's inside: root there (`-u root`, `sudo`) cannot enter it"
             ));
         }
-        if let Some((first, more)) = mounts_below(&mountinfo, path).split_first() {
+        if let Some((first, more)) = points_below(&mountinfo, path).split_first() {
             let others = match more.len() {
                 0 => String::new(),
                 count => format!(" (and {count} more)"),
@@ -145,32 +145,12 @@ fn synced(path: &Path) -> Option<&'static str> {
 
 /// The type of the file system that `path` lies on, from the text of a mountinfo file.
 fn file_system(mountinfo: &[u8], path: &Path) -> Option<String> {
-    let mut best: Option<(usize, String)> = None;
-    for line in mountinfo.split(|byte| *byte == b'\n') {
-        let mut fields = line.split(|byte| *byte == b' ');
-        let Some(point) = fields.nth(4).map(unescape) else {
-            continue;
-        };
-        let Some(kind) = fields.skip_while(|f| *f != b"-").nth(1) else {
-            continue;
-        };
-        let depth = point.components().count();
-        // A later line at the same place lies on top of the earlier one.
-        if path.starts_with(&point) && best.as_ref().is_none_or(|(least, _)| depth >= *least) {
-            best = Some((depth, String::from_utf8_lossy(kind).into_owned()));
-        }
-    }
-    best.map(|(_, kind)| kind)
-}
-
-/// The mount points in a directory, from the text of a mountinfo file.
-fn mounts_below(mountinfo: &[u8], path: &Path) -> Vec<PathBuf> {
-    let lines = mountinfo.split(|byte| *byte == b'\n');
-    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    let points = points.map(unescape);
-    points
-        .filter(|point| point != path && point.starts_with(path))
-        .collect()
+    let mounts = mountinfo::parse(mountinfo).into_iter();
+    mounts
+        .filter(|mount| path.starts_with(&mount.point))
+        // Of several at the same place the last line lies on top.
+        .max_by_key(|mount| mount.point.components().count())
+        .map(|mount| mount.kind)
 }
 
 /// A socket or named pipe near the top; a bounded look, not a promise.
@@ -243,7 +223,7 @@ mod tests {
         let text = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
             30 22 0:40 / /w rw - tmpfs t rw\n31 30 0:41 / /w/a\\040b rw - tmpfs t rw\n\
             32 22 0:42 / /work rw - tmpfs t rw\n";
-        let below = |path| mounts_below(text, Path::new(path));
+        let below = |path| points_below(text, Path::new(path));
         assert_eq!(below("/w"), [PathBuf::from("/w/a b")]);
         assert_eq!(below("/work"), [] as [PathBuf; 0]);
     }

@@ -137,9 +137,15 @@ fn group_id(wanted: &str, group: &str) -> Option<u32> {
         .or_else(|| wanted.parse().ok())
 }
 
+const MAX_GROUPS: usize = 1024;
+
 fn groups_of(name: &str, primary: u32, group: &str) -> Vec<u32> {
     let mut groups = vec![primary];
     for line in group.lines() {
+        // The kernel takes 65,536; a hostile file must not make an exec fail or slow.
+        if groups.len() == MAX_GROUPS {
+            break;
+        }
         let mut fields = line.split(':');
         let (Some(gid), Some(members)) =
             (fields.nth(2).and_then(|g| g.parse().ok()), fields.next())
@@ -153,8 +159,6 @@ fn groups_of(name: &str, primary: u32, group: &str) -> Vec<u32> {
             groups.push(gid);
         }
     }
-    // The kernel takes 65,536; a hostile file must not make an exec fail or slow.
-    groups.truncate(1024);
     groups
 }
 

@@ -22,10 +22,10 @@ use sbx_sys::mounts;
 use sbx_sys::process::{self, SingleThreaded};
 use sbx_sys::seccomp::{self, Notification};
 
-use crate::mountinfo::Entry;
 use crate::setup::Own;
 use caller::{Caller, MountList};
 use judge::Judge;
+use sbx_sys::mountinfo::Entry;
 
 /// File systems that may be mounted inside. None of them can show or change a file of the host. Not here:
 /// overlay (its upper layer could be a workspace, and copy-up writes setuid files there), cgroup and cgroup2
@@ -235,7 +235,7 @@ fn perform(
     if matches!(work, Work::Mount(_) | Work::OpenFileSystem(..)) {
         caller.join_what_mounts_show(proof)?;
     }
-    caller.take_on()?;
+    caller.take_on(&guard.proc)?;
     work.run(guard, evidence.as_ref())
 }
 
@@ -283,6 +283,8 @@ struct Xattr {
 
 struct Mount {
     source: CString,
+    /// Where a relative target begins.
+    base: Option<OwnedFd>,
     target: CString,
     kind: CString,
     flags: u64,
@@ -319,10 +321,11 @@ fn open(
 }
 
 /// Where something is to be mounted, which may be proc itself: to cover it in the caller's view is harmless.
-fn open_mount_point(path: &CStr) -> Result<OwnedFd, Errno> {
+fn open_mount_point(mount: &Mount) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(rustix::fs::CWD, path, flags, FileMode::empty(), resolve)
+    let base = base_of(mount.base.as_ref());
+    rustix::fs::openat2(base, &mount.target, flags, FileMode::empty(), resolve)
 }
 
 fn base_of(base: Option<&OwnedFd>) -> BorrowedFd<'_> {
@@ -569,7 +572,7 @@ impl Mount {
     }
 
     fn show(&self, terminals: &OwnedFd) -> Result<Answer, Errno> {
-        let place = open_mount_point(&self.target)?;
+        let place = open_mount_point(self)?;
         let attributes = u64::from(self.flags()) & SHARED_ATTRIBUTES;
         mounts::set_attributes(terminals.as_fd(), false, attributes, None)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -582,7 +585,7 @@ impl Mount {
     fn perform(&self) -> Result<Answer, Errno> {
         let flags = self.flags();
         // The place is looked up once, without links through proc; from there on it is the working directory.
-        let place = open_mount_point(&self.target)?;
+        let place = open_mount_point(self)?;
         rustix::process::fchdir(&place)?;
         if flags & PROPAGATION.bits() != 0 {
             rustix::mount::mount_change(".", MountPropagationFlags::from_bits_retain(flags))?;

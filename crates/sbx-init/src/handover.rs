@@ -62,6 +62,8 @@ pub(crate) enum Left {
     Denied,
     #[error("something moves the files")]
     Moved,
+    #[error("a workspace cannot be opened")]
+    Closed,
     #[error("directories lie too deep")]
     Depth,
     #[error("it takes too long")]
@@ -95,18 +97,21 @@ fn hand_over_one(workspace: &OwnedFd, rules: &Rules<'_>, walks: u32) -> Result<(
     let mut left = Ok(());
     for _ in 0..walks {
         // Opened anew: what is read here must not be what another walk has read already.
-        let Ok(root) = rustix::fs::openat(workspace, c".", DIRECTORY, FileMode::empty()) else {
-            return Ok(());
+        let (root, eyes) = match open_root(workspace) {
+            Ok(opened) => opened,
+            // Nobody inside gets in.
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(()),
+            Err(_) => return Err(Left::Closed),
         };
         if rustix::fs::fstat(&root).is_ok_and(|stat| is_to_be_given(&stat, rules.made_at)) {
             let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
             let _ = rustix::fs::fchown(&root, Some(uid), Some(gid));
         }
-        left = Walk::new(rules).run(root);
+        left = Walk::new(rules).run(root, eyes);
         match left {
             // What was moved may lie where the walk had been.
             Err(Left::Moved) => {}
-            Ok(()) | Err(Left::Denied | Left::Depth | Left::Time) => return left,
+            Ok(()) | Err(Left::Denied | Left::Closed | Left::Depth | Left::Time) => return left,
         }
     }
     left
@@ -116,6 +121,56 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
+
+/// Who looks into a directory. Root has power over files of which it knows both ids; where the group is none of the
+/// sandbox's, the agent may get in where root does not, and `sudo` from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Eyes {
+    Root,
+    Agent,
+}
+
+impl Eyes {
+    fn look<T>(self, work: impl FnOnce() -> T) -> T {
+        match self {
+            Self::Root => work(),
+            Self::Agent => as_user_of_files(AGENT, work),
+        }
+    }
+
+    fn others(self) -> Self {
+        match self {
+            Self::Root => Self::Agent,
+            Self::Agent => Self::Root,
+        }
+    }
+}
+
+fn open_root(workspace: &OwnedFd) -> rustix::io::Result<(OwnedFd, Eyes)> {
+    let open = |eyes: Eyes| {
+        let opened =
+            eyes.look(|| rustix::fs::openat(workspace, c".", DIRECTORY, FileMode::empty()));
+        opened.map(|dir| (dir, eyes))
+    };
+    match open(Eyes::Root) {
+        Err(Errno::ACCESS | Errno::PERM) => open(Eyes::Agent),
+        other => other,
+    }
+}
+
+/// A directory in one that has these eyes, and who looks into that.
+fn open_below(dir: &OwnedFd, name: &CStr, eyes: Eyes) -> rustix::io::Result<(OwnedFd, Eyes)> {
+    match eyes.look(|| rustix::fs::openat(dir, name, DIRECTORY, FileMode::empty())) {
+        Ok(below) => return Ok((below, eyes)),
+        Err(Errno::ACCESS | Errno::PERM) => {}
+        Err(error) => return Err(error),
+    }
+    let flags = DIRECTORY.union(OFlags::PATH);
+    let place = eyes.look(|| rustix::fs::openat(dir, name, flags, FileMode::empty()))?;
+    let others = eyes.others();
+    let below = others.look(|| rustix::fs::openat(&place, c".", DIRECTORY, FileMode::empty()))?;
+    Ok((below, others))
+}
 
 /// What is left alone, and when all of it ends.
 struct Rules<'a> {
@@ -127,6 +182,7 @@ struct Rules<'a> {
 /// A directory on the way to the current one: who it is, and what is still to be visited in it.
 struct Level {
     identity: Node,
+    eyes: Eyes,
     /// None of one that lies deep, until the walk comes back to it.
     dir: Option<OwnedFd>,
     subdirectories: Vec<CString>,
@@ -148,8 +204,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn run(mut self, root: OwnedFd) -> Result<(), Left> {
-        self.enter(root)?;
+    fn run(mut self, root: OwnedFd, eyes: Eyes) -> Result<(), Left> {
+        self.enter(root, eyes)?;
         while !self.levels.is_empty() {
             self.step()?;
         }
@@ -165,8 +221,8 @@ impl<'a> Walk<'a> {
             self.leave();
             return Ok(());
         };
-        match rustix::fs::openat(dir, &name, DIRECTORY, FileMode::empty()) {
-            Ok(below) => return self.enter(below),
+        match open_below(dir, &name, level.eyes) {
+            Ok((below, eyes)) => return self.enter(below, eyes),
             // Closed, and somebody else's.
             Err(Errno::ACCESS | Errno::PERM) => {}
             // It was there a moment ago.
@@ -175,7 +231,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn enter(&mut self, dir: OwnedFd) -> Result<(), Left> {
+    fn enter(&mut self, dir: OwnedFd, eyes: Eyes) -> Result<(), Left> {
         let Ok(stat) = rustix::fs::fstat(&dir) else {
             self.note(Left::Moved);
             return Ok(());
@@ -189,7 +245,7 @@ impl<'a> Walk<'a> {
             self.note(Left::Depth);
             return Ok(());
         }
-        let subdirectories = self.give_all(&dir)?;
+        let subdirectories = self.give_all(&dir, eyes)?;
         if self.levels.len() > HELD
             && let Some(above) = self.levels.last_mut()
         {
@@ -197,6 +253,7 @@ impl<'a> Walk<'a> {
         }
         self.levels.push(Level {
             identity,
+            eyes,
             dir: Some(dir),
             subdirectories,
         });
@@ -204,9 +261,9 @@ impl<'a> Walk<'a> {
     }
 
     /// Changes the owner of everything in one directory that was changed since. Returns the directories in it.
-    fn give_all(&mut self, dir: &OwnedFd) -> Result<Vec<CString>, Left> {
+    fn give_all(&mut self, dir: &OwnedFd, eyes: Eyes) -> Result<Vec<CString>, Left> {
         let mut subdirectories = Vec::new();
-        let Ok(entries) = Dir::read_from(dir) else {
+        let Ok(entries) = eyes.look(|| Dir::read_from(dir)) else {
             self.note(Left::Moved);
             return Ok(subdirectories);
         };
@@ -222,7 +279,8 @@ impl<'a> Walk<'a> {
             if name.as_c_str() == c"." || name.as_c_str() == c".." {
                 continue;
             }
-            let Ok(stat) = rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+            let look = || rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW);
+            let Ok(stat) = eyes.look(look) else {
                 self.note(Left::Moved);
                 continue;
             };
@@ -230,7 +288,7 @@ impl<'a> Walk<'a> {
                 continue;
             }
             if is_to_be_given(&stat, self.rules.made_at) {
-                self.give(dir, &name, &stat);
+                self.give(dir, &name, &stat, eyes);
             }
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 subdirectories.push(name);
@@ -239,14 +297,19 @@ impl<'a> Walk<'a> {
         Ok(subdirectories)
     }
 
-    fn give(&mut self, dir: &OwnedFd, name: &CStr, stat: &Stat) {
+    fn give(&mut self, dir: &OwnedFd, name: &CStr, stat: &Stat, eyes: Eyes) {
         let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let given = rustix::fs::chownat(dir, name, Some(uid), Some(gid), flags);
+        let given = match eyes {
+            Eyes::Root => {
+                let flags = AtFlags::SYMLINK_NOFOLLOW;
+                rustix::fs::chownat(dir, name, Some(uid), Some(gid), flags)
+            }
+            Eyes::Agent => Err(Errno::PERM),
+        };
         // What the agent made in a directory of a group outside is the caller's, and stays that group's.
         if given == Err(Errno::PERM)
             && stat.st_uid != AGENT
-            && give_of_foreign_group(dir, name) == Err(Errno::PERM)
+            && give_of_foreign_group(dir, name, eyes) == Err(Errno::PERM)
             && stat.st_uid != NOBODY
         {
             self.note(Left::Denied);
@@ -260,8 +323,9 @@ impl<'a> Walk<'a> {
         let Some(level) = self.levels.last_mut().filter(|level| level.dir.is_none()) else {
             return;
         };
+        let eyes = level.eyes;
         let open = |dir| rustix::fs::openat(dir, c"..", DIRECTORY, FileMode::empty()).ok();
-        let above = below.and_then(open);
+        let above = below.and_then(|dir| eyes.look(|| open(dir)));
         let same =
             |dir: &OwnedFd| rustix::fs::fstat(dir).is_ok_and(|s| identity(&s) == level.identity);
         match above.filter(same) {
@@ -281,13 +345,16 @@ impl<'a> Walk<'a> {
 
 /// In a directory that passes its group on, one that has no id inside, even root may not change an owner: it has power
 /// over files of which it knows both ids. The owner may give a file to a group of its own.
-fn give_of_foreign_group(dir: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
+fn give_of_foreign_group(dir: &OwnedFd, name: &CStr, eyes: Eyes) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, name, flags, FileMode::empty())?;
-    let owner = rustix::fs::fstat(&file)?.st_uid;
+    let file = eyes.look(|| rustix::fs::openat(dir, name, flags, FileMode::empty()))?;
     let chown = |uid, gid| rustix::fs::chownat(&file, c"", uid, gid, AtFlags::EMPTY_PATH);
-    as_user_of_files(owner, || chown(None, Some(Gid::ROOT)))?;
     let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(AGENT));
+    if chown(Some(uid), Some(gid)).is_ok() {
+        return Ok(());
+    }
+    let owner = rustix::fs::fstat(&file)?.st_uid;
+    as_user_of_files(owner, || chown(None, Some(Gid::ROOT)))?;
     chown(Some(uid), Some(gid))
 }
 
@@ -360,7 +427,7 @@ mod tests {
         fs::create_dir_all(at("x/y/last")).unwrap();
         let rules = rules(LONG);
         let mut walk = Walk::new(&rules);
-        walk.enter(open(temp.path())).unwrap();
+        walk.enter(open(temp.path()), Eyes::Root).unwrap();
         walk_to(&mut walk, &at("x/y"));
         fs::remove_dir(at("x/y/last")).unwrap();
         fs::rename(at("x/y"), at("y")).unwrap();
@@ -377,7 +444,7 @@ mod tests {
         }
         let rules = rules(LONG);
         let mut walk = Walk::new(&rules);
-        walk.enter(open(temp.path())).unwrap();
+        walk.enter(open(temp.path()), Eyes::Root).unwrap();
         walk_to(&mut walk, &at("b"));
         let first = walk.levels[1].subdirectories.last().unwrap().clone();
         let first = first.into_string().unwrap();
@@ -396,9 +463,9 @@ mod tests {
         fs::create_dir_all(temp.path().join(&deep).join("bottom")).unwrap();
         fs::create_dir(temp.path().join(&deep).join("other")).unwrap();
         let rules = rules(LONG);
-        assert_eq!(Walk::new(&rules).run(open(temp.path())), Ok(()));
+        assert_eq!(Walk::new(&rules).run(open(temp.path()), Eyes::Root), Ok(()));
         let mut walk = Walk::new(&rules);
-        walk.enter(open(temp.path())).unwrap();
+        walk.enter(open(temp.path()), Eyes::Root).unwrap();
         walk_to(&mut walk, &temp.path().join(&deep));
         // Nothing but the first ones is open.
         let open_dirs = walk.levels.iter().filter(|level| level.dir.is_some());

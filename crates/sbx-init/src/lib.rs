@@ -11,7 +11,6 @@ mod filter;
 mod guard;
 mod handover;
 mod init;
-mod mountinfo;
 mod profile;
 mod setup;
 mod spare;

@@ -158,8 +158,8 @@ fn get_ready(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failu
     signals::reset().map_err(engine("reset signals"))?;
     let _ = rustix::thread::set_name(NAME); // for those who look
     join(&surroundings.namespaces).map_err(engine("join the sandbox"))?;
-    // Another user namespace can open this process to others (`fs.suid_dumpable`). Nothing of init's may be left
-    // in it but its memory, and that only for the moment until it is closed again.
+    // Joining a user namespace that this id owns opens this process to nobody, whatever `fs.suid_dumpable` says. From here on
+    // nothing of init's is left in it but its memory.
     let mut keep = vec![door.as_fd()];
     keep.extend(surroundings.namespaces.named_root.as_ref().map(AsFd::as_fd));
     process::close_all_but(&keep).map_err(engine("close descriptors"))?;

@@ -77,9 +77,8 @@ pub enum Reply {
     /// The command ended; last message of a client's connection.
     Exited {
         status: ExitStatus,
-        /// By the end of the sandbox, not by itself.
         #[serde(default)]
-        stopped: bool,
+        by: Cause,
     },
     /// The command could not be started; last message of a client's connection.
     Failed {
@@ -98,6 +97,18 @@ pub enum Reply {
     HandedOver,
     /// The answer to [`Request::Listeners`]; the sockets come with it, in the order of the list.
     Listeners(Listeners),
+}
+
+/// What ended a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    #[default]
+    Itself,
+    /// The sandbox was stopped.
+    Stop,
+    /// The sandbox ended, for the reason of [`Reply::MountLost`].
+    MountLost,
 }
 
 /// Where everything ends up that programs send to the world.

@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// What one side accepts from the other. A command's arguments and environment are at most 2 MiB for the
-/// kernel; escaped as JSON arrays of numbers they grow at most four-fold.
+/// What one side accepts from the other. A command's arguments and environment are 2 MiB for the kernel where nobody has
+/// raised the limit of the stack; escaped as JSON they grow at most six-fold.
 pub const MAX_REQUEST: usize = 16 << 20;
 /// Replies of an init are small; a hostile one must not make a reader allocate.
 pub const MAX_REPLY: usize = 64 << 10;

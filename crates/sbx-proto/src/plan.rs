@@ -55,7 +55,7 @@ pub enum Task {
 #[serde(deny_unknown_fields)]
 pub struct HandOver {
     /// The writable ones. Something else than what was shared is left alone.
-    pub workspaces: Vec<(Source, Node)>,
+    pub workspaces: Vec<Source>,
     /// What the sandbox could only read; left alone wherever it lies.
     pub readonly: Vec<Node>,
     /// As [`Boot::made_at`].
@@ -152,6 +152,8 @@ pub struct Source {
     pub access: Access,
     /// Include what is mounted below the path.
     pub recursive: bool,
+    /// What the path has to lead to still, if that was looked at.
+    pub node: Option<Node>,
 }
 
 /// How the ids of a source's files look inside. Anything but `Plain` needs root's idmapped mounts.
@@ -171,7 +173,7 @@ pub enum SourceIds {
 pub enum Access {
     ReadOnly,
     ReadWrite,
-    /// A device node: read-write and without `nodev`.
+    /// A device node: without `nodev`, and read-only, which is about its inode and not about the device.
     Device,
     /// A layer of the root file system: setuid programs work.
     Layer,

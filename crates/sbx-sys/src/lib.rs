@@ -7,6 +7,7 @@ pub mod fdpass;
 pub mod heap;
 pub mod interfaces;
 pub mod memfd;
+pub mod mountinfo;
 pub mod mounts;
 pub mod nft;
 pub mod peer;

@@ -1,10 +1,7 @@
 //! Mount attributes: the one call of the new mount API that `rustix` lacks. And how the kernel writes mount points.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 
 use crate::checked;
 
@@ -44,24 +41,4 @@ pub fn set_attributes(
         )
     })?;
     Ok(())
-}
-
-/// Mountinfo writes space, tab, newline and backslash as `\` and three octal digits.
-pub fn unescape(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        if *first == b'\\'
-            && let Some((digits, after)) = tail.split_first_chunk::<3>()
-            && let Ok(digits) = std::str::from_utf8(digits)
-            && let Ok(byte) = u8::from_str_radix(digits, 8)
-        {
-            bytes.push(byte);
-            rest = after;
-        } else {
-            bytes.push(*first);
-            rest = tail;
-        }
-    }
-    PathBuf::from(OsString::from_vec(bytes))
 }

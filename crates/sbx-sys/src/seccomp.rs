@@ -5,6 +5,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::checked;
 
+/// Since Linux 5.19.
+const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
+
 /// One instruction of a classic BPF program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
@@ -23,15 +26,24 @@ pub fn install(filter: &[Instruction]) -> io::Result<OwnedFd> {
         // `Instruction` has the layout of `sock_filter`; the kernel only reads.
         filter: filter.as_ptr().cast::<libc::sock_filter>().cast_mut(),
     };
-    // SAFETY: the program points to `len` instructions that outlive the call.
-    let fd = checked(unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-            &raw const program,
-        )
-    })?;
+    let install = |flags: libc::c_ulong| {
+        // SAFETY: the program points to `len` instructions that outlive the call.
+        checked(unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                flags,
+                &raw const program,
+            )
+        })
+    };
+    let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // A signal to a caller whose question was taken waits until it is answered: else the call would be aborted, which
+    // programs do not expect of it, or done twice.
+    let fd = match install(listener | WAIT_KILLABLE_RECV) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(listener),
+        other => other,
+    }?;
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
     // SAFETY: the kernel has just made it and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

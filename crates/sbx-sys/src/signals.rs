@@ -6,16 +6,21 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::checked;
 
-/// The given signals, blocked for this process and read one by one.
+/// The given signals, blocked for this thread and read one by one. Dropped, it forgets those that nobody has read and lets
+/// the next ones do what they did before.
 #[derive(Debug)]
-pub struct SignalFd(OwnedFd);
+pub struct SignalFd {
+    fd: OwnedFd,
+    mask_before: libc::sigset_t,
+}
 
 impl SignalFd {
     pub fn new(signals: &[i32]) -> io::Result<Self> {
         let set = set_of(signals)?;
-        // SAFETY: `set` is initialised; the old mask is not asked for.
+        let mut mask_before = set_of(&[])?;
+        // SAFETY: both sets are initialised.
         let blocked =
-            unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+            unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut mask_before) };
         checked(blocked.into())?;
         // SAFETY: `set` is initialised; -1 asks for a new descriptor.
         let fd =
@@ -23,13 +28,14 @@ impl SignalFd {
         let fd = checked(fd.into())?;
         let fd = i32::try_from(fd).map_err(io::Error::other)?;
         // SAFETY: the kernel has just made it and nobody else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, mask_before })
     }
 
     /// The next pending signal, `None` when there is none.
     pub fn read(&self) -> io::Result<Option<i32>> {
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
-        match rustix::io::read(&self.0, &mut info) {
+        match rustix::io::read(&self.fd, &mut info) {
             // The record begins with the signal's number.
             Ok(_) => Ok(info
                 .first_chunk::<4>()
@@ -40,9 +46,23 @@ impl SignalFd {
     }
 }
 
+impl Drop for SignalFd {
+    fn drop(&mut self) {
+        while matches!(self.read(), Ok(Some(_))) {}
+        // SAFETY: the set is one that the kernel has written; an error would leave the signals blocked, as they are.
+        unsafe {
+            libc::sigprocmask(
+                libc::SIG_SETMASK,
+                &raw const self.mask_before,
+                std::ptr::null_mut(),
+            )
+        };
+    }
+}
+
 impl AsFd for SignalFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -72,4 +92,30 @@ fn set_of(signals: &[i32]) -> io::Result<libc::sigset_t> {
         checked(unsafe { libc::sigaddset(&raw mut set, signal) }.into())?;
     }
     Ok(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_blocked(signal: i32) -> bool {
+        let mut mask = set_of(&[]).unwrap();
+        // SAFETY: both sets are initialised or none; nothing is changed.
+        unsafe { libc::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask) };
+        // SAFETY: the kernel has written the set.
+        unsafe { libc::sigismember(&raw const mask, signal) == 1 }
+    }
+
+    #[test]
+    fn signals_are_as_before_when_nobody_reads_them_any_more() {
+        let signals = SignalFd::new(&[libc::SIGUSR1]).unwrap();
+        assert!(is_blocked(libc::SIGUSR1) && signals.read().unwrap().is_none());
+        for _ in 0..2 {
+            // SAFETY: the signal is blocked in this thread, to which it goes.
+            assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+        }
+        // One that is left unread would end the process once it is not blocked.
+        drop(signals);
+        assert!(!is_blocked(libc::SIGUSR1));
+    }
 }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use sbx_api::Started;
 use sbx_engine::socket::nobody_listens;
-use sbx_proto::exec::{Exec, FailKind, Request, Stdio};
+use sbx_proto::exec::{Cause, Exec, FailKind, Request, Stdio};
 use sbx_sys::signals::SignalFd;
 
 use crate::client::Client;
@@ -28,8 +28,6 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The signal with which a caller who has asked twice already ends the client, as with docker.
 const PATIENCE_FOR_SIGNALS: usize = 3;
-
-pub(crate) const STOPPED: &str = "the sandbox was stopped while the command was running";
 
 /// How the command's streams are connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +53,8 @@ pub(crate) enum Logged {
 pub(crate) enum Outcome {
     /// By the command's own exit code.
     Exited(u8),
-    /// With the sandbox, by the signal that the code tells.
-    Stopped(u8),
+    /// With the sandbox, by the signal that the code tells, and why.
+    Stopped(u8, &'static str),
     /// It was left running.
     Detached,
     /// By a signal to this client.
@@ -73,15 +71,15 @@ impl Streams {
 impl Outcome {
     /// The exit code, when that has been said which no code tells.
     pub(crate) fn told(self, context: &Context) -> u8 {
-        if matches!(self, Self::Stopped(_)) {
-            context.ui.note(STOPPED);
+        if let Self::Stopped(_, why) = self {
+            context.ui.note(why);
         }
         self.code()
     }
 
     fn code(self) -> u8 {
         match self {
-            Self::Exited(code) | Self::Stopped(code) | Self::Interrupted(code) => code,
+            Self::Exited(code) | Self::Stopped(code, _) | Self::Interrupted(code) => code,
             Self::Detached => 0,
         }
     }
@@ -268,8 +266,7 @@ struct Session {
 #[derive(Debug, Clone, Copy)]
 struct Ended {
     code: u8,
-    /// With the sandbox.
-    stopped: bool,
+    by: Cause,
     at: Instant,
     last_read: Instant,
 }
@@ -414,11 +411,11 @@ impl Session {
                     }
                     self.started(terminal)?;
                 }
-                Event::Exited { status, stopped } => {
+                Event::Exited { status, by } => {
                     let now = Instant::now();
                     self.ended = Some(Ended {
                         code: status.code(),
-                        stopped,
+                        by,
                         at: now,
                         last_read: now,
                     });
@@ -509,8 +506,19 @@ impl Session {
 
     fn finish(self) -> Result<Outcome, Failure> {
         let outcome = match self.ended {
-            Some(ended) if ended.stopped => Outcome::Stopped(ended.code),
-            ended => Outcome::Exited(ended.map_or(0, |ended| ended.code)),
+            None => Outcome::Exited(0),
+            Some(Ended { code, by, .. }) => match by {
+                Cause::Itself => Outcome::Exited(code),
+                Cause::Stop => Outcome::Stopped(
+                    code,
+                    "the sandbox was stopped while the command was running",
+                ),
+                Cause::MountLost => Outcome::Stopped(
+                    code,
+                    "the sandbox ended while the command was running: a read-only part of a writable workspace was \
+                     replaced on the host",
+                ),
+            },
         };
         match self.outputs.iter().find_map(Output::lost) {
             None => Ok(outcome),

@@ -106,12 +106,9 @@ impl<'a> Client<'a> {
         })
     }
 
-    pub(crate) fn stop(&self, name: &str) -> Result<(), Failure> {
-        self.named(name, |client| {
-            client
-                .send("POST", &route(name, "/stop"), &NOTHING, SLOW)
-                .map(drop)
-        })
+    pub(crate) fn stop(&self, name: &str) -> Result<Sandbox, Failure> {
+        let path = route(name, "/stop");
+        self.named(name, |client| client.call("POST", &path, &NOTHING, SLOW))
     }
 
     pub(crate) fn remove(&self, name: &str, force: bool) -> Result<Removed, Failure> {

@@ -9,7 +9,7 @@ use rustix::fs::{FileType, fstat};
 use sbx_engine::StateDir;
 use sbx_engine::socket::connect_unix;
 use sbx_proto::PROTOCOL;
-use sbx_proto::exec::{ExitStatus, FailKind, Reply, Request, Role};
+use sbx_proto::exec::{Cause, ExitStatus, FailKind, Reply, Request, Role};
 use sbx_proto::frame::{Decoder, MAX_REPLY, encode};
 use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 
@@ -22,18 +22,9 @@ const PTY_MASTER: (u32, u32) = (5, 2);
 /// What init can tell a client.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Started {
-        terminal: Option<OwnedFd>,
-    },
-    Exited {
-        status: ExitStatus,
-        /// With the sandbox.
-        stopped: bool,
-    },
-    Failed {
-        kind: FailKind,
-        message: String,
-    },
+    Started { terminal: Option<OwnedFd> },
+    Exited { status: ExitStatus, by: Cause },
+    Failed { kind: FailKind, message: String },
 }
 
 /// Where the conversation is.
@@ -183,9 +174,9 @@ impl Init {
                 self.stage = Stage::Over;
                 Ok(Some(Event::Failed { kind, message }))
             }
-            (Stage::Running, Reply::Exited { status, stopped }, None) => {
+            (Stage::Running, Reply::Exited { status, by }, None) => {
                 self.stage = Stage::Over;
-                Ok(Some(Event::Exited { status, stopped }))
+                Ok(Some(Event::Exited { status, by }))
             }
             (stage, reply, _) => Err(out_of_protocol(&format!("{reply:?} while {stage:?}"))),
         }
@@ -280,8 +271,8 @@ mod tests {
         say(&theirs, &hello(), &[]);
         say(&theirs, &Reply::Started { id: 1 }, &[]);
         let status = ExitStatus::Code(3);
-        let stopped = true;
-        say(&theirs, &Reply::Exited { status, stopped }, &[]);
+        let by = Cause::Stop;
+        say(&theirs, &Reply::Exited { status, by }, &[]);
         let events = hear(&mut init).unwrap();
         assert!(matches!(
             events.as_slice(),
@@ -289,7 +280,7 @@ mod tests {
                 Event::Started { terminal: None },
                 Event::Exited {
                     status: ExitStatus::Code(3),
-                    stopped: true
+                    by: Cause::Stop
                 }
             ]
         ));
@@ -319,7 +310,7 @@ mod tests {
         let started = Reply::Started { id: 1 };
         let exited = Reply::Exited {
             status: ExitStatus::Code(0),
-            stopped: false,
+            by: Cause::Itself,
         };
         let old = Reply::Hello {
             protocol: PROTOCOL + 1,

@@ -107,6 +107,7 @@ fn source(path: &str, ids: SourceIds, access: Access, recursive: bool) -> Source
         ids,
         access,
         recursive,
+        node: None,
     }
 }
 

@@ -11,6 +11,7 @@ use rustix::process::geteuid;
 use sbx_api::{Caller, MountKind};
 use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
+use sbx_sys::mountinfo::points_below;
 
 use super::TemplateError;
 use super::build::{LAYERS, PRIVATE, ROOT};
@@ -22,7 +23,7 @@ use super::fingerprint::fingerprint;
 use super::hidden::{Facts, Hidden};
 use super::layout::{HostBind, HostLayout, OverlayDir};
 use super::secrets::{Entry, Eyes, Kind};
-use super::spec::{Spec, TopKind, is_system, layer_name, mounts_below};
+use super::spec::{Spec, TopKind, is_system, layer_name};
 use super::toolchain::{Probe, Refusals, clean, tool_chains};
 use crate::territory::{Territory, Way};
 use crate::view::mode_name;
@@ -549,7 +550,7 @@ fn open_to_others(path: &Path) -> bool {
 
 /// Why a directory cannot be part of an overlay.
 fn layer_problem(path: &Path, mode: Mode, mountinfo: &[u8]) -> Option<&'static str> {
-    if !mounts_below(mountinfo, path).is_empty() {
+    if !points_below(mountinfo, path).is_empty() {
         return Some("other file systems are mounted below it");
     }
     // An overlay reads its layers as root inside, who has no power over what belongs to a group that is not inside.

@@ -1,14 +1,14 @@
 //! What is to be built, and which directories of the host are shown at all.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
+use sbx_sys::mountinfo::points_below;
 use serde::{Deserialize, Serialize};
 
 use super::copy::may_enter;
@@ -60,7 +60,7 @@ impl Spec {
         let left_out = left_out.iter().filter(shown);
         let left_out = left_out.map(|path| path.as_path().into()).collect();
         let dirs = tops.iter().filter(|top| top.kind == TopKind::Dir);
-        let mounts = dirs.flat_map(|top| mounts_below(mountinfo, &host.join(&top.name)));
+        let mounts = dirs.flat_map(|top| points_below(mountinfo, &host.join(&top.name)));
         Self {
             format: FORMAT,
             mode,
@@ -92,19 +92,6 @@ pub(super) fn is_system(path: &Path) -> bool {
         .is_some_and(|top| TOPS.contains(&top))
 }
 
-/// The mount points strictly below `dir`, from the text of `/proc/self/mountinfo`.
-pub(super) fn mounts_below(mountinfo: &[u8], dir: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = mountinfo
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
-        .map(|field| PathBuf::from(OsString::from_vec(unescape(field))))
-        .filter(|point| point != dir && point.starts_with(dir))
-        .collect();
-    found.sort();
-    found.dedup();
-    found
-}
-
 fn tops(host: &Path) -> Vec<Top> {
     TOPS.iter()
         .filter_map(|name| {
@@ -127,30 +114,6 @@ fn tops(host: &Path) -> Vec<Top> {
         .collect()
 }
 
-/// The kernel writes blanks, newlines and backslashes as `\ooo`.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        let code = tail
-            .get(..3)
-            .filter(|_| *first == b'\\')
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match code {
-            Some(byte) => {
-                out.push(byte);
-                rest = tail.get(3..).unwrap_or_default();
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    out
-}
-
 /// A name for the sandbox's own layer of `target`: `/usr/local` is `usr-local`.
 pub(super) fn layer_name(target: &Path) -> String {
     let name: String = target
@@ -168,17 +131,6 @@ pub(super) fn layer_name(target: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mount_points_below_a_directory() {
-        let info = b"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:1 / /usr rw - x x rw\n29 27 0:1 / /usr/my\\040dir rw - x x rw\n\
-            30 27 0:1 / /usrx rw - x x rw\n";
-        assert_eq!(
-            mounts_below(info, Path::new("/usr")),
-            [PathBuf::from("/usr/my dir")]
-        );
-        assert_eq!(mounts_below(info, Path::new("/opt")), Vec::<PathBuf>::new());
-    }
 
     #[test]
     fn system_paths_are_decided_by_component() {

@@ -274,6 +274,12 @@ fn what_was_replaced_is_told_and_a_read_only_directory_in_a_writable_one_refused
         }
     });
     assert_eq!(again(&found.workspaces).unwrap().warnings.len(), 1);
+    fs::remove_file(project.join("file")).unwrap();
+    let gone = again(&found.workspaces).unwrap_err();
+    assert!(
+        matches!(&gone, WorkspaceError::FileGone(path) if *path == project.join("file")),
+        "{gone}"
+    );
 }
 
 #[test]

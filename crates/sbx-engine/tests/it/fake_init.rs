@@ -20,6 +20,8 @@ use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};
 pub(crate) enum Manner {
     /// Says that this many commands run, and ends when it is told to.
     Honest { running: u32 },
+    /// Says that a command runs, and hears nothing of an end.
+    Deaf,
     /// Says that nothing runs, and knows better when it is to end for that.
     Secretive,
     /// Says so, and then sends what the protocol does not allow.
@@ -71,9 +73,11 @@ fn serve(listener: &UnixListener, id: &str, pid: u32, manner: Manner, seen: &Sen
 
 fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sender<Request>) {
     let sandbox = match manner {
-        Manner::Honest { .. } | Manner::Secretive | Manner::Garbage | Manner::FalseListeners => {
-            id.to_owned()
-        }
+        Manner::Honest { .. }
+        | Manner::Deaf
+        | Manner::Secretive
+        | Manner::Garbage
+        | Manner::FalseListeners => id.to_owned(),
         Manner::Impostor => "another".to_owned(),
     };
     let protocol = PROTOCOL;
@@ -82,7 +86,9 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
     match manner {
         Manner::Honest { running } => say(&Reply::Commands { running }),
         Manner::Secretive => say(&Reply::Commands { running: 0 }),
-        Manner::Garbage | Manner::FalseListeners => say(&Reply::Commands { running: 1 }),
+        Manner::Deaf | Manner::Garbage | Manner::FalseListeners => {
+            say(&Reply::Commands { running: 1 })
+        }
         Manner::Impostor => {}
     }
     let mut decoder = Decoder::new(MAX_REQUEST);
@@ -101,9 +107,13 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
                 drop(seen.send(request));
                 continue;
             };
+            if manner == Manner::Deaf {
+                drop(seen.send(request));
+                continue;
+            }
             let busy = match manner {
                 Manner::Honest { running } => running > 0,
-                Manner::Secretive => true,
+                Manner::Deaf | Manner::Secretive => true,
                 Manner::Garbage | Manner::FalseListeners | Manner::Impostor => false,
             };
             if if_idle && busy {
@@ -130,9 +140,11 @@ fn give_listeners(stream: &UnixStream, manner: Manner) {
     let file = File::open("/dev/null").unwrap();
     let fds = match manner {
         Manner::FalseListeners => [file.as_fd(), udp.as_fd()],
-        Manner::Honest { .. } | Manner::Secretive | Manner::Garbage | Manner::Impostor => {
-            [tcp.as_fd(), udp.as_fd()]
-        }
+        Manner::Honest { .. }
+        | Manner::Deaf
+        | Manner::Secretive
+        | Manner::Garbage
+        | Manner::Impostor => [tcp.as_fd(), udp.as_fd()],
     };
     drop(sbx_sys::fdpass::send_with_fds(
         stream,

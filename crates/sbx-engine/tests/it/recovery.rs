@@ -71,14 +71,7 @@ fn files_are_due_until_an_init_or_somebody_else_has_handed_them_over() {
             record.init = init;
             // Ids of its own, and a workspace that nobody can find.
             record.ids.mode = Mode::Root;
-            record.workspaces = vec![WorkspaceRecord {
-                path: "/nonexistent".into(),
-                readonly: false,
-                kind: WorkspaceKind::Directory,
-                uid: 1000,
-                gid: 1000,
-                identity: None,
-            }];
+            record.workspaces = vec![nonexistent()];
         });
     }
     let engine = world.recover();
@@ -112,7 +105,7 @@ fn a_deadline_that_passed_without_a_daemon_counts() {
     assert_eq!(idle.stop_reason.as_deref(), Some("idle"));
     let busy = engine.inspect("busy").unwrap();
     assert_eq!((busy.status, busy.stop_at), (Status::Running, None));
-    engine.stop_all();
+    engine.stop_for_good();
     let busy = engine.inspect("busy").unwrap();
     assert_eq!(busy.stop_reason.as_deref(), Some("daemon stop"));
 }
@@ -139,11 +132,47 @@ fn an_init_that_got_a_command_meanwhile_goes_on() {
 }
 
 #[test]
+fn what_is_known_to_run_is_not_killed_on_suspicion() {
+    let world = World::new();
+    let init = world.running("slow", Manner::Deaf, None);
+    let engine = world.recover();
+    let error = engine.remove("slow", Removal::WhenIdle).unwrap_err();
+    assert!(
+        matches!(error, EngineError::Busy { sessions: 1, .. }),
+        "{error}"
+    );
+    let asked = init.requests.iter().find_map(|request| match request {
+        Request::Shutdown { if_idle, .. } => Some(if_idle),
+        _ => None,
+    });
+    assert_eq!(asked, Some(true));
+    let slow = engine.inspect("slow").unwrap();
+    assert_eq!(slow.status, Status::Running);
+    assert!(!engine.start("slow").unwrap().started, "it is in use");
+}
+
+#[test]
+fn a_stop_of_all_is_not_the_end() {
+    let world = World::new();
+    let _init = world.running("kept", Manner::Honest { running: 1 }, None);
+    // Its start fails, for a reason of its own.
+    world.record("lost", |record| {
+        record.workspaces = vec![nonexistent()];
+    });
+    let engine = world.recover();
+    engine.stop_all("policy reset");
+    let kept = engine.inspect("kept").unwrap();
+    assert_eq!(kept.stop_reason.as_deref(), Some("policy reset"));
+    let error = engine.start("lost").unwrap_err();
+    assert!(matches!(error, EngineError::Workspace(_)), "{error}");
+}
+
+#[test]
 fn nothing_starts_while_all_are_stopped() {
     let world = World::new();
     world.record("stopped", |_| {});
     let engine = world.recover();
-    engine.stop_all();
+    engine.stop_for_good();
     let error = engine.start("stopped").unwrap_err();
     assert!(matches!(error, EngineError::Closed), "{error}");
     let workspace = tempfile::tempdir().unwrap();
@@ -299,7 +328,18 @@ fn keeping_is_recorded() {
     assert_eq!((kept.keep_alive, kept.stop_at), (true, None));
     let dir = world.state.sandbox(&SandboxName::parse("kept").unwrap());
     assert!(Record::read(&dir).unwrap().keep_alive);
-    engine.stop_all();
+    engine.stop_for_good();
+}
+
+fn nonexistent() -> WorkspaceRecord {
+    WorkspaceRecord {
+        path: "/nonexistent".into(),
+        readonly: false,
+        kind: WorkspaceKind::Directory,
+        uid: 1000,
+        gid: 1000,
+        identity: None,
+    }
 }
 
 fn request(name: &str, workspace: &Path) -> CreateRequest {

@@ -14,7 +14,7 @@ use sbx_sys::credentials::{self, Credentials};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 
 use super::{MAX_XATTR, Mount, Place, Work, Xattr};
-use crate::mountinfo::{self, Entry};
+use sbx_sys::mountinfo::{self, Entry};
 
 /// What the call is done with, as init's own user namespace names it.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,10 +77,8 @@ impl Caller {
             .read_to_string(&mut text)
             .map_err(io)?;
         let status = parse_status(&text).ok_or(Errno::SRCH)?;
-        // The descriptor table belongs to the process; a pidfd is of its first thread.
-        let leader = rustix::process::Pid::from_raw(status.group_leader).ok_or(Errno::SRCH)?;
         Ok(Self {
-            pidfd: rustix::process::pidfd_open(leader, PidfdFlags::empty())?,
+            pidfd: pidfd_of(tid, status.group_leader)?,
             memory: open("mem", OFlags::RDONLY)?.into(),
             mounts: open("mountinfo", OFlags::RDONLY)?.into(),
             root: open("root", OFlags::PATH)?,
@@ -150,32 +148,37 @@ impl Caller {
     pub(super) fn place(&self, dirfd: u64, address: u64, flags: u32) -> Result<Place, Errno> {
         let flags = flags.cast_signed();
         let dirfd = super::low(dirfd);
-        let base = if dirfd.cast_signed() == libc::AT_FDCWD {
-            None
-        } else {
-            Some(self.descriptor(dirfd))
-        };
+        let is_here = dirfd.cast_signed() == libc::AT_FDCWD;
         let path = self.path(address)?;
         if path.is_empty() {
-            return match base {
-                Some(fd) if flags & libc::AT_EMPTY_PATH != 0 => Ok(Place::Open(fd?)),
-                _ => Err(Errno::NOENT),
+            return match flags & libc::AT_EMPTY_PATH {
+                0 => Err(Errno::NOENT),
+                _ if is_here => Err(Errno::NOENT),
+                _ => Ok(Place::Open(self.descriptor(dirfd)?)),
             };
         }
         if let Some(number) = descriptor_of(&path, self.status.group_leader) {
             return Ok(Place::Open(self.descriptor(number)?));
         }
         // An absolute path does not need the descriptor, which may then be anything.
-        let base = if path.as_bytes().starts_with(b"/") {
-            None
-        } else {
-            base.transpose()?
+        let base = match self.here(&path)? {
+            Some(_) if !is_here => Some(self.descriptor(dirfd)?),
+            here => here,
         };
         Ok(Place::Path {
             base,
             path,
             follow: flags & libc::AT_SYMLINK_NOFOLLOW == 0,
         })
+    }
+
+    /// Where a relative path begins; an absolute one begins nowhere. Not entered: the kernel looks at the directory when a path
+    /// leads through it, as it does for the caller, who may be where it could not go any more.
+    fn here(&self, path: &CStr) -> Result<Option<OwnedFd>, Errno> {
+        if path.to_bytes().starts_with(b"/") {
+            return Ok(None);
+        }
+        self.cwd.try_clone().map(Some).map_err(io)
     }
 
     pub(super) fn change_mode(
@@ -268,9 +271,11 @@ impl Caller {
 
     pub(super) fn mount(&self, args: [u64; 6]) -> Result<Mount, Errno> {
         let [source, target, kind, flags, data, _] = args;
+        let target = self.path(target)?;
         Ok(Mount {
             source: self.optional_string(source, 4096)?,
-            target: self.path(target)?,
+            base: self.here(&target)?,
+            target,
             kind: self.optional_string(kind, 64)?,
             flags,
             data: self.optional_string(data, 4096)?,
@@ -294,13 +299,14 @@ impl Caller {
 
     /// From here on this process is to the kernel what the caller is. The mounts come before the user
     /// namespace: they may belong to one above it.
-    pub(super) fn take_on(self) -> Result<(), Errno> {
+    pub(super) fn take_on(self, proc: &OwnedFd) -> Result<(), Errno> {
+        let stays_owner = self.status.credentials.uid == rustix::process::geteuid().as_raw();
+        if !stays_owner && lets_others_in(proc)? {
+            return Err(Errno::PERM);
+        }
         process::setns(self.mount.as_fd(), process::NEW_MOUNT).map_err(io)?;
         rustix::process::fchdir(&self.root)?;
         rustix::process::chroot(".")?;
-        // A caller may be where it could not go any more. Where root has no power, over a directory of a group that is not
-        // inside, it is the caller who has.
-        let entered = rustix::process::fchdir(&self.cwd);
         rustix::process::umask(FileMode::from_bits_truncate(self.status.umask));
         credentials::keep_capabilities().map_err(io)?;
         // Where the user namespace forbids groups there are none to take on.
@@ -308,12 +314,42 @@ impl Caller {
         with_groups
             .or_else(|_| credentials::become_user(&self.status.credentials, false))
             .map_err(io)?;
-        entered.or_else(|_| rustix::process::fchdir(&self.cwd))?;
         credentials::raise_capabilities().map_err(io)?;
+        // Each of these changes may have opened this process to others (`fs.suid_dumpable`): to nobody inside, as long as it
+        // has not joined the user namespace, and that changes nothing for whoever owns it.
+        process::set_not_dumpable().map_err(io)?;
         process::setns(self.user.as_fd(), process::NEW_USER).map_err(io)?;
         credentials::set_capabilities(self.status.capabilities).map_err(io)?;
-        // Each of these changes may have opened this process to others of the caller's id (`fs.suid_dumpable`).
         process::set_not_dumpable().map_err(io)
+    }
+}
+
+/// Whether a process that changes its ids is open to others until it closes itself. This one has the filter's listener,
+/// with which anything could be let through.
+fn lets_others_in(proc: &OwnedFd) -> Result<bool, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let setting = rustix::fs::openat(proc, c"sys/fs/suid_dumpable", flags, FileMode::empty())?;
+    let mut text = String::new();
+    File::from(setting).read_to_string(&mut text).map_err(io)?;
+    Ok(is_open(&text))
+}
+
+/// As `fs.suid_dumpable` says it: 0 is for nobody, 2 for root alone.
+fn is_open(setting: &str) -> bool {
+    !matches!(setting.trim(), "0" | "2")
+}
+
+/// Of the thread, which may have descriptors of its own; of its process where the kernel knows no such thing.
+fn pidfd_of(tid: u32, leader: i32) -> Result<OwnedFd, Errno> {
+    /// `PIDFD_THREAD`, since Linux 6.9.
+    const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
+    let open = |pid: i32, flags| {
+        let pid = rustix::process::Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+        rustix::process::pidfd_open(pid, flags)
+    };
+    match open(i32::try_from(tid).map_err(|_| Errno::SRCH)?, THREAD) {
+        Err(Errno::INVAL) => open(leader, PidfdFlags::empty()),
+        other => other,
     }
 }
 
@@ -383,6 +419,12 @@ fn parse_status(text: &str) -> Option<Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_closed_where_the_machine_says_so() {
+        assert!(!is_open("0\n") && !is_open("2\n"));
+        assert!(is_open("1\n") && is_open("3\n") && is_open(""));
+    }
 
     #[test]
     fn links_of_descriptors_name_the_callers() {

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Pid, Signal, Uid};
 use rustix::termios::Winsize;
-use sbx_proto::exec::{Exec, ExitStatus, FailKind, Reply, Role, Stdio as WantedStdio};
+use sbx_proto::exec::{Cause, Exec, ExitStatus, FailKind, Reply, Role, Stdio as WantedStdio};
 use sbx_proto::inside::{AGENT, AGENT_NAME, ROOT_WAS_USED, TTY_GROUP};
 use sbx_proto::plan::Mode;
 use sbx_sys::fdpass;
@@ -79,8 +79,11 @@ impl Init<'_> {
 
     fn spawn_anew(&self, order: &Order) -> Result<(i32, Starting), Failure> {
         let fresh = Spare::new(self.proof, &self.surroundings)?;
-        // Where it cannot take the order it says why, as a command that fails later does.
-        fresh.give(order);
+        // Where it cannot take the order it says why, as a command that fails later does; or it waits for an order that
+        // could not be sent.
+        if !fresh.give(order) {
+            fresh.end();
+        }
         Ok((fresh.pid(), Starting::new(fresh.into_door(), None)))
     }
 
@@ -301,7 +304,8 @@ impl Init<'_> {
         };
         let root_was_used = rustix::fs::unlink(ROOT_WAS_USED).is_ok();
         let due = command.root || root_was_used || self.hand_over_due;
-        if due && !self.workspaces.is_empty() {
+        // The stop does it always.
+        if due && self.stopping.is_none() && !self.workspaces.is_empty() {
             self.hand_over(HandOver { ended, tries: 1 });
         } else {
             self.report(ended);
@@ -349,11 +353,12 @@ impl Init<'_> {
             self.log.write(ended.id, "exit", text.as_bytes());
         }
         if let Some(peer) = ended.peer {
-            let signalled = matches!(ended.status, ExitStatus::Signal(_));
-            let reply = Reply::Exited {
-                status: ended.status,
-                stopped: signalled && self.stopping.is_some(),
+            let by = match (ended.status, &self.stopping) {
+                (ExitStatus::Signal(_), Some(stopping)) => stopping.by,
+                (ExitStatus::Code(_), _) | (_, None) => Cause::Itself,
             };
+            let status = ended.status;
+            let reply = Reply::Exited { status, by };
             self.reply(peer, &reply);
         }
         self.tell_daemon();
@@ -499,6 +504,7 @@ mod tests {
     #[test]
     fn nothing_is_started_again_while_the_sandbox_stops() {
         let ending = Stopping {
+            by: Cause::Stop,
             kill_at: Instant::now(),
             killed: true,
         };

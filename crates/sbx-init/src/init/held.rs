@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::mountinfo;
+use sbx_sys::mountinfo;
 
 /// How long a renamed one may go unnoticed: nothing tells of that.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 use sbx_proto::OsBytes;
-use sbx_proto::exec::{ExitStatus, Reply, Request, Role};
+use sbx_proto::exec::{Cause, ExitStatus, Reply, Request, Role};
 use sbx_proto::plan::{Boot, Mode};
 use sbx_sys::process::{self, EndedBy, EndedChild, Fork, SingleThreaded};
 use sbx_sys::seccomp;
@@ -30,16 +30,20 @@ use sbx_sys::signals::SignalFd;
 use crate::filter::{self, MountPoints};
 use crate::guard::{self, Guard};
 use crate::handover::{self, Patience};
-use crate::mountinfo;
 use crate::setup::{Namespaces, Network, Own};
 use crate::spare::{Order, Spare};
 use crate::spawn::{Failure, Surroundings};
 use held::{Held, LOOK_EVERY};
 use log::Log;
 use peer::Peer;
+use sbx_sys::mountinfo;
 
 /// Answers to the filter that are worked on at the same time.
 const MAX_ANSWERS: usize = 16;
+/// How long one may take. Whoever has the caller's id can stop the process that answers.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// How often answers that nobody waits for any more are looked for, while there are any.
+const ANSWERS_EVERY: Duration = Duration::from_secs(1);
 /// How often files are handed over for one command, when somebody ends the process that does it.
 const MAX_HAND_OVERS: u32 = 3;
 
@@ -234,9 +238,11 @@ struct Output {
 struct Question {
     filter: OwnedFd,
     id: u64,
+    since: Instant,
 }
 
 struct Stopping {
+    by: Cause,
     kill_at: Instant,
     killed: bool,
 }
@@ -269,6 +275,23 @@ impl Init<'_> {
                 self.handle(source, flags);
             }
             self.look_after_mounts();
+            self.look_after_answers();
+        }
+    }
+
+    /// Ends those that are stuck, or whose caller has gone; whoever waits for one is told when it is reaped.
+    fn look_after_answers(&self) {
+        for (pid, question) in &self.answers {
+            let waiting = seccomp::still_waiting(question.filter.as_fd(), question.id);
+            if waiting && question.since.elapsed() < ANSWER_LIMIT {
+                continue;
+            }
+            // An answer that was given ends its process by itself, which takes a moment.
+            if question.since.elapsed() >= ANSWERS_EVERY
+                && let Some(pid) = Pid::from_raw(*pid)
+            {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
         }
     }
 
@@ -278,7 +301,9 @@ impl Init<'_> {
         let stopping = self.stopping.as_ref().filter(|stopping| !stopping.killed);
         let left = stopping.map(|it| it.kill_at.saturating_duration_since(Instant::now()));
         let look = self.held.as_ref().map(|_| LOOK_EVERY);
-        let timeout = left.into_iter().chain(look).min().map(|left| Timespec {
+        let answers = (!self.answers.is_empty()).then_some(ANSWERS_EVERY);
+        let times = left.into_iter().chain(look).chain(answers);
+        let timeout = times.min().map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
@@ -495,27 +520,26 @@ impl Init<'_> {
             return;
         };
         if !flags.contains(PollFlags::IN) {
-            self.filters.remove(index);
+            // Only its end: while the kernel freezes this process it says that something else is wrong.
+            if flags.contains(PollFlags::HUP) {
+                self.filters.remove(index);
+            }
             return;
         }
         let Ok(Some(call)) = seccomp::receive(filter.as_fd()) else {
             return;
         };
-        match process::fork(self.proof, 0) {
-            Ok(Fork::Child) => {
+        let forked = filter
+            .try_clone()
+            .and_then(|copy| Ok((copy, process::fork(self.proof, 0)?)));
+        match forked {
+            Ok((_, Fork::Child)) => {
                 guard::answer(self.proof, &self.guard, filter.as_fd(), &call);
                 process::exit_now(0)
             }
-            Ok(Fork::Parent { pid, .. }) => {
-                if let Ok(filter) = filter.try_clone() {
-                    self.answers.insert(
-                        pid,
-                        Question {
-                            filter,
-                            id: call.id,
-                        },
-                    );
-                }
+            Ok((filter, Fork::Parent { pid, .. })) => {
+                let (id, since) = (call.id, Instant::now());
+                self.answers.insert(pid, Question { filter, id, since });
             }
             Err(_) => {
                 let _ = seccomp::answer(filter.as_fd(), call.id, Err(libc::EAGAIN));
@@ -583,6 +607,7 @@ impl Init<'_> {
             }
             let _ = process::kill_all(Signal::TERM);
             self.stopping = Some(Stopping {
+                by: Cause::Stop,
                 kill_at: Instant::now() + grace,
                 killed: false,
             });
@@ -598,6 +623,7 @@ impl Init<'_> {
         self.shut_down(Duration::ZERO);
         // Whatever a stop before it left them: nothing may run on.
         if let Some(stopping) = &mut self.stopping {
+            stopping.by = Cause::MountLost;
             stopping.kill_at = Instant::now();
         }
     }

@@ -29,7 +29,7 @@ use rustix::process::Signal;
 use sbx_proto::OsBytes;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
 use sbx_proto::plan::{
-    BOOT_DESCRIPTORS, Boot, HandOver, Ids, Job, Mappers, Mode, Node, Outcome, Plan, Source, Task,
+    BOOT_DESCRIPTORS, Boot, HandOver, Ids, Job, Mappers, Mode, Outcome, Plan, Task,
 };
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{credentials, fdpass};
@@ -359,8 +359,8 @@ fn await_byte(mut socket: &UnixStream, expected: u8) -> SetupResult<()> {
 /// In place of an init that is dead, with the same power and through the same mounts.
 fn hand_over(proof: &SingleThreaded, maps: Maps<'_>, job: &HandOver) -> SetupResult<()> {
     let open = || {
-        each(&job.workspaces, |(source, node)| {
-            open_shared(proof, maps.ids, source, *node)
+        each(&job.workspaces, |source| {
+            sources::open_workspace(proof, maps.ids, source)
         })
     };
     let opened_as_root = match maps.ids.mode {
@@ -387,23 +387,6 @@ fn each<T, U>(all: &[T], mut open: impl FnMut(&T) -> SetupResult<U>) -> (Vec<U>,
         }
     }
     (opened, failed)
-}
-
-/// Looked at when it is open: from then on a path that leads elsewhere does not matter.
-fn open_shared(
-    proof: &SingleThreaded,
-    ids: &Ids,
-    source: &Source,
-    node: Node,
-) -> SetupResult<OwnedFd> {
-    let doing = || format!("open workspace `{}`", source.path.as_path().display());
-    let workspace = sources::open_workspace(proof, ids, source)?;
-    let stat = rustix::fs::fstat(&workspace).doing(doing)?;
-    if handover::identity(&stat) == node {
-        Ok(workspace)
-    } else {
-        Err(SetupError::new(doing(), "it is another one by now"))
-    }
 }
 
 /// Enters the directory that a task is about a name in, and has the task say it from there.

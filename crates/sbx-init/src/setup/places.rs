@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, StatxFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use sbx_proto::inside::AGENT;
 use sbx_proto::plan::Mode;
 use sbx_sys::credentials;
@@ -62,7 +62,7 @@ impl Places {
                 rustix::fs::major(facts.st_dev),
                 rustix::fs::minor(facts.st_dev),
             );
-            let held = rustix::io::fcntl_dupfd_cloexec(&root, 0).doing(|| at("hold", target))?;
+            let held = fcntl_dupfd_cloexec(&root, 0).doing(|| at("hold", target))?;
             self.own.insert(format!("{major}:{minor}"), held);
         }
         self.mounts.retain(|old| !old.target.starts_with(target));
@@ -93,7 +93,7 @@ impl Places {
     pub(super) fn directory(&self, target: &Path) -> SetupResult<OwnedFd> {
         let (base, rest) = self.base(target)?;
         let doing = || at("make the directory", target);
-        let mut place = rustix::io::dup(&base.root).doing(doing)?;
+        let mut place = fcntl_dupfd_cloexec(&base.root, 0).doing(doing)?;
         for name in rest {
             place = self.enter(&place, &name, base.whose).doing(doing)?;
         }
@@ -135,7 +135,7 @@ impl Places {
         if base.whose == Whose::Ours {
             return Err(SetupError::new(doing(), "what it lies in is not mounted"));
         }
-        let mut place = rustix::io::dup(&base.root).doing(doing)?;
+        let mut place = fcntl_dupfd_cloexec(&base.root, 0).doing(doing)?;
         let last = rest.len().saturating_sub(1);
         for (index, name) in rest.iter().enumerate() {
             let kind;

@@ -16,6 +16,7 @@ use sbx_sys::{fdpass, mounts};
 
 use super::idmaps;
 use crate::error::{SetupError, SetupResult, While};
+use crate::handover;
 
 /// The source as a mount of its own, with the attributes that its access asks for.
 pub(super) fn open(source: &Source) -> SetupResult<OwnedFd> {
@@ -106,6 +107,14 @@ fn open_tree(source: &Source) -> SetupResult<OwnedFd> {
         ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
     )
     .doing(|| format!("open `{}`", path.display()))?;
+    // Looked at when it is open: from then on a path that leads elsewhere does not matter.
+    if let Some(node) = source.node {
+        let doing = || format!("look at `{}`", path.display());
+        let stat = rustix::fs::fstat(&place).doing(doing)?;
+        if handover::identity(&stat) != node {
+            return Err(SetupError::new(doing(), "it is another one by now"));
+        }
+    }
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
@@ -198,7 +207,26 @@ fn owner_map(sandbox: &[IdRange], owner: u32) -> Vec<IdRange> {
 
 #[cfg(test)]
 mod tests {
+    use sbx_proto::plan::Node;
+
     use super::*;
+
+    #[test]
+    fn another_directory_at_the_path_is_not_taken() {
+        let temp = tempfile::tempdir().unwrap();
+        let source = Source {
+            path: temp.path().into(),
+            ids: SourceIds::Plain,
+            access: Access::ReadOnly,
+            recursive: true,
+            node: Some(Node {
+                device: 0,
+                inode: 0,
+            }),
+        };
+        let error = open_tree(&source).unwrap_err();
+        assert!(error.to_string().contains("another one"), "{error}");
+    }
 
     #[test]
     fn the_owner_is_the_agent_and_everybody_else_is_themselves() {

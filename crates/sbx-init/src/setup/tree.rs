@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
     OpenTreeFlags, UnmountFlags,
@@ -87,12 +87,11 @@ pub(super) fn build(
 }
 
 fn open_workspaces(places: &Places, paths: &[OsBytes]) -> SetupResult<Vec<OwnedFd>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut workspaces = Vec::new();
     for path in paths {
         let root = places.root_of(path.as_path())?;
-        // One that init may not list has nothing that init could hand over.
-        workspaces.extend(rustix::fs::openat(root, c".", flags, FileMode::empty()));
+        // Not opened to be read: one may be closed to root, and not to the agent.
+        workspaces.push(fcntl_dupfd_cloexec(root, 0).doing(|| "keep a workspace".into())?);
     }
     Ok(workspaces)
 }
@@ -236,7 +235,7 @@ impl Builder<'_> {
         )?;
         if target == Path::new("/") {
             let root = mount_root(&mount)?;
-            let copy = rustix::io::dup(&root).doing(|| "keep the root".into())?;
+            let copy = fcntl_dupfd_cloexec(&root, 0).doing(|| "keep the root".into())?;
             self.root = Some(root);
             return self.places.add(target, copy, Whose::Ours);
         }

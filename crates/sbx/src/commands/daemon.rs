@@ -32,7 +32,7 @@ pub(crate) enum Command {
     },
     /// Stop the daemon and all sandboxes
     Stop,
-    /// Restart the daemon; sandboxes and their commands go on
+    /// Restart the daemon; sandboxes and their commands go on, unless they were started by a version that speaks another protocol
     Restart,
     /// Tell whether the daemon runs
     Status {
@@ -208,11 +208,6 @@ fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
     let state = context.state()?;
     let (daemon, trouble) = match reading::daemon(context) {
         Ok(daemon) => (daemon, None),
-        // It runs, and its version is what the message is about.
-        Err(failure) if failure.kind == Kind::VersionMismatch => {
-            context.ui.failure(&failure);
-            (None, None)
-        }
         Err(failure) if failure.kind == Kind::Unreachable => (None, Some(failure)),
         Err(failure) => return Err(failure),
     };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use sbx_proto::OsBytes;
 use sbx_proto::exec::Exec;
 
-use crate::attach::{self, Logged, Outcome, STOPPED, Streams};
+use crate::attach::{self, Logged, Outcome, Streams};
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::detach_keys::DetachKeys;
@@ -77,7 +77,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     if let Some(status) = status {
         let (by, code) = match &result {
             Ok(Outcome::Exited(code)) => (By::Command, *code),
-            Ok(Outcome::Stopped(code)) => (By::Engine(STOPPED), *code),
+            Ok(Outcome::Stopped(code, why)) => (By::Engine(why), *code),
             Ok(Outcome::Detached) => (By::Engine("detached"), 0),
             Ok(Outcome::Interrupted(code)) => (By::Engine("interrupted"), *code),
             Err(failure) => (

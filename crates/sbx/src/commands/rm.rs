@@ -87,7 +87,8 @@ fn remove_all(context: &Context, names: &[String], force: bool) -> Result<bool, 
     };
     std::thread::scope(|scope| {
         for _ in 1..names.len().min(AT_ONCE) {
-            scope.spawn(work);
+            // Where no thread can be had, this one does it all.
+            drop(std::thread::Builder::new().spawn_scoped(scope, work));
         }
         work();
     });

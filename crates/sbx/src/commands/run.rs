@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use crate::netlog::{Mark, NetworkLog, denied_hosts};
 use crate::plumbing::Stdin;
-use crate::workspace;
+use crate::{reading, workspace};
 
 /// Run an agent in a sandbox, which is created when it does not exist
 ///
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Remove the sandbox when the session ends
     #[arg(long, conflicts_with = "detached")]
     rm: bool,
-    /// Print nothing of our own
+    /// Print only essentials: no summary of a new sandbox, nothing about denied hosts
     #[arg(short = 'q', long)]
     quiet: bool,
 }
@@ -61,20 +61,51 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     // A mistake in these leaves everything as it is.
     args.flags.env.resolve(&context.env)?;
     let (sandbox, origin) = find_or_create(context, &client, args)?;
+    let result = in_sandbox(context, &client, args, &sandbox, origin);
+    match result {
+        // It was found while somebody removed it, and nothing has run in it.
+        Err(failure)
+            if failure.kind == Kind::NotFound
+                && origin == Origin::Existing
+                && args.agent.as_deref().is_some_and(is_agent) =>
+        {
+            let (sandbox, origin) = find_or_create(context, &client, args)?;
+            in_sandbox(context, &client, args, &sandbox, origin)
+        }
+        other => other,
+    }
+}
+
+fn is_agent(word: &OsStr) -> bool {
+    word.to_str().is_some_and(agents::is_agent)
+}
+
+fn in_sandbox(
+    context: &Context,
+    client: &Client<'_>,
+    args: &Args,
+    sandbox: &Sandbox,
+    origin: Origin,
+) -> Result<u8, Failure> {
     if args.detached {
-        return detached(context, &client, args, &sandbox);
+        return detached(context, client, args, sandbox);
     }
     let log = NetworkLog::of(client.state())?;
     let before = log.end(&sandbox.name);
-    let result = session(context, &client, args, &sandbox);
+    let result = session(context, client, args, sandbox);
     if !args.quiet
         && let Some(denials) = denials(&log, &sandbox.name, before)
     {
         context.ui.note(denials);
     }
-    // What was there before is kept when no command could be started in it.
-    if args.rm && (origin == Origin::Created || result.is_ok()) {
-        remove(context, &client, &sandbox.name);
+    let removed = match origin {
+        // Unless somebody has decided since to keep it.
+        Origin::Created => args.rm && is_temporary(client, &sandbox.name),
+        // What was there before is kept when no command could be started in it.
+        Origin::Existing => args.rm && result.is_ok(),
+    };
+    if removed {
+        remove(context, client, &sandbox.name);
     }
     result.map(|outcome| outcome.told(context))
 }
@@ -118,6 +149,12 @@ fn find_or_create(
         }
         Err(failure) => Err(failure),
     }
+}
+
+/// One that cannot be looked at is: then the removal says why.
+fn is_temporary(client: &Client<'_>, name: &str) -> bool {
+    let found = client.find(name);
+    !matches!(found, Ok(Some(sandbox)) if !sandbox.temporary)
 }
 
 /// The command's own result is what the caller waits for.
@@ -173,7 +210,7 @@ impl Target {
         };
         if let (Some(word), None) = (word, &args.flags.name)
             && !agents::is_agent(word)
-            && let Some(sandbox) = client.find(word)?
+            && let Some(sandbox) = reading::list(context)?.into_iter().find(|s| s.name == word)
         {
             context.ui.warning(format!(
                 "`sbx run {word}` is deprecated; use `sbx run --name {word}`"

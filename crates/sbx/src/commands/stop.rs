@@ -21,7 +21,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     for name in &args.names {
         let stopped = reading::pick(&existing, name).and_then(|_| client.stop(name));
         match stopped {
-            Ok(()) => context.ui.note(format!(
+            Ok(sandbox) if sandbox.temporary => context.ui.note(format!(
+                "Sandbox '{name}' stopped and removed: it was started with --rm"
+            )),
+            Ok(_) => context.ui.note(format!(
                 "Sandbox '{name}' stopped; start it again with: sbx run --name {name}"
             )),
             Err(failure) => {

@@ -545,7 +545,7 @@ fn daemon(facts: &Facts) -> Check {
             Status::Pass,
             "not running; the first command that needs it starts it",
         ),
-        Daemon::Running { .. } | Daemon::OtherVersion { .. } => check(Status::Pass, "running"),
+        Daemon::Running { .. } => check(Status::Pass, "running"),
         Daemon::Unreachable { message } => check(Status::Fail, "does not answer")
             .detail(message.clone())
             .hint("sbx daemon restart"),
@@ -567,9 +567,6 @@ fn version_match(facts: &Facts) -> Check {
             format!("client is v{VERSION}, daemon is v{version}"),
         )
         .hint("sbx daemon restart"),
-        Daemon::OtherVersion { message } => {
-            check(Status::Fail, message.clone()).hint("sbx daemon restart")
-        }
     }
 }
 

@@ -58,9 +58,6 @@ pub(crate) enum Daemon {
     Running {
         version: String,
     },
-    OtherVersion {
-        message: String,
-    },
     Unreachable {
         message: String,
     },

@@ -22,7 +22,7 @@ use super::facts::{
 };
 use crate::autostart;
 use crate::context::Context;
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 use crate::reading;
 
 /// Whatever cannot be found out is a fact too: this is the command that explains it.
@@ -119,9 +119,6 @@ fn daemon(context: &Context) -> Daemon {
         Ok(None) => Daemon::NotRunning,
         Ok(Some(info)) => Daemon::Running {
             version: info.version,
-        },
-        Err(failure) if failure.kind == Kind::VersionMismatch => Daemon::OtherVersion {
-            message: failure.message,
         },
         Err(failure) => Daemon::Unreachable {
             message: failure.message,

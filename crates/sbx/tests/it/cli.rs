@@ -293,6 +293,10 @@ fn agents_and_paths() {
             .err
             .starts_with("error: unknown agent `clod`\nhint: known agents: shell")
     );
+    let unknown = home.line("run clod");
+    assert_eq!(unknown.code, 125);
+    assert!(unknown.err.starts_with("error: unknown agent `clod`"));
+    assert!(home.is_untouched());
     home.fails(
         "create shell /no/such",
         1,

@@ -5,9 +5,10 @@ mod internet;
 mod lacking;
 mod processes;
 mod steps;
+mod templates;
 
 pub use internet::Internet;
-pub use lacking::{blocked, host_has, python_has, trial};
+pub use lacking::{blocked, host_has, kernel_is_at_least, python_has, trial};
 pub use processes::{alive, children, is_pending, kill, state, waiting_helper};
 
 use std::ffi::OsStr;
@@ -305,6 +306,7 @@ impl World {
     }
 
     pub fn sandbox_with(&self, hint: &str, more: &[&str]) -> Sandbox<'_> {
+        self.take_template();
         let name = self.name(hint);
         let workspace = self.workspace();
         let mut args = vec!["create", "--name", &name, "shell"];
@@ -385,6 +387,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.stop_daemon();
+        self.leave_template();
     }
 }
 
@@ -427,6 +430,7 @@ pub fn stop_shared() {
         }
     }
     internet::stop_shared();
+    templates::remove_spare();
     // A static too.
     let _ = fs::remove_dir_all(programs());
 }

@@ -21,6 +21,11 @@ pub const TESTS: &[ModeTest] = &[
         killed_rm,
     ),
     ("run::rm_ends_nobody_elses_command", shared_rm),
+    ("run::rm_spares_what_somebody_keeps", kept_rm),
+    (
+        "run::one_that_is_removed_is_made_anew",
+        run_while_it_is_removed,
+    ),
     ("run::detached_stays_up", run_detached),
     ("run::environment_of_a_session_and_of_a_sandbox", run_env),
 ];
@@ -289,8 +294,10 @@ fn killed_rm(world: &'static World) {
     gone("one that crashed is removed");
     // Stopped by somebody else.
     let mut client = begin("stopped");
-    world.run(["stop", "stopped"]).ok();
-    gone("a stop removes it");
+    let ran = world.run(["stop", "stopped"]);
+    assert!(ran.err.contains("stopped and removed"), "{}", ran.err);
+    ran.ok();
+    world.assert_no_sandboxes();
     assert_eq!(client.wait().unwrap().code(), Some(143));
     // One that was there before is not given up for a client that was killed, nor for a mistake.
     world.create("before", &dir).ok();
@@ -299,6 +306,50 @@ fn killed_rm(world: &'static World) {
     let mistaken = ["run", "--rm", "--name", "before", "--env-file", "/missing"];
     world.run(mistaken).refused();
     assert_eq!(world.inspect("before")["temporary"], false);
+}
+
+fn kept_rm(world: &'static World) {
+    let dir = world.workspace();
+    let name = world.name("kept");
+    let path = dir.to_str().unwrap();
+    let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; exit 38";
+    let mut client = world
+        .sbx(["run", "--rm", "--name", &name, "shell", path])
+        .args(["--", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stdout = client.stdout.as_mut().unwrap();
+    stdout.read_exact(&mut [0; 6]).unwrap();
+    // Somebody else decides that it stays.
+    world.run(["run", "-d", "--name", &name]).ok();
+    world.write(&dir.join("go"), "");
+    assert_eq!(client.wait().unwrap().code(), Some(38));
+    let shown = world.inspect(&name);
+    assert_eq!(
+        (&shown["status"], &shown["keep_alive"], &shown["temporary"]),
+        (&json!("running"), &json!(true), &json!(false))
+    );
+    world.run(["rm", "--force", &name]).ok();
+}
+
+fn run_while_it_is_removed(world: &'static World) {
+    let dir = world.workspace();
+    let name = world.name("going");
+    let path = dir.to_str().unwrap();
+    // What does not end at once: whoever removes it waits for the grace.
+    let stubborn = "trap '' TERM; (while :; do sleep 0.1; done) >/dev/null 2>&1 &";
+    let run = ["run", "--rm", "--name", &name, "shell", path, "--", "-c"];
+    let mut first = world.sbx(run.iter().chain(&[stubborn])).spawn().unwrap();
+    let mut codes = Vec::new();
+    while first.try_wait().unwrap().is_none() {
+        codes.push(world.run(run.iter().chain(&["exit 39"])).code);
+    }
+    assert_eq!(first.wait().unwrap().code(), Some(0));
+    assert!(codes.iter().all(|code| *code == 39), "{codes:?}");
+    eventually("the last one has removed it", || {
+        (!world.names().contains(&name)).then_some(())
+    });
 }
 
 fn shared_rm(world: &'static World) {

@@ -573,6 +573,12 @@ fn foreign_group(world: &'static World) {
     // Calls that init does for the caller, where the caller is.
     let script = "mkdir dir; touch dir/file; cp -a dir copy; chmod 2755 dir; unshare -Urm true";
     sandbox.sh(&format!("set -e; {script}")).ok();
+    // Root cannot go where the agent is, and is asked about what it does elsewhere all the same.
+    if world.mode != Mode::Single {
+        let script =
+            "sudo touch /usr/local/own; sudo chmod 4755 /usr/local/own; stat -c %a /usr/local/own";
+        assert_eq!(sandbox.sh(&format!("set -e; {script}")).ok(), "4755");
+    }
 }
 
 /// Directories with setgid, as teams share them: what is made in them inherits the bit, and tools set it again.

@@ -12,7 +12,7 @@ use sbx_engine::daemonlock::DaemonLock;
 use sbx_engine::socket::bind_unix;
 use sbx_engine::statedir::SOCKET;
 use sbx_proto::PROTOCOL;
-use sbx_proto::exec::{Exec, ExitStatus, Reply, Request};
+use sbx_proto::exec::{Cause, Exec, ExitStatus, Reply, Request};
 use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};
 use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 
@@ -150,7 +150,7 @@ fn hello() -> Reply {
 fn exited(code: i32) -> Reply {
     Reply::Exited {
         status: ExitStatus::Code(code),
-        stopped: false,
+        by: Cause::Itself,
     }
 }
 

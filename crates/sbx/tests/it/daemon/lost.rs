@@ -1,6 +1,9 @@
 //! Daemons that lose their socket, or their whole state directory.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
+use std::process::Stdio;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -92,7 +95,22 @@ fn without_state(world: &'static World) {
 fn successor(world: &'static World) {
     let world = World::fresh(world.mode);
     let dir = world.workspace();
-    world.create("same", &dir).ok();
+    // One that the old daemon removes besides, when it stops.
+    let begin = ["run", "--rm", "--name", "same", "shell"];
+    let mut client = world
+        .sbx(
+            begin
+                .map(OsStr::new)
+                .iter()
+                .copied()
+                .chain([dir.as_os_str()]),
+        )
+        .args(["--", "-c", "echo ready; sleep 600"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stdout = client.stdout.as_mut().unwrap();
+    stdout.read_exact(&mut [0; 6]).unwrap();
     let (init, daemon) = (world.init_pid("same"), world.daemon_pid());
     let settings = fs::read(world.state().join("settings.json")).ok();
     // It does not get to know before there is another one, with a sandbox of the same name.
@@ -106,6 +124,7 @@ fn successor(world: &'static World) {
     assert!(kill(daemon, Signal::CONT));
     eventually("the old one has ended", || (!alive(daemon)).then_some(()));
     assert!(!alive(init), "init is still there");
+    client.wait().unwrap();
     assert_eq!(world.daemon_pid(), next);
     let record = fs::read(world.state().join("vm/same/sandbox.json")).unwrap();
     let record: Value = serde_json::from_slice(&record).unwrap();

@@ -29,6 +29,7 @@ pub const TESTS: &[ModeTest] = &[
         "daemon::stop_stops_sandboxes_without_a_daemon",
         stop_without,
     ),
+    ("daemon::an_interrupted_stop_is_a_stop", interrupted_stop),
 ];
 
 /// Ends the daemon without any warning.
@@ -274,4 +275,22 @@ fn many_first(world: &'static World) {
             .count(),
         1
     );
+}
+
+fn interrupted_stop(world: &'static World) {
+    let world = World::fresh(world.mode);
+    let sandbox = world.sandbox("stubborn");
+    let mut session = sandbox.begin("trap '' TERM; echo ready; while :; do sleep 0.1; done");
+    let daemon = world.daemon_pid();
+    let mut stop = world.sbx(["daemon", "stop"]).spawn().unwrap();
+    eventually("it is stopping", || {
+        let refused = world.run(["exec", "nobody", "true"]).fails(125).err;
+        refused.contains("is stopping").then_some(())
+    });
+    stop.kill().unwrap();
+    stop.wait().unwrap();
+    eventually("the daemon has ended", || (!alive(daemon)).then_some(()));
+    session.wait().unwrap();
+    // Another one starts what this one stopped.
+    assert_eq!(sandbox.exec(["echo", "up"]).ok(), "up");
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::{assert_no_set_id, attack, fingerprint};
 use crate::ModeTest;
-use crate::harness::{Mode, World};
+use crate::harness::{Mode, World, blocked, kernel_is_at_least};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -12,6 +12,12 @@ pub(crate) const TESTS: &[ModeTest] = &[
         proc_self,
     ),
     ("a_stuck_answer_does_not_stop_the_others", stuck_answers),
+    (
+        "an_answer_that_is_stopped_does_not_stop_the_others",
+        stopped_answers,
+    ),
+    ("an_answer_comes_whatever_signals_do", signals_while_asking),
+    ("a_thread_is_asked_about_its_own_descriptors", threads_own),
     ("every_call_gets_an_answer", every_call_answered),
     (
         "an_answer_is_given_with_the_callers_rights_only",
@@ -90,6 +96,109 @@ print('ended', True)
     )
     .ok();
     world.run(["stop", &sandbox.name]).ok();
+}
+
+/// Whoever has the caller's id may stop the process that answers it.
+fn stopped_answers(shared: &'static World) {
+    let world = World::fresh(shared.mode);
+    let sandbox = world.sandbox("guard-stopped");
+    let program = "
+import signal
+open('/tmp/escape-plain', 'w').close()
+children = []
+for _ in range(40):
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            os.setxattr('/tmp/escape-plain', 'user.a', b'1')
+    children.append(pid)
+def fields(pid):
+    return open(f'/proc/{pid}/stat').read().rsplit(') ', 1)[1].split()
+stopped = set()
+deadline = time.monotonic() + 20
+while len(stopped) < 16 and time.monotonic() < deadline:
+    for name in os.listdir('/proc'):
+        try:
+            if name.isdigit() and fields(name)[1] == '1' and int(name) not in (os.getpid(), os.getppid()):
+                os.kill(int(name), signal.SIGSTOP)
+                if fields(name)[0] == 'T':
+                    stopped.add(name)
+        except OSError:
+            pass
+print('stopped', len(stopped) > 0, flush=True)
+for pid in children:
+    os.kill(pid, 9)
+for pid in children:
+    os.waitpid(pid, 0)
+done = os.fork()
+if done == 0:
+    os.setxattr('/tmp/escape-plain', 'user.a', b'2')
+    os._exit(0)
+deadline = time.monotonic() + 60
+ended = 0
+while not ended and time.monotonic() < deadline:
+    ended, _ = os.waitpid(done, os.WNOHANG)
+    time.sleep(0.05)
+print('answered', bool(ended))
+os.kill(done, 9) if not ended else None
+";
+    let said = attack(&sandbox, "agent", program, &[]);
+    assert_eq!(said.result("stopped"), "True", "{}", said.all);
+    assert_eq!(said.result("answered"), "True", "{}", said.all);
+    world.run(["stop", &sandbox.name]).ok();
+}
+
+/// A call that init has taken up is neither aborted by a signal nor done twice.
+fn signals_while_asking(world: &'static World) {
+    if !kernel_is_at_least(5, 19) {
+        return blocked("the kernel aborts a call that waits for an answer");
+    }
+    let sandbox = world.sandbox("guard-signals");
+    let program = "
+import signal
+signals = 0
+def count(*_):
+    global signals
+    signals += 1
+signal.signal(signal.SIGUSR1, count)
+signal.siginterrupt(signal.SIGUSR1, False)
+me = os.getpid()
+sender = os.fork()
+if sender == 0:
+    while os.getppid() == me:
+        os.kill(me, signal.SIGUSR1)
+        time.sleep(0.002)
+    os._exit(0)
+for number in range(300):
+    os.close(os.open(f'/tmp/new-{number}', os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o4644))
+os.kill(sender, 9)
+os.waitpid(sender, 0)
+print('signals', signals > 20)
+";
+    let said = attack(&sandbox, "agent", program, &[]);
+    assert_eq!(said.result("signals"), "True", "{}", said.all);
+}
+
+/// One that has descriptors of its own, which its process has not.
+fn threads_own(world: &'static World) {
+    if !kernel_is_at_least(6, 9) {
+        return blocked("the kernel tells a process's descriptors only");
+    }
+    let sandbox = world.sandbox("guard-thread");
+    let program = "
+import ctypes, threading
+CLONE_FILES = 0x400
+def work():
+    assert ctypes.CDLL(None).unshare(CLONE_FILES) == 0
+    fd = os.open('/tmp/own', os.O_CREAT | os.O_WRONLY, 0o644)
+    os.setxattr(fd, 'user.a', b'thread')
+    print('set', os.getxattr('/tmp/own', 'user.a').decode())
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+";
+    let said = attack(&sandbox, "agent", program, &[]);
+    assert_eq!(said.result("set"), "thread", "{}", said.all);
 }
 
 /// Agent and nested root gain nothing by asking: what they may not do by themselves is refused.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{Said, attack, mounting, sbx, script};
 use crate::ModeTest;
-use crate::harness::{Sandbox, World, blocked, tester_is_root};
+use crate::harness::{Ran, Sandbox, World, blocked, tester_is_root};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     (
@@ -184,7 +184,7 @@ fn replaced_while_it_runs(world: &'static World) {
         .ok();
     let sandbox = world.adopt(&name, &workspace);
     let ends = |replace: &dyn Fn()| {
-        let mut session = sandbox.open_session();
+        let session = sandbox.open_session();
         let refused = sandbox.sh("echo evil >config || echo evil >hooks/evil");
         assert!(refused.refused().err.contains("Read-only"), "it is open");
         replace();
@@ -193,8 +193,9 @@ fn replaced_while_it_runs(world: &'static World) {
         let reason = reason.as_str().unwrap();
         assert!(reason.contains("replaced on the host"), "{reason}");
         // By whichever of the two signals it felt first.
-        let code = session.wait().unwrap().code();
-        assert!(matches!(code, Some(137 | 143)), "{code:?}");
+        let told = Ran::from(session.wait_with_output().unwrap());
+        assert!(matches!(told.code, 137 | 143), "{told:?}");
+        assert!(told.err.contains("replaced on the host"), "{told:?}");
     };
     ends(&|| {
         let new = workspace.join("config.lock");

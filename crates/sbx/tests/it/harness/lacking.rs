@@ -2,6 +2,7 @@
 //! success: it counts as skipped, with the reasons.
 
 use std::cell::RefCell;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -61,4 +62,11 @@ pub fn trial(name: String, test: impl FnOnce() + Send + 'static) -> Trial {
         eprintln!("environment_blocked: {name}: {reasons}");
         Ok(Completion::ignored_with(reasons))
     })
+}
+
+pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse().ok());
+    (next().unwrap_or(0), next().unwrap_or(0)) >= (major, minor)
 }

@@ -16,6 +16,7 @@ impl World {
     }
 
     pub fn create(&self, name: &str, dir: &Path) -> Ran {
+        self.take_template();
         self.run(["create", "--name", name, "shell", dir.to_str().unwrap()])
     }
 

@@ -198,9 +198,20 @@ pub(super) fn handed_over_in_a_team_directory(world: &'static World) {
         assert_eq!(found, (world.uid, world.gid), "{name}");
     }
     assert_eq!(owner(&team.join("agents")), (world.uid, group));
-    let mut remove = world.command("rm");
-    let removed = remove.arg("-r").arg(team.join("sub/x")).output().unwrap();
-    assert!(removed.status.success(), "{removed:?}");
+    // Closed to root inside, but not to what the agent starts there.
+    fs::set_permissions(&team, fs::Permissions::from_mode(0o2770)).unwrap();
+    sandbox
+        .sh("umask 0; mkdir team/closed; cd team/closed; sudo sh -c 'mkdir -p a/b; touch a/b/c f; chmod 700 a'")
+        .ok();
+    for name in ["a", "a/b", "a/b/c", "f"] {
+        let found = owner(&team.join("closed").join(name));
+        assert_eq!(found, (world.uid, world.gid), "{name}");
+    }
+    for made in ["sub/x", "closed/a"] {
+        let mut remove = world.command("rm");
+        let removed = remove.arg("-r").arg(team.join(made)).output().unwrap();
+        assert!(removed.status.success(), "{removed:?}");
+    }
     world.run(["stop", &sandbox.name]).ok();
     assert_eq!(
         world.inspect(&sandbox.name)["warnings"],

@@ -1,22 +1,22 @@
 //! Reading `/proc/PID/mountinfo`.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-
-use sbx_sys::mounts::unescape;
 
 /// The fields that matter here of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) id: u64,
+pub struct Entry {
+    pub id: u64,
     /// `major:minor` of the superblock.
-    pub(crate) device: String,
-    pub(crate) point: PathBuf,
-    pub(crate) kind: String,
+    pub device: String,
+    pub point: PathBuf,
+    pub kind: String,
 }
 
 /// What of the mounts, by id and place, is in these directories, other than the directories themselves.
-pub(crate) fn below(
+pub fn below(
     mounts: impl IntoIterator<Item = (u64, PathBuf)>,
     directories: &[&Path],
 ) -> BTreeSet<(u64, PathBuf)> {
@@ -28,8 +28,17 @@ pub(crate) fn below(
     mounts.filter(|(_, point)| inside(point)).collect()
 }
 
+/// The mount points strictly below a directory, in order and each once.
+pub fn points_below(bytes: &[u8], directory: &Path) -> Vec<PathBuf> {
+    let points = parse(bytes).into_iter().map(|mount| mount.point);
+    let below: BTreeSet<_> = points
+        .filter(|point| point != directory && point.starts_with(directory))
+        .collect();
+    below.into_iter().collect()
+}
+
 /// Lines that do not look like mountinfo are left out. A mount point need not be text.
-pub(crate) fn parse(bytes: &[u8]) -> Vec<Entry> {
+pub fn parse(bytes: &[u8]) -> Vec<Entry> {
     let lines = bytes.split(|byte| *byte == b'\n');
     lines.filter_map(entry).collect()
 }
@@ -50,6 +59,26 @@ fn entry(line: &[u8]) -> Option<Entry> {
         point: unescape(fields.nth(1)?),
         kind: text(tail.next()?),
     })
+}
+
+/// Mountinfo writes space, tab, newline and backslash as `\` and three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        if *first == b'\\'
+            && let Some((digits, after)) = tail.split_first_chunk::<3>()
+            && let Ok(digits) = std::str::from_utf8(digits)
+            && let Ok(byte) = u8::from_str_radix(digits, 8)
+        {
+            bytes.push(byte);
+            rest = after;
+        } else {
+            bytes.push(*first);
+            rest = tail;
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 #[cfg(test)]
@@ -84,6 +113,17 @@ mod tests {
         for directory in ["/w/a b", "/work", "/w/a"] {
             assert_eq!(below(directory), [] as [u64; 0], "{directory}");
         }
+    }
+
+    #[test]
+    fn mount_points_below_a_directory() {
+        let info = b"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:1 / /usr rw - x x rw\n29 27 0:1 / /usr/my\\040dir rw - x x rw\n\
+            30 27 0:1 / /usrx rw - x x rw\n";
+        assert_eq!(
+            points_below(info, Path::new("/usr")),
+            [PathBuf::from("/usr/my dir")]
+        );
+        assert_eq!(points_below(info, Path::new("/opt")), Vec::<PathBuf>::new());
     }
 
     #[test]

@@ -1,0 +1,82 @@
+//! Templates that worlds hand on. Each is some ten thousand files, and the same for all worlds of a mode: what a test is
+//! not about need not be made, and removed, again and again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tempfile::TempDir;
+
+use super::{MODES, World};
+
+/// Those that no world has, by mode.
+static SPARE: Mutex<[Vec<PathBuf>; MODES.len()]> = Mutex::new([const { Vec::new() }; MODES.len()]);
+
+/// Where they are meanwhile.
+fn store() -> &'static Path {
+    static DIR: OnceLock<TempDir> = OnceLock::new();
+    DIR.get_or_init(|| {
+        tempfile::Builder::new()
+            .prefix("sbx-templates-")
+            .tempdir()
+            .unwrap()
+    })
+    .path()
+}
+
+impl World {
+    fn templates(&self) -> PathBuf {
+        self.state().join("templates")
+    }
+
+    /// Before the first sandbox: what another world has left. The daemon judges it as one of its own.
+    pub(super) fn take_template(&self) {
+        if has_one(&self.templates()) {
+            return;
+        }
+        let Some(spare) = self.spare(Vec::pop) else {
+            return;
+        };
+        if !self.templates().exists() {
+            self.run(["daemon", "start", "-d"]);
+        }
+        // Where the state is not to be had the test is about that.
+        let _ = fs::rename(&spare, self.templates().join(spare.file_name().unwrap()));
+    }
+
+    /// After the last one, when its daemon has gone.
+    pub(super) fn leave_template(&self) {
+        for template in finished(&self.templates()) {
+            let aside = tempfile::tempdir_in(store()).unwrap().keep();
+            let place = aside.join(template.file_name().unwrap());
+            // An ordinary tester cannot move what belongs to a subordinate id.
+            if fs::rename(&template, &place).is_ok() {
+                self.spare(|spare| spare.push(place));
+            }
+        }
+    }
+
+    fn spare<T>(&self, work: impl FnOnce(&mut Vec<PathBuf>) -> T) -> T {
+        let mode = MODES.iter().position(|known| *known == self.mode).unwrap();
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        work(&mut spare[mode])
+    }
+}
+
+fn has_one(templates: &Path) -> bool {
+    !finished(templates).is_empty()
+}
+
+fn finished(templates: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(templates).into_iter().flatten().flatten();
+    let finished = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("host-") && path.is_dir()
+    };
+    entries.map(|entry| entry.path()).filter(finished).collect()
+}
+
+/// Statics are not dropped.
+pub(super) fn remove_spare() {
+    let _ = fs::remove_dir_all(store());
+}
