@@ -123,20 +123,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     }
 }
 
-/// `?force=true`
+/// `?force=true&id=UUID`
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Force {
+pub(crate) struct RemoveQuery {
     #[serde(default)]
     pub(crate) force: bool,
+    pub(crate) id: Option<String>,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Force {
+impl<S: Send + Sync> FromRequestParts<S> for RemoveQuery {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
         match Query::<Self>::from_request_parts(parts, state).await {
-            Ok(Query(force)) => Ok(force),
+            Ok(Query(query)) => Ok(query),
             Err(e) => Err(Failure::new(ErrorCode::BadRequest, e.body_text())),
         }
     }

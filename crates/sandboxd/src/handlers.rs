@@ -15,7 +15,7 @@ use sbx_engine::engine::{Engine, Removal};
 use sbx_engine::error::chain;
 use sbx_engine::policybook::PolicyBook;
 
-use crate::extract::{Body, Force, Name, NoBody};
+use crate::extract::{Body, Name, NoBody, RemoveQuery};
 use crate::reply::Failure;
 use crate::routes::App;
 
@@ -84,6 +84,7 @@ pub(crate) async fn inspect(
     params(
         ("name" = String, Path),
         ("force" = Option<bool>, Query, description = "also while commands run in it"),
+        ("id" = Option<String>, Query, description = "of the sandbox that is meant; 404 when another one has the name"),
     ),
     responses(
         (status = 200, body = Removed),
@@ -94,7 +95,7 @@ pub(crate) async fn inspect(
 pub(crate) async fn remove(
     State(app): State<App>,
     Name(name): Name,
-    Force { force }: Force,
+    RemoveQuery { force, id }: RemoveQuery,
     _: NoBody,
 ) -> Answer<Removed> {
     let removal = if force {
@@ -102,7 +103,10 @@ pub(crate) async fn remove(
     } else {
         Removal::WhenIdle
     };
-    let warnings = blocking(&app, move |engine| engine.remove(&name, removal)).await?;
+    let warnings = blocking(&app, move |engine| {
+        engine.remove(&name, id.as_deref(), removal)
+    })
+    .await?;
     Ok(Json(Removed { warnings }))
 }
 

@@ -257,6 +257,9 @@ pub struct KeepRequest {
     /// Removed when it stops, whoever is there by then.
     #[serde(default)]
     pub temporary: bool,
+    /// Of the sandbox that is meant: another one may have its name by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 /// What `DELETE /v1/sandboxes/{name}` answers.

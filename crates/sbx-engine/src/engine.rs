@@ -203,19 +203,22 @@ impl Engine {
         self.shared.config.helper.give_up_next();
     }
 
-    /// Returns what the user should know: the workspaces are still there.
-    pub fn remove(&self, name: &str, removal: Removal) -> Result<Vec<String>, EngineError> {
+    /// The one with this id, if that is said. Returns what the user should know: the workspaces are still there.
+    pub fn remove(
+        &self,
+        name: &str,
+        id: Option<&str>,
+        removal: Removal,
+    ) -> Result<Vec<String>, EngineError> {
         let entry = match self.shared.entry(name) {
-            Err(EngineError::Damaged { name, .. }) => {
+            Err(EngineError::Damaged { name, .. }) if id.is_none() => {
                 self.shared.remove_damaged(&name)?;
                 return Ok(Vec::new());
             }
             other => other?,
         };
         let _operation = entry.operate();
-        if entry.state().removed {
-            return Err(EngineError::NotFound(name.to_owned()));
-        }
+        is_meant(&entry, id)?;
         let limit = match removal {
             Removal::WhenIdle => {
                 if !self.shared.halt_if_idle(&entry, REMOVED)? {
@@ -238,6 +241,9 @@ impl Engine {
     /// Whether it stays up without a command, and whether anything of it stays when it stops.
     pub fn keep(&self, name: &str, request: &KeepRequest) -> Result<Sandbox, EngineError> {
         let entry = self.shared.entry(name)?;
+        // Whoever stops a temporary one removes it: what comes in between would be promised, and not kept.
+        let _operation = entry.operate();
+        is_meant(&entry, request.id.as_deref())?;
         let grace = self.shared.config.settings.auto_stop;
         entry.update(|state| {
             state.record.keep_alive = request.keep_alive;
@@ -277,6 +283,15 @@ impl Engine {
             Err(error) => Err(error),
         }
     }
+}
+
+/// That it is still there, and the one with this id if that is said.
+fn is_meant(entry: &Entry, id: Option<&str>) -> Result<(), EngineError> {
+    let state = entry.state();
+    if state.removed || id.is_some_and(|id| state.record.id != id) {
+        return Err(EngineError::NotFound(entry.name.to_string()));
+    }
+    Ok(())
 }
 
 impl Shared {

@@ -136,7 +136,7 @@ pub(crate) fn hand_over_plan(record: &Record, found: &StillShared, limit: Durati
         mappers: None,
         job: Job::HandOver(HandOver {
             workspaces: workspaces.collect(),
-            readonly: found.readonly.clone(),
+            spared: found.spared(),
             made_at: made_at(record),
             limit_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
         }),
@@ -539,6 +539,8 @@ fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
             {
                 pins.push(WorkspaceRecord {
                     path: between.into(),
+                    // Nobody has looked which one it is.
+                    identity: None,
                     ..outer.clone()
                 });
             }

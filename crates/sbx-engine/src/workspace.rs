@@ -276,6 +276,14 @@ pub(crate) struct StillShared {
     pub(crate) lost: Option<WorkspaceError>,
 }
 
+impl StillShared {
+    /// What a walk through one of them leaves to others.
+    pub(crate) fn spared(&self) -> Vec<Node> {
+        let writable = self.writable.iter().map(|(_, node)| *node);
+        self.readonly.iter().copied().chain(writable).collect()
+    }
+}
+
 pub(crate) fn still_shared(
     workspaces: &[WorkspaceRecord],
     state: &Path,
@@ -290,7 +298,8 @@ pub(crate) fn still_shared(
         match same_node(workspace, &guard) {
             Ok(node) if workspace.readonly => shared.readonly.push(node),
             Ok(node) => shared.writable.push((workspace.clone(), node)),
-            Err(_) if workspace.readonly => {}
+            // Wherever it was moved.
+            Err(_) if workspace.readonly => shared.readonly.extend(known_node(workspace)),
             Err(error) => shared.lost = Some(error),
         }
     }
@@ -305,6 +314,14 @@ fn same_node(workspace: &WorkspaceRecord, guard: &StateGuard) -> Result<Node, Wo
         (Some(before), Some(now)) if before.is(&now) => Ok(node_of(&meta)),
         _ => Err(WorkspaceError::Moved(path.to_path_buf())),
     }
+}
+
+/// Of this boot: devices are numbered anew at every one.
+fn known_node(workspace: &WorkspaceRecord) -> Option<Node> {
+    let boot_id = boot_id().ok()?;
+    let identity = workspace.identity.as_ref();
+    let known = identity.filter(|identity| identity.boot_id == boot_id);
+    known.map(Identity::node)
 }
 
 fn is_another(before: &WorkspaceRecord, now: &WorkspaceRecord) -> bool {

@@ -232,10 +232,14 @@ fn perform(
     if !seccomp::still_waiting(listener, call.id) {
         return Err(Errno::SRCH);
     }
-    if matches!(work, Work::Mount(_) | Work::OpenFileSystem(..)) {
-        caller.join_what_mounts_show(proof)?;
-    }
+    let parent = match work {
+        Work::Mount(_) | Work::OpenFileSystem(..) => Some(caller.join_what_mounts_show(proof)?),
+        _ => None,
+    };
     caller.take_on(&guard.proc)?;
+    if let Some(parent) = parent {
+        parent.end_with()?;
+    }
     work.run(guard, evidence.as_ref())
 }
 

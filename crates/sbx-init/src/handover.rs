@@ -237,6 +237,10 @@ impl<'a> Walk<'a> {
             return Ok(());
         };
         let identity = identity(&stat);
+        // Looked at again when it is open: it may have been put there meanwhile. Not where the walk begins.
+        if !self.levels.is_empty() && self.rules.spared.contains(&identity) {
+            return Ok(());
+        }
         // Moved below itself, or shown there by a mount: it is being visited.
         if self.levels.iter().any(|above| above.identity == identity) {
             return Ok(());

@@ -56,8 +56,9 @@ pub enum Task {
 pub struct HandOver {
     /// The writable ones. Something else than what was shared is left alone.
     pub workspaces: Vec<Source>,
-    /// What the sandbox could only read; left alone wherever it lies.
-    pub readonly: Vec<Node>,
+    /// What the sandbox could only read, and the workspaces themselves: left alone wherever they lie in another one, whose
+    /// owner need not be theirs.
+    pub spared: Vec<Node>,
     /// As [`Boot::made_at`].
     pub made_at: i64,
     /// After which it is given up.

@@ -15,19 +15,6 @@ pub struct Entry {
     pub kind: String,
 }
 
-/// What of the mounts, by id and place, is in these directories, other than the directories themselves.
-pub fn below(
-    mounts: impl IntoIterator<Item = (u64, PathBuf)>,
-    directories: &[&Path],
-) -> BTreeSet<(u64, PathBuf)> {
-    let inside = |point: &Path| {
-        let mut directories = directories.iter();
-        directories.any(|directory| point != *directory && point.starts_with(directory))
-    };
-    let mounts = mounts.into_iter();
-    mounts.filter(|(_, point)| inside(point)).collect()
-}
-
 /// The mount points strictly below a directory, in order and each once.
 pub fn points_below(bytes: &[u8], directory: &Path) -> Vec<PathBuf> {
     let points = parse(bytes).into_iter().map(|mount| mount.point);
@@ -95,24 +82,6 @@ mod tests {
             kind: "ext3".into(),
         };
         assert_eq!(parse(text.as_bytes()), [expected]);
-    }
-
-    #[test]
-    fn what_is_mounted_in_a_directory_is_below_it() {
-        let mounts = parse(
-            b"1 0 0:5 / / rw - tmpfs none rw\n2 1 0:6 / /w rw - tmpfs none rw\n\
-              3 1 0:6 / /w/a\\040b rw - tmpfs none rw\n4 1 0:6 / /work rw - tmpfs none rw\n",
-        );
-        let below = |directory| {
-            let mounts = mounts.iter().map(|mount| (mount.id, mount.point.clone()));
-            let found = below(mounts, &[Path::new(directory)]).into_iter();
-            found.map(|(id, _)| id).collect::<Vec<_>>()
-        };
-        assert_eq!(below("/w"), [3]);
-        assert_eq!(below("/"), [2, 3, 4]);
-        for directory in ["/w/a b", "/work", "/w/a"] {
-            assert_eq!(below(directory), [] as [u64; 0], "{directory}");
-        }
     }
 
     #[test]

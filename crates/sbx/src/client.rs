@@ -116,6 +116,12 @@ impl<'a> Client<'a> {
         self.named(name, |client| client.call("DELETE", &path, &NOTHING, SLOW))
     }
 
+    /// This one, and no other that has its name by now; not while commands run in it.
+    pub(crate) fn remove_idle(&self, sandbox: &Sandbox) -> Result<Removed, Failure> {
+        let path = route(&sandbox.name, &format!("?id={}", sandbox.id));
+        self.call("DELETE", &path, &NOTHING, SLOW)
+    }
+
     pub(crate) fn keep(&self, name: &str, request: &KeepRequest) -> Result<(), Failure> {
         self.named(name, |client| {
             client

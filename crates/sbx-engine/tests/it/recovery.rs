@@ -33,14 +33,14 @@ fn a_running_sandbox_is_taken_over_and_can_be_stopped() {
     assert_eq!((kept.status, kept.sessions), (Status::Running, 2));
     assert!(!engine.start("kept").unwrap().started);
     assert!(
-        engine.remove("kept", Removal::WhenIdle).is_err(),
+        engine.remove("kept", None, Removal::WhenIdle).is_err(),
         "commands run in it"
     );
     let stopped = engine.stop("kept").unwrap();
     assert_eq!(stopped.status, Status::Stopped);
     assert_eq!(stopped.stop_reason.as_deref(), Some("user"));
     assert_eq!(init.requests.iter().take(2).count(), 2);
-    engine.remove("kept", Removal::WhenIdle).unwrap();
+    engine.remove("kept", None, Removal::WhenIdle).unwrap();
     assert_eq!(world.state.names().unwrap(), vec![]);
 }
 
@@ -49,7 +49,7 @@ fn a_removal_by_force_gives_no_grace() {
     let world = World::new();
     for (removal, expected) in [(Removal::WhenIdle, 3000), (Removal::Forced, 0)] {
         let init = world.running("gone", Manner::Honest { running: 0 }, None);
-        world.recover().remove("gone", removal).unwrap();
+        world.recover().remove("gone", None, removal).unwrap();
         let grace = init.requests.iter().find_map(|request| match request {
             Request::Shutdown { grace_ms, .. } => Some(grace_ms),
             _ => None,
@@ -91,7 +91,7 @@ fn files_are_due_until_an_init_or_somebody_else_has_handed_them_over() {
     };
     assert_eq!((due("honest"), due("killed")), (false, true));
     // What cannot be found is no reason to keep the sandbox.
-    engine.remove("killed", Removal::Forced).unwrap();
+    engine.remove("killed", None, Removal::Forced).unwrap();
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn what_is_known_to_run_is_not_killed_on_suspicion() {
     let world = World::new();
     let init = world.running("slow", Manner::Deaf, None);
     let engine = world.recover();
-    let error = engine.remove("slow", Removal::WhenIdle).unwrap_err();
+    let error = engine.remove("slow", None, Removal::WhenIdle).unwrap_err();
     assert!(
         matches!(error, EngineError::Busy { sessions: 1, .. }),
         "{error}"
@@ -195,7 +195,7 @@ fn one_that_cannot_be_read_is_ended_before_it_is_removed() {
         (shown.status, shown.stop_reason.as_deref()),
         (Status::Running, Some("damaged"))
     );
-    engine.remove("bad", Removal::Forced).unwrap();
+    engine.remove("bad", None, Removal::Forced).unwrap();
     let mut requests = init.requests.iter();
     assert!(requests.any(|request| matches!(request, Request::Shutdown { .. })));
     assert!(!dir.path().exists() && engine.list().is_empty());
@@ -207,7 +207,7 @@ fn one_whose_directory_was_removed_can_be_removed() {
     let dir = world.record("gone", |_| {});
     let engine = world.recover();
     std::fs::remove_dir_all(dir).unwrap();
-    engine.remove("gone", Removal::WhenIdle).unwrap();
+    engine.remove("gone", None, Removal::WhenIdle).unwrap();
     assert!(engine.list().is_empty());
 }
 
@@ -287,7 +287,7 @@ fn what_has_no_record_can_be_removed() {
         (shown.name.as_str(), shown.stop_reason.as_deref()),
         ("left", Some("damaged"))
     );
-    engine.remove("left", Removal::WhenIdle).unwrap();
+    engine.remove("left", None, Removal::WhenIdle).unwrap();
     assert!(!left.exists() && engine.list().is_empty());
 }
 
@@ -323,11 +323,30 @@ fn keeping_is_recorded() {
     let keep = KeepRequest {
         keep_alive: true,
         temporary: false,
+        id: None,
     };
     let kept = engine.keep("kept", &keep).unwrap();
     assert_eq!((kept.keep_alive, kept.stop_at), (true, None));
     let dir = world.state.sandbox(&SandboxName::parse("kept").unwrap());
     assert!(Record::read(&dir).unwrap().keep_alive);
+    // Nor is one kept, or removed, that only has the name.
+    let another = KeepRequest {
+        id: Some("another".into()),
+        ..keep
+    };
+    let refused = engine.keep("kept", &another);
+    assert!(matches!(refused, Err(EngineError::NotFound(_))));
+    let refused = engine.remove("kept", Some("another"), Removal::Forced);
+    assert!(matches!(refused, Err(EngineError::NotFound(_))));
+    engine
+        .keep(
+            "kept",
+            &KeepRequest {
+                id: Some(ID.into()),
+                ..another
+            },
+        )
+        .unwrap();
     engine.stop_for_good();
 }
 

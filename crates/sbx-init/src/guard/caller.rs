@@ -6,10 +6,11 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::WatchFlags;
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, PidfdGetfdFlags};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal};
 use sbx_sys::credentials::{self, Credentials};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 
@@ -284,12 +285,16 @@ impl Caller {
 
     /// A new proc, sysfs or mqueue shows the namespaces of whoever mounts it. Only a child is in a pid
     /// namespace that was joined: it returns from here, this process waits for it and ends.
-    pub(super) fn join_what_mounts_show(&self, proof: &SingleThreaded) -> Result<(), Errno> {
+    pub(super) fn join_what_mounts_show(&self, proof: &SingleThreaded) -> Result<Parent, Errno> {
+        let parent = Parent(rustix::process::pidfd_open(
+            rustix::process::getpid(),
+            PidfdFlags::empty(),
+        )?);
         process::setns(self.net.as_fd(), process::NEW_NET).map_err(io)?;
         process::setns(self.ipc.as_fd(), process::NEW_IPC).map_err(io)?;
         process::setns(self.pid.as_fd(), process::NEW_PID).map_err(io)?;
         match process::fork(proof, 0).map_err(io)? {
-            Fork::Child => Ok(()),
+            Fork::Child => Ok(parent),
             Fork::Parent { pidfd, .. } => {
                 let waited = process::wait_pidfd(&pidfd);
                 process::exit_now(i32::from(waited.is_err()))
@@ -321,6 +326,23 @@ impl Caller {
         process::setns(self.user.as_fd(), process::NEW_USER).map_err(io)?;
         credentials::set_capabilities(self.status.capabilities).map_err(io)?;
         process::set_not_dumpable().map_err(io)
+    }
+}
+
+/// Who waits for the process that does the work, and says that it was not done when it is ended.
+#[derive(Debug)]
+pub(super) struct Parent(OwnedFd);
+
+impl Parent {
+    /// This process ends with that one from here on, also where it was stopped, and does nothing if it is late. A change of
+    /// ids undoes this.
+    pub(super) fn end_with(&self) -> Result<(), Errno> {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&Timespec::default()))? {
+            0 => Ok(()),
+            _ => Err(Errno::INTR),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::io::Errno;
+use rustix::process::Signal;
 use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 
@@ -31,6 +32,8 @@ impl Judge {
         match process::fork(proof, 0).map_err(io)? {
             Fork::Parent { .. } => Ok(Self(ours)),
             Fork::Child => {
+                // With one id the caller can stop it, and what was stopped does not see the end of its stream.
+                let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
                 // Not the filter's listener, nor anything of the caller's.
                 let code = match process::close_all_but(&[theirs.as_fd(), proc.as_fd()]) {
                     Ok(()) => serve(&theirs, proc),

@@ -91,7 +91,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
     let writable: Vec<_> = boot.workspaces.iter().map(OsBytes::as_path).collect();
     // What the host has taken away since it was mounted is not in the list, and is missed at the first look.
     let listed = mounts.iter().map(|mount| (mount.id, mount.point.clone()));
-    let below = mountinfo::below(listed.chain(parts.mounts), &writable);
+    let below = held::in_workspaces(&listed.collect(), &parts.mounts, &writable);
     let (mount_points, held) = if below.is_empty() {
         (MountPoints::Absent, None)
     } else {

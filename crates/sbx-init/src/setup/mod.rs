@@ -371,7 +371,7 @@ fn hand_over(proof: &SingleThreaded, maps: Maps<'_>, job: &HandOver) -> SetupRes
     let prepare = || Ok(opened_as_root.unwrap_or_else(open));
     in_namespaces(proof, maps, namespaces, prepare, |(workspaces, opened)| {
         let patience = Patience::within(Duration::from_millis(job.limit_ms.into()));
-        let done = handover::hand_over(&workspaces, job.made_at, &job.readonly, patience)
+        let done = handover::hand_over(&workspaces, job.made_at, &job.spared, patience)
             .map_err(|left| SetupError::new("hand every file over", left.to_string()));
         opened.and(done)
     })

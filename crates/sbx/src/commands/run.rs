@@ -100,12 +100,12 @@ fn in_sandbox(
     }
     let removed = match origin {
         // Unless somebody has decided since to keep it.
-        Origin::Created => args.rm && is_temporary(client, &sandbox.name),
+        Origin::Created => args.rm && is_temporary(client, sandbox),
         // What was there before is kept when no command could be started in it.
         Origin::Existing => args.rm && result.is_ok(),
     };
     if removed {
-        remove(context, client, &sandbox.name);
+        remove(context, client, sandbox);
     }
     result.map(|outcome| outcome.told(context))
 }
@@ -152,40 +152,53 @@ fn find_or_create(
 }
 
 /// One that cannot be looked at is: then the removal says why.
-fn is_temporary(client: &Client<'_>, name: &str) -> bool {
-    let found = client.find(name);
-    !matches!(found, Ok(Some(sandbox)) if !sandbox.temporary)
+fn is_temporary(client: &Client<'_>, sandbox: &Sandbox) -> bool {
+    let found = client.find(&sandbox.name);
+    !matches!(found, Ok(Some(found)) if found.id != sandbox.id || !found.temporary)
 }
 
 /// The command's own result is what the caller waits for.
-fn remove(context: &Context, client: &Client<'_>, name: &str) {
-    match client.remove(name, false) {
+fn remove(context: &Context, client: &Client<'_>, sandbox: &Sandbox) {
+    let busy = match client.remove_idle(sandbox) {
         Ok(removed) => {
             for warning in &removed.warnings {
                 context.ui.warning(warning);
             }
+            return;
         }
-        // It stopped, and the daemon was first.
+        Err(failure) => failure,
+    };
+    let left = match busy.kind {
+        Kind::Conflict => client.keep(&sandbox.name, &temporary(sandbox)),
+        _ => Err(busy),
+    };
+    match left {
+        Ok(()) => context.ui.note(format!(
+            "other commands run in sandbox {}; it is removed when it stops",
+            sandbox.name
+        )),
+        // It stopped, and the daemon was first; what has its name by now is another.
         Err(failure) if failure.kind == Kind::NotFound => {}
-        Err(failure) if failure.kind == Kind::Conflict => match client.keep(name, &TEMPORARY) {
-            Ok(()) => context.ui.note(format!(
-                "other commands run in sandbox {name}; it is removed when it stops"
-            )),
-            Err(failure) => context.ui.warning(&failure.message),
-        },
         Err(failure) => context.ui.warning(&failure.message),
     }
 }
 
 /// Removed by the daemon when it stops.
-const TEMPORARY: KeepRequest = KeepRequest {
-    keep_alive: false,
-    temporary: true,
-};
-const UP: KeepRequest = KeepRequest {
-    keep_alive: true,
-    temporary: false,
-};
+fn temporary(sandbox: &Sandbox) -> KeepRequest {
+    KeepRequest {
+        keep_alive: false,
+        temporary: true,
+        id: Some(sandbox.id.clone()),
+    }
+}
+
+fn up(sandbox: &Sandbox) -> KeepRequest {
+    KeepRequest {
+        keep_alive: true,
+        temporary: false,
+        id: Some(sandbox.id.clone()),
+    }
+}
 
 /// Which sandbox is meant.
 #[derive(Debug)]
@@ -384,7 +397,7 @@ fn detached(
     sandbox: &Sandbox,
 ) -> Result<u8, Failure> {
     attach::start(context, client, &sandbox.name)?;
-    client.keep(&sandbox.name, &UP)?;
+    client.keep(&sandbox.name, &up(sandbox))?;
     if !args.agent_args.is_empty() {
         let streams = Streams::Log(Logged::Pipes);
         let exec = exec(context, args, sandbox, &streams)?;

@@ -111,6 +111,8 @@ pub struct World {
     dir: TempDir,
     next: AtomicU32,
     internet: Option<Internet>,
+    /// None that another world has made, and none for another.
+    own_template: bool,
 }
 
 /// What a command left behind.
@@ -191,6 +193,7 @@ impl World {
             dir,
             next: AtomicU32::new(0),
             internet: None,
+            own_template: false,
         };
         world.own(world.dir.path());
         for name in ["home", "work"] {
@@ -204,6 +207,13 @@ impl World {
                 "{\"mode\": \"single\"}\n",
             );
         }
+        world
+    }
+
+    /// One whose template is made when its first sandbox is.
+    pub fn with_own_template(mode: Mode) -> Self {
+        let mut world = Self::fresh(mode);
+        world.own_template = true;
         world
     }
 
@@ -426,7 +436,7 @@ pub fn stop_shared() {
         if mode.blocked().is_none() {
             let world = World::shared(mode);
             world.stop_daemon();
-            let _ = fs::remove_dir_all(world.dir.path());
+            templates::remove_tree(world.dir.path());
         }
     }
     internet::stop_shared();

@@ -26,6 +26,7 @@ pub const TESTS: &[ModeTest] = &[
         "run::one_that_is_removed_is_made_anew",
         run_while_it_is_removed,
     ),
+    ("run::rm_spares_another_of_the_same_name", rm_of_a_name),
     ("run::detached_stays_up", run_detached),
     ("run::environment_of_a_session_and_of_a_sandbox", run_env),
 ];
@@ -330,6 +331,38 @@ fn kept_rm(world: &'static World) {
         (&shown["status"], &shown["keep_alive"], &shown["temporary"]),
         (&json!("running"), &json!(true), &json!(false))
     );
+    world.run(["rm", "--force", &name]).ok();
+}
+
+fn rm_of_a_name(world: &'static World) {
+    let dir = world.workspace();
+    let name = world.name("same");
+    world.create(&name, &dir).ok();
+    let first = world.id(&name);
+    // It is in no hurry: nobody reads what its command has said, which is more than a pipe takes.
+    let mut client = world
+        .sbx([
+            "run",
+            "--rm",
+            "--name",
+            &name,
+            "--",
+            "-c",
+            "head -c 3000000 /dev/zero",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = client.stdout.take().unwrap();
+    stdout.read_exact(&mut [0]).unwrap();
+    world.run(["rm", "--force", &name]).ok();
+    world.create(&name, &dir).ok();
+    let second = world.id(&name);
+    assert_ne!(first, second);
+    stdout.read_to_end(&mut Vec::new()).unwrap();
+    client.wait().unwrap();
+    assert_eq!(world.id(&name), second);
+    assert_eq!(world.inspect(&name)["temporary"], false);
     world.run(["rm", "--force", &name]).ok();
 }
 

@@ -32,6 +32,10 @@ pub const TESTS: &[ModeTest] = &[
         handover::handed_over_after_a_crash,
     ),
     (
+        "workspaces::files_are_handed_over_to_the_owner_of_their_workspace",
+        handover::handed_over_to_its_owner,
+    ),
+    (
         "workspaces::files_of_root_are_handed_over_by_rm_at_last",
         handover::handed_over_at_last,
     ),

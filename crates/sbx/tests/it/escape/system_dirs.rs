@@ -83,7 +83,7 @@ fn looks(shared: &'static World, kind: &str) {
     if !Path::new("/opt").is_dir() {
         return blocked("no `/opt` to mount on");
     }
-    let world = World::fresh(shared.mode);
+    let world = World::with_own_template(shared.mode);
     let said = mounting(
         &world,
         STEPS,

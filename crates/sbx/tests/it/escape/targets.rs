@@ -46,9 +46,10 @@ fn nested_read_only(world: &'static World) {
     let option = format!("{}:ro", inner.display());
     for (user, with_parents) in [("root", true), ("root", false), ("agent", false)] {
         let name = create(world, "nested-ro", &[outer.to_str().unwrap(), &option]);
-        // `outer` becomes a link to a directory above it, in which the same names lead to a copy that is writable.
+        // `outer` becomes a link to a directory above it, in which the same names lead to a copy that is writable. For longer
+        // than init goes without a look at its mounts, which are where they were.
         let plant = format!(
-            "{made}; {exchange}; ln -s '{above}' '{outer}'; [ -L '{outer}' ] && echo planted; :",
+            "{made}; {exchange}; ln -s '{above}' '{outer}'; sleep 0.5; [ -L '{outer}' ] && echo planted; :",
             made = if with_parents {
                 format!("mkdir -p '{}/{}/ro'", outer.display(), place.display())
             } else {

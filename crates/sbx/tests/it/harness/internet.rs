@@ -160,7 +160,7 @@ fn shared(worlds: &'static Worlds, mode: Mode) -> &'static OnceLock<World> {
 pub(super) fn stop_shared() {
     for world in ONLINE.iter().chain(&STRICT).filter_map(OnceLock::get) {
         world.stop_daemon();
-        let _ = fs::remove_dir_all(world.dir.path());
+        super::templates::remove_tree(world.dir.path());
         if let Some(internet) = &world.internet {
             internet.close();
         }

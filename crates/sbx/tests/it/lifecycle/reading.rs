@@ -17,7 +17,7 @@ pub const TESTS: &[ModeTest] = &[
 ];
 
 fn first_command(world: &'static World) {
-    let world = World::fresh(world.mode);
+    let world = World::with_own_template(world.mode);
     let dir = world.workspace();
     // Starts the daemon and builds the template, and says nothing of it on stdout.
     let ran = world

@@ -115,7 +115,7 @@ fn closed_files(world: &'static World) {
     put("closed-later", 0o644);
     put("dir-later/file", 0o644);
     // A world of its own: its template is made now.
-    let fresh = World::fresh(world.mode);
+    let fresh = World::with_own_template(world.mode);
     let sandbox = fresh.sandbox("closed");
     let read = |user: &str, name: &str| {
         sandbox.exec_with(&["-u", user], [Path::new("cat"), &dir.path().join(name)])

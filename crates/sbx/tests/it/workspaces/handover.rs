@@ -122,6 +122,14 @@ pub(super) fn handed_over_after_a_crash(world: &'static World) {
     sandbox.kill_init();
     assert!(is_the_callers(&sandbox, "watched"));
     assert_eq!(owner(&others), before);
+    // Wherever it is by then.
+    plant(&sandbox, "again");
+    let moved = outer.join("moved");
+    fs::rename(&inner, &moved).unwrap();
+    sandbox.kill_init();
+    assert!(is_the_callers(&sandbox, "again"));
+    assert_eq!(owner(&moved.join("others")), before);
+    fs::rename(&moved, &inner).unwrap();
     // Nobody watches.
     plant(&sandbox, "unwatched");
     let (init, daemon) = (world.init_pid(&sandbox.name), world.daemon_pid());
@@ -133,6 +141,26 @@ pub(super) fn handed_over_after_a_crash(world: &'static World) {
     eventually("the next daemon has handed them over", || {
         is_the_callers(&sandbox, "unwatched").then_some(())
     });
+}
+
+/// A workspace in another one, of another owner: what is made in it is that owner's, however the sandbox ends.
+pub(super) fn handed_over_to_its_owner(world: &'static World) {
+    // Ordinary users have files of their own only.
+    if world.mode != Mode::Root {
+        return;
+    }
+    let outer = world.workspace();
+    let inner = outer.join("inner");
+    world.make_dir(&inner);
+    let somebody = 12_345;
+    std::os::unix::fs::chown(&outer, Some(somebody), Some(somebody)).unwrap();
+    let sandbox = create(world, "nested", &[text(&outer), text(&inner)]);
+    plant(&sandbox, "outers");
+    plant(&sandbox, "inner/inners");
+    let root = (world.uid, world.gid);
+    sandbox.kill_init();
+    assert_eq!(owner(&outer.join("outers")), (somebody, somebody));
+    assert_eq!(owner(&inner.join("inners")), root);
 }
 
 pub(super) fn handed_over_at_last(world: &'static World) {
