@@ -263,6 +263,9 @@ fn enter_directory(path: &Path) -> Result<(), Failure> {
     rustix::process::chdir(path).map_err(|e| refused(io::Error::from(e).to_string()))?;
     match rustix::process::getcwd(Vec::new()) {
         Ok(cwd) if cwd.as_bytes().starts_with(b"/") => Ok(()),
+        Err(Errno::NOENT) => Err(refused(
+            "it was removed or replaced on the host; after `sbx stop` the next command has what is there now".into(),
+        )),
         _ => Err(refused("it is not below the sandbox's root".into())),
     }
 }

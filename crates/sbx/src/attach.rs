@@ -18,6 +18,7 @@ use crate::detach_keys::DetachKeys;
 use crate::failure::{Failure, Kind, engine};
 use crate::init::{self, Event, Init, Terminal, harmless};
 use crate::plumbing::{Plumbing, Stdin, set_nonblocking};
+use crate::reading;
 use crate::relay::{Input, Output, Wait};
 use crate::terminal::{self, RawMode};
 
@@ -101,6 +102,9 @@ pub(crate) fn run(
             Err(Broken::Failed(failure)) => return Err(failure),
             Ok(outcome) => return Ok(outcome),
         }
+    } else {
+        // No daemon is started for one that is not there.
+        reading::pick(&reading::list(context)?, name)?;
     }
     let started = start(context, client, name)?;
     match attempt(client, &started.exec_socket, &request, streams) {

@@ -75,6 +75,10 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
                 bad("the working directory does not exist any more")
                     .hint("go to a directory that exists: cd")
             }
+            std::io::ErrorKind::NotFound if names_writable(path) => {
+                bad(format!("workspace `{shown}` does not exist"))
+                    .hint("a workspace is writable unless `:ro` says otherwise: leave out `:rw`")
+            }
             std::io::ErrorKind::NotFound => bad(format!("workspace `{shown}` does not exist"))
                 .hint(format!("mkdir -p {}", quoted(&path.to_string_lossy()))),
             _ => bad(format!("workspace `{shown}` cannot be used: {error}"))
@@ -94,6 +98,12 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
         given: Some(text(here.join(path))?),
         readonly,
     })
+}
+
+/// Something that exists, with docker's word for what is writable.
+fn names_writable(path: &OsStr) -> bool {
+    let stripped = path.as_bytes().strip_suffix(b":rw");
+    stripped.is_some_and(|path| Path::new(OsStr::from_bytes(path)).exists())
 }
 
 /// The directory in which we are has been removed.

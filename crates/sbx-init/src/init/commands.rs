@@ -124,16 +124,10 @@ impl Init<'_> {
                 let input = no_input().map_err(|e| Failure::engine("make a pipe", e))?;
                 let (out, out_end) = pipe()?;
                 let (err, err_end) = pipe()?;
-                self.outputs.push(Output {
-                    id,
-                    kind: "out",
-                    pipe: out,
-                });
-                self.outputs.push(Output {
-                    id,
-                    kind: "err",
-                    pipe: err,
-                });
+                // The last one is read first, and what was said to both most likely began with the output.
+                for (kind, pipe) in [("err", err), ("out", out)] {
+                    self.outputs.push(Output { id, kind, pipe });
+                }
                 let fds = [input, out_end, err_end];
                 Ok((fds, None))
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::client::{Absent, Client, unknown};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::reading;
 
 /// How many are removed at the same time.
@@ -38,6 +38,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let mut failed = false;
     let mut wanted = Vec::new();
     for name in names {
+        if wanted.contains(&name) {
+            continue;
+        }
         if existing.iter().any(|sandbox| sandbox.name == name) {
             wanted.push(name);
         } else {
@@ -77,6 +80,12 @@ fn remove_all(context: &Context, names: &[String], force: bool) -> Result<bool, 
                     for warning in &removed.warnings {
                         context.ui.warning(warning);
                     }
+                }
+                // It was there, and somebody else was faster: another `rm`, or the daemon that sweeps what it finds half made.
+                Err(failure) if failure.kind == Kind::NotFound => {
+                    context
+                        .ui
+                        .note(format!("Sandbox '{name}' was removed meanwhile"));
                 }
                 Err(failure) => {
                     context.ui.failure(&failure);

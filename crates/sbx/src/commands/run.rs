@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Leave it running in the background and print its id; output goes to `sbx logs`
     #[arg(short = 'd', long, alias = "detach")]
     detached: bool,
-    /// Remove the sandbox when the session ends
+    /// Remove the sandbox when the session ends, also one that was there before
     #[arg(long, conflicts_with = "detached")]
     rm: bool,
     /// Print only essentials: no summary of a new sandbox, nothing about denied hosts
@@ -106,6 +106,11 @@ fn in_sandbox(
     };
     if removed {
         remove(context, client, sandbox);
+    } else if args.rm && origin == Origin::Created && !args.quiet {
+        let name = &sandbox.name;
+        context.ui.note(format!(
+            "sandbox {name} stays: somebody has decided since to keep it"
+        ));
     }
     result.map(|outcome| outcome.told(context))
 }
@@ -240,7 +245,7 @@ impl Target {
         match (&args.flags.name, agent) {
             (Some(name), agent) => {
                 let given = workspace::parse_all(&args.paths, &here)?;
-                if let Some(sandbox) = find(client, name)? {
+                if let Some(sandbox) = find(context, client, name)? {
                     check_existing(args, &sandbox, agent, &given)?;
                     return Ok(Self::Existing(Box::new(sandbox)));
                 }
@@ -260,7 +265,7 @@ impl Target {
                 if let Self::New {
                     name, workspaces, ..
                 } = &target
-                    && let Some(sandbox) = find(client, name.as_str())?
+                    && let Some(sandbox) = find(context, client, name.as_str())?
                 {
                     check_existing(args, &sandbox, Some(agent), workspaces)?;
                     return Ok(Self::Existing(Box::new(sandbox)));
@@ -288,8 +293,13 @@ impl Target {
     }
 }
 
-/// One that is being removed is not found: whoever creates it anew waits for that.
-fn find(client: &Client<'_>, name: &str) -> Result<Option<Sandbox>, Failure> {
+/// One that is being removed is not found: whoever creates it anew waits for that. No daemon is started for one that is not
+/// there.
+fn find(context: &Context, client: &Client<'_>, name: &str) -> Result<Option<Sandbox>, Failure> {
+    let is_named = |sandbox: &Sandbox| sandbox.name == name;
+    if !client.state().has_daemon()? && !reading::list(context)?.iter().any(is_named) {
+        return Ok(None);
+    }
     let found = client.find(name)?;
     Ok(found.filter(|sandbox| sandbox.status != Status::Removing))
 }

@@ -293,6 +293,14 @@ fn agents_and_paths() {
             .err
             .starts_with("error: unknown agent `clod`\nhint: known agents: shell")
     );
+    home.fails(
+        "exec nobody true",
+        125,
+        "error: no sandbox is called `nobody`\nhint: sbx ls\n",
+    );
+    let unnamed = home.line("run --name nobody");
+    assert_eq!(unnamed.code, 125);
+    assert!(home.is_untouched());
     let unknown = home.line("run clod");
     assert_eq!(unknown.code, 125);
     assert!(unknown.err.starts_with("error: unknown agent `clod`"));
@@ -306,6 +314,12 @@ fn agents_and_paths() {
         "create shell . /no/such:ro",
         1,
         "error: workspace `/no/such` does not exist\nhint: mkdir -p /no/such\n",
+    );
+    home.fails(
+        "create shell .:rw",
+        1,
+        "error: workspace `.:rw` does not exist\n\
+         hint: a workspace is writable unless `:ro` says otherwise: leave out `:rw`\n",
     );
     home.fails(
         "create shell .:ro",

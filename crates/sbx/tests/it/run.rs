@@ -318,6 +318,7 @@ fn kept_rm(world: &'static World) {
         .sbx(["run", "--rm", "--name", &name, "shell", path])
         .args(["--", "-c", script])
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let stdout = client.stdout.as_mut().unwrap();
@@ -325,7 +326,8 @@ fn kept_rm(world: &'static World) {
     // Somebody else decides that it stays.
     world.run(["run", "-d", "--name", &name]).ok();
     world.write(&dir.join("go"), "");
-    assert_eq!(client.wait().unwrap().code(), Some(38));
+    let told = Ran::from(client.wait_with_output().unwrap()).fails(38);
+    assert!(told.err.contains("stays"), "{}", told.err);
     let shown = world.inspect(&name);
     assert_eq!(
         (&shown["status"], &shown["keep_alive"], &shown["temporary"]),

@@ -605,6 +605,21 @@ fn team(world: &'static World) {
 }
 
 fn gone(world: &'static World) {
+    let made_anew = world.sandbox("anew");
+    fs::remove_dir_all(&made_anew.workspace).unwrap();
+    world.make_dir(&made_anew.workspace);
+    let refused = made_anew.exec(["true"]).fails(125).err;
+    assert!(
+        refused.contains("replaced on the host") && refused.contains("sbx stop"),
+        "{refused}"
+    );
+    world.run(["stop", &made_anew.name]).ok();
+    made_anew.exec(["touch", "shared"]).ok();
+    assert!(made_anew.path("shared").exists());
+    // A name given twice is one sandbox.
+    world
+        .run(["rm", "--force", &made_anew.name, &made_anew.name])
+        .ok();
     let sandbox = world.sandbox("gone");
     world.run(["stop", &sandbox.name]).ok();
     fs::remove_dir_all(&sandbox.workspace).unwrap();
