@@ -31,7 +31,7 @@ impl World {
 
     /// Before the first sandbox: what another world has left. The daemon judges it as one of its own.
     pub(super) fn take_template(&self) {
-        if self.own_template || has_one(&self.templates()) {
+        if self.own_template || !self.finished().is_empty() {
             return;
         }
         let Some(spare) = self.spare(Vec::pop) else {
@@ -49,7 +49,7 @@ impl World {
         if self.own_template {
             return;
         }
-        for template in finished(&self.templates()) {
+        for template in self.finished() {
             let aside = tempfile::tempdir_in(store()).unwrap().keep();
             let place = aside.join(template.file_name().unwrap());
             // An ordinary tester cannot move what belongs to a subordinate id.
@@ -59,24 +59,23 @@ impl World {
         }
     }
 
+    /// Those of its own mode: a test may have used another one.
+    fn finished(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.templates()).into_iter().flatten();
+        let prefix = format!("host-{}-", self.mode.name());
+        let finished = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.starts_with(&prefix) && path.is_dir()
+        };
+        let paths = entries.flatten().map(|entry| entry.path());
+        paths.filter(finished).collect()
+    }
+
     fn spare<T>(&self, work: impl FnOnce(&mut Vec<PathBuf>) -> T) -> T {
         let mode = MODES.iter().position(|known| *known == self.mode).unwrap();
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
         work(&mut spare[mode])
     }
-}
-
-fn has_one(templates: &Path) -> bool {
-    !finished(templates).is_empty()
-}
-
-fn finished(templates: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(templates).into_iter().flatten().flatten();
-    let finished = |path: &PathBuf| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        name.starts_with("host-") && path.is_dir()
-    };
-    entries.map(|entry| entry.path()).filter(finished).collect()
 }
 
 /// Statics are not dropped.
