@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::{PYTHON, sbx, script};
 use crate::ModeTest;
-use crate::harness::{Sandbox, World, eventually};
+use crate::harness::{Sandbox, World, blocked, eventually, tester_is_root};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("an_init_keeps_no_socket_of_its_helpers", kept_sockets),
@@ -26,6 +26,9 @@ pub(crate) const REAL_ROOT: &[ModeTest] =
 
 /// Of the host's network namespace it has the one that commands come by, and connections to that.
 fn kept_sockets(world: &'static World) {
+    if !tester_is_root() {
+        return blocked("only root sees what an init has open");
+    }
     let sandbox = world.sandbox("kept");
     sandbox.exec(["true"]).ok();
     let init = world.init_pid(&sandbox.name);
