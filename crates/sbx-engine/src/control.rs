@@ -2,7 +2,7 @@
 //! size cap, answers a deadline, and anything that the protocol does not allow ends the conversation.
 
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ impl Link {
         Self::greet(stream, id, role)
     }
 
-    fn greet(mut stream: UnixStream, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
+    fn greet(stream: UnixStream, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
         stream
             .set_write_timeout(Some(WRITE_DEADLINE))
             .map_err(ControlError::Io)?;
@@ -98,7 +98,8 @@ impl Link {
             protocol: PROTOCOL,
             role,
         })?;
-        stream.write_all(&hello).map_err(ControlError::Io)?;
+        let own = sbx_sys::peer::own_namespace().map_err(ControlError::Io)?;
+        fdpass::send_with_fds(&stream, &hello, &[own.as_fd()]).map_err(ControlError::Io)?;
         let mut link = Self {
             stream,
             decoder: Decoder::new(MAX_REPLY),

@@ -11,7 +11,7 @@ use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::name::SandboxName;
 use crate::record::{Record, TemplateRecord, VERSION};
-use crate::statedir::StateDir;
+use crate::statedir::{StateDir, is_state};
 use crate::{workspace, workspace_hints};
 
 /// The only agent that needs nothing but a shell.
@@ -34,7 +34,7 @@ impl Shared {
         let workspaces = workspace::resolve(&request.workspaces, state, &self.writable())?;
         let usual = StateDir::locate(Path::new(&request.caller.home), None);
         if let Ok(usual) = usual
-            && usual.is_claimed()
+            && is_state(usual.root())
         {
             workspace::keep_clear_of(&workspaces, usual.root())?;
         }

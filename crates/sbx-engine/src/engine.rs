@@ -245,13 +245,19 @@ impl Engine {
         let _operation = entry.operate();
         is_meant(&entry, request.id.as_deref())?;
         let grace = self.shared.config.settings.auto_stop;
+        let mut stopped = false;
         entry.update(|state| {
             state.record.keep_alive = request.keep_alive;
             state.record.temporary = request.temporary;
-            if state.live.is_some() {
+            stopped = state.live.is_none();
+            if !stopped {
                 state.set_deadline(Timestamp::now(), grace);
             }
         })?;
+        if request.temporary && stopped {
+            // Whoever stopped it did not know yet.
+            self.shared.remove_temporary(&entry);
+        }
         self.shared.alarm.ring();
         Ok(shown(&entry))
     }
@@ -317,8 +323,7 @@ impl Shared {
             let dir = self.config.state.sandbox(&name);
             return match Record::read(&dir) {
                 Err(source) => Err(EngineError::Damaged { name, source }),
-                // Repaired by hand; the next daemon takes it up.
-                Ok(_) => Err(not_found()),
+                Ok(_) => Err(EngineError::Repaired(name)),
             };
         }
         registry.entries.get(&name).cloned().ok_or_else(not_found)

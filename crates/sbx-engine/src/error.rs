@@ -80,6 +80,8 @@ pub enum EngineError {
         #[source]
         source: RecordError,
     },
+    #[error("sandbox `{0}` could not be read when the daemon started, and can be now")]
+    Repaired(SandboxName),
 }
 
 impl From<PolicyBookError> for EngineError {
@@ -115,7 +117,8 @@ impl EngineError {
             | Self::Remove(_)
             | Self::Unstoppable(_)
             | Self::Prepare { .. }
-            | Self::Damaged { .. } => ErrorCode::Engine,
+            | Self::Damaged { .. }
+            | Self::Repaired(_) => ErrorCode::Engine,
         }
     }
 
@@ -133,6 +136,7 @@ impl EngineError {
             }
             Self::Busy { name, .. } => Some(format!("sbx rm --force {name}")),
             Self::Damaged { name, .. } => Some(format!("sbx rm --force {name}")),
+            Self::Repaired(_) => Some("sbx daemon restart".into()),
             Self::Ids(e) => Some(e.hint().to_owned()),
             Self::Template(_) | Self::Unstoppable(_) => Some("sbx diagnose".into()),
             Self::Name(e) => Some(e.hint()),

@@ -31,6 +31,14 @@ const KEPT: &[&str] = &[
     "XDG_CONFIG_HOME",
 ];
 
+/// The caller's own configuration may be a link into a workspace (a repository of settings), and would have git append to
+/// any file of the caller's.
+const UNTRACED: [(&str, &str); 3] = [
+    ("GIT_TRACE2", "0"),
+    ("GIT_TRACE2_EVENT", "0"),
+    ("GIT_TRACE2_PERF", "0"),
+];
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) name: Option<String>,
@@ -55,6 +63,7 @@ pub(crate) fn ask(caller: &Caller, workspace: &Path, territory: &Territory) -> Q
             .args(QUESTION)
             .env_clear()
             .envs(home.into_iter().chain(kept))
+            .envs(UNTRACED)
             .current_dir("/")
             .stdin(stdin);
         Asked::start(&mut command, PATIENCE)
@@ -181,6 +190,8 @@ fn parse(entries: &[u8]) -> Identity {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -210,6 +221,29 @@ mod tests {
         let mut quick = Command::new("/bin/echo");
         let quick = Asked::start(quick.arg("y"), PATIENCE).unwrap();
         assert_eq!(quick.answer(), Some(b"y\n".to_vec()));
+    }
+
+    #[test]
+    fn a_configuration_has_git_write_nowhere() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = fs::canonicalize(temp.path()).unwrap();
+        let target = |name: &str| home.join(name).display().to_string();
+        let config = format!(
+            "[user]\nname=N\n[trace2]\nnormalTarget={}\nperfTarget={}\neventTarget={}\n",
+            target("normal"),
+            target("perf"),
+            target("event")
+        );
+        let mut file = File::create(home.join(".gitconfig")).unwrap();
+        file.write_all(config.as_bytes()).unwrap();
+        let caller = Caller {
+            home: home.display().to_string(),
+            path: "/usr/bin:/bin".to_owned(),
+            ..Caller::default()
+        };
+        let asked = ask(&caller, &home, &Territory::new([home.join("workspace")]));
+        assert_eq!(asked.answer().name.as_deref(), Some("N"));
+        assert_eq!(fs::read_dir(&home).unwrap().count(), 1);
     }
 
     #[test]

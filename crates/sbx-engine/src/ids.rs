@@ -4,7 +4,8 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use sbx_proto::OsBytes;
 use sbx_proto::inside::AGENT;
@@ -144,9 +145,18 @@ fn map_tools(path_dirs: &[PathBuf]) -> Option<Mappers> {
 fn find(dirs: &[&PathBuf], tool: &str) -> Option<OsBytes> {
     dirs.iter()
         .filter(|dir| dir.is_absolute())
-        .map(|dir| dir.join(tool))
-        .find(|path| path.is_file())
+        .find_map(|dir| roots_own(&dir.join(tool)))
         .map(|path| path.as_path().into())
+}
+
+/// Where the file really is, if only root can have put it there: it is executed on the host, and a directory of the
+/// caller's PATH may be one that programs in a sandbox write to.
+fn roots_own(path: &Path) -> Option<PathBuf> {
+    let real = fs::canonicalize(path).ok()?;
+    let is_roots = |path: &Path| {
+        fs::symlink_metadata(path).is_ok_and(|meta| meta.uid() == 0 && meta.mode() & 0o022 == 0)
+    };
+    (real.is_file() && real.ancestors().all(is_roots)).then_some(real)
 }
 
 /// The strongest mode, unless the settings ask for a weaker one. Root stays root: in the other modes the
@@ -326,6 +336,26 @@ mod tests {
     }
 
     #[test]
+    fn a_mapper_that_somebody_else_may_have_planted_is_not_found() {
+        let temp = tempfile::tempdir().unwrap();
+        let planted = temp.path().to_owned();
+        fs::copy("/bin/true", planted.join("true")).unwrap();
+        let usual = PathBuf::from("/usr/bin");
+        assert_eq!(find(&[&planted], "true"), None);
+        let found = find(&[&planted, &usual], "true").unwrap();
+        assert!(found.as_path().starts_with("/usr"), "{found:?}");
+        // By a link to it, too.
+        std::os::unix::fs::symlink("/usr/bin/true", planted.join("linked")).unwrap();
+        assert!(find(&[&planted], "linked").is_some());
+        std::os::unix::fs::symlink(planted.join("true"), planted.join("elsewhere")).unwrap();
+        assert_eq!(find(&[&planted], "elsewhere"), None);
+        // A directory is no program, and a path is not seen from where somebody stands.
+        let [lib, usr] = ["/usr/lib", "/usr"].map(PathBuf::from);
+        assert_eq!(find(&[&usr], "lib"), None);
+        assert_eq!(find(&[&lib, &PathBuf::from(".")], "true"), None);
+    }
+
+    #[test]
     fn root_of_a_user_namespace_is_no_root() {
         let machine = "         0          0 4294967295\n";
         let unshared = "         0       1001          1\n";
@@ -386,25 +416,6 @@ mod tests {
         let me = Some(("me".to_owned(), 1002));
         assert_eq!(account(passwd, 1001), me);
         assert_eq!([account(passwd, 7), account(passwd, 8)], [None, None]);
-    }
-
-    #[test]
-    fn tools_are_where_they_were_found_and_never_where_somebody_stands() {
-        let temp = tempfile::tempdir().unwrap();
-        let [empty, first, second] = ["empty", "first", "second"].map(|dir| temp.path().join(dir));
-        for dir in [&empty, &first, &second] {
-            fs::create_dir(dir).unwrap();
-        }
-        // A directory is no program.
-        fs::create_dir(empty.join("tool")).unwrap();
-        for dir in [&first, &second] {
-            File::create(dir.join("tool")).unwrap();
-        }
-        let found = find(&[&empty, &first, &second], "tool");
-        assert_eq!(found, Some(first.join("tool").as_path().into()));
-        // The directory of a package, where tests run.
-        assert!(PathBuf::from("src/lib.rs").is_file());
-        assert_eq!(find(&[&PathBuf::from("src"), &empty], "lib.rs"), None);
     }
 
     #[test]

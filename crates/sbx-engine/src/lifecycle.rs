@@ -294,20 +294,22 @@ impl Shared {
 
     /// Stops it unless a command runs in it, which its init knows; false when it goes on for that.
     pub(crate) fn halt_if_idle(&self, entry: &Entry, reason: &str) -> Result<bool, EngineError> {
-        {
+        let ends_anyway = {
             let mut state = entry.state();
             if state.live.is_none() {
                 return Ok(true);
             }
+            let ends_anyway = state.stopping.is_some();
             state.end(reason);
-        }
+            ends_anyway
+        };
         let Some(pidfd) = ask(entry, |sender| sender.shutdown_if_idle(GRACE)) else {
             return Ok(true);
         };
         if !entry.wait_settled(GRACE + BEYOND_GRACE) {
             // Its init may be slow, or stopped: what is known to run is not killed on suspicion.
             let mut state = entry.state();
-            if state.sessions > 0 {
+            if state.sessions > 0 && !ends_anyway && !has_ended(&pidfd) {
                 state.stopping = None;
                 return Ok(false);
             }
@@ -318,9 +320,12 @@ impl Shared {
     }
 
     fn kill(&self, entry: &Entry, pidfd: &OwnedFd) -> Result<(), EngineError> {
-        tracing::warn!(sandbox = %entry.name, "the init does not stop; killing it");
-        if let Err(error) = pidfd_kill(pidfd, Signal::KILL) {
-            tracing::error!(sandbox = %entry.name, %error, "cannot kill the init");
+        // One that has ended may still have its files handed over.
+        if !has_ended(pidfd) {
+            tracing::warn!(sandbox = %entry.name, "the init does not stop; killing it");
+            if let Err(error) = pidfd_kill(pidfd, Signal::KILL) {
+                tracing::error!(sandbox = %entry.name, %error, "cannot kill the init");
+            }
         }
         if entry.wait_gone(KILL_LIMIT + PATIENT) {
             return Ok(());
@@ -512,6 +517,10 @@ pub(crate) fn remove_socket(dir: &SandboxDir) {
 }
 
 /// True when the process has ended within the limit.
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    wait_briefly(pidfd, Duration::ZERO)
+}
+
 fn wait_briefly(pidfd: &OwnedFd, limit: Duration) -> bool {
     let limit = Timespec::try_from(limit).ok();
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];

@@ -30,6 +30,12 @@ pub fn list(state: &StateDir) -> Result<Vec<Sandbox>, EngineError> {
     Ok(sandboxes)
 }
 
+/// Whether there is one of that name, without asking anybody.
+pub fn is_known(state: &StateDir, name: &SandboxName) -> bool {
+    let missing = |error| matches!(error, RecordError::Missing { .. });
+    state.is_claimed() && !Record::read(&state.sandbox(name)).is_err_and(missing)
+}
+
 pub fn inspect(state: &StateDir, name: &SandboxName) -> Result<Sandbox, EngineError> {
     let not_found = || EngineError::NotFound(name.to_string());
     if !state.is_claimed() {

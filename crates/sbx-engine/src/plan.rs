@@ -522,21 +522,13 @@ impl Builder {
 fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
     let mut pins: Vec<WorkspaceRecord> = Vec::new();
     for inner in workspaces.iter().filter(|workspace| workspace.readonly) {
-        let path = inner.path.as_path();
-        let outer = workspaces
-            .iter()
-            .filter(|outer| !outer.readonly && path.starts_with(outer.path.as_path()))
-            .min_by_key(|outer| outer.path.as_bytes().len());
-        let Some(outer) = outer else { continue };
-        for between in path.ancestors().skip(1) {
-            if between == outer.path.as_path() {
-                break;
-            }
-            let known = workspaces.iter().chain(&pins);
-            if known
-                .into_iter()
-                .all(|known| known.path.as_path() != between)
-            {
+        for between in inner.path.as_path().ancestors().skip(1) {
+            // In a read-only one nothing can be renamed.
+            let Some(outer) = innermost(workspaces, between).filter(|outer| !outer.readonly) else {
+                continue;
+            };
+            let mut known = workspaces.iter().chain(&pins);
+            if known.all(|known| known.path.as_path() != between) {
                 pins.push(WorkspaceRecord {
                     path: between.into(),
                     // Nobody has looked which one it is.
@@ -547,6 +539,14 @@ fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
         }
     }
     pins
+}
+
+/// The workspace that a directory lies in, as programs inside see it.
+fn innermost<'a>(workspaces: &'a [WorkspaceRecord], path: &Path) -> Option<&'a WorkspaceRecord> {
+    let outer = workspaces
+        .iter()
+        .filter(|outer| path != outer.path.as_path() && path.starts_with(outer.path.as_path()));
+    outer.max_by_key(|outer| outer.path.as_bytes().len())
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@
 //! alone, unless nothing is in it but settings that the user wrote before the first command.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::IFlags;
+use rustix::fs::{IFlags, Mode, OFlags};
 use sbx_proto::object;
 use thiserror::Error;
 
@@ -27,6 +27,7 @@ const SANDBOXES: &str = "vm";
 const TEMPLATES: &str = "templates";
 const SETTINGS: &str = "settings.json";
 const MARKER_TEXT: &[u8] = b"state directory of sbx, format 1\n";
+const MARKER_TEXT_OF_ANY_FORMAT: &[u8] = b"state directory of sbx, format ";
 const TEMP_SUFFIX: &str = ".tmp";
 
 /// What to do about a state directory that cannot be used.
@@ -184,7 +185,7 @@ impl StateDir {
 
     /// Whether the directory exists and is ours; reading commands look no further when it is not.
     pub fn is_claimed(&self) -> bool {
-        is_state(&self.root)
+        marker(&self.root).exists()
     }
 
     /// Whether a directory that exists has nothing in it but, perhaps, settings, a file of the directory's owner, and
@@ -309,9 +310,31 @@ fn keep_apart(dir: &Path) {
     }
 }
 
-/// Whether somebody keeps the state of sandboxes in that very directory.
+/// The file that says whose a directory is.
+pub fn marker(dir: &Path) -> PathBuf {
+    dir.join(MARKER)
+}
+
+/// Whether somebody keeps the state of sandboxes in that very directory. A file of the marker's name alone says nothing:
+/// programs in a sandbox can make one.
 pub fn is_state(dir: &Path) -> bool {
-    dir.join(MARKER).exists()
+    let keeps = |meta: fs::Metadata| meta.is_dir();
+    has_marker_text(dir) && fs::symlink_metadata(dir.join(SANDBOXES)).is_ok_and(keeps)
+}
+
+/// Of any format. What is in its place is neither followed nor waited for.
+fn has_marker_text(dir: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(opened) = rustix::fs::open(marker(dir), flags, Mode::empty()) else {
+        return false;
+    };
+    let file = File::from(opened);
+    let mut text = Vec::new();
+    let wanted = MARKER_TEXT_OF_ANY_FORMAT;
+    let limit = u64::try_from(wanted.len()).unwrap_or(u64::MAX);
+    file.metadata().is_ok_and(|meta| meta.is_file())
+        && file.take(limit).read_to_end(&mut text).is_ok()
+        && text == wanted
 }
 
 /// Paths of one sandbox.
@@ -551,6 +574,33 @@ mod tests {
         fs::create_dir(left.sandboxes().join("theirs")).unwrap();
         let error = left.claim().unwrap_err();
         assert!(matches!(error, StateError::Foreign { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_state_directory_is_more_than_a_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        fs::create_dir(at(SANDBOXES)).unwrap();
+        assert!(!is_state(temp.path()));
+        File::create(at(MARKER)).unwrap();
+        assert!(!is_state(temp.path()), "without the text");
+        assert!(state(temp.path()).is_claimed(), "one claims it just now");
+        fs::remove_file(at(MARKER)).unwrap();
+        File::create(at("text"))
+            .unwrap()
+            .write_all(MARKER_TEXT)
+            .unwrap();
+        std::os::unix::fs::symlink("text", at(MARKER)).unwrap();
+        assert!(!is_state(temp.path()), "a link");
+        fs::remove_file(at(MARKER)).unwrap();
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, at(MARKER), mode).unwrap();
+        assert!(!is_state(temp.path()), "a pipe that nobody writes to");
+        fs::remove_file(at(MARKER)).unwrap();
+        fs::rename(at("text"), at(MARKER)).unwrap();
+        assert!(is_state(temp.path()));
+        fs::remove_dir(at(SANDBOXES)).unwrap();
+        assert!(!is_state(temp.path()), "without sandboxes");
     }
 
     #[test]

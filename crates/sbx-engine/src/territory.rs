@@ -8,6 +8,10 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use sbx_sys::mountinfo::Entry;
+
+use crate::workspace::aliases;
+
 /// As many links as the kernel follows.
 const MOST_LINKS: u32 = 40;
 
@@ -16,6 +20,8 @@ pub struct Territory {
     roots: Vec<PathBuf>,
     /// Device and inode of each: another mount of it is the same directory.
     identities: BTreeMap<(u64, u64), PathBuf>,
+    /// Other names that mounts give one, or a part of it, and which one that is.
+    names: BTreeMap<PathBuf, PathBuf>,
 }
 
 /// One of the workspaces. Where device and inode are known it is not asked for them: one on a server that is out of
@@ -45,10 +51,13 @@ pub enum Way {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lead {
     pub real: PathBuf,
+    /// One that leads out of its workspace.
     pub lure: Option<Lure>,
+    /// The first one at all, also if it stays inside.
+    pub crossed: Option<Lure>,
 }
 
-/// A link in a workspace that leads out of it.
+/// A link in a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lure {
     /// The workspace.
@@ -62,11 +71,19 @@ impl Territory {
         Self {
             roots: Vec::new(),
             identities: BTreeMap::new(),
+            names: BTreeMap::new(),
         }
     }
 
     /// `workspaces` are canonical paths of directories.
     pub fn new(workspaces: impl IntoIterator<Item = impl Into<Ground>>) -> Self {
+        Self::with_mounts(workspaces, &aliases::mounts())
+    }
+
+    fn with_mounts(
+        workspaces: impl IntoIterator<Item = impl Into<Ground>>,
+        mounts: &[Entry],
+    ) -> Self {
         let mut territory = Self::nowhere();
         for workspace in workspaces {
             let Ground { path, node } = workspace.into();
@@ -77,6 +94,10 @@ impl Territory {
             };
             if let Some(node) = node.or_else(asked) {
                 territory.identities.insert(node, path.clone());
+            }
+            // What is mounted in it, too: the sandbox has that as well.
+            for name in aliases::names_of_all(mounts, &path) {
+                territory.names.entry(name).or_insert_with(|| path.clone());
             }
             territory.roots.push(path);
         }
@@ -91,8 +112,8 @@ impl Territory {
     /// it leads nowhere.
     pub fn follow(&self, path: &Path) -> Option<Way> {
         let led = walk(path, |next, meta, rest| {
-            let known = self.roots.iter().any(|root| next.starts_with(root));
-            if known || meta.is_some_and(|meta| self.root_by_identity(meta).is_some()) {
+            if self.is_known(next) || meta.is_some_and(|meta| self.root_by_identity(meta).is_some())
+            {
                 let way = rest.iter().fold(next.to_owned(), |at, part| at.join(part));
                 return ControlFlow::Break(way);
             }
@@ -111,7 +132,7 @@ impl Territory {
         let mut entered: Vec<(PathBuf, &Path)> = Vec::new();
         let mut links: Vec<(PathBuf, Lure)> = Vec::new();
         let led: ControlFlow<(), PathBuf> = walk(path, |next, meta, _| {
-            let by_path = self.roots.iter().find(|root| *root == next);
+            let by_path = self.names.get(next);
             let by_identity = || meta.and_then(|meta| self.root_by_identity(meta));
             if let Some(root) = by_path.map(PathBuf::as_path).or_else(by_identity) {
                 entered.push((next.to_owned(), root));
@@ -131,13 +152,20 @@ impl Territory {
         let ControlFlow::Continue(real) = led else {
             return None;
         };
+        let crossed = links.first().map(|(_, lure)| lure.clone());
         let out = links
             .into_iter()
             .find(|(place, _)| !real.starts_with(place));
         Some(Lead {
             lure: out.map(|(_, lure)| lure),
+            crossed,
             real,
         })
+    }
+
+    /// By its path alone.
+    fn is_known(&self, path: &Path) -> bool {
+        path.ancestors().any(|dir| self.names.contains_key(dir))
     }
 
     fn root_by_identity(&self, meta: &Metadata) -> Option<&Path> {
@@ -147,8 +175,7 @@ impl Territory {
 
     /// One step of it: whether what a name in a directory outside is, itself, is no workspace.
     pub fn is_outside(&self, next: &Path, meta: &Metadata) -> bool {
-        let mut roots = self.roots.iter();
-        !roots.any(|root| next.starts_with(root)) && self.root_by_identity(meta).is_none()
+        !self.is_known(next) && self.root_by_identity(meta).is_none()
     }
 
     /// The canonical path, if nothing on the way to it can be changed from inside a sandbox.
@@ -255,5 +282,38 @@ mod tests {
             Territory::default().outside(&home.join("through")),
             Some(home.join(".ssh"))
         );
+    }
+
+    #[test]
+    fn a_mount_of_a_part_of_a_workspace_is_in_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = fs::canonicalize(temp.path()).unwrap();
+        for dir in ["ws", "bound/bin", "fine"] {
+            fs::create_dir_all(home.join(dir)).unwrap();
+        }
+        symlink("../fine", home.join("bound/link")).unwrap();
+        let line = |id: u32, root: &Path, point: &Path| {
+            let (root, point) = (root.display(), point.display());
+            format!("{id} 1 254:0 {root} {point} rw - ext4 /dev/vda rw\n")
+        };
+        let text = [
+            line(1, Path::new("/"), Path::new("/")),
+            line(2, &home.join("ws/tools"), &home.join("bound")),
+            line(3, &home.join("ws-2"), &home.join("fine")),
+            line(4, &home.join("shown"), &home.join("ws/mounted")),
+        ];
+        let mounts = sbx_sys::mountinfo::parse(text.concat().as_bytes());
+        let territory = Territory::with_mounts([home.join("ws")], &mounts);
+        let bound = home.join("bound/bin");
+        assert_eq!(territory.follow(&bound), Some(Way::Inside(bound.clone())));
+        assert!(!territory.is_outside(&bound, &fs::metadata(&bound).unwrap()));
+        // And what a mount shows in the workspace is in it under its own name.
+        let shown = home.join("shown");
+        fs::create_dir(&shown).unwrap();
+        assert_eq!(territory.follow(&shown), Some(Way::Inside(shown.clone())));
+        let fine = home.join("fine");
+        assert_eq!(territory.outside(&fine), Some(fine.clone()));
+        let led = territory.lead(&home.join("bound/link")).unwrap();
+        assert_eq!((led.real, led.lure.unwrap().root), (fine, home.join("ws")));
     }
 }

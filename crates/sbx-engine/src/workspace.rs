@@ -1,7 +1,11 @@
 //! Which directories of the host a sandbox may see, and what is recorded about them.
 //!
 //! A workspace that shows the daemon's socket is an escape, so the state directory, everything in it and
-//! everything that contains it are refused, by canonical path and by identity of the directories.
+//! everything that contains it are refused, by canonical path, by identity of the directories and by what is mounted.
+
+pub(crate) mod aliases;
+mod guard;
+mod kernel;
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -13,14 +17,18 @@ use rustix::io::Errno;
 use sbx_api::WorkspaceRequest;
 use sbx_proto::plan::Node;
 use sbx_proto::shell::quoted;
+use sbx_sys::mountinfo::Entry;
 use thiserror::Error;
 
 use crate::lifecycle::boot_id;
 use crate::name::SandboxName;
 use crate::record::{Identity, WorkspaceKind, WorkspaceRecord};
-use crate::statedir::is_state;
+use crate::statedir::marker;
 use crate::template::is_private;
 use crate::territory::{Ground, Territory};
+use crate::workspace_hints::find_state;
+
+use guard::Guard;
 
 /// Directories of the sandbox's own that a workspace would hide. Directories below them are fine.
 const OWN: &[&str] = &[
@@ -63,7 +71,7 @@ pub enum WorkspaceError {
     #[error("workspace `{}` has another owner than when the sandbox was made", .0.display())]
     OtherOwner(PathBuf),
     #[error(
-        "read-only workspace `{}` is another directory than when the sandbox last started",
+        "workspace `{}`, which lies in a writable one, is another directory or file than when the sandbox last started",
         .0.display()
     )]
     Replaced(PathBuf),
@@ -76,6 +84,17 @@ pub enum WorkspaceError {
         link: PathBuf,
         /// Whoever has the link in a writable workspace.
         sandbox: SandboxName,
+        to: PathBuf,
+    },
+    #[error(
+        "read-only workspace `{}` leads through the link `{}`, which can be changed from inside the writable workspace \
+         `{}`: only `{}` would be read-only",
+        .path.display(), .link.display(), .writable.display(), .to.display()
+    )]
+    ReadOnlyLink {
+        path: PathBuf,
+        link: PathBuf,
+        writable: PathBuf,
         to: PathBuf,
     },
     #[error("workspace `{}` holds secrets or settings", .0.display())]
@@ -114,6 +133,30 @@ pub enum WorkspaceError {
         .path.display(), .state.display()
     )]
     State { path: PathBuf, state: PathBuf },
+    #[error(
+        "workspace `{}` shows the state directory `{}`, and with it the daemon's socket: by a mount it can be seen at `{}` too",
+        .path.display(), .state.display(), .name.display()
+    )]
+    StateMount {
+        path: PathBuf,
+        state: PathBuf,
+        /// Where the workspace shows it, or a part of it.
+        name: PathBuf,
+    },
+    #[error(
+        "workspace `{}` shows another state directory of sbx, `{}`, and with it the sockets of its sandboxes",
+        .path.display(), .state.display()
+    )]
+    OtherState { path: PathBuf, state: PathBuf },
+    #[error(
+        "`{}` is mounted in workspace `{}` and shows the host's kernel ({kind})",
+        .point.display(), .path.display()
+    )]
+    KernelMount {
+        path: PathBuf,
+        point: PathBuf,
+        kind: String,
+    },
 }
 
 impl WorkspaceError {
@@ -130,7 +173,7 @@ impl WorkspaceError {
                  `sbx rm` the sandbox and create it again"
                     .into(),
             ),
-            Self::Planted { to, .. } | Self::Private(to) => {
+            Self::Planted { to, .. } | Self::ReadOnlyLink { to, .. } | Self::Private(to) => {
                 Some(format!("if you mean it, give the real path: {}", word(to)))
             }
             Self::Relative(_) => Some("give the absolute path".into()),
@@ -150,9 +193,17 @@ impl WorkspaceError {
                 Some("share a directory of your own instead".into())
             }
             Self::Closed { path, .. } => Some(format!("chmod u+rwX {}", word(path))),
-            Self::State { .. } => {
+            Self::State { .. } | Self::StateMount { .. } => {
                 Some("share a project directory instead, or move the state with SBX_HOME".into())
             }
+            Self::OtherState { state, .. } => Some(format!(
+                "share a directory beside it instead; if it is none, and was only made to look like one: rm {}",
+                word(&marker(state))
+            )),
+            Self::KernelMount { point, .. } => Some(format!(
+                "sudo umount {}; or share another directory",
+                word(point)
+            )),
         }
     }
 }
@@ -190,12 +241,10 @@ pub fn resolve(
     if first.readonly {
         return Err(WorkspaceError::PrimaryReadOnly);
     }
-    let guard = StateGuard::new(state)?;
-    let territory = Territory::new(others);
+    let guard = Guard::new(state)?;
     let mut workspaces: Vec<WorkspaceRecord> = Vec::with_capacity(requests.len());
     for request in requests {
         let workspace = resolve_one(request, &guard)?;
-        check_way(request, workspace.path.as_path(), &territory, others)?;
         if workspaces.is_empty() && workspace.kind == WorkspaceKind::File {
             return Err(WorkspaceError::PrimaryNotDirectory(
                 workspace.path.to_path_buf(),
@@ -206,6 +255,7 @@ pub fn resolve(
         }
         workspaces.push(workspace);
     }
+    check_ways(requests, &workspaces, others)?;
     Ok(workspaces)
 }
 
@@ -219,7 +269,7 @@ pub struct Found {
 /// That none of them shows another state directory, such as the usual one where `SBX_HOME` names this one: what serves
 /// there trusts whoever has the caller's id.
 pub fn keep_clear_of(workspaces: &[WorkspaceRecord], state: &Path) -> Result<(), WorkspaceError> {
-    let guard = StateGuard::new(state)?;
+    let guard = Guard::new(state)?;
     workspaces
         .iter()
         .try_for_each(|workspace| guard.check(workspace.path.as_path()))
@@ -230,7 +280,7 @@ pub fn resolve_again(
     workspaces: &[WorkspaceRecord],
     state: &Path,
 ) -> Result<Found, WorkspaceError> {
-    let guard = StateGuard::new(state)?;
+    let guard = Guard::new(state)?;
     let mut found = Found {
         workspaces: Vec::with_capacity(workspaces.len()),
         warnings: Vec::new(),
@@ -252,9 +302,7 @@ pub fn resolve_again(
             return Err(WorkspaceError::OtherOwner(path));
         }
         if is_another(workspace, &now) {
-            // Whoever could put another directory there has the one that was to be read-only under another name. A
-            // file is replaced by every editor; and what lies elsewhere only the user can replace.
-            if now.kind == WorkspaceKind::Directory && lies_in_writable(&now, workspaces) {
+            if gains_by_swap(&now, workspaces, guard.mounts()) {
                 return Err(WorkspaceError::Replaced(path));
             }
             found.warnings.push(format!(
@@ -272,6 +320,8 @@ pub fn resolve_again(
 pub(crate) struct StillShared {
     pub(crate) writable: Vec<(WorkspaceRecord, Node)>,
     pub(crate) readonly: Vec<Node>,
+    /// Those that are not where they were, of either kind.
+    pub(crate) moved: Vec<Node>,
     /// Why a writable one is not there.
     pub(crate) lost: Option<WorkspaceError>,
 }
@@ -280,7 +330,8 @@ impl StillShared {
     /// What a walk through one of them leaves to others.
     pub(crate) fn spared(&self) -> Vec<Node> {
         let writable = self.writable.iter().map(|(_, node)| *node);
-        self.readonly.iter().copied().chain(writable).collect()
+        let others = self.readonly.iter().chain(&self.moved).copied();
+        others.chain(writable).collect()
     }
 }
 
@@ -288,27 +339,32 @@ pub(crate) fn still_shared(
     workspaces: &[WorkspaceRecord],
     state: &Path,
 ) -> Result<StillShared, WorkspaceError> {
-    let guard = StateGuard::new(state)?;
+    let guard = Guard::new(state)?;
     let mut shared = StillShared {
         writable: Vec::new(),
         readonly: Vec::new(),
+        moved: Vec::new(),
         lost: None,
     };
     for workspace in workspaces {
         match same_node(workspace, &guard) {
             Ok(node) if workspace.readonly => shared.readonly.push(node),
             Ok(node) => shared.writable.push((workspace.clone(), node)),
-            // Wherever it was moved.
-            Err(_) if workspace.readonly => shared.readonly.extend(known_node(workspace)),
-            Err(error) => shared.lost = Some(error),
+            Err(error) => {
+                // Wherever it was moved.
+                shared.moved.extend(known_node(workspace));
+                if !workspace.readonly {
+                    shared.lost = Some(error);
+                }
+            }
         }
     }
     Ok(shared)
 }
 
-fn same_node(workspace: &WorkspaceRecord, guard: &StateGuard) -> Result<Node, WorkspaceError> {
+fn same_node(workspace: &WorkspaceRecord, guard: &Guard) -> Result<Node, WorkspaceError> {
     let path = workspace.path.as_path();
-    guard.check(path)?;
+    guard.check_state(path)?;
     let meta = fs::symlink_metadata(path).map_err(|e| look_error(path, e))?;
     match (&workspace.identity, identity_of(&meta)) {
         (Some(before), Some(now)) if before.is(&now) => Ok(node_of(&meta)),
@@ -331,15 +387,20 @@ fn is_another(before: &WorkspaceRecord, now: &WorkspaceRecord) -> bool {
     }
 }
 
-/// A read-only one that programs inside could reach from above.
-fn lies_in_writable(workspace: &WorkspaceRecord, all: &[WorkspaceRecord]) -> bool {
-    let path = workspace.path.as_path();
-    workspace.readonly
-        && all.iter().any(|outer| {
-            !outer.readonly
-                && path != outer.path.as_path()
-                && path.starts_with(outer.path.as_path())
-        })
+/// Whether programs inside could have put it there, by renaming what is above it, and have something of it. In place of
+/// a read-only directory: they have that one under another name then. And in place of what is somebody else's: they are
+/// shown as its owner what they could not enter. A file is replaced by every editor; and what lies in no writable
+/// workspace only the user can replace.
+fn gains_by_swap(now: &WorkspaceRecord, all: &[WorkspaceRecord], mounts: &[Entry]) -> bool {
+    let own = aliases::names(mounts, now.path.as_path());
+    let of_directory = now.readonly && now.kind == WorkspaceKind::Directory;
+    let mut around = all.iter().filter(|outer| {
+        let places = aliases::names_of_all(mounts, outer.path.as_path());
+        let lies_in =
+            |place: &PathBuf| own.iter().any(|own| own != place && own.starts_with(place));
+        !outer.readonly && outer.path != now.path && places.iter().any(lies_in)
+    });
+    around.any(|outer| of_directory || (now.uid, now.gid) != (outer.uid, outer.gid))
 }
 
 /// Mount order: what contains another comes first.
@@ -351,7 +412,7 @@ pub fn in_mount_order(workspaces: &[WorkspaceRecord]) -> Vec<&WorkspaceRecord> {
 
 fn resolve_one(
     request: &WorkspaceRequest,
-    guard: &StateGuard,
+    guard: &Guard,
 ) -> Result<WorkspaceRecord, WorkspaceError> {
     let given = Path::new(&request.path);
     if !given.is_absolute() {
@@ -360,7 +421,53 @@ fn resolve_one(
     let path = fs::canonicalize(given).map_err(|e| look_error(given, e))?;
     let workspace = inspect(&path, request.readonly, guard)?;
     check_open(&workspace)?;
-    Ok(workspace)
+    match find_state(&path) {
+        Some(state) => Err(WorkspaceError::OtherState { path, state }),
+        None => Ok(workspace),
+    }
+}
+
+fn check_ways(
+    requests: &[WorkspaceRequest],
+    workspaces: &[WorkspaceRecord],
+    others: &[Writable],
+) -> Result<(), WorkspaceError> {
+    let theirs = Territory::new(others);
+    let own = workspaces.iter().filter(|workspace| !workspace.readonly);
+    let own = own.map(|workspace| Ground::from(workspace.path.to_path_buf()));
+    let all = Territory::new(own.chain(others.iter().map(Ground::from)));
+    for (request, workspace) in requests.iter().zip(workspaces) {
+        check_way(request, workspace.path.as_path(), &theirs, others)?;
+        if request.readonly {
+            check_read_only_way(request, &all)?;
+        }
+    }
+    Ok(())
+}
+
+/// What would be read-only is where the link leads. The link is not, and leads elsewhere as soon as a program inside
+/// wants it to: whoever uses the path that was given would not have what is protected.
+fn check_read_only_way(
+    request: &WorkspaceRequest,
+    territory: &Territory,
+) -> Result<(), WorkspaceError> {
+    let given = given_path(request);
+    let led = territory.lead(given);
+    let led = led.ok_or_else(|| WorkspaceError::Missing(given.into()))?;
+    match led.crossed {
+        Some(lure) => Err(WorkspaceError::ReadOnlyLink {
+            path: given.components().collect(),
+            link: lure.link,
+            writable: lure.root,
+            to: led.real,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// As the user spelt it, where that is known.
+fn given_path(request: &WorkspaceRequest) -> &Path {
+    Path::new(request.given.as_deref().unwrap_or(&request.path))
 }
 
 /// Who asked must have meant this place. A link in a workspace may be the work of a program inside, and so may be the
@@ -371,15 +478,15 @@ fn check_way(
     territory: &Territory,
     others: &[Writable],
 ) -> Result<(), WorkspaceError> {
-    let given = request.given.as_deref().unwrap_or(&request.path);
-    let led = territory.lead(Path::new(given));
+    let given = given_path(request);
+    let led = territory.lead(given);
     let led = led.ok_or_else(|| WorkspaceError::Missing(given.into()))?;
     if let Some(lure) = led.lure
         && let Some(other) = others.iter().find(|other| other.path == lure.root)
     {
         return Err(WorkspaceError::Planted {
             // As one would write it: `.` at the end is ours.
-            path: Path::new(given).components().collect(),
+            path: given.components().collect(),
             link: lure.link,
             sandbox: other.sandbox.clone(),
             to: led.real,
@@ -388,11 +495,17 @@ fn check_way(
     if led.real != real {
         return Err(WorkspaceError::Moved(given.into()));
     }
-    let literal = real.as_os_str() == given.trim_end_matches('/');
+    let literal = is_spelt_out(given, real);
     if is_private(real) && !literal {
         return Err(WorkspaceError::Private(real.to_path_buf()));
     }
     Ok(())
+}
+
+fn is_spelt_out(given: &Path, real: &Path) -> bool {
+    let given = given.as_os_str().as_encoded_bytes();
+    let end = given.iter().rposition(|byte| *byte != b'/');
+    end.and_then(|end| given.get(..=end)) == Some(real.as_os_str().as_encoded_bytes())
 }
 
 /// What the caller may not enter or read, nobody inside may either: every command would fail.
@@ -413,11 +526,7 @@ fn check_open(workspace: &WorkspaceRecord) -> Result<(), WorkspaceError> {
     }
 }
 
-fn inspect(
-    path: &Path,
-    readonly: bool,
-    guard: &StateGuard,
-) -> Result<WorkspaceRecord, WorkspaceError> {
+fn inspect(path: &Path, readonly: bool, guard: &Guard) -> Result<WorkspaceRecord, WorkspaceError> {
     check_place(path)?;
     guard.check(path)?;
     let meta = fs::metadata(path).map_err(|e| look_error(path, e))?;
@@ -474,48 +583,6 @@ fn kind_of(path: &Path, meta: &Metadata) -> Result<WorkspaceKind, WorkspaceError
     } else {
         Err(WorkspaceError::Special(path.to_path_buf()))
     }
-}
-
-struct StateGuard {
-    root: PathBuf,
-    /// The state directory and everything above it.
-    above: Vec<Node>,
-}
-
-impl StateGuard {
-    fn new(state: &Path) -> Result<Self, WorkspaceError> {
-        let root = fs::canonicalize(state).map_err(|e| look_error(state, e))?;
-        let above = nodes(&root)?;
-        Ok(Self { root, above })
-    }
-
-    fn check(&self, path: &Path) -> Result<(), WorkspaceError> {
-        let by_path = path.starts_with(&self.root) || self.root.starts_with(path);
-        let own = nodes(path)?;
-        let contains = own.first().is_some_and(|this| self.above.contains(this));
-        let inside = self.above.first().is_some_and(|state| own.contains(state));
-        let shown = |state: &Path| WorkspaceError::State {
-            path: path.to_path_buf(),
-            state: state.to_path_buf(),
-        };
-        if by_path || contains || inside {
-            return Err(shown(&self.root));
-        }
-        match path.ancestors().find(|dir| is_state(dir)) {
-            Some(other) => Err(shown(other)),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Of the path itself, its parent, and so on up to the root.
-fn nodes(path: &Path) -> Result<Vec<Node>, WorkspaceError> {
-    path.ancestors()
-        .map(|path| {
-            let meta = fs::metadata(path).map_err(|e| look_error(path, e))?;
-            Ok(node_of(&meta))
-        })
-        .collect()
 }
 
 fn look_error(path: &Path, source: io::Error) -> WorkspaceError {

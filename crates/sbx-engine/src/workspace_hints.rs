@@ -1,6 +1,6 @@
 //! What a user should know about a workspace although it is allowed.
 
-use std::fs::{self, Metadata};
+use std::fs::{self, FileType, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,8 @@ use sbx_sys::mountinfo::{self, points_below};
 
 use crate::ids::{Facts, OTHER_GROUP_REMEDY};
 use crate::record::{WorkspaceKind, WorkspaceRecord};
+use crate::statedir::is_state;
+use crate::workspace::aliases::mount_of;
 
 const NETWORK: &[&str] = &[
     "9p",
@@ -145,16 +147,33 @@ fn synced(path: &Path) -> Option<&'static str> {
 
 /// The type of the file system that `path` lies on, from the text of a mountinfo file.
 fn file_system(mountinfo: &[u8], path: &Path) -> Option<String> {
-    let mounts = mountinfo::parse(mountinfo).into_iter();
-    mounts
-        .filter(|mount| path.starts_with(&mount.point))
-        // Of several at the same place the last line lies on top.
-        .max_by_key(|mount| mount.point.components().count())
-        .map(|mount| mount.kind)
+    let mounts = mountinfo::parse(mountinfo);
+    mount_of(&mounts, path).map(|mount| mount.kind.clone())
 }
 
 /// A socket or named pipe near the top; a bounded look, not a promise.
 fn find_door(root: &Path) -> Option<(PathBuf, &'static str)> {
+    near_the_top(root, |path, kind| {
+        let door = if kind.is_socket() {
+            "Unix socket"
+        } else if kind.is_fifo() {
+            "named pipe"
+        } else {
+            return None;
+        };
+        Some((path.to_path_buf(), door))
+    })
+}
+
+/// A state directory near the top, of whichever `SBX_HOME`; a bounded look as well.
+pub(crate) fn find_state(root: &Path) -> Option<PathBuf> {
+    near_the_top(root, |path, kind| {
+        (kind.is_dir() && is_state(path)).then(|| path.to_path_buf())
+    })
+}
+
+/// The first thing that is found in a directory or in those right below it.
+fn near_the_top<T>(root: &Path, find: impl Fn(&Path, FileType) -> Option<T>) -> Option<T> {
     let mut left = SCAN_ENTRIES;
     let mut queue = vec![(root.to_path_buf(), 1)];
     while let Some((dir, depth)) = queue.pop() {
@@ -166,14 +185,12 @@ fn find_door(root: &Path) -> Option<(PathBuf, &'static str)> {
             let Ok(kind) = entry.file_type() else {
                 continue;
             };
-            if kind.is_socket() {
-                return Some((entry.path(), "Unix socket"));
-            }
-            if kind.is_fifo() {
-                return Some((entry.path(), "named pipe"));
+            let path = entry.path();
+            if let Some(found) = find(&path, kind) {
+                return Some(found);
             }
             if kind.is_dir() && depth < SCAN_DEPTH {
-                queue.push((entry.path(), depth + 1));
+                queue.push((path, depth + 1));
             }
         }
     }
@@ -294,6 +311,24 @@ mod tests {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mkfifoat(rustix::fs::CWD, at("p"), mode).unwrap();
         assert_eq!(find_door(temp.path()), Some((at("p"), "named pipe")));
+    }
+
+    #[test]
+    fn state_directories_on_the_first_two_levels_are_seen() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        let claim = |path: &Path| {
+            let state = crate::StateDir::locate(temp.path(), Some(path)).unwrap();
+            state.claim().unwrap();
+        };
+        claim(&at("a/b/deep"));
+        // Whatever else is found on the way.
+        let _door = UnixListener::bind(at("a/s")).unwrap();
+        fs::create_dir(at("named")).unwrap();
+        fs::File::create(crate::statedir::marker(&at("named"))).unwrap();
+        assert_eq!(find_state(temp.path()), None);
+        claim(&at("a/c"));
+        assert_eq!(find_state(temp.path()), Some(at("a/c")));
     }
 
     #[test]

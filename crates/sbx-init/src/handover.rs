@@ -172,6 +172,15 @@ fn open_below(dir: &OwnedFd, name: &CStr, eyes: Eyes) -> rustix::io::Result<(Own
     Ok((below, others))
 }
 
+/// The directory above one that `below` can look into, for those who look into that: they need not have a way in.
+fn open_above(dir: &OwnedFd, below: Eyes, above: Eyes) -> Option<OwnedFd> {
+    let flags = DIRECTORY.union(OFlags::PATH);
+    let place = below.look(|| rustix::fs::openat(dir, c"..", flags, FileMode::empty()));
+    let place = place.ok()?;
+    let opened = above.look(|| rustix::fs::openat(&place, c".", DIRECTORY, FileMode::empty()));
+    opened.ok()
+}
+
 /// What is left alone, and when all of it ends.
 struct Rules<'a> {
     made_at: i64,
@@ -323,13 +332,15 @@ impl<'a> Walk<'a> {
     /// Goes back to the directory above. A deep one is found by `..`, and it is looked at who that is: a hostile
     /// rename must not lead the walk out. Else the walk goes on where it has kept a directory open.
     fn leave(&mut self) {
-        let below = self.levels.pop().and_then(|level| level.dir);
+        let Some(left) = self.levels.pop() else {
+            return;
+        };
         let Some(level) = self.levels.last_mut().filter(|level| level.dir.is_none()) else {
             return;
         };
-        let eyes = level.eyes;
-        let open = |dir| rustix::fs::openat(dir, c"..", DIRECTORY, FileMode::empty()).ok();
-        let above = below.and_then(|dir| eyes.look(|| open(dir)));
+        let above = left
+            .dir
+            .and_then(|dir| open_above(&dir, left.eyes, level.eyes));
         let same =
             |dir: &OwnedFd| rustix::fs::fstat(dir).is_ok_and(|s| identity(&s) == level.identity);
         match above.filter(same) {

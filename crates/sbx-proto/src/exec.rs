@@ -11,7 +11,8 @@ use crate::OsBytes;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Request {
-    /// First message of every connection.
+    /// First message of every connection. The first descriptor of the connection comes with it: the pid namespace of whoever
+    /// speaks, which tells the host from another sandbox. Both have the same uid in the modes of an ordinary user.
     Hello { protocol: u32, role: Role },
     /// Start a command. With [`Stdio::Pipes`] the message carries exactly three descriptors.
     Exec(Box<Exec>),

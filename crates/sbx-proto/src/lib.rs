@@ -17,4 +17,4 @@ pub use osbytes::OsBytes;
 
 /// Version of everything in this crate. A sandbox keeps the init it was started with, so a newer
 /// client can meet an older init: both sides say their version first and refuse another one.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;

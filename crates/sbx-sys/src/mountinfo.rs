@@ -11,6 +11,8 @@ pub struct Entry {
     pub id: u64,
     /// `major:minor` of the superblock.
     pub device: String,
+    /// What of that file system is mounted.
+    pub root: PathBuf,
     pub point: PathBuf,
     pub kind: String,
 }
@@ -43,7 +45,8 @@ fn entry(line: &[u8]) -> Option<Entry> {
     Some(Entry {
         id: text(fields.next()?).parse().ok()?,
         device: text(fields.nth(1)?),
-        point: unescape(fields.nth(1)?),
+        root: unescape(fields.next()?),
+        point: unescape(fields.next()?),
         kind: text(tail.next()?),
     })
 }
@@ -74,10 +77,11 @@ mod tests {
 
     #[test]
     fn a_line_with_an_escaped_path_and_optional_fields() {
-        let text = "36 35 98:0 /mnt1 /a\\040b\\012c rw,noatime master:1 shared:2 - ext3 /dev/root rw\nrubbish\n";
+        let text = "36 35 98:0 /mnt\\0401 /a\\040b\\012c rw,noatime master:1 shared:2 - ext3 /dev/root rw\nrubbish\n";
         let expected = Entry {
             id: 36,
             device: "98:0".into(),
+            root: "/mnt 1".into(),
             point: "/a b\nc".into(),
             kind: "ext3".into(),
         };

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
 
 /// The process that connected, by a descriptor which never means another one. Kernels before 6.5 cannot tell; there the
 /// process is looked up by its number.
@@ -30,6 +31,12 @@ pub fn process(socket: impl AsFd) -> io::Result<OwnedFd> {
     }
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     crate::process::pidfd_open(peer.pid.as_raw_pid())
+}
+
+/// What we show of ourselves: our pid namespace, to be looked at and for nothing else. Those in another cannot have it.
+pub fn own_namespace() -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(rustix::fs::open("/proc/self/ns/pid", flags, Mode::empty())?)
 }
 
 /// Whether the process has not ended yet.

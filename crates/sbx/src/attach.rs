@@ -24,8 +24,11 @@ use crate::terminal::{self, RawMode};
 
 /// How long a terminal may be silent after the command's end before nothing more is expected.
 const SILENCE: Duration = Duration::from_millis(100);
-/// How long a terminal is read after the command's end at most.
+/// How long others that the command has left are listened to after its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// More than the kernel keeps of what was written to a terminal and not read yet: what comes after that, the command
+/// has not written.
+const KEPT_BY_A_TERMINAL: usize = 64 << 10;
 
 /// The signal with which a caller who has asked twice already ends the client, as with docker.
 const PATIENCE_FOR_SIGNALS: usize = 3;
@@ -104,7 +107,7 @@ pub(crate) fn run(
         }
     } else {
         // No daemon is started for one that is not there.
-        reading::pick(&reading::list(context)?, name)?;
+        reading::known(context, client, name)?;
     }
     let started = start(context, client, name)?;
     match attempt(client, &started.exec_socket, &request, streams) {
@@ -252,6 +255,9 @@ enum Ready {
 
 #[derive(Debug)]
 struct Session {
+    /// Restores the terminal when the session ends, however it ends. The first to go: as long as signals are watched, none of
+    /// them ends us before that.
+    raw: Option<RawMode>,
     init: Init,
     signals: SignalFd,
     streams: Streams,
@@ -259,8 +265,6 @@ struct Session {
     plumbing: Option<Plumbing>,
     input: Option<Input>,
     outputs: Vec<Output>,
-    /// Restores the terminal when the session ends, however it ends.
-    raw: Option<RawMode>,
     ended: Option<Ended>,
     /// How often the caller has asked for the end.
     ends_asked: usize,
@@ -272,19 +276,55 @@ struct Ended {
     code: u8,
     by: Cause,
     at: Instant,
-    last_read: Instant,
+    /// What was read since.
+    read: usize,
+    /// How long nothing has come from its terminal, and how long that was waited for in all. Not counted is how long
+    /// the caller takes to read: what the command has written waits for that in the kernel.
+    silent: Duration,
+    waited: Duration,
+}
+
+impl Ended {
+    fn now(code: u8, by: Cause) -> Self {
+        Self {
+            code,
+            by,
+            at: Instant::now(),
+            read: 0,
+            silent: Duration::ZERO,
+            waited: Duration::ZERO,
+        }
+    }
+
+    fn has_waited(&mut self, time: Duration) {
+        self.silent = self.silent.saturating_add(time);
+        self.waited = self.waited.saturating_add(time);
+    }
+
+    fn has_read(&mut self, count: usize) {
+        self.read = self.read.saturating_add(count);
+        if count > 0 {
+            self.silent = Duration::ZERO;
+        }
+    }
+
+    /// Everything that the command wrote to its terminal has been read. Others may go on for ever.
+    fn has_said_all(&self) -> bool {
+        let only_others = self.read >= KEPT_BY_A_TERMINAL && self.at.elapsed() >= LAST_WORDS;
+        self.silent >= SILENCE || self.waited >= LAST_WORDS || only_others
+    }
 }
 
 impl Session {
     fn new(init: Init, signals: SignalFd, plumbing: Option<Plumbing>, streams: Streams) -> Self {
         Self {
+            raw: None,
             init,
             signals,
             streams,
             plumbing,
             input: None,
             outputs: Vec::new(),
-            raw: None,
             ended: None,
             ends_asked: 0,
         }
@@ -295,7 +335,13 @@ impl Session {
             if self.ended.is_some() && self.delivered() {
                 return self.finish().map_err(Broken::Failed);
             }
+            let polled_at = Instant::now();
             let ready = self.poll()?;
+            if self.listens()
+                && let Some(ended) = &mut self.ended
+            {
+                ended.has_waited(polled_at.elapsed());
+            }
             for what in ready {
                 if let Some(outcome) = self.handle(what)? {
                     return Ok(outcome);
@@ -367,7 +413,9 @@ impl Session {
     /// Only the last words of a terminal are waited for with a limit, and what follows a detach key.
     fn timeout(&self) -> Option<Timespec> {
         let limit = match (&self.streams, self.ended) {
-            (Streams::Terminal { .. }, Some(_)) => SILENCE,
+            // The caller may take as long as it likes to read.
+            (Streams::Terminal { .. }, Some(_)) if !self.listens() => return None,
+            (Streams::Terminal { .. }, Some(ended)) => SILENCE.saturating_sub(ended.silent),
             _ => {
                 let until = self.input.as_ref().and_then(Input::held_until)?;
                 until.saturating_duration_since(Instant::now())
@@ -394,11 +442,9 @@ impl Session {
                 }
             }
             Ready::Output(index) => {
-                if let Some(output) = self.outputs.get_mut(index)
-                    && output.advance()
-                    && let Some(ended) = &mut self.ended
-                {
-                    ended.last_read = Instant::now();
+                let read = self.outputs.get_mut(index).map_or(0, Output::advance);
+                if let Some(ended) = &mut self.ended {
+                    ended.has_read(read);
                 }
             }
         }
@@ -416,13 +462,7 @@ impl Session {
                     self.started(terminal)?;
                 }
                 Event::Exited { status, by } => {
-                    let now = Instant::now();
-                    self.ended = Some(Ended {
-                        code: status.code(),
-                        by,
-                        at: now,
-                        last_read: now,
-                    });
+                    self.ended = Some(Ended::now(status.code(), by));
                     if matches!(self.streams, Streams::Pipes(_)) {
                         self.outputs.iter_mut().for_each(Output::command_ended);
                     }
@@ -500,12 +540,17 @@ impl Session {
         let finished = |output: &Output| output.wait() == Wait::Done;
         match (&self.streams, self.ended) {
             (Streams::Terminal { .. }, Some(ended)) => self.outputs.iter().all(|output| {
-                let silent = output.wait() == Wait::Readable
-                    && (ended.last_read.elapsed() >= SILENCE || ended.at.elapsed() >= LAST_WORDS);
+                let silent = output.wait() == Wait::Readable && ended.has_said_all();
                 silent || finished(output)
             }),
             _ => self.outputs.iter().all(finished),
         }
+    }
+
+    /// Whether it is the command's side that is waited for, and not the caller's.
+    fn listens(&self) -> bool {
+        let mut waits = self.outputs.iter().map(Output::wait);
+        !waits.any(|wait| wait == Wait::Writable)
     }
 
     fn finish(self) -> Result<Outcome, Failure> {

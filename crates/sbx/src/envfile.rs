@@ -31,7 +31,7 @@ pub(crate) struct EnvArgs {
 }
 
 impl EnvArgs {
-    /// A later file beats an earlier one, and `--env` beats every file.
+    /// A later file beats an earlier one, and `--env` beats every file. To be asked once: a file may be a pipe.
     pub(crate) fn resolve(&self, caller: &Env) -> Result<Variables, Failure> {
         let mut variables = Variables::new();
         for path in &self.env_file {
@@ -62,22 +62,23 @@ impl EnvArgs {
         }
         Ok(variables)
     }
+}
 
-    /// The same for what is stored in a sandbox, which is text.
-    pub(crate) fn resolve_text(&self, caller: &Env) -> Result<BTreeMap<String, String>, Failure> {
-        self.resolve(caller)?
-            .into_iter()
-            .map(|(key, value)| match (String::from_utf8(key.0), String::from_utf8(value.0)) {
-                (Ok(key), Ok(value)) => Ok((key, value)),
-                (Ok(key), Err(_)) => Err(failure(format!(
-                    "the value of variable `{key}` is not UTF-8 and cannot be stored in a sandbox"
-                ))),
-                (Err(_), _) => Err(failure(
-                    "a variable's name is not UTF-8 and cannot be stored in a sandbox",
-                )),
-            })
-            .collect()
-    }
+/// What is stored in a sandbox, which is text.
+pub(crate) fn as_text(variables: &Variables) -> Result<BTreeMap<String, String>, Failure> {
+    let text = |bytes: &OsBytes| String::from_utf8(bytes.0.clone());
+    let pairs = variables
+        .iter()
+        .map(|(key, value)| match (text(key), text(value)) {
+            (Ok(key), Ok(value)) => Ok((key, value)),
+            (Ok(key), Err(_)) => Err(failure(format!(
+                "the value of variable `{key}` is not UTF-8 and cannot be stored in a sandbox"
+            ))),
+            (Err(_), _) => Err(failure(
+                "a variable's name is not UTF-8 and cannot be stored in a sandbox",
+            )),
+        });
+    pairs.collect()
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -216,7 +217,8 @@ mod tests {
             env: vec!["C=flag".into(), "COPIED".into(), "ABSENT".into()],
             env_file: vec![file("one", "A=1\nB=1\nC=1\n"), file("two", "B=2\nC=2\n")],
         };
-        let resolved = args.resolve_text(&Env::of(&[("COPIED", "yes")])).unwrap();
+        let resolved = args.resolve(&Env::of(&[("COPIED", "yes")])).unwrap();
+        let resolved = as_text(&resolved).unwrap();
         let expected = [("A", "1"), ("B", "2"), ("C", "flag"), ("COPIED", "yes")];
         assert_eq!(
             resolved,

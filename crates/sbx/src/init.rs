@@ -79,7 +79,10 @@ impl Init {
 
     /// Says everything at once. From here on nothing blocks.
     pub(crate) fn open(&self, opening: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send_with_fds(&self.stream, opening, fds)?;
+        let own = sbx_sys::peer::own_namespace()?;
+        let mut all = vec![own.as_fd()];
+        all.extend(fds);
+        send_with_fds(&self.stream, opening, &all)?;
         self.stream.set_nonblocking(true)
     }
 

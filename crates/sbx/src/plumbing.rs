@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
 use crate::relay::{Input, Output};
 
@@ -123,6 +123,7 @@ impl Sharing {
             && self.keeps_to_writing(caller)
             && let Ok(anew) = open_to_write(caller)
         {
+            widen(&anew);
             return Ok(anew);
         }
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -142,6 +143,22 @@ impl Sharing {
         self.open_to_sandbox(pipe, 0o622);
         let closed = |stat: Stat| stat.st_mode & 0o044 == 0;
         self.root && fstat(pipe).is_ok_and(closed)
+    }
+}
+
+/// As much as anybody may ask for where the administrator has said nothing.
+const WIDE: usize = 1 << 20;
+
+/// A pipe of the usual size runs empty again and again when its writer is only a little slower than its reader, as one
+/// behind a filter of system calls is, and each time somebody has to be woken. In a wide one the two meet less often.
+pub(crate) fn widen(pipe: impl AsFd) {
+    widen_to(pipe, WIDE);
+}
+
+fn widen_to(pipe: impl AsFd, size: usize) {
+    // What its owner has made wider still stays so. Refused to a user who has too many already: then it works as it is.
+    if fcntl_getpipe_size(&pipe).is_ok_and(|now| now < size) {
+        let _ = fcntl_setpipe_size(&pipe, size);
     }
 }
 
@@ -195,6 +212,17 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+
+    #[test]
+    fn a_pipe_is_made_wider_and_never_narrower() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let size = || fcntl_getpipe_size(&read).unwrap();
+        fcntl_setpipe_size(&write, 4096).unwrap();
+        widen_to(&write, 16 << 10);
+        assert_eq!(size(), 16 << 10);
+        widen_to(&write, 8 << 10);
+        assert_eq!(size(), 16 << 10);
+    }
 
     #[test]
     fn nothing_but_the_write_end_of_an_anonymous_pipe_is_handed_over() {

@@ -2,7 +2,7 @@
 //! started and nothing is created.
 
 use sbx_api::{DaemonInfo, Sandbox};
-use sbx_engine::observe;
+use sbx_engine::{SandboxName, observe};
 
 use crate::client::{Absent, Client, unknown};
 use crate::context::Context;
@@ -27,6 +27,18 @@ pub(crate) fn pick<'a>(sandboxes: &'a [Sandbox], name: &str) -> Result<&'a Sandb
         .iter()
         .find(|sandbox| sandbox.name == name)
         .ok_or_else(|| unknown(name, sandboxes))
+}
+
+/// That there is one of that name, whatever it is doing. The others are looked at only when there is none.
+pub(crate) fn known(context: &Context, client: &Client<'_>, name: &str) -> Result<(), Failure> {
+    if is_known(client, name) {
+        return Ok(());
+    }
+    pick(&list(context)?, name).map(drop)
+}
+
+pub(crate) fn is_known(client: &Client<'_>, name: &str) -> bool {
+    SandboxName::parse(name).is_ok_and(|name| observe::is_known(client.state(), &name))
 }
 
 /// The daemon's own facts, `None` when none runs.

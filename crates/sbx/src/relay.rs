@@ -4,23 +4,29 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::SpliceFlags;
 
 use crate::detach_keys::{DetachKeys, Typed};
-use crate::plumbing::{file_type, set_nonblocking};
+use crate::plumbing::{file_type, set_nonblocking, widen};
 
 const CHUNK: usize = 64 << 10;
 /// What is moved from pipe to pipe at once, at most: more than either holds.
 const MOVED: usize = 1 << 20;
-/// After this much a command has a lot to say, and a bigger pipe is worth it: it goes on while bytes are moved, and is
+/// After this much a command has a lot to say, and a wider pipe is worth it: it goes on while bytes are moved, and is
 /// woken less often. Not before, since the kernel counts the pages of all of a user's pipes together.
 const A_LOT: u64 = 1 << 20;
-const BIG_PIPE: usize = 1 << 20;
-/// What a blocking descriptor takes at once when it is polled as writable.
+/// What a blocking pipe takes at once when it is polled as writable.
+const FOR_A_PIPE: usize = 4096;
+/// The same for a terminal: that it has room is said of one byte. After it there may be none, and the rest would wait.
+const FOR_A_TERMINAL: usize = 1;
+/// How much is written that way before others are looked after.
 const CAUTIOUS: usize = 4096;
+/// `/dev/ptmx`: each time it is opened, it is another terminal.
+const TERMINAL_MAKER: (u32, u32) = (5, 2);
 
 /// How long the first keys of a detach sequence wait for the next: longer than between two keys that are typed
 /// together, short enough for somebody who meant just the first.
@@ -43,18 +49,25 @@ impl Pending {
     }
 
     /// Reads into the (empty) buffer.
-    fn fill(&mut self, from: impl AsFd) -> Result<usize, Errno> {
+    fn fill(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
         self.written = 0;
         self.bytes.clear();
-        self.add(from, CHUNK)
+        self.add(CHUNK, read)
     }
 
     /// Reads up to `limit` bytes behind what is there.
-    fn add(&mut self, from: impl AsFd, limit: usize) -> Result<usize, Errno> {
+    fn add(
+        &mut self,
+        limit: usize,
+        read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
         let before = self.bytes.len();
         self.bytes.resize(before + limit.min(CHUNK), 0);
         let room = self.bytes.get_mut(before..).unwrap_or_default();
-        let read = rustix::io::read(from, room);
+        let read = read(room);
         self.bytes.truncate(before + read.unwrap_or(0));
         read
     }
@@ -138,12 +151,12 @@ impl Output {
         }
     }
 
-    /// Moves what can be moved. True when bytes were read.
-    pub(crate) fn advance(&mut self) -> bool {
+    /// Moves what can be moved. How many bytes were read.
+    pub(crate) fn advance(&mut self) -> usize {
         if let Some(waited) = self.splice {
             return self.move_pages(waited);
         }
-        let mut read = false;
+        let mut read = 0;
         if self.pending.is_empty() {
             read = self.read();
         }
@@ -171,7 +184,7 @@ impl Output {
             }
         }
         while left > 0 {
-            match self.pending.add(from, left) {
+            match self.pending.add(left, |room| rustix::io::read(from, room)) {
                 Ok(0) => break,
                 Ok(count) => left = left.saturating_sub(count),
                 Err(Errno::INTR) => {}
@@ -181,8 +194,8 @@ impl Output {
         self.write();
     }
 
-    fn move_pages(&mut self, waited: Splice) -> bool {
-        let Some(from) = &self.from else { return false };
+    fn move_pages(&mut self, waited: Splice) -> usize {
+        let Some(from) = &self.from else { return 0 };
         // Whatever mode the caller's pipe is in, this does not wait for it.
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
         match rustix::pipe::splice(from, None, &self.to, None, MOVED, flags) {
@@ -192,10 +205,9 @@ impl Output {
                 let before = self.moved;
                 self.moved = before.saturating_add(count as u64);
                 if before < A_LOT && self.moved >= A_LOT {
-                    // Refused to a user who has too many already: then it stays as it is.
-                    let _ = rustix::pipe::fcntl_setpipe_size(from, BIG_PIPE);
+                    widen(from);
                 }
-                return true;
+                return count;
             }
             Err(Errno::INTR) => {}
             // It is the other one that is not ready.
@@ -211,25 +223,29 @@ impl Output {
                 self.broken = Some(error);
             }
         }
-        false
+        0
     }
 
-    fn read(&mut self) -> bool {
-        let Some(from) = &self.from else { return false };
-        match self.pending.fill(from) {
+    fn read(&mut self) -> usize {
+        let Some(from) = &self.from else { return 0 };
+        match self.pending.fill(|room| rustix::io::read(from, room)) {
             // A pty master gives an error when the other side is closed.
             Ok(0) | Err(Errno::IO) => self.from = None,
-            Ok(_) => return true,
+            Ok(count) => return count,
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.from = None,
         }
-        false
+        0
     }
 
     fn write(&mut self) {
+        let mut written = 0;
         while !self.pending.is_empty() {
             match self.to.write(self.pending.rest()) {
-                Ok(count) => self.pending.written += count,
+                Ok(count) => {
+                    self.pending.written += count;
+                    written += count;
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
@@ -240,7 +256,7 @@ impl Output {
                     return;
                 }
             }
-            if self.to.is_cautious() {
+            if self.to.is_cautious() && written >= CAUTIOUS {
                 return;
             }
         }
@@ -264,8 +280,12 @@ enum Sink {
     Plain(BorrowedFd<'static>),
     /// A terminal or a named pipe, opened again so that non-blocking mode is ours alone.
     Reopened(OwnedFd),
-    /// The same where opening again is not possible: small pieces, one per poll.
-    Cautious(BorrowedFd<'static>),
+    /// The same where opening again is not possible, as with the terminal of whoever became another user: pieces that
+    /// are taken at once, as long as nobody else writes there, and a look before each.
+    Cautious {
+        to: BorrowedFd<'static>,
+        piece: usize,
+    },
     Socket(BorrowedFd<'static>),
 }
 
@@ -273,30 +293,31 @@ impl Sink {
     fn of(fd: BorrowedFd<'static>) -> Self {
         match file_type(fd) {
             Some(FileType::Socket) => Self::Socket(fd),
-            Some(FileType::Fifo) => Self::reopen(fd),
-            _ if rustix::termios::isatty(fd) => Self::reopen(fd),
+            Some(FileType::Fifo) => Self::reopen(fd, FOR_A_PIPE),
+            _ if rustix::termios::isatty(fd) => Self::reopen(fd, FOR_A_TERMINAL),
             _ => Self::Plain(fd),
         }
     }
 
-    fn reopen(fd: BorrowedFd<'static>) -> Self {
-        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(own) => Self::Reopened(own),
-            Err(_) => Self::Cautious(fd),
+    fn reopen(to: BorrowedFd<'static>, piece: usize) -> Self {
+        match open_anew(to, OFlags::WRONLY) {
+            Some(own) => Self::Reopened(own),
+            None => Self::Cautious { to, piece },
         }
     }
 
     fn is_cautious(&self) -> bool {
-        matches!(self, Self::Cautious(_))
+        matches!(self, Self::Cautious { .. })
     }
 
     fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
         match self {
             Self::Plain(fd) => rustix::io::write(fd, bytes),
             Self::Reopened(fd) => rustix::io::write(fd, bytes),
-            Self::Cautious(fd) => rustix::io::write(fd, bytes.get(..CAUTIOUS).unwrap_or(bytes)),
+            Self::Cautious { to, .. } if !has_room(*to) => Err(Errno::AGAIN),
+            Self::Cautious { to, piece } => {
+                rustix::io::write(to, bytes.get(..*piece).unwrap_or(bytes))
+            }
             Self::Socket(fd) => {
                 rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
@@ -307,8 +328,72 @@ impl Sink {
 impl AsFd for Sink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Plain(fd) | Self::Cautious(fd) | Self::Socket(fd) => *fd,
+            Self::Plain(fd) | Self::Cautious { to: fd, .. } | Self::Socket(fd) => *fd,
             Self::Reopened(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// Whether a write would begin at once. Also when it would fail at once, which is then heard of.
+fn has_room(fd: BorrowedFd<'_>) -> bool {
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    rustix::event::poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+}
+
+/// The same pipe or terminal with a mode of its own: whoever shares the caller's description keeps theirs. `None` when
+/// it is not ours to open.
+fn open_anew(fd: BorrowedFd<'_>, access: OFlags) -> Option<OwnedFd> {
+    let device = fstat(fd).ok()?.st_rdev;
+    if (major(device), minor(device)) == TERMINAL_MAKER {
+        return None;
+    }
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).ok()
+}
+
+/// The caller's stdin, read without ever blocking on it: what was there when it was polled, others who have it too can
+/// have taken by then.
+#[derive(Debug)]
+struct Source {
+    /// What is polled. A named pipe that is opened anew when its writers have gone does not tell so.
+    caller: BorrowedFd<'static>,
+    how: Reading,
+}
+
+#[derive(Debug)]
+enum Reading {
+    /// Never blocks for long: a file, a device. Or it cannot be opened again.
+    Plain,
+    /// A terminal or a pipe, with non-blocking mode of our own.
+    Reopened(OwnedFd),
+    Socket,
+}
+
+impl Source {
+    fn of(caller: BorrowedFd<'static>) -> Self {
+        let reopened =
+            || open_anew(caller, OFlags::RDONLY).map_or(Reading::Plain, Reading::Reopened);
+        let how = match file_type(caller) {
+            Some(FileType::Socket) => Reading::Socket,
+            Some(FileType::Fifo) => reopened(),
+            _ if rustix::termios::isatty(caller) => reopened(),
+            _ => Reading::Plain,
+        };
+        Self { caller, how }
+    }
+
+    fn read(&self, room: &mut [u8]) -> Result<usize, Errno> {
+        match &self.how {
+            Reading::Plain => rustix::io::read(self.caller, room),
+            Reading::Reopened(own) => rustix::io::read(own, room),
+            Reading::Socket => {
+                rustix::net::recv(self.caller, room, RecvFlags::DONTWAIT).map(|(count, _)| count)
+            }
         }
     }
 }
@@ -317,7 +402,7 @@ impl AsFd for Sink {
 #[derive(Debug)]
 pub(crate) struct Input {
     /// `None` at the end of the input.
-    from: Option<BorrowedFd<'static>>,
+    from: Option<Source>,
     /// `None` when the command has its end of input, or does not read any more.
     to: Option<OwnedFd>,
     pending: Pending,
@@ -331,7 +416,7 @@ impl Input {
     /// `to` must be non-blocking.
     pub(crate) fn new(from: BorrowedFd<'static>, to: OwnedFd) -> Self {
         Self {
-            from: Some(from),
+            from: Some(Source::of(from)),
             to: Some(to),
             pending: Pending::default(),
             keys: None,
@@ -359,13 +444,16 @@ impl Input {
 
     /// The caller's side, when bytes are wanted from it.
     pub(crate) fn source(&self) -> Option<BorrowedFd<'static>> {
+        let wanted = self.to.is_some() && self.pending.is_empty();
         self.from
-            .filter(|_| self.to.is_some() && self.pending.is_empty())
+            .as_ref()
+            .filter(|_| wanted)
+            .map(|from| from.caller)
     }
 
     pub(crate) fn source_ready(&mut self) {
-        let Some(from) = self.from else { return };
-        match self.pending.fill(from) {
+        let Some(from) = &self.from else { return };
+        match self.pending.fill(|room| from.read(room)) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(0) | Err(_) => {
                 self.from = None;
@@ -455,8 +543,12 @@ mod tests {
         assert!(!reader_has_gone(Errno::IO, None));
     }
 
-    #[test]
-    fn a_terminal_that_has_hung_up_takes_nothing_and_loses_nothing() {
+    fn kept<T>(value: T) -> &'static T {
+        Box::leak(Box::new(value))
+    }
+
+    /// Who has a terminal, and the terminal.
+    fn terminal() -> (OwnedFd, &'static OwnedFd) {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let reader = openpt(flags).unwrap();
@@ -465,7 +557,99 @@ mod tests {
         let name = ptsname(&reader, Vec::new()).unwrap();
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let terminal = rustix::fs::open(name, flags, Mode::empty()).unwrap();
-        let terminal: &'static OwnedFd = Box::leak(Box::new(terminal));
+        (reader, kept(terminal))
+    }
+
+    #[test]
+    fn what_others_took_from_the_input_is_not_waited_for() {
+        let (pipe, to_pipe) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (socket, to_socket) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (to_terminal, terminal) = terminal();
+        let sources: [(BorrowedFd<'static>, OwnedFd, &[u8]); 3] = [
+            (kept(pipe).as_fd(), to_pipe, b"later\n"),
+            (kept(socket).as_fd(), to_socket.into(), b"later\n"),
+            (terminal.as_fd(), to_terminal, b"later\n"),
+        ];
+        for (source, feed, text) in sources {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            set_nonblocking(&write).unwrap();
+            let mut input = Input::new(source, write);
+            // It was polled as readable a moment ago.
+            input.source_ready();
+            assert!(input.source().is_some(), "that is not its end");
+            rustix::io::write(&feed, text).unwrap();
+            input.source_ready();
+            let mut bytes = [0; 16];
+            let count = rustix::io::read(&read, &mut bytes).unwrap();
+            assert_eq!(&bytes[..count], text);
+            let mode = rustix::fs::fcntl_getfl(source).unwrap();
+            assert!(
+                !mode.contains(OFlags::NONBLOCK),
+                "the caller's is as it was"
+            );
+        }
+    }
+
+    #[test]
+    fn a_named_pipe_whose_writers_have_gone_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
+        let open = |flags| rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+        let both = open(OFlags::RDWR | OFlags::CLOEXEC);
+        let source = kept(open(OFlags::RDONLY | OFlags::CLOEXEC));
+        drop(both);
+        let (_read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        set_nonblocking(&write).unwrap();
+        // Opened anew only after the last writer has gone.
+        let mut input = Input::new(source.as_fd(), write);
+        let polled = input.source().unwrap();
+        let mut fds = [PollFd::from_borrowed_fd(polled, PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut fds, None).unwrap(), 1);
+        input.source_ready();
+        assert!(input.destination().is_none(), "the end is passed on");
+    }
+
+    #[test]
+    fn what_makes_terminals_is_not_opened_anew() {
+        let (maker, _terminal) = terminal();
+        assert!(open_anew(maker.as_fd(), OFlags::RDONLY).is_none());
+    }
+
+    #[test]
+    fn a_terminal_that_cannot_be_opened_again_is_not_waited_for() {
+        use rustix::termios::{OptionalActions, OutputModes, tcgetattr, tcsetattr};
+        let (reader, terminal) = terminal();
+        set_nonblocking(&reader).unwrap();
+        let mut modes = tcgetattr(terminal).unwrap();
+        // Each tab becomes eight bytes, each newline two.
+        modes.output_modes |= OutputModes::OPOST | OutputModes::ONLCR | OutputModes::XTABS;
+        tcsetattr(terminal, OptionalActions::Now, &modes).unwrap();
+        for text in ["\t", "\n", "x", "\tx\n"] {
+            let (to, piece) = (terminal.as_fd(), FOR_A_TERMINAL);
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            set_nonblocking(&read).unwrap();
+            let mut output = Output::from_pipe(read, to);
+            output.to = Sink::Cautious { to, piece };
+            let bytes = text.repeat(60_000 / text.len());
+            rustix::io::write(&write, bytes.as_bytes()).unwrap();
+            drop(write);
+            let mut seen = 0;
+            let mut bytes = [0; 1000];
+            // Little is taken at a time, so that there is hardly ever room.
+            while output.wait() != Wait::Done {
+                output.advance();
+                seen += rustix::io::read(&reader, &mut bytes).unwrap_or(0);
+            }
+            assert!(seen > 0 && output.broken.is_none(), "{text:?}: {seen}");
+            rustix::termios::tcflush(terminal, rustix::termios::QueueSelector::IOFlush).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_terminal_that_has_hung_up_takes_nothing_and_loses_nothing() {
+        let (reader, terminal) = terminal();
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         set_nonblocking(&read).unwrap();
         let mut output = Output::from_pipe(read, terminal.as_fd());
@@ -524,7 +708,11 @@ mod tests {
         let filled = rustix::io::write(caller, &vec![0; 64 << 10]).unwrap();
         let mut output = Output::from_pipe_to_pipe(read, caller.as_fd());
         rustix::io::write(&write, b"from the command").unwrap();
-        assert!(!output.advance(), "the caller's pipe is full, and blocking");
+        assert_eq!(
+            output.advance(),
+            0,
+            "the caller's pipe is full, and blocking"
+        );
         assert_eq!(output.wait(), Wait::Writable);
         output.command_ended();
         assert_eq!(output.wait(), Wait::Writable);
@@ -540,7 +728,7 @@ mod tests {
         let mut output = Output::from_pipe_to_pipe(read, caller.as_fd());
         drop(reader);
         rustix::io::write(&write, b"lost").unwrap();
-        assert!(!output.advance());
+        assert_eq!(output.advance(), 0);
         assert_eq!(output.broken, Some(Errno::PIPE));
         assert_eq!(output.wait(), Wait::Done);
     }

@@ -357,3 +357,48 @@ fn brief(step: &Step) -> String {
         Step::Mask { target } => format!("mask {}", text(target)),
     }
 }
+
+/// Every way to share none, some or all of a chain of directories, each writable or read-only.
+#[test]
+fn a_directory_is_as_its_innermost_workspace_whatever_holds_it_in_place() {
+    const LEVELS: [&str; 5] = ["/m", "/m/a", "/m/a/b", "/m/a/b/c", "/m/a/b/c/d"];
+    const KINDS: usize = 3;
+    let mut pinned = 0;
+    for case in 0..KINDS.pow(LEVELS.len() as u32) {
+        let mut workspaces = Vec::new();
+        for (level, path) in LEVELS.iter().enumerate() {
+            let readonly = match case / KINDS.pow(level as u32) % KINDS {
+                0 => continue,
+                kind => kind == 2,
+            };
+            workspaces.push(WorkspaceRecord {
+                path: Path::new(path).into(),
+                readonly,
+                kind: WorkspaceKind::Directory,
+                uid: 1000 + level as u32,
+                gid: 1000,
+                identity: None,
+            });
+        }
+        let mut mounts = workspaces.clone();
+        mounts.extend(pins(&workspaces));
+        pinned += mounts.len() - workspaces.len();
+        for path in LEVELS {
+            let file = Path::new(path).join("file");
+            let shared = |all| innermost(all, &file).map(|by| (by.readonly, by.uid));
+            assert_eq!(
+                shared(&mounts),
+                shared(&workspaces),
+                "{path}: {workspaces:?}"
+            );
+            // What can be renamed lies in a writable one, and no read-only one below it.
+            let directory = Path::new(path);
+            let may_change = innermost(&workspaces, directory).is_some_and(|by| !by.readonly);
+            let below = |inner: &&WorkspaceRecord| inner.path.as_path().starts_with(directory);
+            let holds = workspaces.iter().filter(below).any(|inner| inner.readonly);
+            let is_mount = mounts.iter().any(|it| it.path.as_path() == directory);
+            assert!(!may_change || !holds || is_mount, "{path}: {workspaces:?}");
+        }
+    }
+    assert!(pinned > 0);
+}

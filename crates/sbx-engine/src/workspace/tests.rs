@@ -141,13 +141,34 @@ fn the_state_of_another_daemon_is_not_shown() {
         .claim()
         .unwrap();
     let inside = resolved(&root, &["home/project/sub/other/vm"]);
-    assert_eq!(inside, Err("State".to_owned()));
+    assert_eq!(inside, Err("OtherState".to_owned()));
     let request = WorkspaceRequest {
         path: root.join("home/project").to_str().unwrap().to_owned(),
         given: None,
         readonly: false,
     };
-    let workspaces = resolve(&[request], &root.join("home/state"), &[]).unwrap();
+    let resolved = || {
+        resolve(
+            std::slice::from_ref(&request),
+            &root.join("home/state"),
+            &[],
+        )
+    };
+    let refused = resolved().unwrap_err();
+    let hint = refused.hint().unwrap();
+    assert!(
+        matches!(&refused, WorkspaceError::OtherState { state, .. } if *state == other),
+        "{refused}"
+    );
+    assert!(hint.contains("sub/other/.sbx-owner"), "{hint}");
+    // Deeper than the look goes: one that is known is found all the same.
+    let deep = root.join("home/project/sub/a/b");
+    fs::create_dir_all(&deep).unwrap();
+    let other = {
+        fs::rename(&other, deep.join("other")).unwrap();
+        deep.join("other")
+    };
+    let workspaces = resolved().unwrap();
     assert!(keep_clear_of(&workspaces, &root.join("home/state")).is_ok());
     let shown = keep_clear_of(&workspaces, &other);
     assert!(matches!(shown, Err(WorkspaceError::State { .. })));
@@ -280,6 +301,81 @@ fn what_was_replaced_is_told_and_a_read_only_directory_in_a_writable_one_refused
         matches!(&gone, WorkspaceError::FileGone(path) if *path == project.join("file")),
         "{gone}"
     );
+}
+
+#[test]
+fn what_is_somebody_elses_is_not_swapped_from_inside() {
+    let workspace = |path: &str, readonly, kind, uid, gid| WorkspaceRecord {
+        path: path.into(),
+        readonly,
+        kind,
+        uid,
+        gid,
+        identity: None,
+    };
+    let (dir, file) = (WorkspaceKind::Directory, WorkspaceKind::File);
+    let all = [
+        workspace("/q", false, dir, 1, 1),
+        workspace("/r", true, dir, 1, 1),
+    ];
+    for (now, expected) in [
+        (workspace("/q/d/i", false, dir, 1, 1), false),
+        (workspace("/q/d/i", false, dir, 2, 1), true),
+        (workspace("/q/d/i", false, dir, 1, 2), true),
+        (workspace("/q/d/i", true, dir, 1, 1), true),
+        (workspace("/q/d/f", true, file, 1, 1), false),
+        (workspace("/q/d/f", true, file, 2, 2), true),
+        // Only the user can replace these.
+        (workspace("/q", false, dir, 1, 1), false),
+        (workspace("/r/i", false, dir, 2, 2), false),
+        (workspace("/qq", true, dir, 2, 2), false),
+    ] {
+        assert_eq!(gains_by_swap(&now, &all, &[]), expected, "{now:?}");
+    }
+    // By whichever name it was given.
+    let mounts = sbx_sys::mountinfo::parse(
+        b"1 0 254:0 / / rw - ext4 x rw\n2 1 254:0 /q /bound rw - ext4 x rw\n",
+    );
+    let given = workspace("/bound/d/i", false, dir, 2, 1);
+    assert!(gains_by_swap(&given, &all, &mounts));
+    assert!(!gains_by_swap(&given, &all, &[]));
+}
+
+#[test]
+fn a_read_only_path_through_a_link_that_can_be_changed_protects_nothing() {
+    let (_temp, root) = place();
+    let home = root.join("home");
+    fs::create_dir(home.join("other")).unwrap();
+    symlink("sub", home.join("project/in")).unwrap();
+    symlink("project/sub", home.join("own")).unwrap();
+    let others = [Writable {
+        sandbox: SandboxName::parse("agent-box").unwrap(),
+        path: home.join("project"),
+        node: None,
+    }];
+    let resolved = |first: &str, name: &str, others: &[Writable]| {
+        let mut read_only = given(&home.join("project/sub"), &home.join(name));
+        read_only.readonly = true;
+        let first = given(&home.join(first), &home.join(first));
+        resolve(&[first, read_only], &home.join("state"), others).map(drop)
+    };
+    for (first, others) in [
+        ("project", &[][..]),
+        ("other", &others),
+        ("project", &others),
+    ] {
+        let refused = resolved(first, "project/in", others).unwrap_err();
+        assert!(
+            matches!(&refused, WorkspaceError::ReadOnlyLink { link, .. } if *link == home.join("project/in")),
+            "{refused}"
+        );
+        let hint = refused.hint().unwrap();
+        assert!(hint.contains("project/sub"), "{hint}");
+        resolved(first, "project/sub", others).unwrap();
+        // The user's own link lies where nobody inside can change it.
+        resolved(first, "own", others).unwrap();
+    }
+    resolved("other", "project/in", &[]).unwrap();
 }
 
 #[test]

@@ -34,6 +34,7 @@ impl Init<'_> {
         }
         let id = self.next_number();
         let (stdio, master) = self.stdio(id, &exec.stdio, fds)?;
+        let terminal = terminal_of(&exec.stdio, &stdio)?;
         let (pid, starting) = self.spawn(Order::new(exec, stdio)?)?;
         let detached = matches!(exec.stdio, WantedStdio::Log | WantedStdio::LogTty { .. });
         if detached {
@@ -58,6 +59,7 @@ impl Init<'_> {
                 failed: None,
                 signalled: false,
                 master,
+                terminal,
                 root: !agent,
                 detached,
             },
@@ -274,9 +276,11 @@ impl Init<'_> {
         {
             self.hear_start(pid);
         }
-        let Some(command) = self.commands.remove(&pid) else {
+        let Some(mut command) = self.commands.remove(&pid) else {
             return;
         };
+        // Before anybody hears of it, and before another process has a copy: whoever reads it sees the end at once.
+        drop(command.terminal.take());
         if let Some(failure) = command.failed {
             if command.detached {
                 let line = format!("{}\n", failure.message());
@@ -394,6 +398,19 @@ impl Init<'_> {
         if let Some(master) = command.and_then(|command| command.master.as_ref()) {
             let _ = rustix::termios::tcsetwinsize(master, winsize(rows, cols));
         }
+    }
+}
+
+/// A copy of the command's terminal. It is init's alone: a spare process closes all that it has of init's, and the
+/// copy is closed on exec.
+fn terminal_of(wanted: &WantedStdio, [input, ..]: &Stdio) -> Result<Option<OwnedFd>, Failure> {
+    match wanted {
+        WantedStdio::Tty { .. } | WantedStdio::LogTty { .. } => {
+            let copy = input.try_clone();
+            copy.map(Some)
+                .map_err(|e| Failure::engine("make a terminal", e))
+        }
+        WantedStdio::Pipes | WantedStdio::Log => Ok(None),
     }
 }
 

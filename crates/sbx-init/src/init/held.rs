@@ -1,4 +1,4 @@
-//! The mounts in writable workspaces: read-only parts of them, and what holds these in place.
+//! Read-only parts of writable workspaces, and the mounts that hold these in place.
 //!
 //! Nothing inside can take them away. The host can: whoever replaces or removes on the host what is mounted on takes the
 //! mount away in every mount namespace, and whoever renames it takes the mount along to another name; what has the old name
@@ -33,29 +33,44 @@ pub(super) struct Mount {
     below: PathBuf,
 }
 
-/// What of `mounts`, by id and place, is in writable workspaces, of which `made` has the ids.
-pub(super) fn in_workspaces(
-    mounts: &BTreeSet<(u64, PathBuf)>,
-    made: &BTreeSet<(u64, PathBuf)>,
-    workspaces: &[&Path],
-) -> BTreeSet<Mount> {
+/// Whether any of `mounts`, by id and place, is in a writable workspace, whoever made it.
+pub(super) fn any_below(mounts: &BTreeSet<(u64, PathBuf)>, workspaces: &[&Path]) -> bool {
+    let points = mounts.iter().map(|(_, point)| point);
+    points.into_iter().any(|point| {
+        let mut outer = workspaces.iter();
+        outer.any(|path| point != path && point.starts_with(path))
+    })
+}
+
+/// What setup has `made` in writable workspaces, by id and place, to be read and not written, and what holds that in place.
+/// A writable workspace in another one may go where its directory goes: nothing lies open then.
+pub(super) fn anchored(made: &BTreeSet<(u64, PathBuf)>, workspaces: &[&Path]) -> BTreeSet<Mount> {
     let mut found = BTreeSet::new();
     for path in workspaces {
         // One that nobody has mounted is missed at the first look.
         let workspace = made.iter().find(|(_, point)| point == path);
         let workspace = workspace.map_or(0, |(id, _)| *id);
-        for (id, point) in mounts.union(made) {
-            match point.strip_prefix(path) {
-                Ok(below) if !below.as_os_str().is_empty() => found.insert(Mount {
+        for (id, point) in made {
+            if workspaces.contains(&point.as_path()) {
+                continue;
+            }
+            if let Ok(below) = point.strip_prefix(path) {
+                found.insert(Mount {
                     id: *id,
                     workspace,
                     below: below.to_owned(),
-                }),
-                Ok(_) | Err(_) => false,
-            };
+                });
+            }
         }
     }
     found
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    InPlace,
+    Elsewhere,
+    Gone,
 }
 
 impl Held {
@@ -65,15 +80,31 @@ impl Held {
 
     /// Whether one of them has gone or is elsewhere. So it is where the list cannot be read.
     pub(super) fn lost(&mut self) -> bool {
+        match self.look() {
+            Found::InPlace => false,
+            Found::Gone => true,
+            // The list is read in pieces: when the way to a workspace is renamed meanwhile, the first ones have the old
+            // name and the last ones the new.
+            Found::Elsewhere => self.look() != Found::InPlace,
+        }
+    }
+
+    fn look(&mut self) -> Found {
         let Ok(found) = self.read() else {
-            return true;
+            return Found::Gone;
         };
-        let is_there = |mount: &Mount| {
-            let workspace = found.get(&mount.workspace);
-            let expected = workspace.map(|point| point.join(&mount.below));
-            expected.is_some_and(|expected| found.get(&mount.id) == Some(&expected))
-        };
-        !self.mounts.iter().all(is_there)
+        let mut all = Found::InPlace;
+        for mount in &self.mounts {
+            let (Some(workspace), Some(point)) =
+                (found.get(&mount.workspace), found.get(&mount.id))
+            else {
+                return Found::Gone;
+            };
+            if *point != workspace.join(&mount.below) {
+                all = Found::Elsewhere;
+            }
+        }
+        all
     }
 
     fn read(&mut self) -> io::Result<BTreeMap<u64, PathBuf>> {
@@ -102,37 +133,46 @@ mod tests {
         mounts.collect()
     }
 
+    fn listed(lines: &[(u64, &str)]) -> File {
+        let mut list = tempfile::tempfile().unwrap();
+        for (id, point) in lines {
+            writeln!(list, "{id} 1 0:6 / {point} rw - tmpfs none rw").unwrap();
+        }
+        list
+    }
+
     #[test]
     fn all_of_them_must_be_there() {
-        let listed = |lines: &[(u64, &str)]| {
-            let mut list = tempfile::tempfile().unwrap();
-            for (id, point) in lines {
-                writeln!(list, "{id} 1 0:6 / {point} rw - tmpfs none rw").unwrap();
-            }
-            list
-        };
-        let made = [(2, "/w"), (3, "/w/ro")];
-        let host = [(4, "/w/mounted"), (5, "/work")];
-        let mounts = in_workspaces(&set(&host), &set(&made), &[Path::new("/w")]);
-        assert_eq!(mounts.iter().map(|it| it.id).collect::<Vec<_>>(), [3, 4]);
+        let made = [(1, "/"), (2, "/w"), (3, "/w/ro"), (5, "/work")];
+        let mounts = anchored(&set(&made), &[Path::new("/w")]);
+        assert_eq!(mounts.iter().map(|it| it.id).collect::<Vec<_>>(), [3]);
         let lost = |lines: &[(u64, &str)]| Held::new(listed(lines), mounts.clone()).lost();
-        assert!(!lost(&[(2, "/w"), (3, "/w/ro"), (4, "/w/mounted")]));
-        assert!(!lost(&[
-            (9, "/x"),
-            (2, "/w"),
-            (3, "/w/ro"),
-            (4, "/w/mounted")
-        ]));
+        assert!(!lost(&[(2, "/w"), (3, "/w/ro")]));
+        assert!(!lost(&[(9, "/x"), (2, "/w"), (3, "/w/ro")]));
         // The way to the workspace was renamed, and everything with it.
-        assert!(!lost(&[(2, "/v"), (3, "/v/ro"), (4, "/v/mounted")]));
-        assert!(lost(&[(2, "/w"), (3, "/w/older"), (4, "/w/mounted")]));
-        assert!(lost(&[(2, "/v"), (3, "/w/ro"), (4, "/v/mounted")]));
-        assert!(lost(&[(2, "/w"), (3, "/w/ro")]) && lost(&[(3, "/w/ro"), (4, "/w/mounted")]));
+        assert!(!lost(&[(2, "/v"), (3, "/v/ro")]));
+        assert!(lost(&[(2, "/w"), (3, "/w/older")]));
+        assert!(lost(&[(2, "/v"), (3, "/w/ro")]));
+        assert!(lost(&[(2, "/w")]) && lost(&[(3, "/w/ro")]));
         // Another one at the same place.
-        assert!(lost(&[(2, "/w"), (6, "/w/ro"), (4, "/w/mounted")]));
+        assert!(lost(&[(2, "/w"), (6, "/w/ro")]));
         let directory = File::open("/").unwrap();
         assert!(Held::new(directory, BTreeSet::new()).lost());
-        let nobodys = in_workspaces(&set(&host), &set(&[]), &[Path::new("/w")]);
-        assert!(Held::new(listed(&[(4, "/w/mounted")]), nobodys).lost());
+        let nobodys = anchored(&set(&[(3, "/w/ro")]), &[Path::new("/w")]);
+        assert!(Held::new(listed(&[(3, "/w/ro")]), nobodys).lost());
+    }
+
+    #[test]
+    fn what_can_be_written_may_go_where_its_directory_goes() {
+        let workspaces = [Path::new("/w"), Path::new("/w/a/inner")];
+        let made = set(&[(2, "/w"), (3, "/w/a/inner"), (4, "/w/a/inner/ro")]);
+        let mounts = anchored(&made, &workspaces);
+        // Of both workspaces that it is in.
+        assert_eq!(mounts.iter().map(|it| it.id).collect::<Vec<_>>(), [4, 4]);
+        let inner = set(&[(2, "/w"), (3, "/w/a/inner")]);
+        assert!(anchored(&inner, &workspaces).is_empty());
+        let hosts = set(&[(7, "/w/build/cache")]);
+        assert!(any_below(&inner, &workspaces) && any_below(&hosts, &workspaces));
+        assert!(!any_below(&set(&[(2, "/w"), (5, "/work")]), &workspaces));
     }
 }

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 use sbx_proto::OsBytes;
 use sbx_proto::exec::{Cause, ExitStatus, Reply, Request, Role};
-use sbx_proto::plan::{Boot, Mode};
+use sbx_proto::plan::{Boot, Mode, Node};
 use sbx_sys::process::{self, EndedBy, EndedChild, Fork, SingleThreaded};
 use sbx_sys::seccomp;
 use sbx_sys::signals::SignalFd;
@@ -63,6 +63,8 @@ pub(crate) struct Parts {
     pub(crate) namespaces: Namespaces,
     pub(crate) network: Network,
     pub(crate) mode: Mode,
+    /// The pid namespace of those who may talk to init.
+    pub(crate) outside: Node,
 }
 
 /// Serves until it is told to stop. The process's exit code.
@@ -89,18 +91,21 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         return 1;
     }
     let writable: Vec<_> = boot.workspaces.iter().map(OsBytes::as_path).collect();
-    // What the host has taken away since it was mounted is not in the list, and is missed at the first look.
     let listed = mounts.iter().map(|mount| (mount.id, mount.point.clone()));
-    let below = held::in_workspaces(&listed.collect(), &parts.mounts, &writable);
-    let (mount_points, held) = if below.is_empty() {
-        (MountPoints::Absent, None)
+    let below = held::any_below(&listed.collect(), &writable);
+    // What the host has taken away since it was mounted is not in the list, and is missed at the first look.
+    let anchored = held::anchored(&parts.mounts, &writable);
+    let mount_points = if below || !anchored.is_empty() {
+        MountPoints::Hold
     } else {
-        (MountPoints::Hold, Some(Held::new(list, below)))
+        MountPoints::Absent
     };
+    let held = (!anchored.is_empty()).then(|| Held::new(list, anchored));
     let guard = Guard::new(parts.proc, &mounts, parts.own);
     let mut init = Init {
         proof,
         id: boot.id,
+        outside: parts.outside,
         listener,
         signals,
         ptys: parts.ptys,
@@ -142,6 +147,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
 struct Init<'a> {
     proof: &'a SingleThreaded,
     id: String,
+    outside: Node,
     listener: UnixListener,
     signals: SignalFd,
     ptys: OwnedFd,
@@ -182,6 +188,9 @@ struct Command {
     /// By its caller, whose signals may end it at any time.
     signalled: bool,
     master: Option<OwnedFd>,
+    /// The other side of its terminal. That hangs up when nobody has it open, and who reads it takes that for the end; a
+    /// command may close all that it has of it, and open it again.
+    terminal: Option<OwnedFd>,
     root: bool,
     detached: bool,
 }
@@ -451,6 +460,14 @@ impl Init<'_> {
     }
 
     fn request(&mut self, key: u64, request: Request) {
+        let greeted = self
+            .peers
+            .get(&key)
+            .is_some_and(|peer| peer.role().is_some());
+        if !greeted && !matches!(request, Request::Hello { .. }) {
+            self.forget_peer(key);
+            return;
+        }
         match request {
             Request::Hello { protocol, role } => self.hello(key, protocol, role),
             Request::Exec(exec) => {
@@ -481,9 +498,6 @@ impl Init<'_> {
     }
 
     fn hello(&mut self, key: u64, protocol: u32, role: Role) {
-        if let Some(peer) = self.peers.get_mut(&key) {
-            peer.set_role(role);
-        }
         let reply = Reply::Hello {
             protocol: sbx_proto::PROTOCOL,
             sandbox: self.id.clone(),
@@ -493,9 +507,16 @@ impl Init<'_> {
             self.forget_peer(key);
             return;
         }
-        if let Some(peer) = self.peers.get_mut(&key) {
-            peer.hold(&reply);
+        let outside = self.outside;
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
+        if peer.role().is_none() && !peer.comes_from(outside) {
+            self.forget_peer(key);
+            return;
         }
+        peer.set_role(role);
+        peer.hold(&reply);
         if role == Role::Daemon {
             let running = self.running();
             self.reply(key, &Reply::Commands { running });

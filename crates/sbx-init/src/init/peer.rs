@@ -8,10 +8,16 @@ use std::os::unix::net::UnixStream;
 use rustix::event::PollFlags;
 use sbx_proto::exec::{Reply, Request, Role};
 use sbx_proto::frame::{self, Decoder, MAX_REQUEST};
+use sbx_proto::plan::Node;
 use sbx_sys::fdpass;
+
+use crate::handover::identity;
 
 /// A peer that does not read its replies is cut off here.
 const MAX_UNSENT: usize = 1000;
+
+/// What a greeting and a command come with.
+const MAX_FDS: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -77,6 +83,8 @@ impl Peer {
         loop {
             match fdpass::recv_with_fds(&self.stream, &mut buffer, &mut self.fds) {
                 Ok(0) => return false,
+                // Nobody has reason to send more at once, and what nobody takes would be init's for good.
+                Ok(_) if self.fds.len() > MAX_FDS => return false,
                 Ok(count) => self.decoder.push(buffer.get(..count).unwrap_or_default()),
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
             }
@@ -85,6 +93,15 @@ impl Peer {
 
     pub(super) fn next_request(&mut self) -> Result<Option<Request>, String> {
         self.decoder.take().map_err(|error| error.to_string())
+    }
+
+    /// Whether its first descriptor is this namespace, which programs in a sandbox cannot show.
+    pub(super) fn comes_from(&mut self, outside: Node) -> bool {
+        if self.fds.is_empty() {
+            return false;
+        }
+        let shown = self.fds.remove(0);
+        rustix::fs::fstat(shown).is_ok_and(|stat| identity(&stat) == outside)
     }
 
     /// The descriptors that came since the last request.
@@ -180,6 +197,25 @@ mod tests {
         let last = [Reply::Commands { running: 0 }, Reply::HandedOver];
         assert!(heard.ends_with(&last), "{:?}", heard.last());
         assert!(heard.len() < 50_000, "the queue was never full");
+    }
+
+    #[test]
+    fn only_who_shows_the_namespace_comes_from_it() {
+        let own = || sbx_sys::peer::own_namespace().unwrap();
+        let outside = identity(&rustix::fs::fstat(own()).unwrap());
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let shown = |fds: Vec<OwnedFd>| {
+            let (mut peer, theirs) = pair();
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            fdpass::send_with_fds(&theirs, b"x", &fds).unwrap();
+            assert!(peer.receive());
+            (peer.comes_from(outside), peer.take_fds().len())
+        };
+        assert_eq!(shown(vec![own(), null()]), (true, 1));
+        assert_eq!(shown(vec![null(), own()]), (false, 1));
+        assert_eq!(shown(vec![]), (false, 0));
+        let user = std::fs::File::open("/proc/self/ns/user").unwrap();
+        assert_eq!(shown(vec![user.into()]), (false, 0));
     }
 
     #[test]

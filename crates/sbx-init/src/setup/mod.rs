@@ -29,13 +29,13 @@ use rustix::process::Signal;
 use sbx_proto::OsBytes;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
 use sbx_proto::plan::{
-    BOOT_DESCRIPTORS, Boot, HandOver, Ids, Job, Mappers, Mode, Outcome, Plan, Task,
+    BOOT_DESCRIPTORS, Boot, HandOver, Ids, Job, Mappers, Mode, Node, Outcome, Plan, Task,
 };
 use sbx_sys::process::{self, Fork, SingleThreaded};
-use sbx_sys::{credentials, fdpass};
+use sbx_sys::{credentials, fdpass, peer};
 
 use crate::error::{SetupError, SetupResult, While};
-use crate::handover::{self, Patience};
+use crate::handover::{self, Patience, identity};
 use crate::init::{self, Parts};
 
 pub(crate) use inner::Namespaces;
@@ -135,6 +135,8 @@ struct Descriptors {
     listener: OwnedFd,
     logs: [OwnedFd; 2],
     program: OwnedFd,
+    /// Of this process, and so of the daemon.
+    pid_namespace: Node,
 }
 
 impl Descriptors {
@@ -143,7 +145,10 @@ impl Descriptors {
             SetupError::new("read the plan", "its descriptors are not what it says")
         })?;
         let [listener, first, second, program] = fds;
+        let own = peer::own_namespace().and_then(|own| Ok(rustix::fs::fstat(own)?));
+        let own = own.doing(|| "look at this process's pid namespace".into())?;
         Ok(Self {
+            pid_namespace: identity(&own),
             listener,
             logs: [first, second],
             program,
@@ -307,6 +312,7 @@ fn build(
         namespaces,
         network,
         mode: ids.mode,
+        outside: descriptors.pid_namespace,
     })
 }
 

@@ -11,7 +11,7 @@ use sbx_policy::Pattern;
 use crate::agents::Agent;
 use crate::client::{Absent, Client};
 use crate::context::Context;
-use crate::envfile::EnvArgs;
+use crate::envfile::{self, EnvArgs, Variables};
 use crate::failure::{Failure, Kind};
 use crate::later::LaterFlags;
 use crate::{text, workspace};
@@ -67,7 +67,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let workspaces = workspace::parse_all(&args.paths, &workspace::here(&context.env))?;
     let name = name(agent, args.flags.name.as_deref(), &workspaces)?;
     let client = Client::new(context, Absent::Start)?;
-    let request = request(context, agent, &name, workspaces, &args.flags)?;
+    let variables = args.flags.env.resolve(&context.env)?;
+    let request = request(context, agent, &name, workspaces, &args.flags, &variables)?;
     let sandbox = if args.quiet {
         create(context, &client, &request)?
     } else {
@@ -91,14 +92,16 @@ pub(crate) fn name(
     Ok(SandboxName::derive(agent.name(), Path::new(&primary.path))?)
 }
 
+/// `variables` are what `flags` have given.
 pub(crate) fn request(
     context: &Context,
     agent: Agent,
     name: &SandboxName,
     workspaces: Vec<WorkspaceRequest>,
     flags: &CreateFlags,
+    variables: &Variables,
 ) -> Result<CreateRequest, Failure> {
-    let env = flags.env.resolve_text(&context.env)?;
+    let env = envfile::as_text(variables)?;
     check_size(&env)?;
     Ok(CreateRequest {
         name: Some(name.as_str().to_owned()),

@@ -14,6 +14,7 @@ use crate::agents::{self, Agent};
 use crate::attach::{self, Logged, Outcome, Streams};
 use crate::client::{Absent, Client};
 use crate::context::Context;
+use crate::envfile::Variables;
 use crate::failure::{Failure, Kind};
 use crate::netlog::{Mark, NetworkLog, denied_hosts};
 use crate::plumbing::Stdin;
@@ -57,20 +58,23 @@ pub(crate) struct Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     args.flags.later.check()?;
-    let client = Client::new(context, Absent::Start)?;
-    // A mistake in these leaves everything as it is.
-    args.flags.env.resolve(&context.env)?;
-    let (sandbox, origin) = find_or_create(context, &client, args)?;
-    let result = in_sandbox(context, &client, args, &sandbox, origin);
-    match result {
+    let call = Call {
+        context,
+        client: &Client::new(context, Absent::Start)?,
+        args,
+        // A mistake in these leaves everything as it is.
+        variables: args.flags.env.resolve(&context.env)?,
+    };
+    let (sandbox, origin) = call.find_or_create()?;
+    match call.in_sandbox(&sandbox, origin) {
         // It was found while somebody removed it, and nothing has run in it.
         Err(failure)
             if failure.kind == Kind::NotFound
                 && origin == Origin::Existing
                 && args.agent.as_deref().is_some_and(is_agent) =>
         {
-            let (sandbox, origin) = find_or_create(context, &client, args)?;
-            in_sandbox(context, &client, args, &sandbox, origin)
+            let (sandbox, origin) = call.find_or_create()?;
+            call.in_sandbox(&sandbox, origin)
         }
         other => other,
     }
@@ -80,86 +84,140 @@ fn is_agent(word: &OsStr) -> bool {
     word.to_str().is_some_and(agents::is_agent)
 }
 
-fn in_sandbox(
-    context: &Context,
-    client: &Client<'_>,
-    args: &Args,
-    sandbox: &Sandbox,
-    origin: Origin,
-) -> Result<u8, Failure> {
-    if args.detached {
-        return detached(context, client, args, sandbox);
-    }
-    let log = NetworkLog::of(client.state())?;
-    let before = log.end(&sandbox.name);
-    let result = session(context, client, args, sandbox);
-    if !args.quiet
-        && let Some(denials) = denials(&log, &sandbox.name, before)
-    {
-        context.ui.note(denials);
-    }
-    let removed = match origin {
-        // Unless somebody has decided since to keep it.
-        Origin::Created => args.rm && is_temporary(client, sandbox),
-        // What was there before is kept when no command could be started in it.
-        Origin::Existing => args.rm && result.is_ok(),
-    };
-    if removed {
-        remove(context, client, sandbox);
-    } else if args.rm && origin == Origin::Created && !args.quiet {
-        let name = &sandbox.name;
-        context.ui.note(format!(
-            "sandbox {name} stays: somebody has decided since to keep it"
-        ));
-    }
-    result.map(|outcome| outcome.told(context))
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Created,
     Existing,
 }
 
-fn find_or_create(
-    context: &Context,
-    client: &Client<'_>,
-    args: &Args,
-) -> Result<(Sandbox, Origin), Failure> {
-    let (agent, name, workspaces) = match Target::find(context, client, args)? {
-        Target::Existing(sandbox) => return Ok((*sandbox, Origin::Existing)),
-        Target::New {
-            agent,
-            name,
-            workspaces,
-        } => (agent, name, workspaces),
-    };
-    let request = CreateRequest {
-        temporary: args.rm,
-        ..create::request(context, agent, &name, workspaces, &args.flags)?
-    };
-    let created = if args.quiet {
-        create::create(context, client, &request)
-    } else {
-        create::create_watched(context, client, &request)
-    };
-    match created {
-        Ok(sandbox) => Ok((sandbox, Origin::Created)),
-        // Somebody was faster. Whether it is the one that is meant has to be looked at as at any other.
-        Err(failure) if failure.kind == Kind::Conflict => {
-            match Target::find(context, client, args)? {
-                Target::Existing(sandbox) => Ok((*sandbox, Origin::Existing)),
-                Target::New { .. } => Err(failure),
-            }
-        }
-        Err(failure) => Err(failure),
-    }
+/// What one `sbx run` was asked for.
+struct Call<'a> {
+    context: &'a Context,
+    client: &'a Client<'a>,
+    args: &'a Args,
+    variables: Variables,
 }
 
-/// One that cannot be looked at is: then the removal says why.
-fn is_temporary(client: &Client<'_>, sandbox: &Sandbox) -> bool {
-    let found = client.find(&sandbox.name);
-    !matches!(found, Ok(Some(found)) if found.id != sandbox.id || !found.temporary)
+impl Call<'_> {
+    fn find_or_create(&self) -> Result<(Sandbox, Origin), Failure> {
+        let Self {
+            context,
+            client,
+            args,
+            variables,
+        } = self;
+        let (agent, name, workspaces) = match Target::find(context, client, args)? {
+            Target::Existing(sandbox) => return Ok((*sandbox, Origin::Existing)),
+            Target::New {
+                agent,
+                name,
+                workspaces,
+            } => (agent, name, workspaces),
+        };
+        let request = CreateRequest {
+            temporary: args.rm,
+            ..create::request(context, agent, &name, workspaces, &args.flags, variables)?
+        };
+        let created = if args.quiet {
+            create::create(context, client, &request)
+        } else {
+            create::create_watched(context, client, &request)
+        };
+        match created {
+            Ok(sandbox) => Ok((sandbox, Origin::Created)),
+            // Somebody was faster. Whether it is the one that is meant has to be looked at as at any other.
+            Err(failure) if failure.kind == Kind::Conflict => {
+                match Target::find(context, client, args)? {
+                    Target::Existing(sandbox) => Ok((*sandbox, Origin::Existing)),
+                    Target::New { .. } => Err(failure),
+                }
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn in_sandbox(&self, sandbox: &Sandbox, origin: Origin) -> Result<u8, Failure> {
+        let (context, args) = (self.context, self.args);
+        if args.detached {
+            return self.detached(sandbox);
+        }
+        let log = NetworkLog::of(self.client.state())?;
+        let before = log.end(&sandbox.name);
+        let result = self.session(sandbox);
+        if !args.quiet
+            && let Some(denials) = denials(&log, &sandbox.name, before)
+        {
+            context.ui.note(denials);
+        }
+        if args.rm {
+            // What was there before is kept when no command could be started in it.
+            match origin {
+                Origin::Existing if result.is_err() => {}
+                Origin::Existing => remove(context, self.client, sandbox),
+                Origin::Created => self.remove_created(sandbox),
+            }
+        }
+        result.map(|outcome| outcome.told(context))
+    }
+
+    /// Unless somebody has decided since to keep it.
+    fn remove_created(&self, sandbox: &Sandbox) {
+        match self.client.find(&sandbox.name) {
+            // It has been removed, and what has its name is another.
+            Ok(Some(found)) if found.id != sandbox.id => {}
+            Ok(Some(found)) if !found.temporary => {
+                if !self.args.quiet {
+                    self.context.ui.note(format!(
+                        "sandbox {} stays: somebody has decided since to keep it",
+                        sandbox.name
+                    ));
+                }
+            }
+            // One that cannot be looked at: the removal says why.
+            Ok(_) | Err(_) => remove(self.context, self.client, sandbox),
+        }
+    }
+
+    fn session(&self, sandbox: &Sandbox) -> Result<Outcome, Failure> {
+        let terminal = |fd: BorrowedFd<'_>| rustix::termios::isatty(fd);
+        let streams = if terminal(rustix::stdio::stdin()) && terminal(rustix::stdio::stdout()) {
+            Streams::Terminal {
+                stdin: Stdin::Attached,
+                detach_keys: None,
+            }
+        } else {
+            Streams::Pipes(Stdin::Attached)
+        };
+        let exec = self.exec(sandbox, &streams)?;
+        attach::run(self.context, self.client, &sandbox.name, exec, &streams)
+    }
+
+    fn detached(&self, sandbox: &Sandbox) -> Result<u8, Failure> {
+        let (context, client) = (self.context, self.client);
+        attach::start(context, client, &sandbox.name)?;
+        client.keep(&sandbox.name, &up(sandbox))?;
+        if !self.args.agent_args.is_empty() {
+            let streams = Streams::Log(Logged::Pipes);
+            let exec = self.exec(sandbox, &streams)?;
+            attach::run(context, client, &sandbox.name, exec, &streams)?;
+        }
+        context.ui.data(format!("{}\n", sandbox.id))?;
+        Ok(0)
+    }
+
+    fn exec(&self, sandbox: &Sandbox, streams: &Streams) -> Result<Exec, Failure> {
+        let mut variables = self.variables.clone();
+        if streams.have_terminal() {
+            add_term(self.context, &mut variables);
+        }
+        Ok(Exec {
+            argv: Agent::parse(&sandbox.agent)?.argv(&self.args.agent_args),
+            env: variables.into_iter().collect(),
+            user: None,
+            workdir: None,
+            stdio: attach::stdio(streams),
+        })
+    }
 }
 
 /// The command's own result is what the caller waits for.
@@ -245,7 +303,7 @@ impl Target {
         match (&args.flags.name, agent) {
             (Some(name), agent) => {
                 let given = workspace::parse_all(&args.paths, &here)?;
-                if let Some(sandbox) = find(context, client, name)? {
+                if let Some(sandbox) = find(client, name)? {
                     check_existing(args, &sandbox, agent, &given)?;
                     return Ok(Self::Existing(Box::new(sandbox)));
                 }
@@ -265,7 +323,7 @@ impl Target {
                 if let Self::New {
                     name, workspaces, ..
                 } = &target
-                    && let Some(sandbox) = find(context, client, name.as_str())?
+                    && let Some(sandbox) = find(client, name.as_str())?
                 {
                     check_existing(args, &sandbox, Some(agent), workspaces)?;
                     return Ok(Self::Existing(Box::new(sandbox)));
@@ -295,9 +353,8 @@ impl Target {
 
 /// One that is being removed is not found: whoever creates it anew waits for that. No daemon is started for one that is not
 /// there.
-fn find(context: &Context, client: &Client<'_>, name: &str) -> Result<Option<Sandbox>, Failure> {
-    let is_named = |sandbox: &Sandbox| sandbox.name == name;
-    if !client.state().has_daemon()? && !reading::list(context)?.iter().any(is_named) {
+fn find(client: &Client<'_>, name: &str) -> Result<Option<Sandbox>, Failure> {
+    if !client.state().has_daemon()? && !reading::is_known(client, name) {
         return Ok(None);
     }
     let found = client.find(name)?;
@@ -374,64 +431,4 @@ fn only_for_new(flag: &str, name: &str) -> Failure {
 
 fn conflict(message: String) -> Failure {
     Failure::new(Kind::Conflict, message)
-}
-
-fn session(
-    context: &Context,
-    client: &Client<'_>,
-    args: &Args,
-    sandbox: &Sandbox,
-) -> Result<Outcome, Failure> {
-    let terminal = |fd: BorrowedFd<'_>| rustix::termios::isatty(fd);
-    let streams = if terminal(rustix::stdio::stdin()) && terminal(rustix::stdio::stdout()) {
-        Streams::Terminal {
-            stdin: Stdin::Attached,
-            detach_keys: None,
-        }
-    } else {
-        Streams::Pipes(Stdin::Attached)
-    };
-    attach::run(
-        context,
-        client,
-        &sandbox.name,
-        exec(context, args, sandbox, &streams)?,
-        &streams,
-    )
-}
-
-fn detached(
-    context: &Context,
-    client: &Client<'_>,
-    args: &Args,
-    sandbox: &Sandbox,
-) -> Result<u8, Failure> {
-    attach::start(context, client, &sandbox.name)?;
-    client.keep(&sandbox.name, &up(sandbox))?;
-    if !args.agent_args.is_empty() {
-        let streams = Streams::Log(Logged::Pipes);
-        let exec = exec(context, args, sandbox, &streams)?;
-        attach::run(context, client, &sandbox.name, exec, &streams)?;
-    }
-    context.ui.data(format!("{}\n", sandbox.id))?;
-    Ok(0)
-}
-
-fn exec(
-    context: &Context,
-    args: &Args,
-    sandbox: &Sandbox,
-    streams: &Streams,
-) -> Result<Exec, Failure> {
-    let mut variables = args.flags.env.resolve(&context.env)?;
-    if streams.have_terminal() {
-        add_term(context, &mut variables);
-    }
-    Ok(Exec {
-        argv: Agent::parse(&sandbox.agent)?.argv(&args.agent_args),
-        env: variables.into_iter().collect(),
-        user: None,
-        workdir: None,
-        stdio: attach::stdio(streams),
-    })
 }

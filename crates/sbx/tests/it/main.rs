@@ -43,6 +43,7 @@ const REAL_ROOT: &[Mode] = &[Mode::Root, Mode::Subordinate];
 const AREAS: &[&[ModeTest]] = &[
     sandbox::TESTS,
     exec::TESTS,
+    exec::STATUS,
     exec::STREAMS,
     exec::TERMINALS,
     run::TESTS,
@@ -67,6 +68,7 @@ const SOME_MODES: &[SomeModes] = &[
         lifecycle::failing::USERS,
     ),
     (&[Mode::Subordinate], workspaces::SUBORDINATE),
+    (&[Mode::Root], workspaces::ROOT),
     (REAL_ROOT, network::REAL_ROOT),
     (&[Mode::Root], network::ROOT),
 ];

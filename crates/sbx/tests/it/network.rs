@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Child;
 use std::sync::Arc;
@@ -127,7 +127,8 @@ fn containers(world: &'static World) {
 
 fn clients(world: &'static World) {
     let sandbox = world.sandbox("clients");
-    let mut stream = UnixStream::connect(exec_dir(&sandbox).join("exec.sock")).unwrap();
+    let connect = || UnixStream::connect(exec_dir(&sandbox).join("exec.sock")).unwrap();
+    let mut stream = connect();
     let hello = Request::Hello {
         protocol: sbx_proto::PROTOCOL,
         role: Role::Client,
@@ -137,7 +138,10 @@ fn clients(world: &'static World) {
         protocol: sbx_proto::PROTOCOL,
         role: Role::Daemon,
     };
-    for request in [hello, Request::Listeners, second, Request::Listeners] {
+    let own = sbx_sys::peer::own_namespace().unwrap();
+    let greeting = encode(&hello).unwrap();
+    sbx_sys::fdpass::send_with_fds(&stream, &greeting, &[own.as_fd()]).unwrap();
+    for request in [Request::Listeners, second, Request::Listeners] {
         stream.write_all(&encode(&request).unwrap()).unwrap();
     }
     stream
@@ -152,6 +156,20 @@ fn clients(world: &'static World) {
         }
     }
     assert!(fds.is_empty());
+    // Whoever cannot show that it is outside of all sandboxes gets no answer.
+    let elsewhere = format!(
+        "/proc/{}/ns/pid_for_children",
+        world.init_pid(&sandbox.name)
+    );
+    let elsewhere = fs::File::open(elsewhere).or_else(|_| fs::File::open("/proc/self/ns/user"));
+    let elsewhere = elsewhere.unwrap();
+    for shown in [&[][..], &[elsewhere.as_fd()]] {
+        let mut stranger = connect();
+        sbx_sys::fdpass::send_with_fds(&stranger, &greeting, shown).unwrap();
+        let mut answer = Vec::new();
+        stranger.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer, b"");
+    }
 }
 
 /// Programs are found on the ports that they dial most, and cannot have those.

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::ModeTest;
-use crate::harness::{Ran, World, eventually, kill};
+use crate::harness::{Ran, World, eventually, kill, programs};
 
 pub const TESTS: &[ModeTest] = &[
     ("run::in_a_directory_and_again", run_again),
@@ -29,6 +29,7 @@ pub const TESTS: &[ModeTest] = &[
     ("run::rm_spares_another_of_the_same_name", rm_of_a_name),
     ("run::detached_stays_up", run_detached),
     ("run::environment_of_a_session_and_of_a_sandbox", run_env),
+    ("run::an_environment_file_may_be_a_pipe", run_env_pipe),
 ];
 
 fn run_again(world: &'static World) {
@@ -506,4 +507,27 @@ fn run_env(world: &'static World) {
             .ok()
             .contains("from file")
     );
+}
+
+/// What is read from a pipe is gone then: the sandbox and its session have to share one reading.
+fn run_env_pipe(world: &'static World) {
+    let dir = world.workspace();
+    let name = world.name("env-pipe");
+    let piped = |value: &str, path: &[&str]| {
+        // The caller's own pipe: nobody else's can be opened by name.
+        let script = "printf 'PIPED=%s\\n' \"$0\" | \"$@\"";
+        let mut shell = world.command("sh");
+        shell
+            .args(["-c", script, value])
+            .arg(programs().join("sbx"));
+        shell.args(["run", "--name", &name, "--env-file", "/dev/stdin", "shell"]);
+        shell.args(path).args(["--", "-c", "echo $PIPED"]);
+        Ran::from(shell.output().unwrap())
+    };
+    let fresh = piped("first", &[dir.to_str().unwrap()]);
+    let _cleanup = world.adopt(&name, &dir);
+    assert_eq!(fresh.ok(), "first");
+    assert_eq!(piped("second", &[]).ok(), "second");
+    let stored = world.run(["exec", &name, "sh", "-c", "echo $PIPED"]);
+    assert_eq!(stored.ok(), "first");
 }

@@ -32,10 +32,6 @@ pub const TESTS: &[ModeTest] = &[
         handover::handed_over_after_a_crash,
     ),
     (
-        "workspaces::files_are_handed_over_to_the_owner_of_their_workspace",
-        handover::handed_over_to_its_owner,
-    ),
-    (
         "workspaces::files_of_root_are_handed_over_by_rm_at_last",
         handover::handed_over_at_last,
     ),
@@ -44,13 +40,16 @@ pub const TESTS: &[ModeTest] = &[
         handover::not_handed_over,
     ),
     ("workspaces::nested", nested),
+    (
+        "workspaces::a_directory_around_a_nested_one_can_be_renamed",
+        renamed_around,
+    ),
     ("workspaces::modes_and_times_survive", modes_and_times),
     ("workspaces::team_directories", team),
     (
         "workspaces::everything_below_a_directory_of_another_group",
         groups::everything_below_a_closed_one,
     ),
-    ("workspaces::a_caller_after_newgrp", groups::newgrp),
     ("workspaces::one_that_is_gone_is_told", gone),
     ("workspaces::one_of_two_sandboxes", shared),
 ];
@@ -60,8 +59,18 @@ pub const SUBORDINATE: &[ModeTest] = &[
         "workspaces::files_of_root_are_handed_over_in_a_team_directory",
         handover::handed_over_in_a_team_directory,
     ),
+    (
+        "workspaces::files_of_root_are_handed_over_beside_a_closed_directory",
+        handover::handed_over_beside_a_closed_one,
+    ),
     ("workspaces::one_of_a_foreign_group", foreign_group),
+    ("workspaces::a_caller_after_newgrp", groups::newgrp),
 ];
+/// Ordinary users have files of their own only.
+pub const ROOT: &[ModeTest] = &[(
+    "workspaces::files_are_handed_over_to_the_owner_of_their_workspace",
+    handover::handed_over_to_its_owner,
+)];
 
 /// Creates with these paths, the first of which must exist.
 fn create<'a>(world: &'a World, hint: &str, paths: &[&str]) -> Sandbox<'a> {
@@ -490,6 +499,28 @@ fn whole_home(world: &'static World) {
         0
     );
     by_default(&["daemon", "stop"]).ok();
+}
+
+/// From inside: the nested one goes along, and nothing lies open that did not before.
+fn renamed_around(world: &'static World) {
+    let outer = world.workspace();
+    let between = outer.join("between");
+    let inner = between.join("inner");
+    world.make_dir(&between);
+    world.make_dir(&inner);
+    let sandbox = create(world, "around", &[text(&outer), text(&inner)]);
+    let mut session = sandbox.open_session();
+    sandbox
+        .sh("mv between moved; echo x >moved/inner/file")
+        .ok();
+    // Init has looked at its mounts since.
+    sandbox.sh("cat moved/inner/file").ok();
+    assert_eq!(world.status(&sandbox.name), "running");
+    assert!(session.try_wait().unwrap().is_none(), "it goes on");
+    sandbox.sh("mv moved between").ok();
+    assert_eq!(fs::read_to_string(inner.join("file")).unwrap(), "x\n");
+    world.run(["rm", "--force", &sandbox.name]).ok();
+    session.wait().unwrap();
 }
 
 fn nested(world: &'static World) {

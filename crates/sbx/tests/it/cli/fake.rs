@@ -129,6 +129,8 @@ fn hear(stream: &UnixStream) -> (Box<Exec>, Vec<OwnedFd>) {
         decoder.push(&buffer[..count]);
         while let Some(request) = decoder.take::<Request>().unwrap() {
             if let Request::Exec(exec) = request {
+                // The first one is for the greeting.
+                drop(fds.remove(0));
                 return (exec, fds);
             }
         }

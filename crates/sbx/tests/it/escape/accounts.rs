@@ -96,11 +96,11 @@ for name in os.listdir('/proc'):
     assert_eq!(fs::read_to_string(sandbox.path("mine")).unwrap(), "mine\n");
 }
 
-/// The state of another daemon of the same user, deep in a workspace: inside has that user's id.
+/// The state of another daemon of the same user, made in a workspace later: inside has that user's id.
 fn from_inside(shared: &'static World) {
     let other = World::fresh(shared.mode);
-    let kept = other.sandbox("kept");
     let sandbox = shared.sandbox_with("nosy", &[other.state().parent().unwrap().to_str().unwrap()]);
+    let kept = other.sandbox("kept");
     let program = "
 import json
 def ask(path):
@@ -110,15 +110,27 @@ def ask(path):
     if not answer:
         raise OSError(errno.ECONNRESET, '')
     print('answered', answer)
+def greet(path, shown):
+    hello = json.dumps({'hello': {'protocol': int(PROTOCOL), 'role': 'client'}}).encode()
+    s = socket.socket(socket.AF_UNIX); s.settimeout(10); s.connect(path)
+    socket.send_fds(s, [len(hello).to_bytes(4, 'little') + hello], shown)
+    if not s.recv(65536):
+        raise OSError(errno.ECONNRESET, '')
 attempt('ask', lambda: ask(SOCKET))
+attempt('greet', lambda: greet(INIT, []))
+attempt('greet_with_own', lambda: greet(INIT, [os.open('/proc/self/ns/pid', os.O_RDONLY)]))
 ";
     let socket = other.state().join("sandboxd.sock");
+    let init = other.state().join("vm").join(&kept.name).join("exec.sock");
+    let protocol = sbx_proto::PROTOCOL.to_string();
     let settings = [
+        ("INIT", init.to_str().unwrap()),
+        ("PROTOCOL", &protocol),
         ("SOCKET", socket.to_str().unwrap()),
         ("VERSION", env!("CARGO_PKG_VERSION")),
     ];
     for user in ["root", "agent"] {
-        attack(&sandbox, user, program, &settings).all_refused(1);
+        attack(&sandbox, user, program, &settings).all_refused(3);
     }
     // Outside of sandboxes it serves, from namespaces of the same user too.
     assert_eq!(other.status(&kept.name), "running");

@@ -17,6 +17,7 @@ mod kernel;
 mod landlock;
 mod mount_names;
 mod mounts;
+mod other_names;
 mod own_processes;
 mod owners;
 mod pins;
@@ -62,6 +63,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     landlock::TESTS,
     mount_names::TESTS,
     mounts::TESTS,
+    other_names::TESTS,
     own_processes::TESTS,
     owners::TESTS,
     pins::TESTS,
@@ -79,6 +81,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     xattrs::TESTS,
 ];
 pub(crate) const SOME_MODES: &[SomeModes] = &[
+    (&[Mode::Root], owners::ROOT),
     (&[Mode::Subordinate], owners::SUBORDINATE),
     (REAL_ROOT, own_processes::REAL_ROOT),
     (REAL_ROOT, targets::REAL_ROOT),

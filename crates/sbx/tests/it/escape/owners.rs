@@ -2,7 +2,7 @@
 //! not decide that.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 use super::sbx;
@@ -23,6 +23,12 @@ pub(crate) const TESTS: &[ModeTest] = &[
 pub(crate) const SUBORDINATE: &[ModeTest] = &[(
     "files_that_the_sandbox_did_not_make_keep_their_owner",
     older,
+)];
+
+/// Ordinary users have files of their own only.
+pub(crate) const ROOT: &[ModeTest] = &[(
+    "a_nested_workspace_of_another_owner_is_not_swapped_from_inside",
+    swapped,
 )];
 
 fn owner(path: &Path) -> (u32, u32) {
@@ -163,4 +169,58 @@ fn older(world: &'static World) {
             "{name}"
         );
     }
+}
+
+/// The agent owns what is above the nested workspace, and so can put another directory of its owner in its place.
+fn swapped(world: &'static World) {
+    let outer = world.workspace();
+    let (above, below) = (12_345, 23_456);
+    for dir in ["d1", "d2", "d1/i", "d2/i"] {
+        world.make_dir(&outer.join(dir));
+    }
+    world.write(&outer.join("d2/i/secret"), "host secret\n");
+    let give = |path: &str, who: u32| chown(outer.join(path), Some(who), Some(who)).unwrap();
+    for path in ["", "d1", "d2"] {
+        give(path, above);
+    }
+    for path in ["d1/i", "d2/i", "d2/i/secret"] {
+        give(path, below);
+    }
+    let private = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(outer.join("d2/i"), private).unwrap();
+    let inner = outer.join("d1/i");
+    let paths = [&outer, &inner].map(|path| path.to_str().unwrap());
+    let name = super::create(world, "swapped", &paths);
+    let sandbox = Sandbox {
+        world,
+        name,
+        workspace: outer.clone(),
+    };
+    sandbox.sh("cat d2/i/secret").refused();
+    sandbox.sh("mv d1 d3 && mv d2 d1").ok();
+    sbx(world, &["stop", &sandbox.name]).ok();
+    let ran = sandbox.sh("cat d1/i/secret").fails(125);
+    assert!(!ran.out.contains("host secret"), "{ran:?}");
+    assert!(
+        ran.err.contains("is another directory") && ran.err.contains("hint: "),
+        "{ran:?}"
+    );
+    // Where it was, it is shared.
+    fs::rename(outer.join("d1"), outer.join("d2")).unwrap();
+    fs::rename(outer.join("d3"), outer.join("d1")).unwrap();
+    sandbox.sh("touch d1/i/made").ok();
+    assert_eq!(owner(&inner.join("made")), (below, below));
+    // What has the same owner can be reached anyway: it is told of, and shared.
+    sbx(world, &["stop", &sandbox.name]).ok();
+    give("d1/i", above);
+    give("d1/i/made", above);
+    sbx(world, &["rm", "--force", &sandbox.name]).ok();
+    let same = super::create(world, "same", &paths);
+    sbx(world, &["stop", &same]).ok();
+    fs::rename(&inner, outer.join("old")).unwrap();
+    world.make_dir(&inner);
+    give("d1/i", above);
+    sbx(world, &["exec", &same, "touch", "d1/i/new"]).ok();
+    assert!(inner.join("new").exists());
+    sbx(world, &["rm", "--force", &same]).ok();
 }

@@ -16,6 +16,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
     ),
     ("a_mount_of_the_host_cannot_be_taken_away", host_mount),
     (
+        "between_two_read_only_workspaces_everything_is_read_only",
+        between,
+    ),
+    (
         "a_read_only_workspace_that_was_replaced_is_refused",
         replaced,
     ),
@@ -128,6 +132,30 @@ fn host_mount(shared: &'static World) {
     all_held(&said, "agent", 30);
     assert_eq!(said.result("still"), "mounted", "{}", said.all);
     assert_eq!(said.result("warned"), "mounted inside the workspace");
+}
+
+fn between(world: &'static World) {
+    let workspace = world.workspace();
+    let mut dir = workspace.clone();
+    for name in ["outer", "way", "inner"] {
+        dir.push(name);
+        world.make_dir(&dir);
+    }
+    let read_only = |below: &str| format!("{}:ro", workspace.join(below).display());
+    let paths = [
+        workspace.to_str().unwrap(),
+        &read_only("outer"),
+        &read_only("outer/way/inner"),
+    ];
+    let name = super::create(world, "between", &paths);
+    let sandbox = world.adopt(&name, &workspace);
+    for place in ["outer", "outer/way", "outer/way/inner"] {
+        let script = format!("touch {place}/file");
+        for ran in [sandbox.sh(&script), sandbox.root_sh(&script)] {
+            assert!(ran.refused().err.contains("Read-only"), "{place}");
+        }
+    }
+    sandbox.sh("touch file").ok();
 }
 
 /// Whoever did it: what is there now may be the work of a program inside.

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Gid, Uid};
 use rustix::pty::OpenptFlags;
@@ -19,6 +20,9 @@ pub const TESTS: &[ModeTest] = &[
     ("exec::job_control_works", job_control),
     ("exec::a_terminal_session_has_the_commands_code", code),
     ("exec::a_terminal_that_hangs_up", hangup),
+    ("exec::a_terminal_that_is_closed_and_opened_again", closed),
+    ("exec::a_slow_terminal_gets_all_of_it", slow),
+    ("exec::an_orphan_on_the_terminal_is_left", orphan),
     ("exec::detach_keys_leave_the_command", detach_keys),
     ("exec::dockers_detach_keys_are_the_usual_ones", usual_keys),
     ("exec::no_terminal_is_dockers_error", no_terminal),
@@ -37,8 +41,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// `setsid` makes the terminal the controlling one, as a terminal program does.
     pub fn start(world: &World, args: &[&str]) -> Self {
+        let mut session = Self::unread(world, args);
+        session.read();
+        session
+    }
+
+    /// `setsid` makes the terminal the controlling one, as a terminal program does. Nobody looks at it yet.
+    fn unread(world: &World, args: &[&str]) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = rustix::pty::openpt(flags).unwrap();
         rustix::pty::grantpt(&master).unwrap();
@@ -63,23 +73,24 @@ impl Session {
                 .unwrap()
         };
         drop(slave);
-        let master = File::from(master);
-        let mut reading = master.try_clone().unwrap();
-        let shown = Arc::new(Mutex::new(Vec::new()));
-        let copy = Arc::clone(&shown);
-        let reader = std::thread::spawn(move || {
+        Self {
+            master: Some(File::from(master)),
+            shown: Arc::default(),
+            reader: None,
+            child,
+        }
+    }
+
+    fn read(&mut self) {
+        let mut reading = self.master.as_ref().unwrap().try_clone().unwrap();
+        let copy = Arc::clone(&self.shown);
+        self.reader = Some(std::thread::spawn(move || {
             let mut piece = [0; 4096];
             // An error is how a terminal ends.
             while let Ok(count @ 1..) = reading.read(&mut piece) {
                 copy.lock().unwrap().extend_from_slice(&piece[..count]);
             }
-        });
-        Self {
-            master: Some(master),
-            shown,
-            reader: Some(reader),
-            child,
-        }
+        }));
     }
 
     pub fn type_in(&self, text: &str) {
@@ -307,6 +318,92 @@ fn hangup(world: &'static World) {
     eventually("its session ends", || {
         (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
     });
+}
+
+/// Raw mode stays, and so must everything that is typed and shown.
+fn closed(world: &'static World) {
+    let sandbox = world.sandbox("closed");
+    let close = "exec </dev/null >/dev/null 2>&1; echo x > closed; while [ ! -e go ]; do sleep 0.05; done; ";
+    let is_closed = || sandbox.path("closed").exists().then_some(());
+    let again = || {
+        std::fs::remove_file(sandbox.path("closed")).unwrap();
+        let _ = std::fs::remove_file(sandbox.path("go"));
+    };
+    let open = format!(
+        "{close} exec </dev/tty >/dev/tty; echo hi; read -r word; echo \"got $word\"; exit 3"
+    );
+    let session = script(&sandbox, &open);
+    eventually("the command closes its terminal", is_closed);
+    world.write(&sandbox.path("go"), "");
+    session.expect("hi");
+    session.type_in("word\r");
+    session.expect("got word");
+    assert_eq!(session.end().0, Some(3));
+    again();
+    // Control-c is the command's in the meantime too.
+    let session = script(&sandbox, &format!("trap 'exit 9' INT; {close}"));
+    eventually("the command closes its terminal", is_closed);
+    session.type_in("\x03");
+    assert_eq!(session.end().0, Some(9));
+    again();
+    // And the keys are ours: what it says later is logged, and it is not told that its terminal is gone.
+    let later =
+        format!("trap 'echo hup > hung-up' HUP; {close} exec >/dev/tty; echo later; exit 4");
+    let session = script(&sandbox, &later);
+    eventually("the command closes its terminal", is_closed);
+    session.type_in("\x10\x11");
+    assert_eq!(session.end().0, Some(0));
+    world.write(&sandbox.path("go"), "");
+    let logged = |text: &str| {
+        eventually("what it says later is logged", || {
+            let logs = world.run(["logs", &sandbox.name]).ok();
+            logs.contains(text).then_some(())
+        });
+    };
+    logged("later");
+    again();
+    let detached = sandbox.exec_with(&["-d", "-t"], ["sh", "-c", &later.replace("later", "last")]);
+    detached.ok();
+    eventually("the command closes its terminal", is_closed);
+    world.write(&sandbox.path("go"), "");
+    logged("last");
+    eventually("the session ends", || {
+        (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
+    });
+    assert!(!sandbox.path("hung-up").exists());
+}
+
+/// Nobody reads until the command has ended long ago.
+fn slow(world: &'static World) {
+    let sandbox = world.sandbox("slow");
+    // More than the caller's terminal holds, less than both do.
+    let script = "seq 1000 6499; echo x > ended; exit 5";
+    let mut session = Session::unread(world, &["exec", "-it", &sandbox.name, "sh", "-c", script]);
+    eventually("the session ends inside", || {
+        let ended = sandbox.path("ended").exists();
+        (ended && world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
+    });
+    // The client has heard of it too, and longer ago than it listens to others for.
+    let heard = Instant::now();
+    eventually("a while is over", || {
+        (heard.elapsed() > Duration::from_millis(1500)).then_some(())
+    });
+    session.read();
+    let (code, shown) = session.end();
+    let expected: String = (1000..6500).map(|n| format!("{n}\r\n")).collect();
+    assert_eq!(code, Some(5), "{shown}");
+    let lengths = (shown.len(), expected.len());
+    assert!(shown == expected, "{lengths:?} bytes");
+}
+
+/// What the command has left goes on for ever, fast or slowly: its caller does not wait for that.
+fn orphan(world: &'static World) {
+    let sandbox = world.sandbox("tty-orphan");
+    // By its name: what the command had open hangs up with it.
+    for goes_on in ["yes | head -n 5000 >$T", "sleep 0.02; echo y >$T"] {
+        let left = format!("trap '' HUP; T=$(tty); (while {goes_on}; do :; done) & exit 6");
+        assert_eq!(script(&sandbox, &left).end().0, Some(6), "{goes_on}");
+    }
 }
 
 fn detach_keys(world: &'static World) {

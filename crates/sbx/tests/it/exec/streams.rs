@@ -4,12 +4,19 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
+use rustix::fs::OFlags;
+use rustix::process::Signal;
+
 use crate::ModeTest;
-use crate::harness::{Ran, World, programs};
+use crate::harness::{Ran, World, eventually, kill, programs};
 
 pub const TESTS: &[ModeTest] = &[
     ("exec::stdin_arrives_byte_for_byte_and_ends", stdin),
     ("exec::stdin_is_a_conversation", conversation),
+    (
+        "exec::stdin_that_others_take_from_is_not_waited_for",
+        shared,
+    ),
     ("exec::stdout_and_stderr_are_apart", apart),
     ("exec::a_fast_writer_loses_nothing", fast_writer),
     ("exec::output_to_files_and_devices", files_and_devices),
@@ -119,6 +126,47 @@ fn conversation(world: &'static World) {
     assert_eq!(lines.next().unwrap().unwrap(), "end");
     assert!(lines.next().is_none());
     assert_eq!(client.wait().unwrap().code(), Some(0));
+}
+
+/// Somebody else is faster, again and again: bytes are gone between the client's look at its input and its reading.
+fn shared(world: &'static World) {
+    let sandbox = world.sandbox("shared");
+    let fifo = sandbox.path("fifo");
+    assert!(
+        world
+            .command("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (both, never) = (OFlags::RDWR, rustix::fs::Mode::empty());
+    let mut feed = File::from(rustix::fs::open(&fifo, both, never).unwrap());
+    let thief = rustix::fs::open(&fifo, both | OFlags::NONBLOCK, never).unwrap();
+    let mut client = world
+        .sbx(["exec", "-i", &sandbox.name, "sh", "-c"])
+        .arg("echo ready; exec cat >/dev/null")
+        .stdin(File::open(&fifo).unwrap())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let number = i32::try_from(client.id()).unwrap();
+    // Where it waits: in a read of the input it would hear nothing else.
+    let call = format!("/proc/{number}/syscall");
+    let is_deaf = || std::fs::read_to_string(&call).is_ok_and(|text| text.starts_with("0 0x0 "));
+    for _ in 0..20_000 {
+        feed.write_all(b"x").unwrap();
+        let _ = rustix::io::read(&thief, &mut [0; 1]);
+        if is_deaf() {
+            break;
+        }
+    }
+    assert!(kill(number, Signal::TERM));
+    let ended = || client.try_wait().unwrap();
+    let status = eventually("the client hears the signal", ended);
+    assert_eq!(status.code(), Some(143));
 }
 
 fn apart(world: &'static World) {

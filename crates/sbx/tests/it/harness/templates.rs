@@ -2,9 +2,12 @@
 //! not about need not be made, and removed, again and again.
 
 use std::fs;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use super::{MODES, World};
@@ -41,7 +44,21 @@ impl World {
             self.run(["daemon", "start", "-d"]);
         }
         // Where the state is not to be had the test is about that.
-        let _ = fs::rename(&spare, self.templates().join(spare.file_name().unwrap()));
+        let _ = self.put_in_place(spare);
+    }
+
+    /// Under the lock that the daemon has while it makes one: another test may have begun with a sandbox already.
+    fn put_in_place(&self, spare: PathBuf) -> io::Result<()> {
+        let path = self.templates().join(".lock");
+        let mut how = fs::OpenOptions::new();
+        let lock = how.write(true).create(true).mode(0o600).open(&path)?;
+        self.own(&path);
+        flock(&lock, FlockOperation::LockExclusive)?;
+        if self.finished().is_empty() {
+            return fs::rename(&spare, self.templates().join(spare.file_name().unwrap()));
+        }
+        self.spare(|others| others.push(spare));
+        Ok(())
     }
 
     /// After the last one, when its daemon has gone.

@@ -9,6 +9,9 @@ use rustix::process::Signal;
 use super::{create, text};
 use crate::harness::{Mode, Sandbox, World, alive, blocked, eventually, kill, tester_is_root};
 
+/// A group that has no id inside.
+const FOREIGN: u32 = 100;
+
 pub(super) fn handed_over(world: &'static World) {
     let sandbox = world.sandbox("owner");
     let owner = |name: &str| {
@@ -145,22 +148,33 @@ pub(super) fn handed_over_after_a_crash(world: &'static World) {
 
 /// A workspace in another one, of another owner: what is made in it is that owner's, however the sandbox ends.
 pub(super) fn handed_over_to_its_owner(world: &'static World) {
-    // Ordinary users have files of their own only.
-    if world.mode != Mode::Root {
-        return;
-    }
     let outer = world.workspace();
-    let inner = outer.join("inner");
+    let between = outer.join("between");
+    let inner = between.join("inner");
+    world.make_dir(&between);
     world.make_dir(&inner);
     let somebody = 12_345;
-    std::os::unix::fs::chown(&outer, Some(somebody), Some(somebody)).unwrap();
+    for dir in [&outer, &between] {
+        std::os::unix::fs::chown(dir, Some(somebody), Some(somebody)).unwrap();
+    }
     let sandbox = create(world, "nested", &[text(&outer), text(&inner)]);
     plant(&sandbox, "outers");
-    plant(&sandbox, "inner/inners");
+    plant(&sandbox, "between/inner/inners");
     let root = (world.uid, world.gid);
     sandbox.kill_init();
     assert_eq!(owner(&outer.join("outers")), (somebody, somebody));
     assert_eq!(owner(&inner.join("inners")), root);
+    // One that has been moved within the other is not the other's either.
+    plant(&sandbox, "between/inner/later");
+    let made_by = owner(&inner.join("later"));
+    sandbox.root_sh("mv between moved").ok();
+    let moved = outer.join("moved");
+    make_strange(&moved.join("inner/later"), made_by);
+    sandbox.kill_init();
+    assert_eq!(owner(&moved.join("inner/later")), made_by);
+    fs::rename(&moved, &between).unwrap();
+    world.run(["rm", "--force", &sandbox.name]).ok();
+    assert_eq!(owner(&inner.join("later")), root);
 }
 
 pub(super) fn handed_over_at_last(world: &'static World) {
@@ -206,9 +220,7 @@ pub(super) fn handed_over_in_a_team_directory(world: &'static World) {
     let sandbox = world.sandbox("foreign");
     let team = sandbox.path("team");
     world.make_dir(&team);
-    // A group that has no id inside.
-    let group = 100;
-    std::os::unix::fs::chown(&team, Some(world.uid), Some(group)).unwrap();
+    std::os::unix::fs::chown(&team, Some(world.uid), Some(FOREIGN)).unwrap();
     fs::set_permissions(&team, fs::Permissions::from_mode(0o2775)).unwrap();
     sandbox
         .sh("umask 0; mkdir team/sub; touch team/agents")
@@ -225,7 +237,7 @@ pub(super) fn handed_over_in_a_team_directory(world: &'static World) {
         let found = owner(&team.join("sub").join(name));
         assert_eq!(found, (world.uid, world.gid), "{name}");
     }
-    assert_eq!(owner(&team.join("agents")), (world.uid, group));
+    assert_eq!(owner(&team.join("agents")), (world.uid, FOREIGN));
     // Closed to root inside, but not to what the agent starts there.
     fs::set_permissions(&team, fs::Permissions::from_mode(0o2770)).unwrap();
     sandbox
@@ -245,4 +257,29 @@ pub(super) fn handed_over_in_a_team_directory(world: &'static World) {
         world.inspect(&sandbox.name)["warnings"],
         serde_json::json!([])
     );
+}
+
+/// Deeper than directories are held open, the way back from one that is closed to root leads through it.
+pub(super) fn handed_over_beside_a_closed_one(world: &'static World) {
+    if !tester_is_root() {
+        return blocked("only root can give a directory to a group of others");
+    }
+    let sandbox = world.sandbox("deep");
+    sandbox.sh("mkdir -p deep$(printf '/d%.0s' $(seq 40))").ok();
+    let deep = sandbox.path(&format!("deep{}", "/d".repeat(40)));
+    let beside = ["a", "b", "c", "e", "f", "g"].map(|name| deep.join(name));
+    let closed = deep.join("closed");
+    for dir in beside.iter().chain([&closed]) {
+        world.make_dir(dir);
+    }
+    std::os::unix::fs::chown(&closed, Some(world.uid), Some(FOREIGN)).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o770)).unwrap();
+    let script = format!(
+        "cd {}; for at in [a-g]; do touch $at/file; done",
+        text(&deep)
+    );
+    sandbox.root_sh(&script).ok();
+    for dir in beside {
+        assert_eq!(owner(&dir.join("file")), (world.uid, world.gid), "{dir:?}");
+    }
 }
