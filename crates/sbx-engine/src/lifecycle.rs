@@ -516,11 +516,11 @@ pub(crate) fn remove_socket(dir: &SandboxDir) {
     }
 }
 
-/// True when the process has ended within the limit.
 fn has_ended(pidfd: &OwnedFd) -> bool {
     wait_briefly(pidfd, Duration::ZERO)
 }
 
+/// True when the process has ended within the limit.
 fn wait_briefly(pidfd: &OwnedFd, limit: Duration) -> bool {
     let limit = Timespec::try_from(limit).ok();
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
