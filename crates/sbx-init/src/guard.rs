@@ -23,7 +23,7 @@ use sbx_sys::process::{self, SingleThreaded};
 use sbx_sys::seccomp::{self, Notification};
 
 use crate::setup::Own;
-use caller::{Caller, MountList};
+use caller::{Caller, Joined, MountList};
 use judge::Judge;
 use sbx_sys::mountinfo::Entry;
 
@@ -232,15 +232,13 @@ fn perform(
     if !seccomp::still_waiting(listener, call.id) {
         return Err(Errno::SRCH);
     }
-    let parent = match work {
-        Work::Mount(_) | Work::OpenFileSystem(..) => Some(caller.join_what_mounts_show(proof)?),
-        _ => None,
-    };
-    caller.take_on(&guard.proc)?;
-    if let Some(parent) = parent {
-        parent.end_with()?;
+    match work {
+        Work::Mount(_) | Work::OpenFileSystem(..) => work.run_where_it_shows(proof, guard, caller),
+        _ => {
+            caller.take_on(&guard.proc)?;
+            work.run(guard, evidence.as_ref())
+        }
     }
-    work.run(guard, evidence.as_ref())
 }
 
 /// A call with its arguments copied.
@@ -337,6 +335,32 @@ fn base_of(base: Option<&OwnedFd>) -> BorrowedFd<'_> {
 }
 
 impl Work {
+    /// In the caller's namespaces, which the result shows.
+    fn run_where_it_shows(
+        self,
+        proof: &SingleThreaded,
+        guard: &Guard,
+        caller: Caller,
+    ) -> Result<Answer, Errno> {
+        let makes_descriptor = matches!(self, Self::OpenFileSystem(..));
+        match caller.join_what_mounts_show(proof)? {
+            Joined::Parent(child) => match child.outcome() {
+                // Whoever has the descriptor has given it.
+                Ok(()) if makes_descriptor => process::exit_now(0),
+                // Only now: before, the caller could see the child in its pid namespace.
+                outcome => outcome.map(|()| DONE),
+            },
+            Joined::Child(parent) => {
+                let ready = caller.take_on(&guard.proc);
+                let ready = ready.and_then(|()| parent.end_with());
+                match ready.and_then(|()| self.run(guard, None)) {
+                    Ok(answer) if makes_descriptor => Ok(answer),
+                    done => caller::tell_outcome(done.map(drop)),
+                }
+            }
+        }
+    }
+
     fn run(self, guard: &Guard, evidence: Option<&Evidence>) -> Result<Answer, Errno> {
         match self {
             Self::ChangeMode(fd, mode) => {

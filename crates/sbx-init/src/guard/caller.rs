@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::WatchFlags;
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions, waitid};
 use sbx_sys::credentials::{self, Credentials};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 
@@ -284,8 +284,8 @@ impl Caller {
     }
 
     /// A new proc, sysfs or mqueue shows the namespaces of whoever mounts it. Only a child is in a pid
-    /// namespace that was joined: it returns from here, this process waits for it and ends.
-    pub(super) fn join_what_mounts_show(&self, proof: &SingleThreaded) -> Result<Parent, Errno> {
+    /// namespace that was joined.
+    pub(super) fn join_what_mounts_show(&self, proof: &SingleThreaded) -> Result<Joined, Errno> {
         let parent = Parent(rustix::process::pidfd_open(
             rustix::process::getpid(),
             PidfdFlags::empty(),
@@ -294,11 +294,8 @@ impl Caller {
         process::setns(self.ipc.as_fd(), process::NEW_IPC).map_err(io)?;
         process::setns(self.pid.as_fd(), process::NEW_PID).map_err(io)?;
         match process::fork(proof, 0).map_err(io)? {
-            Fork::Child => Ok(parent),
-            Fork::Parent { pidfd, .. } => {
-                let waited = process::wait_pidfd(&pidfd);
-                process::exit_now(i32::from(waited.is_err()))
-            }
+            Fork::Child => Ok(Joined::Child(parent)),
+            Fork::Parent { pidfd, .. } => Ok(Joined::Parent(Child(pidfd))),
         }
     }
 
@@ -327,6 +324,43 @@ impl Caller {
         credentials::set_capabilities(self.status.capabilities).map_err(io)?;
         process::set_not_dumpable().map_err(io)
     }
+}
+
+/// Both return from the fork.
+#[derive(Debug)]
+pub(super) enum Joined {
+    /// This process is in the caller's namespaces, and does the work.
+    Child(Parent),
+    /// This one waits for the other.
+    Parent(Child),
+}
+
+/// Who does the work.
+#[derive(Debug)]
+pub(super) struct Child(OwnedFd);
+
+impl Child {
+    /// What came of it, when nothing of it is left for the caller to see.
+    pub(super) fn outcome(&self) -> Result<(), Errno> {
+        let ended = loop {
+            let waited = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED);
+            match waited {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        match ended.and_then(|status| status.exit_status()) {
+            Some(0) => Ok(()),
+            Some(errno) => Err(Errno::from_raw_os_error(errno)),
+            // Somebody inside has killed it.
+            None => Err(Errno::IO),
+        }
+    }
+}
+
+/// What [`Child::outcome`] hears. Every error number fits.
+pub(super) fn tell_outcome(outcome: Result<(), Errno>) -> ! {
+    process::exit_now(outcome.err().map_or(0, Errno::raw_os_error))
 }
 
 /// Who waits for the process that does the work, and says that it was not done when it is ended.
