@@ -376,8 +376,8 @@ fn closed(world: &'static World) {
 /// Nobody reads until the command has ended long ago.
 fn slow(world: &'static World) {
     let sandbox = world.sandbox("slow");
-    // More than the caller's terminal holds, less than both do.
-    let script = "seq 1000 6499; echo x > ended; exit 5";
+    // More than the caller's terminal holds (some 12 KiB), less than both do.
+    let script = "seq 1000 4999; echo x > ended; exit 5";
     let mut session = Session::unread(world, &["exec", "-it", &sandbox.name, "sh", "-c", script]);
     eventually("the session ends inside", || {
         let ended = sandbox.path("ended").exists();
@@ -390,7 +390,7 @@ fn slow(world: &'static World) {
     });
     session.read();
     let (code, shown) = session.end();
-    let expected: String = (1000..6500).map(|n| format!("{n}\r\n")).collect();
+    let expected: String = (1000..5000).map(|n| format!("{n}\r\n")).collect();
     assert_eq!(code, Some(5), "{shown}");
     let lengths = (shown.len(), expected.len());
     assert!(shown == expected, "{lengths:?} bytes");
