@@ -31,6 +31,9 @@ use sbx_sys::mountinfo::Entry;
 /// overlay (its upper layer could be a workspace, and copy-up writes setuid files there), cgroup and cgroup2
 /// (an ordinary user's delegated group holds more than the sandbox), fuse.
 const MOUNTABLE: &[&str] = &["tmpfs", "ramfs", "proc", "sysfs", "mqueue"];
+/// Options of a new proc that name nothing. `pidns=` names a file, which the kernel would open as the process that
+/// answers: `/proc/self` is that one, and it would wait for the other end of a FIFO.
+const PROC_OPTIONS: &[&str] = &["gid", "hidepid", "subset"];
 /// Mountable too, but never anew: the machine has a few thousand terminals for everybody, and each new file system of
 /// them would have a count of its own. What is mounted is the sandbox's, once more.
 const DEVPTS: &CStr = c"devpts";
@@ -440,6 +443,18 @@ fn allow_mode(
     allow_set_id(guard, fd, evidence)
 }
 
+/// Whether the options of a new proc are among those that are known.
+fn names_nothing(options: &CStr) -> bool {
+    let is_known = |option: &[u8]| {
+        let key = option.split(|byte| *byte == b'=').next();
+        option.is_empty()
+            || PROC_OPTIONS
+                .iter()
+                .any(|known| key == Some(known.as_bytes()))
+    };
+    options.to_bytes().split(|byte| *byte == b',').all(is_known)
+}
+
 fn allow_kind(kind: &CStr) -> Result<(), Errno> {
     if kind.to_str().is_ok_and(|kind| MOUNTABLE.contains(&kind)) {
         Ok(())
@@ -620,6 +635,9 @@ impl Mount {
             return Ok(DONE);
         }
         allow_kind(&self.kind)?;
+        if self.kind.as_c_str() == c"proc" && !names_nothing(&self.data) {
+            return Err(Errno::INVAL);
+        }
         rustix::mount::mount(
             &self.source,
             ".",

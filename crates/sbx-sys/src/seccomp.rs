@@ -63,7 +63,7 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     // SAFETY: all-zero bytes are valid, and the kernel demands zeroes.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     match ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &raw mut raw) {
-        Ok(()) => Ok(Some(Notification {
+        Ok(_) => Ok(Some(Notification {
             id: raw.id,
             pid: raw.pid,
             syscall: raw.data.nr,
@@ -97,7 +97,7 @@ pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> io
     };
     match ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other,
+        other => other.map(drop),
     }
 }
 
@@ -112,21 +112,21 @@ pub fn let_go_on(listener: BorrowedFd<'_>, id: u64) -> io::Result<()> {
     };
     match ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other,
+        other => other.map(drop),
     }
 }
 
-/// Puts a descriptor into the caller's process and answers the call with its number.
+/// Puts a descriptor into the caller's process and answers the call with its number. In two steps: the kernel has one call
+/// for both, which answers "0" when whoever makes it is killed before the descriptor is there.
 pub fn answer_with_fd(
     listener: BorrowedFd<'_>,
     id: u64,
     fd: BorrowedFd<'_>,
     close_on_exec: bool,
 ) -> io::Result<()> {
-    const ADDFD_FLAG_SEND: u32 = 2;
     let mut request = libc::seccomp_notif_addfd {
         id,
-        flags: ADDFD_FLAG_SEND,
+        flags: 0,
         srcfd: u32::try_from(fd.as_raw_fd()).map_err(io::Error::other)?,
         newfd: 0,
         newfd_flags: if close_on_exec {
@@ -137,7 +137,8 @@ pub fn answer_with_fd(
     };
     match ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut request) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other,
+        Err(error) => Err(error),
+        Ok(number) => answer(listener, id, Ok(number)),
     }
 }
 
@@ -154,9 +155,8 @@ const SECCOMP_IOCTL_NOTIF_ID_VALID: libc::c_ulong = request(WRITE, 2, size_of::<
 const SECCOMP_IOCTL_NOTIF_ADDFD: libc::c_ulong =
     request(WRITE, 3, size_of::<libc::seccomp_notif_addfd>());
 
-fn ioctl<T>(fd: BorrowedFd<'_>, request: libc::c_ulong, argument: *mut T) -> io::Result<()> {
+fn ioctl<T>(fd: BorrowedFd<'_>, request: libc::c_ulong, argument: *mut T) -> io::Result<i64> {
     // SAFETY: each request above is paired with the structure whose size it encodes, and the pointer is to a
     // live value of that type.
-    checked(unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) }.into())?;
-    Ok(())
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) }.into())
 }

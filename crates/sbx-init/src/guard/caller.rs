@@ -294,7 +294,11 @@ impl Caller {
         process::setns(self.ipc.as_fd(), process::NEW_IPC).map_err(io)?;
         process::setns(self.pid.as_fd(), process::NEW_PID).map_err(io)?;
         match process::fork(proof, 0).map_err(io)? {
-            Fork::Child => Ok(Joined::Child(parent)),
+            Fork::Child => {
+                // From the beginning, and once more when the ids have changed.
+                parent.end_with()?;
+                Ok(Joined::Child(parent))
+            }
             Fork::Parent { pidfd, .. } => Ok(Joined::Parent(Child(pidfd))),
         }
     }
@@ -335,13 +339,24 @@ pub(super) enum Joined {
     Parent(Child),
 }
 
+/// How long a mount may take: less than init waits for an answer.
+const WORK_LIMIT: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+
 /// Who does the work.
 #[derive(Debug)]
 pub(super) struct Child(OwnedFd);
 
 impl Child {
-    /// What came of it, when nothing of it is left for the caller to see.
+    /// What came of it, when nothing of it is left for the caller to see. Who stops it gains nothing: then it is ended.
     pub(super) fn outcome(&self) -> Result<(), Errno> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        // A signal to this process is as good as the end of the time: whoever sends one wants nothing good.
+        if rustix::event::poll(&mut fds, Some(&WORK_LIMIT)) != Ok(1) {
+            rustix::process::pidfd_send_signal(&self.0, Signal::KILL)?;
+        }
         let ended = loop {
             let waited = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED);
             match waited {

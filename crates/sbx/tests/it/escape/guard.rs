@@ -16,6 +16,14 @@ pub(crate) const TESTS: &[ModeTest] = &[
         "an_answer_that_is_stopped_does_not_stop_the_others",
         stopped_answers,
     ),
+    (
+        "who_mounts_opens_no_file_of_the_callers_choice",
+        proc_options,
+    ),
+    (
+        "who_mounts_is_gone_when_the_call_returns",
+        mounts_of_the_hunted,
+    ),
     ("an_answer_comes_whatever_signals_do", signals_while_asking),
     ("a_thread_is_asked_about_its_own_descriptors", threads_own),
     ("every_call_gets_an_answer", every_call_answered),
@@ -146,6 +154,107 @@ os.kill(done, 9) if not ended else None
     assert_eq!(said.result("stopped"), "True", "{}", said.all);
     assert_eq!(said.result("answered"), "True", "{}", said.all);
     world.run(["stop", &sandbox.name]).ok();
+}
+
+/// `pidns=` of a new proc (Linux 6.17) is opened by whoever mounts.
+fn proc_options(world: &'static World) {
+    let sandbox = world.sandbox("guard-options");
+    let program = "
+os.mkfifo('/tmp/escape-fifo-%s' % WHO)
+def inner():
+    nested()
+    for number in range(64):
+        attempt('fd_%d' % number, lambda: mount('p', '/mnt', 'proc', 0, 'pidns=/proc/self/fd/%d' % number))
+    attempt('fifo', lambda: mount('p', '/mnt', 'proc', 0, 'hidepid=2,pidns=/tmp/escape-fifo-%s' % WHO))
+in_child(inner)
+def usual():
+    nested()
+    unshare(CLONE_NEWPID)
+    if os.fork():
+        os._exit(0 if os.wait()[1] == 0 else 1)
+    mount('p', '/mnt', 'proc', 0, 'hidepid=invisible,gid=0,subset=pid')
+    print('usual', os.path.isdir('/mnt/self'), flush=True)
+in_child(usual)
+";
+    for user in ["agent", "root"] {
+        let said = attack(&sandbox, user, program, &[("WHO", user)]);
+        let tried = said
+            .results
+            .iter()
+            .filter(|(name, _)| name.as_str() != "usual");
+        let others: Vec<_> = tried
+            .clone()
+            .filter(|(_, how)| how.as_str() != "EINVAL")
+            .collect();
+        assert!(others.is_empty(), "as {user}: {others:?}");
+        assert_eq!(tried.count(), 65, "{}", said.all);
+        assert_eq!(said.result("usual"), "True", "{}", said.all);
+    }
+}
+
+/// In a pid namespace of its own, whose root stops and kills all that comes into it from outside.
+fn mounts_of_the_hunted(world: &'static World) {
+    let sandbox = world.sandbox("guard-hunted");
+    let program = "
+import signal
+def inner():
+    unshare(CLONE_NEWPID)
+    first = os.fork()
+    if first:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]))
+    for how in (signal.SIGKILL, signal.SIGSTOP) if WHO == 'root' else (signal.SIGKILL,):
+        mounters = []
+        for _ in range(4):
+            pid = os.fork()
+            if pid == 0:
+                if how == signal.SIGSTOP:
+                    # It is ended after a while.
+                    try: mount('p', '/mnt', 'proc', 0)
+                    except OSError: pass
+                    os._exit(0)
+                for _ in range(10):
+                    try: mount('p', '/mnt', 'proc', 0)
+                    except OSError: pass
+                    try:
+                        fd = call('fsopen', 'tmpfs', 1)
+                        if fd < 3: os._exit(9)
+                        os.close(fd)
+                    except OSError: pass
+                os._exit(0)
+            mounters.append(pid)
+        codes = []
+        while len(codes) < len(mounters):
+            top = max(mounters)
+            for pid in range(top + 1, top + 60):
+                try: os.kill(pid, how)
+                except OSError: pass
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if ended in mounters: codes.append(os.waitstatus_to_exitcode(status))
+        print('codes_%d' % how, set(codes) == {0}, flush=True)
+        strangers = []
+        for pid in range(2, max(mounters) + 2000):
+            try: os.kill(pid, 0)
+            except ProcessLookupError: continue
+            except PermissionError: pass
+            strangers.append(pid)
+        print('left_%d' % how, len(strangers), flush=True)
+    os._exit(0)
+def hunted():
+    nested()
+    inner()
+in_child(hunted)
+";
+    for user in ["agent", "root"] {
+        let said = attack(&sandbox, user, program, &[("WHO", user)]);
+        for how in if user == "root" {
+            &["9", "19"][..]
+        } else {
+            &["9"]
+        } {
+            assert_eq!(said.result(&format!("codes_{how}")), "True", "{}", said.all);
+            assert_eq!(said.result(&format!("left_{how}")), "0", "{}", said.all);
+        }
+    }
 }
 
 /// A call that init has taken up is neither aborted by a signal nor done twice.
