@@ -17,7 +17,7 @@ use crate::logfile::LogFile;
 
 /// Events of the way out carry this target, and have a level of their own.
 const PROXY: &str = "proxy";
-const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
+pub(crate) const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 const DEFAULT: &str = "info";
 
 /// How much is logged; can be changed while the daemon runs.
@@ -28,7 +28,7 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// Makes `log` the log of this process. An unknown level counts as the default one.
+    /// Makes `log` the log of this process.
     pub(crate) fn install(level: Option<&str>, log: LogFile) -> Self {
         let (levels, filter) = Self::new(level);
         let lines = Lines {
@@ -46,7 +46,7 @@ impl Levels {
     }
 
     fn new(level: Option<&str>) -> (Self, reload::Layer<Targets, Registry>) {
-        let level = level.filter(|l| LEVELS.contains(l)).unwrap_or(DEFAULT);
+        let level = level.unwrap_or(DEFAULT);
         let current = LogLevels {
             general: level.to_owned(),
             proxy: level.to_owned(),

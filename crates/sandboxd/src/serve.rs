@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use crate::egress::Outlets;
 use crate::logfile::LogFile;
-use crate::logging::Levels;
+use crate::logging::{LEVELS, Levels};
 use crate::peer::stranger;
 use crate::routes::{App, router};
 use crate::rule_files;
@@ -66,6 +66,8 @@ pub enum ServeError {
     State(#[from] StateError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error("SANDBOXD_LOG_LEVEL is {0:?}, which is no level")]
+    LogLevel(String),
     #[error("cannot {what}")]
     Io {
         what: &'static str,
@@ -79,6 +81,7 @@ impl ServeError {
         match self {
             Self::State(error) => error.hint().map(str::to_owned),
             Self::Engine(error) => error.hint(),
+            Self::LogLevel(_) => Some(format!("one of {}", LEVELS.join(", "))),
             Self::Io { .. } => None,
         }
     }
@@ -86,6 +89,11 @@ impl ServeError {
 
 /// Runs the daemon until SIGTERM, SIGINT or a request ends it. The sandboxes stay unless the request says so.
 pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
+    if let Some(level) = &config.log_level
+        && !LEVELS.contains(&level.as_str())
+    {
+        return Err(ServeError::LogLevel(level.clone()));
+    }
     let state = config.state;
     state.claim()?;
     let lock = lock(&state)?;
@@ -249,7 +257,8 @@ impl Listener for SameUser {
             match stranger(&stream) {
                 Ok(None) => return (stream, ()),
                 Ok(Some(stranger)) => tracing::warn!(?stranger, "connection refused"),
-                Err(error) => tracing::warn!(%error, "connection of an unknown process refused"),
+                // Most often a client that only looked whether somebody listens, and has ended.
+                Err(error) => tracing::debug!(%error, "connection of an unknown process refused"),
             }
         }
     }

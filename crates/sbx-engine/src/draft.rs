@@ -12,17 +12,12 @@ use crate::error::EngineError;
 use crate::name::SandboxName;
 use crate::record::{Record, TemplateRecord, VERSION};
 use crate::statedir::{StateDir, is_state};
-use crate::{workspace, workspace_hints};
-
-/// The only agent that needs nothing but a shell.
-const AGENT: &str = "shell";
+use crate::{agents, workspace, workspace_hints};
 
 impl Shared {
     /// Everything about a new sandbox but its ids, checked.
     pub(crate) fn draft(&self, request: CreateRequest) -> Result<Record, EngineError> {
-        if request.agent != AGENT {
-            return Err(EngineError::Agent(request.agent));
-        }
+        check_agent(&request.agent)?;
         check_platform(request.platform.as_deref())?;
         check_env(&request.env)?;
         let name = request
@@ -77,6 +72,14 @@ impl Shared {
             stop_at: None,
             mounts: Vec::new(),
         })
+    }
+}
+
+fn check_agent(name: &str) -> Result<(), EngineError> {
+    match name {
+        agents::SHELL => Ok(()),
+        later if agents::LATER.contains(&later) => Err(EngineError::LaterAgent(later.to_owned())),
+        unknown => Err(EngineError::UnknownAgent(unknown.to_owned())),
     }
 }
 

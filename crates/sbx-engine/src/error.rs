@@ -61,7 +61,9 @@ pub enum EngineError {
     #[error("the daemon is stopping")]
     Closed,
     #[error("agent `{0}` comes with a later version; this one has `shell`")]
-    Agent(String),
+    LaterAgent(String),
+    #[error("unknown agent {0:?}; this version has `shell`")]
+    UnknownAgent(String),
     #[error("platform `{wanted}` cannot run here: this machine is `{host}`")]
     Platform { wanted: String, host: String },
     #[error("environment variable {0:?} has no valid name")]
@@ -96,6 +98,7 @@ impl EngineError {
             Self::Name(_)
             | Self::Workspace(_)
             | Self::Platform { .. }
+            | Self::UnknownAgent(_)
             | Self::EnvName(_)
             | Self::EnvValue(_) => ErrorCode::BadRequest,
             Self::NotFound(_) => ErrorCode::NotFound,
@@ -106,7 +109,7 @@ impl EngineError {
             | Self::Busy { .. }
             | Self::Removing(_)
             | Self::Closed => ErrorCode::Conflict,
-            Self::Agent(_) => ErrorCode::NotYet,
+            Self::LaterAgent(_) => ErrorCode::NotYet,
             Self::State(_)
             | Self::Record(_)
             | Self::Ids(_)
@@ -154,7 +157,8 @@ impl EngineError {
             | Self::Remove(_)
             | Self::Removing(_)
             | Self::Closed
-            | Self::Agent(_)
+            | Self::LaterAgent(_)
+            | Self::UnknownAgent(_)
             | Self::EnvName(_)
             | Self::EnvValue(_)
             | Self::Prepare { .. } => None,

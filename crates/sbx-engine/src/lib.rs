@@ -4,6 +4,7 @@
 //! disk and a plan for the single-threaded setup helper. [`engine::Engine`] acts on them. Everything is
 //! synchronous and called from threads; nothing here reads the environment or writes to a terminal.
 
+pub mod agents;
 pub mod autostop;
 pub mod control;
 pub mod daemonlock;

@@ -315,8 +315,13 @@ fn execute(prepared: &Prepared) -> Failure {
     }
     if program.as_bytes().contains(&b'/') {
         let error = process::execve(program, &prepared.argv, &prepared.env);
-        return failure(&name, error);
+        let is_there = access(program, Access::EXISTS).is_ok();
+        return match error.raw_os_error() {
+            Some(libc::ENOENT) if is_there => without_interpreter(&name),
+            _ => failure(&name, error),
+        };
     }
+    let mut lacks_interpreter = false;
     let mut worst = io::Error::from_raw_os_error(libc::ENOENT);
     for dir in prepared.path.split(|byte| *byte == b':') {
         // An empty entry of PATH means the working directory.
@@ -330,12 +335,22 @@ fn execute(prepared: &Prepared) -> Failure {
         }
         let error = process::execve(&candidate, &prepared.argv, &prepared.env);
         match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENOTDIR) => {}
+            Some(libc::ENOENT | libc::ENOTDIR) => lacks_interpreter = true,
             Some(libc::EACCES) => worst = error,
             _ => return failure(&name, error),
         }
     }
-    failure(&name, worst)
+    match worst.raw_os_error() {
+        Some(libc::ENOENT) if lacks_interpreter => without_interpreter(&name),
+        _ => failure(&name, worst),
+    }
+}
+
+/// The kernel says of both that they are not there.
+fn without_interpreter(name: &str) -> Failure {
+    let message =
+        format!("`{name}` cannot be executed: its interpreter was not found in the sandbox");
+    Failure::new(FailKind::NotFound, message)
 }
 
 fn failure(name: &str, error: io::Error) -> Failure {

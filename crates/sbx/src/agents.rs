@@ -2,26 +2,12 @@
 
 use std::ffi::OsString;
 
+use sbx_engine::agents::LATER;
 use sbx_proto::OsBytes;
 
 use crate::failure::{Failure, Kind};
 
-/// The agent of this version.
-pub(crate) const SHELL: &str = "shell";
-
-/// Agents of Docker's own `sbx` that come with a later version.
-const LATER: [&str; 10] = [
-    "claude",
-    "codex",
-    "copilot",
-    "cursor",
-    "docker-agent",
-    "cagent",
-    "droid",
-    "gemini",
-    "kiro",
-    "opencode",
-];
+pub(crate) use sbx_engine::agents::SHELL;
 
 /// An agent of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sbx_api::policy::{
     CheckAnswer, CheckRequest, PolicyInit, ProxyConfigChange, ProxyConfigState, RuleList,
@@ -32,6 +32,10 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 const QUICK: Duration = Duration::from_secs(30);
 /// Calls that build, boot or remove something.
 const SLOW: Duration = Duration::from_secs(600);
+
+/// How long one that was killed takes connections, until the kernel is done with it.
+const LAST_BREATH: Duration = Duration::from_secs(1);
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
 /// What to do when no daemon runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -285,10 +289,13 @@ impl<'a> Client<'a> {
         };
         let ask = |stream: UnixStream| http::exchange(&stream, method, path, &body, &patience);
         let mut answer = ask(self.connect()?);
-        // It ended while it was asked, and perhaps another one serves. Reading twice does no harm, and neither does
-        // creating: what was half made is swept, and what was made has the name.
-        let harmless = method == "GET" || (method, path) == ("POST", SANDBOXES);
-        if harmless && answer.as_ref().is_err_and(hung_up) {
+        // It ended while it was asked, and perhaps another one serves.
+        let deadline = Instant::now() + LAST_BREATH;
+        while answer.as_ref().is_err_and(hung_up)
+            && is_harmless_twice(method, path)
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(BETWEEN_TRIES);
             answer = ask(self.connect()?);
         }
         let response = answer.map_err(|error| {
@@ -302,9 +309,12 @@ impl<'a> Client<'a> {
                 let message = format!("{what} within {} s", timeout.as_secs());
                 return Failure::new(Kind::Engine, message).hint("sbx daemon restart");
             }
-            let log = self.state.log();
-            Failure::new(Kind::Engine, format!("{what}: {error}"))
-                .hint(format!("its log is `{}`", log.display()))
+            let hint = if hung_up(&error) {
+                "it has ended; try again".to_owned()
+            } else {
+                format!("its log is `{}`", self.state.log().display())
+            };
+            Failure::new(Kind::Engine, format!("{what}: {error}")).hint(hint)
         })?;
         self.context
             .ui
@@ -319,6 +329,19 @@ impl<'a> Client<'a> {
 const NOTHING: Option<()> = None;
 const VERSION: &str = "/v1/version";
 const SANDBOXES: &str = "/v1/sandboxes";
+
+/// Whether it does no harm to ask a second time, of one that may have done it already. What was half made is swept, and
+/// what was made has the name.
+fn is_harmless_twice(method: &str, path: &str) -> bool {
+    let of_sandbox = path.starts_with(SANDBOXES);
+    let starts_or_ends = path.ends_with("/start") || path.ends_with("/stop");
+    match method {
+        "GET" => true,
+        "DELETE" => of_sandbox,
+        "POST" => of_sandbox && (path == SANDBOXES || starts_or_ends),
+        _ => false,
+    }
+}
 
 /// The daemon went away without an answer.
 fn hung_up(error: &io::Error) -> bool {

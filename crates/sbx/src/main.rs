@@ -58,7 +58,8 @@ fn run() -> u8 {
 }
 
 fn command_line(env: Env, args: &[OsString]) -> u8 {
-    let no_colour = env.get("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let no_colour = env.get("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || env.get("TERM").is_some_and(|terminal| terminal == "dumb");
     let cli = match Cli::parse_line(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&Ui::new(ErrorStyle::Text, false, no_colour), &error, args),

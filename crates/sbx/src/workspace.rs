@@ -54,7 +54,8 @@ pub(crate) fn parse_all<T: AsRef<OsStr>>(
     Ok(workspaces)
 }
 
-/// A suffix `:ro` or `:readonly` means read-only, unless only a path that is literally called so exists.
+/// A suffix `:ro` or `:readonly` means read-only. Whoever has something that is called so, and nothing without the suffix,
+/// must say what is meant: it would be writable.
 fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
     let stripped = READ_ONLY
         .iter()
@@ -62,8 +63,11 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
         .filter(|path| !path.is_empty())
         .map(OsStr::from_bytes);
     let (path, readonly) = match stripped {
-        Some(path) if Path::new(path).exists() || !Path::new(arg).exists() => (path, true),
-        _ => (arg, false),
+        Some(path) if !Path::new(path).exists() && Path::new(arg).exists() => {
+            return Err(literally_read_only(path, arg));
+        }
+        Some(path) => (path, true),
+        None => (arg, false),
     };
     if path.is_empty() {
         return Err(bad("workspace path is empty"));
@@ -79,6 +83,9 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
                 bad(format!("workspace `{shown}` does not exist"))
                     .hint("a workspace is writable unless `:ro` says otherwise: leave out `:rw`")
             }
+            std::io::ErrorKind::NotFound if Path::new(path).is_symlink() => bad(format!(
+                "workspace `{shown}` is a link to what does not exist"
+            )),
             std::io::ErrorKind::NotFound => bad(format!("workspace `{shown}` does not exist"))
                 .hint(format!("mkdir -p {}", quoted(&path.to_string_lossy()))),
             _ => bad(format!("workspace `{shown}` cannot be used: {error}"))
@@ -98,6 +105,18 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
         given: Some(text(here.join(path))?),
         readonly,
     })
+}
+
+fn literally_read_only(path: &OsStr, arg: &OsStr) -> Failure {
+    let [path, arg] = [path, arg].map(|path| path.to_string_lossy());
+    bad(format!(
+        "workspace `{path}` does not exist, but `{arg}` does: whether that is to be read-only is not clear"
+    ))
+    .hint(format!(
+        "{} for read-only; {} for a directory that can be written",
+        quoted(&format!("{arg}:ro")),
+        quoted(&format!("{arg}/"))
+    ))
 }
 
 /// Something that exists, with docker's word for what is writable.
@@ -131,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_suffix_wins_unless_only_the_literal_path_exists() {
+    fn the_suffix_wins_and_is_not_taken_for_a_name() {
         assert_eq!(in_dir(&["a"], "a").unwrap(), ("a".to_owned(), false));
         assert_eq!(in_dir(&["a"], "a:ro").unwrap(), ("a".to_owned(), true));
         assert_eq!(
@@ -142,10 +161,12 @@ mod tests {
             in_dir(&["a", "a:ro"], "a:ro").unwrap(),
             ("a".to_owned(), true)
         );
-        assert_eq!(
-            in_dir(&["a:ro"], "a:ro").unwrap(),
-            ("a:ro".to_owned(), false)
-        );
+        let unclear = in_dir(&["a:ro"], "a:ro").unwrap_err();
+        assert!(unclear.message.contains("not clear"), "{unclear:?}");
+        for (arg, readonly) in [("a:ro:ro", true), ("a:ro/", false)] {
+            let found = in_dir(&["a:ro"], arg).unwrap();
+            assert_eq!(found, ("a:ro".to_owned(), readonly));
+        }
         assert!(
             in_dir(&[], "b:ro")
                 .unwrap_err()

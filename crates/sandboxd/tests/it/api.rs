@@ -151,6 +151,11 @@ fn creates_that_are_refused_leave_nothing() {
         (with("env", json!({"A=B": "x"})), bad, "A=B"),
         (with("platform", json!("plan9/mips")), bad, "plan9/mips"),
         (
+            with("agent", json!("nosuch")),
+            bad,
+            "unknown agent \"nosuch\"",
+        ),
+        (
             with("agent", json!("claude")),
             (501, ErrorCode::NotYet),
             "claude",

@@ -154,7 +154,7 @@ fn serve(waiting: Waiting) -> Result<(), String> {
     let served = sandboxd::serve(ServeConfig {
         state,
         path_dirs: std::env::split_paths(&path).collect(),
-        log_level: value("SANDBOXD_LOG_LEVEL").and_then(|level| level.into_string().ok()),
+        log_level: value("SANDBOXD_LOG_LEVEL").map(|level| level.to_string_lossy().into_owned()),
         default_proxy_config,
         companions: beside(),
         on_ready: Box::new(move || say_ready(waiting)),

@@ -24,6 +24,7 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let state = context.state()?;
     if !state.is_claimed() {
+        state.check_own()?;
         context.ui.note("There is nothing to reset.");
         return Ok(());
     }

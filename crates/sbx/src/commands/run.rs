@@ -397,7 +397,11 @@ fn check_existing(
             "sandbox `{name}` has workspace `{}`, not `{}`",
             stored.path, asked.path
         ))
-        .hint("choose another name with --name"));
+        .hint(format!(
+            "choose another name: sbx run --name {name}-2 {} {}",
+            sandbox.agent,
+            quoted(&asked.path)
+        )));
     }
     let asked: Vec<_> = asked.map(|w| (&w.path, w.readonly)).collect();
     let stored: Vec<_> = stored.map(|w| (&w.path, w.readonly)).collect();

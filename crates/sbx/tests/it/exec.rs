@@ -176,7 +176,11 @@ fn failures(world: &'static World) {
     let script = sandbox.path("script");
     world.write(&script, "#!/no/such/interpreter\n");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    sandbox.exec(["./script"]).fails(127);
+    let lacking = sandbox.exec(["./script"]).fails(127).err;
+    assert!(
+        lacking.contains("its interpreter was not found"),
+        "{lacking}"
+    );
     assert_eq!(world.status(&name), "running");
 }
 

@@ -42,6 +42,10 @@ pub(super) const TESTS: &[(&str, fn())] = &[
     ),
     ("a_daemon_of_another_version", a_daemon_of_another_version),
     ("a_daemon_that_talks_garbage", a_daemon_that_talks_garbage),
+    (
+        "a_daemon_that_dies_is_asked_again",
+        a_daemon_that_dies_is_asked_again,
+    ),
     ("a_daemon_that_hangs_is_told", a_daemon_that_hangs_is_told),
     (
         "a_daemon_whose_socket_is_gone_is_told",
@@ -388,6 +392,43 @@ fn a_daemon_that_talks_garbage() {
         let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
         assert_eq!(error["error"]["code"], "engine", "{error}");
     }
+}
+
+/// It takes connections until the kernel is done with it. What does no harm twice is asked again until there is an answer.
+fn a_daemon_that_dies_is_asked_again() {
+    const DEATHS: usize = 3;
+    const GONE: &str = r#"{"message":"it is gone","code":"not_found"}"#;
+    const KNOWN: &str = r#"{"sandboxes":[{"name":"box","id":"x","agent":"shell","status":"stopped","template":"host",
+        "backend":"namespace","mode":"single","workspaces":[],"env":[],"created_at":"2026-01-01T00:00:00Z","keep_alive":false,
+        "sessions":0,"mounts":[],"isolation":[],"warnings":[]}]}"#;
+    let dying = |deaths: usize, line: &str| {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let fake = Fake::new(
+            |_| {},
+            move |request| {
+                if request.starts_with("GET") {
+                    return http(200, KNOWN);
+                }
+                match count.fetch_add(1, Ordering::SeqCst) {
+                    asked if asked < deaths => Vec::new(),
+                    _ => http(404, GONE),
+                }
+            },
+        );
+        let said = fake.home.line(line);
+        (said.code, said.err, asked.load(Ordering::SeqCst))
+    };
+    // The one that died had removed it.
+    let (code, said, asked) = dying(DEATHS, "rm --force box");
+    assert_eq!((code, asked), (0, DEATHS + 1), "{said}");
+    let (code, said, asked) = dying(DEATHS, "stop box");
+    assert_eq!((code, asked), (1, DEATHS + 1), "{said}");
+    assert!(said.contains("no sandbox is called `box`"), "{said}");
+    // A rule might be there twice.
+    let (code, said, asked) = dying(DEATHS, "policy deny network example.org");
+    assert_eq!((code, asked), (1, 1), "{said}");
+    assert!(said.contains("hint: it has ended; try again"), "{said}");
 }
 
 fn a_daemon_that_hangs_is_told() {
