@@ -23,4 +23,4 @@ pub use egress::Outlets;
 pub use logging::Levels;
 pub use reload::PolicyReload;
 pub use routes::{App, openapi, router};
-pub use serve::{ServeConfig, ServeError, serve};
+pub use serve::{ServeConfig, ServeError, check_log_level, serve};

@@ -87,13 +87,17 @@ impl ServeError {
     }
 }
 
+/// That a daemon could begin with what `SANDBOXD_LOG_LEVEL` says, if it is set.
+pub fn check_log_level(level: Option<&str>) -> Result<(), ServeError> {
+    match level {
+        Some(level) if !LEVELS.contains(&level) => Err(ServeError::LogLevel(level.to_owned())),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Runs the daemon until SIGTERM, SIGINT or a request ends it. The sandboxes stay unless the request says so.
 pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
-    if let Some(level) = &config.log_level
-        && !LEVELS.contains(&level.as_str())
-    {
-        return Err(ServeError::LogLevel(level.clone()));
-    }
+    check_log_level(config.log_level.as_deref())?;
     let state = config.state;
     state.claim()?;
     let lock = lock(&state)?;

@@ -1,5 +1,7 @@
 //! `sbx daemon`
 
+use std::ffi::OsStr;
+
 use sbx_api::{LogLevels, Sandbox, Status};
 use sbx_engine::{StateDir, observe};
 use serde_json::json;
@@ -184,6 +186,7 @@ fn restart(context: &Context) -> Result<(), Failure> {
     // A daemon that none could follow is better than none.
     autostart::program()?;
     client.state().settings()?;
+    check_log_level(context)?;
     if let Some(serving) = Serving::find(&client)?
         && !ended_unasked(context, &client, &serving)?
     {
@@ -202,6 +205,18 @@ fn restart(context: &Context) -> Result<(), Failure> {
     drop(autostart::start(context, client.state())?);
     context.ui.note("sandboxd restarted");
     Ok(())
+}
+
+fn check_log_level(context: &Context) -> Result<(), Failure> {
+    let level = context.env.get("SANDBOXD_LOG_LEVEL");
+    let level = level.filter(|level| !level.is_empty());
+    sandboxd::check_log_level(level.map(OsStr::to_string_lossy).as_deref()).map_err(|error| {
+        let failure = Failure::new(Kind::BadRequest, error.to_string());
+        match error.hint() {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    })
 }
 
 fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
