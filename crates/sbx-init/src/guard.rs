@@ -131,17 +131,17 @@ pub(crate) fn answer(
         .and_then(|()| Caller::find(&guard.proc, call.pid))
         .and_then(|caller| perform(proof, guard, listener, call, caller));
     let given = match result {
-        Ok(Answer::Value(value)) => seccomp::answer(listener, call.id, Ok(value)),
+        Ok(Answer::Value(value)) => seccomp::respond(listener, call.id, Ok(value)),
         Ok(Answer::Descriptor { fd, close_on_exec }) => {
-            seccomp::answer_with_fd(listener, call.id, fd.as_fd(), close_on_exec)
+            seccomp::respond_with_fd(listener, call.id, fd.as_fd(), close_on_exec)
         }
-        Ok(Answer::GoOn) => seccomp::let_go_on(listener, call.id),
-        Err(error) => seccomp::answer(listener, call.id, Err(error.raw_os_error())),
+        Ok(Answer::GoOn) => seccomp::respond_continue(listener, call.id),
+        Err(error) => seccomp::respond(listener, call.id, Err(error.raw_os_error())),
     };
     if let Err(error) = given {
         // The caller's table of descriptors may be full, for one.
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        let _ = seccomp::answer(listener, call.id, Err(errno));
+        let _ = seccomp::respond(listener, call.id, Err(errno));
     }
 }
 
@@ -210,7 +210,7 @@ fn perform(
         }
         libc::SYS_landlock_restrict_self => {
             // A thread that cannot gain privileges never can again: nothing about this goes stale.
-            return match caller.is_marked_confined() && seccomp::still_waiting(listener, call.id) {
+            return match caller.is_marked_confined() && seccomp::is_valid(listener, call.id) {
                 true => Ok(Answer::GoOn),
                 false => Err(Errno::PERM),
             };
@@ -232,7 +232,7 @@ fn perform(
         | Work::Watch { .. } => None,
     };
     // Only now is everything above known to be about the process that asked.
-    if !seccomp::still_waiting(listener, call.id) {
+    if !seccomp::is_valid(listener, call.id) {
         return Err(Errno::SRCH);
     }
     match work {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use sbx_proto::inside::AGENT;
 use sbx_proto::plan::Node;
-use sbx_sys::credentials::as_user_of_files;
+use sbx_sys::credentials::with_fsuid;
 use thiserror::Error;
 
 /// Who files of other host users seem to belong to.
@@ -134,7 +134,7 @@ impl Eyes {
     fn look<T>(self, work: impl FnOnce() -> T) -> T {
         match self {
             Self::Root => work(),
-            Self::Agent => as_user_of_files(AGENT, work),
+            Self::Agent => with_fsuid(AGENT, work),
         }
     }
 
@@ -369,7 +369,7 @@ fn give_of_foreign_group(dir: &OwnedFd, name: &CStr, eyes: Eyes) -> rustix::io::
         return Ok(());
     }
     let owner = rustix::fs::fstat(&file)?.st_uid;
-    as_user_of_files(owner, || chown(None, Some(Gid::ROOT)))?;
+    with_fsuid(owner, || chown(None, Some(Gid::ROOT)))?;
     chown(Some(uid), Some(gid))
 }
 

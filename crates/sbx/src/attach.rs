@@ -193,7 +193,7 @@ fn attempt(
     };
     // Descriptors under way are counted per user; with a higher limit than commands inside have, none of them can
     // use up what this message needs.
-    let _ = sbx_sys::process::raise_open_files();
+    let _ = sbx_sys::process::raise_nofile_limit();
     let init = match Init::connect(client.state(), socket, wanted) {
         Ok(init) => init,
         Err(error) if nobody_listens(&error) => return Err(Broken::BeforeStart),

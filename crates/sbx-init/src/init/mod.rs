@@ -291,7 +291,7 @@ impl Init<'_> {
     /// Ends those that are stuck, or whose caller has gone; whoever waits for one is told when it is reaped.
     fn look_after_answers(&self) {
         for (pid, question) in &self.answers {
-            let waiting = seccomp::still_waiting(question.filter.as_fd(), question.id);
+            let waiting = seccomp::is_valid(question.filter.as_fd(), question.id);
             if waiting && question.since.elapsed() < ANSWER_LIMIT {
                 continue;
             }
@@ -563,7 +563,7 @@ impl Init<'_> {
                 self.answers.insert(pid, Question { filter, id, since });
             }
             Err(_) => {
-                let _ = seccomp::answer(filter.as_fd(), call.id, Err(libc::EAGAIN));
+                let _ = seccomp::respond(filter.as_fd(), call.id, Err(libc::EAGAIN));
             }
         }
     }
@@ -582,7 +582,7 @@ impl Init<'_> {
             if let Some(question) = self.answers.remove(&pid) {
                 // Whoever was to answer has, or is dead: nobody waits for ever. A second answer is none.
                 let answer = Err(libc::EIO);
-                let _ = seccomp::answer(question.filter.as_fd(), question.id, answer);
+                let _ = seccomp::respond(question.filter.as_fd(), question.id, answer);
             } else if let Some(work) = self.handovers.remove(&pid) {
                 self.hand_over_ended(work, status.exit_status());
             } else if self.commands.contains_key(&pid) {

@@ -56,7 +56,7 @@ pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
     // Not a copy: init detaches its stdin, and would keep that.
     let daemon = rustix::stdio::stdin();
     // Descriptors under way are counted per user, and this process must not be the first to be refused.
-    let _ = process::raise_open_files();
+    let _ = process::raise_nofile_limit();
     let (outcome, pidfd) = match run(daemon, run_task) {
         Ok(Finished::Booted { pid, pidfd }) => (Outcome::Booted { pid }, Some(pidfd)),
         Ok(Finished::Done) => (Outcome::Done, None),
@@ -145,7 +145,7 @@ impl Descriptors {
             SetupError::new("read the plan", "its descriptors are not what it says")
         })?;
         let [listener, first, second, program] = fds;
-        let own = peer::own_namespace().and_then(|own| Ok(rustix::fs::fstat(own)?));
+        let own = peer::pid_namespace().and_then(|own| Ok(rustix::fs::fstat(own)?));
         let own = own.doing(|| "look at this process's pid namespace".into())?;
         Ok(Self {
             pid_namespace: identity(&own),

@@ -92,7 +92,7 @@ fn configure() -> SetupResult<Vec<IpAddr>> {
     let changes = |source| {
         [
             Change::Address(source),
-            Change::EverythingIsLocal { source },
+            Change::LocalDefaultRoute { source },
         ]
     };
     route::apply(&[Change::LoopbackUp]).doing(|| "bring the loopback device up".into())?;

@@ -223,7 +223,7 @@ impl Places {
     fn or_as_caller<T>(&self, find: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match find() {
             Err(Errno::ACCESS) if self.mode == Mode::Subordinate => {
-                credentials::as_user_of_files(AGENT, find)
+                credentials::with_fsuid(AGENT, find)
             }
             other => other,
         }
