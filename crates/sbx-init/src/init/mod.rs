@@ -29,8 +29,8 @@ use sbx_sys::signals::SignalFd;
 
 use crate::filter::{self, MountPoints};
 use crate::guard::{self, Guard};
-use crate::handover::{self, Patience};
-use crate::setup::{Namespaces, Network, Own};
+use crate::handover::{self, Budget};
+use crate::setup::{Namespaces, Network, OwnFileSystems};
 use crate::spare::{Order, Spare};
 use crate::spawn::{Failure, Surroundings};
 use held::{Held, LOOK_EVERY};
@@ -57,7 +57,7 @@ pub(crate) struct Parts {
     /// Open directories: names can be changed from inside.
     pub(crate) workspaces: Vec<OwnedFd>,
     /// Superblocks of the sandbox's own, as mountinfo names them.
-    pub(crate) own: Own,
+    pub(crate) own: OwnFileSystems,
     /// What setup has mounted, by id, and where.
     pub(crate) mounts: BTreeSet<(u64, PathBuf)>,
     pub(crate) namespaces: Namespaces,
@@ -96,7 +96,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
     // What the host has taken away since it was mounted is not in the list, and is missed at the first look.
     let anchored = held::anchored(&parts.mounts, &writable);
     let mount_points = if below || !anchored.is_empty() {
-        MountPoints::Hold
+        MountPoints::Protected
     } else {
         MountPoints::Absent
     };
@@ -670,8 +670,8 @@ impl Init<'_> {
         if process::has_children() {
             return false;
         }
-        let patience = Patience::AT_THE_STOP;
-        if handover::hand_over(&self.workspaces, self.made_at, &[], patience).is_err() {
+        let budget = Budget::AT_STOP;
+        if handover::hand_over(&self.workspaces, self.made_at, &[], budget).is_err() {
             return true; // the daemon has it done
         }
         self.tell_daemons(&Reply::HandedOver);
