@@ -17,11 +17,11 @@ pub(crate) const TESTS: &[ModeTest] = &[
         stopped_answers,
     ),
     (
-        "who_mounts_opens_no_file_of_the_callers_choice",
+        "mount_options_open_no_file_of_the_callers_choice",
         proc_options,
     ),
     (
-        "who_mounts_is_gone_when_the_call_returns",
+        "the_mounting_process_is_reaped_before_the_call_returns",
         mounts_of_the_hunted,
     ),
     ("an_answer_comes_whatever_signals_do", signals_while_asking),

@@ -12,7 +12,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         without_new_privileges,
     ),
     (
-        "landlock_holds_for_who_has_power_over_a_user_namespace",
+        "landlock_holds_with_capabilities_in_a_user_namespace",
         with_privileges,
     ),
 ];

@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         replaced,
     ),
     (
-        "what_the_host_replaces_does_not_lie_open",
+        "a_read_only_file_that_the_host_replaces_ends_the_sandbox",
         replaced_while_it_runs,
     ),
 ];

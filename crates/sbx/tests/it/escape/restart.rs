@@ -26,7 +26,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         planted_fifos,
     ),
     (
-        "whatever_lies_where_certificates_belong_the_next_start_works",
+        "planted_certificate_files_do_not_stop_a_start",
         planted_trust,
     ),
     (
