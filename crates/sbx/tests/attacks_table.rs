@@ -67,7 +67,10 @@ fn every_named_test_exists() {
 fn no_table_cell_is_too_long() {
     for name in ["attacks.md", "security.md", "workspaces.md"] {
         let text = document(name);
-        for row in text.lines().filter(|line| line.trim_start().starts_with('|')) {
+        for row in text
+            .lines()
+            .filter(|line| line.trim_start().starts_with('|'))
+        {
             for cell in row.split('|') {
                 let words = cell.split_whitespace().count();
                 assert!(words <= MAX_CELL_WORDS, "{name}: {words} words: {cell}");

@@ -354,7 +354,7 @@ for who in (0, 1000):
     assert_eq!((fields[16], fields[38]), ("0", "0"), "{stat}");
 }
 
-/// No call about keys works inside; a proc file lists them too, also one that somebody inside has mounted.
+/// No call about keys works inside; a proc file lists them too, also one that was mounted inside.
 fn keys(world: &'static World) {
     let sandbox = world.sandbox("keys");
     let name = world.name("sbx-escape-key");

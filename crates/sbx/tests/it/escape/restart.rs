@@ -187,7 +187,7 @@ fn replaced_workspace(world: &'static World) {
 }
 
 /// A read-only workspace inside a writable one: its parent can be renamed from inside. After a restart the
-/// name is somebody else, and the protected directory lies open under its new name.
+/// name is another one, and the protected directory lies open under its new name.
 fn moved_workspace(world: &'static World) {
     let outer = world.workspace();
     let parent = outer.join("a");

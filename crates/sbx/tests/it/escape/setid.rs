@@ -13,7 +13,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
         "no_call_in_a_nested_user_namespace_gives_a_workspace_file_setuid",
         every_call_nested,
     ),
-    ("no_race_against_the_guard_gives_a_workspace_file_setuid", races),
+    (
+        "no_race_against_the_guard_gives_a_workspace_file_setuid",
+        races,
+    ),
     ("setuid_is_allowed_in_the_sandboxs_layers", own_layer),
 ];
 
