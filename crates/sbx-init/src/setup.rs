@@ -152,7 +152,7 @@ impl Descriptors {
             .map_err(|_| SetupError::new("read the plan", "wrong number of descriptors"))?;
         let [listener, first, second, program] = fds;
         let own = peer::pid_namespace().and_then(|own| Ok(rustix::fs::fstat(own)?));
-        let own = own.doing(|| "look at this process's pid namespace".into())?;
+        let own = own.doing(|| "stat this process's pid namespace".into())?;
         Ok(Self {
             pid_namespace: identity(&own),
             listener,

@@ -58,7 +58,7 @@ impl MountTable {
     /// Records a mount by a descriptor of its root. It covers earlier mounts at and below its target.
     pub(super) fn add(&mut self, target: &Path, root: OwnedFd, origin: Origin) -> SetupResult<()> {
         if origin == Origin::Sandbox {
-            let facts = rustix::fs::fstat(&root).doing(|| at("look at", target))?;
+            let facts = rustix::fs::fstat(&root).doing(|| at("stat", target))?;
             let (major, minor) = (
                 rustix::fs::major(facts.st_dev),
                 rustix::fs::minor(facts.st_dev),
@@ -82,7 +82,7 @@ impl MountTable {
     /// The root of the mount at exactly this path.
     pub(super) fn root_of(&self, target: &Path) -> SetupResult<BorrowedFd<'_>> {
         self.mounted(target)
-            .ok_or_else(|| SetupError::new(at("find the mount of", target), "there is none"))
+            .ok_or_else(|| SetupError::new(at("find the mount of", target), "not mounted"))
     }
 
     pub(super) fn mounted(&self, target: &Path) -> Option<BorrowedFd<'_>> {

@@ -115,7 +115,7 @@ fn open_tree(source: &Source) -> SetupResult<OwnedFd> {
     .doing(|| format!("open `{}`", path.display()))?;
     // Compared on the open descriptor: a later change of the path does not matter.
     if let Some(node) = source.node {
-        let doing = || format!("look at `{}`", path.display());
+        let doing = || format!("stat `{}`", path.display());
         let stat = rustix::fs::fstat(&place).doing(doing)?;
         if handover::identity(&stat) != node {
             return Err(SetupError::new(doing(), "it was replaced by another one"));
