@@ -1,5 +1,9 @@
 //! End-to-end tests of the real binaries. Tests of sandboxes run once per privilege mode; a mode that this
 //! machine or user does not have is reported as ignored, with the reason.
+//!
+//! Where the privilege mode makes no difference, or little, tests run in the strongest mode that there is, and a few of
+//! them in the others. Everything runs in all modes with `SBX_TEST_ALL_MODES` in the environment (`scripts/test
+//! --disk`), and so does what is chosen by name.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,14 +43,13 @@ type SomeModes = (&'static [Mode], &'static [ModeTest]);
 /// Those in which root inside is a user of its own.
 const REAL_ROOT: &[Mode] = &[Mode::Root, Mode::Subordinate];
 
+/// What the client does with streams, terminals and signals. The privilege mode is the engine's affair.
+const CLIENT: &[&[ModeTest]] = &[exec::STATUS, exec::STREAMS, exec::TERMINALS, run::TESTS];
+
 /// The areas, each in a module of its own.
 const AREAS: &[&[ModeTest]] = &[
     sandbox::TESTS,
     exec::TESTS,
-    exec::STATUS,
-    exec::STREAMS,
-    exec::TERMINALS,
-    run::TESTS,
     lifecycle::reading::TESTS,
     lifecycle::identity::TESTS,
     lifecycle::ending::TESTS,
@@ -73,8 +76,67 @@ const SOME_MODES: &[SomeModes] = &[
     (&[Mode::Root], network::ROOT),
 ];
 
+/// Tests whose names begin with the prefix, and those of them that run in every mode they have a meaning in.
+struct Group {
+    prefix: &'static str,
+    tests: &'static [&'static [ModeTest]],
+    some_modes: &'static [SomeModes],
+    in_all_modes: InAllModes,
+}
+
+/// Which tests of a group run in every mode.
+#[derive(Debug, Clone, Copy)]
+enum InAllModes {
+    All,
+    Only(&'static [&'static str]),
+}
+
+const GROUPS: &[Group] = &[
+    Group {
+        prefix: "",
+        tests: AREAS,
+        some_modes: SOME_MODES,
+        in_all_modes: InAllModes::All,
+    },
+    Group {
+        prefix: "",
+        tests: CLIENT,
+        some_modes: &[],
+        in_all_modes: InAllModes::Only(&[
+            // Who may open a pipe again depends on the ids.
+            "exec::standard_streams_can_be_opened_again",
+            "exec::control_c_interrupts_the_command",
+            "run::in_a_directory_and_again",
+            "run::an_environment_file_may_be_a_pipe",
+        ]),
+    },
+    Group {
+        prefix: "software::",
+        tests: software::TESTS,
+        some_modes: software::SOME_MODES,
+        in_all_modes: InAllModes::Only(software::IN_ALL_MODES),
+    },
+    Group {
+        prefix: "escape::",
+        tests: escape::TESTS,
+        some_modes: escape::SOME_MODES,
+        in_all_modes: InAllModes::All,
+    },
+];
+
+impl InAllModes {
+    fn contains(self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(&name),
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
+    let all = arguments.filter.is_some() || std::env::var_os("SBX_TEST_ALL_MODES").is_some();
+    let strongest = MODES.into_iter().find(|mode| mode.blocked().is_none());
     let mut trials = cli::trials();
     trials.extend(policy::trials());
     for mode in MODES {
@@ -82,17 +144,20 @@ fn main() -> ExitCode {
         if let Some(reason) = &blocked {
             eprintln!("environment_blocked: {}: {reason}", mode.name());
         }
-        for (prefix, tests, some) in [
-            ("", AREAS, SOME_MODES),
-            ("software::", software::TESTS, software::SOME_MODES),
-            ("escape::", escape::TESTS, escape::SOME_MODES),
-        ] {
-            for (name, test) in of_mode(mode, tests, some) {
-                let name = format!("{prefix}{name}");
-                trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
+        let whole = all || strongest == Some(mode);
+        for group in GROUPS {
+            for (name, test) in of_mode(mode, group) {
+                let elsewhere =
+                    strongest.is_some_and(|it| of_mode(it, group).any(|(other, _)| other == name));
+                if whole || !elsewhere || group.in_all_modes.contains(name) {
+                    let name = format!("{}{name}", group.prefix);
+                    trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
+                }
             }
         }
-        trials.extend(egress::trials(mode, blocked.is_some()));
+        let egress = egress::trials(mode, blocked.is_some());
+        let chosen = |trial: &Trial| whole || egress::in_all_modes(trial.name());
+        trials.extend(egress.into_iter().filter(chosen));
     }
     let listing = arguments.list;
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -103,14 +168,11 @@ fn main() -> ExitCode {
 }
 
 /// What has a meaning in a mode.
-fn of_mode(
-    mode: Mode,
-    tests: &'static [&'static [ModeTest]],
-    some: &'static [SomeModes],
-) -> impl Iterator<Item = &'static ModeTest> {
-    let some = some.iter().filter(move |(modes, _)| modes.contains(&mode));
+fn of_mode(mode: Mode, group: &'static Group) -> impl Iterator<Item = &'static ModeTest> {
+    let some = group.some_modes.iter();
+    let some = some.filter(move |(modes, _)| modes.contains(&mode));
     let some = some.map(|(_, tests)| *tests);
-    tests.iter().copied().chain(some).flatten()
+    group.tests.iter().copied().chain(some).flatten()
 }
 
 fn in_mode(mode: Mode, name: &str, test: fn(&'static World)) -> Trial {
