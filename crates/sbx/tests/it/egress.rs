@@ -41,11 +41,11 @@ const SHARED: &[&[ModeTest]] = &[
 ];
 
 /// The smoke in the modes besides the strongest: the same proxy decides, reached from another kind of namespace.
-const IN_ALL_MODES: &[&str] = &[
+pub(crate) const IN_ALL_MODES: &[&str] = &[
     "denied::by_default",
     "allowed::certificates_are_the_origins",
     "clients::curl",
-    "names::raw_tcp_by_name_and_by_address",
+    "names::questions_are_answered_or_refused",
     "neighbours::the_daemon_listens_to_nobody_else",
 ];
 

@@ -43,8 +43,41 @@ type SomeModes = (&'static [Mode], &'static [ModeTest]);
 /// Those in which root inside is a user of its own.
 const REAL_ROOT: &[Mode] = &[Mode::Root, Mode::Subordinate];
 
-/// What the client does with streams, terminals and signals. The privilege mode is the engine's affair.
-const CLIENT: &[&[ModeTest]] = &[exec::STATUS, exec::STREAMS, exec::TERMINALS, run::TESTS];
+/// What the client does with streams, terminals and signals, and how a daemon is found, replaced and configured, which
+/// the privilege mode has no part in. [`IN_ALL_MODES`] are the exceptions.
+const INDEPENDENT: &[&[ModeTest]] = &[
+    exec::STATUS,
+    exec::STREAMS,
+    exec::TERMINALS,
+    run::TESTS,
+    lifecycle::auto_stop::TESTS,
+    daemon::restarting::TESTS,
+    daemon::lost::TESTS,
+    daemon::process::TESTS,
+    daemon::access::TESTS,
+    daemon::places::TESTS,
+];
+
+/// Of [`INDEPENDENT`], what has to do with ids, owners or processes of other users after all, and a smoke of the rest.
+const IN_ALL_MODES: &[&str] = &[
+    "exec::standard_streams_can_be_opened_again",
+    "exec::control_c_interrupts_the_command",
+    "run::in_a_directory_and_again",
+    "run::an_environment_file_may_be_a_pipe",
+    "lifecycle::idle_sandboxes_stop",
+    "daemon::killed_and_its_commands_go_on",
+    "daemon::killed_again_and_again",
+    "daemon::killed_during_creates",
+    "daemon::stop_stops_sandboxes_and_restart_does_not",
+    "daemon::stop_stops_sandboxes_without_a_daemon",
+    "daemon::one_without_a_socket_is_reset",
+    "daemon::inherits_nothing",
+    "daemon::works_without_companions",
+    "daemon::files_are_private",
+    "daemon::another_user_gets_nothing",
+    "daemon::another_products_directory",
+    "daemon::needs_no_home_besides_its_own_directory",
+];
 
 /// The areas, each in a module of its own.
 const AREAS: &[&[ModeTest]] = &[
@@ -53,14 +86,8 @@ const AREAS: &[&[ModeTest]] = &[
     lifecycle::reading::TESTS,
     lifecycle::identity::TESTS,
     lifecycle::ending::TESTS,
-    lifecycle::auto_stop::TESTS,
     lifecycle::failing::TESTS,
     lifecycle::trouble::TESTS,
-    daemon::restarting::TESTS,
-    daemon::lost::TESTS,
-    daemon::process::TESTS,
-    daemon::access::TESTS,
-    daemon::places::TESTS,
     workspaces::TESTS,
     leaks::TESTS,
     network::TESTS,
@@ -100,15 +127,9 @@ const GROUPS: &[Group] = &[
     },
     Group {
         prefix: "",
-        tests: CLIENT,
+        tests: INDEPENDENT,
         some_modes: &[],
-        in_all_modes: InAllModes::Only(&[
-            // Who may open a pipe again depends on the ids.
-            "exec::standard_streams_can_be_opened_again",
-            "exec::control_c_interrupts_the_command",
-            "run::in_a_directory_and_again",
-            "run::an_environment_file_may_be_a_pipe",
-        ]),
+        in_all_modes: InAllModes::Only(IN_ALL_MODES),
     },
     Group {
         prefix: "software::",
@@ -133,8 +154,27 @@ impl InAllModes {
     }
 }
 
+/// A test that was renamed would else silently not run in all modes any more.
+fn check_names() {
+    for group in GROUPS {
+        let InAllModes::Only(names) = group.in_all_modes else {
+            continue;
+        };
+        for name in names {
+            let mut tests = MODES.into_iter().flat_map(|mode| of_mode(mode, group));
+            assert!(tests.any(|(test, _)| test == name), "no test `{name}`");
+        }
+    }
+    let tests = egress::trials(Mode::Root, true);
+    let smoke = tests
+        .iter()
+        .filter(|test| egress::in_all_modes(test.name()));
+    assert_eq!(smoke.count(), egress::IN_ALL_MODES.len());
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
+    check_names();
     let all = arguments.filter.is_some() || std::env::var_os("SBX_TEST_ALL_MODES").is_some();
     let strongest = MODES.into_iter().find(|mode| mode.blocked().is_none());
     let mut trials = cli::trials();

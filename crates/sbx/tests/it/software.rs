@@ -30,7 +30,6 @@ pub(crate) const SOME_MODES: &[SomeModes] = &[
 
 /// The smoke in the modes besides the strongest: where ids and the layer of the sandbox meet.
 pub(crate) const IN_ALL_MODES: &[&str] = &[
-    "pip_installs_for_agent_and_root",
     "git_commits_with_the_callers_identity",
     "credentials_beside_tool_chains_stay_outside",
     "sandboxes_inside_the_sandbox",
