@@ -24,7 +24,7 @@ pub enum Reason {
 /// When a lease ends, as every document for programs has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ends {
+pub struct Deadlines {
     /// The end of its time to live, which no use moves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
@@ -59,9 +59,9 @@ impl Claim {
         }
     }
 
-    pub fn ends(&self) -> Ends {
+    pub fn deadlines(&self) -> Deadlines {
         let deadline = self.deadline();
-        Ends {
+        Deadlines {
             expires_at: self.expires_at,
             due_at: deadline.map(|deadline| deadline.at),
             due_reason: deadline.map(|deadline| deadline.reason),

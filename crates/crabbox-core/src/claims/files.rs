@@ -28,9 +28,9 @@ pub(super) enum Presence {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Put {
+pub(super) enum WriteMode {
     /// Fails when the file is there.
-    New,
+    CreateNew,
     Replace,
 }
 
@@ -60,15 +60,17 @@ pub(super) fn check_dir(path: &Path) -> Result<Presence, Failure> {
 }
 
 /// Makes the directory and its parents, all 0700.
-pub(super) fn make_dir(path: &Path) -> Result<(), Failure> {
+pub(super) fn create_dir(path: &Path) -> Result<(), Failure> {
     match check_dir(path)? {
         Presence::Present => Ok(()),
-        Presence::Absent => make_missing(path).map_err(|e| io_failure("make directory", path, &e)),
+        Presence::Absent => {
+            create_missing(path).map_err(|e| io_failure("make directory", path, &e))
+        }
     }
 }
 
 /// A file in a directory is as lasting as the names of all directories above it.
-fn make_missing(path: &Path) -> io::Result<()> {
+fn create_missing(path: &Path) -> io::Result<()> {
     let existing = path.ancestors().find(|dir| dir.exists());
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     for dir in path.ancestors().skip(1) {
@@ -88,7 +90,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, Fault> {
     let file = match opened {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(_) if is_irregular(path) => return Err(not_regular()),
+        Err(_) if is_not_regular(path) => return Err(not_regular()),
         Err(e) => return Err(unreadable(&e)),
     };
     let metadata = file.metadata().map_err(|e| unreadable(&e))?;
@@ -110,7 +112,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, Fault> {
 }
 
 /// When it returns, `dir/name` has these bytes, also after a power cut.
-pub(super) fn write(dir: &Path, name: &str, bytes: &[u8], put: Put) -> io::Result<()> {
+pub(super) fn write(dir: &Path, name: &str, bytes: &[u8], mode: WriteMode) -> io::Result<()> {
     let mut temp = tempfile::Builder::new()
         .prefix(TEMP_PREFIX)
         .suffix(TEMP_SUFFIX)
@@ -119,9 +121,9 @@ pub(super) fn write(dir: &Path, name: &str, bytes: &[u8], put: Put) -> io::Resul
     temp.write_all(bytes)?;
     temp.as_file().sync_all()?;
     let path = dir.join(name);
-    match put {
-        Put::New => temp.persist_noclobber(path)?,
-        Put::Replace => temp.persist(path)?,
+    match mode {
+        WriteMode::CreateNew => temp.persist_noclobber(path)?,
+        WriteMode::Replace => temp.persist(path)?,
     };
     sync_dir(dir)
 }
@@ -167,7 +169,7 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-fn is_irregular(path: &Path) -> bool {
+fn is_not_regular(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file())
 }
 

@@ -63,7 +63,7 @@ impl Fault {
 }
 
 impl Problem {
-    pub(super) fn odd_name(name: &[u8]) -> Self {
+    pub(super) fn invalid_name(name: &[u8]) -> Self {
         let mut hash = hex(&Sha256::digest(name));
         hash.truncate(16);
         Self {

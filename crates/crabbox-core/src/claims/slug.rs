@@ -35,7 +35,7 @@ pub enum SlugChoice {
     /// Any that is free.
     Generated,
     /// None: a record that nobody is to find by name.
-    Nameless,
+    None,
 }
 
 impl Slug {
@@ -91,13 +91,13 @@ impl Slug {
 
 impl SlugChoice {
     /// The slug for `lease`, given who has which.
-    pub(super) fn settle(
+    pub(super) fn resolve(
         &self,
         lease: &LeaseId,
         taken: &BTreeMap<Slug, LeaseId>,
     ) -> Result<Option<Slug>, Failure> {
         match self {
-            Self::Nameless => Ok(None),
+            Self::None => Ok(None),
             Self::Requested(slug) => match taken.get(slug) {
                 None => Ok(Some(slug.clone())),
                 Some(holder) => Err(Failure::usage(format!(
@@ -107,7 +107,7 @@ impl SlugChoice {
                     "choose another slug, or end that lease: crabbox stop {holder}"
                 ))),
             },
-            Self::Generated => free(lease, taken).map(Some).ok_or_else(|| {
+            Self::Generated => generate_free(lease, taken).map(Some).ok_or_else(|| {
                 Failure::new(Code::State, format!("no slug is free for lease {lease}"))
                     .hint("choose one with --slug")
             }),
@@ -115,7 +115,7 @@ impl SlugChoice {
     }
 }
 
-fn free(lease: &LeaseId, taken: &BTreeMap<Slug, LeaseId>) -> Option<Slug> {
+fn generate_free(lease: &LeaseId, taken: &BTreeMap<Slug, LeaseId>) -> Option<Slug> {
     let base = Slug::generate(lease);
     let numbered = (0..ATTEMPTS).map(|attempt| fnv1a(&format!("{lease}-{attempt}")));
     let last = std::iter::once_with(|| fnv1a(lease.as_str()));
@@ -227,11 +227,11 @@ mod tests {
     fn a_requested_slug_is_never_renamed() {
         let taken = BTreeMap::from([(slug("blue-crab"), lease("x_1"))]);
         let choice = SlugChoice::Requested(slug("blue-crab"));
-        let failure = choice.settle(&lease("x_2"), &taken).unwrap_err();
+        let failure = choice.resolve(&lease("x_2"), &taken).unwrap_err();
         assert_eq!(failure.code, Code::Usage);
         assert_eq!(failure.message, "slug `blue-crab` is taken by lease x_1");
         let choice = SlugChoice::Requested(slug("blue-prawn"));
-        let settled = choice.settle(&lease("x_2"), &taken).unwrap();
+        let settled = choice.resolve(&lease("x_2"), &taken).unwrap();
         assert_eq!(settled, Some(slug("blue-prawn")));
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let other = lease("x_1");
         let mut taken = BTreeMap::new();
         let mut order = Vec::new();
-        while let Ok(Some(slug)) = SlugChoice::Generated.settle(&id, &taken) {
+        while let Ok(Some(slug)) = SlugChoice::Generated.resolve(&id, &taken) {
             taken.insert(slug.clone(), other.clone());
             order.push(slug);
         }

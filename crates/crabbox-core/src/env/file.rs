@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::claims::{Creator, Fate, random_hex};
+use crate::claims::{Creator, Liveness, random_hex};
 use crate::{Code, Failure};
 
 const SUFFIX: &str = ".env";
@@ -101,7 +101,7 @@ fn is_dead(pid: u32, started: u64) -> bool {
         start_time: (started != 0).then_some(started),
         ..Creator::current()
     };
-    creator.fate() == Fate::Dead
+    creator.liveness() == Liveness::Dead
 }
 
 fn is_locked(path: &Path) -> bool {

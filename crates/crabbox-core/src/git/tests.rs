@@ -318,7 +318,7 @@ fn only_what_places_a_repository_reaches_git() {
 impl Repository {
     /// One that does not wait for a git that hangs.
     pub(crate) fn hasty(mut self) -> Self {
-        self.git.listing = std::time::Duration::from_millis(300);
+        self.git.scan_timeout = std::time::Duration::from_millis(300);
         self
     }
 }

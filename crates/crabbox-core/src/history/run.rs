@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::prune::Bounds;
 use super::record::{LogInfo, Record, Status};
-use super::{Ledger, RunLog};
+use super::{RunLog, RunStore};
 use crate::claims::Creator;
 use crate::process::Stream;
 use crate::redact::Redactor;
@@ -54,7 +54,7 @@ pub struct ActiveRun {
 
 impl ActiveRun {
     pub(super) fn begin(
-        ledger: &Ledger,
+        store: &RunStore,
         begin: Begin,
         redactor: Redactor,
         bounds: Bounds,
@@ -79,7 +79,7 @@ impl ActiveRun {
             process: Creator::current(),
         };
         record.clean(&redactor);
-        let path = ledger.record(&record.run_id);
+        let path = store.record(&record.run_id);
         // An id that is taken is not taken over.
         let file = OpenOptions::new()
             .append(true)
@@ -91,7 +91,7 @@ impl ActiveRun {
                 Failure::new(Code::State, message).because(&error)
             })?;
         let log = |stream| {
-            let path = ledger.log(&record.run_id, stream);
+            let path = store.log(&record.run_id, stream);
             RunLog::new(path, &redactor, bounds.log)
         };
         let run = Self {

@@ -181,7 +181,7 @@ pub(super) const TARGET: &str = "target";
 pub(super) const EXCLUDE: &str = "sync.exclude";
 
 /// Keys of other programs that read the same files: known, and of no effect here. A whole section is named by its key.
-const ELSEWHERE: &[&str] = &[
+const FOREIGN_KEYS: &[&str] = &[
     "actions",
     "anthropicSandboxRuntime",
     "appleContainer",
@@ -287,10 +287,10 @@ const ELSEWHERE: &[&str] = &[
     "xcpNg",
 ];
 
-pub(super) fn is_elsewhere(path: &str) -> bool {
-    ELSEWHERE.contains(&path) || path.starts_with("ssh")
+pub(super) fn is_foreign_key(path: &str) -> bool {
+    FOREIGN_KEYS.contains(&path) || path.starts_with("ssh")
 }
 
 /// What a profile may hold besides its variables.
-pub(super) const PROFILE_ELSEWHERE: [&str; 4] =
+pub(super) const FOREIGN_PROFILE_KEYS: [&str; 4] =
     ["artifactGlobs", "doctor", "presets", "proofTemplates"];

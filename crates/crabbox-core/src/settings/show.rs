@@ -12,23 +12,23 @@ use super::resolved::{Entry, Settings};
 use super::source::printable;
 use super::table::Kind;
 use super::value::Value;
-use crate::{Ordered, sync};
+use crate::{OrderedMap, sync};
 
 /// One flat object: top-level settings, one object per section, and `profiles`, `ignored` and `origins`.
 #[derive(Debug, Serialize)]
 pub struct Shown<'s> {
     #[serde(flatten)]
-    settings: Ordered<Field>,
+    settings: OrderedMap<Field>,
     profiles: BTreeMap<&'s str, ShownProfile<'s>>,
     ignored: Vec<ShownIgnored<'s>>,
-    origins: Ordered<ShownOrigin>,
+    origins: OrderedMap<ShownOrigin>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Field {
     Value(Json),
-    Section(Ordered<Json>),
+    Section(OrderedMap<Json>),
 }
 
 /// Names only: a profile's values may be anything.

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::failure::{Code, Failure};
-use crate::regular;
+use crate::small_file;
 
 const FILE: &str = "trust.json";
 const LOCK: &str = "trust.lock";
@@ -44,7 +44,7 @@ impl TrustStore {
     /// Reads the store in the directory for state. Nothing is created; no store trusts nothing.
     pub fn read(state: &Path) -> Result<Self, Failure> {
         let path = state.join(FILE);
-        let bytes = match regular::read(&path) {
+        let bytes = match small_file::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(unusable(&path, &error)),

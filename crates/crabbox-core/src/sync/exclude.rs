@@ -69,7 +69,7 @@ impl Rules {
             include: None,
             last_negation: None,
         };
-        // Among built-ins the order is free. The ambiguous ones come first, so that what is in `target/node_modules`
+        // ProviderFilter built-ins the order is free. The ambiguous ones come first, so that what is in `target/node_modules`
         // counts as `node_modules`.
         for text in builtin::AMBIGUOUS {
             rules.push(text.as_bytes(), Effect::DropUntracked, "built-in")?;

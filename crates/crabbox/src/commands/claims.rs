@@ -1,7 +1,7 @@
 //! `crabbox claims list|forget`
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use crabbox_core::claims::{Among, Claim, ClaimStore, Listing, Wait};
+use crabbox_core::claims::{Claim, ClaimStore, Listing, ProviderFilter, Wait};
 use crabbox_core::{Code, Failure};
 use crabbox_providers::SPECS;
 use serde::Serialize;
@@ -44,7 +44,7 @@ pub(crate) fn command(name: &'static str) -> Command {
         )
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     match matches.subcommand() {
         Some((FORGET, matches)) => forget(app, matches),
         Some((_, matches)) => list(app, matches.get_flag("json")),
@@ -79,7 +79,7 @@ fn forget(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let store = app.store()?;
     let lease = find(&store, id)?.lease_id;
     // Who works in it needs the record.
-    let _lock = store.operation(&lease, "crabbox claims forget", Wait::not_at_all())?;
+    let _lock = store.operation(&lease, "crabbox claims forget", Wait::none())?;
     let claim = store.read(&lease)?.ok_or_else(|| unknown(id))?;
     let sandbox = claim.sandbox().unwrap_or("-");
     app.ui.say(&format!(
@@ -103,12 +103,12 @@ fn forget(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
 
 /// Of whichever provider.
 fn find(store: &ClaimStore, id: &str) -> Result<Claim, Failure> {
-    if let Some(claim) = store.find(id, Among::AllProviders)? {
+    if let Some(claim) = store.find(id, ProviderFilter::All)? {
         return Ok(claim);
     }
     for spec in SPECS {
         let by_name = format!("{}{id}", spec.lease_prefix);
-        if let Some(claim) = store.find(&by_name, Among::Provider(spec.name))? {
+        if let Some(claim) = store.find(&by_name, ProviderFilter::Only(spec.name))? {
             return Ok(claim);
         }
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// Remove leases whose time is over
 #[derive(Debug, clap::Args)]
@@ -47,11 +47,11 @@ struct Entry<'a> {
     reason: &'a str,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let settings = app.lenient_settings(matches)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
     let dry_run = if args.dry_run {
         DryRun::Yes

@@ -15,7 +15,7 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut tree(DEFAULT), "crabbox", &mut script);

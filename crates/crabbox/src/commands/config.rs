@@ -35,7 +35,7 @@ pub(crate) fn command(name: &'static str) -> Command {
         )
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     match matches.subcommand() {
         Some(("show", matches)) => {
             let settings = app.settings(matches)?;

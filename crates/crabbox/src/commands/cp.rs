@@ -7,7 +7,7 @@ use crabbox_core::provider::{CopyEnd, CopyRequest};
 use super::routing;
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// Copy files between here and a sandbox
 ///
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     to: String,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let (from, to) = (end(&args.from), end(&args.to));
     let one_is_inside = matches!(from, CopyEnd::Sandbox(_)) != matches!(to, CopyEnd::Sandbox(_));
@@ -43,7 +43,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     }
     let settings = routing::settings_for(app, matches, &args.id)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
     let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = CopyRequest {

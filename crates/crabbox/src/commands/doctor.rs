@@ -10,17 +10,17 @@ use crabbox_core::git::Git;
 use crabbox_core::lifecycle;
 use crabbox_core::provider::{ADVICE, Check, Class, Health, WorkspaceKind};
 use crabbox_core::redact::Redactor;
-use crabbox_core::settings::{Origin, Salvaged, Settings};
+use crabbox_core::settings::{Origin, PartialSettings, Settings};
 use crabbox_core::{Code, Failure};
 use serde::Serialize;
 
 use super::routing::provider_of_claim;
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// How long the provider's own checks may take together.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHECKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Check that a provider can be used
 ///
@@ -42,21 +42,21 @@ struct Checked<'a> {
     checks: &'a [Check],
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let route = match &args.id {
         Some(id) => provider_of_claim(app, matches, id)?,
         None => None,
     };
     let by_lease = route.is_some();
-    let Salvaged { settings, wrong } = app.salvaged_settings(matches, route)?;
+    let PartialSettings { settings, failures } = app.partial_settings(matches, route)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     if let Some(id) = &args.id {
         app.context(&*provider, &app.store()?).find(id)?;
     }
     let mut checks = vec![config(app.config_file())];
-    checks.extend(wrong.iter().map(wrong_setting));
+    checks.extend(failures.iter().map(wrong_setting));
     checks.push(selection(&settings, by_lease));
     checks.push(tool(
         "git",
@@ -66,7 +66,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     if let Err(failure) = provider.validate() {
         checks.push(wrong_provider(provider.spec().name, &failure));
     }
-    checks.extend(lifecycle::within(PATIENCE, |cancel| {
+    checks.extend(lifecycle::within(CHECKS_TIMEOUT, |cancel| {
         provider.doctor(cancel)
     }));
     if provider.spec().workspace == WorkspaceKind::Archive {
@@ -212,6 +212,6 @@ mod tests {
 
     #[test]
     fn the_checks_have_ten_seconds_together() {
-        assert_eq!(PATIENCE, Duration::from_secs(10));
+        assert_eq!(CHECKS_TIMEOUT, Duration::from_secs(10));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crabbox_core::claims::Claim;
 use crabbox_core::env::{AllowList, AllowSources, Forwarded, ProfileFile, Request, Reserved};
 use crabbox_core::settings::{Origin, Settings};
-use crabbox_core::{Code, Failure, regular};
+use crabbox_core::{Code, Failure, small_file};
 
 use crate::app::App;
 
@@ -41,10 +41,10 @@ impl Forwarding {
             },
             flags: allow,
         })?;
-        warn_of_stars(app, settings, &allow_list);
+        warn_of_bare_star(app, settings, &allow_list);
         let mut files = Vec::new();
         for path in profiles {
-            let bytes = regular::read(&app.host.cwd.join(path)).map_err(|error| {
+            let bytes = small_file::read(&app.host.cwd.join(path)).map_err(|error| {
                 Failure::new(
                     Code::Usage,
                     format!("cannot read --env-from-profile `{path}`"),
@@ -115,7 +115,7 @@ impl Forwarding {
 }
 
 /// Nobody means all variables; whoever wrote it is told that it means none.
-fn warn_of_stars(app: &App<'_>, settings: &Settings, allow: &AllowList) {
+fn warn_of_bare_star(app: &App<'_>, settings: &Settings, allow: &AllowList) {
     for source in &allow.ignored {
         let name = match (*source, settings.origin("env", "allow")) {
             ("env.allow", Some(Origin::Environment { name })) => name,

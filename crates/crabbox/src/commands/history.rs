@@ -3,7 +3,7 @@
 use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::command::display;
-use crabbox_core::history::{Bounds, Ledger, Record};
+use crabbox_core::history::{Bounds, Record, RunStore};
 use serde::Serialize;
 
 use crate::app::App;
@@ -29,9 +29,9 @@ struct Runs<'a> {
     runs: &'a [Record],
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let ledger = Ledger::new(&app.host.state()?, Bounds::default());
+    let ledger = RunStore::new(&app.host.state()?, Bounds::default());
     let mut listing = ledger.list()?;
     if let Some(label) = &args.label {
         listing.runs.retain(|run| run.label.as_ref() == Some(label));

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use clap::ArgMatches;
-use crabbox_core::history::{Bounds, Ledger};
+use crabbox_core::history::{Bounds, RunStore};
 use crabbox_core::process::Stream;
 use crabbox_core::{Code, Failure};
 
@@ -24,9 +24,9 @@ pub(crate) struct Args {
     run: String,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let ledger = Ledger::new(&app.host.state()?, Bounds::default());
+    let ledger = RunStore::new(&app.host.state()?, Bounds::default());
     let record = ledger.find(&args.run)?;
     let stream = if args.stderr {
         Stream::Stderr

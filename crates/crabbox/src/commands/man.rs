@@ -15,7 +15,7 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let root = tree(DEFAULT);
     let mut command = &root;

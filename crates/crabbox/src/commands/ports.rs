@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::routing;
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// List, publish or unpublish ports of a sandbox
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     if !args.publish.is_empty() && !args.unpublish.is_empty() {
         return Err(Failure::usage(
@@ -36,7 +36,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     }
     let settings = routing::settings_for(app, matches, &args.id)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
     let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = PortsRequest {

@@ -2,7 +2,7 @@
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use crabbox_core::claims::Among;
+use crabbox_core::claims::ProviderFilter;
 use crabbox_core::settings::{FlagValue, Settings, Untrusted};
 use crabbox_core::{Code, Failure};
 
@@ -54,7 +54,7 @@ pub(super) fn provider_of_claim(
     if matches.value_source("provider") == Some(ValueSource::CommandLine) {
         return Ok(None);
     }
-    let claim = app.store()?.find(identifier, Among::AllProviders)?;
+    let claim = app.store()?.find(identifier, ProviderFilter::All)?;
     Ok(claim.map(|claim| provider_flag(claim.provider)))
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// Remove a lease and its sandbox
 ///
@@ -33,12 +33,12 @@ struct Stopped<'a> {
     released: bool,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let id = args.which.identifier("stop")?;
     let settings = routing::lenient_settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     if args.reclaim {
         return Err(provider.unsupported("stop --reclaim"));
     }

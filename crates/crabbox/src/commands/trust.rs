@@ -31,7 +31,7 @@ pub(crate) struct Args {
     file: Option<PathBuf>,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let state = app.host.state()?;
     if args.list {

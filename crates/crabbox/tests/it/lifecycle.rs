@@ -5,10 +5,10 @@ use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 
-use crate::world::{Gate, Ran, World, end, signal};
+use crate::world::{Barrier, Ran, World, end, signal};
 
 /// A command of ours, held up where it makes its sandbox.
-fn making(world: &World, when: &str, args: &[&str]) -> (Gate, Child) {
+fn making(world: &World, when: &str, args: &[&str]) -> (Barrier, Child) {
     let mut gate = world.gate("create", when);
     let child = world.spawn(args);
     gate.wait();

@@ -62,7 +62,7 @@ fn one_damaged_file_breaks_nothing_else() {
     );
 
     // Everybody else goes on: look-up, allocation of slugs of both kinds, writing.
-    let find = |text| place.store.find(text, Among::AllProviders);
+    let find = |text| place.store.find(text, ProviderFilter::All);
     assert_eq!(find("blue-crab").unwrap(), Some(good.clone()));
     assert_eq!(find("no-such").unwrap(), None);
     place.create("x_6");
@@ -173,7 +173,7 @@ fn a_write_leaves_no_temporary_file() {
         .create(claim("x_1"), &SlugChoice::Generated)
         .unwrap_err();
     let dir = place.file("");
-    files::write(&dir, "x_1.json", b"", files::Put::New).unwrap_err();
+    files::write(&dir, "x_1.json", b"", files::WriteMode::CreateNew).unwrap_err();
     let names = fs::read_dir(dir).unwrap();
     let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["x_1.json"]);
@@ -251,7 +251,7 @@ proptest! {
         let scan = place.store.scan().unwrap();
         prop_assert_eq!(scan.claims, vec![good]);
         prop_assert_eq!(scan.problems.len(), 1);
-        drop(place.store.find(&name, Among::AllProviders));
+        drop(place.store.find(&name, ProviderFilter::All));
         Listing::new(&place.store.scan().unwrap()).text();
     }
 }

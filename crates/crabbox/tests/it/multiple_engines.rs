@@ -335,11 +335,14 @@ fn a_stop_that_never_began_leaves_the_lease_as_it_was() {
 #[test]
 fn an_sbx_in_the_checkout_is_not_started() {
     let world = World::without_sbx();
-    let planted = world.repo().join(".venv/bin/sbx");
+    let in_checkout = world.repo().join(".venv/bin/sbx");
     let proof = world.path("sprung");
-    write(&planted, format!("#!/bin/sh\ntouch {}\n", proof.display()));
-    fs::set_permissions(&planted, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:/usr/bin:/bin", planted.parent().unwrap().display());
+    write(
+        &in_checkout,
+        format!("#!/bin/sh\ntouch {}\n", proof.display()),
+    );
+    fs::set_permissions(&in_checkout, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", in_checkout.parent().unwrap().display());
     for args in [&["list"][..], &["run", "--", "true"], &["doctor"]] {
         let mut command = world.alone(args);
         command.env("PATH", &path);

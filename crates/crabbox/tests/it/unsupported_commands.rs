@@ -1,6 +1,6 @@
 //! Commands and flags of the original for what no provider here has: machines over SSH, a broker.
 
-use crate::refusals::refused;
+use crate::unsupported_flags::refused;
 use crate::world::World;
 
 #[test]

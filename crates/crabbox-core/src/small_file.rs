@@ -8,9 +8,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// The largest file of settings or variables.
-pub const MOST: u64 = 1 << 20;
+pub const MAX_BYTES: u64 = 1 << 20;
 
-/// The content of a regular file of at most [`MOST`] bytes. A pipe, a device or a directory in its place is an error
+/// The content of a regular file of at most [`MAX_BYTES`] bytes. A pipe, a device or a directory in its place is an error
 /// at once: to open a pipe would wait for its writer, perhaps for ever.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -24,7 +24,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(irregular());
     }
     let mut bytes = Vec::new();
-    let mut bounded = file.take(MOST + 1);
+    let mut bounded = file.take(MAX_BYTES + 1);
     bounded.read_to_end(&mut bytes)?;
     if bounded.limit() == 0 {
         return Err(io::Error::new(
@@ -73,9 +73,9 @@ mod tests {
         }
 
         let large = File::create(path("large")).unwrap();
-        large.set_len(MOST).unwrap();
+        large.set_len(MAX_BYTES).unwrap();
         assert!(read(&path("large")).is_ok());
-        large.set_len(MOST + 1).unwrap();
+        large.set_len(MAX_BYTES + 1).unwrap();
         let error = read(&path("large")).unwrap_err();
         assert_eq!(error.to_string(), "it is larger than 1 MiB");
     }

@@ -133,7 +133,7 @@ fn bug_07_a_repository_cannot_choose_the_program() {
         let ran = world.crabbox(args).exits(2);
         ran.says(refusal).says("crabbox trust");
     }
-    // Among all that is looked at it is one problem.
+    // ProviderFilter all that is looked at it is one problem.
     let ran = world.crabbox(&["doctor"]).exits(1).says("crabbox trust");
     assert!(ran.out.contains(refusal), "{}", ran.out);
     assert!(ran.out.contains("ok      sbx_engine"), "{}", ran.out);

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 /// Finds them all. Never shows them.
 #[derive(Clone)]
-pub(super) struct Exact {
+pub(super) struct KnownSecrets {
     /// Longest first.
     secrets: Vec<Vec<u8>>,
     /// Whether one begins with this byte.
     first: [bool; 256],
 }
 
-impl Exact {
+impl KnownSecrets {
     pub(super) fn new(mut secrets: Vec<Vec<u8>>) -> Self {
         secrets.retain(|secret| !secret.is_empty());
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
@@ -51,7 +51,7 @@ impl Exact {
     }
 
     /// Where the end of `bytes` may be the beginning of a secret.
-    pub(super) fn open_end(&self, bytes: &[u8]) -> usize {
+    pub(super) fn partial_match_start(&self, bytes: &[u8]) -> usize {
         let mut at = bytes.len().saturating_sub(self.longest().saturating_sub(1));
         while let Some(start) = self.candidate(bytes, at) {
             let rest = bytes.get(start..).unwrap_or_default();
@@ -76,14 +76,14 @@ impl Exact {
     }
 }
 
-impl Default for Exact {
+impl Default for KnownSecrets {
     fn default() -> Self {
         Self::new(Vec::new())
     }
 }
 
-impl fmt::Debug for Exact {
+impl fmt::Debug for KnownSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Exact({} secrets)", self.secrets.len())
+        write!(f, "KnownSecrets({} secrets)", self.secrets.len())
     }
 }

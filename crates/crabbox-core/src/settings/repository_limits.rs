@@ -9,7 +9,7 @@ use super::value::Value;
 
 /// What the user says about one setting, by whatever means.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct UserValue {
     /// The user's file, or the default.
     pub(super) base: Value,
     /// Variables and flags: the user's word too, though they win anyway.
@@ -28,7 +28,7 @@ pub(super) struct User<'a> {
 pub(super) fn refusal(
     setting: &Setting,
     value: &Value,
-    own: &Own,
+    own: &UserValue,
     user: &User<'_>,
 ) -> Option<String> {
     match setting.trust {
@@ -38,7 +38,7 @@ pub(super) fn refusal(
         }
         Trust::ShorterThanUser => longer(value, own),
         Trust::WithinUser => match value {
-            Value::List(names) => beyond(names, &own.lists()),
+            Value::List(names) => not_covered(names, &own.lists()),
             Value::Text(_) | Value::Count(_) | Value::Bool(_) | Value::Duration(_) => {
                 Some("it is no list".to_owned())
             }
@@ -59,7 +59,7 @@ pub(super) fn refusal(
     }
 }
 
-impl Own {
+impl UserValue {
     /// Every list that allows something.
     pub(super) fn lists(&self) -> Vec<&[String]> {
         [&self.base]
@@ -74,24 +74,24 @@ impl Own {
 }
 
 /// Those of `names` that no list covers.
-pub(super) fn beyond(names: &[String], lists: &[&[String]]) -> Option<String> {
+pub(super) fn not_covered(names: &[String], lists: &[&[String]]) -> Option<String> {
     /// More would hide the message.
     const SHOWN: usize = 5;
     let covered = |name: &str| {
         let mut allowed = lists.iter().flat_map(|list| list.iter());
         allowed.any(|pattern| covers(pattern, name))
     };
-    let strangers: Vec<_> = names.iter().filter(|name| !covered(name)).collect();
-    if strangers.is_empty() {
+    let extra: Vec<_> = names.iter().filter(|name| !covered(name)).collect();
+    if extra.is_empty() {
         return None;
     }
-    let mut shown: Vec<_> = (strangers.iter().take(SHOWN))
+    let mut shown: Vec<_> = (extra.iter().take(SHOWN))
         .map(|name| format!("`{}`", printable(name)))
         .collect();
-    if strangers.len() > SHOWN {
-        shown.push(format!("{} more", strangers.len() - SHOWN));
+    if extra.len() > SHOWN {
+        shown.push(format!("{} more", extra.len() - SHOWN));
     }
-    let verb = if strangers.len() == 1 { "is" } else { "are" };
+    let verb = if extra.len() == 1 { "is" } else { "are" };
     Some(format!("{} {verb} not in your own list", shown.join(", ")))
 }
 
@@ -104,7 +104,7 @@ fn covers(pattern: &str, name: &str) -> bool {
     }
 }
 
-fn longer(value: &Value, own: &Own) -> Option<String> {
+fn longer(value: &Value, own: &UserValue) -> Option<String> {
     let limits = || [&own.base].into_iter().chain(&own.stronger);
     let fits = limits().any(|limit| match (length(value), length(limit)) {
         (Some(value), Some(limit)) => value <= limit,
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn zero_is_without_limit() {
-        let own = |base: u64| Own {
+        let own = |base: u64| UserValue {
             base: Value::Count(base),
             stronger: Vec::new(),
         };
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_longer_flag_of_the_user_is_a_limit_too() {
         let minutes = |n: u64| Value::Duration(Duration::from_secs(60 * n));
-        let own = Own {
+        let own = UserValue {
             base: minutes(30),
             stronger: vec![minutes(120)],
         };
@@ -182,7 +182,7 @@ mod tests {
             .map(Into::into)
             .into();
         assert_eq!(
-            beyond(&names, &[&["A".to_owned()]]),
+            not_covered(&names, &[&["A".to_owned()]]),
             Some("`B`, `C`, `D`, `E`, `F\\u{1b}`, 1 more are not in your own list".to_owned())
         );
     }

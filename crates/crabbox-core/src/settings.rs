@@ -4,19 +4,18 @@
 //! environment or looks for files. The exception is the [`TrustStore`], a file of our own. Which providers there are,
 //! the caller says with their tables.
 
-mod allowed;
-mod blame;
 mod core_table;
 mod duration;
+mod env_and_flags;
 mod files;
 mod layers;
 mod origin;
-mod outside;
+mod partial;
 mod profiles;
 mod reference;
+mod repository_limits;
 mod resolve;
 mod resolved;
-mod salvage;
 mod show;
 mod source;
 mod suggest;
@@ -25,18 +24,19 @@ mod table;
 mod tests;
 mod trust;
 mod value;
+mod value_location;
 mod yaml;
 
 pub use core_table::CORE;
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use files::{Owner, Place, owner_of, repository_files, user_file};
+pub use files::{Owner, ResolvedPath, owner_of, repository_files, user_file};
 pub use layers::Ignored;
 pub use origin::Origin;
+pub use partial::{PartialSettings, load_partial};
 pub use profiles::ProfileEnv;
 pub use reference::reference;
 pub use resolve::{FlagValue, Sources, Untrusted, check_file, load};
 pub use resolved::{Entry, Settings};
-pub use salvage::{Salvaged, salvage};
 pub use show::{Shown, show_json, show_text};
 pub use source::SourceFile;
 pub use table::{Applies, Entries, Kind, Merge, ProviderTable, Setting, Trust};

@@ -23,9 +23,9 @@ const NAMES: [&str; 9] = [
 const QUERY_NAMES: [&str; 4] = ["signature", "sig", "key", "code"];
 const QUERY_PREFIXES: [&str; 2] = ["x-amz-", "x-goog-"];
 /// What reports say about secrets, and which is none.
-const HARMLESS: [&str; 6] = ["true", "false", "null", "none", "set", "empty"];
+const NOT_SECRET: [&str; 6] = ["true", "false", "null", "none", "set", "empty"];
 /// After "bearer": a sentence about it.
-const SPOKEN_OF: [&str; 4] = ["token", "tokens", "auth", "authentication"];
+const BEARER_PROSE: [&str; 4] = ["token", "tokens", "auth", "authentication"];
 /// No name is longer.
 const NAME_WINDOW: usize = 64;
 
@@ -108,7 +108,8 @@ impl Text<'_> {
                 byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
             });
             let value = self.run(end, is_blank);
-            if value > end && is_secret_name(&squeeze(self.lower.get(at..end).unwrap_or_default()))
+            if value > end
+                && is_secret_name(&normalize_name(self.lower.get(at..end).unwrap_or_default()))
             {
                 spans.extend(self.value(value));
             }
@@ -127,7 +128,7 @@ impl Text<'_> {
             let name = self.lower.get(at + 1..end).unwrap_or_default();
             let secret = QUERY_NAMES.contains(&name)
                 || QUERY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-                || is_secret_name(&squeeze(name));
+                || is_secret_name(&normalize_name(name));
             if secret && self.at(end) == Some(b'=') {
                 let value = end + 1;
                 let stop = |byte: u8| {
@@ -163,7 +164,7 @@ impl Text<'_> {
                     |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=[]".contains(&byte);
                 let span = value..self.run(value, is_token);
                 let word = self.lower.get(span.clone()).unwrap_or_default();
-                if !SPOKEN_OF.contains(&word) {
+                if !BEARER_PROSE.contains(&word) {
                     spans.push(span);
                 }
             }
@@ -207,7 +208,7 @@ impl Text<'_> {
             |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b' ');
         let words = before.iter().rev().take_while(|byte| is_name(byte)).count();
         let name = before.get(before.len() - words..).unwrap_or_default();
-        squeeze(&String::from_utf8_lossy(name).to_ascii_lowercase())
+        normalize_name(&String::from_utf8_lossy(name).to_ascii_lowercase())
     }
 
     /// The value that begins here, after blanks. `None` for words that are no secret.
@@ -234,7 +235,7 @@ impl Text<'_> {
             Some(_) | None => value,
         };
         let bare = value.trim_end_matches([',', ';', '.', ')', ']', '}']);
-        (!HARMLESS.contains(&bare)).then_some(span)
+        (!NOT_SECRET.contains(&bare)).then_some(span)
     }
 
     /// Where the quoted text ends: at an unescaped quote, or with the text.
@@ -265,7 +266,7 @@ fn is_secret_name(name: &str) -> bool {
     NAMES.iter().any(|known| name.ends_with(known))
 }
 
-fn squeeze(name: &str) -> String {
+fn normalize_name(name: &str) -> String {
     name.replace(['_', '-', '.', ' '], "")
 }
 

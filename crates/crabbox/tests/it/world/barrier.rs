@@ -7,23 +7,23 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Nothing that a test waits for takes as long as this, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A call of the stand-in that waits for us.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Barrier {
     pub(super) reached: File,
     pub(super) go: File,
 }
 
-impl Gate {
+impl Barrier {
     /// Until somebody stands at the gate.
     #[track_caller]
     pub(crate) fn wait(&mut self) {
-        let patience = Timespec::try_from(PATIENCE).unwrap();
+        let timeout = Timespec::try_from(WAIT_TIMEOUT).unwrap();
         let mut fds = [PollFd::new(&self.reached, PollFlags::IN)];
         assert_eq!(
-            poll(&mut fds, Some(&patience)).unwrap(),
+            poll(&mut fds, Some(&timeout)).unwrap(),
             1,
             "nobody came to the gate"
         );

@@ -22,14 +22,14 @@ enum Refusal {
     Tailscale,
     Class,
     Type,
-    Arm,
+    Arch,
     CacheVolume,
     Pool,
     ArtifactSchema,
     ActionsRunner,
     LeaseId,
     /// Another issue brings it.
-    Later,
+    Planned,
     /// For leases over SSH alone.
     Ssh,
 }
@@ -41,7 +41,7 @@ enum Takes {
 }
 
 use Refusal::{
-    ActionsRunner, Arm, ArtifactSchema, CacheVolume, Class, Desktop, Execution, Later, LeaseId,
+    ActionsRunner, Arch, ArtifactSchema, CacheVolume, Class, Desktop, Execution, LeaseId, Planned,
     Pool, Ssh, Sync, SyncUnlessArchive, Tailscale, Type,
 };
 use Takes::{Nothing, Value};
@@ -61,7 +61,7 @@ const MACHINE: &[Row] = &[
 const LEASE: &[Row] = &[
     ("class", Value, Class),
     ("type", Value, Type),
-    ("arch", Value, Arm),
+    ("arch", Value, Arch),
     ("os", Value, Ssh),
     ("ssh-port", Value, Ssh),
     ("market", Value, Ssh),
@@ -121,12 +121,12 @@ const RUN: &[Row] = &[
     ("pool", Value, Pool),
     ("pool-compatibility-key", Value, Pool),
     ("pool-return", Value, Pool),
-    ("attest", Value, Later),
-    ("attest-key", Value, Later),
-    ("preset", Value, Later),
-    ("preset-var", Value, Later),
-    ("scenario", Value, Later),
-    ("timing-record", Value, Later),
+    ("attest", Value, Planned),
+    ("attest-key", Value, Planned),
+    ("preset", Value, Planned),
+    ("preset-var", Value, Planned),
+    ("scenario", Value, Planned),
+    ("timing-record", Value, Planned),
 ];
 
 const WARMUP: &[Row] = &[
@@ -136,14 +136,14 @@ const WARMUP: &[Row] = &[
 
 /// Which commands know which of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum CommandKind {
     Run,
     Warmup,
     /// One that makes no lease.
     Other,
 }
 
-impl Of {
+impl CommandKind {
     fn rows(self) -> impl Iterator<Item = &'static Row> {
         let (lease, own) = match self {
             Self::Run => (LEASE, RUN),
@@ -155,7 +155,7 @@ impl Of {
 }
 
 /// Known to the parser, and in no help text.
-pub(crate) fn add(command: Command, of: Of) -> Command {
+pub(crate) fn add(command: Command, of: CommandKind) -> Command {
     of.rows().fold(command, |command, (flag, takes, _)| {
         let arg = Arg::new(*flag).long(*flag).hide(true);
         command.arg(match takes {
@@ -176,7 +176,7 @@ const LARGE: &str = "force-sync-large";
 const REQUIRES: &[(&str, &str)] = &[("attest-key", "attest"), ("apply-local-patch", "fresh-pr")];
 
 /// The first of them that was used, as a failure.
-pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Failure> {
+pub(crate) fn check(matches: &ArgMatches, of: CommandKind, spec: &Spec) -> Result<(), Failure> {
     let given = |flag: &str| {
         matches.try_contains_id(flag).is_ok()
             && matches.value_source(flag) == Some(ValueSource::CommandLine)
@@ -187,7 +187,7 @@ pub(crate) fn check(matches: &ArgMatches, of: Of, spec: &Spec) -> Result<(), Fai
     {
         return Err(Failure::usage(format!("--{flag} requires --{other}")));
     }
-    if of != Of::Other
+    if of != CommandKind::Other
         && matches.value_source(LARGE) == Some(ValueSource::CommandLine)
         && let Some(value) = matches.get_one::<String>(LARGE)
         && let Some(failure) = SyncUnlessArchive.failure(LARGE, value, spec)
@@ -277,7 +277,7 @@ impl Refusal {
                 "--type is not supported for provider={name}; use {}",
                 spec.instead_of_type
             )),
-            Self::Arm => match value {
+            Self::Arch => match value {
                 "amd64" | "x86_64" => None,
                 _ => unsupported(format!("provider={name} does not support --arch {value}")),
             },
@@ -294,7 +294,7 @@ impl Refusal {
             Self::LeaseId => unsupported(format!(
                 "provider={name} does not support fixed idempotent lease IDs"
             )),
-            Self::Later => unsupported(format!("--{flag} comes with a later version of crabbox")),
+            Self::Planned => unsupported(format!("--{flag} comes with a later version of crabbox")),
             Self::Ssh => unsupported(format!(
                 "provider={name} has no SSH lease; --{flag} is not supported"
             )),

@@ -63,7 +63,7 @@ impl Place {
 
     fn put(&self, name: &str, bytes: impl AsRef<[u8]>) {
         let file = self.file(name);
-        files::make_dir(file.parent().unwrap()).unwrap();
+        files::create_dir(file.parent().unwrap()).unwrap();
         write(&file, bytes.as_ref());
     }
 

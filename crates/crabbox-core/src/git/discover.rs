@@ -1,8 +1,8 @@
 //! Where the repository around a directory is, found without git.
 //!
 //! git would read the repository's configuration on the way, and whoever can write that decides what git reads next:
-//! a pipe, say, that answers each process differently. So the place is found first, and git is only asked about it
-//! with a configuration of ours ([`super::shadow`]).
+//! a pipe, say, that answers each process differently. So the location is found first, and git is only asked about it
+//! with a configuration of ours ([`super::sanitized`]).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,10 +10,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::Env;
-use crate::{Code, Failure, regular};
+use crate::{Code, Failure, small_file};
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     /// The directory whose `.git` leads to the repository; where we are, when the user names the repository.
     pub(super) top: PathBuf,
     /// Both without links.
@@ -22,13 +22,13 @@ pub(super) struct Place {
 }
 
 /// None outside of every repository, and in one that has no work tree around `dir`.
-pub(super) fn find(dir: &Path, env: &Env) -> Result<Option<Place>, Failure> {
+pub(super) fn find(dir: &Path, env: &Env) -> Result<Option<Location>, Failure> {
     let dir = resolved(dir)?;
     let given = |name| env.get(OsStr::new(name));
     let common_dir = given("GIT_COMMON_DIR").map(|common| dir.join(common));
     if let Some(git_dir) = given("GIT_DIR") {
-        let named = led_to(&dir.join(git_dir))?;
-        return Ok(named.and_then(|git_dir| place(dir, git_dir, common_dir.as_deref())));
+        let named = resolve_dot_git(&dir.join(git_dir))?;
+        return Ok(named.and_then(|git_dir| location(dir, git_dir, common_dir.as_deref())));
     }
     let ceilings: Vec<PathBuf> = given("GIT_CEILING_DIRECTORIES")
         .into_iter()
@@ -39,8 +39,8 @@ pub(super) fn find(dir: &Path, env: &Env) -> Result<Option<Place>, Failure> {
     let device = |path: &Path| path.metadata().ok().map(|meta| meta.dev());
     for level in dir.ancestors() {
         let dot_git = level.join(".git");
-        if let Some(git_dir) = led_to(&dot_git)? {
-            let found = place(level.to_owned(), git_dir, common_dir.as_deref());
+        if let Some(git_dir) = resolve_dot_git(&dot_git)? {
+            let found = location(level.to_owned(), git_dir, common_dir.as_deref());
             // What a pointer leads to is that or nothing; a directory of this name may be anything.
             if found.is_some() || dot_git.is_file() {
                 return Ok(found);
@@ -65,15 +65,15 @@ pub(super) fn is_true(value: &[u8]) -> bool {
     !matches!(value.as_slice(), b"" | b"false" | b"no" | b"off" | b"0")
 }
 
-fn place(top: PathBuf, git_dir: PathBuf, common_dir: Option<&Path>) -> Option<Place> {
+fn location(top: PathBuf, git_dir: PathBuf, common_dir: Option<&Path>) -> Option<Location> {
     let common_dir = match common_dir {
         Some(named) => named.canonicalize().ok()?,
-        None => match regular::read(&git_dir.join("commondir")) {
+        None => match small_file::read(&git_dir.join("commondir")) {
             Ok(text) => git_dir.join(line(&text)).canonicalize().ok()?,
             Err(_) => git_dir.clone(),
         },
     };
-    is_repository(&git_dir, &common_dir).then_some(Place {
+    is_repository(&git_dir, &common_dir).then_some(Location {
         top,
         git_dir,
         common_dir,
@@ -88,7 +88,7 @@ fn is_repository(git_dir: &Path, common_dir: &Path) -> bool {
 }
 
 /// Where a `.git` leads, whether directory, link or file with a pointer. None when it is neither.
-fn led_to(dot_git: &Path) -> Result<Option<PathBuf>, Failure> {
+fn resolve_dot_git(dot_git: &Path) -> Result<Option<PathBuf>, Failure> {
     let Ok(metadata) = dot_git.metadata() else {
         return Ok(None);
     };
@@ -104,7 +104,7 @@ fn led_to(dot_git: &Path) -> Result<Option<PathBuf>, Failure> {
             dot_git.display()
         )
     };
-    let text = regular::read(dot_git)
+    let text = small_file::read(dot_git)
         .map_err(|error| Failure::new(Code::Local, what()).because(&error))?;
     let Some(target) = text.strip_prefix(b"gitdir: ") else {
         let mut failure = Failure::new(Code::Local, what());
@@ -148,7 +148,7 @@ mod tests {
         let inner = base.join("repo/a/b");
         fs::create_dir_all(&inner).unwrap();
         let mut env = Env::new();
-        let top = |env: &Env| find(&inner, env).unwrap().map(|place| place.top);
+        let top = |env: &Env| find(&inner, env).unwrap().map(|location| location.top);
         repository(&base.join("repo/.git"));
         assert_eq!(top(&env), Some(base.join("repo")));
         // No repository is in an empty directory of this name.

@@ -17,12 +17,12 @@ use crate::{Code, Failure};
 /// What follows the id in a file's name.
 const RECORD: &str = ".json";
 /// No record is larger.
-const MAX_RECORD: u64 = 1 << 20;
+const MAX_RECORD_BYTES: u64 = 1 << 20;
 /// How many of several matches a message names.
-const NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 #[derive(Debug, Clone)]
-pub struct Ledger {
+pub struct RunStore {
     runs: PathBuf,
     bounds: Bounds,
 }
@@ -42,7 +42,7 @@ pub struct Problem {
     pub reason: String,
 }
 
-impl Ledger {
+impl RunStore {
     /// `state` is the state directory. Nothing is made or read yet.
     pub fn new(state: &Path, bounds: Bounds) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Ledger {
         let mut listing = Listing::default();
         for run_id in self.ids()? {
             match self.read(&run_id) {
-                Ok(Some(record)) => listing.runs.push(record.with_fate()),
+                Ok(Some(record)) => listing.runs.push(record.with_liveness()),
                 Ok(None) => {}
                 Err(reason) => listing.problems.push(Problem { run_id, reason }),
             }
@@ -121,7 +121,7 @@ impl Ledger {
             [..] => {
                 let names: Vec<&str> = found
                     .iter()
-                    .take(NAMED)
+                    .take(MAX_NAMED)
                     .map(|run| run.run_id.as_str())
                     .collect();
                 let message = format!(
@@ -205,7 +205,7 @@ impl Ledger {
     pub(super) fn read(&self, run_id: &str) -> Result<Option<Record>, String> {
         let mut bytes = Vec::new();
         let read = File::open(self.record(run_id))
-            .and_then(|file| file.take(MAX_RECORD).read_to_end(&mut bytes));
+            .and_then(|file| file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes));
         match read {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -5,17 +5,17 @@
 //! record is only ever added to, so that processes need no lock to write beside each other. Nothing that a live process
 //! writes is ever removed.
 
-mod ledger;
 mod log;
 mod prune;
 mod record;
 mod run;
+mod store;
 
 #[cfg(test)]
 mod tests;
 
-pub use ledger::{Ledger, Listing, Problem};
 pub use log::RunLog;
 pub use prune::Bounds;
 pub use record::{LogInfo, Record, Status};
 pub use run::{ActiveRun, Begin, Finish};
+pub use store::{Listing, Problem, RunStore};

@@ -11,9 +11,9 @@ use crate::failure::{Code, Failure};
 
 /// The values that do not come from files, weaker ones first.
 #[derive(Debug, Default)]
-pub(super) struct Outside(Vec<(&'static Setting, Value, Origin)>);
+pub(super) struct EnvAndFlags(Vec<(&'static Setting, Value, Origin)>);
 
-impl Outside {
+impl EnvAndFlags {
     pub(super) fn of(&self, setting: &Setting) -> impl Iterator<Item = (&Value, &Origin)> {
         (self.0.iter())
             .filter(move |(row, _, _)| *row == setting)
@@ -21,7 +21,10 @@ impl Outside {
     }
 }
 
-pub(super) fn read(catalogue: &Catalogue<'_>, sources: &Sources<'_>) -> Result<Outside, Failure> {
+pub(super) fn read(
+    catalogue: &Catalogue<'_>,
+    sources: &Sources<'_>,
+) -> Result<EnvAndFlags, Failure> {
     let mut values = Vec::new();
     for setting in catalogue.settings() {
         if let Some((value, name)) = variable(setting, sources.environment)? {
@@ -37,7 +40,7 @@ pub(super) fn read(catalogue: &Catalogue<'_>, sources: &Sources<'_>) -> Result<O
             return Err(Failure::usage(format!("unknown flag --{name}")));
         }
     }
-    Ok(Outside(values))
+    Ok(EnvAndFlags(values))
 }
 
 /// The first variable that is set. An empty one is not set, except that it empties a list.

@@ -2,20 +2,20 @@
 
 use super::origin::Origin;
 use super::resolved::Settings;
-use super::source::{At, Show, Source, printable};
+use super::source::{Position, Show, Source, printable};
 use crate::failure::Failure;
 
 /// The place of a value in its file, as it is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Blame {
-    place: String,
+pub(super) struct ValueLocation {
+    position: String,
     snippet: Option<Box<str>>,
 }
 
-impl Blame {
-    pub(super) fn new(source: &Source<'_>, at: At) -> Self {
+impl ValueLocation {
+    pub(super) fn new(source: &Source<'_>, at: Position) -> Self {
         Self {
-            place: source.place(at),
+            position: source.place(at),
             snippet: source.snippet(at, Show::Line).map(Into::into),
         }
     }
@@ -24,7 +24,7 @@ impl Blame {
 impl Settings {
     /// Says of a failure which file, variable or flag the value comes from.
     #[must_use]
-    pub fn blame<'s>(
+    pub fn with_location<'s>(
         &self,
         section: impl Into<Option<&'s str>>,
         key: &str,
@@ -33,7 +33,7 @@ impl Settings {
         let Some(entry) = self.entry(section, key) else {
             return failure;
         };
-        match (&entry.origin, &entry.blame) {
+        match (&entry.origin, &entry.location) {
             (Origin::Default, _) => {}
             (Origin::Environment { name }, _) => {
                 failure.message = format!("{name}: {}", failure.message);
@@ -43,9 +43,9 @@ impl Settings {
                 let value = entry.value.to_text();
                 failure.snippet = Some(format!("--{name} {}", printable(&value)).into());
             }
-            (Origin::User { .. } | Origin::Repository { .. }, Some(blame)) => {
-                failure.message = format!("{}: {}", blame.place, failure.message);
-                failure.snippet.clone_from(&blame.snippet);
+            (Origin::User { .. } | Origin::Repository { .. }, Some(location)) => {
+                failure.message = format!("{}: {}", location.position, failure.message);
+                failure.snippet.clone_from(&location.snippet);
             }
             (Origin::User { path, line } | Origin::Repository { path, line }, None) => {
                 failure.message = format!("config {}:{line}: {}", path.display(), failure.message);

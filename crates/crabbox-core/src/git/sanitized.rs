@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::place::{self, Place};
+use super::discover::{self, Location};
 use super::{Env, config};
-use crate::{Code, Failure, regular};
+use crate::{Code, Failure, small_file};
 
 /// What git needs of the common part besides its configuration.
 const LINKED: [&str; 5] = ["info", "objects", "packed-refs", "refs", "reftable"];
 
 /// How files are compared and how the repository is stored. Values are words and numbers.
-const HARMLESS: [&str; 17] = [
+const SAFE_KEYS: [&str; 17] = [
     "core.autocrlf",
     "core.bigfilethreshold",
     "core.checkstat",
@@ -44,41 +44,41 @@ const HARMLESS: [&str; 17] = [
 ];
 const EXTENSIONS: &str = "extensions.";
 /// The first fetches what is missing; the second is a file that is read here.
-const NOT_EXTENDED: [&str; 2] = ["extensions.partialclone", "extensions.worktreeconfig"];
+const UNSAFE_EXTENSIONS: [&str; 2] = ["extensions.partialclone", "extensions.worktreeconfig"];
 
 /// Where the directory may lie, besides `TMPDIR`.
-const BASES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+const TEMP_BASES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 #[derive(Debug)]
-pub(super) struct Shadow {
+pub(super) struct SanitizedGitDir {
     dir: TempDir,
     settings: Vec<(String, Vec<u8>)>,
 }
 
-impl Shadow {
-    pub(super) fn new(place: &Place, env: &Env) -> Result<Self, Failure> {
+impl SanitizedGitDir {
+    pub(super) fn new(location: &Location, env: &Env) -> Result<Self, Failure> {
         let failed = |error: &io::Error| {
             let what = "make a directory for git's configuration";
             Failure::new(Code::Local, what).because(error)
         };
-        let dir = outside(place, env).map_err(|error| failed(&error))?;
-        let mut shadow = Self {
+        let dir = temp_dir_outside(location, env).map_err(|error| failed(&error))?;
+        let mut sanitized = Self {
             dir,
             settings: Vec::new(),
         };
         for name in LINKED {
-            symlink(place.common_dir.join(name), shadow.path().join(name))
+            symlink(location.common_dir.join(name), sanitized.path().join(name))
                 .map_err(|error| failed(&error))?;
         }
-        shadow.take_in(&place.common_dir.join("config"))?;
-        if shadow.is_true("extensions.worktreeconfig") {
-            shadow.take_in(&place.git_dir.join("config.worktree"))?;
+        sanitized.read_config(&location.common_dir.join("config"))?;
+        if sanitized.is_true("extensions.worktreeconfig") {
+            sanitized.read_config(&location.git_dir.join("config.worktree"))?;
         }
-        let config = shadow.path().join("config");
+        let config = sanitized.path().join("config");
         File::create_new(config)
-            .and_then(|mut file| file.write_all(harmless(&shadow.settings).as_bytes()))
+            .and_then(|mut file| file.write_all(safe_settings(&sanitized.settings).as_bytes()))
             .map_err(|error| failed(&error))?;
-        Ok(shadow)
+        Ok(sanitized)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -97,7 +97,7 @@ impl Shadow {
     }
 
     pub(super) fn is_true(&self, key: &str) -> bool {
-        self.last(key).is_some_and(place::is_true)
+        self.last(key).is_some_and(discover::is_true)
     }
 
     /// The work tree that the repository names.
@@ -106,9 +106,9 @@ impl Shadow {
         Some(git_dir.join(OsStr::from_bytes(named)))
     }
 
-    fn take_in(&mut self, path: &Path) -> Result<(), Failure> {
+    fn read_config(&mut self, path: &Path) -> Result<(), Failure> {
         let what = || format!("read git's configuration {}", path.display());
-        let text = match regular::read(path) {
+        let text = match small_file::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(Failure::new(Code::Local, what()).because(&error)),
@@ -123,10 +123,11 @@ impl Shadow {
     }
 }
 
-fn harmless(settings: &[(String, Vec<u8>)]) -> String {
+fn safe_settings(settings: &[(String, Vec<u8>)]) -> String {
     let mut text = String::new();
     for (key, value) in settings {
-        let is_extension = key.starts_with(EXTENSIONS) && !NOT_EXTENDED.contains(&key.as_str());
+        let is_extension =
+            key.starts_with(EXTENSIONS) && !UNSAFE_EXTENSIONS.contains(&key.as_str());
         let Some((section, name)) = key.split_once('.') else {
             continue;
         };
@@ -134,7 +135,7 @@ fn harmless(settings: &[(String, Vec<u8>)]) -> String {
             text.iter()
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
         };
-        if (is_extension || HARMLESS.contains(&key.as_str()))
+        if (is_extension || SAFE_KEYS.contains(&key.as_str()))
             && words(name.as_bytes())
             && words(value)
         {
@@ -146,10 +147,10 @@ fn harmless(settings: &[(String, Vec<u8>)]) -> String {
 }
 
 /// A new directory that is not in the checkout: whoever writes that would write our configuration as well.
-fn outside(place: &Place, env: &Env) -> io::Result<TempDir> {
+fn temp_dir_outside(location: &Location, env: &Env) -> io::Result<TempDir> {
     let wanted = env.get(OsStr::new("TMPDIR")).map(PathBuf::from);
-    let bases = wanted.into_iter().chain(BASES.map(PathBuf::from));
-    let theirs = [&place.top, &place.git_dir, &place.common_dir];
+    let bases = wanted.into_iter().chain(TEMP_BASES.map(PathBuf::from));
+    let theirs = [&location.top, &location.git_dir, &location.common_dir];
     let mut last = io::Error::other("every directory for temporary files is in the checkout");
     for base in bases.filter(|base| base.is_absolute()) {
         let base = match base.canonicalize() {
@@ -183,7 +184,7 @@ mod tests {
             partialclone = origin\nworktreeconfig = true\n[extensions \"a\"]\nb = c\n";
         let settings = config::parse(text).unwrap();
         assert_eq!(
-            harmless(&settings),
+            safe_settings(&settings),
             "[core]\n\tfilemode = \"true\"\n[extensions]\n\tobjectformat = \"sha256\"\n"
         );
     }
@@ -193,16 +194,16 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let top = temp.path().canonicalize().unwrap();
         std::fs::create_dir(top.join("tmp")).unwrap();
-        let place = |top: &Path| Place {
+        let location = |top: &Path| Location {
             top: top.to_owned(),
             git_dir: top.join(".git"),
             common_dir: top.join(".git"),
         };
         let env = Env::from([("TMPDIR".into(), top.join("tmp").into())]);
-        let made = outside(&place(&top), &env).unwrap();
+        let made = temp_dir_outside(&location(&top), &env).unwrap();
         assert!(!made.path().starts_with(&top));
-        assert!(outside(&place(Path::new("/")), &env).is_err());
-        let elsewhere = outside(&place(&top.join("repo")), &env).unwrap();
+        assert!(temp_dir_outside(&location(Path::new("/")), &env).is_err());
+        let elsewhere = temp_dir_outside(&location(&top.join("repo")), &env).unwrap();
         assert!(elsewhere.path().starts_with(top.join("tmp")));
     }
 }

@@ -1,4 +1,4 @@
-//! Settings for whoever has to go on although something in them is wrong.
+//! Settings for whoever has to go on although something in them is failures.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use super::resolved::Settings;
 use super::table::{ProviderTable, Setting};
 use crate::Failure;
 
-/// What holds without the sources that are wrong, and what is wrong with each of those.
+/// What holds without the sources that are failures, and what is failures with each of those.
 #[derive(Debug)]
-pub struct Salvaged {
+pub struct PartialSettings {
     pub settings: Settings,
-    pub wrong: Vec<Failure>,
+    pub failures: Vec<Failure>,
 }
 
-/// Leaves out files and variables one by one, never the command line: what is wrong there is the failure. `fits` may
+/// Leaves out files and variables one by one, never the command line: what is failures there is the failure. `fits` may
 /// refuse what loads and is of no use all the same.
-pub fn salvage(
+pub fn load_partial(
     core: &'static [Setting],
     providers: &[ProviderTable],
     sources: &Sources<'_>,
     fits: &dyn Fn(&Settings) -> Result<(), Failure>,
-) -> Result<Salvaged, Failure> {
+) -> Result<PartialSettings, Failure> {
     let attempt = |sources: &Sources<'_>| {
         let settings = load(core, providers, sources)?;
         fits(&settings).map(|()| settings)
     };
     if let Ok(settings) = attempt(sources) {
-        let wrong = Vec::new();
-        return Ok(Salvaged { settings, wrong });
+        let failures = Vec::new();
+        return Ok(PartialSettings { settings, failures });
     }
     let (mut environment, mut repository) = (BTreeMap::new(), Vec::new());
     let mut kept = Sources {
@@ -38,7 +38,7 @@ pub fn salvage(
         ..sources.clone()
     };
     let mut settings = attempt(&kept)?;
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     // The repository comes last, for what it may say depends on what the user says.
     if sources.user.is_some() {
         let with = Sources {
@@ -47,7 +47,7 @@ pub fn salvage(
         };
         match attempt(&with) {
             Ok(better) => (settings, kept) = (better, with),
-            Err(failure) => wrong.push(failure),
+            Err(failure) => failures.push(failure),
         }
     }
     for (name, value) in variables(core, providers, sources) {
@@ -58,7 +58,7 @@ pub fn salvage(
             ..kept.clone()
         }) {
             Ok(better) => (settings, environment) = (better, more),
-            Err(failure) => wrong.push(failure),
+            Err(failure) => failures.push(failure),
         }
     }
     for file in sources.repository {
@@ -70,10 +70,10 @@ pub fn salvage(
             ..kept.clone()
         }) {
             Ok(better) => (settings, repository) = (better, more),
-            Err(failure) => wrong.push(failure),
+            Err(failure) => failures.push(failure),
         }
     }
-    Ok(Salvaged { settings, wrong })
+    Ok(PartialSettings { settings, failures })
 }
 
 /// Those that a setting is read from.

@@ -25,11 +25,11 @@ mod tests;
 
 pub use binding::{Binding, Reclaim, RepoRoot};
 pub use claim::{Claim, Intent, State};
-pub use creator::{Creator, Fate};
-pub use deadline::{Deadline, Ends, Reason};
+pub use creator::{Creator, Liveness};
+pub use deadline::{Deadline, Deadlines, Reason};
 pub use lease_id::{LeaseId, random_hex, run_id};
 pub use list::Listing;
 pub use locks::{OperationLock, Wait};
 pub use problem::{Problem, ProblemCode};
 pub use slug::{Slug, SlugChoice};
-pub use store::{Among, ClaimStore, Scan};
+pub use store::{ClaimStore, ProviderFilter, Scan};

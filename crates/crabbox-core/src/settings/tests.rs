@@ -1,9 +1,9 @@
 //! Sources against tables: whose word counts, what is refused, and what is shown.
 
-mod anything;
-mod mistakes;
+mod errors;
+mod fuzz;
+mod partial;
 mod repository;
-mod salvaged;
 mod shown;
 mod sources;
 
@@ -126,7 +126,7 @@ impl Case {
             trust: &self.trust,
             default_provider: "fallback",
             configured: &self.configured,
-            elsewhere: &["laterProvider"],
+            foreign_sections: &["laterProvider"],
             untrusted: self.untrusted.unwrap_or(Untrusted::Refuse),
             targets: &["linux"],
         }
@@ -137,8 +137,8 @@ impl Case {
     }
 
     /// With "made-up" as the only other provider that is of use.
-    fn salvage(&self) -> Result<Salvaged, Failure> {
-        salvage(
+    fn load_partial(&self) -> Result<PartialSettings, Failure> {
+        load_partial(
             CORE,
             &[TABLE, OTHER],
             &self.sources(),
