@@ -81,7 +81,7 @@ impl Repository {
             return Err(Failure::new(
                 Code::Local,
                 format!(
-                    "git's answer about {} is not understood: {:?}",
+                    "cannot parse git's answer about `{}`: {:?}",
                     dir.display(),
                     String::from_utf8_lossy(&answer.stdout)
                 ),
@@ -90,7 +90,7 @@ impl Repository {
         let git_dir = discover::resolved(&location.top.join(git_dir))?;
         if git_dir != location.git_dir {
             let message = format!(
-                "git finds another repository than {}",
+                "git found a repository other than `{}`",
                 location.git_dir.display()
             );
             return Err(Failure::new(Code::Local, message));
@@ -185,7 +185,7 @@ impl Repository {
         args.extend(status.map(OsString::from));
         let answer = self.git.scan().run(&self.root, &args)?;
         if !answer.succeeded() {
-            return Err(answer.failure(Code::Sync, "ask git what differs from HEAD"));
+            return Err(answer.failure(Code::Sync, "cannot compare the work tree with HEAD"));
         }
         Ok(answer.stdout)
     }
@@ -214,7 +214,7 @@ impl Repository {
         if answer.code() == Some(1) {
             return Ok(Vec::new());
         }
-        Err(answer.failure(Code::Local, "read git's configuration"))
+        Err(answer.failure(Code::Local, "cannot read the git configuration"))
     }
 }
 
@@ -234,12 +234,12 @@ fn check_work_tree(
         return Ok(());
     }
     let message = format!(
-        "the repository {} names {} as its work tree, which does not lead back to it",
+        "repository `{}` sets core.worktree to `{}`, which is not its own work tree",
         git_dir.display(),
         named.display()
     );
     Err(Failure::new(Code::Untrusted, message)
-        .hint("unset `core.worktree` there, or set GIT_DIR and GIT_WORK_TREE yourself"))
+        .hint("unset `core.worktree`, or set GIT_DIR and GIT_WORK_TREE yourself"))
 }
 
 /// The name that a directory gives to what is in it.
@@ -273,7 +273,7 @@ fn no_work_tree(dir: &Path, answer: &Answer) -> Result<Option<Repository>, Failu
     if says("not a git repository") || says("must be run in a work tree") {
         return Ok(None);
     }
-    let what = format!("git cannot read the repository at {}", dir.display());
+    let what = format!("git cannot read the repository at `{}`", dir.display());
     let failure = answer.failure(Code::Local, &what);
     if says("safe.directory") {
         let command = answer.stderr.lines().find(|l| l.contains("git config"));

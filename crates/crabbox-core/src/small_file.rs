@@ -29,14 +29,14 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     if bounded.limit() == 0 {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
-            "it is larger than 1 MiB",
+            "larger than 1 MiB",
         ));
     }
     Ok(bytes)
 }
 
 fn irregular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
         .unwrap();
         for name in ["dir", "socket", "pipe", "/dev/zero", "/dev/tty"] {
             let error = read(&path(name)).unwrap_err();
-            assert_eq!(error.to_string(), "it is not a regular file", "{name}");
+            assert_eq!(error.to_string(), "not a regular file", "{name}");
         }
 
         let large = File::create(path("large")).unwrap();
@@ -77,6 +77,6 @@ mod tests {
         assert!(read(&path("large")).is_ok());
         large.set_len(MAX_BYTES + 1).unwrap();
         let error = read(&path("large")).unwrap_err();
-        assert_eq!(error.to_string(), "it is larger than 1 MiB");
+        assert_eq!(error.to_string(), "larger than 1 MiB");
     }
 }

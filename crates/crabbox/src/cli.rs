@@ -391,10 +391,10 @@ pub(crate) fn unavailable_command(
         });
     }
     if BROKER.contains(&name) {
-        return Some(needs_coordinator().hint("crabbox history shows the runs of this machine"));
+        return Some(needs_coordinator().hint("run `crabbox history` to list local runs"));
     }
     if ["job", "bench", "verify", "init"].contains(&name) {
-        let message = format!("`crabbox {name}` comes with a later version");
+        let message = format!("`crabbox {name}` is not available in this version");
         return Some(Failure::new(Code::Unsupported, message));
     }
     None

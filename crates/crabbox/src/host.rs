@@ -65,16 +65,20 @@ impl Host {
             .or_else(|| Some(self.config_home()?.join("crabbox").join("state")))
             .ok_or_else(|| {
                 no_home(
-                    "keep its state",
-                    "neither XDG_STATE_HOME nor XDG_CONFIG_HOME is",
+                    "state",
+                    "none of XDG_STATE_HOME, XDG_CONFIG_HOME and HOME is an absolute path",
                 )
             })
     }
 
     pub(crate) fn user_file(&self) -> Result<PathBuf, Failure> {
         let home = self.config_home();
-        home.map(|home| settings::user_file(&home))
-            .ok_or_else(|| no_home("find your file", "XDG_CONFIG_HOME is not either"))
+        home.map(|home| settings::user_file(&home)).ok_or_else(|| {
+            no_home(
+                "configuration",
+                "neither XDG_CONFIG_HOME nor HOME is an absolute path",
+            )
+        })
     }
 
     /// Variables that are text: settings can come from no others.
@@ -94,10 +98,11 @@ impl Host {
     }
 }
 
-/// `others` are the variables that would do as well.
-fn no_home(purpose: &str, others: &str) -> Failure {
-    let message = format!(
-        "crabbox cannot tell where to {purpose}: HOME is not set to an absolute path, and {others}"
+fn no_home(directory: &str, why: &str) -> Failure {
+    let mut failure = Failure::new(
+        Code::State,
+        format!("cannot find the {directory} directory"),
     );
-    Failure::new(Code::State, message).hint("set HOME to your home directory")
+    failure.causes.push(why.to_owned());
+    failure.hint("set HOME to your home directory")
 }

@@ -116,7 +116,7 @@ impl Ui {
                 for hint in &failure.hints {
                     self.say(&format!("hint: {hint}"));
                 }
-                self.say(&one_line(&failure.to_string()));
+                self.say(&format!("error: {}", one_line(&failure.to_string())));
             }
         }
     }

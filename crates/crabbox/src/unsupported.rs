@@ -226,7 +226,7 @@ pub(crate) fn check_reuse(matches: &ArgMatches) -> Result<(), Failure> {
     for flag in ["slug", "pond"].into_iter().chain(flags) {
         if matches.value_source(flag) == Some(ValueSource::CommandLine) {
             return Err(Failure::usage(format!(
-                "--{flag} only applies when creating a new lease; leave it out with --id"
+                "--{flag} only applies when creating a new lease; omit it with --id"
             )));
         }
     }
@@ -294,7 +294,7 @@ impl Refusal {
             Self::LeaseId => unsupported(format!(
                 "provider={name} does not support fixed idempotent lease IDs"
             )),
-            Self::Planned => unsupported(format!("--{flag} comes with a later version of crabbox")),
+            Self::Planned => unsupported(format!("--{flag} is not available in this version")),
             Self::Ssh => unsupported(format!(
                 "provider={name} has no SSH lease; --{flag} is not supported"
             )),

@@ -43,7 +43,7 @@ pub(super) fn check_dir(path: &Path) -> Result<Presence, Failure> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Presence::Absent),
-        Err(e) => return Err(io_failure("look at", path, &e)),
+        Err(e) => return Err(io_failure("inspect", path, &e)),
     };
     if meta.is_symlink() {
         return Err(refuse("it is a symbolic link"));
@@ -53,7 +53,7 @@ pub(super) fn check_dir(path: &Path) -> Result<Presence, Failure> {
     }
     if meta.permissions().mode() & 0o022 != 0 {
         return Err(
-            refuse("other users can write into it").hint(format!("chmod 700 '{}'", path.display()))
+            refuse("writable by other users").hint(format!("chmod 700 '{}'", path.display()))
         );
     }
     Ok(Presence::Present)
@@ -64,7 +64,7 @@ pub(super) fn create_dir(path: &Path) -> Result<(), Failure> {
     match check_dir(path)? {
         Presence::Present => Ok(()),
         Presence::Absent => {
-            create_missing(path).map_err(|e| io_failure("make directory", path, &e))
+            create_missing(path).map_err(|e| io_failure("create directory", path, &e))
         }
     }
 }
@@ -105,7 +105,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, Fault> {
         .read_to_end(&mut bytes)
         .map_err(|e| unreadable(&e))?;
     if bytes.len() > MAX_BYTES {
-        let message = "the file has more than 1 MiB";
+        let message = "larger than 1 MiB";
         return Err(Fault::new(ProblemCode::ClaimTooLarge, message));
     }
     Ok(Some(bytes))
@@ -174,10 +174,10 @@ fn is_not_regular(path: &Path) -> bool {
 }
 
 fn not_regular() -> Fault {
-    let message = "refusing a claim that is not a regular file";
+    let message = "not a regular file";
     Fault::new(ProblemCode::NonRegularFile, message)
 }
 
 fn unreadable(error: &io::Error) -> Fault {
-    Fault::new(ProblemCode::ReadError, format!("cannot be read: {error}"))
+    Fault::new(ProblemCode::ReadError, format!("cannot read: {error}"))
 }

@@ -65,7 +65,7 @@ impl Listing {
             1 => "1 problem".to_owned(),
             count => format!("{count} problems"),
         };
-        let message = format!("the local claims have {problems}");
+        let message = format!("local claims have {problems}");
         Some(Failure::new(Code::State, message))
     }
 

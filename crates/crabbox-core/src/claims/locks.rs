@@ -131,7 +131,7 @@ impl Locks {
     }
 
     pub(super) fn slugs(&self) -> Result<ShortLock, Failure> {
-        self.short("slug-allocation.lock", "the choice of slugs")
+        self.short("slug-allocation.lock", "slug allocation")
     }
 
     /// `command` is what the others are notified; it must not hold secrets.
@@ -210,10 +210,7 @@ fn lock_file(file: &mut File, what: &str, mode: LockMode, wait: Wait<'_>) -> Res
         }
         if !notified && now.duration_since(started) >= WAIT_NOTICE_DELAY {
             notified = true;
-            (wait.notify)(&format!(
-                "waiting for {what}, which is in use by {}",
-                holder(file)
-            ));
+            (wait.notify)(&format!("waiting for {what}, in use by {}", holder(file)));
         }
         thread::sleep(left.map_or(pause, |left| left.min(pause)));
         pause = (pause * 2).min(MAX_POLL_INTERVAL);
@@ -243,7 +240,7 @@ fn holder(file: &mut File) -> String {
         command => format!("process {pid} ({command})"),
     };
     match is_dead(pid) {
-        true => format!("a program that {process} started and left behind"),
+        true => format!("a child left behind by {process}"),
         false => process,
     }
 }
@@ -294,8 +291,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(failure.code, Code::Canceled);
         let me = std::process::id();
-        let expected =
-            format!("waiting for lease x_1, which is in use by process {me} (crabbox run)");
+        let expected = format!("waiting for lease x_1, in use by process {me} (crabbox run)");
         assert_eq!(*told.borrow(), [expected]);
     }
 
@@ -411,9 +407,7 @@ mod tests {
         let failure = alone(&locks, "x_1", "crabbox stop").unwrap_err();
         assert_eq!(
             failure.message,
-            format!(
-                "lease x_1 is in use by a program that process {pid} (crabbox run) started and left behind"
-            )
+            format!("lease x_1 is in use by a child left behind by process {pid} (crabbox run)")
         );
     }
 

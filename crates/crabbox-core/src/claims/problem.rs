@@ -69,7 +69,7 @@ impl Problem {
         Self {
             file: format!("sha256:{hash}"),
             code: ProblemCode::InvalidFilename,
-            message: "the file's name is not a lease id".to_owned(),
+            message: "file name is not a lease id".to_owned(),
         }
     }
 
@@ -77,7 +77,7 @@ impl Problem {
         Self {
             file: String::new(),
             code: ProblemCode::ProblemsTruncated,
-            message: format!("{hidden} more problems are not shown"),
+            message: format!("{hidden} more problems not shown"),
         }
     }
 

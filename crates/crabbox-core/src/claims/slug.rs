@@ -60,13 +60,13 @@ impl Slug {
     pub fn request(text: &str) -> Result<Self, Failure> {
         let Some(slug) = Self::normalize(text) else {
             return Err(Failure::usage(format!(
-                "slug {text:?} has no letter and no digit"
+                "invalid slug {text:?}: needs at least one letter or digit"
             )));
         };
         let length = slug.0.len();
         if length > MAX_REQUESTED {
             return Err(Failure::usage(format!(
-                "slug `{slug}` has {length} characters; at most {MAX_REQUESTED} are allowed"
+                "slug `{slug}` is too long: {length} characters, maximum {MAX_REQUESTED}"
             )));
         }
         Ok(slug)
@@ -104,11 +104,11 @@ impl SlugChoice {
                     "slug `{slug}` is taken by lease {holder}"
                 ))
                 .hint(format!(
-                    "choose another slug, or end that lease: crabbox stop {holder}"
+                    "choose another slug, or run `crabbox stop {holder}`"
                 ))),
             },
             Self::Generated => generate_free(lease, taken).map(Some).ok_or_else(|| {
-                Failure::new(Code::State, format!("no slug is free for lease {lease}"))
+                Failure::new(Code::State, format!("no free slug for lease {lease}"))
                     .hint("choose one with --slug")
             }),
         }
@@ -211,9 +211,12 @@ mod tests {
         assert!(Slug::request(&format!("--{longest}--")).is_ok());
         let failure = Slug::request(&"a".repeat(42)).unwrap_err();
         assert_eq!(failure.code, Code::Usage);
-        assert!(failure.message.contains("at most 41"), "{failure}");
+        assert!(failure.message.contains("maximum 41"), "{failure}");
         let failure = Slug::request(" -- ").unwrap_err();
-        assert_eq!(failure.message, "slug \" -- \" has no letter and no digit");
+        assert_eq!(
+            failure.message,
+            "invalid slug \" -- \": needs at least one letter or digit"
+        );
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl ClaimStore {
     /// Writes `new` in the place of `old`, which must be what is there. Returns what was written.
     pub fn replace(&self, old: &Claim, new: Claim) -> Result<Claim, Failure> {
         if new.lease_id != old.lease_id || new.slug != old.slug {
-            let message = format!("the claim of lease {} keeps its id and slug", old.lease_id);
+            let message = format!("cannot change the id or slug of lease {}", old.lease_id);
             return Err(Failure::new(Code::State, message));
         }
         let _lock = self.locks.claim(&old.lease_id)?;
@@ -125,7 +125,7 @@ impl ClaimStore {
                         "lease {lease} belongs to provider={}, not to provider={provider}",
                         claim.provider
                     );
-                    Err(Failure::usage(message).hint("leave --provider out"))
+                    Err(Failure::usage(message).hint("omit --provider"))
                 }
                 ProviderFilter::All | ProviderFilter::Only(_) => Ok(Some(claim)),
             };
@@ -265,7 +265,7 @@ fn truncate_problems(mut problems: Vec<Problem>) -> Vec<Problem> {
 }
 
 fn already_claimed(lease: &LeaseId) -> Failure {
-    let message = format!("lease {lease} has a claim already");
+    let message = format!("lease {lease} is already claimed");
     Failure::new(Code::State, message).hint("crabbox claims list")
 }
 

@@ -117,7 +117,7 @@ fn make_private(directory: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(directory)?;
     let me = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != me {
-        return Err(io::Error::other("it is not a directory of this user"));
+        return Err(io::Error::other("not a directory owned by this user"));
     }
     if found.mode() & 0o077 != 0 {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;

@@ -101,10 +101,10 @@ impl Git {
         let path = env.get(OsStr::new("PATH"));
         let path = path.map_or(OsStr::new(DEFAULT_PATH), OsString::as_os_str);
         let program = programs::find(OsStr::new("git"), path, checkouts).map_err(|missing| {
-            let failure = Failure::new(Code::Local, "`git` is not on PATH").hint("install git");
+            let failure = Failure::new(Code::Local, "`git` not found on PATH").hint("install git");
             match missing.in_checkout {
                 Some(in_checkout) => failure.hint(format!(
-                    "`{}` is not started: it lies in the checkout, where a sandbox can write",
+                    "`{}` was skipped: it is inside the checkout, where a sandbox can write",
                     in_checkout.display()
                 )),
                 None => failure,
@@ -188,7 +188,7 @@ impl Call<'_> {
             .stderr(Stdio::piped());
         let program = self.git.program.display();
         let failed = |what: &str, error: io::Error| {
-            let message = format!("{what} `{program}` in {}", dir.display());
+            let message = format!("cannot {what} `{program}` in `{}`", dir.display());
             Failure::new(Code::Local, message).because(&error)
         };
         let mut child = command.spawn().map_err(|e| failed("start", e))?;
@@ -202,12 +202,11 @@ impl Call<'_> {
             io::ErrorKind::TimedOut => {
                 let waited = self.timeout.as_secs_f32();
                 let message = format!(
-                    "git hung: `{program}` in {} was ended after {waited} seconds",
+                    "git timed out: `{program}` in `{}` was killed after {waited} seconds",
                     dir.display()
                 );
-                Failure::new(Code::Local, message).hint(
-                    "something that git reads there may be a pipe, or on a file system that is gone",
-                )
+                Failure::new(Code::Local, message)
+                    .hint("check for named pipes and unreachable mounts in that directory")
             }
             _ => failed("read from", error),
         })?;
@@ -234,7 +233,7 @@ impl Answer {
         let words = self.stderr.lines().find(|line| !line.trim().is_empty());
         failure.causes.push(match words {
             Some(words) => words.trim().to_owned(),
-            None => format!("git ended with {}", self.status),
+            None => format!("git exited with {}", self.status),
         });
         failure
     }

@@ -100,7 +100,7 @@ fn resolve_dot_git(dot_git: &Path) -> Result<Option<PathBuf>, Failure> {
     }
     let what = || {
         format!(
-            "git cannot read the repository that {} names",
+            "cannot read the repository that `{}` points to",
             dot_git.display()
         )
     };
@@ -124,7 +124,7 @@ fn line(text: &[u8]) -> &Path {
 
 pub(super) fn resolved(path: &Path) -> Result<PathBuf, Failure> {
     path.canonicalize().map_err(|error| {
-        let what = format!("resolve the directory {}", path.display());
+        let what = format!("cannot resolve directory `{}`", path.display());
         Failure::new(Code::Local, what).because(&error)
     })
 }

@@ -58,7 +58,7 @@ pub(super) struct SanitizedGitDir {
 impl SanitizedGitDir {
     pub(super) fn new(location: &Location, env: &Env) -> Result<Self, Failure> {
         let failed = |error: &io::Error| {
-            let what = "make a directory for git's configuration";
+            let what = "cannot create a temporary directory for git configuration";
             Failure::new(Code::Local, what).because(error)
         };
         let dir = temp_dir_outside(location, env).map_err(|error| failed(&error))?;
@@ -107,7 +107,7 @@ impl SanitizedGitDir {
     }
 
     fn read_config(&mut self, path: &Path) -> Result<(), Failure> {
-        let what = || format!("read git's configuration {}", path.display());
+        let what = || format!("cannot read git configuration `{}`", path.display());
         let text = match small_file::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -151,7 +151,7 @@ fn temp_dir_outside(location: &Location, env: &Env) -> io::Result<TempDir> {
     let wanted = env.get(OsStr::new("TMPDIR")).map(PathBuf::from);
     let bases = wanted.into_iter().chain(TEMP_BASES.map(PathBuf::from));
     let theirs = [&location.top, &location.git_dir, &location.common_dir];
-    let mut last = io::Error::other("every directory for temporary files is in the checkout");
+    let mut last = io::Error::other("all temporary directories are inside the checkout");
     for base in bases.filter(|base| base.is_absolute()) {
         let base = match base.canonicalize() {
             Ok(base) if theirs.iter().any(|dir| base.starts_with(dir)) => continue,

@@ -139,7 +139,7 @@ fn a_missing_git_is_no_missing_repository() {
     checkout.env.insert("PATH".into(), path);
     let failure = Repository::discover(&checkout.root, &checkout.env).unwrap_err();
     assert_eq!(failure.code, Code::Local);
-    assert_eq!(failure.message, "`git` is not on PATH");
+    assert_eq!(failure.message, "`git` not found on PATH");
     assert!(!checkout.root.join("ran").exists());
 }
 
@@ -225,7 +225,10 @@ fn a_repository_cannot_choose_another_work_tree() {
     checkout.git(&["config", "core.worktree", "../.."]);
     let failure = Repository::discover(&checkout.root, &checkout.env).unwrap_err();
     assert_eq!(failure.code, Code::Untrusted);
-    assert!(failure.message.contains("as its work tree"), "{failure}");
+    assert!(
+        failure.message.contains("not its own work tree"),
+        "{failure}"
+    );
 }
 
 #[test]

@@ -153,7 +153,7 @@ impl State {
             return;
         }
         self.stored = head.stored;
-        self.write(format!("\n[... {left_out} bytes left out ...]\n").as_bytes());
+        self.write(format!("\n[... {left_out} bytes omitted ...]\n").as_bytes());
         self.write(&clean);
     }
 

@@ -70,7 +70,7 @@ impl Record {
         let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') else {
             return match bytes {
                 [] => Ok(None),
-                [..] => Err("it has no whole line".to_owned()),
+                [..] => Err("incomplete record".to_owned()),
             };
         };
         let whole = bytes.get(..end).unwrap_or_default();

@@ -87,7 +87,7 @@ impl ActiveRun {
             .mode(0o600)
             .open(&path)
             .map_err(|error| {
-                let message = format!("cannot make the run's record `{}`", path.display());
+                let message = format!("cannot create run record `{}`", path.display());
                 Failure::new(Code::State, message).because(&error)
             })?;
         let log = |stream| {
@@ -147,7 +147,7 @@ impl ActiveRun {
             (&self.file).write_all(&line)
         };
         write().map_err(|error| {
-            let message = format!("cannot write the record of {}", self.record.run_id);
+            let message = format!("cannot write the run record of {}", self.record.run_id);
             Failure::new(Code::State, message).because(&error)
         })
     }

@@ -54,14 +54,14 @@ impl RunStore {
     /// Writes down that a run begins. `redactor` knows what must not be written.
     pub fn begin(&self, begin: Begin, redactor: Redactor) -> Result<ActiveRun, Failure> {
         if !is_run_id(&begin.run_id) {
-            let message = format!("{:?} is not the id of a run", begin.run_id);
+            let message = format!("invalid run id {:?}", begin.run_id);
             return Err(Failure::new(Code::Local, message));
         }
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.runs)
-            .map_err(|error| self.failure("make", &error))?;
+            .map_err(|error| self.failure("create", &error))?;
         ActiveRun::begin(self, begin, redactor, self.bounds)
     }
 
@@ -85,16 +85,12 @@ impl RunStore {
     pub fn find(&self, which: &str) -> Result<Record, Failure> {
         let runs = self.list()?.runs;
         let not_found = || {
-            Failure::new(
-                Code::NotFound,
-                format!("no recorded run is called {which:?}"),
-            )
-            .hint("crabbox history")
+            Failure::new(Code::NotFound, format!("no run matches {which:?}"))
+                .hint("crabbox history")
         };
         if which == "latest" {
             return runs.into_iter().next().ok_or_else(|| {
-                Failure::new(Code::NotFound, "there is no recorded run")
-                    .hint("crabbox run -- COMMAND")
+                Failure::new(Code::NotFound, "no runs recorded").hint("crabbox run -- COMMAND")
             });
         }
         if which.is_empty() {
@@ -125,7 +121,7 @@ impl RunStore {
                     .map(|run| run.run_id.as_str())
                     .collect();
                 let message = format!(
-                    "{which:?} is the beginning of {} runs: {}",
+                    "{which:?} is ambiguous, it matches {} runs: {}",
                     found.len(),
                     names.join(", ")
                 );
@@ -137,7 +133,7 @@ impl RunStore {
     /// What the run wrote, or has written so far. `None` when that is nothing.
     pub fn read_log(&self, run_id: &str, stream: Stream) -> Result<Option<File>, Failure> {
         if !is_run_id(run_id) {
-            return Err(Failure::usage(format!("{run_id:?} is not the id of a run")));
+            return Err(Failure::usage(format!("invalid run id {run_id:?}")));
         }
         let path = self.log(run_id, stream);
         match File::open(&path) {
@@ -152,8 +148,7 @@ impl RunStore {
 
     /// Removes the oldest runs until the bounds are kept. Cheap when they are.
     pub fn prune(&self, now: Timestamp) -> Result<(), Failure> {
-        super::prune::prune(self, &self.bounds, now)
-            .map_err(|error| self.failure("tidy up", &error))
+        super::prune::prune(self, &self.bounds, now).map_err(|error| self.failure("prune", &error))
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -213,14 +208,14 @@ impl RunStore {
         }
         match Record::read(&bytes)? {
             Some(record) if record.run_id != run_id => {
-                Err(format!("it is the record of {:?}", record.run_id))
+                Err(format!("contains the record of {:?}", record.run_id))
             }
             record => Ok(record),
         }
     }
 
     fn failure(&self, verb: &str, error: &io::Error) -> Failure {
-        let message = format!("cannot {verb} the history in `{}`", self.runs.display());
+        let message = format!("cannot {verb} run history `{}`", self.runs.display());
         Failure::new(Code::State, message).because(error)
     }
 }

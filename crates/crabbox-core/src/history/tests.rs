@@ -211,7 +211,7 @@ fn runs_are_found_by_id_beginning_slug_and_age() {
     assert_eq!(several.code, Code::Usage);
     assert_eq!(
         several.message,
-        "\"ab\" is the beginning of 3 runs: run_abc2, run_abc, run_abc1"
+        "\"ab\" is ambiguous, it matches 3 runs: run_abc2, run_abc, run_abc1"
     );
     for missing in ["", "xyz", "run_f", "blue"] {
         assert_eq!(find(missing).unwrap_err().code, Code::NotFound, "{missing}");
@@ -385,10 +385,7 @@ fn bug_16_of_a_long_log_the_beginning_and_the_end_are_kept() {
     let none = Redactor::default();
     for piece in [1, 7, 400] {
         let (shown, info) = stored(text.as_bytes(), piece, 16, &none);
-        assert_eq!(
-            shown,
-            "000\n001\n\n[... 384 bytes left out ...]\n098\n099\n"
-        );
+        assert_eq!(shown, "000\n001\n\n[... 384 bytes omitted ...]\n098\n099\n");
         let expected = LogInfo {
             bytes: 400,
             stored: shown.len() as u64,

@@ -96,7 +96,7 @@ fn known_secrets_are_hidden_longest_first_and_where_they_overlap() {
     assert_eq!(redactor.clean("-abcdefg-"), "-[redacted]-");
     assert_eq!(
         format!("{redactor:?}"),
-        "Redactor { exact: KnownSecrets(3 secrets) }"
+        "Redactor { known: KnownSecrets(3 secrets) }"
     );
 }
 

@@ -96,7 +96,7 @@ impl<'a> Catalogue<'a> {
         };
         refuse_in_files(source, setting, path, key)?;
         if let Some(other) = layer.assigned.iter().find(|other| other.setting == setting) {
-            let what = format!("`{path}` sets again what line {} sets", other.at.line);
+            let what = format!("`{path}` is already set on line {}", other.at.line);
             return Err(source.failure(key.at, Show::Line, &what));
         }
         if let Some(value) = setting_value(source, setting, path, node)? {

@@ -90,14 +90,14 @@ fn read_env(
             continue;
         }
         if !is_identifier(&key.name) {
-            let what = format!("`{}` is no name of a variable", printable(&key.name));
+            let what = format!("invalid variable name `{}`", printable(&key.name));
             return Err(source.failure(key.at, Show::UpToMark, &what));
         }
         let text = match &value.shape {
             Shape::Scalar(text) if !text.contains('\0') => text.clone(),
             Shape::Null => String::new(),
             Shape::Scalar(_) | Shape::List(_) | Shape::Map(_) => {
-                let what = format!("`{}` must be a text", printable(&path));
+                let what = format!("`{}` must be a string", printable(&path));
                 return Err(source.failure(key.at, Show::UpToMark, &what));
             }
         };

@@ -34,13 +34,13 @@ pub(super) fn refusal(
     match setting.trust {
         Trust::Anyone => None,
         Trust::User | Trust::OutsideFiles | Trust::FlagOnly => {
-            Some("it decides what is run or reached outside the sandbox".to_owned())
+            Some("it controls what runs or is reachable outside the sandbox".to_owned())
         }
         Trust::ShorterThanUser => longer(value, own),
         Trust::WithinUser => match value {
             Value::List(names) => not_covered(names, &own.lists()),
             Value::Text(_) | Value::Count(_) | Value::Bool(_) | Value::Duration(_) => {
-                Some("it is no list".to_owned())
+                Some("not a list".to_owned())
             }
         },
         Trust::ConfiguredProvider => {
@@ -54,7 +54,7 @@ pub(super) fn refusal(
             let name = value.to_text();
             let profile = user.profiles.and_then(|profiles| profiles.get(&name))?;
             (!profile.env.is_empty() || profile.allow.is_some())
-                .then(|| format!("your own profile `{}` carries variables", printable(&name)))
+                .then(|| format!("your own profile `{}` sets variables", printable(&name)))
         }
     }
 }

@@ -278,7 +278,7 @@ fn unsupported(sources: &Sources<'_>, layers: &Layers<'_>) -> Vec<Refused> {
                 layer: number,
                 what: Which::Setting(assigned.setting),
                 message: format!(
-                    "config {path}:{line}: `{TARGET}` is `{wanted}`, and there is only {known}"
+                    "config {path}:{line}: unsupported `{TARGET}` `{wanted}`, expected {known}"
                 ),
             });
         }
@@ -293,7 +293,7 @@ fn refuse(refused: Vec<Refused>) -> Result<(), Failure> {
         return Ok(());
     };
     let mut failure = Failure::new(Code::Untrusted, first)
-        .hint("read the file, then accept it as it is with `crabbox trust`");
+        .hint("review the file, then accept it with `crabbox trust`");
     failure.also = refused.collect();
     Err(failure)
 }

@@ -178,6 +178,5 @@ fn failure(code: Code, text: &str) -> Failure {
 }
 
 fn untrusted(message: &str) -> Failure {
-    failure(Code::Untrusted, message)
-        .hint("read the file, then accept it as it is with `crabbox trust`")
+    failure(Code::Untrusted, message).hint("review the file, then accept it with `crabbox trust`")
 }

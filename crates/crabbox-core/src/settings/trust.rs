@@ -50,10 +50,7 @@ impl TrustStore {
             Err(error) => return Err(unusable(&path, &error)),
         };
         let damaged = |why: String| {
-            let message = format!(
-                "the record of trusted files `{}` is damaged",
-                path.display()
-            );
+            let message = format!("trust store `{}` is damaged", path.display());
             let mut failure = Failure::new(Code::State, message);
             failure.causes.push(why);
             failure.hint(format!(
@@ -64,7 +61,7 @@ impl TrustStore {
         let stored: Stored =
             serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if stored.version != VERSION {
-            return Err(damaged(format!("version {} is unknown", stored.version)));
+            return Err(damaged(format!("unknown version {}", stored.version)));
         }
         Ok(Self {
             records: stored.files,
@@ -86,7 +83,7 @@ impl TrustStore {
     pub fn add(state: &Path, canonical: &Path, content: &[u8]) -> Result<TrustRecord, Failure> {
         if canonical.to_str().is_none() {
             let path = canonical.display();
-            let message = format!("`{path}` cannot be trusted: its path is not UTF-8");
+            let message = format!("cannot trust `{path}`: path is not UTF-8");
             return Err(Failure::new(Code::State, message));
         }
         let record = TrustRecord {
@@ -162,10 +159,7 @@ fn write(state: &Path, path: &Path, stored: &Stored) -> io::Result<()> {
 }
 
 fn unusable(path: &Path, error: &io::Error) -> Failure {
-    let message = format!(
-        "the record of trusted files: cannot use `{}`",
-        path.display()
-    );
+    let message = format!("cannot use trust store `{}`", path.display());
     Failure::new(Code::State, message).because(error)
 }
 

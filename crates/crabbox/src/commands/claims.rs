@@ -19,27 +19,27 @@ pub(crate) fn command(name: &'static str) -> Command {
             .help(help)
     };
     Command::new(name)
-        .about("Show or drop the local records of leases")
+        .about("Manage the local claims of leases")
         .subcommand_required(true)
         .subcommand(
             Command::new("list")
-                .about("List them; no provider is asked")
-                .arg(json("As JSON")),
+                .about("List local claims without querying providers")
+                .arg(json("Output as JSON")),
         )
         .subcommand(
             Command::new(FORGET)
-                .about("Drop the record of a lease and leave its sandbox alone")
+                .about("Forget a lease without removing its sandbox")
                 .long_about(
-                    "Drop the record of a lease and leave its sandbox alone\n\n\
-                     No provider is asked and nothing is removed: for a sandbox whose engine is gone. \
-                     `crabbox stop` is for all others.",
+                    "Forget a lease without removing its sandbox\n\n\
+                     Only the local claim is removed; the provider is not contacted. Use it for a sandbox \
+                     whose engine is gone, and `crabbox stop` otherwise.",
                 )
-                .arg(json("The result, or the failure, as JSON"))
+                .arg(json("Output the result or failure as JSON"))
                 .arg(
                     Arg::new(LEASE)
                         .value_name("LEASE")
                         .required(true)
-                        .help("The lease: its slug, id or sandbox name"),
+                        .help("Lease slug, lease id or sandbox name"),
                 ),
         )
 }
@@ -83,7 +83,7 @@ fn forget(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let claim = store.read(&lease)?.ok_or_else(|| unknown(id))?;
     let sandbox = claim.sandbox().unwrap_or("-");
     app.ui.say(&format!(
-        "warning: sandbox {sandbox} of provider={} may live on: nobody was asked, and nothing is removed but the record",
+        "warning: sandbox {sandbox} of provider={} may still exist: only its local claim is removed",
         claim.provider
     ));
     store.remove(&claim)?;
@@ -116,6 +116,6 @@ fn find(store: &ClaimStore, id: &str) -> Result<Claim, Failure> {
 }
 
 fn unknown(id: &str) -> Failure {
-    let message = format!("there is no record of a lease {id:?}");
+    let message = format!("no claim found for lease {id:?}");
     Failure::new(Code::NotFound, message).hint("crabbox claims list")
 }

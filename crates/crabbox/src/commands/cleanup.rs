@@ -9,13 +9,13 @@ use crate::app::App;
 use crate::cli::parsed;
 use crate::unsupported::{self, CommandKind};
 
-/// Remove leases whose time is over
+/// Remove expired and idle leases
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only say what would be removed
+    /// Show what would be removed
     #[arg(long)]
     dry_run: bool,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }

@@ -8,7 +8,7 @@ use crabbox_providers::DEFAULT;
 use crate::app::App;
 use crate::cli::{parsed, tree};
 
-/// Print the completion script for a shell
+/// Print a shell completion script
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(value_name = "SHELL")]

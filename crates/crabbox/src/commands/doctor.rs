@@ -22,15 +22,15 @@ use crate::unsupported::{self, CommandKind};
 /// How long the provider's own checks may take together.
 const CHECKS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Check that a provider can be used
+/// Check that a provider is usable
 ///
-/// Changes nothing. Every check is shown, also after one has failed.
+/// Makes no changes. All checks are shown, even after one has failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Check the provider of this lease
     #[arg(long, value_name = "LEASE")]
     id: Option<String>,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }
@@ -165,7 +165,7 @@ fn config(path: Result<PathBuf, Failure>) -> Check {
         Err(_) => Check::new(
             Health::Ok,
             "config",
-            format!("{shown} does not exist; defaults hold"),
+            format!("{shown} does not exist; using defaults"),
         ),
         Ok(meta) => match meta.permissions().mode() & 0o777 {
             mode if mode & 0o077 == 0 => Check::new(

@@ -53,11 +53,13 @@ impl Forwarding {
             })?;
             let file = ProfileFile::parse(&bytes);
             for skipped in &file.skipped {
-                let name = skipped.name.as_deref().unwrap_or("a line");
-                app.ui.say(&format!(
-                    "warning: {path}:{}: {name} {}",
-                    skipped.line, skipped.reason
-                ));
+                let what = match &skipped.name {
+                    Some(name) => format!("skipped `{name}`"),
+                    None => "skipped".to_owned(),
+                };
+                let (line, reason) = (skipped.line, skipped.reason);
+                app.ui
+                    .say(&format!("warning: {path}:{line}: {what}: {reason}"));
             }
             files.push(file);
         }
@@ -122,7 +124,7 @@ fn warn_of_bare_star(app: &App<'_>, settings: &Settings, allow: &AllowList) {
             (source, _) => source,
         };
         app.ui.say(&format!(
-            "warning: {name}: `*` alone is ignored; name the variables, or a beginning such as `NPM_*`"
+            "warning: {name}: ignoring bare `*`; use names or prefixes such as `NPM_*`"
         ));
     }
 }

@@ -9,16 +9,16 @@ use serde::Serialize;
 use crate::app::App;
 use crate::cli::parsed;
 
-/// List the runs of this machine, newest first
+/// List local runs, newest first
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many
+    /// Maximum number of runs to show
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
-    /// Only runs with this label
+    /// Show only runs with this label
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }

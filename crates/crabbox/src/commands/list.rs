@@ -17,10 +17,10 @@ use crate::unsupported::{self, CommandKind};
 /// List the leases of a provider
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
-    /// Only the leases of this group
+    /// Show only leases of this group
     #[arg(long, value_name = "NAME")]
     pond: Option<String>,
     #[arg(long, hide = true)]

@@ -13,16 +13,16 @@ use crate::unsupported::{self, CommandKind};
 /// List, publish or unpublish ports of a sandbox
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The lease: its slug, id or sandbox name
+    /// Lease slug, lease id or sandbox name
     #[arg(long, value_name = "LEASE", required = true)]
     id: String,
     /// Port to publish (can be repeated)
     #[arg(long, value_name = "PORT")]
     publish: Vec<String>,
-    /// Port to take back (can be repeated)
+    /// Port to unpublish (can be repeated)
     #[arg(long, value_name = "PORT")]
     unpublish: Vec<String>,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }

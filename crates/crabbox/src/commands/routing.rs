@@ -61,10 +61,10 @@ pub(super) fn provider_of_claim(
 /// The lease that a command is about: `--id X` or `X`, and only one of them.
 #[derive(Debug, clap::Args)]
 pub(super) struct Which {
-    /// The same, as a flag
+    /// Lease, given as a flag
     #[arg(long, value_name = "LEASE")]
     id: Option<String>,
-    /// The lease: its slug, id or sandbox name
+    /// Lease slug, lease id or sandbox name
     #[arg(value_name = "LEASE")]
     lease: Option<String>,
 }

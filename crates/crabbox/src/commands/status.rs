@@ -18,15 +18,15 @@ use crate::app::App;
 use crate::cli::parsed;
 use crate::unsupported::{self, CommandKind};
 
-/// Show one lease
+/// Show a lease
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
-    /// Wait until it is ready
+    /// Wait until the lease is ready
     #[arg(long)]
     wait: bool,
-    /// How long to wait
+    /// Maximum time to wait
     #[arg(
         long,
         value_name = "DURATION",
@@ -34,7 +34,7 @@ pub(crate) struct Args {
         allow_hyphen_values = true
     )]
     wait_timeout: String,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }
@@ -42,8 +42,15 @@ pub(crate) struct Args {
 pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let id = args.which.identifier("status")?;
-    let timeout = parse_duration(&args.wait_timeout)
-        .map_err(|error| Failure::new(Code::Usage, format!("--wait-timeout: {error}")))?;
+    let timeout = parse_duration(&args.wait_timeout).map_err(|error| {
+        Failure::new(
+            Code::Usage,
+            format!(
+                "invalid duration `{}` for --wait-timeout: {error}",
+                args.wait_timeout
+            ),
+        )
+    })?;
     let settings = routing::lenient_settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
     unsupported::check(matches, CommandKind::Other, provider.spec())?;

@@ -12,14 +12,14 @@ use crate::unsupported::{self, CommandKind};
 
 /// Remove a lease and its sandbox
 ///
-/// Waits for commands that run in it. The lease is forgotten only when the sandbox is proved to be gone.
+/// Waits for running commands. The lease is forgotten only after the sandbox is proved gone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
     #[arg(long, hide = true)]
     reclaim: bool,
-    /// The result, or the failure, as JSON
+    /// Output the result or failure as JSON
     #[arg(long)]
     json: bool,
 }

@@ -95,7 +95,7 @@ fn a_run_with_nothing_configured_uses_the_engine_beside_us() {
         .crabbox(&["run", "--", "sh", "-c", "pwd; cat README; exit 7"])
         .exits(7);
     assert_eq!(ran.out, format!("{}\nhello\n", own.world.repo().display()));
-    assert_eq!(ran.last(), "docker-sandbox run exited 7");
+    assert_eq!(ran.cause(), "docker-sandbox run exited 7");
     own.crabbox(&["run", "--", "sh", "-c", "exit 125"])
         .exits(125);
     own.is_clean();

@@ -110,7 +110,7 @@ fn the_engines_states_are_ready_terminal_or_neither() {
         state(over);
         let ran = world.crabbox(&["status", "a", "--wait"]).exits(5);
         let said = format!("lease {lease} reached terminal state {over} before ready");
-        assert_eq!(ran.last(), said);
+        assert_eq!(ran.cause(), said);
         // Without waiting it is only told.
         let status = world.crabbox(&["status", "a", "--json"]).exits(0).json();
         assert_eq!(
@@ -123,9 +123,9 @@ fn the_engines_states_are_ready_terminal_or_neither() {
         let args = ["status", "a", "--wait", "--wait-timeout", "1ms"];
         let ran = world.crabbox(&args).exits(5);
         assert!(
-            ran.last().starts_with("timed out waiting for"),
+            ran.cause().starts_with("timed out waiting for"),
             "{}",
-            ran.last()
+            ran.cause()
         );
     }
 }
@@ -221,9 +221,9 @@ fn providers_are_chosen_by_every_filter() {
         assert!(chosen(&[filter, value]), "{filter}");
         let ran = world.crabbox(&["providers", filter, "nonsense"]).exits(2);
         let said = format!("unknown {filter} \"nonsense\"; allowed: ");
-        assert!(ran.last().starts_with(&said), "{}", ran.last());
-        let named = value.split(',').all(|value| ran.last().contains(value));
-        assert!(named, "{}", ran.last());
+        assert!(ran.cause().starts_with(&said), "{}", ran.cause());
+        let named = value.split(',').all(|value| ran.cause().contains(value));
+        assert!(named, "{}", ran.cause());
     }
     assert!(chosen(&[
         "--runtime",
@@ -235,10 +235,10 @@ fn providers_are_chosen_by_every_filter() {
     for filter in ["--reachability", "--workspace"] {
         let ran = world.crabbox(&["providers", filter, "public"]).exits(2);
         assert!(
-            ran.last()
+            ran.cause()
                 .starts_with(&format!("unknown {filter} \"public\"")),
             "{}",
-            ran.last()
+            ran.cause()
         );
     }
     let filters = world

@@ -58,7 +58,7 @@ fn switches_take_true_and_false() {
     ] {
         let refused = world.crabbox(args).exits(2);
         assert_eq!(
-            refused.last(),
+            refused.cause(),
             format!("invalid value 'maybe' for '{flag}' [possible values: true, false]")
         );
     }
@@ -227,7 +227,7 @@ fn a_directory_that_is_gone_only_stops_what_needs_it() {
         &["sync-plan"],
     ] {
         let ran = nowhere(&world, args).exits(1);
-        assert_eq!(ran.last(), "the working directory does not exist any more");
+        assert_eq!(ran.cause(), "the working directory does not exist any more");
     }
     assert_eq!(world.count("create"), 1);
     nowhere(&world, &["stop", "w"]).exits(0);

@@ -10,7 +10,7 @@ fn doctor_in_good_and_bad_health() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 0
     --- stdout
-    ok      config             [world]/config/crabbox/config.yaml does not exist; defaults hold
+    ok      config             [world]/config/crabbox/config.yaml does not exist; using defaults
     ok      provider-selection provider=docker-sandbox source=compiled_default selected=false
     ok      git                found
     ok      ssh-key            per-lease
@@ -25,7 +25,7 @@ fn doctor_in_good_and_bad_health() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 1
     --- stdout
-    ok      config             [world]/config/crabbox/config.yaml does not exist; defaults hold
+    ok      config             [world]/config/crabbox/config.yaml does not exist; using defaults
     ok      provider-selection provider=docker-sandbox source=compiled_default selected=false
     ok      git                found
     ok      ssh-key            per-lease
@@ -51,7 +51,7 @@ fn doctor_for_programs() {
     let printed = printed.replace("{\"status\"", "\n{\"status\"");
     insta::assert_snapshot!(printed, @r#"
     {"ok": false,"provider": "docker-sandbox","checks": [
-    {"status": "ok","check": "config","provider": "docker-sandbox","message": "[world]/config/crabbox/config.yaml does not exist; defaults hold"},
+    {"status": "ok","check": "config","provider": "docker-sandbox","message": "[world]/config/crabbox/config.yaml does not exist; using defaults"},
     {"status": "ok","check": "provider-selection","provider": "docker-sandbox","message": "provider=docker-sandbox source=compiled_default selected=false"},
     {"status": "ok","check": "git","provider": "docker-sandbox","message": "found"},
     {"status": "ok","check": "ssh-key","provider": "docker-sandbox","message": "per-lease"},
@@ -95,14 +95,14 @@ fn settings_and_their_mistakes() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 2
     --- stderr
-    hint: read the file, then accept it as it is with `crabbox trust`
-    config [world]/my-app/.crabbox.yaml:2: a repository may not set `dockerSandbox.cliPath`: it decides what is run or reached outside the sandbox
+    hint: review the file, then accept it with `crabbox trust`
+    config [world]/my-app/.crabbox.yaml:2: a repository may not set `dockerSandbox.cliPath`: it controls what runs or is reachable outside the sandbox
     "#);
     let ran = world.crabbox(&["run", "--json", "--", "true"]);
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 2
     --- stderr
-    {"error":{"code":"untrusted","exitCode":2,"message":"config [world]/my-app/.crabbox.yaml:2: a repository may not set `dockerSandbox.cliPath`: it decides what is run or reached outside the sandbox","causes":[],"also":[],"hints":["read the file, then accept it as it is with `crabbox trust`"]}}
+    {"error":{"code":"untrusted","exitCode":2,"message":"config [world]/my-app/.crabbox.yaml:2: a repository may not set `dockerSandbox.cliPath`: it controls what runs or is reachable outside the sandbox","causes":[],"also":[],"hints":["review the file, then accept it with `crabbox trust`"]}}
     "#);
 }
 
@@ -151,15 +151,15 @@ fn discovery_for_people() {
     Usage: crabbox stop [OPTIONS] [LEASE]
 
     Arguments:
-      [LEASE]  The lease: its slug, id or sandbox name
+      [LEASE]  Lease slug, lease id or sandbox name
 
     Options:
           --id <LEASE>  The same, as a flag
-          --json        The result, or the failure, as JSON
+          --json        Output the result or failure as JSON
       -h, --help        Print help
 
     Settings:
-          --profile <VALUE>   Profile whose variables go with a command
+          --profile <VALUE>   Profile whose variables are passed to commands
           --provider <VALUE>  Where commands run
           --target <VALUE>    Operating system of the sandbox
 

@@ -241,7 +241,7 @@ fn values_that_a_line_cannot_hold_are_refused_by_name() {
             )
             .exits(2);
         assert_eq!(
-            ran.last(),
+            ran.cause(),
             "variable `BAD` cannot be forwarded: its value has a line break or a NUL character in it"
         );
     }
@@ -323,7 +323,7 @@ fn a_profile_file_gives_what_is_allowed() {
     let ran = world
         .crabbox(&["run", "--env-from-profile", "missing.env", "--", "true"])
         .exits(2);
-    assert!(ran.last().contains("missing.env"), "{}", ran.last());
+    assert!(ran.cause().contains("missing.env"), "{}", ran.cause());
 }
 
 #[test]

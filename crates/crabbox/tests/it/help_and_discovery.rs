@@ -97,7 +97,7 @@ fn without_a_command_the_help_is_shown_and_it_is_a_mistake() {
     let world = World::new();
     let ran = world.crabbox(&[]).exits(2);
     assert!(ran.out.contains("Usage: crabbox"), "{}", ran.out);
-    assert_eq!(ran.last(), "missing command");
+    assert_eq!(ran.cause(), "missing command");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn the_version_is_bare() {
 fn an_unknown_flag_is_one_line_and_a_hint() {
     let world = World::new();
     let ran = world.crabbox(&["run", "--nonsense", "--", "true"]).exits(2);
-    assert!(ran.last().contains("--nonsense"), "{}", ran.err);
+    assert!(ran.cause().contains("--nonsense"), "{}", ran.err);
     assert!(ran.err.lines().count() <= 3, "{}", ran.err);
 }
 
@@ -147,10 +147,10 @@ fn discovery_is_static() {
         .crabbox(&["providers", "--feature", "teleport"])
         .exits(2);
     assert!(
-        ran.last()
+        ran.cause()
             .starts_with("unknown --feature \"teleport\"; allowed: "),
         "{}",
-        ran.last()
+        ran.cause()
     );
     let filters = world
         .crabbox(&["providers", "filters", "--json"])
@@ -204,7 +204,7 @@ fn describe_has_every_flag_of_the_seed() {
         (&json!("string-list"), &json!(true), &json!(true))
     );
     let ran = world.crabbox(&["providers", "describe", "docker"]).exits(2);
-    assert_eq!(ran.last(), "unknown provider \"docker\"");
+    assert_eq!(ran.cause(), "unknown provider \"docker\"");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn manual_pages_exist_for_the_program_and_its_commands() {
     world
         .crabbox(&["man", "config", "nothing"])
         .exits(2)
-        .says("there is no command `config nothing`");
+        .says("unknown command `config nothing`");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn an_unknown_flag_leads_to_the_help_of_its_command() {
         let hint = format!("hint: {command} --help\n");
         assert!(ran.err.starts_with(&hint), "{args:?}: {}", ran.err);
         assert!(
-            ran.last().contains("unexpected argument '--"),
+            ran.cause().contains("unexpected argument '--"),
             "{}",
             ran.err
         );

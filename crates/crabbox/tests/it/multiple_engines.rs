@@ -36,7 +36,7 @@ fn what_another_place_holds_is_not_gone() {
     let home = format!("HOME={}", world.path("home").display());
     let refused = world.crabbox(&["stop", "x"]).exits(2);
     assert!(
-        refused.last().contains("was made by another engine"),
+        refused.cause().contains("was made by another engine"),
         "{}",
         refused.err
     );
@@ -113,7 +113,7 @@ fn an_engine_that_went_away_leaves_nobody_to_ask() {
     ] {
         let refused = world.crabbox(args).exits(1);
         assert!(
-            refused.last().contains(&format!(
+            refused.cause().contains(&format!(
                 "was made with {other}, which is not there any more"
             )),
             "{}",
@@ -313,7 +313,7 @@ fn an_error_for_programs_is_shown_for_people() {
     world.behave("fail-before-ls", &format!("1\n{said}"));
     world.warm("x");
     let ran = world.crabbox(&["list"]).exits(1);
-    assert_eq!(ran.last(), "`sbx ls --json` exited 1: no daemon answers");
+    assert_eq!(ran.cause(), "`sbx ls --json` exited 1: no daemon answers");
     ran.says("hint: sbx daemon start\n").never_says("{");
 }
 
@@ -363,7 +363,7 @@ fn what_the_engine_advises_is_passed_on_where_it_helps() {
     world.behave("fail-before-create", &format!("1\n{said}"));
     let ran = world.crabbox(&["run", "--", "true"]).exits(1);
     assert!(
-        ran.last()
+        ran.cause()
             .ends_with("exited 1: ERROR: this directory holds the state of sbx"),
         "{}",
         ran.err

@@ -9,7 +9,7 @@ fn gap_warmup_without_keeping_is_refused_and_not_ignored() {
     let world = World::new();
     let ran = world.crabbox(&["warmup", "--keep=false"]).exits(2);
     assert_eq!(
-        ran.last(),
+        ran.cause(),
         "docker-sandbox warmup keeps its sandbox; --keep=false is not possible"
     );
     assert_eq!(world.calls().len(), 0);
@@ -28,7 +28,10 @@ fn gap_a_requested_slug_that_is_taken_is_refused_before_anything_is_made() {
         &["run", "--slug", "Mine!", "--", "true"],
     ] {
         let ran = world.crabbox(args).exits(2);
-        assert_eq!(ran.last(), format!("slug `mine` is taken by lease {lease}"));
+        assert_eq!(
+            ran.cause(),
+            format!("slug `mine` is taken by lease {lease}")
+        );
     }
     assert_eq!(world.count("create"), 1);
     assert_eq!(world.claim_names(), [lease]);
@@ -203,7 +206,7 @@ fn gap_tailscale_is_refused_by_warmup_too() {
     ] {
         let ran = world.crabbox(command).exits(2);
         assert_eq!(
-            ran.last(),
+            ran.cause(),
             "provider=docker-sandbox is delegated-run only and does not support Tailscale options"
         );
     }
@@ -220,7 +223,7 @@ fn gap_a_vanished_sandbox_is_not_a_command_that_failed() {
         .crabbox(&["run", "--id", "gone", "--", "true"])
         .exits(4);
     assert_eq!(
-        ran.last(),
+        ran.cause(),
         format!("docker-sandbox sandbox {sandbox:?} is not present in sbx inventory")
     );
     // A command's own 1 stays a 1.
@@ -310,7 +313,7 @@ fn gap_what_ends_the_look_at_variables_is_told_for_what_it_is() {
         let last = format!(
             "cannot show that variables reach the command, so it was not run: `sbx exec` exited {code}: {said}"
         );
-        assert_eq!(run().exits(1).last(), last);
+        assert_eq!(run().exits(1).cause(), last);
     }
     // The list that is to prove that the sandbox is there.
     world.behave("fail-before-exec", "1\nsomething");
@@ -325,6 +328,6 @@ fn gap_what_ends_the_look_at_variables_is_told_for_what_it_is() {
     let absent = format!("docker-sandbox sandbox {name:?} is not present in sbx inventory");
     for code in [1, 125] {
         world.behave("fail-before-exec", &format!("{code}\nno such sandbox"));
-        assert_eq!(run().exits(4).last(), absent);
+        assert_eq!(run().exits(4).cause(), absent);
     }
 }

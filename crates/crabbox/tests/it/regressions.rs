@@ -17,7 +17,7 @@ fn bug_01_every_part_of_a_failure_is_printed() {
         "1\nERROR: permission denied by the daemon",
     );
     let ran = world.crabbox(&["run", "--", "true"]).exits(1);
-    let last = ran.last();
+    let last = ran.cause();
     assert!(last.contains("no space left on device"), "{last}");
     assert!(
         last.contains("cleanup of lease dsbx_crabbox-my-app-"),
@@ -37,7 +37,7 @@ fn bug_02_flags_for_test_results_are_refused_by_name() {
         let ran = world.crabbox(&["run", flag, "--", "true"]).exits(2);
         let name = flag.split('=').next().unwrap();
         let words = format!("docker-sandbox delegates run execution; {name} is not supported");
-        assert_eq!(ran.last(), words);
+        assert_eq!(ran.cause(), words);
     }
     assert_eq!(world.calls().len(), 0);
 }
@@ -74,7 +74,7 @@ fn bug_04_doctor_shows_every_check_after_one_fails() {
     }
     assert!(ran.out.contains("failed  sbx_version"), "{}", ran.out);
     assert!(ran.out.contains("ok      sbx_inventory"), "{}", ran.out);
-    assert_eq!(ran.last(), "doctor found problems");
+    assert_eq!(ran.cause(), "doctor found problems");
 }
 
 #[test]

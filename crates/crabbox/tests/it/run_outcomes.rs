@@ -17,7 +17,7 @@ fn output_that_nobody_can_take_fails_the_run() {
         let mut command = world.command(&["run", "--id", "w", "--", "seq", count]);
         let ran = Ran::from(command.stdout(full()).output().unwrap()).exits(1);
         assert!(
-            ran.last().starts_with("cannot write the command's stdout"),
+            ran.cause().starts_with("cannot write the command's stdout"),
             "{}",
             ran.err
         );
@@ -47,16 +47,16 @@ fn a_lease_is_only_written_to_a_regular_file() {
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
     for (path, why) in [
-        ("/dev/null", "it is not a regular file"),
+        ("/dev/null", "not a regular file"),
         (link.to_str().unwrap(), "it is a symbolic link"),
-        (pipe.to_str().unwrap(), "it is not a regular file"),
+        (pipe.to_str().unwrap(), "not a regular file"),
         (world.path("home").to_str().unwrap(), "it is a directory"),
     ] {
         let ran = world
             .crabbox(&["run", "--lease-output", path, "--", "true"])
             .exits(2);
         assert_eq!(
-            ran.last(),
+            ran.cause(),
             format!("--lease-output `{path}` cannot be written: {why}")
         );
         ran.says("hint: name a regular file");
@@ -138,7 +138,7 @@ fn ctrl_c_during_the_release_is_told() {
     signal(&child, Signal::INT);
     gate.open();
     let ran = end(child).exits(130);
-    assert!(ran.last().ends_with("was released"), "{}", ran.err);
+    assert!(ran.cause().ends_with("was released"), "{}", ran.err);
     world.is_clean();
 }
 
@@ -152,7 +152,7 @@ fn ctrl_c_during_a_release_that_fails_says_what_is_left() {
     signal(&child, Signal::INT);
     gate.open();
     let ran = end(child).exits(130);
-    assert!(ran.last().ends_with("stays"), "{}", ran.err);
+    assert!(ran.cause().ends_with("stays"), "{}", ran.err);
     let hint = "hint: crabbox stop --provider docker-sandbox x\n";
     assert_eq!(ran.err.matches(hint).count(), 1, "{}", ran.err);
 }
@@ -205,7 +205,7 @@ fn what_a_failing_run_left_is_told_with_its_last_words() {
     let ran = world
         .crabbox(&["run", "--slug", "x", "--timing-json", "--", "true"])
         .exits(0);
-    assert!(ran.last().starts_with("{\"provider\""), "{}", ran.err);
+    assert!(ran.cause().starts_with("{\"provider\""), "{}", ran.err);
     ran.says(&format!("hint: {stop}\n"));
 }
 
@@ -220,7 +220,7 @@ fn a_warmup_that_fails_has_its_timing_too() {
     assert_eq!(timing["runStatus"], "failed");
     assert_eq!(timing["errorKind"], "provider-error");
     assert_eq!(timing["leaseId"], "");
-    assert!(ran.last().ends_with("no room"), "{}", ran.err);
+    assert!(ran.cause().ends_with("no room"), "{}", ran.err);
 }
 
 #[test]

@@ -73,10 +73,10 @@ fn keep_on_failure_keeps_also_where_the_command_never_ran() {
     world.behave("status", r#"{"by":"engine","code":125}"#);
     let ran = world.crabbox(&run).exits(1);
     assert!(
-        ran.last()
+        ran.cause()
             .starts_with("docker-sandbox run failed: `sbx exec`"),
         "{}",
-        ran.last()
+        ran.cause()
     );
     let lease = world.claim_names().remove(0);
     ran.says(&format!("keep-on-failure: kept lease={lease} slug=f "));
@@ -99,11 +99,11 @@ fn the_timing_is_one_line_and_adds_up() {
         .crabbox(&["run", "--timing-json", "--label", "a <b> & c", "--", "true"])
         .exits(0);
     assert!(
-        ran.last().contains("a <b> & c"),
+        ran.cause().contains("a <b> & c"),
         "not escaped: {}",
-        ran.last()
+        ran.cause()
     );
-    let report = timing(ran.last());
+    let report = timing(ran.cause());
     assert_eq!(report["label"], "a <b> & c");
     assert_eq!(report["provider"], "docker-sandbox");
     assert_eq!(report["exitCode"], 0);
@@ -218,7 +218,7 @@ fn lease_output_that_cannot_be_written_is_known_before_anything_is_made() {
         let ran = world
             .crabbox(&["run", "--lease-output", path, "--", "true"])
             .exits(2);
-        assert!(ran.last().contains("--lease-output"), "{}", ran.last());
+        assert!(ran.cause().contains("--lease-output"), "{}", ran.cause());
     }
     assert_eq!(world.calls().len(), 0);
     // No lease, no file.
@@ -321,12 +321,12 @@ fn a_lease_output_that_cannot_be_written_any_more_is_a_warning_if_the_run_failed
     let ran = run("exit 3")
         .exits(3)
         .says("warning: cannot write --lease-output");
-    assert_eq!(ran.last(), "docker-sandbox run exited 3");
+    assert_eq!(ran.cause(), "docker-sandbox run exited 3");
     let ran = run("exit 0").exits(2);
     assert!(
-        ran.last().starts_with("cannot write --lease-output"),
+        ran.cause().starts_with("cannot write --lease-output"),
         "{}",
-        ran.last()
+        ran.cause()
     );
     world.is_clean();
 }

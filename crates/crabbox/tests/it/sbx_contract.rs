@@ -250,15 +250,15 @@ fn what_the_engine_says_is_shown_with_what_to_do() {
         world.behave("fail-before-create", &format!("1\n{said}"));
         let ran = world.crabbox(&["run", "--", "true"]).exits(1);
         let ran = ran.says(&format!("hint: {hint}"));
-        assert!(ran.last().contains(said), "{}", ran.last());
-        assert!(ran.last().contains("exited 1"), "{}", ran.last());
+        assert!(ran.cause().contains(said), "{}", ran.cause());
+        assert!(ran.cause().contains("exited 1"), "{}", ran.cause());
     }
     world.behave("fail-before-create", "1\nquota exceeded: 3 of 3 sandboxes");
     let ran = world.crabbox(&["run", "--", "true"]).exits(1);
     assert!(
-        ran.last().contains("quota exceeded: 3 of 3 sandboxes"),
+        ran.cause().contains("quota exceeded: 3 of 3 sandboxes"),
         "{}",
-        ran.last()
+        ran.cause()
     );
     world.is_clean();
 }
@@ -313,16 +313,16 @@ fn clone_mode_needs_the_main_checkout() {
     ] {
         let ran = world.within(&linked, command).exits(2);
         assert_eq!(
-            ran.last(),
+            ran.cause(),
             "docker-sandbox --clone requires a normal Git repository workspace: linked Git worktrees are not supported"
         );
         let plain = world.path("home");
         let ran = world.within(&plain, command).exits(2);
         assert!(
-            ran.last()
+            ran.cause()
                 .starts_with("docker-sandbox --clone requires a normal Git repository workspace: "),
             "{}",
-            ran.last()
+            ran.cause()
         );
     }
     assert_eq!(world.calls().len(), 0);
@@ -394,9 +394,9 @@ fn copies_name_the_real_sandbox() {
         .crabbox(&["cp", "--id", "a", "SANDBOX:/x", "y"])
         .exits(1);
     assert!(
-        ran.last().contains("no such file in there"),
+        ran.cause().contains("no such file in there"),
         "{}",
-        ran.last()
+        ran.cause()
     );
     let lines: Vec<_> = world.calls().iter().map(|call| call.line()).collect();
     assert_eq!(

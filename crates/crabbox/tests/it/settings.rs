@@ -88,7 +88,7 @@ fn a_repository_may_not_set_what_reaches_out_of_it() {
         world.repo_config(yaml);
         let ran = world.crabbox(&["run", "--", "true"]).exits(2);
         let ran = ran.says(&format!("a repository may not set `{key}`"));
-        ran.says("hint: read the file, then accept it as it is with `crabbox trust`");
+        ran.says("hint: review the file, then accept it with `crabbox trust`");
     }
     assert_eq!(world.calls().len(), 0);
     // All of them are named at once.
@@ -336,9 +336,9 @@ fn bad_settings_of_the_provider_are_refused_before_anything_is_made() {
         let flags = flags.to_vec();
         let joined = format!("{}={}", flags[0], flags[1]);
         let ran = world.crabbox(&["run", &joined, "--", "true"]).exits(2);
-        assert_eq!(ran.last(), words);
+        assert_eq!(ran.cause(), words);
         let ran = world.crabbox(&["config", "show", &joined]).exits(2);
-        assert_eq!(ran.last(), words);
+        assert_eq!(ran.cause(), words);
     }
     for cpus in ["-1", "1.5", "many"] {
         let env = [("CRABBOX_DOCKER_SANDBOX_CPUS", cpus)];
@@ -360,17 +360,17 @@ fn names_that_are_no_provider_here() {
     let world = World::new();
     for name in ["docker", "container", "local-docker"] {
         let ran = world.crabbox(&["list", "--provider", name]).exits(2);
-        assert_eq!(ran.last(), format!("unknown provider {name:?}"));
+        assert_eq!(ran.cause(), format!("unknown provider {name:?}"));
         ran.says("local-container is not part of this build");
     }
     let ran = world
         .crabbox(&["run", "--provider", "osb", "--", "true"])
         .exits(2);
-    assert_eq!(ran.last(), "unknown provider \"osb\"");
+    assert_eq!(ran.cause(), "unknown provider \"osb\"");
     let ran = world
         .with_env(&[("CRABBOX_PROVIDER", "nope")], &["list"])
         .exits(2);
-    assert_eq!(ran.last(), "CRABBOX_PROVIDER: unknown provider \"nope\"");
+    assert_eq!(ran.cause(), "CRABBOX_PROVIDER: unknown provider \"nope\"");
     // Case and blanks do not matter.
     world
         .crabbox(&["list", "--provider", " Docker-Sandbox "])
@@ -391,7 +391,7 @@ fn a_repository_may_ask_for_a_clone_and_for_the_only_agent() {
     for args in [&["config", "show"][..], &["warmup"], &["run", "--", "true"]] {
         let ran = world.crabbox(args).exits(2);
         assert_eq!(
-            ran.last(),
+            ran.cause(),
             format!(
                 "parse config {}: line 2 column 10: docker-sandbox agent \"claude\" is not supported yet; v1 supports shell only",
                 file.display()

@@ -80,7 +80,7 @@ fn a_stop_that_died_is_finished_by_the_next() {
     world.behave_well("gate-rm");
     assert_eq!(world.claim(&lease)["state"], "releasing");
     let ran = world.crabbox(&["run", "--id", "a", "--", "true"]).exits(4);
-    assert_eq!(ran.last(), format!("lease {lease} is being released"));
+    assert_eq!(ran.cause(), format!("lease {lease} is being released"));
     assert_eq!(
         world.crabbox(&["list", "--json"]).exits(0).json()[0]["status"],
         "releasing"
@@ -175,7 +175,7 @@ fn the_claims_provider_beats_another_one_that_is_configured() {
     ] {
         let ran = world.with_env(&own, args).exits(2);
         let said = "unknown provider \"agent-sandbox\"";
-        assert!(ran.last().ends_with(said), "{args:?}: {}", ran.last());
+        assert!(ran.cause().ends_with(said), "{args:?}: {}", ran.cause());
     }
     assert_eq!(world.log().len(), 0);
     assert_eq!(world.claim_names(), [lease]);
@@ -239,9 +239,9 @@ fn a_plan_of_what_would_be_sent() {
     );
     let ran = world.within(&world.path("home"), &["sync-plan"]).exits(6);
     assert!(
-        ran.last().contains("is not a Git repository"),
+        ran.cause().contains("is not a Git repository"),
         "{}",
-        ran.last()
+        ran.cause()
     );
     assert_eq!(world.calls().len(), 0);
 }

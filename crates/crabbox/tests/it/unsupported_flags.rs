@@ -6,7 +6,7 @@ use crate::world::World;
 #[track_caller]
 pub(crate) fn refused(world: &World, args: &[&str], words: &str) {
     let ran = world.crabbox(args).exits(2);
-    assert_eq!(ran.last(), words, "{args:?}");
+    assert_eq!(ran.cause(), words, "{args:?}");
     assert_eq!(world.log().len(), 0, "{args:?}");
     assert_eq!(world.claim_names(), [""; 0], "{args:?}");
 }
@@ -57,7 +57,7 @@ fn mistakes_are_told_in_their_order() {
     let config = "unknown key `bogus`";
     let told = |args: &[&str], words: &str| {
         let ran = world.crabbox(args).exits(2);
-        assert!(ran.last().contains(words), "{args:?}: {}", ran.last());
+        assert!(ran.cause().contains(words), "{args:?}: {}", ran.cause());
         assert_eq!(world.log().len(), 0, "{args:?}");
     };
     let no_slug = ["--slug=--!"];
@@ -187,7 +187,7 @@ fn a_target_is_refused_wherever_it_comes_from() {
     for name in ["CRABBOX_TARGET", "CRABBOX_TARGET_OS"] {
         let env = [(name, "windows")];
         let ran = world.with_env(&env, &["run", "--", "true"]).exits(2);
-        assert!(ran.last().ends_with(linux), "{}", ran.last());
+        assert!(ran.cause().ends_with(linux), "{}", ran.cause());
         // The flag is stronger.
         let args = ["run", "--target", "linux", "--", "true"];
         world.with_env(&env, &args).exits(0);
@@ -196,7 +196,7 @@ fn a_target_is_refused_wherever_it_comes_from() {
     for key in ["target", "targetOS"] {
         world.user_config(&format!("{key}: macos\n"));
         let ran = world.crabbox(&["warmup"]).exits(2);
-        assert!(ran.last().ends_with(linux), "{}", ran.last());
+        assert!(ran.cause().ends_with(linux), "{}", ran.cause());
     }
     assert_eq!(world.log().len(), 0);
 }
@@ -254,7 +254,7 @@ fn usage_is_checked_before_anything_else() {
     refused(
         &world,
         &["run", "--slug", "a", "--id", "b", "--", "true"],
-        "--slug only applies when creating a new lease; leave it out with --id",
+        "--slug only applies when creating a new lease; omit it with --id",
     );
     refused(
         &world,
@@ -265,7 +265,7 @@ fn usage_is_checked_before_anything_else() {
         &world,
         &["warmup", "--slug", &"a".repeat(42)],
         &format!(
-            "slug `{}` has 42 characters; at most 41 are allowed",
+            "slug `{}` is too long: 42 characters, maximum 41",
             "a".repeat(42)
         ),
     );
@@ -291,7 +291,7 @@ fn usage_is_checked_before_anything_else() {
         refused(
             &world,
             &args,
-            "usage: crabbox cp --id <lease> [-L] <src> <dst>, with exactly one of them as SANDBOX:PATH",
+            "usage: crabbox cp --id <lease> [-L] <src> <dst>, with exactly one SANDBOX:PATH",
         );
     }
     for args in [&["stop"][..], &["stop", "--id", "a", "b"]] {
@@ -327,7 +327,7 @@ fn what_concerns_a_new_sandbox_is_refused_for_one_that_exists() {
         &["--docker-sandbox-kit", "k"],
     ] {
         let words = format!(
-            "{} only applies when creating a new lease; leave it out with --id",
+            "{} only applies when creating a new lease; omit it with --id",
             flags[0]
         );
         let args = [&["run", "--id", "a"], flags, &["--", "true"]].concat();
@@ -367,7 +367,7 @@ fn the_rest_of_the_runs_flags() {
     run(&["--attest-key", "k"], "--attest-key requires --attest");
     run(
         &["--attest", "r", "--attest-key", "k"],
-        "--attest comes with a later version of crabbox",
+        "--attest is not available in this version",
     );
     run(
         &["--apply-local-patch"],

@@ -119,7 +119,7 @@ fn many_problems_are_cut_short() {
     assert_eq!(problems.len(), 100);
     let last = problems.last().unwrap();
     assert_eq!(last.code, ProblemCode::ProblemsTruncated);
-    assert_eq!(last.message, "2 more problems are not shown");
+    assert_eq!(last.message, "2 more problems not shown");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_directory_that_others_write_into_is_refused() {
     let failure = place.store.scan().unwrap_err();
     assert_eq!(failure.code, Code::State);
     assert!(
-        failure.message.contains("other users can write"),
+        failure.message.contains("writable by other users"),
         "{failure}"
     );
     let hint = failure.hints.first().unwrap();

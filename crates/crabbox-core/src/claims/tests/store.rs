@@ -149,7 +149,7 @@ fn a_lease_is_claimed_once() {
     ] {
         let failure = place.store.create(claim("x_1"), &choice).unwrap_err();
         assert_eq!(failure.code, Code::State);
-        assert_eq!(failure.message, "lease x_1 has a claim already");
+        assert_eq!(failure.message, "lease x_1 is already claimed");
     }
     assert_eq!(place.store.read(&lease("x_1")).unwrap(), Some(created));
 
@@ -159,7 +159,7 @@ fn a_lease_is_claimed_once() {
         .store
         .create(claim("x_2"), &SlugChoice::Generated)
         .unwrap_err();
-    assert_eq!(failure.message, "lease x_2 has a claim already");
+    assert_eq!(failure.message, "lease x_2 is already claimed");
     assert_eq!(fs::read(place.file("x_2.json")).unwrap(), b"garbage");
 }
 

@@ -40,11 +40,11 @@ fn bug_6_unknown_keys_are_errors_with_the_place_and_what_was_meant() {
         ),
         (
             "profiles: {p: {env: {A-B: 1}}}",
-            "`A-B` is no name of a variable",
+            "invalid variable name `A-B`",
         ),
         (
             "profiles: {p: {env: {A: [1]}}}",
-            "`profiles.p.env.A` must be a text",
+            "`profiles.p.env.A` must be a string",
         ),
         (
             "profiles: {p: {env: {allow: x}}}",
