@@ -1,7 +1,7 @@
 //! Claims: which sandboxes are ours, whose they are, and until when.
 //!
 //! A claim is one JSON file per lease. It is written before the sandbox exists, so that a crash leaves a claim and
-//! never a sandbox that nobody knows. [`ClaimStore`] reads and writes the files; everything that can be decided
+//! never an unknown sandbox. [`ClaimStore`] reads and writes the files; everything that can be decided
 //! without a file ([`binding`], [`sweep`], deadlines, slugs) is a function of values.
 //!
 //! Reading takes no lock and creates nothing. Writing compares with what was read before it changes anything.

@@ -1,4 +1,4 @@
-//! Small files that somebody else wrote, read without waiting for anybody and without end.
+//! Reads small files that may be hostile: O_NONBLOCK, so that a FIFO does not block; regular files only; a size limit.
 
 use std::fs::File;
 use std::io::{self, Read as _};

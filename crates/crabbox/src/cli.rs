@@ -470,7 +470,7 @@ pub(crate) fn with_bare_switches(
         if !text.starts_with('-') {
             match command.find_subcommand(text.as_ref()) {
                 Some(below) => command = below,
-                // From here on the words are somebody else's.
+                // From here on the words belong to the command.
                 None if command.get_positionals().any(Arg::is_trailing_var_arg_set) => {
                     out.push(arg);
                     break;

@@ -71,7 +71,7 @@ impl Ui {
     /// A line about what is going on. It may quote what a repository or another program says.
     pub(crate) fn say(&self, line: &str) {
         let line = printable_lines(&self.clean(line));
-        // Nobody can be told that nobody listens.
+        // A closed stderr cannot be reported anywhere.
         let _ = writeln!(io::stderr().lock(), "{line}");
     }
 

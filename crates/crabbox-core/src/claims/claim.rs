@@ -70,7 +70,7 @@ pub enum State {
     /// Also what a claim without a state means: the original records only sandboxes that exist.
     #[default]
     Ready,
-    /// Somebody began to remove the sandbox.
+    /// A process began to remove the sandbox.
     Releasing,
 }
 

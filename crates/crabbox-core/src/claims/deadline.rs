@@ -68,7 +68,7 @@ impl Claim {
         }
     }
 
-    /// When it will have been idle for too long, if nobody uses it until then.
+    /// When it will have been idle for too long, if it is not used until then.
     pub fn idle_deadline(&self) -> Option<Timestamp> {
         after(self.last_used_at, self.idle_timeout_seconds)
     }
@@ -90,7 +90,7 @@ impl Claim {
         Some(Duration::try_from(left).unwrap_or(Duration::ZERO))
     }
 
-    /// How long nobody used it.
+    /// How long it has not been used.
     pub fn idle_for(&self, now: Timestamp) -> Duration {
         let idle = now.duration_since(self.last_used_at);
         Duration::try_from(idle).unwrap_or(Duration::ZERO)

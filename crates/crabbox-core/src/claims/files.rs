@@ -1,7 +1,9 @@
 //! The files below the state directory: how they are read without harm and written without loss.
 //!
-//! A reader sees the old bytes or the new ones, never a part. What a killed writer leaves behind is a hidden file
-//! that nobody reads, and that goes when it is old.
+//! A write goes to a temporary file in the same directory, is made durable with fsync(2), and then replaces the old
+//! file with rename(2) (or link(2), where the file must not exist); at last the directory is synced, because the new name
+//! is durable only then. So a reader sees the old bytes or the new ones, never a part. A killed writer leaves a hidden
+//! file that no reader opens; it is removed when it is old.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,7 +1,9 @@
-//! Locks below `<state>/claim-locks`, which end with the process that holds them.
+//! Locks below `<state>/claim-locks`: flock(2) on files, which the kernel releases with the last process that has the
+//! open file description.
 //!
-//! Their files are never deleted: a lock on a file that another process has just unlinked would lock nothing.
-//! Whoever needs several takes the operation lock first, then the one for slugs, then the claim's.
+//! The files are never deleted: a lock on an inode that another process has just unlinked would exclude no other process.
+//! Lock order, so that two processes cannot wait for each other: the operation lock, then slug allocation, then the
+//! claim. The holder's pid and command are written into the file for messages only; the lock does not depend on them.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -86,13 +88,13 @@ pub struct OperationLock {
 
 impl OperationLock {
     /// The lock itself, for a child that makes the sandbox: it is held as long as either has it open. A child that
-    /// outlives us may still make one, and until it ends nobody may take the sandbox for one that was never made.
+    /// outlives us may still make one, so until it ends no process may conclude that the sandbox was never created.
     pub fn share(&self) -> Option<File> {
         self.file.try_clone().ok()
     }
 
-    /// From now on others may share it. In the meantime somebody may have had it alone: what was true before is to be
-    /// looked at again.
+    /// Exclusive to shared. flock(2) does not convert atomically: another process may hold it exclusively in between, so
+    /// the caller must read the claim again.
     pub(super) fn downgrade(&mut self, what: &str, wait: Wait<'_>) -> Result<(), Failure> {
         lock_file(&mut self.file, what, LockMode::Shared, wait)
     }
@@ -100,7 +102,7 @@ impl OperationLock {
 
 impl Drop for OperationLock {
     fn drop(&mut self) {
-        // Only so that nobody reads an old name. The lock itself goes with the file.
+        // Only so that no message names an old holder. The lock itself is released when the file is closed.
         drop(self.file.set_len(0));
     }
 }

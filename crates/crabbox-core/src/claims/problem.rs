@@ -81,7 +81,7 @@ impl Problem {
         }
     }
 
-    /// For whoever needs just this claim.
+    /// For a caller that needs just this claim.
     pub(super) fn into_failure(self) -> Failure {
         let message = format!("claim file `{}`: {}", self.file, self.message);
         Failure::new(Code::State, message).hint("crabbox claims list")

@@ -34,7 +34,7 @@ pub enum SlugChoice {
     Requested(Slug),
     /// Any that is free.
     Generated,
-    /// None: a record that nobody is to find by name.
+    /// No slug: a record that is not found by name.
     None,
 }
 

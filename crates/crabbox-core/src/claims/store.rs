@@ -1,8 +1,9 @@
 //! The claim files of one state directory.
 //!
-//! Reads take no lock and create nothing. A write happens under the claim's lock and only if the file still says what
-//! the caller read; everybody else's write makes it fail with [`Code::ClaimChanged`]. A damaged file is a
-//! [`Problem`] of its own and of whoever asks for exactly that lease.
+//! Reads take no lock and create nothing. A write is a compare-and-swap: under the claim's lock the file is read again,
+//! and if it differs from what the caller had read (each write has a new random revision), the write fails with
+//! [`Code::ClaimChanged`] and the caller decides anew. A damaged file is a [`Problem`] of its own; it concerns only
+//! callers that ask for exactly that lease.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -101,7 +102,7 @@ impl ClaimStore {
         for name in self.file_names()? {
             match self.load_entry(&name) {
                 Ok(Some(claim)) => scan.claims.push(claim),
-                // Somebody else's file, or removed since its name was read.
+                // Not a claim file, or removed since its name was read.
                 Ok(None) => {}
                 Err(problem) => problems.push(problem),
             }

@@ -1,6 +1,6 @@
-//! Which claims nobody will see to any more because their maker died. Pure: it decides and does nothing.
+//! Which claims are orphaned because the process that created them died. Pure: it decides and does nothing.
 //!
-//! Whoever acts on it takes the lease's operation lock, reads the claim again, asks again, removes the sandbox by its
+//! A caller that acts on it takes the lease's operation lock, reads the claim again, asks again, removes the sandbox by its
 //! name, and only then removes the claim. The other order would lose the sandbox if it is killed in between.
 
 use super::claim::{Claim, State};
@@ -13,7 +13,7 @@ pub fn orphans<'a>(claims: &'a [Claim], liveness: &dyn Fn(&Creator) -> Liveness)
     orphans
 }
 
-/// Whether nobody will finish the sandbox of this claim, or remove it after its only run. In doubt somebody will.
+/// Whether no live process will finish the sandbox of this claim, or remove it after its only run. In doubt: no orphan.
 pub fn is_orphan(claim: &Claim, liveness: &dyn Fn(&Creator) -> Liveness) -> bool {
     let unattended = match claim.state {
         State::Creating => true,

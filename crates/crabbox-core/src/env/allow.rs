@@ -22,7 +22,7 @@ pub struct AllowSources<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowList {
     patterns: Vec<String>,
-    /// Where a bare `*` was written, which is ignored: nobody means all of it.
+    /// Where a bare `*` was written, which is ignored: forwarding every variable is never intended.
     pub ignored: Vec<&'static str>,
 }
 

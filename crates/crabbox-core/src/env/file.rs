@@ -108,7 +108,7 @@ fn is_locked(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)))
 }
 
-/// A directory of ours that nobody else can look into.
+/// A directory of this user with mode 0700.
 fn make_private(directory: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)

@@ -249,7 +249,7 @@ fn is_kept(name: &OsStr) -> bool {
             .any(|prefix| name.starts_with(prefix))
 }
 
-/// Reads both streams at once: a child that fills the one that nobody reads would wait for ever. Gives back the
+/// Reads both streams at once: a child that fills a pipe which is not read would block for ever. Gives back the
 /// beginning of stderr.
 fn read_both(child: &mut Child, until: Instant, out: &mut dyn FnMut(&[u8])) -> io::Result<Vec<u8>> {
     let mut stdout = child.stdout.take();

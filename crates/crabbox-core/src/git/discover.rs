@@ -1,6 +1,6 @@
 //! Where the repository around a directory is, found without git.
 //!
-//! git would read the repository's configuration on the way, and whoever can write that decides what git reads next:
+//! git would read the repository's configuration on the way, and a process that can write that decides what git reads next:
 //! a pipe, say, that answers each process differently. So the location is found first, and git is only asked about it
 //! with a configuration of ours ([`super::sanitized`]).
 

@@ -146,7 +146,7 @@ fn safe_settings(settings: &[(String, Vec<u8>)]) -> String {
     text
 }
 
-/// A new directory that is not in the checkout: whoever writes that would write our configuration as well.
+/// A new directory outside the checkout: a process that can write the checkout could write our configuration as well.
 fn temp_dir_outside(location: &Location, env: &Env) -> io::Result<TempDir> {
     let wanted = env.get(OsStr::new("TMPDIR")).map(PathBuf::from);
     let bases = wanted.into_iter().chain(TEMP_BASES.map(PathBuf::from));

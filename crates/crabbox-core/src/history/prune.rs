@@ -32,7 +32,7 @@ impl Default for Bounds {
     }
 }
 
-/// A run of which nobody here can tell whether it is over counts as over when it is so old.
+/// A run whose process cannot be checked from here counts as finished at this age.
 const ABANDONED_AGE: SignedDuration = SignedDuration::from_hours(24 * 30);
 /// A record that cannot be read stays so long, since a newer version may be writing it.
 const DAMAGED_AGE: SignedDuration = SignedDuration::from_hours(24);

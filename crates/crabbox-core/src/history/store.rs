@@ -65,7 +65,7 @@ impl RunStore {
         ActiveRun::begin(self, begin, redactor, self.bounds)
     }
 
-    /// All runs. Damaged ones are problems and stand in nobody's way.
+    /// All runs. Damaged ones are reported as problems and do not affect the others.
     pub fn list(&self) -> Result<Listing, Failure> {
         let mut listing = Listing::default();
         for run_id in self.ids()? {

@@ -1,4 +1,8 @@
 //! Known secrets out of a stream, also where one is split over two writes.
+//!
+//! The end of each chunk is searched for a prefix of a known secret. From there on the bytes are held back until the next
+//! chunk decides whether it is one, so at most the longest secret minus one byte is delayed. Matches may overlap:
+//! `covered` remembers how much of the held bytes belongs to a secret that was already replaced by the mark.
 
 use std::io::{self, Write};
 

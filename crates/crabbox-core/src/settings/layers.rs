@@ -1,4 +1,4 @@
-//! One file against the tables: which settings it sets, where, and what in it concerns somebody else.
+//! One file against the tables: which settings it sets, where, and which keys belong to other programs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Settings for whoever has to go on although something in them is failures.
+//! Settings for `doctor`, which has to continue although some source of them is invalid.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use super::resolved::Settings;
 use super::table::{ProviderTable, Setting};
 use crate::Failure;
 
-/// What holds without the sources that are failures, and what is failures with each of those.
+/// The settings without the invalid sources, and the failure of each of those.
 #[derive(Debug)]
 pub struct PartialSettings {
     pub settings: Settings,
     pub failures: Vec<Failure>,
 }
 
-/// Leaves out files and variables one by one, never the command line: what is failures there is the failure. `fits` may
+/// Leaves out files and variables one by one, never the command line: what is wrong there is the failure. `fits` may
 /// refuse what loads and is of no use all the same.
 pub fn load_partial(
     core: &'static [Setting],

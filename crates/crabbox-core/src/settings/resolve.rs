@@ -1,4 +1,7 @@
 //! All sources together: flags, then variables, then the repository's files, then the user's file, then defaults.
+//!
+//! Every value keeps its origin. The repository's files are untrusted: what they assign is checked against what the user
+//! says by the other sources, before anything is resolved, unless the file is trusted at its present hash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,7 +31,7 @@ pub struct Sources<'a> {
     /// In the order of the command line.
     pub flags: &'a [FlagValue],
     pub trust: &'a TrustStore,
-    /// The provider when nobody chooses one.
+    /// The provider when none is chosen.
     pub default_provider: &'a str,
     /// Providers that the user has set up in a way that is not in the tables, such as a credential.
     pub configured: &'a [String],
@@ -44,7 +47,7 @@ pub struct Sources<'a> {
 pub enum Untrusted {
     /// An error: what the user asks for would not be what the repository expects.
     Refuse,
-    /// Left out and told, for commands that only look or put away: nobody's checkout may stand in their way.
+    /// Left out and told, for commands that only look or put away: a checkout must not prevent them.
     LeaveOut,
 }
 
@@ -98,7 +101,7 @@ pub fn load(
     Ok(layers.finish(entries, left_out))
 }
 
-/// Whether a file could ever be loaded, whoever's word it is.
+/// Whether a file could be loaded at all, trusted or not.
 pub fn check_file(
     core: &'static [Setting],
     providers: &[ProviderTable],
@@ -263,7 +266,7 @@ fn refused(
     Ok(refused)
 }
 
-/// What nobody can have, and would keep the user from every lease here.
+/// Values that no provider supports, and that would keep the user from every lease here.
 fn unsupported(sources: &Sources<'_>, layers: &Layers<'_>) -> Vec<Refused> {
     let mut unsupported = Vec::new();
     for (number, layer) in layers.repository.iter().enumerate() {

@@ -73,7 +73,7 @@ pub fn show_json(settings: &Settings) -> Shown<'_> {
 fn origin(entry: &Entry) -> ShownOrigin {
     let mut shown = entry.origin.shown();
     shown.also = entry.also.iter().map(Origin::shown).collect();
-    // The built-in part is nobody's choice.
+    // The built-in part is a default.
     if entry.setting.path() == EXCLUDE && entry.origin != Origin::Default {
         shown.also.push(Origin::Default.shown());
     }

@@ -1,6 +1,6 @@
 //! A configuration file as people see it: which one, and the place in it that an error is about.
 //!
-//! What is in a repository's file is somebody else's text. Control characters of it never reach the terminal.
+//! What is in a repository's file is untrusted text: its control characters never reach the terminal.
 
 use std::path::{Path, PathBuf};
 

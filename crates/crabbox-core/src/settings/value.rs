@@ -146,7 +146,7 @@ pub(super) fn entry(entries: Entries, text: &str) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// A bare `*` is no mistake: it is ignored, and whoever reads the list says so.
+/// A bare `*` is not an error: it is ignored, and the caller warns.
 fn names_variables(name: &str) -> bool {
     match name.strip_suffix('*') {
         Some("") => true,

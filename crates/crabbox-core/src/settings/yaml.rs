@@ -14,7 +14,7 @@ use serde_saphyr::{
 use super::source::{Position, Show, Source, SourceFile, printable};
 use crate::failure::{Code, Failure};
 
-/// Far more than anybody writes, and little to read.
+/// Far above any real file, and cheap to parse.
 const MAX_BYTES: usize = 1024 * 1024;
 const MAX_DEPTH: usize = 32;
 const MAX_NODES: usize = 50_000;

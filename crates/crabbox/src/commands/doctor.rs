@@ -153,7 +153,7 @@ fn wrong_provider(name: &str, failure: &Failure) -> Check {
     }
 }
 
-/// The user's file may name programs and credentials' places: it is nobody else's.
+/// The user's file may name programs and credential paths: only the user may read it.
 fn config(path: Result<PathBuf, Failure>) -> Check {
     let path = match path {
         Ok(path) => path,

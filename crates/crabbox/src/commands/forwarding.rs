@@ -116,7 +116,7 @@ impl Forwarding {
     }
 }
 
-/// Nobody means all variables; whoever wrote it is told that it means none.
+/// A bare `*` forwards no variable; the user is told.
 fn warn_of_bare_star(app: &App<'_>, settings: &Settings, allow: &AllowList) {
     for source in &allow.ignored {
         let name = match (*source, settings.origin("env", "allow")) {

@@ -44,7 +44,7 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     if files.is_empty() {
         return Err(nothing_here(app));
     }
-    // Trust is for what was read, and nobody has read what cannot be loaded.
+    // A file that cannot be loaded is not trusted: the user cannot know what it would do.
     for file in &files {
         app.check_file(file)?;
     }
