@@ -194,7 +194,7 @@ fn more_problems_than_anybody_reads_are_counted() {
     assert_eq!(problems.len(), 100);
     let last = problems.last().unwrap();
     assert_eq!(last["code"], "problems_truncated");
-    assert_eq!(last["message"], "51 more problems are not shown");
+    assert_eq!(last["message"], "51 more problems not shown");
     assert_eq!(told["claims"].as_array().unwrap().len(), 1);
 }
 

@@ -182,7 +182,7 @@ fn a_config_that_is_wrong_hides_no_other_check() {
     world.user_config("bogus: 1\n");
     world.repo_config("env:\n  allow: [AWS_SECRET_ACCESS_KEY]\n");
     let ran = world.with_env(&[("CRABBOX_TTL", "soon")], &["doctor"]);
-    let ran = ran.exits(1).says("hint: read the file, then accept it");
+    let ran = ran.exits(1).says("hint: review the file, then accept it");
     assert_eq!(ran.cause(), "doctor found problems");
     for line in [
         "config.yaml: line 1 column 1: unknown key `bogus`\n",

@@ -36,7 +36,7 @@ fn doctor_in_good_and_bad_health() {
     ok      sbx_diagnose       checks=1
     --- stderr
     hint: run `sbx login` and retry
-    doctor found problems
+    error: doctor found problems
     "#);
 }
 
@@ -88,7 +88,7 @@ fn settings_and_their_mistakes() {
       |
     2 | idelTimeout ...
       | ^^^^^^^^^^^
-    parse config [world]/my-app/.crabbox.yaml: line 2 column 1: unknown key `idelTimeout`; did you mean `idleTimeout`?
+    error: parse config [world]/my-app/.crabbox.yaml: line 2 column 1: unknown key `idelTimeout`; did you mean `idleTimeout`?
     "#);
     world.repo_config("dockerSandbox:\n  cliPath: ./sbx\n");
     let ran = world.crabbox(&["run", "--", "true"]);
@@ -96,7 +96,7 @@ fn settings_and_their_mistakes() {
     exit: 2
     --- stderr
     hint: review the file, then accept it with `crabbox trust`
-    config [world]/my-app/.crabbox.yaml:2: a repository may not set `dockerSandbox.cliPath`: it controls what runs or is reachable outside the sandbox
+    error: config [world]/my-app/.crabbox.yaml:2: a repository may not set `dockerSandbox.cliPath`: it controls what runs or is reachable outside the sandbox
     "#);
     let ran = world.crabbox(&["run", "--json", "--", "true"]);
     insta::assert_snapshot!(ran.show(), @r#"
@@ -140,7 +140,7 @@ fn discovery_for_people() {
     --- stderr
     --provider docker
     hint: local-container is not part of this build; use docker-sandbox
-    unknown provider "docker"
+    error: unknown provider "docker"
     "#);
     let ran = world.crabbox(&["stop", "--help"]);
     insta::assert_snapshot!(ran.show(), @r#"

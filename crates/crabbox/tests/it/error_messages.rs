@@ -11,7 +11,7 @@ fn a_mistake_in_a_file_ends_with_the_cause_after_the_line_it_is_about() {
     assert_eq!(
         ran.err,
         format!(
-            "  |\n2 | bogus ...\n  | ^^^^^\nparse config {}: line 2 column 1: unknown key `bogus`\n",
+            "  |\n2 | bogus ...\n  | ^^^^^\nerror: parse config {}: line 2 column 1: unknown key `bogus`\n",
             file.display()
         )
     );
@@ -223,7 +223,7 @@ fn where_only_state_has_a_place_the_users_file_is_missing_and_nothing_else() {
         command.env_remove("HOME").env_remove("XDG_CONFIG_HOME");
         crate::world::Ran::from(command.output().unwrap())
     };
-    let said = "crabbox cannot tell where to find your file: HOME is not set to an absolute path, and XDG_CONFIG_HOME is not either";
+    let said = "cannot find the configuration directory: neither XDG_CONFIG_HOME nor HOME is an absolute path";
     let doctor = run(&["doctor"]).exits(0).out;
     assert!(
         doctor.starts_with(&format!("warn    config             {said}\n")),
@@ -254,7 +254,8 @@ fn a_negative_value_after_a_blank_is_a_value() {
     }
     let ran = world.crabbox(&["status", "--wait", "--wait-timeout", "-5m", "x"]);
     assert!(
-        ran.cause().starts_with("--wait-timeout: "),
+        ran.cause()
+            .starts_with("invalid duration `-5m` for --wait-timeout: "),
         "{}",
         ran.cause()
     );

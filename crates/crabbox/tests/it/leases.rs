@@ -13,7 +13,7 @@ fn stop_is_rm_with_force_and_proves_it_by_the_list() {
     let ran = world.crabbox(&["stop", "a"]).exits(0);
     assert_eq!(ran.out, "");
     assert_eq!(
-        ran.cause(),
+        ran.last(),
         format!("released lease={lease} sandbox={sandbox}")
     );
     let lines: Vec<_> = world.calls().iter().map(|call| call.line()).collect();
@@ -32,10 +32,10 @@ fn release_is_stop_and_flags_may_stand_behind_the_lease() {
     let ran = world.crabbox(&["release", "a", "--provider", "docker-sandbox"]);
     let ran = ran.exits(0);
     assert!(
-        ran.cause()
+        ran.last()
             .starts_with(&format!("released lease={lease} sandbox=")),
         "{}",
-        ran.cause()
+        ran.last()
     );
     world.is_clean();
     let lease = world.warm("b");

@@ -121,7 +121,7 @@ fn an_engine_that_went_away_leaves_nobody_to_ask() {
         );
         refused
             .says("hint: the same command with --docker-sandbox-cli")
-            .says("hint: crabbox claims forget x drops the record alone; the sandbox may live on\n")
+            .says("hint: crabbox claims forget x drops the record alone; the sandbox may still exist\n")
             .never_says("released");
     }
     let told = world.crabbox(&["stop", "x", "--json"]).exits(1);
@@ -253,7 +253,7 @@ fn a_record_can_be_dropped_alone() {
         .crabbox(&["claims", "forget", name, "--json"])
         .exits(0)
         .says(&format!(
-            "sandbox {name} of provider=docker-sandbox may live on"
+            "sandbox {name} of provider=docker-sandbox may still exist"
         ));
     assert_eq!(
         forgot.json(),

@@ -73,7 +73,7 @@ fn a_run_that_fails_and_is_kept() {
     rerun: crabbox run --provider docker-sandbox --id [slug] -- sh -c 'exit 3'
     stop: crabbox stop --provider docker-sandbox [slug]
     {"provider":"docker-sandbox","leaseId":"dsbx_crabbox-my-app-[id]","slug":"[slug]","runId":"run_[id]","syncMs":[ms],"syncPhases":[{"name":"sync","skipped":true,"reason":"provider-delegated workspace"}],"syncSkipped":true,"syncDelegated":true,"commandMs":[ms],"totalMs":[ms],"endToEndMs":[ms],"exitCode":3,"runStatus":"failed","errorKind":"command-exit","label":"l","phases":[{"name":"lease","ms":[ms]},{"name":"command","ms":[ms]},{"name":"release","ms":[ms]},{"name":"other","ms":[ms]}],"workdir":"[world]/my-app","stopCommand":"crabbox stop --provider docker-sandbox [slug]"}
-    docker-sandbox run exited 3
+    error: docker-sandbox run exited 3
     "#);
 }
 
@@ -87,7 +87,7 @@ fn a_run_that_never_began() {
     exit: 1
     --- stderr
     hint: run `sbx login` and retry
-    `sbx create --name crabbox-my-app-[id] shell [world]/my-app` exited 1: ERROR: not logged in
+    error: `sbx create --name crabbox-my-app-[id] shell [world]/my-app` exited 1: ERROR: not logged in
     "#);
     let ran = world.crabbox(&["run", "--json", "--", "true"]);
     insta::assert_snapshot!(ran.show(), @r#"
@@ -256,7 +256,7 @@ fn the_end_of_a_lease() {
     exit: 4
     --- stderr
     hint: crabbox list
-    docker-sandbox sandbox "a" is not claimed by Crabbox; use a Crabbox slug or dsbx_<sandbox-name>
+    error: docker-sandbox sandbox "a" is not claimed by Crabbox; use a Crabbox slug or dsbx_<sandbox-name>
     "#);
     let ran = world.crabbox(&["stop", "a", "--json"]);
     insta::assert_snapshot!(ran.show(), @r#"

@@ -228,7 +228,7 @@ fn row_09_live_lifecycle() {
     world.behave("noop-rm", "yes");
     let ran = smoke(&world, "live-docker-sandbox-smoke.sh", &env);
     assert!(
-        ran.cause().starts_with("classification=quota_blocked"),
+        ran.last().starts_with("classification=quota_blocked"),
         "{}",
         ran.show()
     );

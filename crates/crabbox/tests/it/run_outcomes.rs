@@ -47,9 +47,9 @@ fn a_lease_is_only_written_to_a_regular_file() {
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
     for (path, why) in [
-        ("/dev/null", "not a regular file"),
+        ("/dev/null", "it is not a regular file"),
         (link.to_str().unwrap(), "it is a symbolic link"),
-        (pipe.to_str().unwrap(), "not a regular file"),
+        (pipe.to_str().unwrap(), "it is not a regular file"),
         (world.path("home").to_str().unwrap(), "it is a directory"),
     ] {
         let ran = world
@@ -126,7 +126,7 @@ fn the_end_of_a_command_is_json_where_failures_are() {
     world
         .crabbox(&["run", "--", "sh", "-c", "exit 7"])
         .exits(7)
-        .says("\ndocker-sandbox run exited 7\n");
+        .says("\nerror: docker-sandbox run exited 7\n");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn what_a_failing_run_left_is_told_with_its_last_words() {
     let [timing, hint, cause] = last(&ran, 3).try_into().unwrap();
     assert!(timing.starts_with("{\"provider\""), "{}", ran.err);
     assert_eq!(hint, format!("hint: {stop}"));
-    assert_eq!(cause, "docker-sandbox run exited 3");
+    assert_eq!(cause, "error: docker-sandbox run exited 3");
     let told = |args: &[&str], code: i32| -> Value {
         let lease = world.claim_names().remove(0);
         world.crabbox(&["claims", "forget", &lease]).exits(0);

@@ -52,7 +52,7 @@ fn keep_on_failure_keeps_after_a_failure_only() {
     );
     // Then the timing, then the cause.
     assert_eq!(timing(lines[from + 3])["exitCode"], 3);
-    assert_eq!(lines[from + 4..], ["docker-sandbox run exited 3"]);
+    assert_eq!(lines[from + 4..], ["error: docker-sandbox run exited 3"]);
 }
 
 /// What failed may be the engine, and not the command.
@@ -99,11 +99,11 @@ fn the_timing_is_one_line_and_adds_up() {
         .crabbox(&["run", "--timing-json", "--label", "a <b> & c", "--", "true"])
         .exits(0);
     assert!(
-        ran.cause().contains("a <b> & c"),
+        ran.last().contains("a <b> & c"),
         "not escaped: {}",
-        ran.cause()
+        ran.last()
     );
-    let report = timing(ran.cause());
+    let report = timing(ran.last());
     assert_eq!(report["label"], "a <b> & c");
     assert_eq!(report["provider"], "docker-sandbox");
     assert_eq!(report["exitCode"], 0);
@@ -131,7 +131,7 @@ fn the_timing_is_one_line_and_adds_up() {
         .crabbox(&["run", "--timing-json", "--", "false"])
         .exits(1);
     let lines: Vec<_> = failed.err.lines().rev().collect();
-    assert_eq!(lines[0], "docker-sandbox run exited 1");
+    assert_eq!(lines[0], "error: docker-sandbox run exited 1");
     assert_eq!(timing(lines[1])["errorKind"], "command-exit");
 }
 

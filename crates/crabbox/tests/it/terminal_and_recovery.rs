@@ -46,7 +46,7 @@ fn a_terminal_is_handed_over_where_it_is_asked_for() {
     world.is_clean();
     let log = world.crabbox(&["logs"]).exits(0);
     assert_eq!(log.out, "");
-    log.says("had a terminal (`run -t`): what such a run writes is not recorded");
+    log.says("used a terminal (`run -t`); its output was not recorded");
 }
 
 /// A terminal is not read unless the command is to have it: a background job would be stopped.

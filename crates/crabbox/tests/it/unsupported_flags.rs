@@ -63,15 +63,15 @@ fn mistakes_are_told_in_their_order() {
     let no_slug = ["--slug=--!"];
     told(
         &[&["run"], &no_slug[..], &["--", "true"]].concat(),
-        "has no letter and no digit",
+        "needs at least one letter or digit",
     );
     told(
         &[&["warmup"], &no_slug[..]].concat(),
-        "has no letter and no digit",
+        "needs at least one letter or digit",
     );
     told(
         &[&["run", "--id", "a"], &no_slug[..]].concat(),
-        "has no letter and no digit",
+        "needs at least one letter or digit",
     );
     told(
         &["run", "--id", "a", "--slug", "b"],
@@ -259,7 +259,7 @@ fn usage_is_checked_before_anything_else() {
     refused(
         &world,
         &["run", "--slug=--!", "--", "true"],
-        "slug \"--!\" has no letter and no digit",
+        "invalid slug \"--!\": needs at least one letter or digit",
     );
     refused(
         &world,
@@ -361,7 +361,7 @@ fn the_rest_of_the_runs_flags() {
         ["--timing-record", "off"],
         ["--attest", "receipt.json"],
     ] {
-        let words = format!("{} comes with a later version of crabbox", flags[0]);
+        let words = format!("{} is not available in this version", flags[0]);
         run(&flags, &words);
     }
     run(&["--attest-key", "k"], "--attest-key requires --attest");
