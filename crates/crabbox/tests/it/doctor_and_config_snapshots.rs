@@ -154,20 +154,19 @@ fn discovery_for_people() {
       [LEASE]  Lease slug, lease id or sandbox name
 
     Options:
-          --id <LEASE>  The same, as a flag
+          --id <LEASE>  Lease, given as a flag
           --json        Output the result or failure as JSON
       -h, --help        Print help
 
     Settings:
           --profile <VALUE>   Profile whose variables are passed to commands
-          --provider <VALUE>  Where commands run
+          --provider <VALUE>  Provider that runs commands
           --target <VALUE>    Operating system of the sandbox
 
     docker-sandbox:
           --docker-sandbox-cli <VALUE>      The sbx program: a name in PATH or a path
           --docker-sandbox-workdir <VALUE>  Where commands run; empty means the repository's own path
 
-    Waits for commands that run in it. The lease is forgotten only when the sandbox is proved to be
-    gone.
+    Waits for running commands. The lease is forgotten only after the sandbox is proved gone.
     "#);
 }
