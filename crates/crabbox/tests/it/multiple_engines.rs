@@ -121,7 +121,7 @@ fn an_engine_that_went_away_leaves_nobody_to_ask() {
         );
         refused
             .says("hint: the same command with --docker-sandbox-cli")
-            .says("hint: crabbox claims forget x drops the record alone; the sandbox may still exist\n")
+            .says("hint: crabbox claims forget x drops the record alone; the sandbox may live on\n")
             .never_says("released");
     }
     let told = world.crabbox(&["stop", "x", "--json"]).exits(1);

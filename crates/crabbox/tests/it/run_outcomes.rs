@@ -205,7 +205,7 @@ fn what_a_failing_run_left_is_told_with_its_last_words() {
     let ran = world
         .crabbox(&["run", "--slug", "x", "--timing-json", "--", "true"])
         .exits(0);
-    assert!(ran.cause().starts_with("{\"provider\""), "{}", ran.err);
+    assert!(ran.last().starts_with("{\"provider\""), "{}", ran.err);
     ran.says(&format!("hint: {stop}\n"));
 }
 
