@@ -13,7 +13,7 @@ use sbx_api::{
 use sbx_engine::EngineError;
 use sbx_engine::engine::{Engine, Removal};
 use sbx_engine::error::chain;
-use sbx_engine::policybook::PolicyBook;
+use sbx_engine::policy::PolicyBook;
 
 use crate::extract::{Body, Name, NoBody, RemoveQuery};
 use crate::reply::Failure;

@@ -9,7 +9,7 @@ use sbx_api::policy::{
     RuleList, RuleRemoval, RuleRequest,
 };
 use sbx_api::{ErrorBody, ErrorCode};
-use sbx_engine::policybook::{Changed, PolicyBook, PolicyBookError};
+use sbx_engine::policy::{Changed, PolicyBook, PolicyBookError};
 use sbx_engine::{EngineError, SandboxName};
 use sbx_policy::ProxyConfig;
 

@@ -14,25 +14,26 @@ use sbx_policy::Pattern;
 use sbx_proto::OsBytes;
 use sbx_proto::plan::{Ids, Mode, Task};
 
-use crate::autostop::Alarm;
-use crate::egress::Egress;
-use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
-use crate::git;
-use crate::handover::{BRIEF, PATIENT, left_behind};
-use crate::ids::{self, Facts, Used};
+use crate::lifecycle::auto_stop::Alarm;
+use crate::lifecycle::entry::Entry;
+use crate::lifecycle::hand_over::{BRIEF, PATIENT, left_behind};
 use crate::lifecycle::{REMOVED, boot_id};
-use crate::name::SandboxName;
-use crate::policybook::{PolicyBook, parse_resources};
-use crate::record::{Record, RecordError, WorkspaceRecord};
-use crate::settings::Settings;
-use crate::setup::Helper;
-use crate::statedir::{EXEC_SOCKET, StateDir};
-use crate::template::{self, Asker, HostLayout};
-use crate::territory::{Ground, Territory};
+use crate::machine::egress::Egress;
+use crate::machine::namespace::helper::Helper;
+use crate::machine::namespace::ids::{self, Facts, Used};
+use crate::machine::namespace::template::{self, Asker, HostLayout};
+use crate::policy::{PolicyBook, parse_resources};
+use crate::sandbox::git_identity as git;
+use crate::sandbox::name::SandboxName;
+use crate::sandbox::record::{Record, RecordError, WorkspaceRecord};
+use crate::sandbox::view;
+use crate::state::settings::Settings;
+use crate::state::{EXEC_SOCKET, StateDir};
+use crate::threads::lock;
 use crate::threads::{at_once, spawn};
-use crate::view;
 use crate::workspace::Writable;
+use crate::workspace::untrusted::{Ground, Territory};
 
 #[derive(Debug)]
 pub struct Config {

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use sbx_api::ErrorCode;
 use thiserror::Error;
 
-use crate::control::ControlError;
-use crate::ids::IdsError;
-use crate::name::{NameError, SandboxName};
-use crate::policybook::PolicyBookError;
-use crate::record::RecordError;
-use crate::remove::RemoveError;
-use crate::setup::SetupError;
-use crate::statedir::StateError;
-use crate::template::TemplateError;
+use crate::machine::control::ControlError;
+use crate::machine::namespace::helper::SetupError;
+use crate::machine::namespace::ids::IdsError;
+use crate::machine::namespace::template::TemplateError;
+use crate::policy::PolicyBookError;
+use crate::sandbox::name::{NameError, SandboxName};
+use crate::sandbox::record::RecordError;
+use crate::state::StateError;
+use crate::state::remove_tree::RemoveError;
 use crate::workspace::WorkspaceError;
 
 #[derive(Debug, Error)]

@@ -1,5 +1,12 @@
 //! How a sandbox is started, watched, stopped and deleted. Whoever calls holds its operation lock.
 
+pub(crate) mod auto_stop;
+mod create;
+pub(crate) mod entry;
+pub(crate) mod hand_over;
+pub(crate) mod recovery;
+pub(crate) mod reset;
+
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,23 +22,26 @@ use sbx_api::{Network, Status};
 use sbx_proto::exec::Role;
 use sbx_sys::process::{pidfd_kill, start_time, wait_pidfd};
 
-use crate::control::{ControlError, Event, Link, Sender};
-use crate::egress::{Certificate, Redirect};
 use crate::engine::Shared;
-use crate::entry::{Entry, Live, lock};
 use crate::error::{EngineError, chain};
-use crate::handover::{BRIEF, PATIENT};
-use crate::ids;
-use crate::name::SandboxName;
-use crate::plan::{BUNDLES, Place, Sudo, Trust, boot_plan, mounts};
-use crate::record::{InitProcess, Record};
-use crate::recovery::silence_unknown;
-use crate::remove::remove_tree;
-use crate::setup::{BootFiles, Booted};
-use crate::socket::bind_unix;
-use crate::statedir::{EXEC_SOCKET, RECORD, SandboxDir, make_private_dirs, private};
-use crate::template::HostLayout;
-use crate::{git, limits, template, workspace};
+use crate::lifecycle::entry::{Entry, Live};
+use crate::lifecycle::hand_over::{BRIEF, PATIENT};
+use crate::lifecycle::recovery::silence_unknown;
+use crate::machine::control::{ControlError, Event, Link, Sender};
+use crate::machine::egress::{Certificate, Redirect};
+use crate::machine::namespace::helper::{BootFiles, Booted};
+use crate::machine::namespace::ids;
+use crate::machine::namespace::plan::{BUNDLES, Place, Sudo, Trust, boot_plan, mounts};
+use crate::machine::namespace::template::HostLayout;
+use crate::machine::namespace::{limits, template};
+use crate::sandbox::git_identity as git;
+use crate::sandbox::name::SandboxName;
+use crate::sandbox::record::{InitProcess, Record};
+use crate::state::remove_tree::remove_tree;
+use crate::state::socket::bind_unix;
+use crate::state::{EXEC_SOCKET, RECORD, SandboxDir, make_private_dirs, private};
+use crate::threads::lock;
+use crate::workspace;
 
 /// Why a sandbox ends that is removed.
 pub(crate) const REMOVED: &str = "removed";
@@ -427,7 +437,7 @@ impl Shared {
                 }
             }
             self.alarm
-                .sleep(next.map(|next| crate::autostop::until(now, next)));
+                .sleep(next.map(|next| auto_stop::until(now, next)));
         }
     }
 

@@ -5,7 +5,9 @@
 
 pub(crate) mod aliases;
 mod guard;
+pub(crate) mod hints;
 mod kernel;
+pub(crate) mod untrusted;
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -21,12 +23,12 @@ use sbx_sys::mountinfo::Entry;
 use thiserror::Error;
 
 use crate::lifecycle::boot_id;
-use crate::name::SandboxName;
-use crate::record::{Identity, WorkspaceKind, WorkspaceRecord};
-use crate::statedir::marker;
-use crate::template::is_private;
-use crate::territory::{Ground, Territory};
-use crate::workspace_hints::find_state;
+use crate::machine::namespace::template::is_private;
+use crate::sandbox::name::SandboxName;
+use crate::sandbox::record::{Identity, WorkspaceKind, WorkspaceRecord};
+use crate::state::marker;
+use crate::workspace::hints::find_state;
+use crate::workspace::untrusted::{Ground, Territory};
 
 use guard::Guard;
 

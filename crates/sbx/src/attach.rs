@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use sbx_api::Started;
-use sbx_engine::socket::nobody_listens;
+use sbx_engine::state::socket::nobody_listens;
 use sbx_proto::exec::{Cause, Exec, FailKind, Request, Stdio};
 use sbx_sys::signals::SignalFd;
 

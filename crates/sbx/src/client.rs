@@ -13,9 +13,9 @@ use sbx_api::{
     CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Removed, Sandbox,
     SandboxList, ShutdownRequest, Started,
 };
-use sbx_engine::daemonlock::Holder;
-use sbx_engine::socket::{connect_unix, nobody_listens};
-use sbx_engine::statedir::{EXEC_SOCKET, SOCKET, place_hint};
+use sbx_engine::state::daemon_lock::Holder;
+use sbx_engine::state::socket::{connect_unix, nobody_listens};
+use sbx_engine::state::{EXEC_SOCKET, SOCKET, place_hint};
 use sbx_engine::{SandboxName, StateDir};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use sbx_api::{Caller, CreateRequest, KeepRequest, Sandbox, Status, WorkspaceRequest};
-use sbx_engine::egress::NoEgress;
 use sbx_engine::engine::Removal;
-use sbx_engine::ids::Facts;
-use sbx_engine::policybook::PolicyBook;
-use sbx_engine::record::{
+use sbx_engine::machine::egress::NoEgress;
+use sbx_engine::machine::namespace::helper::Helper;
+use sbx_engine::machine::namespace::ids::Facts;
+use sbx_engine::policy::PolicyBook;
+use sbx_engine::sandbox::record::{
     InitProcess, Record, TemplateRecord, VERSION, WorkspaceKind, WorkspaceRecord,
 };
-use sbx_engine::setup::Helper;
 use sbx_engine::{Config, Engine, EngineError, SandboxName, StateDir};
 use sbx_proto::exec::Request;
 use sbx_proto::plan::{IdRange, Ids, Mode};
@@ -411,7 +411,7 @@ impl World {
         let dir = self.state.sandbox(&record.name);
         std::fs::create_dir_all(dir.path()).unwrap();
         record
-            .write(&dir, sbx_engine::statedir::Durability::Soon)
+            .write(&dir, sbx_engine::state::Durability::Soon)
             .unwrap();
         dir.path().to_owned()
     }

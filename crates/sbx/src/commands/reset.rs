@@ -1,8 +1,8 @@
 //! `sbx reset`
 
-use sbx_engine::ids;
-use sbx_engine::reset::reset;
-use sbx_engine::setup::Helper;
+use sbx_engine::machine::namespace::helper::Helper;
+use sbx_engine::machine::namespace::ids;
+use sbx_engine::reset;
 
 use crate::commands::daemon;
 use crate::context::Context;

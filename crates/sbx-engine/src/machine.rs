@@ -1,0 +1,5 @@
+//! Running machines.
+
+pub mod control;
+pub mod egress;
+pub mod namespace;
