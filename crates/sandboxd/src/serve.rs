@@ -11,6 +11,8 @@ use axum::serve::Listener;
 use jiff::Timestamp;
 use sbx_api::{DaemonInfo, VERSION};
 use sbx_engine::error::chain;
+use sbx_engine::machine::Machines;
+use sbx_engine::machine::namespace::Namespace;
 use sbx_engine::machine::namespace::helper::{Companions, Helper};
 use sbx_engine::machine::namespace::ids::Facts;
 use sbx_engine::policy::PolicyBook;
@@ -33,9 +35,9 @@ use crate::routes::{App, router};
 use crate::rule_files;
 
 /// How long requests that are under way may take when the daemon ends.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long another daemon may hold the lock without serving.
-const LAST_BREATH: Duration = Duration::from_secs(8);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A request that takes its time keeps nobody waiting, as long as threads can be started; where none can, one thing
 /// that is slow does not yet.
@@ -117,10 +119,11 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     );
     let facts = Facts::read(&config.path_dirs);
     let helper = Helper::with(companions, Some(stderr)).map_err(failed("copy the own program"))?;
+    let settings = state.settings()?;
+    let namespace = Namespace::new(facts, helper, settings.mode);
     let engine = Engine::new(Config {
-        settings: state.settings()?,
-        helper: helper.mapping_with(facts.map_tools.clone()),
-        facts,
+        settings,
+        machines: Machines::new(namespace),
         state: state.clone(),
         book: Arc::clone(&book),
         egress: outlets.clone(),
@@ -166,7 +169,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     }
     let served = runtime.block_on(run(app, listener, &gone, config.on_ready));
     drop(runtime);
-    if !workers.finish(PATIENCE) {
+    if !workers.finish(SHUTDOWN_TIMEOUT) {
         tracing::warn!("a request under way does not end");
     }
     outlets.close();
@@ -209,13 +212,13 @@ async fn run(
     let server = axum::serve(SameUser(listener), router(app)).with_graceful_shutdown(told);
     tracing::info!(pid = std::process::id(), "serving");
     on_ready();
-    let patience = async move {
+    let timeout = async move {
         ended.notified().await;
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     };
     tokio::select! {
         served = server => served.map_err(failed("serve")),
-        () = patience => {
+        () = timeout => {
             tracing::warn!("requests under way are given up");
             Ok(())
         }
@@ -275,7 +278,7 @@ impl Listener for SameUser {
 /// The state directory for this process alone. A daemon that was killed may take a while to die, when the disk is slow:
 /// as long as nobody answers, the lock is waited for. Not for one that serves and has lost its socket.
 fn lock(state: &StateDir) -> Result<DaemonLock, StateError> {
-    let deadline = Instant::now() + LAST_BREATH;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match state.lock_daemon() {
             Err(StateError::Locked { .. })

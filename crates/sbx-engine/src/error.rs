@@ -1,7 +1,7 @@
 //! Why the engine could not do what it was asked, with the code and the hint that a client shows.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sbx_api::ErrorCode;
 use thiserror::Error;
@@ -163,6 +163,14 @@ impl EngineError {
             | Self::EnvValue(_)
             | Self::Prepare { .. } => None,
         }
+    }
+}
+
+/// What a file or directory of the sandbox could not be made or changed for.
+pub(crate) fn prepare_error(path: &Path, source: io::Error) -> EngineError {
+    EngineError::Prepare {
+        path: path.display().to_string(),
+        source,
     }
 }
 

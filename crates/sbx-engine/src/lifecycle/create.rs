@@ -5,15 +5,15 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use sbx_api::{CreateRequest, Status};
-use sbx_proto::plan::Ids;
 
 use crate::engine::Shared;
 use crate::error::EngineError;
+use crate::machine::Template;
 use crate::sandbox::agents;
 use crate::sandbox::name::SandboxName;
-use crate::sandbox::record::{Record, TemplateRecord, VERSION};
+use crate::sandbox::record::{Record, TemplateRecord, VERSION, WorkspaceRecord};
 use crate::state::{StateDir, is_state};
-use crate::workspace::{self, hints as workspace_hints};
+use crate::workspace::{self, hints};
 
 impl Shared {
     /// Everything about a new sandbox but its ids, checked.
@@ -39,24 +39,27 @@ impl Shared {
             (None, Some(primary)) => SandboxName::derive(&request.agent, primary.path.as_path())?,
             (None, None) => return Err(workspace::WorkspaceError::None.into()),
         };
+        let machines = &self.config.machines;
+        let backend = machines.default_backend();
+        let of_backend =
+            |workspace: &WorkspaceRecord| machines.workspace_warnings(backend, workspace);
+        let mut warnings = Vec::from_iter(machines.warnings(backend));
+        warnings.extend(hints::warnings(&workspaces, &of_backend));
         Ok(Record {
             version: VERSION,
             name,
             id: uuid::Uuid::new_v4().to_string(),
             agent: request.agent,
             status: Status::Creating,
-            warnings: workspace_hints::warnings(&workspaces, self.mode, &self.config.facts),
+            warnings,
             workspaces,
             env: request.env,
             caller: request.caller,
             sources: Vec::new(),
-            ids: Ids {
-                mode: self.mode,
-                uid: Vec::new(),
-                gid: Vec::new(),
-            },
+            backend,
+            ids: machines.no_ids(backend),
             template: TemplateRecord {
-                name: "host".into(),
+                name: Template::Host,
                 fingerprint: None,
                 started_with: None,
             },

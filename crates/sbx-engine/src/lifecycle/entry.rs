@@ -4,8 +4,7 @@
 //! stop and remove, one at a time and possibly slow), `disk` (writes of the record in their order), `state`.
 //! Readers take `state` alone, so they never wait for anything slow.
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -13,6 +12,7 @@ use sbx_api::Status;
 
 use crate::lifecycle::auto_stop::deadline;
 use crate::machine::control::Sender;
+use crate::machine::process::Process;
 use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError};
 use crate::state::settings::DEFAULT_AUTO_STOP;
@@ -42,11 +42,11 @@ pub(crate) struct State {
     pub(crate) removed: bool,
 }
 
-/// The way to a running init.
+/// The handles of a running machine.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) sender: Sender,
-    pub(crate) pidfd: Arc<OwnedFd>,
+    pub(crate) process: Process,
 }
 
 impl Entry {

@@ -2,31 +2,22 @@
 //! finishes what was interrupted.
 
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use sbx_api::Status;
-use sbx_proto::exec::Role;
-use sbx_sys::process::pidfd_open;
 
+use super::entry::Entry;
+use super::hand_over::HAND_OVER_TIMEOUT;
 use crate::engine::{Engine, Registry, Shared};
 use crate::error::{EngineError, chain};
-use crate::lifecycle::entry::Entry;
-use crate::lifecycle::hand_over::PATIENT;
-use crate::lifecycle::{boot_id, end, identify, remove_socket};
-use crate::machine::control::{ControlError, Event, Link};
-use crate::sandbox::record::{InitProcess, Record, RecordError};
-use crate::state::socket::nobody_listens;
-use crate::state::{EXEC_SOCKET, SandboxDir, is_temporary};
-use crate::threads::lock;
-use crate::threads::{at_once, spawn};
-
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// How long an init has that nobody has use for, whatever it says until then.
-const END_LIMIT: Duration = Duration::from_secs(10);
+use crate::machine::control::ControlError;
+use crate::machine::process::boot_id;
+use crate::machine::{Machine, leftover};
+use crate::sandbox::record::{Record, RecordError};
+use crate::state::{SandboxDir, is_temporary};
+use crate::threads::{at_once, lock, spawn};
 
 impl Engine {
     /// Reads all records and reconciles them with what runs. Removals that were interrupted go on in the
@@ -65,7 +56,7 @@ impl Shared {
             Status::Running => self.reconcile_running(entry, &record),
             Status::Stopped if record.temporary => self.remove_temporary(entry),
             Status::Stopped => {
-                silence(&entry.dir, &record);
+                leftover::end(&entry.dir, &record);
                 self.hand_over_later(entry);
             }
             Status::Creating | Status::Removing => {
@@ -87,8 +78,8 @@ impl Shared {
         if entry.state().removed {
             return Ok(());
         }
-        silence(&entry.dir, &entry.record());
-        self.delete(entry, PATIENT)
+        leftover::end(&entry.dir, &entry.record());
+        self.delete(entry, HAND_OVER_TIMEOUT)
     }
 
     fn reconcile_running(self: &Arc<Self>, entry: &Arc<Entry>, record: &Record) {
@@ -98,7 +89,7 @@ impl Shared {
             Ok(()) => return,
             Err(error) => error,
         };
-        silence(&entry.dir, record);
+        leftover::end(&entry.dir, record);
         let rebooted = record
             .init
             .as_ref()
@@ -135,8 +126,8 @@ impl Shared {
             if !is_left || !record.temporary {
                 return;
             }
-            silence(&entry.dir, &record);
-            if let Err(error) = shared.delete(&entry, PATIENT) {
+            leftover::end(&entry.dir, &record);
+            if let Err(error) = shared.delete(&entry, HAND_OVER_TIMEOUT) {
                 tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot remove");
             }
         });
@@ -154,7 +145,7 @@ impl Shared {
             let idle = state.live.is_none() && !state.removed;
             drop(state);
             if idle {
-                shared.hand_over(&entry, PATIENT);
+                shared.hand_over(&entry, HAND_OVER_TIMEOUT);
                 if let Err(error) = entry.update(|_| {}) {
                     tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
                 }
@@ -162,80 +153,13 @@ impl Shared {
         });
     }
 
-    /// Takes a running init over from the daemon before.
+    /// Takes a running machine over from the daemon before.
     fn adopt(self: &Arc<Self>, entry: &Arc<Entry>, record: &Record) -> Result<(), EngineError> {
-        let mut link = Link::connect(entry.dir.path(), &record.id, Role::Daemon)?;
-        // Known before the deadline is looked at: it counts only when no command runs.
-        let running = match link.next(Some(ANSWER_LIMIT))? {
-            Event::Commands { running } => running,
-            Event::Quiet => return Err(ControlError::TimedOut.into()),
-            Event::Busy | Event::MountLost | Event::HandedOver | Event::Gone => {
-                return Err(ControlError::Ended.into());
-            }
-        };
-        let pidfd = record
-            .init
-            .as_ref()
-            .and_then(open_process)
-            .ok_or(ControlError::Ended)?;
-        self.serve_network(entry, &mut link)?;
-        self.watch(entry, link, pidfd, running)?;
+        let (mut machine, running) = Machine::adopt(record, &entry.dir)?;
+        self.serve_network(entry, &mut machine.link)?;
+        self.watch(entry, machine, running)?;
         tracing::info!(sandbox = %entry.name, running, "taken over");
         Ok(())
-    }
-}
-
-/// The recorded process, if it is still that one.
-fn open_process(init: &InitProcess) -> Option<OwnedFd> {
-    let pidfd = pidfd_open(init.pid).ok()?;
-    // Compared after the descriptor is open: from now on the pid cannot become another process.
-    (identify(init.pid).ok()? == *init).then_some(pidfd)
-}
-
-/// Ends an init that nobody has use for, if there is one.
-pub(crate) fn silence(dir: &SandboxDir, record: &Record) {
-    if let Some(pidfd) = record.init.as_ref().and_then(open_process) {
-        end(&pidfd);
-    }
-    if !dir.path().join(EXEC_SOCKET).exists() {
-        return;
-    }
-    // One that was started by a daemon that died before it wrote the pid down.
-    if let Ok(link) = Link::connect(dir.path(), &record.id, Role::Daemon) {
-        see_to_its_end(link, END_LIMIT);
-    }
-    remove_socket(dir);
-}
-
-/// Ends the init of a sandbox whose record cannot be read, if there is one. False when it may still run.
-pub(crate) fn silence_unknown(dir: &SandboxDir) -> bool {
-    let ended = match Link::connect_any(dir.path(), None, Role::Daemon) {
-        Ok(link) => see_to_its_end(link, END_LIMIT),
-        Err(ControlError::Io(error)) => nobody_listens(&error),
-        Err(_) => false,
-    };
-    if ended {
-        remove_socket(dir);
-    }
-    ended
-}
-
-/// False when it has not ended as far as can be seen.
-fn see_to_its_end(mut link: Link, limit: Duration) -> bool {
-    let asked = link
-        .sender()
-        .map_err(ControlError::Io)
-        .and_then(|mut sender| sender.shutdown(Duration::ZERO));
-    if asked.is_err() {
-        return false;
-    }
-    let until = Instant::now() + limit;
-    loop {
-        match link.next(Some(until.saturating_duration_since(Instant::now()))) {
-            Ok(Event::Commands { .. } | Event::MountLost | Event::HandedOver) => {}
-            Ok(Event::Gone) => return true,
-            Ok(Event::Busy | Event::Quiet) | Err(_) => return false,
-        }
     }
 }
 
@@ -259,37 +183,4 @@ fn sweep_unborn(dir: &SandboxDir) -> bool {
         tracing::warn!(%error, dir = %dir.path().display(), "a directory without a record is left alone");
     }
     !ours
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use sbx_proto::exec::Reply;
-    use sbx_proto::{PROTOCOL, frame};
-
-    use super::*;
-    use crate::state::socket::bind_unix;
-
-    #[test]
-    fn an_init_that_only_talks_does_not_hold_anybody_up() {
-        let dir = tempfile::tempdir().unwrap();
-        let listener = bind_unix(dir.path(), EXEC_SOCKET).unwrap();
-        let init = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let hello = Reply::Hello {
-                protocol: PROTOCOL,
-                sandbox: "id".into(),
-            };
-            stream.write_all(&frame::encode(&hello).unwrap()).unwrap();
-            let news = frame::encode(&Reply::Commands { running: 1 }).unwrap();
-            // Slower than what counts as a flood, and for as long as somebody listens.
-            while stream.write_all(&news).is_ok() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let link = Link::connect_any(dir.path(), None, Role::Daemon).unwrap();
-        assert!(!see_to_its_end(link, Duration::from_millis(50)));
-        init.join().unwrap();
-    }
 }

@@ -2,37 +2,33 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
 
 use sbx_api::Status;
 
-use crate::error::EngineError;
-use crate::lifecycle::hand_over::{PATIENT, hand_over, tell};
-use crate::lifecycle::prepare_error;
-use crate::lifecycle::recovery::silence;
-use crate::machine::namespace::helper::Helper;
-use crate::machine::namespace::ids::{self, Facts};
+use super::hand_over::{HAND_OVER_TIMEOUT, log_failure};
+use crate::error::{EngineError, prepare_error};
+use crate::machine::{Machines, leftover};
 use crate::sandbox::record::Record;
 use crate::state::StateDir;
 
 /// Empties the state directory and removes it, unless something else is in it by now or its place belongs to others. No
 /// daemon may serve it.
-pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), EngineError> {
-    // Nobody makes a sandbox meanwhile.
+pub fn reset(state: &StateDir, machines: &Machines) -> Result<(), EngineError> {
+    // No daemon starts, and with it no sandbox is created, meanwhile.
     let _lock = state.lock_daemon()?;
     for name in state.names()? {
         let dir = state.sandbox(&name);
         // A sandbox may run without a daemon.
         if let Ok(mut record) = Record::read(&dir) {
-            silence(&dir, &record);
+            leftover::end(&dir, &record);
             record.hand_over_due |= record.status == Status::Running;
-            if let Err(error) = hand_over(helper, state.root(), &record, PATIENT) {
-                tell(&name, &error);
+            if let Err(error) = machines.hand_over(&record, state.root(), HAND_OVER_TIMEOUT) {
+                log_failure(&name, &error);
             }
         }
     }
     for path in state.contents()? {
-        remove(&path, facts, helper)?;
+        machines.remove_tree(&path)?;
     }
     match fs::remove_dir(state.root()) {
         Err(e) if !may_stay(&e) => Err(prepare_error(state.root(), e)),
@@ -52,26 +48,25 @@ fn may_stay(error: &io::Error) -> bool {
     )
 }
 
-/// With subordinate ids, layers and templates belong to ids that only a helper in the user namespace has.
-fn remove(path: &Path, facts: &Facts, helper: &Helper) -> Result<(), EngineError> {
-    helper.remove_tree(path, || {
-        Ok(ids::maps(
-            facts,
-            ids::pick_mode(facts, None),
-            ids::Used::default(),
-        )?)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::namespace::Namespace;
+    use crate::machine::namespace::helper::Helper;
+    use crate::machine::namespace::ids::Facts;
+
+    fn machines() -> Machines {
+        Machines::new(Namespace::new(
+            Facts::default(),
+            Helper::new().unwrap(),
+            None,
+        ))
+    }
 
     #[test]
     fn what_is_not_ours_stays() {
         let temp = tempfile::tempdir().unwrap();
-        let facts = Facts::default();
-        let helper = Helper::new().unwrap();
+        let machines = machines();
         for theirs in [None, Some("notes.txt")] {
             let state = StateDir::locate(temp.path(), Some(&temp.path().join("s"))).unwrap();
             state.claim().unwrap();
@@ -83,7 +78,7 @@ mod tests {
             if let Some(theirs) = theirs {
                 fs::File::create(state.root().join(theirs)).unwrap();
             }
-            reset(&state, &facts, &helper).unwrap();
+            reset(&state, &machines).unwrap();
             let left: Vec<_> = fs::read_dir(state.root())
                 .into_iter()
                 .flatten()
@@ -115,8 +110,7 @@ mod tests {
         let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
         state.claim().unwrap();
         let _daemon = state.lock_daemon().unwrap();
-        let helper = Helper::new().unwrap();
-        assert!(reset(&state, &Facts::default(), &helper).is_err());
+        assert!(reset(&state, &machines()).is_err());
         assert!(state.is_claimed() && state.templates().is_dir());
     }
 }

@@ -17,9 +17,9 @@ use crate::machine::egress::Listeners;
 use crate::state::EXEC_SOCKET;
 use crate::state::socket::connect_unix;
 
-const HELLO_DEADLINE: Duration = Duration::from_secs(5);
-const LISTENERS_DEADLINE: Duration = Duration::from_secs(5);
-const WRITE_DEADLINE: Duration = Duration::from_secs(2);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+const LISTENERS_TIMEOUT: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// More messages in a second than commands can start and end.
 const MAX_PER_SECOND: u32 = 20_000;
 /// More descriptors than init has reason to send.
@@ -92,7 +92,7 @@ impl Link {
 
     fn greet(stream: UnixStream, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
         stream
-            .set_write_timeout(Some(WRITE_DEADLINE))
+            .set_write_timeout(Some(WRITE_TIMEOUT))
             .map_err(ControlError::Io)?;
         let hello = frame::encode(&Request::Hello {
             protocol: PROTOCOL,
@@ -108,7 +108,7 @@ impl Link {
             window: Instant::now(),
             count: 0,
         };
-        match link.message(Some(HELLO_DEADLINE))? {
+        match link.message(Some(HELLO_TIMEOUT))? {
             Incoming::Reply(Reply::Hello { protocol, .. }) if protocol != PROTOCOL => {
                 Err(ControlError::Protocol(protocol))
             }
@@ -132,7 +132,7 @@ impl Link {
     pub fn listeners(&mut self) -> Result<Listeners, ControlError> {
         let request = frame::encode(&Request::Listeners)?;
         self.stream.write_all(&request).map_err(ControlError::Io)?;
-        let until = Instant::now() + LISTENERS_DEADLINE;
+        let until = Instant::now() + LISTENERS_TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.message(Some(left))? {

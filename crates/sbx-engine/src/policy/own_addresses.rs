@@ -9,10 +9,10 @@ use sbx_policy::{OwnAddresses, effective_address};
 use sbx_sys::{interfaces, route};
 
 /// Interfaces come and go seldom; to ask for them takes about as long as to decide.
-const FRESH: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// More than that are not remembered.
-const MANY: usize = 1024;
+const MAX_CACHED: usize = 1024;
 
 /// As they are now, or were a moment ago. Of `asked`, also those that no interface has and that the routes lead here
 /// (`ip route add local`); where the kernel does not say, it is taken for so.
@@ -26,12 +26,12 @@ fn leads_here(address: IpAddr) -> bool {
     static KNOWN: Mutex<BTreeMap<IpAddr, (Instant, bool)>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((at, here)) = known.get(&address)
-        && at.elapsed() <= FRESH
+        && at.elapsed() <= REFRESH_INTERVAL
     {
         return *here;
     }
     let here = route::leads_here(address).unwrap_or(true);
-    if known.len() >= MANY {
+    if known.len() >= MAX_CACHED {
         known.clear();
     }
     known.insert(address, (Instant::now(), here));
@@ -42,7 +42,7 @@ fn of_interfaces() -> OwnAddresses {
     static KNOWN: Mutex<Option<(Instant, OwnAddresses)>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((at, own)) = known.as_ref()
-        && at.elapsed() <= FRESH
+        && at.elapsed() <= REFRESH_INTERVAL
     {
         return own.clone();
     }

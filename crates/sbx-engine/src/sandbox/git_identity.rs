@@ -16,10 +16,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use sbx_api::Caller;
 
-use crate::workspace::untrusted::{Territory, Way};
+use crate::workspace::untrusted::{Resolved, UntrustedPaths};
 
 /// It reads a file or two.
-const PATIENCE: Duration = Duration::from_secs(2);
+const GIT_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_ANSWER: u64 = 64 << 10;
 const MAX_CONFIG: u64 = 1 << 20;
 const QUESTION: [&str; 3] = ["-z", "--get-regexp", r"^user\.(name|email)$"];
@@ -45,10 +45,10 @@ pub(crate) struct Identity {
     pub(crate) email: Option<String>,
 }
 
-/// Who commits in `workspace`? Answered while a sandbox is being made. `territory` is what programs in sandboxes can
+/// Who commits in `workspace`? Answered while a sandbox is being made. `untrusted` is what programs in sandboxes can
 /// write.
-pub(crate) fn ask(caller: &Caller, workspace: &Path, territory: &Territory) -> Question {
-    let Some(git) = find(&caller.path, territory) else {
+pub(crate) fn ask(caller: &Caller, workspace: &Path, untrusted: &UntrustedPaths) -> Question {
+    let Some(git) = find(&caller.path, untrusted) else {
         return Question::default();
     };
     let asked = |arguments: &[&str], stdin: Stdio| {
@@ -66,7 +66,7 @@ pub(crate) fn ask(caller: &Caller, workspace: &Path, territory: &Territory) -> Q
             .envs(UNTRACED)
             .current_dir("/")
             .stdin(stdin);
-        Asked::start(&mut command, PATIENCE)
+        Asked::start(&mut command, GIT_TIMEOUT)
     };
     let own = repository_config(workspace)
         .and_then(|config| asked(&["--no-includes", "-f", "-"], config.into()));
@@ -86,12 +86,12 @@ impl Question {
 }
 
 /// The first git on the search path that no program in a sandbox can have put there.
-fn find(path: &str, territory: &Territory) -> Option<PathBuf> {
+fn find(path: &str, untrusted: &UntrustedPaths) -> Option<PathBuf> {
     std::env::split_paths(path)
         .filter(|dir| dir.is_absolute())
         .map(|dir| dir.join("git"))
         .find(|git| {
-            let Some(Way::Outside(real)) = territory.follow(git) else {
+            let Some(Resolved::Trusted(real)) = untrusted.resolve(git) else {
                 return false;
             };
             fs::metadata(real)
@@ -126,8 +126,8 @@ struct Asked {
 }
 
 impl Asked {
-    fn start(command: &mut Command, patience: Duration) -> Option<Self> {
-        let until = Instant::now() + patience;
+    fn start(command: &mut Command, timeout: Duration) -> Option<Self> {
+        let until = Instant::now() + timeout;
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -219,7 +219,7 @@ mod tests {
         assert!(before.elapsed() < Duration::from_secs(20));
         assert_eq!(script("while :; do echo xxxxxxxxxxxxxxxxxxxxx; done"), None);
         let mut quick = Command::new("/bin/echo");
-        let quick = Asked::start(quick.arg("y"), PATIENCE).unwrap();
+        let quick = Asked::start(quick.arg("y"), GIT_TIMEOUT).unwrap();
         assert_eq!(quick.answer(), Some(b"y\n".to_vec()));
     }
 
@@ -241,7 +241,11 @@ mod tests {
             path: "/usr/bin:/bin".to_owned(),
             ..Caller::default()
         };
-        let asked = ask(&caller, &home, &Territory::new([home.join("workspace")]));
+        let asked = ask(
+            &caller,
+            &home,
+            &UntrustedPaths::new([home.join("workspace")]),
+        );
         assert_eq!(asked.answer().name.as_deref(), Some("N"));
         assert_eq!(fs::read_dir(&home).unwrap().count(), 1);
     }
@@ -257,7 +261,7 @@ mod tests {
             fs::copy("/bin/true", root.join(git)).unwrap();
         }
         std::os::unix::fs::symlink(root.join("ws/bin/git"), root.join("linked/git")).unwrap();
-        let territory = Territory::new([root.join("ws")]);
+        let untrusted = UntrustedPaths::new([root.join("ws")]);
         let path = |dirs: &[&str]| {
             let dirs = dirs.iter().map(|dir| match *dir {
                 "." | "" => PathBuf::from(dir),
@@ -265,7 +269,7 @@ mod tests {
             });
             find(
                 std::env::join_paths(dirs).unwrap().to_str().unwrap(),
-                &territory,
+                &untrusted,
             )
         };
         assert_eq!(path(&["", ".", "ws/bin", "linked"]), None);

@@ -12,6 +12,7 @@ use sbx_proto::plan::{Ids, Node};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::machine::{Backend, Template};
 use crate::sandbox::name::SandboxName;
 use crate::state::{Durability, RECORD, SandboxDir, write_atomic};
 
@@ -36,6 +37,10 @@ pub struct Record {
     /// is not shown any more.
     #[serde(default)]
     pub sources: Vec<(OsBytes, OsBytes)>,
+    /// What runs it. Records of earlier versions do not say: there was one backend.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Which ids it has on the host. Only the backend looks into them.
     pub ids: Ids,
     pub template: TemplateRecord,
     /// Present while an init may run.
@@ -111,7 +116,8 @@ pub enum WorkspaceKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TemplateRecord {
-    pub name: String,
+    #[serde(default)]
+    pub name: Template,
     /// Of the host's files when the sandbox was made; absent until then.
     pub fingerprint: Option<String>,
     /// At the last start: what the mounts of a running sandbox refer to.
@@ -258,13 +264,14 @@ pub(crate) mod tests {
                 ..Caller::default()
             },
             sources: Vec::new(),
+            backend: Backend::Namespace,
             ids: Ids {
                 mode,
                 uid: whole.clone(),
                 gid: whole,
             },
             template: TemplateRecord {
-                name: "host".into(),
+                name: Template::Host,
                 fingerprint: Some("f1".into()),
                 started_with: Some("f1".into()),
             },
@@ -310,6 +317,19 @@ pub(crate) mod tests {
         );
         record.write(&dir, Durability::Soon).unwrap();
         assert_eq!(Record::read(&dir).unwrap(), record);
+    }
+
+    #[test]
+    fn a_record_without_a_backend_has_the_first_one() {
+        let record = example("ab", Mode::Root);
+        let mut value = serde_json::to_value(&record).unwrap();
+        assert_eq!(value["backend"], "namespace");
+        assert_eq!(value["template"]["name"], "host");
+        let fields = value.as_object_mut().unwrap();
+        fields.remove("backend").unwrap();
+        let template = fields.get_mut("template").unwrap();
+        template.as_object_mut().unwrap().remove("name").unwrap();
+        assert_eq!(serde_json::from_value::<Record>(value).unwrap(), record);
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use sbx_api::{Backend, Network, Redirect, Sandbox, Status, Workspace};
-use sbx_proto::plan::Mode;
+use sbx_api::{Backend, Sandbox, Status, Workspace};
 
 use crate::error::chain;
+use crate::machine;
 use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError};
 use crate::state::socket::listens;
@@ -14,6 +14,7 @@ use crate::workspace::hints::Mounts;
 
 /// `sessions` are the commands that run now.
 pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
+    let description = machine::describe(&record);
     let mounts = Mounts::now();
     let workspaces = record
         .workspaces
@@ -29,9 +30,9 @@ pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
         id: record.id,
         agent: record.agent,
         status: record.status,
-        template: record.template.name,
-        backend: Backend::Namespace,
-        mode: mode_name(record.ids.mode).into(),
+        template: record.template.name.as_str().into(),
+        backend: record.backend.into(),
+        mode: description.mode.into(),
         workspaces,
         env: record.env.into_keys().collect(),
         created_at: record.created_at,
@@ -44,7 +45,7 @@ pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
         temporary: record.temporary,
         sessions,
         mounts: record.mounts,
-        isolation: isolation(record.ids.mode, record.network),
+        isolation: description.isolation,
         network: record.network,
         warnings: record.warnings,
     }
@@ -88,50 +89,10 @@ pub fn damaged(name: SandboxName, dir: &SandboxDir, error: &RecordError) -> Sand
     }
 }
 
-/// The mode's name for people and in names of directories.
-pub fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Root => "root",
-        Mode::Subordinate => "subordinate",
-        Mode::Single => "single",
-    }
-}
-
-/// What the namespace backend gives in a mode, and what it does not.
-pub fn isolation(mode: Mode, network: Option<Network>) -> Vec<String> {
-    let ids = match mode {
-        Mode::Root => {
-            "ids: a range of 65,536 ids of its own; no id inside is the host's root or any host user"
-        }
-        Mode::Subordinate => {
-            "ids: subordinate ids of the caller; the agent inside is the caller, root inside is not the host's root"
-        }
-        Mode::Single => {
-            "ids: the caller's one id, which is the agent inside; root inside is root by name only, packages cannot be installed"
-        }
-    };
-    let network = match network.map(|network| network.redirect) {
-        Some(Redirect::Nft) | None => {
-            "network: no device but lo; what is sent to the world ends at the engine"
-        }
-        Some(Redirect::Ports) => {
-            "network: no device but lo; without nf_tables only ports 22, 53, 80, 443 and 3128 of the world end at the engine, and programs inside cannot listen on them"
-        }
-    };
-    [
-        "backend namespace: shares the host's kernel; a flaw in the kernel can break the isolation, a microVM is stronger",
-        "own user, mount, pid, network, ipc, uts and cgroup namespaces; system calls are filtered",
-        ids,
-        "files: the workspaces, and the host's programs and package caches read-only; nothing else of the host",
-        network,
-        "limits: memory, cpu and process limits are not enforced yet",
-    ]
-    .map(str::to_owned)
-    .to_vec()
-}
-
 #[cfg(test)]
 mod tests {
+    use sbx_proto::plan::Mode;
+
     use super::*;
     use crate::sandbox::record::tests::example;
 

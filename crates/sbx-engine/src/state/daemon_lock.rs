@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{FlockType, Pid, fcntl_getlk};
 
-use crate::state::socket::{connect_unix, nobody_listens};
+use crate::state::socket::{connect_unix, is_unserved};
 use crate::state::{LOCK, SOCKET, StateDir, StateError, io_error, private};
 
 /// Held by the one daemon of a state directory.
@@ -102,7 +102,7 @@ impl StateDir {
     pub fn cut_off_daemon(&self) -> Option<Holder> {
         let serving = || self.lock_holder().filter(|holder| holder.serves);
         let before = serving()?;
-        let nowhere = connect_unix(self.root(), SOCKET).is_err_and(|error| nobody_listens(&error));
+        let nowhere = connect_unix(self.root(), SOCKET).is_err_and(|error| is_unserved(&error));
         // One that began or ended meanwhile has lost nothing.
         (nowhere && serving() == Some(before)).then_some(before)
     }

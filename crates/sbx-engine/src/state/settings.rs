@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+use crate::machine::namespace::ModeOverride;
+
 /// How long a sandbox without a command stays up.
 pub(crate) const DEFAULT_AUTO_STOP: Duration = Duration::from_secs(30);
 
@@ -16,13 +18,6 @@ pub struct Settings {
     pub auto_stop: Option<Duration>,
     /// Use less than what the machine offers.
     pub mode: Option<ModeOverride>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ModeOverride {
-    Single,
-    Subordinate,
 }
 
 impl Default for Settings {

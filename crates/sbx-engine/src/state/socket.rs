@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 /// Of a path to a socket, without the byte that ends it.
 const LONGEST: usize = 107;
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A listener at `dir/name` that only the owner can reach. One that lies there already is replaced: the
 /// caller knows (by a lock) that nobody serves it.
@@ -34,7 +34,7 @@ pub fn bind_unix(dir: &Path, name: &str) -> io::Result<UnixListener> {
 
 /// Waits for whoever listens to take connections, but not for ever: it may be hostile.
 pub fn connect_unix(dir: &Path, name: &str) -> io::Result<UnixStream> {
-    connect_within(dir, name, CONNECT_LIMIT)
+    connect_within(dir, name, CONNECT_TIMEOUT)
 }
 
 fn connect_within(dir: &Path, name: &str, limit: Duration) -> io::Result<UnixStream> {
@@ -76,7 +76,7 @@ pub(crate) fn listens(dir: &Path, name: &str) -> bool {
 }
 
 /// Nobody is there, as opposed to somebody who is out of reach.
-pub fn nobody_listens(error: &io::Error) -> bool {
+pub fn is_unserved(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused

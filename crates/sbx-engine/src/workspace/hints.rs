@@ -1,14 +1,12 @@
 //! What a user should know about a workspace although it is allowed.
 
-use std::fs::{self, FileType, Metadata};
+use std::fs::{self, FileType};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use sbx_proto::plan::Mode;
 use sbx_sys::mountinfo::{self, points_below};
 
-use crate::machine::namespace::ids::{Facts, OTHER_GROUP_REMEDY};
 use crate::sandbox::record::{WorkspaceKind, WorkspaceRecord};
 use crate::state::is_state;
 use crate::workspace::aliases::mount_of;
@@ -55,15 +53,13 @@ impl Mounts {
     }
 }
 
-/// Warnings for `create`, in the order of the workspaces.
-pub(crate) fn warnings(workspaces: &[WorkspaceRecord], mode: Mode, facts: &Facts) -> Vec<String> {
+/// Warnings for `create`, in the order of the workspaces; `of_backend` has those that depend on the backend.
+pub(crate) fn warnings(
+    workspaces: &[WorkspaceRecord],
+    of_backend: &dyn Fn(&WorkspaceRecord) -> Vec<String>,
+) -> Vec<String> {
     let mountinfo = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut warnings = Vec::new();
-    if mode == Mode::Single && facts.lacks_group() {
-        warnings.push(format!(
-            "sbx runs in a group that is not the one of your account, and cannot use your subordinate ids: {OTHER_GROUP_REMEDY}"
-        ));
-    }
     for workspace in workspaces {
         let path = workspace.path.as_path();
         let shown = path.display();
@@ -78,19 +74,7 @@ pub(crate) fn warnings(workspaces: &[WorkspaceRecord], mode: Mode, facts: &Facts
                 "`{shown}` is in a synchronised folder ({folder}): what the sandbox writes is uploaded"
             ));
         }
-        if mode != Mode::Root && workspace.uid != facts.uid {
-            warnings.push(format!(
-                "`{shown}` belongs to user {}: inside, its files look like nobody's",
-                workspace.uid
-            ));
-        }
-        if mode == Mode::Subordinate
-            && fs::metadata(path).is_ok_and(|meta| is_closed_to_root(&meta, facts))
-        {
-            warnings.push(format!(
-                "`{shown}` is closed to others, and its owner or group is nobody's inside: root there (`-u root`, `sudo`) cannot enter it"
-            ));
-        }
+        warnings.extend(of_backend(workspace));
         if let Some((first, more)) = points_below(&mountinfo, path).split_first() {
             let others = match more.len() {
                 0 => String::new(),
@@ -125,14 +109,6 @@ pub(crate) fn warnings(workspaces: &[WorkspaceRecord], mode: Mode, facts: &Facts
         }
     }
     warnings
-}
-
-/// With subordinate ids root inside is one of the others on the host, but for files of which both the owner and the
-/// group are ids that the sandbox has.
-fn is_closed_to_root(meta: &Metadata, facts: &Facts) -> bool {
-    const OTHERS_SEARCH: u32 = 0o001;
-    let known = meta.uid() == facts.uid && meta.gid() == facts.gid;
-    meta.is_dir() && meta.mode() & OTHERS_SEARCH == 0 && !known
 }
 
 fn synced(path: &Path) -> Option<&'static str> {
@@ -199,9 +175,6 @@ fn near_the_top<T>(root: &Path, find: impl Fn(&Path, FileType) -> Option<T>) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use sbx_proto::plan::Mappers;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -243,49 +216,6 @@ mod tests {
         let below = |path| points_below(text, Path::new(path));
         assert_eq!(below("/w"), [PathBuf::from("/w/a b")]);
         assert_eq!(below("/work"), [] as [PathBuf; 0]);
-    }
-
-    #[test]
-    fn root_inside_has_no_power_over_what_is_of_others() {
-        let temp = tempfile::tempdir().unwrap();
-        let meta = |mode| {
-            fs::set_permissions(temp.path(), fs::Permissions::from_mode(mode)).unwrap();
-            fs::metadata(temp.path()).unwrap()
-        };
-        let own = Facts {
-            uid: meta(0o700).uid(),
-            gid: meta(0o700).gid(),
-            ..Facts::default()
-        };
-        let other_group = Facts {
-            gid: own.gid + 1,
-            ..own.clone()
-        };
-        assert!(!is_closed_to_root(&meta(0o2770), &own));
-        assert!(is_closed_to_root(&meta(0o2770), &other_group));
-        assert!(!is_closed_to_root(&meta(0o2775), &other_group));
-    }
-
-    #[test]
-    fn a_shell_of_newgrp_is_told_of() {
-        let span = crate::machine::namespace::ids::Span {
-            first: 100_000,
-            count: crate::machine::namespace::ids::RANGE,
-        };
-        let facts = |other_group| Facts {
-            uid: 1001,
-            subuid: vec![span],
-            subgid: vec![span],
-            map_tools: Some(Mappers {
-                uid: "/usr/bin/newuidmap".into(),
-                gid: "/usr/bin/newgidmap".into(),
-            }),
-            other_group,
-            ..Facts::default()
-        };
-        assert_eq!(warnings(&[], Mode::Single, &facts(false)), [""; 0]);
-        let told = warnings(&[], Mode::Single, &facts(true));
-        assert!(told.concat().contains(OTHER_GROUP_REMEDY), "{told:?}");
     }
 
     #[test]
@@ -348,9 +278,8 @@ mod tests {
             record(temp.path(), false, WorkspaceKind::Directory),
             record(&conf, true, WorkspaceKind::File),
         ];
-        let facts = Facts::read(&[]);
         let told = || {
-            let warnings = warnings(&workspaces, Mode::Root, &facts);
+            let warnings = warnings(&workspaces, &|_| Vec::new());
             warnings
                 .iter()
                 .any(|warning| warning.contains("other names"))

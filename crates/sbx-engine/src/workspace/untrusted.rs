@@ -16,7 +16,7 @@ use crate::workspace::aliases;
 const MOST_LINKS: u32 = 40;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Territory {
+pub struct UntrustedPaths {
     roots: Vec<PathBuf>,
     /// Device and inode of each: another mount of it is the same directory.
     identities: BTreeMap<(u64, u64), PathBuf>,
@@ -27,12 +27,12 @@ pub struct Territory {
 /// One of the workspaces. Where device and inode are known it is not asked for them: one on a server that is out of
 /// reach must not keep other sandboxes waiting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ground {
+pub struct UntrustedRoot {
     pub path: PathBuf,
     pub node: Option<(u64, u64)>,
 }
 
-impl From<PathBuf> for Ground {
+impl From<PathBuf> for UntrustedRoot {
     fn from(path: PathBuf) -> Self {
         Self { path, node: None }
     }
@@ -40,34 +40,34 @@ impl From<PathBuf> for Ground {
 
 /// Where a path leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum Resolved {
     /// To this canonical path, and never through a workspace.
-    Outside(PathBuf),
+    Trusted(PathBuf),
     /// Into a workspace. The path from there on, in which nothing was followed.
-    Inside(PathBuf),
+    Untrusted(PathBuf),
 }
 
 /// Where a path leads in the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lead {
+pub struct Followed {
     pub real: PathBuf,
     /// One that leads out of its workspace.
-    pub lure: Option<Lure>,
+    pub escape: Option<UntrustedLink>,
     /// The first one at all, also if it stays inside.
-    pub crossed: Option<Lure>,
+    pub crossed: Option<UntrustedLink>,
 }
 
 /// A link in a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lure {
+pub struct UntrustedLink {
     /// The workspace.
     pub root: PathBuf,
     pub link: PathBuf,
 }
 
-impl Territory {
+impl UntrustedPaths {
     /// No sandbox at all.
-    pub const fn nowhere() -> Self {
+    pub const fn none() -> Self {
         Self {
             roots: Vec::new(),
             identities: BTreeMap::new(),
@@ -76,32 +76,32 @@ impl Territory {
     }
 
     /// `workspaces` are canonical paths of directories.
-    pub fn new(workspaces: impl IntoIterator<Item = impl Into<Ground>>) -> Self {
+    pub fn new(workspaces: impl IntoIterator<Item = impl Into<UntrustedRoot>>) -> Self {
         Self::with_mounts(workspaces, &aliases::mounts())
     }
 
     fn with_mounts(
-        workspaces: impl IntoIterator<Item = impl Into<Ground>>,
+        workspaces: impl IntoIterator<Item = impl Into<UntrustedRoot>>,
         mounts: &[Entry],
     ) -> Self {
-        let mut territory = Self::nowhere();
+        let mut untrusted = Self::none();
         for workspace in workspaces {
-            let Ground { path, node } = workspace.into();
+            let UntrustedRoot { path, node } = workspace.into();
             let asked = || {
                 fs::metadata(&path)
                     .map(|meta| (meta.dev(), meta.ino()))
                     .ok()
             };
             if let Some(node) = node.or_else(asked) {
-                territory.identities.insert(node, path.clone());
+                untrusted.identities.insert(node, path.clone());
             }
             // What is mounted in it, too: the sandbox has that as well.
             for name in aliases::names_of_all(mounts, &path) {
-                territory.names.entry(name).or_insert_with(|| path.clone());
+                untrusted.names.entry(name).or_insert_with(|| path.clone());
             }
-            territory.roots.push(path);
+            untrusted.roots.push(path);
         }
-        territory
+        untrusted
     }
 
     pub(crate) fn roots(&self) -> &[PathBuf] {
@@ -110,7 +110,7 @@ impl Territory {
 
     /// Follows an absolute path one name at a time, links included, and stops at the first workspace. `None` when
     /// it leads nowhere.
-    pub fn follow(&self, path: &Path) -> Option<Way> {
+    pub fn resolve(&self, path: &Path) -> Option<Resolved> {
         let led = walk(path, |next, meta, rest| {
             if self.is_known(next) || meta.is_some_and(|meta| self.root_by_identity(meta).is_some())
             {
@@ -120,17 +120,17 @@ impl Territory {
             ControlFlow::Continue(())
         })?;
         Some(match led {
-            ControlFlow::Break(way) => Way::Inside(way),
-            ControlFlow::Continue(place) => Way::Outside(place),
+            ControlFlow::Break(way) => Resolved::Untrusted(way),
+            ControlFlow::Continue(place) => Resolved::Trusted(place),
         })
     }
 
     /// Follows an absolute path to its end, through workspaces as well, and says whether it was a link in one of them
     /// that led out of it. `None` when it leads nowhere.
-    pub fn lead(&self, path: &Path) -> Option<Lead> {
+    pub fn follow(&self, path: &Path) -> Option<Followed> {
         // Where a workspace was entered: its own path, or that of another mount of it.
         let mut entered: Vec<(PathBuf, &Path)> = Vec::new();
-        let mut links: Vec<(PathBuf, Lure)> = Vec::new();
+        let mut links: Vec<(PathBuf, UntrustedLink)> = Vec::new();
         let led: ControlFlow<(), PathBuf> = walk(path, |next, meta, _| {
             let by_path = self.names.get(next);
             let by_identity = || meta.and_then(|meta| self.root_by_identity(meta));
@@ -140,11 +140,11 @@ impl Territory {
             if meta.is_some_and(Metadata::is_symlink) {
                 let inside = entered.iter().filter(|(place, _)| next.starts_with(place));
                 links.extend(inside.map(|(place, root)| {
-                    let lure = Lure {
+                    let escape = UntrustedLink {
                         root: root.to_path_buf(),
                         link: next.to_owned(),
                     };
-                    (place.clone(), lure)
+                    (place.clone(), escape)
                 }));
             }
             ControlFlow::Continue(())
@@ -152,12 +152,12 @@ impl Territory {
         let ControlFlow::Continue(real) = led else {
             return None;
         };
-        let crossed = links.first().map(|(_, lure)| lure.clone());
+        let crossed = links.first().map(|(_, escape)| escape.clone());
         let out = links
             .into_iter()
             .find(|(place, _)| !real.starts_with(place));
-        Some(Lead {
-            lure: out.map(|(_, lure)| lure),
+        Some(Followed {
+            escape: out.map(|(_, escape)| escape),
             crossed,
             real,
         })
@@ -174,15 +174,15 @@ impl Territory {
     }
 
     /// One step of it: whether what a name in a directory outside is, itself, is no workspace.
-    pub fn is_outside(&self, next: &Path, meta: &Metadata) -> bool {
+    pub fn is_trusted(&self, next: &Path, meta: &Metadata) -> bool {
         !self.is_known(next) && self.root_by_identity(meta).is_none()
     }
 
     /// The canonical path, if nothing on the way to it can be changed from inside a sandbox.
-    pub fn outside(&self, path: &Path) -> Option<PathBuf> {
-        match self.follow(path)? {
-            Way::Outside(canonical) => Some(canonical),
-            Way::Inside(_) => None,
+    pub fn trusted(&self, path: &Path) -> Option<PathBuf> {
+        match self.resolve(path)? {
+            Resolved::Trusted(canonical) => Some(canonical),
+            Resolved::Untrusted(_) => None,
         }
     }
 }
@@ -252,9 +252,9 @@ mod tests {
         symlink("ws/planted", home.join("through")).unwrap();
         symlink("tools/../tools/bin", home.join("fine")).unwrap();
         symlink("loop", home.join("loop")).unwrap();
-        let territory = Territory::new([home.join("ws")]);
-        let inside = |path: &str| Some(Way::Inside(home.join(path)));
-        let outside = |path: &str| Some(Way::Outside(home.join(path)));
+        let untrusted = UntrustedPaths::new([home.join("ws")]);
+        let inside = |path: &str| Some(Resolved::Untrusted(home.join(path)));
+        let outside = |path: &str| Some(Resolved::Trusted(home.join(path)));
         for (path, expected) in [
             ("tools/bin", outside("tools/bin")),
             ("fine", outside("tools/bin")),
@@ -267,19 +267,19 @@ mod tests {
             ("through", inside("ws/planted")),
             ("through/deeper", inside("ws/planted/deeper")),
         ] {
-            assert_eq!(territory.follow(&home.join(path)), expected, "{path}");
+            assert_eq!(untrusted.resolve(&home.join(path)), expected, "{path}");
         }
-        assert_eq!(territory.outside(&home.join("through")), None);
+        assert_eq!(untrusted.trusted(&home.join("through")), None);
         for (name, expected) in [("tools", true), ("ws", false), ("fine", true)] {
             let path = home.join(name);
             let meta = fs::symlink_metadata(&path).unwrap();
-            assert_eq!(territory.is_outside(&path, &meta), expected, "{name}");
+            assert_eq!(untrusted.is_trusted(&path, &meta), expected, "{name}");
         }
         // By another name it is the same directory.
         let meta = fs::metadata(home.join("ws")).unwrap();
-        assert!(!territory.is_outside(&home.join("other"), &meta));
+        assert!(!untrusted.is_trusted(&home.join("other"), &meta));
         assert_eq!(
-            Territory::default().outside(&home.join("through")),
+            UntrustedPaths::default().trusted(&home.join("through")),
             Some(home.join(".ssh"))
         );
     }
@@ -303,17 +303,26 @@ mod tests {
             line(4, &home.join("shown"), &home.join("ws/mounted")),
         ];
         let mounts = sbx_sys::mountinfo::parse(text.concat().as_bytes());
-        let territory = Territory::with_mounts([home.join("ws")], &mounts);
+        let untrusted = UntrustedPaths::with_mounts([home.join("ws")], &mounts);
         let bound = home.join("bound/bin");
-        assert_eq!(territory.follow(&bound), Some(Way::Inside(bound.clone())));
-        assert!(!territory.is_outside(&bound, &fs::metadata(&bound).unwrap()));
+        assert_eq!(
+            untrusted.resolve(&bound),
+            Some(Resolved::Untrusted(bound.clone()))
+        );
+        assert!(!untrusted.is_trusted(&bound, &fs::metadata(&bound).unwrap()));
         // And what a mount shows in the workspace is in it under its own name.
         let shown = home.join("shown");
         fs::create_dir(&shown).unwrap();
-        assert_eq!(territory.follow(&shown), Some(Way::Inside(shown.clone())));
+        assert_eq!(
+            untrusted.resolve(&shown),
+            Some(Resolved::Untrusted(shown.clone()))
+        );
         let fine = home.join("fine");
-        assert_eq!(territory.outside(&fine), Some(fine.clone()));
-        let led = territory.lead(&home.join("bound/link")).unwrap();
-        assert_eq!((led.real, led.lure.unwrap().root), (fine, home.join("ws")));
+        assert_eq!(untrusted.trusted(&fine), Some(fine.clone()));
+        let led = untrusted.follow(&home.join("bound/link")).unwrap();
+        assert_eq!(
+            (led.real, led.escape.unwrap().root),
+            (fine, home.join("ws"))
+        );
     }
 }

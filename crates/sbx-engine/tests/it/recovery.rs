@@ -10,8 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use sbx_api::{Caller, CreateRequest, KeepRequest, Sandbox, Status, WorkspaceRequest};
 use sbx_engine::engine::Removal;
 use sbx_engine::machine::egress::NoEgress;
+use sbx_engine::machine::namespace::Namespace;
 use sbx_engine::machine::namespace::helper::Helper;
 use sbx_engine::machine::namespace::ids::Facts;
+use sbx_engine::machine::{Backend, Machines, Template};
 use sbx_engine::policy::PolicyBook;
 use sbx_engine::sandbox::record::{
     InitProcess, Record, TemplateRecord, VERSION, WorkspaceKind, WorkspaceRecord,
@@ -393,11 +395,11 @@ impl World {
 
     /// The daemon comes back.
     fn recover(&self) -> Engine {
+        let namespace = Namespace::new(Facts::default(), Helper::new().unwrap(), None);
         let engine = Engine::new(Config {
             state: self.state.clone(),
             settings: self.state.settings().unwrap(),
-            facts: Facts::default(),
-            helper: Helper::new().unwrap(),
+            machines: Machines::new(namespace),
             egress: Arc::new(NoEgress),
             book: Arc::new(PolicyBook::new(&self.state, "/nowhere".into())),
         });
@@ -454,13 +456,14 @@ fn record(name: &str) -> Record {
         env: BTreeMap::new(),
         caller: Caller::default(),
         sources: Vec::new(),
+        backend: Backend::Namespace,
         ids: Ids {
             mode: Mode::Single,
             uid: caller.clone(),
             gid: caller,
         },
         template: TemplateRecord {
-            name: "host".into(),
+            name: Template::Host,
             fingerprint: None,
             started_with: None,
         },

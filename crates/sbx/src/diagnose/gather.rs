@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access, statvfs};
 use sbx_engine::StateDir;
 use sbx_engine::error::chain;
+use sbx_engine::machine::namespace::ModeOverride;
 use sbx_engine::machine::namespace::helper::Helper;
 use sbx_engine::machine::namespace::ids;
 use sbx_engine::policy::PolicyBook;
 use sbx_engine::state::SOCKET;
-use sbx_engine::state::settings::ModeOverride;
 use sbx_proto::plan::Mode;
 
 use super::facts::{

@@ -23,15 +23,15 @@ use crate::error::{EngineError, chain};
 use crate::machine::namespace::plan::task_plan;
 use crate::state::remove_tree::remove_tree;
 
-use prestarted::Next;
+use prestarted::Prestarted;
 use process::Process;
 
-const BOOT_DEADLINE: Duration = Duration::from_secs(60);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 /// What a helper has beyond the limit of its plan before it counts as one that does not answer.
-const BEYOND_LIMIT: Duration = Duration::from_secs(3);
-const PROBE_DEADLINE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A template or a big tree can take a while on a slow disk.
-const TASK_DEADLINE: Duration = Duration::from_secs(30 * 60);
+const TASK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 #[derive(Debug, Error)]
 pub enum SetupError {
@@ -96,7 +96,7 @@ pub struct Companions {
 pub struct Helper {
     /// For tasks. It never enters a sandbox.
     program: OwnedFd,
-    next: Next,
+    prestarted: Prestarted,
     /// Where a helper's own complaints go.
     log: Option<Arc<File>>,
     sudo: Option<File>,
@@ -119,7 +119,7 @@ impl Helper {
         let log = log.map(Arc::new);
         Ok(Self {
             program,
-            next: Next::new(init, log.clone()),
+            prestarted: Prestarted::new(init, log.clone()),
             log,
             sudo: companions.sudo,
             mappers: None,
@@ -151,13 +151,13 @@ impl Helper {
             second.as_fd(),
             sudo.as_fd(),
         ];
-        let mut process = self.next.take()?;
+        let mut process = self.prestarted.take()?;
         // One that fails to answer is ended, with all that it has started, before anybody removes what it may be working on.
-        let (outcome, received) = process.carry_out(&self.complete(plan), &fds, BOOT_DEADLINE)?;
+        let (outcome, received) = process.carry_out(&self.complete(plan), &fds, BOOT_TIMEOUT)?;
         if let Outcome::Booted { .. } = outcome {
             process.leave_init();
         }
-        self.next.done_with(process);
+        self.prestarted.done_with(process);
         match outcome {
             Outcome::Booted { pid } => {
                 let pidfd = match received.into_iter().next() {
@@ -210,12 +210,12 @@ impl Helper {
 
     /// As root of the user namespace, whom no permission holds back.
     fn perform_inside(&self, ids: &Ids, task: Task) -> Result<(), SetupError> {
-        self.run(&task_plan(ids, task), TASK_DEADLINE)
+        self.run(&task_plan(ids, task), TASK_TIMEOUT)
     }
 
     /// Has files handed over that an init could not, with a plan that ends by itself within `limit`.
     pub(crate) fn hand_over(&self, plan: &Plan, limit: Duration) -> Result<(), SetupError> {
-        self.run(plan, limit + BEYOND_LIMIT)
+        self.run(plan, limit + ANSWER_TIMEOUT)
     }
 
     /// Tries everything that a boot needs of the kernel, and leaves nothing.
@@ -226,12 +226,12 @@ impl Helper {
             mappers: None,
             job: Job::Probe,
         };
-        self.run(&plan, PROBE_DEADLINE)
+        self.run(&plan, PROBE_TIMEOUT)
     }
 
     /// There will be no other boot.
-    pub(crate) fn give_up_next(&self) {
-        self.next.give_up();
+    pub(crate) fn discard_prestarted(&self) {
+        self.prestarted.discard();
     }
 
     /// For one task, which does not enter a sandbox.

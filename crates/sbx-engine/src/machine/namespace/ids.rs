@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use sbx_proto::OsBytes;
 use sbx_proto::inside::AGENT;
 use sbx_proto::plan::{IdRange, Ids, Mappers, Mode};
+use serde::Deserialize;
 use thiserror::Error;
-
-use crate::state::settings::ModeOverride;
 
 /// Ids that a sandbox has inside.
 pub const RANGE: u32 = 65_536;
@@ -53,6 +52,14 @@ pub const CONFINED_REMEDY: &str = "run sbx outside of the user namespace (`unsha
 /// What helps a caller whose group is not the one of the account.
 pub const OTHER_GROUP_REMEDY: &str =
     "leave the shell of `newgrp` or `sg` (or log in again), then `sbx daemon restart`";
+
+/// A weaker mode than the strongest one, by the settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModeOverride {
+    Single,
+    Subordinate,
+}
 
 /// A run of ids of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -43,9 +43,9 @@ const MASKED: &[&str] = &[
     "/sys/kernel/tracing",
 ];
 
-/// Where the sandbox's own files lie.
+/// The sandbox's own files on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct SandboxFiles {
     /// Holds the upper and work directories of every overlay.
     pub layers: PathBuf,
     /// Files of the sandbox's own that are shown read-only: source and target.
@@ -82,12 +82,12 @@ const CA_FILE: &str = "/usr/local/share/ca-certificates/proxy-ca.crt";
 pub fn boot_plan(
     record: &Record,
     layout: &HostLayout,
-    place: &Place,
+    files: &SandboxFiles,
     trust: &Trust,
     limits: Limits,
 ) -> Plan {
     let mut steps = Builder::new(record.ids.mode);
-    steps.root(layout, place);
+    steps.root(layout, files);
     steps.trust(trust);
     steps.system();
     steps.workspaces(&record.workspaces);
@@ -172,7 +172,7 @@ fn shared_source(workspace: &WorkspaceRecord, mode: Mode) -> Source {
 }
 
 /// What of the host is visible, for `inspect`.
-pub fn mounts(record: &Record, layout: &HostLayout) -> Vec<Mount> {
+pub fn mounts(workspaces: &[WorkspaceRecord], layout: &HostLayout) -> Vec<Mount> {
     let mount = |target: &Path, source: &Path, readonly, kind| Mount {
         target: target.to_string_lossy().into_owned(),
         source: source.to_string_lossy().into_owned(),
@@ -183,7 +183,7 @@ pub fn mounts(record: &Record, layout: &HostLayout) -> Vec<Mount> {
         let lowest = dir.lowers.last().unwrap_or(&dir.target);
         mount(&dir.target, lowest, false, kind)
     };
-    let workspaces = record.workspaces.iter().map(|workspace| {
+    let workspaces = workspaces.iter().map(|workspace| {
         let path = workspace.path.as_path();
         mount(path, path, workspace.readonly, MountKind::Workspace)
     });
@@ -255,8 +255,8 @@ impl Builder {
     }
 
     /// The root file system, the host's directories in it, and the caller's tools.
-    fn root(&mut self, layout: &HostLayout, place: &Place) {
-        let upper = self.layer(&place.layers, SourceIds::Plain);
+    fn root(&mut self, layout: &HostLayout, files: &SandboxFiles) {
+        let upper = self.layer(&files.layers, SourceIds::Plain);
         let template = layout.root_lower.parent().unwrap_or(&layout.root_lower);
         self.overlay(
             &OverlayDir {
@@ -299,7 +299,7 @@ impl Builder {
         for dir in &layout.caches {
             self.overlay(dir, upper, template);
         }
-        for (source, target) in &place.files {
+        for (source, target) in &files.files {
             self.bind(
                 target,
                 Source {
@@ -312,7 +312,7 @@ impl Builder {
             );
         }
         self.dir("/tmp", 0o1777);
-        match (self.mode, place.sudo) {
+        match (self.mode, files.sudo) {
             (Mode::Root | Mode::Subordinate, Sudo::Install) => self.steps.push(Step::Install {
                 target: SUDO.into(),
             }),

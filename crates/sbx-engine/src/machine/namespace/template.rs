@@ -33,8 +33,7 @@ mod tests;
 mod tests_layout;
 
 pub use build::build;
-pub use ensure::{Asker, ensure, put_aside};
+pub use ensure::{LayoutRequest, ensure, retire_unused};
 pub use error::TemplateError;
 pub use etc::etc_files;
 pub use layout::{HostBind, HostLayout, OverlayDir};
-pub(crate) use toolchain::is_private;

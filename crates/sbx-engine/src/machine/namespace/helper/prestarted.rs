@@ -16,10 +16,10 @@ use crate::error::chain;
 use crate::threads::lock;
 
 /// When the next one is started: not during a boot, nor while its first command starts.
-const AFTER_BOOT: Duration = Duration::from_millis(15);
+const PRESTART_DELAY: Duration = Duration::from_millis(15);
 
 #[derive(Debug)]
-pub(super) struct Next {
+pub(super) struct Prestarted {
     shared: Arc<Shared>,
     /// To the thread that waits for what has done its work, and starts the next. There is none before the first
     /// boot; where it cannot be started, every boot starts its own helper.
@@ -33,7 +33,7 @@ struct Shared {
     log: Option<Arc<File>>,
 }
 
-impl Next {
+impl Prestarted {
     pub(super) fn new(program: OwnedFd, log: Option<Arc<File>>) -> Self {
         let ready = Mutex::default();
         Self {
@@ -60,7 +60,9 @@ impl Next {
             let (used, from_boots) = mpsc::channel();
             let shared = Arc::clone(&self.shared);
             let keep = move || shared.keep_one_ready(&from_boots);
-            let thread = std::thread::Builder::new().name("next".into()).spawn(keep);
+            let thread = std::thread::Builder::new()
+                .name("prestart".into())
+                .spawn(keep);
             thread.is_ok().then_some(used)
         });
         if let Some(used) = used {
@@ -69,7 +71,7 @@ impl Next {
     }
 
     /// There will be no other boot.
-    pub(super) fn give_up(&self) {
+    pub(super) fn discard(&self) {
         drop(lock(&self.shared.ready).take());
     }
 }
@@ -77,7 +79,7 @@ impl Next {
 impl Shared {
     fn keep_one_ready(&self, from_boots: &Receiver<Process>) {
         while let Ok(process) = from_boots.recv() {
-            let until = Instant::now() + AFTER_BOOT;
+            let until = Instant::now() + PRESTART_DELAY;
             drop(process);
             loop {
                 match from_boots.recv_timeout(until.saturating_duration_since(Instant::now())) {

@@ -79,7 +79,7 @@ fn boot_with(mode: Mode, layout: &HostLayout) -> Boot {
         gid: 0,
         identity: None,
     });
-    let place = Place {
+    let place = SandboxFiles {
         layers: "/s/vm/ab/layers".into(),
         files: vec![("/s/vm/ab/etc/hostname".into(), "/etc/hostname".into())],
         sudo: Sudo::Install,
@@ -283,7 +283,7 @@ fn the_rest_of_a_boot() {
 
 #[test]
 fn mounts_for_inspect() {
-    let shown: Vec<_> = mounts(&example("ab", Mode::Root), &layout())
+    let shown: Vec<_> = mounts(&example("ab", Mode::Root).workspaces, &layout())
         .into_iter()
         .map(|m| format!("{} <- {} {} {:?}", m.target, m.source, m.readonly, m.kind))
         .collect();

@@ -25,13 +25,13 @@ use super::layout::{HostBind, HostLayout, OverlayDir};
 use super::secrets::{Entry, Eyes, Kind};
 use super::spec::{Spec, TopKind, is_system, layer_name};
 use super::toolchain::{Probe, Refusals, clean, tool_chains};
-use crate::sandbox::view::mode_name;
-use crate::workspace::untrusted::{Territory, Way};
+use crate::machine::namespace::isolation::mode_name;
+use crate::workspace::untrusted::{Resolved, UntrustedPaths};
 
 const COMPLETE: &str = ".complete";
 const LOCK: &str = ".lock";
 const UNFINISHED: &str = ".building-";
-const ASIDE: &str = ".removed-";
+const RETIRED: &str = ".removed-";
 /// How often a build is repeated because the host changed meanwhile.
 const ATTEMPTS: u32 = 3;
 
@@ -61,30 +61,30 @@ const LAYERED: &[rustix::fs::FsWord] = &[
 
 /// Who asks for a sandbox, and what is known of its surroundings.
 #[derive(Debug, Clone, Copy)]
-pub struct Asker<'a> {
+pub struct LayoutRequest<'a> {
     pub caller: &'a Caller,
     /// The sandbox's own workspaces.
     pub workspaces: &'a [PathBuf],
     /// What any sandbox can write.
-    pub territory: &'a Territory,
+    pub untrusted: &'a UntrustedPaths,
     /// [`HostLayout::sources`] of the first start.
     pub sources: &'a BTreeMap<PathBuf, PathBuf>,
 }
 
-/// The layout of a sandbox for `asker` on this host.
+/// The layout of a sandbox for `request` on this host.
 ///
 /// `store` is `<state>/templates`. `build` runs [`super::build`] on a directory and a specification: as root
 /// of the user namespace in subordinate mode, as the caller otherwise. `remove` deletes a tree with the same
 /// ids. `progress` is told before something slow.
 pub fn ensure(
     store: &Path,
-    asker: Asker<'_>,
+    request: LayoutRequest<'_>,
     mode: Mode,
     build: &dyn Fn(&Path, &str) -> Result<(), String>,
     remove: &dyn Fn(&Path) -> Result<(), String>,
     progress: &dyn Fn(&str),
 ) -> Result<HostLayout, TemplateError> {
-    let mut left_out = asker.territory.roots().to_vec();
+    let mut left_out = request.untrusted.roots().to_vec();
     left_out.push(state(store));
     let maker = Maker {
         store,
@@ -104,14 +104,14 @@ pub fn ensure(
         &spec,
         private,
         &mounts,
-        asker,
+        request,
         store,
     ))
 }
 
 /// Puts the templates aside whose fingerprint is not in `used`, and returns what lies aside: to be removed by whoever has
 /// the time. The caller knows which ones sandboxes use.
-pub fn put_aside(store: &Path, used: &BTreeSet<String>) -> Result<Vec<PathBuf>, TemplateError> {
+pub fn retire_unused(store: &Path, used: &BTreeSet<String>) -> Result<Vec<PathBuf>, TemplateError> {
     let Some(entries) = present(fs::read_dir(store)).at("list", store)? else {
         return Ok(Vec::new());
     };
@@ -123,7 +123,7 @@ pub fn put_aside(store: &Path, used: &BTreeSet<String>) -> Result<Vec<PathBuf>, 
         let Some(name) = name.to_str() else {
             continue;
         };
-        if name.starts_with(ASIDE) {
+        if name.starts_with(RETIRED) {
             aside.push(entry.path());
             continue;
         }
@@ -131,7 +131,7 @@ pub fn put_aside(store: &Path, used: &BTreeSet<String>) -> Result<Vec<PathBuf>, 
             .strip_prefix("host-")
             .and_then(|it| it.rsplit_once('-'));
         if print.is_some_and(|(_, print)| !used.contains(print)) {
-            let place = store.join(format!("{ASIDE}{name}"));
+            let place = store.join(format!("{RETIRED}{name}"));
             fs::rename(entry.path(), &place).at("put aside", &place)?;
             aside.push(place);
         }
@@ -273,15 +273,15 @@ pub(super) fn lay_out(
     spec: &Spec,
     private: Vec<OsBytes>,
     mountinfo: &[u8],
-    asker: Asker<'_>,
+    request: LayoutRequest<'_>,
     store: &Path,
 ) -> HostLayout {
     let mut warnings = Vec::new();
     let (mut overlays, mut system) = system_dirs(template, spec, &mut warnings);
     let state = state(store);
-    let mut hidden = hidden(asker, &state, private);
+    let mut hidden = hidden(request, &state, private);
     let finder = Finder {
-        asker,
+        request,
         warnings: RefCell::default(),
     };
     let canonical = |path: &Path| fs::canonicalize(path).ok();
@@ -295,11 +295,11 @@ pub(super) fn lay_out(
         own: &|path| finder.own(path),
         eyes: Eyes {
             list: &list,
-            kind: &|path| kind(path, spec.mode, asker.territory),
-            holds_workspace: &|path| asker.workspaces.iter().any(|one| one.starts_with(path)),
+            kind: &|path| kind(path, spec.mode, request.untrusted),
+            holds_workspace: &|path| request.workspaces.iter().any(|one| one.starts_with(path)),
         },
     };
-    let caller = asker.caller;
+    let caller = request.caller;
     let mut tools = tool_chains(caller, &state, &probe);
     let env = env(caller, &tools.path, &|path| {
         let shown = path.is_dir() && ((probe.system)(path) || tools.shows(path));
@@ -326,7 +326,7 @@ pub(super) fn lay_out(
         is_dir: &|path| fs::symlink_metadata(path).ok().map(|meta| meta.is_dir()),
         // Root's own are root's inside.
         callers: &|path| fs::symlink_metadata(path).is_ok_and(|m| is_callers(&m) && m.uid() != 0),
-        workspaces: asker.workspaces,
+        workspaces: request.workspaces,
     };
     let (covers, told) = hidden.apply(&mut overlays, &mut system, &facts);
     tools.roots.extend(covers.dirs);
@@ -334,7 +334,7 @@ pub(super) fn lay_out(
     warnings.extend(tools.warnings);
     warnings.extend(finder.warnings.into_inner());
     // What was there once and is not now may come back, and must then be what it was.
-    for (path, real) in asker.sources {
+    for (path, real) in request.sources {
         sources.insert(path.clone(), real.clone());
     }
     HostLayout {
@@ -354,17 +354,17 @@ pub(super) fn lay_out(
 }
 
 /// What of the system directories is not the sandbox's to see. Its own workspaces are mounted on top.
-fn hidden(asker: Asker<'_>, state: &Path, private: Vec<OsBytes>) -> Hidden {
+fn hidden(request: LayoutRequest<'_>, state: &Path, private: Vec<OsBytes>) -> Hidden {
     // The home of an account that is nobody's own may be any directory.
     let own = |home: &PathBuf| fs::metadata(home).is_ok_and(|meta| is_callers(&meta));
-    let home = clean(&asker.caller.home).and_then(|home| fs::canonicalize(home).ok());
-    let territory = asker.territory.roots().iter().cloned();
+    let home = clean(&request.caller.home).and_then(|home| fs::canonicalize(home).ok());
+    let untrusted = request.untrusted.roots().iter().cloned();
     let private = private.iter().map(OsBytes::to_path_buf);
     Hidden::new(
         home.filter(own)
             .into_iter()
             .chain([state.to_owned()])
-            .chain(territory)
+            .chain(untrusted)
             .chain(private),
     )
 }
@@ -382,15 +382,15 @@ fn is_callers(meta: &Metadata) -> bool {
 
 /// Finds what the caller names, unless a program in a sandbox had a hand in where that is.
 struct Finder<'a> {
-    asker: Asker<'a>,
+    request: LayoutRequest<'a>,
     warnings: RefCell<Vec<String>>,
 }
 
 impl Finder<'_> {
     fn find(&self, path: &Path) -> Option<PathBuf> {
         let shown = path.display();
-        match self.asker.territory.follow(path)? {
-            Way::Inside(place) => {
+        match self.request.untrusted.resolve(path)? {
+            Resolved::Untrusted(place) => {
                 if self.own(path).is_none() && fs::symlink_metadata(&place).is_ok() {
                     self.warn(format!(
                         "`{shown}` is not shown inside: it lies in a workspace of another sandbox"
@@ -398,7 +398,7 @@ impl Finder<'_> {
                 }
                 None
             }
-            Way::Outside(real) => match self.asker.sources.get(path) {
+            Resolved::Trusted(real) => match self.request.sources.get(path) {
                 Some(known) if *known != real => {
                     self.warn(format!(
                         "`{shown}` is not shown inside: it leads elsewhere than when the sandbox was made; hint: `sbx rm` it and create it again"
@@ -412,11 +412,11 @@ impl Finder<'_> {
 
     /// Where in one of the sandbox's own workspaces the path leads to.
     fn own(&self, path: &Path) -> Option<PathBuf> {
-        let Way::Inside(place) = self.asker.territory.follow(path)? else {
+        let Resolved::Untrusted(place) = self.request.untrusted.resolve(path)? else {
             return None;
         };
         let plain = place.components().all(|part| part != Component::ParentDir);
-        let mut workspaces = self.asker.workspaces.iter();
+        let mut workspaces = self.request.workspaces.iter();
         (plain && workspaces.any(|workspace| place.starts_with(workspace))).then_some(place)
     }
 
@@ -520,11 +520,11 @@ fn kind_of(kind: fs::FileType) -> Kind {
 }
 
 /// What a name in a directory outside of all workspaces is; a directory only if it can be shown as well.
-fn kind(path: &Path, mode: Mode, territory: &Territory) -> Option<Kind> {
+fn kind(path: &Path, mode: Mode, untrusted: &UntrustedPaths) -> Option<Kind> {
     let meta = fs::symlink_metadata(path).ok()?;
     let kind = kind_of(meta.file_type());
     let shown = kind != Kind::Dir
-        || (territory.is_outside(path, &meta) && (mode != Mode::Root || may_enter(meta.mode())));
+        || (untrusted.is_trusted(path, &meta) && (mode != Mode::Root || may_enter(meta.mode())));
     shown.then_some(kind)
 }
 

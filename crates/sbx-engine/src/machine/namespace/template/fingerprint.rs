@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 use sbx_proto::OsBytes;
 
 use super::spec::{FORMAT, Spec};
-use crate::sandbox::view::mode_name;
+use crate::machine::namespace::isolation::mode_name;
 
 /// Changed by every installation, or the source of what `/etc` of a template holds.
 const FILES: &[&str] = &[

@@ -5,29 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::managers::{Part, What};
+use crate::workspace::private_dirs::PRIVATE;
 
-/// Never shown, nor anything below or behind them, wherever they lie: nothing but secrets and settings.
-pub(super) const PRIVATE: &[&str] = &[
-    ".aws",
-    ".azure",
-    ".config",
-    ".docker",
-    ".gcloud",
-    ".gnupg",
-    ".gsutil",
-    ".kube",
-    ".minikube",
-    ".mozilla",
-    ".netrc",
-    ".oci",
-    ".password-store",
-    ".pki",
-    ".ssh",
-    ".terraform.d",
-    ".thunderbird",
-    ".vault-token",
-    "keyrings",
-];
 /// What holds credentials by convention, also in an installation. A file system tells `NuGet.Config` from
 /// `nuget.config`: the spellings that are in use.
 const CREDENTIALS: &[&str] = &[

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::ensure::Maker;
 use super::fingerprint::fingerprint;
 use super::spec::Spec;
-use super::{build, etc_files, put_aside};
+use super::{build, etc_files, retire_unused};
 
 /// A small host with a merged /usr, and a secret in every corner.
 #[expect(clippy::too_many_lines, reason = "a whole host, as one table")]
@@ -331,12 +331,12 @@ fn a_template_is_built_once_and_only_used_when_complete() {
     assert!(removed.borrow().contains(&left));
     let dir = store.path().join(format!("host-single-{print}"));
     let used = BTreeSet::from([print]);
-    assert!(put_aside(store.path(), &used).unwrap().is_empty());
+    assert!(retire_unused(store.path(), &used).unwrap().is_empty());
     assert!(dir.is_dir());
-    let aside = put_aside(store.path(), &BTreeSet::new()).unwrap();
+    let aside = retire_unused(store.path(), &BTreeSet::new()).unwrap();
     assert!(!dir.exists());
     // What nobody has removed yet is found again, and stands in no new template's way.
-    assert_eq!(put_aside(store.path(), &used).unwrap(), aside);
+    assert_eq!(retire_unused(store.path(), &used).unwrap(), aside);
     maker.template(host.path(), Mode::Single, b"").unwrap();
     assert!(dir.is_dir() && aside.len() == 1 && aside[0].is_dir());
 }

@@ -9,22 +9,22 @@ use sbx_api::{Caller, MountKind};
 use sbx_proto::plan::Mode;
 use tempfile::TempDir;
 
-use super::ensure::{Asker, lay_out, takes_layer};
+use super::ensure::{LayoutRequest, lay_out, takes_layer};
 use super::hidden::Hidden;
 use super::secrets::{Entry, Eyes, Kind};
 use super::spec::{Spec, Top, TopKind, is_system};
 use super::toolchain::{Probe, tool_chains};
 use super::{HostBind, HostLayout};
-use crate::workspace::untrusted::Territory;
+use crate::workspace::untrusted::UntrustedPaths;
 
 /// Somebody without sandboxes.
-fn asker(caller: &Caller) -> Asker<'_> {
-    static NOWHERE: Territory = Territory::nowhere();
+fn request(caller: &Caller) -> LayoutRequest<'_> {
+    static NOWHERE: UntrustedPaths = UntrustedPaths::none();
     static NOTHING: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
-    Asker {
+    LayoutRequest {
         caller,
         workspaces: &[],
-        territory: &NOWHERE,
+        untrusted: &NOWHERE,
         sources: &NOTHING,
     }
 }
@@ -67,7 +67,7 @@ fn a_directory_with_mounts_below_is_bound_for_ordinary_users() {
             &spec(mode),
             vec![],
             b"",
-            asker(&Caller::default()),
+            request(&Caller::default()),
             Path::new("/s/t"),
         )
     };
@@ -339,14 +339,14 @@ impl Home {
             path: path.join(":"),
             ..Caller::default()
         };
-        let territory = Territory::new(workspaces.clone());
-        let asker = Asker {
+        let untrusted = UntrustedPaths::new(workspaces.clone());
+        let request = LayoutRequest {
             workspaces: &workspaces,
-            territory: &territory,
-            ..asker(&caller)
+            untrusted: &untrusted,
+            ..request(&caller)
         };
         let (template, store) = (Path::new("/t"), Path::new("/s/t"));
-        lay_out(template, "f".into(), &bare(), vec![], b"", asker, store)
+        lay_out(template, "f".into(), &bare(), vec![], b"", request, store)
     }
 
     fn shows(&self, file: &str) -> bool {
@@ -539,7 +539,7 @@ fn caches_keep_their_owner() {
         &spec,
         vec![],
         b"",
-        asker(&caller),
+        request(&caller),
         Path::new("/s/t"),
     )
     .caches;
@@ -597,16 +597,16 @@ fn what_sandboxes_can_write_and_what_has_moved_is_not_shown() {
         ..Caller::default()
     };
     let spec = bare();
-    let (own, territory) = (
+    let (own, untrusted) = (
         [home.join("ws")],
-        Territory::new([home.join("ws"), home.join("other")]),
+        UntrustedPaths::new([home.join("ws"), home.join("other")]),
     );
     let of = |sources: &BTreeMap<PathBuf, PathBuf>| {
-        let asker = Asker {
+        let request = LayoutRequest {
             workspaces: &own,
-            territory: &territory,
+            untrusted: &untrusted,
             sources,
-            ..asker(&caller)
+            ..request(&caller)
         };
         lay_out(
             Path::new("/t"),
@@ -614,7 +614,7 @@ fn what_sandboxes_can_write_and_what_has_moved_is_not_shown() {
             &spec,
             vec![],
             b"",
-            asker,
+            request,
             Path::new("/s/t"),
         )
     };

@@ -13,7 +13,8 @@ use super::managers::{
     ALL_PROGRAMS, ANYTHING, LINUXBREW, LOCAL_SHARE, MANAGERS, Manager, ONE_INSTALLATION, Part,
     RUSTUP, What,
 };
-use super::secrets::{Eyes, Kind, Looked, PRIVATE, is_secret, look, look_at_top, outermost};
+use super::secrets::{Eyes, Kind, Looked, is_secret, look, look_at_top, outermost};
+use crate::workspace::private_dirs::is_private;
 
 /// What the decision needs to know of the host.
 pub(super) struct Probe<'a> {
@@ -65,14 +66,6 @@ const REFUSED: &[&str] = &[
     "boot", "dev", "etc", "media", "mnt", "nix", "proc", "run", "snap", "srv", "sys", "var",
 ];
 const AGENT_HOME: &str = "/home/agent";
-/// What tools keep their programs in below one of those.
-const TOOLS_IN_PRIVATE: &[&str] = &[
-    ".config/composer/vendor",
-    ".config/nvm",
-    ".config/yarn/global",
-    ".docker/bin",
-];
-
 /// `state` is the engine's state directory, canonical.
 pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> ToolChains {
     let Some(home) = clean(&caller.home) else {
@@ -184,24 +177,6 @@ impl Refusals {
             || Path::new(AGENT_HOME).starts_with(path)
             || path.starts_with(Path::new(AGENT_HOME).join(".local"))
     }
-}
-
-/// Does it lie in a directory of secrets or settings?
-pub(crate) fn is_private(path: &Path) -> bool {
-    path.ancestors().any(|above| {
-        let private = above
-            .file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(|name| PRIVATE.contains(&name));
-        let tool = || {
-            let mut tools = TOOLS_IN_PRIVATE.iter().map(Path::new);
-            tools.any(|tool| {
-                let base = above.parent().unwrap_or(above);
-                path.starts_with(base.join(tool))
-            })
-        };
-        private && !tool()
-    })
 }
 
 /// A directory, and what of it is shown.
