@@ -132,7 +132,7 @@ pub(crate) async fn start(State(app): State<App>, Name(name): Name, _: NoBody) -
     Ok(Json(done))
 }
 
-/// Takes the usual preset when nobody has chosen one, and what the user is to be told then.
+/// Takes the usual preset if none was chosen, and returns the notice for the user.
 fn choose(book: &PolicyBook) -> Vec<String> {
     let notice = book
         .ensure_chosen(Timestamp::now())

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 use crate::egress::Outlets;
 use crate::logfile::LogFile;
 use crate::logging::{LEVELS, Levels};
-use crate::peer::stranger;
+use crate::peer::refuse;
 use crate::routes::{App, router};
 use crate::rule_files;
 
@@ -39,8 +39,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long another daemon may hold the lock without serving.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A request that takes its time keeps nobody waiting, as long as threads can be started; where none can, one thing
-/// that is slow does not yet.
+/// A slow request does not delay others as long as threads can be started. Where none can, two threads are left: one
+/// slow request does not block the API yet.
 const THREADS: Size = Size {
     kept: 2,
     most: 512,
@@ -68,7 +68,7 @@ pub enum ServeError {
     State(#[from] StateError),
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("SANDBOXD_LOG_LEVEL is {0:?}, which is no level")]
+    #[error("invalid log level {0:?} in SANDBOXD_LOG_LEVEL")]
     LogLevel(String),
     #[error("cannot {what}")]
     Io {
@@ -103,7 +103,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let state = config.state;
     state.claim()?;
     let lock = lock(&state)?;
-    // Who had the lock before may have removed everything.
+    // The process that held the lock before may have removed everything (`sbx reset`).
     state.claim()?;
     let log = LogFile::open(state.log(), state.older_log()).map_err(failed("open the log"))?;
     let stderr = log.handle().map_err(failed("open the log"))?;
@@ -153,19 +153,19 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         closing: Arc::default(),
     };
     let told = json!({"pid": app.info.pid, "started_at": app.info.started_at}).to_string();
-    // For people who look; a full disk must not keep anybody from making room.
+    // For people who look; a full disk must not keep the user from freeing space.
     if let Err(error) = state.write_daemon_info(told.as_bytes()) {
         tracing::warn!(error = chain(&error), "cannot write daemon.json");
     }
     let listener = bind_unix(state.root(), SOCKET).map_err(failed("bind the socket"))?;
-    // Open until the lock is free: who waits for this daemon's end by connecting may then start another.
+    // Open until the lock is free: a client that waits for this daemon's end by connecting may then start another.
     let until_the_end = listener.try_clone().map_err(failed("bind the socket"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(failed("start the runtime"))?;
     if let Err(error) = lock.serve() {
-        tracing::warn!(%error, "nobody notices when the socket is lost");
+        tracing::warn!(%error, "a lost socket will go unnoticed");
     }
     let served = runtime.block_on(run(app, listener, &gone, config.on_ready));
     drop(runtime);
@@ -181,7 +181,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     served
 }
 
-/// Until somebody ends it, or nothing is left to serve: the state directory is `gone`.
+/// Until it is told to end, or nothing is left to serve: the state directory is `gone`.
 async fn run(
     app: App,
     listener: std::os::unix::net::UnixListener,
@@ -235,7 +235,7 @@ async fn abandon(app: App) {
     }
 }
 
-/// Nobody else can have one while the lock is in its place. In any other case it is a successor's, or leads to nobody.
+/// Only while the lock file is in its place is the socket ours; else it is a successor's, or dead.
 fn remove_socket(state: &StateDir, lock: &DaemonLock) {
     if !lock.place().is_ours() {
         return;
@@ -251,7 +251,7 @@ fn remove_socket(state: &StateDir, lock: &DaemonLock) {
     }
 }
 
-/// Accepts connections of the own user from outside of sandboxes; others are closed without a word.
+/// Accepts connections of the own user from outside of sandboxes; others are closed without an answer.
 struct SameUser(UnixListener);
 
 impl Listener for SameUser {
@@ -261,10 +261,10 @@ impl Listener for SameUser {
     async fn accept(&mut self) -> (UnixStream, ()) {
         loop {
             let (stream, _) = Listener::accept(&mut self.0).await;
-            match stranger(&stream) {
+            match refuse(&stream) {
                 Ok(None) => return (stream, ()),
-                Ok(Some(stranger)) => tracing::warn!(?stranger, "connection refused"),
-                // Most often a client that only looked whether somebody listens, and has ended.
+                Ok(Some(reason)) => tracing::warn!(?reason, "connection refused"),
+                // Most often a client that only checked whether the daemon listens, and has ended.
                 Err(error) => tracing::debug!(%error, "connection of an unknown process refused"),
             }
         }
@@ -276,7 +276,7 @@ impl Listener for SameUser {
 }
 
 /// The state directory for this process alone. A daemon that was killed may take a while to die, when the disk is slow:
-/// as long as nobody answers, the lock is waited for. Not for one that serves and has lost its socket.
+/// as long as no daemon answers, the lock is waited for. Not for one that serves and has lost its socket.
 fn lock(state: &StateDir) -> Result<DaemonLock, StateError> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {

@@ -101,7 +101,7 @@ impl PolicyBook {
         }
     }
 
-    /// `None` when nobody has chosen a preset yet.
+    /// `None` when no preset was chosen yet.
     pub fn load(&self) -> Result<Option<PolicyFile>, PolicyBookError> {
         let path = self.path();
         let Some(text) = read(&path, Links::Refused)? else {
@@ -376,7 +376,7 @@ impl PolicyBook {
         self.write(&file)
     }
 
-    /// The file to change: with the usual preset when nobody has chosen, which the user is to be told.
+    /// The file to change: with the default preset when none was chosen, which the user is told.
     fn chosen(
         &self,
         told: &mut MutexGuard<'_, Told>,
@@ -431,7 +431,7 @@ fn check_acts(resource: &Pattern) -> Result<(), PolicyBookError> {
         let why = "a service of the host is opened as `localhost` with its port";
         (why, Some(meant()))
     } else if is_gateway(&host) {
-        ("it is the sandbox's proxy and no target", None)
+        ("it is the sandbox's proxy, not a target", None)
     } else if name.as_str() == "localhost" && resource.port().is_some() {
         return Ok(());
     } else if is_localhost(&host) {
@@ -459,7 +459,7 @@ fn after(now: Timestamp, seconds: u64) -> Result<Timestamp, PolicyBookError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Links {
     Followed,
-    /// What it leads to could change and nobody would notice.
+    /// A change of its target would go unnoticed by inotify.
     Refused,
 }
 
@@ -475,7 +475,7 @@ fn read(path: &Path, links: Links) -> Result<Option<String>, PolicyBookError> {
     }
 }
 
-/// Nobody is waited for: what is no plain file could keep a reader for ever.
+/// Opened with O_NONBLOCK: a named pipe could block a reader for ever.
 fn read_regular(path: &Path, links: Links) -> io::Result<String> {
     let mut flags = OFlags::NONBLOCK;
     if links == Links::Refused {
@@ -487,12 +487,12 @@ fn read_regular(path: &Path, links: Links) -> io::Result<String> {
         .open(path);
     let file = opened.map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::LOOP) if links == Links::Refused => {
-            io::Error::other("it is a link; rules are read from the file itself only")
+            io::Error::other("it is a symbolic link; rules are read from regular files only")
         }
         Some(_) | None => error,
     })?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut text = String::new();
     file.take(MAX_SIZE).read_to_string(&mut text)?;

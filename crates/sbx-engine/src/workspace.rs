@@ -200,7 +200,7 @@ impl WorkspaceError {
                 Some("share a project directory instead, or move the state with SBX_HOME".into())
             }
             Self::OtherState { state, .. } => Some(format!(
-                "share a directory beside it instead; if it is none, and was only made to look like one: rm {}",
+                "share a directory beside it instead; if it only looks like one: rm {}",
                 word(&marker(state))
             )),
             Self::KernelMount { point, .. } => Some(format!(

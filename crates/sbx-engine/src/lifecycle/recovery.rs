@@ -97,7 +97,9 @@ impl Shared {
             .is_some_and(|(init, boot_id)| init.boot_id != boot_id);
         let reason = match &error {
             _ if rebooted => "host restarted",
-            EngineError::Control(ControlError::Protocol(_)) => "started by another version of sbx",
+            EngineError::Control(ControlError::OtherVersion(_)) => {
+                "started by another version of sbx"
+            }
             _ => "crashed",
         };
         tracing::warn!(sandbox = %entry.name, error = chain(&error), reason, "is not running any more");

@@ -33,15 +33,15 @@ pub enum ControlError {
     TimedOut,
     #[error("the sandbox's init ended")]
     Ended,
-    #[error("the sandbox's init answered garbage: {0}")]
-    Garbage(String),
+    #[error("the sandbox's init violated the protocol: {0}")]
+    Violation(String),
     #[error("the sandbox's init speaks protocol {0}, this daemon {PROTOCOL}")]
-    Protocol(u32),
+    OtherVersion(u32),
 }
 
 impl From<FrameError> for ControlError {
     fn from(error: FrameError) -> Self {
-        Self::Garbage(error.to_string())
+        Self::Violation(error.to_string())
     }
 }
 
@@ -67,7 +67,7 @@ pub enum Event {
 pub struct Link {
     stream: UnixStream,
     decoder: Decoder,
-    /// That came and nobody has taken.
+    /// Received with SCM_RIGHTS and not used yet.
     fds: Vec<OwnedFd>,
     /// What init said while something else was waited for.
     running: Option<u32>,
@@ -81,7 +81,7 @@ impl Link {
         Self::connect_any(dir, Some(id), role)
     }
 
-    /// Without an id whichever it is: of a sandbox whose record cannot be read nobody knows it.
+    /// Without an id, any init will do: the record that has the id may be unreadable.
     pub fn connect_any(dir: &Path, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
         let stream = connect_unix(dir, EXEC_SOCKET).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => ControlError::TimedOut,
@@ -110,7 +110,7 @@ impl Link {
         };
         match link.message(Some(HELLO_TIMEOUT))? {
             Incoming::Reply(Reply::Hello { protocol, .. }) if protocol != PROTOCOL => {
-                Err(ControlError::Protocol(protocol))
+                Err(ControlError::OtherVersion(protocol))
             }
             Incoming::Reply(Reply::Hello { sandbox, .. }) if id.is_none_or(|id| sandbox == id) => {
                 Ok(link)
@@ -138,7 +138,7 @@ impl Link {
             match self.message(Some(left))? {
                 Incoming::Reply(Reply::Listeners(said)) => {
                     let sockets = std::mem::take(&mut self.fds);
-                    return Listeners::check(&said, sockets).map_err(ControlError::Garbage);
+                    return Listeners::check(&said, sockets).map_err(ControlError::Violation);
                 }
                 Incoming::Reply(Reply::Commands { running }) => {
                     self.limit_rate()?;
@@ -158,8 +158,8 @@ impl Link {
         }
         let incoming = self.message(timeout)?;
         if !self.fds.is_empty() {
-            let words = "descriptors that nobody asked for";
-            return Err(ControlError::Garbage(words.into()));
+            let words = "unrequested descriptors";
+            return Err(ControlError::Violation(words.into()));
         }
         match incoming {
             Incoming::Reply(Reply::Commands { running }) => {
@@ -191,7 +191,7 @@ impl Link {
         }
         self.count += 1;
         if self.count > MAX_PER_SECOND {
-            return Err(ControlError::Garbage("too many messages".into()));
+            return Err(ControlError::Violation("too many messages".into()));
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ impl Link {
                 },
             }
             if self.fds.len() > MAX_FDS {
-                return Err(ControlError::Garbage("too many descriptors".into()));
+                return Err(ControlError::Violation("too many descriptors".into()));
             }
         }
     }
@@ -266,13 +266,13 @@ fn unexpected(reply: &Reply) -> ControlError {
     let kind = match reply {
         Reply::Hello { .. } => "a greeting of another sandbox",
         Reply::Started { .. } | Reply::Exited { .. } | Reply::Failed { .. } => {
-            "the answer to a command that nobody gave"
+            "the answer to a command that was never sent"
         }
         Reply::Commands { .. } => "a number of commands before the greeting",
         Reply::Busy | Reply::MountLost | Reply::HandedOver => "its end before anything else",
-        Reply::Listeners(_) => "listeners that nobody asked for",
+        Reply::Listeners(_) => "unrequested listeners",
     };
-    ControlError::Garbage(kind.into())
+    ControlError::Violation(kind.into())
 }
 
 #[cfg(test)]
@@ -321,16 +321,16 @@ mod tests {
         assert!(matches!(greet(Vec::new()), Err(ControlError::Ended)));
         assert!(matches!(
             greet(hello("id-2")),
-            Err(ControlError::Garbage(_))
+            Err(ControlError::Violation(_))
         ));
         assert!(matches!(
             greet(vec![0xff; 64]),
-            Err(ControlError::Garbage(_))
+            Err(ControlError::Violation(_))
         ));
         let mut bytes = hello("id-1");
         bytes.extend(frame::encode(&Reply::Started { id: 1 }).unwrap());
         let mut link = greet(bytes).unwrap();
-        assert!(matches!(link.next(None), Err(ControlError::Garbage(_))));
+        assert!(matches!(link.next(None), Err(ControlError::Violation(_))));
     }
 
     /// A link to an init that has greeted, and the init's side.
@@ -364,24 +364,24 @@ mod tests {
         assert_eq!(link.next(None).unwrap(), Event::Commands { running: 3 });
         assert_eq!(link.next(None).unwrap(), Event::Commands { running: 4 });
         send(&init, &listeners, &[tcp.as_fd(), udp.as_fd()]);
-        assert!(matches!(link.next(None), Err(ControlError::Garbage(_))));
+        assert!(matches!(link.next(None), Err(ControlError::Violation(_))));
     }
 
     #[test]
-    fn descriptors_that_nobody_asked_for_are_garbage() {
+    fn unrequested_descriptors_violate_the_protocol() {
         let (mut link, init) = greeted();
         send(&init, &Reply::Commands { running: 1 }, &[init.as_fd()]);
-        assert!(matches!(link.next(None), Err(ControlError::Garbage(_))));
+        assert!(matches!(link.next(None), Err(ControlError::Violation(_))));
         let (mut link, init) = greeted();
         // Byte by byte, and never a whole message.
         for _ in 0..2 {
             fdpass::send_with_fds(&init, &[1], &[init.as_fd(); 60]).unwrap();
         }
-        assert!(matches!(link.next(None), Err(ControlError::Garbage(_))));
+        assert!(matches!(link.next(None), Err(ControlError::Violation(_))));
     }
 
     #[test]
-    fn a_flood_of_messages_is_garbage() {
+    fn a_flood_of_messages_violates_the_protocol() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let flood = std::thread::spawn(move || {
             let message = frame::encode(&Reply::Commands { running: 1 }).unwrap();
@@ -396,7 +396,7 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(error, ControlError::Garbage(_)));
+        assert!(matches!(error, ControlError::Violation(_)));
         drop(link);
         flood.join().unwrap();
     }

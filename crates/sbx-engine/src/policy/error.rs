@@ -43,14 +43,14 @@ pub enum PolicyBookError {
     ProxyConfig(#[from] ProxyConfigError),
     #[error(transparent)]
     Preset(#[from] UnknownPreset),
-    #[error("a rule that allows `{resource}` would open nothing: {why}")]
+    #[error("a rule that allows `{resource}` would have no effect: {why}")]
     Idle {
         resource: Pattern,
         why: &'static str,
         /// What was meant.
         meant: Option<String>,
     },
-    #[error("a rule cannot hold for {0} seconds")]
+    #[error("invalid rule duration: {0} seconds")]
     Duration(u64),
 }
 

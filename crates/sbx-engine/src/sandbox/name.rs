@@ -34,7 +34,7 @@ pub enum NameError {
 }
 
 impl NameError {
-    /// A name that is close to it and would do.
+    /// A name that is close to it and valid.
     pub fn hint(&self) -> String {
         let (Self::TooShort(name)
         | Self::TooLong(name)
@@ -44,7 +44,7 @@ impl NameError {
         | Self::Reserved(name)) = self;
         let close = allowed(name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()));
         match SandboxName::parse(&close) {
-            Ok(close) => format!("`{close}` would do"),
+            Ok(close) => format!("try `{close}`"),
             Err(_) => "2 to 63 letters, digits, `.` and `-`, such as `my-box`".to_owned(),
         }
     }
@@ -160,13 +160,10 @@ mod tests {
     #[test]
     fn hints_are_names() {
         let hint = |name: &str| SandboxName::parse(name).unwrap_err().hint();
-        assert_eq!(hint("a_b"), "`a-b` would do");
-        assert_eq!(hint("_my box!"), "`my-box` would do");
-        assert_eq!(hint("ab."), "`ab` would do");
-        assert_eq!(
-            hint(&"a".repeat(64)),
-            format!("`{}` would do", "a".repeat(63))
-        );
+        assert_eq!(hint("a_b"), "try `a-b`");
+        assert_eq!(hint("_my box!"), "try `my-box`");
+        assert_eq!(hint("ab."), "try `ab`");
+        assert_eq!(hint(&"a".repeat(64)), format!("try `{}`", "a".repeat(63)));
         for name in ["", "x", "äö", "default"] {
             assert!(hint(name).ends_with("such as `my-box`"), "{name}");
         }

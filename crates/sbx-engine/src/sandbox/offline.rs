@@ -84,7 +84,9 @@ fn has_ended(error: &ControlError) -> bool {
         // Nobody takes what is sent.
         ControlError::Io(error) => error.kind() != io::ErrorKind::WouldBlock,
         ControlError::Ended => true,
-        ControlError::TimedOut | ControlError::Garbage(_) | ControlError::Protocol(_) => false,
+        ControlError::TimedOut | ControlError::Violation(_) | ControlError::OtherVersion(_) => {
+            false
+        }
     }
 }
 

@@ -80,7 +80,7 @@ fn remove_below(parent: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
     };
     let top = rustix::io::fcntl_dupfd_cloexec(&removal.top, 0)?;
     for _ in 0..ATTEMPTS {
-        removal.empty(&top, Place::Top)?;
+        removal.empty(&top, Depth::Top)?;
         while let Some(name) = removal.waiting.pop() {
             removal.finish(&name)?;
         }
@@ -93,7 +93,7 @@ fn remove_below(parent: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Depth {
     Top,
     Below,
 }
@@ -115,7 +115,7 @@ impl Removal {
                 Err(e) => return unless_moved(e),
             }
             match open_dir(&self.top, name) {
-                Ok(dir) => self.empty(&dir, Place::Below)?,
+                Ok(dir) => self.empty(&dir, Depth::Below)?,
                 Err(e) => return unless_moved(e),
             }
         }
@@ -123,7 +123,7 @@ impl Removal {
     }
 
     /// Removes what is in `dir`; directories that are not empty end up in `waiting`.
-    fn empty(&mut self, dir: &OwnedFd, place: Place) -> rustix::io::Result<()> {
+    fn empty(&mut self, dir: &OwnedFd, depth: Depth) -> rustix::io::Result<()> {
         let entries = match Dir::read_from(dir) {
             Ok(entries) => entries,
             Err(e) => return unless_moved(e),
@@ -144,9 +144,9 @@ impl Removal {
             };
             match removed {
                 Ok(()) => {}
-                Err(Errno::NOTEMPTY | Errno::EXIST) => match place {
-                    Place::Top => self.waiting.push(name.to_owned()),
-                    Place::Below => self.lift(dir, name).or_else(unless_moved)?,
+                Err(Errno::NOTEMPTY | Errno::EXIST) => match depth {
+                    Depth::Top => self.waiting.push(name.to_owned()),
+                    Depth::Below => self.lift(dir, name).or_else(unless_moved)?,
                 },
                 Err(e) => unless_moved(e)?,
             }

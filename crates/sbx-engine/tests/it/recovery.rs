@@ -219,7 +219,10 @@ fn an_init_that_answers_garbage_is_killed() {
     let _init = world.running("bad", Manner::Garbage, None);
     let engine = world.recover();
     let bad = wait_for(&engine, "bad", |s| s.status == Status::Stopped);
-    assert_eq!(bad.stop_reason.as_deref(), Some("init answered garbage"));
+    assert_eq!(
+        bad.stop_reason.as_deref(),
+        Some("init violated the protocol")
+    );
 }
 
 #[test]

@@ -43,9 +43,9 @@ pub enum SetupError {
     Silent,
     #[error("the setup helper did not answer within {0:?}")]
     TimedOut(Duration),
-    #[error("the setup helper's answer is not understood")]
+    #[error("cannot parse the setup helper's answer")]
     Frame(#[from] FrameError),
-    #[error("the setup helper answered something else than it was asked: {0:?}")]
+    #[error("unexpected answer from the setup helper: {0:?}")]
     Unexpected(Outcome),
     #[error("failed to {step}: {message}")]
     Failed {

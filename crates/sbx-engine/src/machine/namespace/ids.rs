@@ -33,7 +33,7 @@ pub enum IdsError {
     Exhausted,
     #[error("no subordinate ids in /etc/subuid and /etc/subgid")]
     NoSubordinateIds,
-    #[error("this root is only that of a user namespace, which has no ids for sandboxes")]
+    #[error("root is only root of a user namespace here, which has no ids for sandboxes")]
     Confined,
 }
 
@@ -46,7 +46,7 @@ impl IdsError {
     }
 }
 
-/// What helps a root that is none.
+/// What helps root of a user namespace.
 pub const CONFINED_REMEDY: &str = "run sbx outside of the user namespace (`unshare -r`, a rootless container), or in it as another user";
 
 /// What helps a caller whose group is not the one of the account.

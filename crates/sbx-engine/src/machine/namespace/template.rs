@@ -4,6 +4,7 @@
 //! database, our own accounts and the layers between are built once per host version by [`build`].
 //! [`ensure`] decides and caches; mounting, and who runs [`build`], is left to the engine.
 
+mod access_rules;
 mod accounts;
 mod build;
 mod caches;
@@ -15,11 +16,10 @@ mod etc;
 mod fingerprint;
 mod git;
 mod hidden;
-mod judge;
+mod host_dir;
 mod layers;
 mod layout;
 mod managers;
-mod place;
 mod sanitize;
 mod scripts;
 mod secrets;

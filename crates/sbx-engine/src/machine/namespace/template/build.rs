@@ -8,9 +8,9 @@ use rustix::process::geteuid;
 use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
 
+use super::access_rules::AccessRules;
 use super::copy::{Take, copy_tree, make_dir, make_link, write_file};
 use super::error::At as _;
-use super::judge::Judge;
 use super::spec::{Spec, TopKind};
 use super::{TemplateError, caches, etc, layers, scripts, var};
 use sbx_proto::inside::AGENT;
@@ -36,13 +36,13 @@ pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
     let layers = dir.join(LAYERS);
     make_dir(&layers, 0o755)?;
     let mounts = spec.mounts();
-    let judge = Judge::new(&spec);
+    let rules = AccessRules::new(&spec);
     let mut private = BTreeSet::new();
     for top in spec.dirs() {
         let (host, layer) = (spec.host.join(top), layers.join(top));
-        private.extend(layers::skeleton(&host, &layer, &judge)?);
-        if top == "usr" && judge.mirrors() {
-            layers::owned(&host, &layer, &mounts, &judge)?;
+        private.extend(layers::skeleton(&host, &layer, &rules)?);
+        if top == "usr" && rules.mirrors() {
+            layers::owned(&host, &layer, &mounts, &rules)?;
         }
     }
     let private: Vec<OsBytes> = private.iter().map(|path| path.as_path().into()).collect();

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::TemplateError;
 use super::error::At as _;
-use super::place::{MOST_DEPTH, Mounts, Place, c_name, kind_of, next_name};
+use super::host_dir::{HostDir, MOST_DEPTH, Mounts, c_name, kind_of, next_name};
 
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_ENTER: u32 = 0o005;
@@ -52,7 +52,7 @@ pub(super) fn copy_tree(
     let (Some(parent), Some(name)) = (from.parent(), from.file_name().and_then(c_name)) else {
         return Ok(());
     };
-    let Some(above) = Place::reached(parent)? else {
+    let Some(above) = HostDir::reached(parent)? else {
         return Ok(());
     };
     let mut copying = Copying {
@@ -68,7 +68,7 @@ pub(super) fn copy_tree(
 pub(super) struct Copying<'a> {
     pub(super) rule: &'a dyn Fn(&Path) -> Take,
     /// Which directories are looked into, of those that others may enter.
-    pub(super) admits: &'a dyn Fn(&Place) -> bool,
+    pub(super) admits: &'a dyn Fn(&HostDir) -> bool,
     pub(super) mounts: Mounts,
     /// How much more may be copied.
     pub(super) bytes: u64,
@@ -78,7 +78,7 @@ impl Copying<'_> {
     /// Copies what has this name in `above`, whatever it is.
     pub(super) fn entry(
         &mut self,
-        above: &Place,
+        above: &HostDir,
         name: &CStr,
         to: &Path,
         rel: &Path,
@@ -110,7 +110,7 @@ impl Copying<'_> {
     /// Copies a directory and what is in it.
     pub(super) fn directory(
         &mut self,
-        place: &Place,
+        place: &HostDir,
         to: &Path,
         rel: &Path,
     ) -> Result<(), TemplateError> {

@@ -22,7 +22,7 @@ use super::error::At as _;
 use super::fingerprint::fingerprint;
 use super::hidden::{Facts, Hidden};
 use super::layout::{HostBind, HostLayout, OverlayDir};
-use super::secrets::{Entry, Eyes, Kind};
+use super::secrets::{Entry, FileSystemView, Kind};
 use super::spec::{Spec, TopKind, is_system, layer_name};
 use super::toolchain::{Probe, Refusals, clean, tool_chains};
 use crate::machine::namespace::isolation::mode_name;
@@ -293,7 +293,7 @@ pub(super) fn lay_out(
         link: &|path| fs::read_link(path).ok(),
         layer: &|path| layer_problem(path, spec.mode, mountinfo),
         own: &|path| finder.own(path),
-        eyes: Eyes {
+        view: FileSystemView {
             list: &list,
             kind: &|path| kind(path, spec.mode, request.untrusted),
             holds_workspace: &|path| request.workspaces.iter().any(|one| one.starts_with(path)),

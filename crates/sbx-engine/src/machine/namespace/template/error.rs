@@ -16,7 +16,7 @@ pub enum TemplateError {
     Build { path: PathBuf, message: String },
     #[error("failed to remove the old template `{path}`: {message}")]
     Remove { path: PathBuf, message: String },
-    #[error("the template's specification is not understood")]
+    #[error("invalid template specification")]
     Spec(#[source] serde_json::Error),
     #[error("the host has no `{path}` to run programs from")]
     NoSystem { path: PathBuf },

@@ -22,10 +22,10 @@ use rustix::fs::{CWD, Dir, FileType, Mode, Stat, mknodat};
 use rustix::process::geteuid;
 
 use super::TemplateError;
+use super::access_rules::{AccessRules, NOBODY, Reach};
 use super::copy::{Copying, NAME, Take, create, fits, make_dir, make_link, may_enter, may_read};
 use super::error::At as _;
-use super::judge::{Judge, NOBODY, Reach};
-use super::place::{MOST_DEPTH, Mounts, Place, kind_of, next_name};
+use super::host_dir::{HostDir, MOST_DEPTH, Mounts, kind_of, next_name};
 
 const SETID: u32 = 0o6000;
 /// The device number that means "not there" to overlayfs; anybody may make it.
@@ -58,17 +58,17 @@ const LONGEST_PRIVATE: usize = 2048;
 pub(super) fn skeleton(
     host: &Path,
     layer: &Path,
-    judge: &Judge,
+    rules: &AccessRules,
 ) -> Result<BTreeSet<PathBuf>, TemplateError> {
-    let Some(top) = Place::at(host)? else {
+    let Some(top) = HostDir::at(host)? else {
         return Ok(BTreeSet::new());
     };
-    if judge.mirrors() {
+    if rules.mirrors() {
         imitate(layer, &top.stat)?;
     }
-    let mut mirror = Mirror::new(host, layer, judge);
-    if !judge.leaves_out(&top) {
-        mirror.enter(top, judge.mirrors())?;
+    let mut mirror = Mirror::new(host, layer, rules);
+    if !rules.leaves_out(&top) {
+        mirror.enter(top, rules.mirrors())?;
     }
     mirror.run()
 }
@@ -76,7 +76,7 @@ pub(super) fn skeleton(
 struct Mirror<'a> {
     host: &'a Path,
     layer: &'a Path,
-    judge: &'a Judge,
+    rules: &'a AccessRules,
     /// From the top to where we are.
     open: Vec<Level>,
     /// The same by names.
@@ -88,7 +88,7 @@ struct Mirror<'a> {
 
 /// A directory that is being walked.
 struct Level {
-    place: Place,
+    place: HostDir,
     entries: Dir,
     /// Only root can change what is in it, and what it lies in.
     solid: bool,
@@ -106,11 +106,11 @@ struct Left {
 }
 
 impl<'a> Mirror<'a> {
-    fn new(host: &'a Path, layer: &'a Path, judge: &'a Judge) -> Self {
+    fn new(host: &'a Path, layer: &'a Path, rules: &'a AccessRules) -> Self {
         Self {
             host,
             layer,
-            judge,
+            rules,
             open: Vec::new(),
             rel: PathBuf::new(),
             left: Left {
@@ -164,12 +164,12 @@ impl<'a> Mirror<'a> {
             return false;
         }
         self.keep_unseen(PathBuf::from(OsStr::from_bytes(name.to_bytes())));
-        self.judge.seeks_private()
+        self.rules.seeks_private()
     }
 
-    fn enter(&mut self, place: Place, made: bool) -> Result<(), TemplateError> {
+    fn enter(&mut self, place: HostDir, made: bool) -> Result<(), TemplateError> {
         let above = self.open.last().is_none_or(|level| level.solid);
-        let solid = above && self.judge.is_solid(&place);
+        let solid = above && self.rules.is_solid(&place);
         let floor = self.open.last().map_or(0, |level| level.floor);
         let shared = (1..=SHARED_DEPTH).contains(&self.open.len());
         let floor = if shared {
@@ -209,7 +209,7 @@ impl<'a> Mirror<'a> {
         if let Some(place) = level.place.dir(name, Mounts::Stay)? {
             return self.directory(name, place, level.made);
         }
-        if !self.judge.seeks_private() {
+        if !self.rules.seeks_private() {
             return Ok(());
         }
         // What is mounted there is shown where the whole directory is bound.
@@ -224,17 +224,17 @@ impl<'a> Mirror<'a> {
     }
 
     /// `above`: the layer has the directory that it lies in.
-    fn directory(&mut self, name: &CStr, place: Place, above: bool) -> Result<(), TemplateError> {
-        if self.judge.leaves_out(&place) {
+    fn directory(&mut self, name: &CStr, place: HostDir, above: bool) -> Result<(), TemplateError> {
+        if self.rules.leaves_out(&place) {
             return Ok(());
         }
         let below = self.below(name);
-        if self.judge.is_private(&place.stat) {
+        if self.rules.is_private(&place.stat) {
             self.keep(below);
             return Ok(());
         }
         let to = self.layer.join(&below);
-        match self.judge.reach(&place) {
+        match self.rules.reach(&place) {
             Reach::Listed if self.open.len() == MOST_DEPTH => {
                 self.left_out += 1;
                 self.keep_unseen(below);
@@ -242,7 +242,7 @@ impl<'a> Mirror<'a> {
             }
             Reach::Listed => {
                 let made = above && self.make(&to, &place)?;
-                if !made && !self.judge.seeks_private() {
+                if !made && !self.rules.seeks_private() {
                     return Ok(());
                 }
                 let depth = self.open.len();
@@ -257,7 +257,7 @@ impl<'a> Mirror<'a> {
             // A package that has files in it could not even look for them.
             Reach::Closed if above && fits(hide(&to))? => Ok(()),
             // What is known by name is found in it: something of the caller's as well.
-            reach if self.judge.opens_inside(reach) => {
+            reach if self.rules.opens_inside(reach) => {
                 self.keep_unseen(below);
                 Ok(())
             }
@@ -267,8 +267,8 @@ impl<'a> Mirror<'a> {
     }
 
     /// Whether the layer has such a directory now.
-    fn make(&mut self, to: &Path, place: &Place) -> Result<bool, TemplateError> {
-        if !self.judge.knows_owner(&place.stat) {
+    fn make(&mut self, to: &Path, place: &HostDir) -> Result<bool, TemplateError> {
+        if !self.rules.knows_owner(&place.stat) {
             return Ok(false);
         }
         if self.left.dirs == 0 || !fits(imitate(to, &place.stat))? {
@@ -283,7 +283,7 @@ impl<'a> Mirror<'a> {
         if kind_of(stat) != FileType::RegularFile {
             return Ok(());
         }
-        let private = self.judge.is_private(stat);
+        let private = self.rules.is_private(stat);
         if !private && stat.st_mode & SETID == 0 {
             return Ok(());
         }
@@ -298,7 +298,7 @@ impl<'a> Mirror<'a> {
             // It does not exist inside: dpkg changes the mode of such a file before it removes it, which nobody's file
             // does not let it do.
             Some(_) if !may_read(stat.st_mode) => hide(&to),
-            Some(level) => set_id(level, name, &to, self.judge, &mut self.left.set_id),
+            Some(level) => set_id(level, name, &to, self.rules, &mut self.left.set_id),
         };
         fits(made).map(drop)
     }
@@ -309,7 +309,7 @@ impl<'a> Mirror<'a> {
 
     /// Notes what nobody looked through: all of it may be private.
     fn keep_unseen(&mut self, below: PathBuf) {
-        if self.judge.seeks_private() {
+        if self.rules.seeks_private() {
             self.keep(below);
         }
     }
@@ -332,14 +332,14 @@ fn set_id(
     level: &Level,
     name: &CStr,
     to: &Path,
-    judge: &Judge,
+    rules: &AccessRules,
     left: &mut u64,
 ) -> Result<(), TemplateError> {
     let Some((source, stat)) = level.place.file(name)? else {
         return Ok(());
     };
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-    let trusted = level.solid && judge.is_roots(&stat);
+    let trusted = level.solid && rules.is_roots(&stat);
     let is_one = stat.st_mode & SETID != 0 && may_read(stat.st_mode);
     if !trusted || !is_one || size > *left {
         return Ok(());
@@ -356,12 +356,12 @@ pub(super) fn owned(
     host: &Path,
     layer: &Path,
     mounts: &BTreeSet<PathBuf>,
-    judge: &Judge,
+    rules: &AccessRules,
 ) -> Result<(), TemplateError> {
-    let admits = |place: &Place| {
-        !judge.leaves_out(place) && may_enter(place.stat.st_mode) && judge.knows_owner(&place.stat)
+    let admits = |place: &HostDir| {
+        !rules.leaves_out(place) && may_enter(place.stat.st_mode) && rules.knows_owner(&place.stat)
     };
-    let open = |rel: &str| match Place::at(host)? {
+    let open = |rel: &str| match HostDir::at(host)? {
         Some(top) => top.below(Path::new(rel), Mounts::Stay, &admits),
         None => Ok(None),
     };
@@ -392,7 +392,7 @@ pub(super) fn owned(
 }
 
 /// Copies the links in `from` that lead into `into`.
-fn copy_links(from: &Place, to: &Path, into: &str) -> Result<(), TemplateError> {
+fn copy_links(from: &HostDir, to: &Path, into: &str) -> Result<(), TemplateError> {
     let into = Path::new(into).file_name();
     let Some(mut entries) = from.list()?.filter(|_| to.is_dir()) else {
         return Ok(());
@@ -409,7 +409,11 @@ fn copy_links(from: &Place, to: &Path, into: &str) -> Result<(), TemplateError> 
 
 /// The size of the files below a directory, as far as they would be copied. No more than one above [`OWNED_LIMIT`] is
 /// counted.
-fn size(dir: &Place, admits: &dyn Fn(&Place) -> bool, depth: usize) -> Result<u64, TemplateError> {
+fn size(
+    dir: &HostDir,
+    admits: &dyn Fn(&HostDir) -> bool,
+    depth: usize,
+) -> Result<u64, TemplateError> {
     let mut total = 0_u64;
     let Some(mut entries) = dir.list()?.filter(|_| depth < MOST_DEPTH) else {
         return Ok(total);

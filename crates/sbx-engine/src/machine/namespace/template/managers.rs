@@ -13,7 +13,7 @@ pub(super) struct Part {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// Nothing but programs, or a settings file that programs need. Looked at, and only its top.
+    /// Nothing but programs, or a settings file that programs need. Scan at, and only its top.
     Programs,
     /// Unpacked releases, in which by convention nobody keeps anything of their own.
     Packages,

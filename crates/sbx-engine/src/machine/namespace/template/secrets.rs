@@ -102,7 +102,7 @@ pub(super) enum Kind {
 }
 
 /// What the search needs to know of the host.
-pub(super) struct Eyes<'a> {
+pub(super) struct FileSystemView<'a> {
     /// What is in a directory.
     pub(super) list: &'a dyn Fn(&Path) -> Vec<Entry>,
     /// What a path is itself; `None` where nothing is, or a workspace, or what programs inside could not enter.
@@ -113,7 +113,7 @@ pub(super) struct Eyes<'a> {
 
 /// What was found in a directory, by paths below it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Looked {
+pub(super) struct Scan {
     /// Must not be seen, whether it is there or not. Empty: all can be shown.
     pub(super) hidden: BTreeSet<PathBuf>,
     /// Those of them that are links: what they lead to is a credential as well.
@@ -145,13 +145,13 @@ fn is_credential(name: &OsStr) -> bool {
 }
 
 /// Looks at the directory `source`, which is such a part of a tool chain.
-pub(super) fn look(source: &Path, part: &Part, eyes: &Eyes<'_>) -> Looked {
-    let mut looked = Looked::default();
+pub(super) fn scan(source: &Path, part: &Part, view: &FileSystemView<'_>) -> Scan {
+    let mut looked = Scan::default();
     match part.what {
         What::Packages => {}
-        What::Programs => looked.note(Path::new(""), &(eyes.list)(source), is_secret),
-        What::Installation => looked.installation(source, eyes),
-        What::Unknown => looked.everything(source, eyes),
+        What::Programs => looked.note(Path::new(""), &(view.list)(source), is_secret),
+        What::Installation => looked.installation(source, view),
+        What::Unknown => looked.everything(source, view),
     }
     if part.what != What::Packages && !(part.what == What::Programs && looked.hidden.is_empty()) {
         looked.expect("", names());
@@ -165,9 +165,9 @@ pub(super) fn look(source: &Path, part: &Part, eyes: &Eyes<'_>) -> Looked {
 }
 
 /// The same for somebody's own directory of programs, and not for what lies below it.
-pub(super) fn look_at_top(source: &Path, eyes: &Eyes<'_>) -> Looked {
-    let mut looked = Looked::default();
-    looked.note(Path::new(""), &(eyes.list)(source), is_secret);
+pub(super) fn scan_top(source: &Path, view: &FileSystemView<'_>) -> Scan {
+    let mut looked = Scan::default();
+    looked.note(Path::new(""), &(view.list)(source), is_secret);
     looked.expect("", names().chain(IN_OWN_DIRECTORIES.iter().copied()));
     looked
 }
@@ -192,7 +192,7 @@ pub(super) fn outermost(paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-impl Looked {
+impl Scan {
     fn expect(&mut self, below: &str, names: impl Iterator<Item = &'static str>) {
         let below = Path::new(below);
         self.hidden.extend(names.map(|name| below.join(name)));
@@ -208,8 +208,8 @@ impl Looked {
         }
     }
 
-    fn installation(&mut self, source: &Path, eyes: &Eyes<'_>) {
-        let top = (eyes.list)(source);
+    fn installation(&mut self, source: &Path, view: &FileSystemView<'_>) {
+        let top = (view.list)(source);
         self.note(Path::new(""), &top, is_credential);
         for (dir, names) in SETTINGS {
             let found = top.iter().find(|entry| entry.name == **dir);
@@ -220,7 +220,7 @@ impl Looked {
                 }
                 Some(Kind::File) => {}
                 Some(Kind::Dir) => {
-                    let entries = (eyes.list)(&source.join(dir));
+                    let entries = (view.list)(&source.join(dir));
                     self.note(Path::new(dir), &entries, is_credential);
                     self.expect(dir, names.iter().copied());
                 }
@@ -232,14 +232,14 @@ impl Looked {
             && NPM
                 .iter()
                 .rev()
-                .all(|dir| (eyes.kind)(&source.join(dir)) == Some(Kind::Dir))
+                .all(|dir| (view.kind)(&source.join(dir)) == Some(Kind::Dir))
         {
             self.hidden.insert(NPM_SETTINGS.into());
         }
     }
 
     /// All of it, breadth first; the directories at the top that are not looked through in the end are hidden.
-    fn everything(&mut self, source: &Path, eyes: &Eyes<'_>) {
+    fn everything(&mut self, source: &Path, view: &FileSystemView<'_>) {
         let mut todo = VecDeque::from([PathBuf::new()]);
         let mut unseen = BTreeSet::new();
         let mut seen = 0;
@@ -255,7 +255,7 @@ impl Looked {
             } else {
                 source.join(&below)
             };
-            let mut entries = (eyes.list)(&place);
+            let mut entries = (view.list)(&place);
             entries.sort_by(|a, b| a.name.cmp(&b.name));
             self.note(&below, &entries, is_secret);
             for entry in entries {
@@ -264,9 +264,9 @@ impl Looked {
                 }
                 let path = below.join(&entry.name);
                 let place = place.join(&entry.name);
-                if (eyes.kind)(&place) == Some(Kind::Dir) {
+                if (view.kind)(&place) == Some(Kind::Dir) {
                     todo.push_back(path);
-                } else if !(eyes.holds_workspace)(&place) {
+                } else if !(view.holds_workspace)(&place) {
                     self.hidden.insert(path);
                 }
             }

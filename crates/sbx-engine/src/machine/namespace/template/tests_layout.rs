@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::ensure::{LayoutRequest, lay_out, takes_layer};
 use super::hidden::Hidden;
-use super::secrets::{Entry, Eyes, Kind};
+use super::secrets::{Entry, FileSystemView, Kind};
 use super::spec::{Spec, Top, TopKind, is_system};
 use super::toolchain::{Probe, tool_chains};
 use super::{HostBind, HostLayout};
@@ -190,7 +190,7 @@ fn tool_chains_of_the_path() {
         link: &|_| Some("3.1".into()),
         layer: &|_| None,
         own: &|path| path.starts_with("/ws").then(|| path.to_owned()),
-        eyes: Eyes {
+        view: FileSystemView {
             list: &|path| match path.to_str() {
                 Some("/home/u/.pyenv/versions") => vec![entry("3.1"), entry("3"), entry(".git")],
                 _ => vec![],
@@ -276,7 +276,7 @@ fn what_is_hidden_in_system_directories() {
         link: &|_| None,
         layer: &|_| None,
         own: &|_| None,
-        eyes: Eyes {
+        view: FileSystemView {
             list: &|path| match path.to_str() {
                 Some("/opt/tools/bin") => vec![
                     file("my.key", Kind::File),

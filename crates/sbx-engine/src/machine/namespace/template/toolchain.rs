@@ -13,7 +13,7 @@ use super::managers::{
     ALL_PROGRAMS, ANYTHING, LINUXBREW, LOCAL_SHARE, MANAGERS, Manager, ONE_INSTALLATION, Part,
     RUSTUP, What,
 };
-use super::secrets::{Eyes, Kind, Looked, is_secret, look, look_at_top, outermost};
+use super::secrets::{FileSystemView, Kind, Scan, is_secret, outermost, scan, scan_top};
 use crate::workspace::private_dirs::is_private;
 
 /// What the decision needs to know of the host.
@@ -32,7 +32,7 @@ pub(super) struct Probe<'a> {
     pub(super) layer: &'a dyn Fn(&Path) -> Option<&'static str>,
     /// Where in one of the sandbox's own workspaces a path leads to, if it does.
     pub(super) own: &'a dyn Fn(&Path) -> Option<PathBuf>,
-    pub(super) eyes: Eyes<'a>,
+    pub(super) view: FileSystemView<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -362,7 +362,7 @@ impl Finder<'_> {
                     Kind::File => continue,
                 }
                 let names = match (name.to_str(), on_the_way) {
-                    (Some("*"), _) => (self.probe.eyes.list)(&below(root, &place))
+                    (Some("*"), _) => (self.probe.view.list)(&below(root, &place))
                         .into_iter()
                         .filter(|found| found.kind != Kind::File && !is_secret(&found.name))
                         .map(|found| found.name)
@@ -374,7 +374,7 @@ impl Finder<'_> {
                 };
                 for name in names {
                     let place = place.join(name);
-                    let kind = (self.probe.eyes.kind)(&root.join(&place));
+                    let kind = (self.probe.view.kind)(&root.join(&place));
                     next.extend(kind.map(|kind| (place, kind)));
                 }
             }
@@ -393,11 +393,11 @@ impl Finder<'_> {
             ..ToolChains::default()
         };
         let mut followed = BTreeSet::new();
-        let mut known: BTreeMap<PathBuf, Looked> = BTreeMap::new();
+        let mut known: BTreeMap<PathBuf, Scan> = BTreeMap::new();
         for (target, source, part) in without_nested(found.shown) {
             let looked = known
                 .entry(source.clone())
-                .or_insert_with(|| look(&source, &part, &self.probe.eyes));
+                .or_insert_with(|| scan(&source, &part, &self.probe.view));
             if let Some(unseen) = looked.unseen.first() {
                 tools.warnings.push(format!(
                     "`{}` is not shown inside, nor {} more: too much to look through for credentials; hint: have a \
@@ -409,7 +409,7 @@ impl Finder<'_> {
             let links = looked.links.iter().map(|link| source.join(link));
             followed.extend(links.filter_map(|link| (self.probe.canonical)(&link)));
             tools.binds.push(HostBind {
-                layered: (self.probe.eyes.kind)(&source) != Some(Kind::File),
+                layered: (self.probe.view.kind)(&source) != Some(Kind::File),
                 hidden: looked.hidden.clone(),
                 source,
                 target,
@@ -454,7 +454,7 @@ impl Finder<'_> {
             .filter(|place| system(place) && (self.probe.personal)(place))
             .collect();
         for place in places {
-            let looked = look_at_top(&place, &self.probe.eyes);
+            let looked = scan_top(&place, &self.probe.view);
             let links = looked.links.iter().map(|link| place.join(link));
             let real = links.filter_map(|link| (self.probe.canonical)(&link));
             tools.hidden.extend(real.filter(system));
@@ -465,7 +465,7 @@ impl Finder<'_> {
 
     /// Why it cannot be shown through a layer, where it has to be.
     fn problem(&self, bind: &HostBind) -> Option<&'static str> {
-        let holds = self.probe.eyes.holds_workspace;
+        let holds = self.probe.view.holds_workspace;
         if !bind.layered {
             return None;
         }

@@ -48,14 +48,14 @@ impl Host {
         fs::set_permissions(self.at(path), Permissions::from_mode(mode)).unwrap();
     }
 
-    fn judge(&self, mode: SandboxMode, left_out: &[&str]) -> Judge {
+    fn rules(&self, mode: SandboxMode, left_out: &[&str]) -> AccessRules {
         let left_out: Vec<PathBuf> = left_out.iter().map(|path| self.at(path)).collect();
-        Judge::new(&Spec::of(self.dir.path(), mode, b"", &left_out))
+        AccessRules::new(&Spec::of(self.dir.path(), mode, b"", &left_out))
     }
 
     fn layer(&self, mode: SandboxMode, left_out: &[&str]) -> Layer {
         let layer = Layer(TempDir::new().unwrap());
-        skeleton(&self.at("opt"), layer.0.path(), &self.judge(mode, left_out)).unwrap();
+        skeleton(&self.at("opt"), layer.0.path(), &self.rules(mode, left_out)).unwrap();
         layer
     }
 }
@@ -69,7 +69,7 @@ impl Layer {
 }
 
 fn level(path: &Path) -> Level {
-    let place = Place::at(path).unwrap().unwrap();
+    let place = HostDir::at(path).unwrap().unwrap();
     Level {
         entries: place.list().unwrap().unwrap(),
         place,
@@ -90,7 +90,7 @@ fn a_directory_that_is_exchanged_while_it_is_walked_redirects_nothing() {
     symlink("../../secret", host.at("opt/e/tool")).unwrap();
     symlink("../../secret", host.at("opt/e/later")).unwrap();
     for mode in MODES {
-        let judge = host.judge(mode, &[]);
+        let rules = host.rules(mode, &[]);
         let opened = level(&host.at("opt/d"));
         let exchange = || {
             let (d, e) = (host.at("opt/d"), host.at("opt/e"));
@@ -100,7 +100,7 @@ fn a_directory_that_is_exchanged_while_it_is_walked_redirects_nothing() {
         let out = TempDir::new().unwrap();
         for name in [c"tool", c"later"] {
             let to = out.path().join(name.to_str().unwrap());
-            set_id(&opened, name, &to, &judge, &mut u64::MAX.clone()).unwrap();
+            set_id(&opened, name, &to, &rules, &mut u64::MAX.clone()).unwrap();
         }
         exchange();
         let copied = fs::read_to_string(out.path().join("tool")).unwrap();
@@ -119,12 +119,12 @@ fn what_takes_the_place_of_a_setuid_program_is_judged_itself() {
     symlink("../secret", host.at("opt/link")).unwrap();
     let pipe = host.at("opt/pipe");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
-    let judge = host.judge(SandboxMode::Root, &[]);
+    let rules = host.rules(SandboxMode::Root, &[]);
     let opened = level(&host.at("opt"));
     let out = TempDir::new().unwrap();
     let to = out.path().join("copy");
     let copy = |opened: &Level, name: &CStr, left: u64| {
-        set_id(opened, name, &to, &judge, &mut left.clone()).unwrap();
+        set_id(opened, name, &to, &rules, &mut left.clone()).unwrap();
         let made = fs::metadata(&to).ok();
         drop(fs::remove_file(&to));
         made.map(|meta| meta.mode() & 0o7777)
@@ -149,7 +149,7 @@ fn no_name_of_a_closed_directory_is_mirrored() {
     host.make("opt/open", 0o755);
     host.make("closed/name", 0o755);
     host.chmod("closed", 0o700);
-    let opt = Place::at(&host.at("opt")).unwrap().unwrap();
+    let opt = HostDir::at(&host.at("opt")).unwrap().unwrap();
     fs::rename(host.at("opt/open"), host.at("opt/moved")).unwrap();
     symlink("../closed", host.at("opt/open")).unwrap();
     assert!(opt.dir(c"open", Mounts::Stay).unwrap().is_none());
@@ -211,9 +211,9 @@ fn what_is_too_deep_is_left_out() {
         let layer = host.layer(mode, &[]);
         assert!(layer.has("deep") && layer.has("plain"));
         let layer = TempDir::new().unwrap();
-        let judge = host.judge(mode, &[]);
-        skeleton(&host.at("usr"), layer.path(), &judge).unwrap();
-        owned(&host.at("usr"), layer.path(), &BTreeSet::new(), &judge).unwrap();
+        let rules = host.rules(mode, &[]);
+        skeleton(&host.at("usr"), layer.path(), &rules).unwrap();
+        owned(&host.at("usr"), layer.path(), &BTreeSet::new(), &rules).unwrap();
         assert!(layer.path().join("lib/node_modules/file").is_file());
         crate::state::remove_tree::remove_tree(layer.path()).unwrap();
     }
@@ -229,8 +229,8 @@ fn our_own_state_and_workspaces_are_left_out() {
     }
     for mode in MODES {
         let layer = host.at("opt/state/templates/new");
-        let judge = host.judge(mode, &["opt/state", "opt/ws"]);
-        skeleton(&host.at("opt"), &layer, &judge).unwrap();
+        let rules = host.rules(mode, &["opt/state", "opt/ws"]);
+        skeleton(&host.at("opt"), &layer, &rules).unwrap();
         assert!(layer.join("tool").is_dir());
         assert!(!layer.join("state").exists() && !layer.join("ws").exists());
         // A workspace can be all of it.
@@ -244,13 +244,13 @@ fn a_name_that_changes_its_kind_is_left_out() {
     let host = Host::new();
     host.make("opt/dir/below", 0o755);
     let layer = TempDir::new().unwrap();
-    let judge = host.judge(SandboxMode::Root, &[]);
+    let rules = host.rules(SandboxMode::Root, &[]);
     hide(&layer.path().join("dir")).unwrap();
-    skeleton(&host.at("opt"), layer.path(), &judge).unwrap();
+    skeleton(&host.at("opt"), layer.path(), &rules).unwrap();
     let kind = fs::symlink_metadata(layer.path().join("dir")).unwrap();
     assert!(!kind.is_dir());
     host.chmod("opt/dir", 0o700);
-    skeleton(&host.at("opt"), layer.path(), &judge).unwrap();
+    skeleton(&host.at("opt"), layer.path(), &rules).unwrap();
 }
 
 #[test]
@@ -260,12 +260,12 @@ fn the_number_of_directories_has_a_bound() {
         host.make(dir, 0o755);
     }
     let layer = TempDir::new().unwrap();
-    let judge = host.judge(SandboxMode::Root, &[]);
+    let rules = host.rules(SandboxMode::Root, &[]);
     let opt = host.at("opt");
-    let mut mirror = Mirror::new(&opt, layer.path(), &judge);
+    let mut mirror = Mirror::new(&opt, layer.path(), &rules);
     mirror.left.dirs = 2;
     mirror
-        .enter(Place::at(&opt).unwrap().unwrap(), true)
+        .enter(HostDir::at(&opt).unwrap().unwrap(), true)
         .unwrap();
     mirror.run().unwrap();
     assert_eq!(fs::read_dir(layer.path()).unwrap().count(), 2);
@@ -286,8 +286,8 @@ fn what_the_caller_keeps_from_others_is_told() {
     }
     let private = |mode| {
         let layer = TempDir::new().unwrap();
-        let judge = host.judge(mode, &[]);
-        skeleton(&host.at("opt"), layer.path(), &judge).unwrap()
+        let rules = host.rules(mode, &[]);
+        skeleton(&host.at("opt"), layer.path(), &rules).unwrap()
     };
     let expected = BTreeSet::from([host.at("opt/home"), host.at("opt/tool/key")]);
     assert_eq!(private(SandboxMode::Subordinate), expected);
@@ -313,10 +313,10 @@ fn bounds_do_not_show_what_is_private() {
         chown(host.at("opt/a/b/closed"), Some(AGENT), None).unwrap();
     }
     let (layer, opt) = (TempDir::new().unwrap(), host.at("opt"));
-    let judge = host.judge(SandboxMode::Subordinate, &[]);
-    let mut mirror = Mirror::new(&opt, layer.path(), &judge);
+    let rules = host.rules(SandboxMode::Subordinate, &[]);
+    let mut mirror = Mirror::new(&opt, layer.path(), &rules);
     mirror.left.dirs = 1;
-    let top = Place::at(&opt).unwrap().unwrap();
+    let top = HostDir::at(&opt).unwrap().unwrap();
     mirror.enter(top, true).unwrap();
     let expected = BTreeSet::from([host.at("opt/a/b/closed")]);
     assert_eq!(mirror.run().unwrap(), expected);
@@ -326,7 +326,7 @@ fn bounds_do_not_show_what_is_private() {
 /// What is private to the caller, as a template of this mode has it.
 fn private(host: &Host, mode: SandboxMode) -> BTreeSet<PathBuf> {
     let layer = TempDir::new().unwrap();
-    let found = skeleton(&host.at("opt"), layer.path(), &host.judge(mode, &[])).unwrap();
+    let found = skeleton(&host.at("opt"), layer.path(), &host.rules(mode, &[])).unwrap();
     crate::state::remove_tree::remove_tree(layer.path()).unwrap();
     found
 }
@@ -408,10 +408,10 @@ fn what_can_be_entered_and_not_listed_may_hold_anything() {
         (SandboxMode::Single, Reach::Entered, true),
         (SandboxMode::Single, Reach::Closed, false),
     ] {
-        let judge = host.judge(mode, &[]);
-        assert_eq!(judge.opens_inside(reach), opens, "{mode:?} {reach:?}");
+        let rules = host.rules(mode, &[]);
+        assert_eq!(rules.opens_inside(reach), opens, "{mode:?} {reach:?}");
         let opt = host.at("opt");
-        let mut mirror = Mirror::new(&opt, layer.path(), &judge);
+        let mut mirror = Mirror::new(&opt, layer.path(), &rules);
         mirror.keep_unseen("unseen".into());
         assert_eq!(mirror.private.is_empty(), mode == SandboxMode::Root);
     }
@@ -430,10 +430,10 @@ fn what_was_not_looked_through_is_not_shown() {
     host.put("opt/tool/bin/key", 0o600);
     let run = |mode, names| {
         let (layer, opt) = (TempDir::new().unwrap(), host.at("opt"));
-        let judge = host.judge(mode, &[]);
-        let mut mirror = Mirror::new(&opt, layer.path(), &judge);
+        let rules = host.rules(mode, &[]);
+        let mut mirror = Mirror::new(&opt, layer.path(), &rules);
         mirror.left.names = names;
-        let top = Place::at(&opt).unwrap().unwrap();
+        let top = HostDir::at(&opt).unwrap().unwrap();
         mirror.enter(top, true).unwrap();
         mirror.run().unwrap()
     };
@@ -464,9 +464,9 @@ fn packages_are_copied_without_what_others_may_change_or_not_read() {
     host.put("secret", 0o644);
     symlink(host.at("secret"), host.at(modules).join("npm/link")).unwrap();
     let layer = TempDir::new().unwrap();
-    let judge = host.judge(SandboxMode::Root, &["usr/lib/node_modules/ws"]);
-    skeleton(&host.at("usr"), layer.path(), &judge).unwrap();
-    owned(&host.at("usr"), layer.path(), &BTreeSet::new(), &judge).unwrap();
+    let rules = host.rules(SandboxMode::Root, &["usr/lib/node_modules/ws"]);
+    skeleton(&host.at("usr"), layer.path(), &rules).unwrap();
+    owned(&host.at("usr"), layer.path(), &BTreeSet::new(), &rules).unwrap();
     let made = layer.path().join("lib/node_modules");
     assert!(made.join("npm/file").is_file() && made.join("npm/link").is_symlink());
     assert!(!made.join("npm/closed/file").exists() && !made.join("ws").exists());

@@ -27,14 +27,14 @@ pub(super) enum Mounts {
 
 /// A directory of the host.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct HostDir {
     fd: OwnedFd,
     pub(super) stat: Stat,
     /// For messages.
     path: PathBuf,
 }
 
-impl Place {
+impl HostDir {
     /// The directory at a path whose names above it only root can change. A link at its end is not followed.
     pub(super) fn at(path: &Path) -> Result<Option<Self>, TemplateError> {
         let opened = rustix::fs::openat(CWD, path, DIR_HANDLE, Mode::empty());

@@ -10,7 +10,7 @@ use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
 
 use super::copy::{may_enter, may_read};
-use super::place::{Place, kind_of};
+use super::host_dir::{HostDir, kind_of};
 use super::spec::Spec;
 use sbx_proto::inside::AGENT;
 
@@ -27,7 +27,7 @@ pub(super) enum Reach {
     Closed,
 }
 
-pub(super) struct Judge {
+pub(super) struct AccessRules {
     mode: Mode,
     /// The builder's own id.
     us: u32,
@@ -35,7 +35,7 @@ pub(super) struct Judge {
     left_out: BTreeSet<(u64, u64)>,
 }
 
-impl Judge {
+impl AccessRules {
     pub(super) fn new(spec: &Spec) -> Self {
         let paths = spec.left_out.iter().map(OsBytes::as_path);
         let found = paths.filter_map(|path| fs::symlink_metadata(path).ok());
@@ -47,7 +47,7 @@ impl Judge {
     }
 
     /// A workspace, or the state directory: by any name it is the same directory.
-    pub(super) fn leaves_out(&self, place: &Place) -> bool {
+    pub(super) fn leaves_out(&self, place: &HostDir) -> bool {
         self.left_out.contains(&place.identity())
     }
 
@@ -62,7 +62,7 @@ impl Judge {
     }
 
     /// Whether only root can change what is in it.
-    pub(super) fn is_solid(&self, place: &Place) -> bool {
+    pub(super) fn is_solid(&self, place: &HostDir) -> bool {
         self.is_roots(&place.stat) && place.stat.st_mode & WRITABLE_FOR_MORE == 0
     }
 
@@ -102,7 +102,7 @@ impl Judge {
     }
 
     /// Root outside can enter everything; root inside is one of the others there.
-    pub(super) fn reach(&self, place: &Place) -> Reach {
+    pub(super) fn reach(&self, place: &HostDir) -> Reach {
         let bits = place.stat.st_mode;
         let (listed, entered) = match self.mode {
             Mode::Root => (may_enter(bits), bits & OTHERS_SEARCH != 0),
