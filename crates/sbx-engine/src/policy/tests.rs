@@ -473,9 +473,9 @@ fn rules_are_read_from_a_plain_file_only() {
                 let mode = rustix::fs::Mode::from_raw_mode(0o600);
                 rustix::fs::mkfifoat(rustix::fs::CWD, path, mode).map_err(Into::into)
             },
-            "no regular file",
+            "not a regular file",
         ),
-        (|path| fs::create_dir(path), "no regular file"),
+        (|path| fs::create_dir(path), "not a regular file"),
         (
             |path| std::os::unix::fs::symlink(path.with_extension("other"), path),
             "it is a link",
