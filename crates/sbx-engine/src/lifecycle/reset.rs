@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use sbx_api::Status;
 
@@ -11,11 +12,14 @@ use crate::machine::{Machines, leftover};
 use crate::sandbox::record::Record;
 use crate::state::StateDir;
 
+/// For a daemon that has just been told to end.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Empties the state directory and removes it, unless something else is in it by now or its place belongs to others. No
 /// daemon may serve it.
 pub fn reset(state: &StateDir, machines: &Machines) -> Result<(), EngineError> {
     // No daemon starts, and with it no sandbox is created, meanwhile.
-    let _lock = state.lock_daemon()?;
+    let _lock = state.lock_daemon_within(LOCK_TIMEOUT)?;
     for name in state.names()? {
         let dir = state.sandbox(&name);
         // A sandbox may run without a daemon.
@@ -54,6 +58,8 @@ mod tests {
     use crate::machine::namespace::Namespace;
     use crate::machine::namespace::helper::Helper;
     use crate::machine::namespace::ids::Facts;
+    use crate::state::SOCKET;
+    use crate::state::socket::bind_unix;
 
     fn machines() -> Machines {
         Machines::new(Namespace::new(
@@ -110,6 +116,7 @@ mod tests {
         let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
         state.claim().unwrap();
         let _daemon = state.lock_daemon().unwrap();
+        let _socket = bind_unix(state.root(), SOCKET).unwrap();
         assert!(reset(&state, &machines()).is_err());
         assert!(state.is_claimed() && state.templates().is_dir());
     }

@@ -478,7 +478,7 @@ fn rules_are_read_from_a_plain_file_only() {
         (|path| fs::create_dir(path), "not a regular file"),
         (
             |path| std::os::unix::fs::symlink(path.with_extension("other"), path),
-            "it is a link",
+            "it is a symbolic link",
         ),
     ];
     for (make, words) in cases {

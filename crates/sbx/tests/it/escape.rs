@@ -87,7 +87,7 @@ pub(crate) const SOME_MODES: &[SomeModes] = &[
     (REAL_ROOT, targets::REAL_ROOT),
 ];
 
-const LIBRARY: &str = include_str!("attack/lib.py");
+const LIBRARY: &str = include_str!("escape/attack/lib.py");
 const PYTHON: &str = "/usr/bin/python3";
 /// Far above what any attack needs: reaching it is a hang, which is a failure too.
 const PATIENCE: Duration = Duration::from_secs(120);
