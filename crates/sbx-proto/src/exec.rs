@@ -64,7 +64,10 @@ pub enum Stdio {
     /// As [`Stdio::Log`], with a pty: what it shows goes to the log, and it has no input.
     LogTty { rows: u16, cols: u16 },
     /// Init makes the pipes and relays them as frames.
-    Framed { stdin: FramedStdin, stderr: FramedStderr },
+    Framed {
+        stdin: FramedStdin,
+        stderr: FramedStderr,
+    },
     /// Init makes a pty and relays it as frames: stdin is what is typed, stdout what is shown.
     FramedTty { rows: u16, cols: u16 },
 }

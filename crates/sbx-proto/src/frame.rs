@@ -45,9 +45,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
 
 /// `None` when the length does not fit.
 pub(crate) fn header(kind: u8, length: usize) -> Option<[u8; 4]> {
-    let length = u32::try_from(length)
-        .ok()
-        .filter(|_| length <= MAX_BODY)?;
+    let length = u32::try_from(length).ok().filter(|_| length <= MAX_BODY)?;
     Some((u32::from(kind) << 24 | length).to_le_bytes())
 }
 

@@ -42,6 +42,11 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// From the command to the client.
+    pub fn is_output(self) -> bool {
+        self != Self::Stdin
+    }
+
     fn number(self) -> u8 {
         match self {
             Self::Stdin => 0,
