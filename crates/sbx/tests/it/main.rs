@@ -94,6 +94,7 @@ fn main() -> ExitCode {
         }
         trials.extend(egress::trials(mode, blocked.is_some()));
     }
+    trials.extend(exec::frames::trials());
     let listing = arguments.list;
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !listing {
