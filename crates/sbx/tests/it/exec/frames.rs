@@ -356,6 +356,8 @@ fn unread_client(world: &'static World) {
                     sizes[usize::from(stream == Stream::Stderr)] += bytes.len()
                 }
                 Frame::Message(Reply::Exited { status, .. }) => break status,
+                // As much as the pipe has taken.
+                Frame::Credit(Stream::Stdin, _) => {}
                 other => panic!("{other:?}"),
             }
         };

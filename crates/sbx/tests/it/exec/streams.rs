@@ -409,7 +409,8 @@ fn unread(world: &'static World) {
         waits.then_some(())
     });
     kill(i32::try_from(client.id()).unwrap(), Signal::TERM);
-    assert_eq!(lines.next().unwrap().unwrap(), "caught");
+    // A shell may tell of the `sleep` that the signal has ended as well.
+    assert!(lines.any(|line| line.unwrap() == "caught"));
     eventually("the command ends", || {
         (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
     });
