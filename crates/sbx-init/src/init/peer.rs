@@ -299,7 +299,7 @@ mod tests {
             peer.send(&Reply::Commands { running }, vec![]);
         }
         peer.send(&Reply::HandedOver, vec![]);
-        let mut decoder = Decoder::new(frame::MAX_REPLY);
+        let mut decoder = Decoder::new(MAX_REPLY);
         let mut heard = Vec::new();
         let mut bytes = [0; 4096];
         while let Ok(count) = theirs.read(&mut bytes) {
