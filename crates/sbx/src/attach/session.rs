@@ -147,21 +147,19 @@ impl Session {
             fds.push(PollFd::new(&self.init, input | room));
             meanings.push(Ready::Init);
         }
-        if self.ended.is_none() {
-            if let Some(relay) = &self.input {
-                if let Some(source) = relay.source() {
-                    fds.push(PollFd::from_borrowed_fd(source, input));
-                    meanings.push(Ready::Source);
-                }
-                if let Some((to, wait)) = relay.destination() {
-                    let flags = if wait == Wait::Writable {
-                        output
-                    } else {
-                        nothing
-                    };
-                    fds.push(PollFd::from_borrowed_fd(to, flags));
-                    meanings.push(Ready::Destination);
-                }
+        if let Some(relay) = self.input.as_ref().filter(|_| self.ended.is_none()) {
+            if let Some(source) = relay.source() {
+                fds.push(PollFd::from_borrowed_fd(source, input));
+                meanings.push(Ready::Source);
+            }
+            if let Some((to, wait)) = relay.destination() {
+                let flags = if wait == Wait::Writable {
+                    output
+                } else {
+                    nothing
+                };
+                fds.push(PollFd::from_borrowed_fd(to, flags));
+                meanings.push(Ready::Destination);
             }
         }
         for (index, relay) in self.outputs.iter().enumerate() {
