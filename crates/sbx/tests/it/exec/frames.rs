@@ -216,7 +216,7 @@ impl Raw {
     }
 
     /// Reads until init closes the connection; false when it does not.
-    fn is_cut_off(mut self) -> bool {
+    fn is_cut_off(&mut self) -> bool {
         let limit = Some(Duration::from_secs(60));
         self.stream.set_read_timeout(limit).unwrap();
         while self.next().is_some() {}
