@@ -4,6 +4,8 @@
 mod ended;
 mod session;
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use sbx_api::Started;
 use sbx_engine::socket::nobody_listens;
@@ -20,6 +22,17 @@ use crate::plumbing::{Plumbing, Stdin, same_file};
 use crate::reading;
 use crate::terminal;
 use session::Session;
+
+/// Before each start of a sandbox that does not run, or whose init was gone before it could be asked.
+const START_DELAYS: [Duration; 7] = [
+    Duration::ZERO,
+    Duration::ZERO,
+    Duration::from_millis(20),
+    Duration::from_millis(80),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+];
 
 /// How the command's streams are connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,24 +115,24 @@ pub(crate) fn run(
         // No daemon is started for one that is not there.
         reading::known(context, client, name)?;
     }
-    let started = start(context, client, name)?;
-    match attempt(&started.exec_socket) {
-        Err(Broken::BeforeStart) => {}
-        Err(Broken::Failed(failure)) => return Err(failure),
-        Ok(outcome) => return Ok(outcome),
-    }
-    // It stopped between the daemon's answer and our connection.
-    context
-        .ui
-        .debug(|| "the sandbox's init is gone; starting it again".to_owned());
-    let started = start(context, client, name)?;
-    attempt(&started.exec_socket).map_err(|broken| match broken {
-        Broken::Failed(failure) => failure,
-        Broken::BeforeStart => {
-            Failure::new(Kind::Engine, format!("sandbox `{name}` does not stay up"))
-                .hint(format!("sbx inspect {name}"))
+    // The daemon hears of a killed init when the kernel has ended everything in its pid namespace; until then it says that
+    // the sandbox runs, and its socket refuses. A second try at once may be in that time as well.
+    for delay in START_DELAYS {
+        std::thread::sleep(delay);
+        let started = start(context, client, name)?;
+        match attempt(&started.exec_socket) {
+            Err(Broken::BeforeStart) => {}
+            Err(Broken::Failed(failure)) => return Err(failure),
+            Ok(outcome) => return Ok(outcome),
         }
-    })
+        context
+            .ui
+            .debug(|| "the sandbox's init is gone; starting it again".to_owned());
+    }
+    Err(
+        Failure::new(Kind::Engine, format!("sandbox `{name}` does not stay up"))
+            .hint(format!("sbx inspect {name}")),
+    )
 }
 
 /// Starts a sandbox that may be running already, and says what there is to say about it.
@@ -206,7 +219,7 @@ fn attempt(
     };
     // Descriptors under way are counted per user; with a higher limit than commands inside have, none of them can
     // use up what this message needs.
-    let _ = sbx_sys::process::raise_open_files();
+    let _ = sbx_sys::process::raise_nofile_limit();
     let init = match Init::connect(client.state(), socket, wanted, transport) {
         Ok(init) => init,
         Err(error) if nobody_listens(&error) => return Err(Broken::BeforeStart),

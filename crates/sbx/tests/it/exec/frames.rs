@@ -162,7 +162,7 @@ impl Raw {
             protocol: sbx_proto::PROTOCOL,
             role: Role::Client,
         };
-        let own = sbx_sys::peer::own_namespace().unwrap();
+        let own = sbx_sys::peer::pid_namespace().unwrap();
         let greeting = encode(&hello).unwrap();
         sbx_sys::fdpass::send_with_fds(&stream, &greeting, &[own.as_fd()]).unwrap();
         Self {
