@@ -171,7 +171,7 @@ fn prepare(
     let engine = |step: &'static str| move |error: io::Error| Failure::engine(step, error);
     let terminal = matches!(
         exec.stdio,
-        WantedStdio::Tty { .. } | WantedStdio::LogTty { .. }
+        WantedStdio::Tty { .. } | WantedStdio::LogTty { .. } | WantedStdio::FramedTty { .. }
     );
     take_stdio(stdio, terminal).map_err(engine("set up stdin, stdout and stderr"))?;
     limit_open_files(surroundings.open_files).map_err(engine("limit open files"))?;

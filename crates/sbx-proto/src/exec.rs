@@ -1,8 +1,9 @@
 //! What a client or the daemon says to a running init, and what init answers.
 //!
-//! The bytes of a command's stdin, stdout and stderr never travel here: the client hands over pipe ends
-//! with the [`Request::Exec`] message (or receives a pty master with [`Reply::Started`]), so init is in the
-//! control path only.
+//! Where client and init share a kernel, the bytes of a command's stdin, stdout and stderr do not travel here: the
+//! client hands over pipe ends (`SCM_RIGHTS`) with the [`Request::Exec`] message, or receives a pty master with
+//! [`Reply::Started`], and init is in the control path only. Where they do not, the command is asked for with
+//! [`Stdio::Framed`] or [`Stdio::FramedTty`], and its streams are frames of the same connection: see [`crate::stream`].
 
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +12,8 @@ use crate::OsBytes;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Request {
-    /// First message of every connection. The first descriptor of the connection comes with it: the pid namespace of whoever
-    /// speaks, which tells the host from another sandbox. Both have the same uid in the modes of an ordinary user.
+    /// First message of every connection. The first descriptor of the connection comes with it: the pid namespace of the
+    /// client, which tells the host from another sandbox. Both have the same uid in the modes of an ordinary user.
     Hello { protocol: u32, role: Role },
     /// Start a command. With [`Stdio::Pipes`] the message carries exactly three descriptors.
     Exec(Box<Exec>),
@@ -25,7 +26,7 @@ pub enum Request {
     /// Daemon only: end every process (SIGTERM, after `grace_ms` SIGKILL), hand files over, exit. With `if_idle` the
     /// answer is [`Reply::Busy`] and nothing ends, when a command was given meanwhile.
     Shutdown { grace_ms: u64, if_idle: bool },
-    /// Daemon only: the sockets that the sandbox's network ends at. Anybody else gets no answer.
+    /// Daemon only: the sockets that the sandbox's network ends at. A client gets no answer.
     Listeners,
 }
 
@@ -60,8 +61,34 @@ pub enum Stdio {
     Tty { rows: u16, cols: u16 },
     /// Detached: stdin is empty, output goes to the sandbox's log. The command outlives the connection.
     Log,
-    /// As [`Stdio::Log`], with a pty: what it shows goes to the log, and nobody types.
+    /// As [`Stdio::Log`], with a pty: what it shows goes to the log, and it has no input.
     LogTty { rows: u16, cols: u16 },
+    /// Init makes the pipes and relays them as frames.
+    Framed {
+        stdin: FramedStdin,
+        stderr: FramedStderr,
+    },
+    /// Init makes a pty and relays it as frames: stdin is what is typed, stdout what is shown.
+    FramedTty { rows: u16, cols: u16 },
+}
+
+/// What a framed command reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FramedStdin {
+    /// End of file from the beginning.
+    Empty,
+    /// What the client sends.
+    Stream,
+}
+
+/// Where a framed command's stderr goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FramedStderr {
+    Stream,
+    /// To the same pipe as stdout: the caller's two streams are one file, and the order of what is written matters.
+    Stdout,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +102,7 @@ pub enum Reply {
     Started {
         id: u64,
     },
-    /// The command ended; last message of a client's connection.
+    /// The command ended; last message of a client's connection. Frames of its output may follow.
     Exited {
         status: ExitStatus,
         #[serde(default)]
@@ -112,7 +139,7 @@ pub enum Cause {
     MountLost,
 }
 
-/// Where everything ends up that programs send to the world.
+/// Where the traffic ends up that programs send to other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listeners {

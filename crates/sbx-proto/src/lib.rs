@@ -2,7 +2,9 @@
 //!
 //! Everything here is plain data and a codec that does no I/O: [`plan`] is what the daemon hands to the
 //! setup helper, [`exec`] is what a client and the daemon say to a running init, [`frame`] is how both travel.
-//! [`net`] and [`inside`] are what every sandbox has in common. [`shell`] is for what people and shells read, [`object`] for JSON that others write.
+//! [`stream`] is how a command's stdin, stdout and stderr travel where descriptors cannot be passed.
+//! [`net`] and [`inside`] are what every sandbox has in common. [`shell`] is for what people and shells read, [`object`] for
+//! JSON that other programs write.
 
 pub mod exec;
 pub mod frame;
@@ -12,9 +14,10 @@ pub mod object;
 pub mod osbytes;
 pub mod plan;
 pub mod shell;
+pub mod stream;
 
 pub use osbytes::OsBytes;
 
 /// Version of everything in this crate. A sandbox keeps the init it was started with, so a newer
 /// client can meet an older init: both sides say their version first and refuse another one.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;

@@ -8,10 +8,14 @@ use std::path::{Path, PathBuf};
 use sbx_engine::StateDir;
 use sbx_engine::policy::default_proxy_config;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 
 /// Moves the state directory.
 pub(crate) const SBX_HOME: &str = "SBX_HOME";
+
+/// How a command's streams travel: `descriptors` (the default) or `frames`. For the engine's own tests: frames are what a
+/// sandbox will need that does not share the host's kernel.
+const SBX_EXEC_TRANSPORT: &str = "SBX_EXEC_TRANSPORT";
 
 /// What a daemon that we start inherits; everything else of the environment stays outside.
 const FOR_DAEMON: [&str; 15] = [
@@ -52,6 +56,15 @@ const FOR_SANDBOX: [&str; 15] = [
     "TZ",
 ];
 
+/// How the streams of a command travel between the client and the sandbox's init.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Pipe ends or a pty master are passed over the socket (`SCM_RIGHTS`): both sides share a kernel.
+    Descriptors,
+    /// As frames on the connection itself.
+    Frames,
+}
+
 /// Environment variables of the calling process.
 #[derive(Debug, Default)]
 pub(crate) struct Env {
@@ -88,6 +101,20 @@ impl Env {
         self.get("HOME")
             .filter(|home| !home.is_empty())
             .map(PathBuf::from)
+    }
+
+    pub(crate) fn exec_transport(&self) -> Result<Transport, Failure> {
+        match self.text(SBX_EXEC_TRANSPORT) {
+            None | Some("descriptors") => Ok(Transport::Descriptors),
+            Some("frames") => Ok(Transport::Frames),
+            Some(other) => Err(Failure::new(
+                Kind::BadRequest,
+                format!(
+                    "invalid {SBX_EXEC_TRANSPORT} `{}`: expected `descriptors` or `frames`",
+                    other.escape_debug()
+                ),
+            )),
+        }
     }
 
     fn sbx_home(&self) -> Option<&Path> {
@@ -149,6 +176,16 @@ mod tests {
         assert_eq!(daemon, ["HOME", "XDG_STATE_HOME"]);
         let sandbox: Vec<_> = env.for_sandbox().into_keys().collect();
         assert_eq!(sandbox, ["CARGO_HOME", "LC_ALL"]);
+    }
+
+    #[test]
+    fn descriptors_are_passed_unless_frames_are_asked_for() {
+        let transport = |value| Env::of(&[(SBX_EXEC_TRANSPORT, value)]).exec_transport();
+        for usual in ["", "descriptors"] {
+            assert_eq!(transport(usual).unwrap(), Transport::Descriptors);
+        }
+        assert_eq!(transport("frames").unwrap(), Transport::Frames);
+        assert!(transport("pigeons").is_err());
     }
 
     #[test]

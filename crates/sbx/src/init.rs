@@ -1,18 +1,24 @@
 //! The connection to a sandbox's init, which is treated as hostile: everything it says is bounded and must come
 //! in the one order that the protocol has.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use sbx_engine::StateDir;
 use sbx_engine::state::socket::connect_unix;
 use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{Cause, ExitStatus, FailKind, Reply, Request, Role};
 use sbx_proto::frame::{Decoder, MAX_REPLY, encode};
+use sbx_proto::stream::{Frame, Stream};
 use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 
+use crate::env::Transport;
 use crate::failure::{Failure, Kind};
 use crate::text::draws;
 
@@ -22,9 +28,25 @@ const PTY_MASTER: (u32, u32) = (5, 2);
 /// What init can tell a client.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Started { terminal: Option<OwnedFd> },
-    Exited { status: ExitStatus, by: Cause },
-    Failed { kind: FailKind, message: String },
+    Started {
+        terminal: Option<OwnedFd>,
+    },
+    Exited {
+        status: ExitStatus,
+        by: Cause,
+    },
+    Failed {
+        kind: FailKind,
+        message: String,
+    },
+    /// Output of the command, as a frame.
+    Output(Stream, Vec<u8>),
+    /// The end of an output.
+    End(Stream),
+    /// So many more bytes of stdin are taken.
+    Credit(u32),
+    /// The command does not read its stdin any more.
+    InputClosed,
 }
 
 /// Where the conversation is.
@@ -50,7 +72,15 @@ pub(crate) struct Init {
     received: Vec<OwnedFd>,
     stage: Stage,
     terminal: Terminal,
+    transport: Transport,
+    /// What init has not taken yet.
+    unsent: VecDeque<u8>,
 }
+
+/// How much is read at once where output is frames.
+const FRAMES_AT_ONCE: usize = 64 << 10;
+/// How long the last message to init may take: one that does not read must not keep us.
+const LAST_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The greeting and the command in one breath: init wakes up once.
 pub(crate) fn opening(exec: &Request) -> io::Result<Vec<u8>> {
@@ -65,16 +95,27 @@ pub(crate) fn opening(exec: &Request) -> io::Result<Vec<u8>> {
 
 impl Init {
     /// `socket` is relative to the state directory, as the daemon gives it.
-    pub(crate) fn connect(state: &StateDir, socket: &str, terminal: Terminal) -> io::Result<Self> {
+    pub(crate) fn connect(
+        state: &StateDir,
+        socket: &str,
+        terminal: Terminal,
+        transport: Transport,
+    ) -> io::Result<Self> {
         let (dir, name) = socket.rsplit_once('/').unwrap_or(("", socket));
         let stream = connect_unix(&state.root().join(dir), name)?;
-        Ok(Self {
+        Ok(Self::over(stream, terminal, transport))
+    }
+
+    fn over(stream: UnixStream, terminal: Terminal, transport: Transport) -> Self {
+        Self {
             stream,
             decoder: Decoder::new(MAX_REPLY),
             received: Vec::new(),
             stage: Stage::Greeting,
             terminal,
-        })
+            transport,
+            unsent: VecDeque::new(),
+        }
     }
 
     /// Says everything at once. From here on nothing blocks.
@@ -86,9 +127,43 @@ impl Init {
         self.stream.set_nonblocking(true)
     }
 
-    pub(crate) fn send(&self, request: &Request) -> io::Result<()> {
+    pub(crate) fn send(&mut self, request: &Request) -> io::Result<()> {
         let bytes = encode(request).map_err(io::Error::other)?;
-        send_with_fds(&self.stream, &bytes, &[])
+        self.send_frames(&bytes)
+    }
+
+    /// The last message of this side, for which init is waited a while.
+    pub(crate) fn send_last(&mut self, request: &Request) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_write_timeout(Some(LAST_SEND_TIMEOUT))?;
+        self.send(request)
+    }
+
+    /// Whole frames, in order. What init does not take at once is kept; that is little, as it is bounded by the credit for
+    /// stdin.
+    pub(crate) fn send_frames(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.unsent.extend(bytes);
+        self.flush()
+    }
+
+    /// Whether init has not taken everything: then its socket is to be polled for room.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        while let (bytes @ [_, ..], _) = self.unsent.as_slices() {
+            match rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => {
+                    self.unsent.clear();
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// False before init has said that the command runs: then another attempt does no harm.
@@ -98,8 +173,16 @@ impl Init {
 
     /// Reads what there is. `Ok(false)` means that init has closed the connection.
     pub(crate) fn receive(&mut self) -> Result<bool, Failure> {
-        let mut buffer = [0_u8; 4096];
-        match recv_with_fds(&self.stream, &mut buffer, &mut self.received) {
+        let mut small = [0; 4096];
+        let mut large = Vec::new();
+        let buffer = match self.transport {
+            Transport::Descriptors => &mut small[..],
+            Transport::Frames => {
+                large.resize(FRAMES_AT_ONCE, 0);
+                &mut large[..]
+            }
+        };
+        match recv_with_fds(&self.stream, buffer, &mut self.received) {
             Ok(0) => Ok(false),
             Ok(count) => {
                 self.decoder.push(buffer.get(..count).unwrap_or_default());
@@ -120,14 +203,44 @@ impl Init {
     /// The next thing that init has said, when all of it has arrived.
     pub(crate) fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
-            let reply = match self.decoder.take::<Reply>() {
-                Ok(Some(reply)) => reply,
+            let frame = match self.transport {
+                Transport::Descriptors => self.decoder.take().map(|it| it.map(Frame::Message)),
+                Transport::Frames => self.decoder.take_frame::<Reply>(),
+            };
+            let event = match frame {
+                Ok(Some(Frame::Message(reply))) => self.step(reply)?,
+                Ok(Some(frame)) => Some(self.stream_event(frame)?),
                 Ok(None) => return Ok(None),
                 Err(error) => return Err(out_of_protocol(&error.to_string())),
             };
-            if let Some(event) = self.step(reply)? {
+            if let Some(event) = event {
                 return Ok(Some(event));
             }
+        }
+    }
+
+    /// Frames are about a command that has started. Its output may come after its exit status.
+    fn stream_event(&self, frame: Frame<Reply>) -> Result<Event, Failure> {
+        match (self.stage, frame) {
+            (Stage::Running | Stage::Over, Frame::Data(stream, bytes)) if stream.is_output() => {
+                Ok(Event::Output(stream, bytes))
+            }
+            (Stage::Running | Stage::Over, Frame::End(stream)) if stream.is_output() => {
+                Ok(Event::End(stream))
+            }
+            (Stage::Running | Stage::Over, Frame::Credit(Stream::Stdin, credit)) => {
+                Ok(Event::Credit(credit))
+            }
+            (Stage::Running | Stage::Over, Frame::Close(Stream::Stdin)) => Ok(Event::InputClosed),
+            (stage, _) => Err(out_of_protocol(&format!("a frame while {stage:?}"))),
+        }
+    }
+
+    /// Whether a terminal comes as a descriptor.
+    fn wanted_descriptor(&self) -> Terminal {
+        match self.transport {
+            Transport::Descriptors => self.terminal,
+            Transport::Frames => Terminal::None,
         }
     }
 
@@ -149,7 +262,7 @@ impl Init {
             }
             (Stage::Starting, Reply::Started { .. }, terminal) => {
                 self.stage = Stage::Running;
-                let terminal = match (self.terminal, terminal) {
+                let terminal = match (self.wanted_descriptor(), terminal) {
                     (Terminal::Wanted, Some(fd)) => Some(checked_master(fd)?),
                     (Terminal::None, None) => None,
                     (Terminal::Wanted, None) => {
@@ -208,7 +321,7 @@ fn checked_master(fd: OwnedFd) -> Result<OwnedFd, Failure> {
     }
 }
 
-fn out_of_protocol(what: &str) -> Failure {
+pub(crate) fn out_of_protocol(what: &str) -> Failure {
     Failure::new(
         Kind::Engine,
         format!(
@@ -236,14 +349,7 @@ mod tests {
     fn pair(terminal: Terminal) -> (Init, UnixStream) {
         let (stream, theirs) = UnixStream::pair().unwrap();
         stream.set_nonblocking(true).unwrap();
-        let init = Init {
-            stream,
-            decoder: Decoder::new(MAX_REPLY),
-            received: Vec::new(),
-            stage: Stage::Greeting,
-            terminal,
-        };
-        (init, theirs)
+        (Init::over(stream, terminal, Transport::Descriptors), theirs)
     }
 
     fn hello() -> Reply {

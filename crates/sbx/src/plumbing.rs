@@ -200,7 +200,7 @@ pub(crate) fn file_type(fd: BorrowedFd<'_>) -> Option<FileType> {
         .map(|stat| FileType::from_raw_mode(stat.st_mode))
 }
 
-fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+pub(crate) fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
     match (fstat(one), fstat(other)) {
         (Ok(one), Ok(other)) => identity(one) == identity(other),

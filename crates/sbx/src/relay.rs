@@ -1,6 +1,7 @@
 //! Bytes between the caller's streams and the pipes (or the pty) of a command. Nothing here ever blocks: a side
 //! that is not ready keeps its bytes until it is polled again, and none is lost.
 
+mod framed;
 mod streams;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,6 +13,7 @@ use rustix::pipe::SpliceFlags;
 
 use crate::detach_keys::{DetachKeys, Typed};
 use crate::plumbing::{file_type, set_nonblocking, widen};
+use framed::{FramedOrigin, FramedTarget};
 use streams::{Sink, Source};
 
 const CHUNK: usize = 64 << 10;
@@ -19,13 +21,13 @@ const CHUNK: usize = 64 << 10;
 const MOVED: usize = 1 << 20;
 /// After this much a command has a lot to say, and a wider pipe is worth it: it goes on while bytes are moved, and is
 /// woken less often. Not before, since the kernel counts the pages of all of a user's pipes together.
-const A_LOT: u64 = 1 << 20;
+const WIDEN_AFTER: u64 = 1 << 20;
 /// How much is written that way before others are looked after.
 const CAUTIOUS: usize = 4096;
 
 /// How long the first keys of a detach sequence wait for the next: longer than between two keys that are typed
-/// together, short enough for somebody who meant just the first.
-const KEYS_HELD: Duration = Duration::from_millis(500);
+/// together, short enough for a user who meant just the first.
+const DETACH_KEY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Bytes that have been read and not yet written.
 #[derive(Debug, Default)]
@@ -80,6 +82,8 @@ pub(crate) struct Output {
     moved: u64,
     /// Why the caller's stream does not take bytes any more.
     broken: Option<Errno>,
+    /// Where bytes come from instead of a descriptor.
+    frames: Option<FramedOrigin>,
 }
 
 /// Which of two pipes is waited for.
@@ -107,6 +111,7 @@ impl Output {
             splice: None,
             moved: 0,
             broken: None,
+            frames: None,
         }
     }
 
@@ -119,7 +124,7 @@ impl Output {
         }
     }
 
-    /// Why output of the command is lost. That its reader has gone is no news to anybody.
+    /// Why output of the command is lost. That its reader has gone is no error: the reader knows.
     pub(crate) fn lost(&self) -> Option<Errno> {
         self.broken
             .filter(|error| !reader_has_gone(*error, file_type(self.to.as_fd())))
@@ -128,7 +133,7 @@ impl Output {
     pub(crate) fn wait(&self) -> Wait {
         if !self.pending.is_empty() {
             Wait::Writable
-        } else if self.from.is_none() {
+        } else if self.from.is_none() && !self.awaits_frames() {
             Wait::Done
         } else if self.splice == Some(Splice::Room) {
             Wait::Writable
@@ -137,7 +142,7 @@ impl Output {
         }
     }
 
-    /// What to poll for the answer of [`Self::wait`].
+    /// What to poll for the answer of [`Self::wait`]; frames come with the connection to init.
     pub(crate) fn polled(&self) -> Option<BorrowedFd<'_>> {
         match self.wait() {
             Wait::Readable => self.from.as_ref().map(AsFd::as_fd),
@@ -167,7 +172,7 @@ impl Output {
         self.take_out(&from, usize::try_from(left).unwrap_or(MOVED));
     }
 
-    /// At most `left` bytes; less when somebody else was faster.
+    /// At most `left` bytes; less when another process has read some of them.
     fn take_out(&mut self, from: &OwnedFd, mut left: usize) {
         if left > 0 && self.splice.take().is_some() {
             // Neither end had to be in that mode before.
@@ -199,7 +204,7 @@ impl Output {
                 self.splice = Some(Splice::Bytes);
                 let before = self.moved;
                 self.moved = before.saturating_add(count as u64);
-                if before < A_LOT && self.moved >= A_LOT {
+                if before < WIDEN_AFTER && self.moved >= WIDEN_AFTER {
                     widen(from);
                 }
                 return count;
@@ -234,6 +239,12 @@ impl Output {
     }
 
     fn write(&mut self) {
+        let before = self.pending.written;
+        self.write_pending();
+        self.wrote(self.pending.written.saturating_sub(before));
+    }
+
+    fn write_pending(&mut self) {
         let mut written = 0;
         while !self.pending.is_empty() {
             match self.to.write(self.pending.rest()) {
@@ -258,7 +269,7 @@ impl Output {
     }
 }
 
-/// Whether a stream of this type does not take bytes because nobody would read them. EIO is said of a terminal that
+/// Whether a stream of this type does not take bytes because its reader has gone. EIO is said of a terminal that
 /// has hung up, which does not say any more that it is one, and of a file on a disk that fails.
 fn reader_has_gone(error: Errno, stream: Option<FileType>) -> bool {
     match error {
@@ -275,6 +286,8 @@ pub(crate) struct Input {
     from: Option<Source>,
     /// `None` when the command has its end of input, or does not read any more.
     to: Option<OwnedFd>,
+    /// Where bytes go to instead of a descriptor.
+    frames: Option<FramedTarget>,
     pending: Pending,
     keys: Option<DetachKeys>,
     /// Until when keys are held back that may be the beginning of the sequence.
@@ -288,6 +301,7 @@ impl Input {
         Self {
             from: Some(Source::of(from)),
             to: Some(to),
+            frames: None,
             pending: Pending::default(),
             keys: None,
             held_until: None,
@@ -314,7 +328,7 @@ impl Input {
 
     /// The caller's side, when bytes are wanted from it.
     pub(crate) fn source(&self) -> Option<BorrowedFd<'static>> {
-        let wanted = self.to.is_some() && self.pending.is_empty();
+        let wanted = (self.to.is_some() || self.takes_frames()) && self.pending.is_empty();
         self.from
             .as_ref()
             .filter(|_| wanted)
@@ -361,6 +375,7 @@ impl Input {
     /// The command does not read any more.
     pub(crate) fn destination_closed(&mut self) {
         self.to = None;
+        self.close_frames();
     }
 
     fn look_for_keys(&mut self) {
@@ -371,7 +386,9 @@ impl Input {
             };
             self.pending.bytes = bytes;
             self.detached |= detached;
-            self.held_until = keys.is_holding().then(|| Instant::now() + KEYS_HELD);
+            self.held_until = keys
+                .is_holding()
+                .then(|| Instant::now() + DETACH_KEY_TIMEOUT);
         }
     }
 
@@ -384,6 +401,7 @@ impl Input {
                 Err(_) => self.to = None,
             }
         }
+        self.write_frames();
         if self.from.is_none() {
             self.to = None;
         }

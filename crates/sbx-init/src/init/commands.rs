@@ -13,6 +13,7 @@ use sbx_proto::plan::Mode;
 use sbx_sys::fdpass;
 use sbx_sys::process::{self, Fork};
 
+use super::streams::Streams;
 use super::{Command, Ended, HandOver, Init, MAX_HAND_OVERS, Output, Starting, Stopping, executed};
 use crate::handover::{self, Budget};
 use crate::spare::{LISTENER, Order, Spare, TAKEN};
@@ -33,7 +34,11 @@ impl Init<'_> {
             return Err(stopping());
         }
         let id = self.next_number();
-        let (stdio, master) = self.stdio(id, &exec.stdio, fds)?;
+        let Ends {
+            stdio,
+            master,
+            streams,
+        } = self.stdio(id, &exec.stdio, fds)?;
         let terminal = terminal_of(&exec.stdio, &stdio)?;
         let (pid, starting) = self.spawn(Order::new(exec, stdio)?)?;
         let detached = matches!(exec.stdio, WantedStdio::Log | WantedStdio::LogTty { .. });
@@ -47,6 +52,9 @@ impl Init<'_> {
         }
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.command = Some(pid);
+            if let Some(streams) = streams {
+                peer.carry(streams);
+            }
         }
         let user = exec.user.as_deref();
         let agent = user.is_none_or(|user| user == AGENT_NAME || user == AGENT.to_string());
@@ -96,52 +104,62 @@ impl Init<'_> {
         }
     }
 
-    /// The three descriptors for a command, and the terminal's master.
-    pub(super) fn stdio(
-        &mut self,
-        id: u64,
-        wanted: &WantedStdio,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(Stdio, Option<OwnedFd>), Failure> {
-        match wanted {
+    /// What a command's streams are connected to.
+    fn stdio(&mut self, id: u64, wanted: &WantedStdio, fds: Vec<OwnedFd>) -> Result<Ends, Failure> {
+        let no_pipe = |error: Errno| Failure::engine("make a pipe", error);
+        match *wanted {
             WantedStdio::Pipes => {
-                let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| {
+                let stdio = <[OwnedFd; 3]>::try_from(fds).map_err(|_| {
                     Failure::bad_request("three descriptors must come with the request".into())
                 })?;
-                Ok((fds, None))
+                Ok(Ends::of(stdio))
             }
-            WantedStdio::Tty { rows, cols } => {
-                let (master, slave) = self
-                    .terminal(*rows, *cols)
-                    .map_err(|e| Failure::engine("make a terminal", e))?;
-                let twice = |fd: &OwnedFd| {
-                    fd.try_clone()
-                        .map_err(|e| Failure::engine("make a terminal", e))
+            WantedStdio::Tty { rows, cols } => self.tty(rows, cols).map_err(no_terminal),
+            WantedStdio::FramedTty { rows, cols } => {
+                let framed = || {
+                    let mut ends = self.tty(rows, cols)?;
+                    let master = ends.master.as_ref();
+                    ends.streams = master.map(Streams::terminal).transpose()?;
+                    Ok(ends)
                 };
-                let fds = [twice(&slave)?, twice(&slave)?, slave];
-                Ok((fds, Some(master)))
+                framed().map_err(no_terminal)
+            }
+            WantedStdio::Framed { stdin, stderr } => {
+                let (streams, stdio) = Streams::pipes(stdin, stderr).map_err(no_pipe)?;
+                Ok(Ends {
+                    streams: Some(streams),
+                    ..Ends::of(stdio)
+                })
             }
             WantedStdio::Log => {
-                let pipe = || pipe_to_us().map_err(|e| Failure::engine("make a pipe", e));
-                let input = no_input().map_err(|e| Failure::engine("make a pipe", e))?;
-                let (out, out_end) = pipe()?;
-                let (err, err_end) = pipe()?;
-                // The last one is read first, and what was said to both most likely began with the output.
+                let input = no_input().map_err(no_pipe)?;
+                let (out, out_end) = pipe_to_us().map_err(no_pipe)?;
+                let (err, err_end) = pipe_to_us().map_err(no_pipe)?;
+                // The last one is read first, and what was written to both most likely began with the output.
                 for (kind, pipe) in [("err", err), ("out", out)] {
                     self.outputs.push(Output { id, kind, pipe });
                 }
-                let fds = [input, out_end, err_end];
-                Ok((fds, None))
+                Ok(Ends::of([input, out_end, err_end]))
             }
             WantedStdio::LogTty { rows, cols } => {
-                let (rows, cols) = (*rows, *cols);
-                let (fds, master) = self.stdio(id, &WantedStdio::Tty { rows, cols }, fds)?;
+                let mut ends = self.tty(rows, cols).map_err(no_terminal)?;
                 let kind = "out";
-                let outputs = master.map(|pipe| Output { id, kind, pipe });
-                self.outputs.extend(outputs);
-                Ok((fds, None))
+                let master = ends.master.take();
+                self.outputs
+                    .extend(master.map(|pipe| Output { id, kind, pipe }));
+                Ok(ends)
             }
         }
+    }
+
+    fn tty(&self, rows: u16, cols: u16) -> Result<Ends, Errno> {
+        let (master, slave) = self.terminal(rows, cols)?;
+        let copy = || rustix::io::fcntl_dupfd_cloexec(&slave, 3);
+        let stdio = [copy()?, copy()?, slave];
+        Ok(Ends {
+            master: Some(master),
+            ..Ends::of(stdio)
+        })
     }
 
     /// Made in init's own view of `/dev/pts`: what is mounted there inside does not matter.
@@ -204,11 +222,13 @@ impl Init<'_> {
         let Some(command) = self.commands.get(&pid) else {
             return;
         };
-        let (id, peer) = (command.id, command.peer);
-        let master = command.master.as_ref();
-        let master = master.and_then(|master| master.try_clone().ok());
-        if let Some(peer) = peer {
-            self.reply_with(peer, &Reply::Started { id }, master.into_iter().collect());
+        let id = command.id;
+        if let Some(peer) = command.peer.and_then(|key| self.peers.get_mut(&key)) {
+            // Frames of a terminal come by the connection itself.
+            let master = command.master.as_ref().filter(|_| !peer.carries_streams());
+            let master = master.and_then(|master| master.try_clone().ok());
+            peer.send(&Reply::Started { id }, master.into_iter().collect());
+            peer.command_started();
         }
         self.tell_daemon();
     }
@@ -358,6 +378,10 @@ impl Init<'_> {
             let status = ended.status;
             let reply = Reply::Exited { status, by };
             self.reply(peer, &reply);
+            // After it, not before: a client that does not read holds up its output, and never its exit status.
+            if let Some(peer) = self.peers.get_mut(&peer) {
+                peer.command_ended();
+            }
         }
         self.tell_daemon();
     }
@@ -401,16 +425,39 @@ impl Init<'_> {
     }
 }
 
+/// What a command's streams are connected to.
+struct Ends {
+    stdio: Stdio,
+    /// Of a terminal that a client holds or may leave.
+    master: Option<OwnedFd>,
+    /// Init's side, when the streams are frames of the client's connection.
+    streams: Option<Streams>,
+}
+
+impl Ends {
+    fn of(stdio: Stdio) -> Self {
+        Self {
+            stdio,
+            master: None,
+            streams: None,
+        }
+    }
+}
+
+fn no_terminal(error: Errno) -> Failure {
+    Failure::engine("make a terminal", error)
+}
+
 /// A copy of the command's terminal. It is init's alone: a spare process closes all that it has of init's, and the
 /// copy is closed on exec.
 fn terminal_of(wanted: &WantedStdio, [input, ..]: &Stdio) -> Result<Option<OwnedFd>, Failure> {
     match wanted {
-        WantedStdio::Tty { .. } | WantedStdio::LogTty { .. } => {
+        WantedStdio::Tty { .. } | WantedStdio::LogTty { .. } | WantedStdio::FramedTty { .. } => {
             let copy = input.try_clone();
             copy.map(Some)
                 .map_err(|e| Failure::engine("make a terminal", e))
         }
-        WantedStdio::Pipes | WantedStdio::Log => Ok(None),
+        WantedStdio::Pipes | WantedStdio::Framed { .. } | WantedStdio::Log => Ok(None),
     }
 }
 
@@ -418,14 +465,14 @@ fn terminal_of(wanted: &WantedStdio, [input, ..]: &Stdio) -> Result<Option<Owned
 ///
 /// Whoever writes to a pipe can open it anew for reading, and take the bytes back that init was woken for: init must
 /// not wait for others. The mode is that of its own end alone.
-fn pipe_to_us() -> Result<(OwnedFd, OwnedFd), Errno> {
+pub(super) fn pipe_to_us() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;
     Ok((ours, theirs))
 }
 
 /// A stdin that is at its end.
-fn no_input() -> Result<OwnedFd, Errno> {
+pub(super) fn no_input() -> Result<OwnedFd, Errno> {
     let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok(input)
 }
@@ -514,11 +561,7 @@ mod tests {
 
     #[test]
     fn nothing_is_started_again_while_the_sandbox_stops() {
-        let ending = Stopping {
-            by: Cause::Stop,
-            kill_at: Instant::now(),
-            killed: true,
-        };
+        let ending = Stopping::new(Cause::Stop, Instant::now());
         let died = |order, ending| after(Start::Died, order, ending);
         assert_eq!(died(Some(7), None), After::Again(7));
         assert_eq!(died(None, None), After::Failed(died_early()));

@@ -6,11 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use sbx_proto::exec::{Reply, Request, Role};
-use sbx_proto::frame::{self, Decoder, MAX_REQUEST};
+use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
 use sbx_proto::plan::Node;
+use sbx_proto::stream::{Frame, Stream};
 use sbx_sys::fdpass;
 
+use super::streams::{Interest, Streams};
 use crate::handover::identity;
 
 /// A peer that does not read its replies is cut off here.
@@ -18,6 +22,11 @@ const MAX_UNSENT: usize = 1000;
 
 /// What a greeting and a command come with.
 const MAX_FDS: usize = 4;
+
+/// How often one peer is read from before others have their turn, of [`READ_SIZE`] bytes each.
+const MAX_READS: usize = 16;
+/// Small: these are pages that every spare process makes init copy again.
+const READ_SIZE: usize = 4 << 10;
 
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -30,12 +39,17 @@ pub(super) struct Peer {
     held: Vec<u8>,
     /// The pid of its command.
     pub(super) command: Option<i32>,
+    /// Of its command, when they are frames of this connection. Kept after the command's end: what it wrote last may still
+    /// wait for credit.
+    streams: Option<Streams>,
 }
 
 /// What goes out in one message.
 #[derive(Debug)]
 struct Unsent {
     bytes: Vec<u8>,
+    /// How many of them the socket has taken.
+    sent: usize,
     fds: Vec<OwnedFd>,
     kind: Kind,
 }
@@ -57,6 +71,7 @@ impl Peer {
             unsent: VecDeque::new(),
             held: Vec::new(),
             command: None,
+            streams: None,
         }
     }
 
@@ -76,23 +91,37 @@ impl Peer {
         }
     }
 
-    /// Reads what is there; false when the other side is gone.
+    /// Reads what is there, up to a limit; false when the other side is gone.
     pub(super) fn receive(&mut self) -> bool {
-        // Small: these are pages that every spare process makes init copy again.
-        let mut buffer = [0; 4 << 10];
-        loop {
+        let mut buffer = [0; READ_SIZE];
+        for _ in 0..MAX_READS {
             match fdpass::recv_with_fds(&self.stream, &mut buffer, &mut self.fds) {
                 Ok(0) => return false,
-                // Nobody has reason to send more at once, and what nobody takes would be init's for good.
+                // No client has reason to send more at once, and those that are not taken would be init's for good.
                 Ok(_) if self.fds.len() > MAX_FDS => return false,
                 Ok(count) => self.decoder.push(buffer.get(..count).unwrap_or_default()),
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
             }
         }
+        // There may be more: the socket is still ready then.
+        true
     }
 
+    /// The next request. Frames of its command's streams are dealt with here.
     pub(super) fn next_request(&mut self) -> Result<Option<Request>, String> {
-        self.decoder.take().map_err(|error| error.to_string())
+        let Some(streams) = &mut self.streams else {
+            return self.decoder.take().map_err(|error| error.to_string());
+        };
+        loop {
+            let frame = self.decoder.take_frame();
+            match frame.map_err(|error| error.to_string())? {
+                None => return Ok(None),
+                Some(Frame::Message(request)) => return Ok(Some(request)),
+                Some(frame) => streams
+                    .frame(frame, &mut self.held)
+                    .map_err(|violation| violation.to_string())?,
+            }
+        }
     }
 
     /// Whether its first descriptor is this namespace, which programs in a sandbox cannot show.
@@ -134,9 +163,15 @@ impl Peer {
             if kind == Kind::Number {
                 // A daemon that is busy hears the last one, however many there were: by that it stops what is idle, and
                 // to cut it off would end the sandbox.
-                self.unsent.pop_back_if(|last| last.kind == kind);
+                self.unsent
+                    .pop_back_if(|last| last.kind == kind && last.sent == 0);
             }
-            self.unsent.push_back(Unsent { bytes, fds, kind });
+            self.unsent.push_back(Unsent {
+                bytes,
+                sent: 0,
+                fds,
+                kind,
+            });
         }
         self.flush();
         if self.unsent.len() > MAX_UNSENT {
@@ -146,14 +181,94 @@ impl Peer {
         }
     }
 
-    /// Replies are far smaller than a socket's buffer: one is sent whole or not at all.
     pub(super) fn flush(&mut self) {
-        while let Some(next) = self.unsent.front() {
-            let fds: Vec<_> = next.fds.iter().map(AsFd::as_fd).collect();
-            match fdpass::send_with_fds(&self.stream, &next.bytes, &fds) {
+        while let Some(next) = self.unsent.front_mut() {
+            match next.send(&self.stream) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Ok(()) | Err(_) => self.unsent.pop_front(),
             };
+        }
+    }
+}
+
+impl Unsent {
+    fn send(&mut self, stream: &UnixStream) -> std::io::Result<()> {
+        if !self.fds.is_empty() {
+            // Such a reply is far smaller than a socket's buffer: it is sent whole or not at all.
+            let fds: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
+            return fdpass::send_with_fds(stream, &self.bytes, &fds);
+        }
+        while let Some(rest @ [_, ..]) = self.bytes.get(self.sent..) {
+            match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
+                Ok(count) => self.sent += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The streams of its command, where they are frames of this connection.
+impl Peer {
+    /// From now on the connection carries frames of these.
+    pub(super) fn carry(&mut self, streams: Streams) {
+        // What else a client has to say is a signal or a size.
+        self.decoder.limit(MAX_REPLY);
+        self.streams = Some(streams);
+    }
+
+    pub(super) fn carries_streams(&self) -> bool {
+        self.streams.is_some()
+    }
+
+    /// The message that the command runs has been sent.
+    pub(super) fn command_started(&mut self) {
+        if let Some(streams) = &mut self.streams {
+            streams.start();
+        }
+    }
+
+    /// The message that the command has ended has been sent.
+    pub(super) fn command_ended(&mut self) {
+        if let Some(streams) = &mut self.streams {
+            streams.command_ended(&mut self.held);
+            self.pump();
+        }
+    }
+
+    /// Lets go of the command's pipes or terminal.
+    pub(super) fn drop_streams(&mut self) {
+        self.streams = None;
+    }
+
+    /// What its command wrote has not reached the connection.
+    pub(super) fn has_undelivered(&self) -> bool {
+        let streams = self.streams.as_ref();
+        streams.is_some_and(|streams| !streams.is_done() || !self.unsent.is_empty())
+    }
+
+    pub(super) fn stream_interests(&self) -> impl Iterator<Item = Interest<'_>> {
+        let room = self.unsent.is_empty();
+        let streams = self.streams.iter();
+        streams.flat_map(move |streams| streams.interests(room))
+    }
+
+    pub(super) fn stream_ready(&mut self, stream: Stream, flags: PollFlags) {
+        if let Some(streams) = &mut self.streams {
+            streams.ready(stream, flags, &mut self.held);
+            self.pump();
+        }
+    }
+
+    /// Sends what there is to send, and what is left of a command that has ended, for which nothing is polled.
+    pub(super) fn pump(&mut self) {
+        self.release(vec![]);
+        while let Some(streams) = &mut self.streams
+            && self.unsent.is_empty()
+            && streams.pump(&mut self.held)
+        {
+            self.release(vec![]);
         }
     }
 }
@@ -184,7 +299,7 @@ mod tests {
             peer.send(&Reply::Commands { running }, vec![]);
         }
         peer.send(&Reply::HandedOver, vec![]);
-        let mut decoder = Decoder::new(frame::MAX_REPLY);
+        let mut decoder = Decoder::new(MAX_REPLY);
         let mut heard = Vec::new();
         let mut bytes = [0; 4096];
         while let Ok(count) = theirs.read(&mut bytes) {

@@ -1,5 +1,6 @@
 //! `sbx exec`: arguments, streams, exit codes, environment, users, signals.
 
+pub mod frames;
 pub mod pty;
 mod status;
 mod streams;

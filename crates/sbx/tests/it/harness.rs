@@ -101,6 +101,8 @@ fn has_subordinate_ids() -> bool {
     listed("/etc/subuid") && listed("/etc/subgid") && Path::new("/usr/bin/newuidmap").exists()
 }
 
+static OVER_FRAMES: OnceLock<World> = OnceLock::new();
+
 /// A home, a state directory and a user.
 #[derive(Debug)]
 pub struct World {
@@ -113,6 +115,8 @@ pub struct World {
     internet: Option<Internet>,
     /// None that another world has made, and none for another.
     own_template: bool,
+    /// How the client carries a command's streams, where that is not the default.
+    exec_transport: Option<&'static str>,
 }
 
 /// What a command left behind.
@@ -169,6 +173,15 @@ impl World {
         WORLDS[index].get_or_init(|| Self::fresh(mode))
     }
 
+    /// Another shared one, whose client carries the streams of commands as frames.
+    pub fn shared_over_frames(mode: Mode) -> &'static Self {
+        OVER_FRAMES.get_or_init(|| {
+            let mut world = Self::fresh(mode);
+            world.exec_transport = Some("frames");
+            world
+        })
+    }
+
     pub fn fresh(mode: Mode) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("sbx-it-")
@@ -194,6 +207,7 @@ impl World {
             next: AtomicU32::new(0),
             internet: None,
             own_template: false,
+            exec_transport: None,
         };
         world.own(world.dir.path());
         for name in ["home", "work"] {
@@ -270,6 +284,9 @@ impl World {
             .env("LANG", "C.UTF-8")
             .current_dir(self.home())
             .stdin(Stdio::null());
+        if let Some(transport) = self.exec_transport {
+            command.env("SBX_EXEC_TRANSPORT", transport);
+        }
         if rustix::process::geteuid().is_root() && self.uid != 0 && self.internet.is_none() {
             command.uid(self.uid).gid(self.gid);
         }
@@ -432,12 +449,10 @@ pub fn tester_is_root() -> bool {
 
 /// Ends what [`World::shared`] started: statics are not dropped.
 pub fn stop_shared() {
-    for mode in MODES {
-        if mode.blocked().is_none() {
-            let world = World::shared(mode);
-            world.stop_daemon();
-            templates::remove_tree(world.dir.path());
-        }
+    let shared = MODES.into_iter().filter(|mode| mode.blocked().is_none());
+    for world in shared.map(World::shared).chain(OVER_FRAMES.get()) {
+        world.stop_daemon();
+        templates::remove_tree(world.dir.path());
     }
     internet::stop_shared();
     templates::remove_spare();

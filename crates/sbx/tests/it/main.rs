@@ -199,6 +199,7 @@ fn main() -> ExitCode {
         let chosen = |trial: &Trial| whole || egress::in_all_modes(trial.name());
         trials.extend(egress.into_iter().filter(chosen));
     }
+    trials.extend(exec::frames::trials());
     let listing = arguments.list;
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !listing {

@@ -25,6 +25,8 @@ pub const TESTS: &[ModeTest] = &[
         reader_goes_away,
     ),
     ("exec::standard_streams_can_be_opened_again", reopened),
+    ("exec::an_unread_stdout_holds_up_nothing_else", unread),
+    ("exec::a_stop_loses_no_output", stopped),
 ];
 
 /// Pseudo-random bytes, the same every time.
@@ -383,4 +385,51 @@ fn reopened(world: &'static World) {
         b"in\n",
     );
     assert_eq!(input.ok(), "in");
+}
+
+/// A caller that does not read its stdout still has stderr, signals and, when it reads again, the exit status.
+fn unread(world: &'static World) {
+    let sandbox = world.sandbox("unread");
+    let script = "trap 'echo caught >&2; exit 9' TERM; (trap - TERM; exec head -c 4194304 /dev/zero) & \
+                  echo ready >&2; while :; do sleep 0.05; done";
+    let mut client = world
+        .sbx(["exec", &sandbox.name, "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(client.stderr.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    // It is full when the writer waits.
+    let find =
+        "for p in /proc/[0-9]*; do case $(cat $p/comm) in head) cat $p/wchan $p/stat;; esac; done";
+    eventually("stdout is full", || {
+        let found = sandbox.root_sh(find).out;
+        let waits = found.contains("pipe_write") || found.contains("(head) S");
+        waits.then_some(())
+    });
+    kill(i32::try_from(client.id()).unwrap(), Signal::TERM);
+    // A shell may tell of the `sleep` that the signal has ended as well.
+    assert!(lines.any(|line| line.unwrap() == "caught"));
+    eventually("the command ends", || {
+        (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
+    });
+    let mut stdout = client.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
+    assert_eq!(client.wait().unwrap().code(), Some(9));
+    assert!(reader.join().unwrap().unwrap() >= 4096);
+}
+
+/// What a command writes when it is told to end reaches the caller, although init ends right after it.
+fn stopped(world: &'static World) {
+    let sandbox = world.sandbox("stop-output");
+    let script = "trap 'seq 100000; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let client = sandbox.begin(script);
+    let reader = std::thread::spawn(move || client.wait_with_output().unwrap());
+    world.run(["stop", &sandbox.name]).ok();
+    let output = reader.join().unwrap();
+    let expected: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(output.status.code(), Some(5));
+    let lengths = (output.stdout.len(), expected.len());
+    assert!(output.stdout == expected.as_bytes(), "{lengths:?}");
 }

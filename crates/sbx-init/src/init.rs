@@ -5,9 +5,10 @@
 
 mod commands;
 mod executed;
-mod held;
 mod log;
+mod mount_watch;
 mod peer;
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -23,6 +24,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use sbx_proto::OsBytes;
 use sbx_proto::exec::{Cause, ExitStatus, Reply, Request, Role};
 use sbx_proto::plan::{Boot, Mode, Node};
+use sbx_proto::stream::Stream;
 use sbx_sys::process::{self, EndedBy, EndedChild, Fork, SingleThreaded};
 use sbx_sys::seccomp;
 use sbx_sys::signals::SignalFd;
@@ -33,8 +35,8 @@ use crate::handover::{self, Budget};
 use crate::setup::{Namespaces, Network, OwnFileSystems};
 use crate::spare::{Order, Spare};
 use crate::spawn::{Failure, Surroundings};
-use held::{Held, LOOK_EVERY};
 use log::Log;
+use mount_watch::{CHECK_INTERVAL, MountWatch};
 use peer::Peer;
 use sbx_sys::mountinfo;
 
@@ -44,6 +46,8 @@ const MAX_ANSWERS: usize = 16;
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// How often answers that nobody waits for any more are looked for, while there are any.
 const ANSWERS_EVERY: Duration = Duration::from_secs(1);
+/// How long a stop waits for clients to take the last frames of their commands' output.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often files are handed over for one command, when somebody ends the process that does it.
 const MAX_HAND_OVERS: u32 = 3;
 
@@ -92,15 +96,15 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
     }
     let writable: Vec<_> = boot.workspaces.iter().map(OsBytes::as_path).collect();
     let listed = mounts.iter().map(|mount| (mount.id, mount.point.clone()));
-    let below = held::any_below(&listed.collect(), &writable);
+    let below = mount_watch::any_below(&listed.collect(), &writable);
     // What the host has taken away since it was mounted is not in the list, and is missed at the first look.
-    let anchored = held::anchored(&parts.mounts, &writable);
+    let anchored = mount_watch::anchored(&parts.mounts, &writable);
     let mount_points = if below || !anchored.is_empty() {
         MountPoints::Protected
     } else {
         MountPoints::Absent
     };
-    let held = (!anchored.is_empty()).then(|| Held::new(list, anchored));
+    let mount_watch = (!anchored.is_empty()).then(|| MountWatch::new(list, anchored));
     let guard = Guard::new(parts.proc, &mounts, parts.own);
     let mut init = Init {
         proof,
@@ -111,7 +115,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         ptys: parts.ptys,
         log: Log::new(parts.logs),
         guard,
-        held,
+        mount_watch,
         network: parts.network,
         // With one id there is nothing to hand over.
         workspaces: if parts.mode == Mode::Single {
@@ -153,7 +157,7 @@ struct Init<'a> {
     ptys: OwnedFd,
     log: Log,
     guard: Guard,
-    held: Option<Held>,
+    mount_watch: Option<MountWatch>,
     network: Network,
     workspaces: Vec<OwnedFd>,
     /// When the sandbox was made.
@@ -254,6 +258,19 @@ struct Stopping {
     by: Cause,
     kill_at: Instant,
     killed: bool,
+    /// Set when the last process has ended.
+    drain_until: Option<Instant>,
+}
+
+impl Stopping {
+    fn new(by: Cause, kill_at: Instant) -> Self {
+        Self {
+            by,
+            kill_at,
+            killed: false,
+            drain_until: None,
+        }
+    }
 }
 
 /// Which of the polled descriptors is which.
@@ -263,9 +280,11 @@ enum Source {
     Signals,
     Peer(u64),
     Starting(i32),
+    /// A stream of a peer's command.
+    Stream(u64, Stream),
     Output(usize),
     Filter(usize),
-    Held,
+    Mounts,
 }
 
 impl Init<'_> {
@@ -307,11 +326,15 @@ impl Init<'_> {
     fn wait(&self) -> Result<Vec<(Source, PollFlags)>, Errno> {
         let (sources, mut fds): (Vec<Source>, Vec<PollFd<'_>>) =
             self.interests().into_iter().unzip();
-        let stopping = self.stopping.as_ref().filter(|stopping| !stopping.killed);
-        let left = stopping.map(|it| it.kill_at.saturating_duration_since(Instant::now()));
-        let look = self.held.as_ref().map(|_| LOOK_EVERY);
+        let stopping = self.stopping.as_ref();
+        let kill_at = stopping.filter(|it| !it.killed).map(|it| it.kill_at);
+        let until = kill_at
+            .into_iter()
+            .chain(stopping.and_then(|it| it.drain_until));
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let look = self.mount_watch.as_ref().map(|_| CHECK_INTERVAL);
         let answers = (!self.answers.is_empty()).then_some(ANSWERS_EVERY);
-        let times = left.into_iter().chain(look).chain(answers);
+        let times = left.chain(look).chain(answers);
         let timeout = times.min().map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
@@ -335,6 +358,10 @@ impl Init<'_> {
         }
         for (key, peer) in &self.peers {
             all.push((Source::Peer(*key), PollFd::new(peer, peer.interest())));
+            for (stream, fd, flags) in peer.stream_interests() {
+                let source = Source::Stream(*key, stream);
+                all.push((source, PollFd::from_borrowed_fd(fd, flags)));
+            }
         }
         for (pid, command) in &self.commands {
             if let Some(starting) = &command.starting {
@@ -359,8 +386,8 @@ impl Init<'_> {
         for (index, filter) in self.filters.iter().enumerate() {
             all.push((Source::Filter(index), PollFd::new(filter, questions)));
         }
-        if let Some(held) = &self.held {
-            all.push((Source::Held, PollFd::new(held, PollFlags::PRI)));
+        if let Some(watch) = &self.mount_watch {
+            all.push((Source::Mounts, PollFd::new(watch, PollFlags::PRI)));
         }
         all
     }
@@ -374,11 +401,16 @@ impl Init<'_> {
             }
             Source::Listener => self.accept(),
             Source::Peer(key) => self.peer_ready(key, flags),
+            Source::Stream(key, stream) => {
+                if let Some(peer) = self.peers.get_mut(&key) {
+                    peer.stream_ready(stream, flags);
+                }
+            }
             Source::Starting(pid) => self.hear_start(pid),
             Source::Output(index) => self.copy_output(index),
             Source::Filter(index) => self.filter_ready(index, flags),
             // Looked after in any case.
-            Source::Held => {}
+            Source::Mounts => {}
         }
     }
 
@@ -421,9 +453,9 @@ impl Init<'_> {
         }
         // What a client waits for is what became of its command; others wait for the greeting.
         if let Some(peer) = self.peers.get_mut(&key)
-            && peer.command.is_none()
+            && (peer.command.is_none() || peer.carries_streams())
         {
-            peer.release(vec![]);
+            peer.pump();
         }
         if !alive {
             self.forget_peer(key);
@@ -612,6 +644,9 @@ impl Init<'_> {
         };
         command.peer = None;
         command.detached = true;
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.drop_streams();
+        }
         if let Some(pipe) = command.master.take() {
             self.outputs.push(Output {
                 id: command.id,
@@ -627,19 +662,15 @@ impl Init<'_> {
                 spare.end();
             }
             let _ = process::kill_all(Signal::TERM);
-            self.stopping = Some(Stopping {
-                by: Cause::Stop,
-                kill_at: Instant::now() + grace,
-                killed: false,
-            });
+            self.stopping = Some(Stopping::new(Cause::Stop, Instant::now() + grace));
         }
     }
 
     fn look_after_mounts(&mut self) {
-        if !self.held.as_mut().is_some_and(Held::lost) {
+        if !self.mount_watch.as_mut().is_some_and(MountWatch::lost) {
             return;
         }
-        self.held = None;
+        self.mount_watch = None;
         self.tell_daemons(&Reply::MountLost);
         self.shut_down(Duration::ZERO);
         // Whatever a stop before it left them: nothing may run on.
@@ -657,6 +688,17 @@ impl Init<'_> {
         }
     }
 
+    /// Whether output of ended commands is still on its way to clients: frames end with init, unlike bytes in a pipe that
+    /// the client itself has. A client that does not read is not waited for any longer than this.
+    fn drains(&mut self) -> bool {
+        let Some(stopping) = &mut self.stopping else {
+            return false;
+        };
+        let now = Instant::now();
+        let until = *stopping.drain_until.get_or_insert(now + DRAIN_TIMEOUT);
+        now < until && self.peers.values().any(Peer::has_undelivered)
+    }
+
     /// All processes are gone, files are handed over as far as they can be: init may end.
     fn finished(&mut self) -> bool {
         let Some(stopping) = &mut self.stopping else {
@@ -667,7 +709,7 @@ impl Init<'_> {
             let _ = process::kill_all(Signal::KILL);
         }
         self.reap();
-        if process::has_children() {
+        if process::has_children() || self.drains() {
             return false;
         }
         let budget = Budget::AT_STOP;

@@ -15,10 +15,10 @@ use std::time::Duration;
 use sbx_sys::mountinfo;
 
 /// How long a renamed one may go unnoticed: nothing tells of that.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct MountWatch {
     /// Tells by an exceptional condition that mounts have changed in init's own namespace; not that one was renamed.
     list: File,
     mounts: BTreeSet<Mount>,
@@ -73,7 +73,7 @@ enum Found {
     Gone,
 }
 
-impl Held {
+impl MountWatch {
     pub(super) fn new(list: File, mounts: BTreeSet<Mount>) -> Self {
         Self { list, mounts }
     }
@@ -116,7 +116,7 @@ impl Held {
     }
 }
 
-impl AsFd for Held {
+impl AsFd for MountWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.list.as_fd()
     }
@@ -146,7 +146,7 @@ mod tests {
         let made = [(1, "/"), (2, "/w"), (3, "/w/ro"), (5, "/work")];
         let mounts = anchored(&set(&made), &[Path::new("/w")]);
         assert_eq!(mounts.iter().map(|it| it.id).collect::<Vec<_>>(), [3]);
-        let lost = |lines: &[(u64, &str)]| Held::new(listed(lines), mounts.clone()).lost();
+        let lost = |lines: &[(u64, &str)]| MountWatch::new(listed(lines), mounts.clone()).lost();
         assert!(!lost(&[(2, "/w"), (3, "/w/ro")]));
         assert!(!lost(&[(9, "/x"), (2, "/w"), (3, "/w/ro")]));
         // The way to the workspace was renamed, and everything with it.
@@ -157,9 +157,9 @@ mod tests {
         // Another one at the same place.
         assert!(lost(&[(2, "/w"), (6, "/w/ro")]));
         let directory = File::open("/").unwrap();
-        assert!(Held::new(directory, BTreeSet::new()).lost());
+        assert!(MountWatch::new(directory, BTreeSet::new()).lost());
         let nobodys = anchored(&set(&[(3, "/w/ro")]), &[Path::new("/w")]);
-        assert!(Held::new(listed(&[(3, "/w/ro")]), nobodys).lost());
+        assert!(MountWatch::new(listed(&[(3, "/w/ro")]), nobodys).lost());
     }
 
     #[test]
