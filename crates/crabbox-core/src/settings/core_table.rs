@@ -1,6 +1,6 @@
 //! The settings that every provider has.
 
-use super::table::{Kind, Merge, Setting, Trust};
+use super::table::{Effect, Kind, Merge, Setting, Trust};
 
 const SYNC: Option<&str> = Some("sync");
 const ENV: Option<&str> = Some("env");
@@ -79,7 +79,8 @@ pub const CORE: &[Setting] = &[
         "true",
         "Remove remote files that are gone here",
     )
-    .env(&["CRABBOX_SYNC_DELETE"]),
+    .env(&["CRABBOX_SYNC_DELETE"])
+    .effect(Effect::ArchiveSync),
     Setting::new(
         SYNC,
         "checksum",
@@ -87,7 +88,8 @@ pub const CORE: &[Setting] = &[
         "false",
         "Compare files by content",
     )
-    .env(&["CRABBOX_SYNC_CHECKSUM"]),
+    .env(&["CRABBOX_SYNC_CHECKSUM"])
+    .effect(Effect::NoProvider),
     Setting::new(
         SYNC,
         "gitSeed",
@@ -95,7 +97,8 @@ pub const CORE: &[Setting] = &[
         "true",
         "Start from the remote's Git history where a provider can",
     )
-    .env(&["CRABBOX_SYNC_GIT_SEED"]),
+    .env(&["CRABBOX_SYNC_GIT_SEED"])
+    .effect(Effect::NoProvider),
     Setting::new(
         SYNC,
         "fingerprint",
@@ -103,7 +106,8 @@ pub const CORE: &[Setting] = &[
         "true",
         "Skip a sync that would change nothing",
     )
-    .env(&["CRABBOX_SYNC_FINGERPRINT"]),
+    .env(&["CRABBOX_SYNC_FINGERPRINT"])
+    .effect(Effect::ArchiveSync),
     Setting::new(
         SYNC,
         "baseRef",
@@ -111,7 +115,8 @@ pub const CORE: &[Setting] = &[
         "",
         "Git reference that changes are counted from",
     )
-    .env(&["CRABBOX_SYNC_BASE_REF"]),
+    .env(&["CRABBOX_SYNC_BASE_REF"])
+    .effect(Effect::NoProvider),
     Setting::new(
         SYNC,
         "timeout",
@@ -119,7 +124,8 @@ pub const CORE: &[Setting] = &[
         "15m",
         "Longest duration of a sync",
     )
-    .env(&["CRABBOX_SYNC_TIMEOUT"]),
+    .env(&["CRABBOX_SYNC_TIMEOUT"])
+    .effect(Effect::ArchiveSync),
     Setting::new(
         SYNC,
         "warnFiles",

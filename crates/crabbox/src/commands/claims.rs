@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::claims::{Among, Claim, ClaimStore, Listing, Wait};
 use crabbox_core::{Code, Failure};
-use crabbox_providers::SPECS;
+use crabbox_providers::specs;
 use serde::Serialize;
 
 use crate::app::App;
@@ -106,7 +106,7 @@ fn find(store: &ClaimStore, id: &str) -> Result<Claim, Failure> {
     if let Some(claim) = store.find(id, Among::AllProviders)? {
         return Ok(claim);
     }
-    for spec in SPECS {
+    for spec in specs() {
         let by_name = format!("{}{id}", spec.lease_prefix);
         if let Some(claim) = store.find(&by_name, Among::Provider(spec.name))? {
             return Ok(claim);
