@@ -247,9 +247,11 @@ mod tests {
                 Ok(())
             }
         }
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
         for (lost, to) in [
             (true, Output::To(Box::new(Full))),
-            (false, Output::To(Box::new(io::pipe().unwrap().1))),
+            (false, Output::To(Box::new(writer))),
         ] {
             let (relay, mut stdout, _stderr) =
                 Relay::open(to, Output::Null, &Cancel::new()).unwrap();

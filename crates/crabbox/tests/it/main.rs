@@ -8,6 +8,7 @@
     reason = "tests: one that panics has failed"
 )]
 
+mod architecture;
 mod bugs;
 mod checks;
 mod config;
