@@ -19,7 +19,7 @@ pub(super) const SYNC: &str = "sync";
 /// How a run ended, in all its parts.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The command's own exit code, or why there is none.
+    /// The command's own exit code, or why the command has no exit code.
     pub ended: Result<i32, Failure>,
     pub session: Option<Session>,
     pub timing: Report,

@@ -45,7 +45,7 @@ pub struct ArchiveStats {
     pub warnings: Vec<String>,
 }
 
-/// An archive in a file that nobody else can read, and that goes with this value.
+/// An archive in a temporary file of mode 0600, which is removed with this value.
 #[derive(Debug)]
 pub struct Archive {
     file: NamedTempFile,

@@ -574,7 +574,7 @@ impl Bench {
                 reserved: Reserved {
                     run_id: "run_1",
                     lease_id: claim.lease_id.as_str(),
-                    slug: "",
+                    slug: "slug",
                 },
             })
         };

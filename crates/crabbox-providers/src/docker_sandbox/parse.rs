@@ -21,7 +21,7 @@ pub(super) struct Listed {
 
 const WRAPPERS: [&str; 4] = ["sandboxes", "items", "data", "results"];
 
-/// Nothing at all means that there is none; anything that is not a list is not understood.
+/// Empty output means that there are no sandboxes; anything that is not a list is not understood.
 pub(super) fn list(bytes: &[u8]) -> Result<Vec<Listed>, Failure> {
     if bytes.trim_ascii().is_empty() {
         return Ok(Vec::new());
@@ -232,14 +232,14 @@ pub(super) fn without_hints(said: &str) -> (Option<String>, Vec<String>) {
     ((!kept.is_empty()).then(|| kept.to_owned()), hints)
 }
 
-/// Whether a hint of the engine helps somebody who did not call it. A flag of its own means something else or nothing on
+/// Whether a hint of the engine helps a user who did not call it. A flag of its own means something else or nothing on
 /// our command line, unless the whole command stands there.
 pub(super) fn is_for_anyone(hint: &str) -> bool {
     let is_flag = |word: &str| word.starts_with("--") || word.starts_with("`-");
     hint.starts_with("sbx ") || !hint.split_whitespace().any(is_flag)
 }
 
-/// What to do when there is no answer in time, whoever says so.
+/// What to do when there is no answer in time.
 pub(super) const NO_ANSWER: &str =
     "the sandbox control plane did not respond; check it with `sbx diagnose`";
 

@@ -229,7 +229,7 @@ fn written(text: &str, origin: &Origin, host: &HostContext) -> PathBuf {
     base.join(text).components().collect()
 }
 
-/// Without `.`, `..` and needless slashes, by the letters alone: what it means in the sandbox, nobody here knows.
+/// Without `.`, `..` and needless slashes, by the letters alone: what it means in the sandbox is not known here.
 pub(super) fn clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {

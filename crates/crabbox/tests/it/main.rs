@@ -27,6 +27,7 @@ mod gaps;
 mod leases;
 mod lifecycle;
 mod mistakes;
+mod no_effect;
 mod plans;
 mod proof_matrix;
 mod records;

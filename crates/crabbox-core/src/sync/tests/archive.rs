@@ -206,7 +206,7 @@ fn what_has_become_something_else_is_an_error() {
     assert_eq!(failure.code, Code::Sync);
     assert_eq!(failure.message, "read d/a for the sync archive");
     fs::remove_file(&file).unwrap();
-    // Nobody writes to it: opening it must not wait.
+    // It has no writer: opening it must not wait.
     fifo(&file);
     let failure = pack().unwrap_err();
     assert_eq!(failure.causes, ["it is not a regular file any more"]);
