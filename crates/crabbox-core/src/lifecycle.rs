@@ -17,7 +17,7 @@ mod status;
 mod stop;
 mod sync;
 
-use crate::claims::{Among, Claim, ClaimStore};
+use crate::claims::{Claim, ClaimStore, ProviderFilter};
 use crate::process::Cancel;
 use crate::provider::{self, Provider, Use, Verified};
 use crate::{Code, Failure};
@@ -59,7 +59,7 @@ impl Context<'_> {
     /// ours.
     pub fn find(&self, identifier: &str) -> Result<Claim, Failure> {
         let spec = self.provider.spec();
-        let among = Among::Provider(spec.name);
+        let among = ProviderFilter::Only(spec.name);
         let prefixed = format!("{}{identifier}", spec.lease_prefix);
         for identifier in [identifier, &prefixed] {
             if let Some(claim) = self.store.find(identifier, among)? {

@@ -101,7 +101,7 @@ impl DockerSandbox {
         let config = Config::from(settings, host);
         let valid = config.validate().map_err(|(key, message)| {
             let failure = Failure::new(Code::Config, message);
-            settings.blame(SPEC.table.section, key, failure)
+            settings.with_location(SPEC.table.section, key, failure)
         });
         let client = engine::find(&config.cli, host).map(|found| Client::new(found, &host.state));
         let flag = match settings.origin(SPEC.table.section, "cliPath") {

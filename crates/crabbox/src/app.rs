@@ -14,10 +14,10 @@ use crabbox_core::lifecycle::Context;
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{HostContext, Provider, Spec, Workspace, WorkspaceKind};
 use crabbox_core::settings::{
-    self, CORE, Entry, FlagValue, Owner, Place, ProviderTable, Salvaged, Setting, Settings,
-    SourceFile, Sources, TrustStore, Untrusted,
+    self, CORE, Entry, FlagValue, Owner, PartialSettings, ProviderTable, ResolvedPath, Setting,
+    Settings, SourceFile, Sources, TrustStore, Untrusted,
 };
-use crabbox_core::{Code, Failure, regular};
+use crabbox_core::{Code, Failure, small_file};
 use crabbox_providers::{DEFAULT, NOT_PROVIDERS, OTHER_SECTIONS, PROVIDERS, Registration, specs};
 
 use crate::host::Host;
@@ -74,7 +74,7 @@ impl App<'_> {
         untrusted: Untrusted,
     ) -> Result<Settings, Failure> {
         let (files, unread) = self.files_for(untrusted)?;
-        let environment = self.host.texts();
+        let environment = self.host.utf8_env();
         let trust = TrustStore::read(&self.host.state()?)?;
         let sources = Sources {
             untrusted,
@@ -86,22 +86,22 @@ impl App<'_> {
     }
 
     /// The settings as far as they hold and name a provider, and what is wrong with the rest. `further` is one more flag.
-    pub(crate) fn salvaged_settings(
+    pub(crate) fn partial_settings(
         &self,
         matches: &ArgMatches,
         further: Option<FlagValue>,
-    ) -> Result<Salvaged, Failure> {
-        let (files, unreadable) = whole_or_nothing(self.files());
-        let (trust, distrusted) = whole_or_nothing(TrustStore::read(&self.host.state()?));
-        let environment = self.host.texts();
+    ) -> Result<PartialSettings, Failure> {
+        let (files, unreadable) = or_default(self.files());
+        let (trust, distrusted) = or_default(TrustStore::read(&self.host.state()?));
+        let environment = self.host.utf8_env();
         let flags: Vec<_> = flags(matches).into_iter().chain(further).collect();
         let sources = sources(&files, &environment, &flags, &trust);
         let usable = |settings: &Settings| self.provider(settings).map(drop);
-        let salvaged = settings::salvage(CORE, &tables(), &sources, &usable)?;
+        let partial = settings::load_partial(CORE, &tables(), &sources, &usable)?;
         let wrong = unreadable.into_iter().chain(distrusted);
-        Ok(Salvaged {
-            wrong: wrong.chain(salvaged.wrong).collect(),
-            ..salvaged
+        Ok(PartialSettings {
+            failures: wrong.chain(partial.failures).collect(),
+            ..partial
         })
     }
 
@@ -223,7 +223,7 @@ impl App<'_> {
 
     fn registration_of(&self, settings: &Settings) -> Result<&'static Registration, Failure> {
         self.registration(settings.provider())
-            .map_err(|failure| settings.blame(None, "provider", failure))
+            .map_err(|failure| settings.with_location(None, "provider", failure))
     }
 
     pub(crate) fn provider(&self, settings: &Settings) -> Result<Box<dyn Provider>, Failure> {
@@ -234,7 +234,7 @@ impl App<'_> {
                 registration.spec.name
             );
             let failure = Failure::new(Code::Unsupported, message);
-            return Err(settings.blame(None, "target", failure));
+            return Err(settings.with_location(None, "target", failure));
         }
         let host = HostContext {
             path: self.host.get("PATH").unwrap_or_default().to_os_string(),
@@ -291,7 +291,7 @@ impl App<'_> {
 
     /// For a new sandbox, which is named after the repository.
     pub(crate) fn named_workspace(&self) -> Result<Workspace, Failure> {
-        self.somewhere()?;
+        self.require_cwd()?;
         let root = self.root();
         let name = match self.host.repository() {
             Some(_) => match Repository::discover(&root, &self.host.env)? {
@@ -304,15 +304,15 @@ impl App<'_> {
     }
 
     pub(crate) fn workspace(&self) -> Result<Workspace, Failure> {
-        self.somewhere()?;
+        self.require_cwd()?;
         let root = self.root();
         let name = directory_name(&root);
         Ok(Workspace::new(&root, name))
     }
 
     /// For what needs a directory to work in.
-    pub(crate) fn somewhere(&self) -> Result<(), Failure> {
-        if !self.host.is_nowhere {
+    pub(crate) fn require_cwd(&self) -> Result<(), Failure> {
+        if !self.host.cwd_is_gone {
             return Ok(());
         }
         let message = "the working directory does not exist any more";
@@ -339,21 +339,21 @@ fn sources<'a>(
         trust,
         default_provider: DEFAULT,
         configured: &[],
-        elsewhere: OTHER_SECTIONS,
+        foreign_sections: OTHER_SECTIONS,
         untrusted: Untrusted::Refuse,
         targets: TARGETS,
     }
 }
 
-fn whole_or_nothing<T: Default>(read: Result<T, Failure>) -> (T, Option<Failure>) {
+fn or_default<T: Default>(read: Result<T, Failure>) -> (T, Option<Failure>) {
     match read {
         Ok(whole) => (whole, None),
         Err(failure) => (T::default(), Some(failure)),
     }
 }
 
-pub(crate) fn place(path: &Path) -> Place {
-    Place {
+pub(crate) fn place(path: &Path) -> ResolvedPath {
+    ResolvedPath {
         given: path.to_path_buf(),
         canonical: fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()),
     }
@@ -361,7 +361,7 @@ pub(crate) fn place(path: &Path) -> Place {
 
 /// `None` when there is no such file.
 fn read(path: &Path) -> Result<Option<SourceFile>, Failure> {
-    match regular::read(path) {
+    match small_file::read(path) {
         Ok(bytes) => Ok(Some(SourceFile {
             canonical: place(path).canonical,
             path: path.to_path_buf(),

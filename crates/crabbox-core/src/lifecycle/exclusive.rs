@@ -22,7 +22,7 @@ pub(super) fn try_lock(
     command: &str,
 ) -> Result<Attempt, Failure> {
     let lease = &claim.lease_id;
-    let lock = match context.store.operation(lease, command, Wait::not_at_all()) {
+    let lock = match context.store.operation(lease, command, Wait::none()) {
         Ok(lock) => lock,
         Err(failure) if failure.code == Code::Timeout => return Ok(Attempt::InUse(failure)),
         Err(failure) => return Err(failure),

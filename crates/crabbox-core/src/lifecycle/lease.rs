@@ -80,7 +80,7 @@ pub(super) fn take(
     plan.labels.extend(terms.labels.clone());
     let lock = context
         .store
-        .operation(&plan.lease_id, command, Wait::not_at_all())?;
+        .operation(&plan.lease_id, command, Wait::none())?;
     let intent = Intent {
         lease_id: plan.lease_id,
         provider: context.name().to_owned(),
@@ -122,7 +122,7 @@ fn create(
         context.report.line(notice);
     }
     if let Some(id) = created.lease_id.filter(|id| *id != lease.claim.lease_id) {
-        let lock = context.store.operation(&id, command, Wait::not_at_all())?;
+        let lock = context.store.operation(&id, command, Wait::none())?;
         lease.claim = context.store.rename(&lease.claim, id)?;
         lease.lock = lock;
     }
@@ -151,7 +151,7 @@ pub(super) fn share(context: Context<'_>, lease: &mut Lease) -> Result<(), Failu
     let id = &lease.claim.lease_id;
     let canceled = || context.canceled();
     let wait = Wait::until_canceled(&canceled);
-    context.store.open_to_others(&mut lease.lock, id, wait)?;
+    context.store.downgrade(&mut lease.lock, id, wait)?;
     match context.store.read(id)? {
         Some(now) if now.state == State::Ready => Ok(()),
         Some(_) | None => Err(released_meanwhile(&lease.claim)),
@@ -194,7 +194,7 @@ pub(super) fn sweep_orphans(context: Context<'_>) {
         claim.state == State::Ready && context.provider.manual_removal_reason(claim).is_some()
     };
     let ours = |claim: &&Claim| claim.provider == context.name() && !by_hand(claim);
-    for claim in sweep::orphans(&scan.claims, &Creator::fate)
+    for claim in sweep::orphans(&scan.claims, &Creator::liveness)
         .into_iter()
         .filter(ours)
     {
@@ -244,7 +244,7 @@ pub(super) fn reuse(
     binding::check(&found, &repo, request.reclaim)?;
     let canceled = || context.canceled();
     let tell = |line: &str| context.report.progress(line);
-    let wait = Wait::until_canceled(&canceled).telling(&tell);
+    let wait = Wait::until_canceled(&canceled).with_notice(&tell);
     let id = &found.lease_id;
     let lock = match request.sharing {
         Sharing::Exclusive => context.store.operation(id, command, wait)?,

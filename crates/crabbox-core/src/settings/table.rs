@@ -81,7 +81,7 @@ pub enum Effect {
     NoProvider,
 }
 
-/// Who may set it. A repository's file is somebody else's word: it may be a checkout of anything.
+/// Who may set it. A repository's file is untrusted: it may be a checkout of anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     Anyone,

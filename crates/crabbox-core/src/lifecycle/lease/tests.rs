@@ -40,7 +40,7 @@ fn an_orphan_that_is_in_use_is_left_alone() {
     let ready = fixture.orphan("s_1", State::Ready);
     let creating = fixture.orphan("s_2", State::Creating);
     let hold = |claim: &Claim| {
-        let wait = Wait::not_at_all();
+        let wait = Wait::none();
         fixture.store.operation(&claim.lease_id, "test", wait)
     };
     let _locks = (hold(&ready).unwrap(), hold(&creating).unwrap());
@@ -75,7 +75,7 @@ fn the_idle_time_of_what_stays_after_all_begins_when_the_command_ends() {
     assert!(claim.due(Timestamp::now()).is_some());
     let lock = fixture
         .store
-        .operation(&claim.lease_id, "test", Wait::not_at_all());
+        .operation(&claim.lease_id, "test", Wait::none());
     let lease = Lease {
         claim,
         origin: Origin::Fresh,
