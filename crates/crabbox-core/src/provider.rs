@@ -93,7 +93,7 @@ pub struct Created {
 /// Why there is no sandbox, and whether there may be one all the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateFailure {
-    pub failure: Failure,
+    pub failure: Box<Failure>,
     pub left: Left,
 }
 
@@ -318,7 +318,7 @@ impl CreateFailure {
     /// Of a request that was refused or never sent.
     pub fn nothing_created(failure: Failure) -> Self {
         Self {
-            failure,
+            failure: Box::new(failure),
             left: Left::Nothing,
         }
     }
@@ -328,7 +328,7 @@ impl CreateFailure {
 impl From<Failure> for CreateFailure {
     fn from(failure: Failure) -> Self {
         Self {
-            failure,
+            failure: Box::new(failure),
             left: Left::MaybeSandbox,
         }
     }

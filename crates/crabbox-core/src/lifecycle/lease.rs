@@ -166,6 +166,7 @@ fn released_meanwhile(claim: &Claim) -> Failure {
 /// A sandbox that was not created completely is removed. If that fails, the claim stays, and is swept later.
 fn undo(context: Context<'_>, claim: &Claim, failed: CreateFailure) -> Failure {
     let CreateFailure { failure, left } = failed;
+    let failure = *failure;
     let removed = match left {
         Left::Nothing => Ok(()),
         Left::MaybeSandbox => deadline::cleanup(|cancel| stop::remove(context, claim, cancel)),

@@ -252,7 +252,7 @@ impl Transfer<'_> {
             Err(unsent) if unsent.left == Remains::Untouchable => Ok(()),
             Ok(()) | Err(_) => sync.discard(&upload),
         };
-        let late = |unsent: Unsent| interrupted(unsent.failure, cancel.reason(), timeout);
+        let late = |unsent: Unsent| interrupted(*unsent.failure, cancel.reason(), timeout);
         match (sent.map_err(late), discarded) {
             (Ok(()), Ok(())) => Ok(()),
             (Ok(()), Err(failure)) => {
@@ -271,7 +271,7 @@ impl Transfer<'_> {
 
 /// A transfer that failed.
 struct Unsent {
-    failure: Failure,
+    failure: Box<Failure>,
     left: Remains,
 }
 
@@ -287,7 +287,7 @@ enum Remains {
 impl Remains {
     fn after(self, failure: Failure) -> Unsent {
         Unsent {
-            failure,
+            failure: Box::new(failure),
             left: self,
         }
     }
