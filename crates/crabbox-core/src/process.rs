@@ -10,8 +10,9 @@ mod error;
 mod outcome;
 mod pass;
 mod pump;
+mod relay;
 mod run;
-mod slate;
+mod status_memfd;
 mod watch;
 
 #[cfg(test)]
@@ -20,7 +21,8 @@ mod tests;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,7 +30,8 @@ pub use cancel::{Cancel, Reason};
 pub use error::{ProcessError, StartKind, Whose};
 pub use outcome::{Captured, End, Streamed};
 pub use pass::Listener;
-pub use slate::Slate;
+pub use relay::{Relay, RelayWriter};
+pub use status_memfd::StatusMemfd;
 
 use crate::command;
 
@@ -65,7 +68,7 @@ pub enum Stream {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub timeout: Option<Duration>,
-    /// How long a child may take to end after it was asked to, before it is killed.
+    /// How long a child may take to end after SIGTERM, before SIGKILL.
     pub grace: Duration,
     /// The most that is captured of each stream.
     pub output: usize,
@@ -191,6 +194,19 @@ fn verb(arg: &OsStr) -> Option<String> {
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
     (plain && !text.is_empty() && !text.starts_with('-')).then(|| text.to_owned())
+}
+
+impl Stdin {
+    /// For a provider that sends it over a connection, or puts something before it. Reads block: use a thread.
+    pub fn into_reader(self) -> io::Result<Box<dyn Read + Send>> {
+        Ok(match self {
+            Self::Null => Box::new(io::empty()),
+            Self::Inherit => Box::new(File::from(io::stdin().as_fd().try_clone_to_owned()?)),
+            Self::Bytes(bytes) => Box::new(io::Cursor::new(bytes)),
+            Self::File(file) => Box::new(file),
+            Self::Reader(reader) => reader,
+        })
+    }
 }
 
 /// No more than errors show.

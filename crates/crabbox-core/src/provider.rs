@@ -1,66 +1,56 @@
 //! What a provider is to the rest of crabbox: facts in a [`Spec`], and a handful of operations.
 //!
-//! Everything that is the same for all of them (settings, claims, locks, sync, environment, timing, history, keeping
-//! and releasing) is not here. An operation never prints, and never touches a claim.
+//! Everything that is the same for all providers (settings, claims, locks, sync decisions, environment, timing, history,
+//! keeping and releasing) is not here. An operation never prints, and never touches a claim.
+//!
+//! In the order of a run: [`Provider::validate`], [`Provider::plan`] (both before anything exists), [`Provider::create`],
+//! [`Provider::poll_ready`] until it is ready, the calls of [`ArchiveSync`] where the repository is sent,
+//! [`Provider::exec`], [`Provider::remove`]. Each call that uses or changes a sandbox takes a [`Verified`] claim, which
+//! only the lifecycle makes, by calling [`Provider::verify`] immediately before.
 
+mod archive;
+mod check;
 mod class;
+mod spec;
+mod verified;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-
-use serde::Serialize;
+use std::time::Duration;
 
 use crate::claims::{Claim, LeaseId, OperationLock};
-use crate::command::{Rules, display};
+use crate::command::display;
+use crate::git::Env;
 use crate::process::{Cancel, Output, Stdin};
-use crate::settings::ProviderTable;
 use crate::{Code, Failure};
 
+pub use archive::{ArchiveSync, Staged, SyncMode, SyncPhases, Upload};
+pub use check::{ADVICE, Check, Health};
 pub use class::Class;
+pub use spec::{ExpiredLease, Spec, StopBy, WorkspaceKind};
+pub use verified::{Use, Verified, verify};
 
-/// What is known about a provider without asking anybody. Drives discovery, the refusal of flags, and the docs.
-#[derive(Debug)]
-pub struct Spec {
-    pub name: &'static str,
-    pub family: &'static str,
-    pub kind: &'static str,
-    pub category: &'static str,
-    pub targets: &'static [&'static str],
-    pub features: &'static [&'static str],
-    pub runtime: &'static [&'static str],
-    pub evidence: &'static [&'static str],
-    pub lifecycle: &'static [&'static str],
-    pub coordinator: &'static str,
-    pub table: ProviderTable,
-    /// How its lease ids begin.
-    pub lease_prefix: &'static str,
-    pub workspace: WorkspaceKind,
-    pub command: Rules<'static>,
-    pub stop_by: StopBy,
-    /// Whether `ports` and `cp` exist.
-    pub ports: bool,
-    pub copy: bool,
-    /// What to use in place of `--class` and `--type`.
-    pub instead_of_class: &'static str,
-    pub instead_of_type: &'static str,
-    /// Variables that hold its credentials: they never go into a sandbox.
-    pub credentials: &'static [&'static str],
-}
+/// What the provider says about a sandbox, for the claim.
+pub type Labels = BTreeMap<String, String>;
 
-/// How the repository gets into the sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkspaceKind {
-    /// The provider shares the directory itself.
-    Shared,
-    /// We send an archive.
-    Archive,
-}
-
-/// Which name a command for cleaning up shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopBy {
-    Slug,
-    LeaseId,
+/// What a constructor knows of this machine.
+#[derive(Debug, Clone)]
+pub struct HostContext {
+    /// `PATH`.
+    pub path: OsString,
+    /// The directory of our own program.
+    pub beside: Option<PathBuf>,
+    /// Directories that programs in sandboxes write to: no program is searched for there.
+    pub checkouts: Vec<PathBuf>,
+    /// Where relative paths of the repository's files begin.
+    pub root: PathBuf,
+    /// Where all other relative paths begin.
+    pub cwd: PathBuf,
+    /// The state directory.
+    pub state: PathBuf,
+    /// The caller's environment.
+    pub env: Env,
 }
 
 /// The directory that a command is run for.
@@ -71,12 +61,72 @@ pub struct Workspace {
     pub name: String,
 }
 
-/// A sandbox that is about to be made.
+/// A lease that the user wants.
+#[derive(Debug, Clone, Copy)]
+pub struct NewLease<'a> {
+    pub workspace: &'a Workspace,
+    /// The id that the user chose, where [`Spec::fixed_lease_id`] allows it.
+    pub lease_id: Option<&'a LeaseId>,
+    pub ttl: Duration,
+}
+
+/// A sandbox that is about to be created. It is recorded before it is: what [`Provider::create`] needs to find its own
+/// sandbox again after it lost the answer (a name, a nonce) belongs in the labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Intended {
+pub struct LeasePlan {
     pub lease_id: LeaseId,
     pub scope: String,
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
+}
+
+/// A sandbox that was created, or found again and adopted. It need not be ready.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Created {
+    /// For the claim.
+    pub labels: Labels,
+    /// The final id, where it follows from what the provider calls the sandbox.
+    pub lease_id: Option<LeaseId>,
+    /// A line for people, such as that the sandbox was adopted.
+    pub notice: Option<String>,
+}
+
+/// Why there is no sandbox, and whether there may be one all the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateFailure {
+    pub failure: Box<Failure>,
+    pub left: Left,
+}
+
+/// What a failed creation left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// The request was refused, or never sent.
+    Nothing,
+    /// The answer was lost, or only a part was made.
+    MaybeSandbox,
+}
+
+/// Whether commands can run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// With labels for the claim.
+    Ready(Labels),
+    NotYet {
+        /// For the message of a timeout.
+        waiting_for: String,
+        retry_after: Duration,
+    },
+}
+
+/// What came of a removal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Removal {
+    /// The sandbox is proved to be gone.
+    Gone,
+    /// The provider does not know it, and the user said that this is enough. The text is a warning.
+    Forgotten(String),
+    /// The provider does not know it, which proves nothing: the claim stays.
+    Missing(Failure),
 }
 
 /// One command for a sandbox.
@@ -84,11 +134,12 @@ pub struct Intended {
 pub struct Execution<'a> {
     pub argv: Vec<String>,
     pub env: &'a BTreeMap<String, String>,
-    /// Where, if not in the provider's usual place.
+    /// `None` is the provider's default.
     pub workdir: Option<&'a str>,
     pub workspace: &'a Workspace,
     pub stdin: Stdin,
     pub terminal: bool,
+    /// For a child process, or through a [`crate::process::Relay`] for output that the provider reads itself.
     pub stdout: Output,
     pub stderr: Output,
 }
@@ -98,7 +149,7 @@ pub struct Execution<'a> {
 pub struct Observed {
     pub state: String,
     pub phase: Phase,
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,33 +161,14 @@ pub enum Phase {
     Over,
     /// The provider does not list it.
     Absent,
-    /// Whoever could tell was not asked.
+    /// The engine or server that could tell was not asked.
     Unknown,
 }
 
-/// One line of `doctor`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    pub status: Health,
-    pub check: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub provider: Option<String>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub message: String,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub details: BTreeMap<String, String>,
-}
-
-/// The detail of a check that tells people what to do about it.
-pub const ADVICE: &str = "advice";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Health {
-    Ok,
-    Warn,
-    Skip,
-    Missing,
+/// How a run ended, as far as keeping its lease goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnd {
+    Succeeded,
     Failed,
 }
 
@@ -165,27 +197,52 @@ pub enum CopyEnd {
 pub trait Provider: Sync {
     fn spec(&self) -> &'static Spec;
 
-    /// Everything that can be wrong with the settings, without asking anybody.
+    /// Everything that can be wrong with the settings. Asks no other program.
     fn validate(&self) -> Result<(), Failure>;
 
-    /// A name for a new sandbox. Refuses what could never be made in this place; changes nothing.
-    fn intend(&self, workspace: &Workspace) -> Result<Intended, Failure>;
+    /// Names a new sandbox. Refuses what could never be created from this directory; changes nothing.
+    fn plan(&self, request: &NewLease<'_>) -> Result<LeasePlan, Failure>;
 
-    /// Makes what was intended. Labels for the claim come back. `lock` is the lease's: whatever may go on making the
-    /// sandbox after we died holds it too.
+    /// Creates what was planned and recorded. `lock` is the lease's operation lock: a child process that may go on
+    /// creating the sandbox after we died has to hold it too.
     fn create(
         &self,
         claim: &Claim,
         workspace: &Workspace,
         lock: &OperationLock,
         cancel: &Cancel,
-    ) -> Result<BTreeMap<String, String>, Failure>;
+    ) -> Result<Created, CreateFailure>;
+
+    /// How long a sandbox may take to become ready; `None` is no limit of its own. The lease's end is one in any case.
+    fn ready_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether commands can run in the sandbox now. Also asked of a lease that is used again, so that a paused sandbox
+    /// can be resumed. A sandbox that will never be ready is a failure.
+    fn poll_ready(&self, _claim: &Claim, _cancel: &Cancel) -> Result<Readiness, Failure> {
+        Ok(Readiness::Ready(Labels::new()))
+    }
+
+    /// Proves that the sandbox is the one of the claim, before it is used in this way, and what of it the operation that
+    /// follows needs to know. Called by the lifecycle only, see [`verify`].
+    fn verify(&self, claim: &Claim, intent: Use, cancel: &Cancel) -> Result<Labels, Failure>;
+
+    /// How the repository is sent, if [`Spec::workspace`] says that it is.
+    fn archive(&self) -> Option<&dyn ArchiveSync> {
+        None
+    }
 
     /// Where commands run by default.
     fn workdir(&self, workspace: &Workspace) -> PathBuf;
 
     /// Runs a command to its end. The code is the command's own; when the provider failed instead, that is a failure.
-    fn exec(&self, claim: &Claim, exec: Execution<'_>, cancel: &Cancel) -> Result<i32, Failure>;
+    fn exec(
+        &self,
+        sandbox: &Verified<'_>,
+        exec: Execution<'_>,
+        cancel: &Cancel,
+    ) -> Result<i32, Failure>;
 
     /// What became of the sandboxes, in the order of the claims.
     fn observe(&self, claims: &[Claim], cancel: &Cancel) -> Result<Vec<Observed>, Failure>;
@@ -193,22 +250,22 @@ pub trait Provider: Sync {
     /// What is said of a lease whose sandbox [`Self::observe`] did not find.
     fn absent(&self, claim: &Claim) -> Failure;
 
-    /// Removes the sandbox. `Ok` only when it is proved to be gone. `begin` is called before the first thing that
-    /// changes it: a failure without that call leaves the sandbox as it was.
+    /// Removes the sandbox. `begin` is called before the first request that changes it: a failure without that call
+    /// leaves the sandbox as it was.
     fn remove(
         &self,
-        claim: &Claim,
+        sandbox: &Verified<'_>,
         begin: &dyn Fn() -> Result<(), Failure>,
         cancel: &Cancel,
-    ) -> Result<(), Failure>;
+    ) -> Result<Removal, Failure>;
 
-    /// Why nobody but the user may remove this sandbox; `None` when there is no reason.
-    fn only_by_hand(&self, _claim: &Claim) -> Option<String> {
+    /// Why only the user may remove this sandbox; `None` when there is no reason.
+    fn manual_removal_reason(&self, _claim: &Claim) -> Option<String> {
         None
     }
 
-    /// Whether a lease is kept after a command that succeeded, and what to say then.
-    fn keep_after_success(&self, _claim: &Claim, _stop: &str) -> Option<String> {
+    /// Whether a new lease is kept after its run although that was not asked for, and what to say then.
+    fn keep_after_run(&self, _claim: &Claim, _end: RunEnd, _stop: &str) -> Option<String> {
         None
     }
 
@@ -217,7 +274,7 @@ pub trait Provider: Sync {
 
     fn ports(
         &self,
-        _claim: &Claim,
+        _sandbox: &Verified<'_>,
         _request: &PortsRequest,
         _cancel: &Cancel,
     ) -> Result<Vec<u8>, Failure> {
@@ -226,7 +283,7 @@ pub trait Provider: Sync {
 
     fn copy(
         &self,
-        _claim: &Claim,
+        _sandbox: &Verified<'_>,
         _request: &CopyRequest,
         _cancel: &Cancel,
     ) -> Result<(), Failure> {
@@ -234,7 +291,7 @@ pub trait Provider: Sync {
     }
 
     /// The flags of this command line without which another one would not find the same sandboxes.
-    fn again(&self) -> &[String] {
+    fn repeat_flags(&self) -> &[String] {
         &[]
     }
 
@@ -244,10 +301,10 @@ pub trait Provider: Sync {
         format!("{} {id}", self.command("stop"))
     }
 
-    /// A command of ours for the same provider, to which its own words are added.
+    /// A command of ours for the same provider, to which its arguments are added.
     fn command(&self, name: &str) -> String {
         let mut words = vec!["crabbox", name, "--provider", self.spec().name];
-        words.extend(self.again().iter().map(String::as_str));
+        words.extend(self.repeat_flags().iter().map(String::as_str));
         display(&words)
     }
 
@@ -257,63 +314,23 @@ pub trait Provider: Sync {
     }
 }
 
-impl Spec {
-    /// What a lease is called in commands that are shown.
-    pub fn shown_id<'c>(&self, claim: &'c Claim) -> &'c str {
-        match (self.stop_by, &claim.slug) {
-            (StopBy::Slug, Some(slug)) => slug.as_str(),
-            (StopBy::Slug, None) | (StopBy::LeaseId, _) => claim.lease_id.as_str(),
-        }
-    }
-}
-
-impl Check {
-    pub fn new(status: Health, check: &str, message: impl Into<String>) -> Self {
+impl CreateFailure {
+    /// Of a request that was refused or never sent.
+    pub fn nothing_created(failure: Failure) -> Self {
         Self {
-            status,
-            check: check.to_owned(),
-            provider: None,
-            message: message.into(),
-            details: BTreeMap::new(),
+            failure: Box::new(failure),
+            left: Left::Nothing,
         }
-    }
-
-    /// With what to do about it, if that is known.
-    pub fn of_failure(status: Health, check: &str, failure: &Failure) -> Self {
-        let check = Self::new(status, check, failure.to_string());
-        match failure.hints.is_empty() {
-            true => check,
-            false => check.detail(ADVICE, failure.hints.join("; ")),
-        }
-    }
-
-    /// With the words for programs.
-    #[must_use]
-    pub fn class(self, class: Class) -> Self {
-        self.detail("class", class.as_str())
-            .detail("hint", class.hint())
-    }
-
-    #[must_use]
-    pub fn detail(mut self, key: &str, value: impl Into<String>) -> Self {
-        self.details.insert(key.to_owned(), value.into());
-        self
     }
 }
 
-impl Health {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Skip => "skip",
-            Self::Missing => "missing",
-            Self::Failed => "failed",
+/// In doubt there may be a sandbox.
+impl From<Failure> for CreateFailure {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure: Box::new(failure),
+            left: Left::MaybeSandbox,
         }
-    }
-
-    pub fn is_bad(self) -> bool {
-        matches!(self, Self::Missing | Self::Failed)
     }
 }
 

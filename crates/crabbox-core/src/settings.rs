@@ -39,6 +39,6 @@ pub use resolve::{FlagValue, Sources, Untrusted, check_file, load};
 pub use resolved::{Entry, Settings};
 pub use show::{Shown, show_json, show_text};
 pub use source::SourceFile;
-pub use table::{Applies, Entries, Kind, Merge, ProviderTable, Setting, Trust};
+pub use table::{Applies, Effect, Entries, Kind, Merge, ProviderTable, Setting, Trust};
 pub use trust::{TrustRecord, TrustStore};
 pub use value::Value;

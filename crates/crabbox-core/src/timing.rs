@@ -67,6 +67,11 @@ impl Timing {
         }
     }
 
+    /// The phases that ended, in the order in which they first began.
+    pub fn named(&self) -> &[(String, Duration)] {
+        &self.phases
+    }
+
     pub fn total(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started)
     }
@@ -155,8 +160,8 @@ pub struct Report {
     pub stop_command: Option<String>,
 }
 
-/// What an end is called.
-pub fn judge(ended: &Result<i32, Failure>) -> (RunStatus, Option<ErrorKind>) {
+/// The words of the report for an end.
+pub fn classify(ended: &Result<i32, Failure>) -> (RunStatus, Option<ErrorKind>) {
     match ended {
         Ok(0) => (RunStatus::Succeeded, None),
         Ok(_) => (RunStatus::Failed, Some(ErrorKind::CommandExit)),
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn how_it_ended_in_the_words_of_the_report() {
+    fn every_end_has_its_word_in_the_report() {
         let failed = |code| Err(Failure::new(code, "x"));
         for (ended, status, kind) in [
             (Ok(0), RunStatus::Succeeded, None),
@@ -211,7 +216,7 @@ mod tests {
                 Some(ErrorKind::ProviderError),
             ),
         ] {
-            assert_eq!(judge(&ended), (status, kind), "{ended:?}");
+            assert_eq!(classify(&ended), (status, kind), "{ended:?}");
         }
     }
 

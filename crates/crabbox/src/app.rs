@@ -12,20 +12,16 @@ use crabbox_core::env;
 use crabbox_core::git::{Repository, directory_name};
 use crabbox_core::lifecycle::Context;
 use crabbox_core::process::Cancel;
-use crabbox_core::provider::{Provider, Spec, Workspace};
+use crabbox_core::provider::{HostContext, Provider, Spec, Workspace, WorkspaceKind};
 use crabbox_core::settings::{
-    self, CORE, FlagValue, Owner, PartialSettings, ProviderTable, ResolvedPath, Setting, Settings,
-    SourceFile, Sources, TrustStore, Untrusted,
+    self, CORE, Entry, FlagValue, Owner, PartialSettings, ProviderTable, ResolvedPath, Setting,
+    Settings, SourceFile, Sources, TrustStore, Untrusted,
 };
 use crabbox_core::{Code, Failure, small_file};
-use crabbox_providers::docker_sandbox::{DockerSandbox, Places};
-use crabbox_providers::{DEFAULT, SPECS};
+use crabbox_providers::{DEFAULT, NOT_PROVIDERS, OTHER_SECTIONS, PROVIDERS, Registration, specs};
 
 use crate::host::Host;
 use crate::ui::Ui;
-
-/// Sections of files for providers that other builds have.
-const FOREIGN_SECTIONS: &[&str] = &["agentSandbox", "openSandbox"];
 
 /// What sandboxes run.
 const TARGETS: &[&str] = &["linux"];
@@ -44,7 +40,7 @@ pub(crate) struct Files {
 }
 
 pub(crate) fn tables() -> Vec<ProviderTable> {
-    SPECS.iter().map(|spec| spec.table).collect()
+    specs().map(|spec| spec.table).collect()
 }
 
 impl App<'_> {
@@ -59,7 +55,7 @@ impl App<'_> {
         self.load(&flags(matches), Untrusted::Refuse)
     }
 
-    /// For commands that only look or put away, which nobody's checkout can prevent.
+    /// For commands that only look or remove, which no checkout can prevent.
     pub(crate) fn lenient_settings(&self, matches: &ArgMatches) -> Result<Settings, Failure> {
         let settings = self.load(&flags(matches), Untrusted::LeaveOut)?;
         self.tell_left_out(&settings);
@@ -102,16 +98,16 @@ impl App<'_> {
         let sources = sources(&files, &environment, &flags, &trust);
         let usable = |settings: &Settings| self.provider(settings).map(drop);
         let partial = settings::load_partial(CORE, &tables(), &sources, &usable)?;
-        let unreadable = unreadable.into_iter().chain(distrusted);
+        let wrong = unreadable.into_iter().chain(distrusted);
         Ok(PartialSettings {
-            failures: unreadable.chain(partial.failures).collect(),
+            failures: wrong.chain(partial.failures).collect(),
             ..partial
         })
     }
 
     /// What is wrong with a file by itself.
     pub(crate) fn check_file(&self, file: &SourceFile) -> Result<(), Failure> {
-        settings::check_file(CORE, &tables(), FOREIGN_SECTIONS, file)
+        settings::check_file(CORE, &tables(), OTHER_SECTIONS, file)
     }
 
     /// The file that is the user's to edit: the named one, if one is.
@@ -188,19 +184,29 @@ impl App<'_> {
     }
 
     pub(crate) fn spec(&self, name: &str) -> Result<&'static Spec, Failure> {
+        self.registration(name)
+            .map(|registration| registration.spec)
+    }
+
+    fn registration(&self, name: &str) -> Result<&'static Registration, Failure> {
         let wanted = name.trim().to_lowercase();
-        if let Some(spec) = SPECS.iter().find(|spec| spec.name == wanted) {
-            return Ok(spec);
+        let found = PROVIDERS
+            .iter()
+            .find(|registration| registration.spec.name == wanted);
+        if let Some(registration) = found {
+            return Ok(registration);
         }
-        let known: Vec<_> = SPECS.iter().map(|spec| spec.name).collect();
         let message = format!("unknown provider {name:?}");
         let failure = Failure::new(Code::UnknownProvider, message);
-        Err(match wanted.as_str() {
-            "docker" | "container" | "local-docker" => {
-                failure.hint("local-container is not part of this build; use docker-sandbox")
-            }
-            _ => failure.hint(format!("providers: {}", known.join(", "))),
-        })
+        Err(
+            match NOT_PROVIDERS.iter().find(|(name, _)| *name == wanted) {
+                Some((_, hint)) => failure.hint(*hint),
+                None => {
+                    let known: Vec<_> = specs().map(|spec| spec.name).collect();
+                    failure.hint(format!("providers: {}", known.join(", ")))
+                }
+            },
+        )
     }
 
     /// The provider that holds here, with the one of a flag for a command line that is not parsed.
@@ -211,41 +217,58 @@ impl App<'_> {
     }
 
     fn spec_of(&self, settings: &Settings) -> Result<&'static Spec, Failure> {
-        self.spec(settings.provider())
+        self.registration_of(settings)
+            .map(|registration| registration.spec)
+    }
+
+    fn registration_of(&self, settings: &Settings) -> Result<&'static Registration, Failure> {
+        self.registration(settings.provider())
             .map_err(|failure| settings.with_location(None, "provider", failure))
     }
 
     pub(crate) fn provider(&self, settings: &Settings) -> Result<Box<dyn Provider>, Failure> {
-        let spec = self.spec_of(settings)?;
+        let registration = self.registration_of(settings)?;
         if !TARGETS.contains(&settings.text(None, "target")) {
             let message = format!(
                 "provider={} managed provisioning supports target=linux only",
-                spec.name
+                registration.spec.name
             );
             let failure = Failure::new(Code::Unsupported, message);
             return Err(settings.with_location(None, "target", failure));
         }
-        let places = Places {
+        let host = HostContext {
             path: self.host.get("PATH").unwrap_or_default().to_os_string(),
             beside: self.host.beside.clone(),
             checkouts: vec![self.root()],
             root: self.root(),
             cwd: self.host.cwd.clone(),
+            state: self.host.state()?,
+            env: self.host.env.clone(),
         };
-        let env = self.host.env.clone();
-        Ok(Box::new(DockerSandbox::new(
-            settings,
-            &places,
-            &self.host.state()?,
-            env,
-        )))
+        Ok((registration.open)(settings, &host))
+    }
+
+    /// One line about settings that were set and do nothing with this provider.
+    pub(crate) fn warn_no_effect(&self, settings: &Settings, spec: &Spec) {
+        let entries = no_effect(settings, spec);
+        let names: Vec<_> = entries
+            .iter()
+            .map(|entry| format!("{} ({})", entry.setting.path(), entry.origin))
+            .collect();
+        if !names.is_empty() {
+            self.ui.say(&format!(
+                "warning: no effect with provider={}: {}",
+                spec.name,
+                names.join(", ")
+            ));
+        }
     }
 
     pub(crate) fn store(&self) -> Result<ClaimStore, Failure> {
         Ok(ClaimStore::open(&self.host.state()?))
     }
 
-    /// Files with variables that killed runs left. What cannot be removed is told, and stands in nobody's way.
+    /// Files with variables that killed runs left. What cannot be removed is reported, and hinders nothing.
     pub(crate) fn sweep_env_files(&self) -> Result<(), Failure> {
         for failure in env::sweep(&self.host.state()?) {
             self.ui.say(&format!("warning: {failure}"));
@@ -297,6 +320,11 @@ impl App<'_> {
     }
 }
 
+/// Settings that a source sets, and that the provider has no use for.
+pub(crate) fn no_effect<'s>(settings: &'s Settings, spec: &Spec) -> Vec<&'s Entry> {
+    settings.without_effect(spec.workspace == WorkspaceKind::Archive)
+}
+
 fn sources<'a>(
     files: &'a Files,
     environment: &'a BTreeMap<String, String>,
@@ -311,7 +339,7 @@ fn sources<'a>(
         trust,
         default_provider: DEFAULT,
         configured: &[],
-        foreign_sections: FOREIGN_SECTIONS,
+        foreign_sections: OTHER_SECTIONS,
         untrusted: Untrusted::Refuse,
         targets: TARGETS,
     }
@@ -356,7 +384,7 @@ fn read(path: &Path) -> Result<Option<SourceFile>, Failure> {
 
 /// All rows that have a flag.
 pub(crate) fn flagged() -> impl Iterator<Item = &'static Setting> {
-    let providers = SPECS.iter().flat_map(|spec| spec.table.settings);
+    let providers = specs().flat_map(|spec| spec.table.settings);
     CORE.iter()
         .chain(providers)
         .filter(|setting| setting.flag.is_some())

@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crabbox_core::provider::Spec;
 use crabbox_core::settings::{Applies, Kind, Setting};
 use crabbox_core::{Code, Failure};
-use crabbox_providers::{DEFAULT, SPECS};
+use crabbox_providers::{DEFAULT, specs};
 
 use crate::app::{App, flagged};
 use crate::commands::{
@@ -260,7 +260,7 @@ fn with_short_help(command: Command) -> Command {
 
 /// What the chosen provider refuses stays known and is not shown.
 fn without_refused(command: Command, name: &str, chosen: &str) -> Command {
-    let Some(spec) = SPECS.iter().find(|spec| spec.name == chosen) else {
+    let Some(spec) = specs().find(|spec| spec.name == chosen) else {
         return command;
     };
     command.mut_args(|arg| {
@@ -289,9 +289,7 @@ fn with_flags(command: Command, flags: Flags, chosen: &str) -> Command {
 
 fn flag(setting: &'static Setting, chosen: &str) -> Arg {
     let name = setting.flag.unwrap_or_default();
-    let owner = SPECS
-        .iter()
-        .find(|spec| Some(spec.table.section) == setting.section);
+    let owner = specs().find(|spec| Some(spec.table.section) == setting.section);
     let hidden = owner.is_some_and(|spec| spec.name != chosen);
     let help = match setting.kind {
         Kind::List(_) => format!("{} (can be repeated)", setting.help),

@@ -258,7 +258,7 @@ impl Refusal {
             Self::Sync => unsupported(format!("{name} delegates sync; --{flag} is not supported")),
             Self::SyncUnlessArchive => match spec.workspace {
                 WorkspaceKind::Archive => None,
-                WorkspaceKind::Shared => {
+                WorkspaceKind::Mounted => {
                     unsupported(format!("{name} delegates sync; --{flag} is not supported"))
                 }
             },

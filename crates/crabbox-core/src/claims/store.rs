@@ -86,6 +86,24 @@ impl ClaimStore {
         self.write(new, WriteMode::Replace)
     }
 
+    /// Gives a lease its final id, where the provider chose it. Everything else stays, the slug too. A process that dies in
+    /// between leaves both claims: each names its creator, so both are swept.
+    pub fn rename(&self, old: &Claim, lease_id: LeaseId) -> Result<Claim, Failure> {
+        let _slugs = self.locks.slugs()?;
+        let _lock = self.locks.claim(&old.lease_id)?;
+        self.check_unchanged(old)?;
+        let _new_lock = self.locks.claim(&lease_id)?;
+        let new = Claim {
+            lease_id,
+            ..old.clone()
+        };
+        let new = self.write(new, WriteMode::CreateNew)?;
+        let name = file_name(&old.lease_id);
+        files::remove(&self.dir, &name)
+            .map_err(|e| files::io_failure("remove claim", &self.dir.join(&name), &e))?;
+        Ok(new)
+    }
+
     /// Forgets a lease whose claim is still `old`. The sandbox must be gone by then.
     pub fn remove(&self, old: &Claim) -> Result<(), Failure> {
         let _lock = self.locks.claim(&old.lease_id)?;

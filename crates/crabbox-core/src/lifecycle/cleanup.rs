@@ -5,10 +5,12 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::alone::{self, Alone};
-use super::{Context, stop};
+use super::Context;
+use super::exclusive::{self, Attempt};
+use super::stop::{self, Released};
 use crate::Failure;
 use crate::claims::{Claim, Creator, State, sweep};
+use crate::provider::Use;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DryRun {
@@ -36,7 +38,7 @@ pub struct Swept {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     Claim(Box<Claim>),
-    /// A file that is no claim.
+    /// A damaged claim file.
     File(String),
 }
 
@@ -89,12 +91,14 @@ fn sweep_one(
     dry_run: DryRun,
 ) -> Result<(Action, String), Failure> {
     let skip = |why: &str| Ok((Action::Skip, why.to_owned()));
+    // Before anything is said of it: a preview must not promise to delete a sandbox that is not ours.
+    context.verify(claim, Use::Inspect)?;
     let Some(reason) = reason(claim) else {
         return skip(why_not(claim));
     };
-    // Whose end was begun by its user is not kept for that user.
+    // A release that the user began is finished.
     if claim.state != State::Releasing
-        && let Some(why) = context.provider.only_by_hand(claim)
+        && let Some(why) = context.provider.manual_removal_reason(claim)
     {
         let stop = context.provider.stop_command(claim);
         return skip(&format!("{why}; {stop}"));
@@ -102,14 +106,16 @@ fn sweep_one(
     if dry_run == DryRun::Yes {
         return Ok((Action::WouldDelete, reason.to_owned()));
     }
-    let _lock = match alone::take(context, claim, "crabbox cleanup")? {
-        Alone::Taken(lock) => lock,
-        // Whoever uses it now has renewed it, or will.
-        Alone::InUse(_) => return skip("in use"),
-        Alone::Changed => return skip("changed meanwhile"),
+    let _lock = match exclusive::try_lock(context, claim, "crabbox cleanup")? {
+        Attempt::Locked(lock) => lock,
+        // The process that uses it has renewed it, or will.
+        Attempt::InUse(_) => return skip("in use"),
+        Attempt::Changed => return skip("changed meanwhile"),
     };
-    stop::release(context, claim)?;
-    Ok((Action::Delete, reason.to_owned()))
+    match stop::release(context, claim)? {
+        Released::Gone => Ok((Action::Delete, reason.to_owned())),
+        Released::Missing(failure) => skip(&failure.to_string()),
+    }
 }
 
 /// For people.
@@ -132,7 +138,7 @@ fn reason(claim: &Claim) -> Option<&'static str> {
     if sweep::is_orphan(claim, &Creator::liveness) {
         return Some("its creator died");
     }
-    // By one that was killed or failed: whoever is still at it holds the lock.
+    // By a process that was killed or failed: one that is still at it holds the lock.
     if claim.state == State::Releasing {
         return Some("release interrupted");
     }

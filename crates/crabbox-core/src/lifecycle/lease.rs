@@ -5,19 +5,23 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::alone::{self, Alone};
-use super::{Context, bounded};
+use super::exclusive::{self, Attempt};
+use super::stop::{self, Released};
+use super::sync::SYNCED;
+use super::{Context, deadline, ready};
 use crate::claims::{
-    Claim, Creator, Intent, OperationLock, Reclaim, RepoRoot, SlugChoice, State, Wait, binding,
-    sweep,
+    Claim, Creator, Intent, LeaseId, OperationLock, Reclaim, RepoRoot, SlugChoice, State, Wait,
+    binding, sweep,
 };
-use crate::provider::Workspace;
+use crate::provider::{CreateFailure, ExpiredLease, Labels, Left, NewLease, Use, Workspace};
 use crate::{Code, Failure};
 
 /// What a new lease is to be.
 #[derive(Debug, Clone)]
 pub struct Terms {
     pub slug: SlugChoice,
+    /// The id that the user chose.
+    pub lease_id: Option<LeaseId>,
     pub ttl: Duration,
     pub idle_timeout: Duration,
     pub keep: bool,
@@ -25,12 +29,14 @@ pub struct Terms {
     pub labels: BTreeMap<String, String>,
 }
 
-/// A lease in use. Nobody stops it as long as this lives.
+/// A lease in use. No other process stops it as long as this lives.
 #[derive(Debug)]
 pub struct Lease {
     pub claim: Claim,
     pub origin: Origin,
-    _lock: OperationLock,
+    /// What the claim said about the tree in the sandbox, and what it is to say when it is written next.
+    pub(super) synced: Option<String>,
+    lock: OperationLock,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,16 +45,25 @@ pub enum Origin {
     Reused,
 }
 
+/// Whether others may run in a lease at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    Exclusive,
+    Shared,
+}
+
 /// A sandbox that stays.
 pub fn warmup(
     context: Context<'_>,
     workspace: &Workspace,
     terms: &Terms,
 ) -> Result<Claim, Failure> {
-    take(context, workspace, terms, "crabbox warmup").map(|lease| lease.claim)
+    let mut lease = take(context, workspace, terms, "crabbox warmup")?;
+    share(context, &mut lease)?;
+    Ok(lease.claim)
 }
 
-/// Recorded first, made second: a process that dies in between leaves a claim that the next one sweeps.
+/// Recorded first, created second: a process that dies in between leaves a claim that the next one sweeps.
 pub(super) fn take(
     context: Context<'_>,
     workspace: &Workspace,
@@ -57,52 +72,89 @@ pub(super) fn take(
 ) -> Result<Lease, Failure> {
     context.provider.validate()?;
     sweep_orphans(context);
-    let mut intended = context.provider.intend(workspace)?;
-    intended.labels.extend(terms.labels.clone());
-    let mut lock = context
+    let mut plan = context.provider.plan(&NewLease {
+        workspace,
+        lease_id: terms.lease_id.as_ref(),
+        ttl: terms.ttl,
+    })?;
+    plan.labels.extend(terms.labels.clone());
+    let lock = context
         .store
-        .operation(&intended.lease_id, command, Wait::none())?;
+        .operation(&plan.lease_id, command, Wait::none())?;
     let intent = Intent {
-        lease_id: intended.lease_id,
+        lease_id: plan.lease_id,
         provider: context.name().to_owned(),
-        provider_scope: intended.scope,
+        provider_scope: plan.scope,
         repo_root: Some(RepoRoot::new(&workspace.root)?),
         idle_timeout_seconds: terms.idle_timeout.as_secs(),
         ttl_seconds: terms.ttl.as_secs(),
         keep: terms.keep,
-        labels: intended.labels,
+        labels: plan.labels,
         creator: Creator::current(),
     };
     let claim = context
         .store
         .create(Claim::intended(intent, Timestamp::now()), &terms.slug)?;
-    let made = context
-        .provider
-        .create(&claim, workspace, &lock, context.cancel)
-        .and_then(|labels| context.store.replace(&claim, ready(&claim, labels)));
-    let claim = match made {
-        Ok(claim) => claim,
-        Err(failure) => return Err(undo(context, &claim, failure)),
-    };
-    // What stays is for others as well, from now on. What goes with this run is nobody else's.
-    if terms.keep {
-        downgrade(context, &mut lock, &claim)?;
-    }
-    Ok(Lease {
+    let mut lease = Lease {
         claim,
         origin: Origin::Fresh,
-        _lock: lock,
-    })
+        synced: None,
+        lock,
+    };
+    match create(context, workspace, &mut lease, command) {
+        Ok(()) => Ok(lease),
+        Err(failure) => Err(undo(context, &lease.claim, failure)),
+    }
 }
 
-fn downgrade(context: Context<'_>, lock: &mut OperationLock, claim: &Claim) -> Result<(), Failure> {
-    let lease = &claim.lease_id;
+/// Creates the sandbox and waits until it is ready. The lease's claim is what is on disk at any time, so that a failure
+/// can be undone at any time.
+fn create(
+    context: Context<'_>,
+    workspace: &Workspace,
+    lease: &mut Lease,
+    command: &str,
+) -> Result<(), CreateFailure> {
+    let created = context
+        .provider
+        .create(&lease.claim, workspace, &lease.lock, context.cancel)?;
+    if let Some(notice) = &created.notice {
+        context.report.line(notice);
+    }
+    if let Some(id) = created.lease_id.filter(|id| *id != lease.claim.lease_id) {
+        let lock = context.store.operation(&id, command, Wait::none())?;
+        lease.claim = context.store.rename(&lease.claim, id)?;
+        lease.lock = lock;
+    }
+    // From now on the sandbox can be found by what the provider calls it, whatever becomes of this process.
+    if !created.labels.is_empty() {
+        let known = with_labels(&lease.claim, created.labels);
+        lease.claim = context.store.replace(&lease.claim, known)?;
+    }
+    let labels = ready::wait(context, &lease.claim)?;
+    let ready = with_labels(&lease.claim.ready(), labels);
+    lease.claim = context.store.replace(&lease.claim, ready)?;
+    Ok(())
+}
+
+fn with_labels(claim: &Claim, labels: Labels) -> Claim {
+    let mut claim = claim.clone();
+    claim.labels.extend(labels);
+    claim
+}
+
+/// Opens a lease that was held exclusively to other commands, unless it goes with this run.
+pub(super) fn share(context: Context<'_>, lease: &mut Lease) -> Result<(), Failure> {
+    if lease.origin == Origin::Fresh && !lease.claim.keep {
+        return Ok(());
+    }
+    let id = &lease.claim.lease_id;
     let canceled = || context.canceled();
     let wait = Wait::until_canceled(&canceled);
-    context.store.downgrade(lock, lease, wait)?;
-    match context.store.read(lease)? {
+    context.store.downgrade(&mut lease.lock, id, wait)?;
+    match context.store.read(id)? {
         Some(now) if now.state == State::Ready => Ok(()),
-        Some(_) | None => Err(released_meanwhile(claim)),
+        Some(_) | None => Err(released_meanwhile(&lease.claim)),
     }
 }
 
@@ -111,23 +163,16 @@ fn released_meanwhile(claim: &Claim) -> Failure {
     Failure::new(Code::NotFound, message)
 }
 
-fn ready(claim: &Claim, labels: BTreeMap<String, String>) -> Claim {
-    let mut claim = claim.ready();
-    claim.labels.extend(labels);
-    claim
-}
-
-/// A sandbox that was not made whole goes. What cannot be removed now keeps its claim, and is swept later.
-fn undo(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure {
-    let removed = bounded::cleanup(|cancel| context.provider.remove(claim, &|| Ok(()), cancel))
-        .and_then(|()| context.store.remove(claim));
-    match removed {
+/// A sandbox that was not created completely is removed. If that fails, the claim stays, and is swept later.
+fn undo(context: Context<'_>, claim: &Claim, failed: CreateFailure) -> Failure {
+    let CreateFailure { failure, left } = failed;
+    let failure = *failure;
+    let removed = match left {
+        Left::Nothing => Ok(()),
+        Left::MaybeSandbox => deadline::cleanup(|cancel| stop::remove(context, claim, cancel)),
+    };
+    match removed.and_then(|()| context.store.remove(claim)) {
         Ok(()) => failure,
-        // Nothing can have been made.
-        Err(_) if failure.code == Code::ProviderMissing => match context.store.remove(claim) {
-            Ok(()) => failure,
-            Err(other) => failure.and(&other),
-        },
         Err(other) => {
             let lease = &claim.lease_id;
             let stop = context.provider.stop_command(claim);
@@ -143,11 +188,11 @@ fn undo(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure {
 /// Leases whose creator died before it was done with them. What cannot be removed now stays for the next time.
 pub(super) fn sweep_orphans(context: Context<'_>) {
     let Ok(scan) = context.store.scan() else {
-        return; // whoever needs the claims says what is wrong with them
+        return; // a command that needs the claims says what is wrong with them
     };
-    // What was worked in may hold what only its user can judge.
+    // A sandbox that commands ran in may hold work that only its user can value.
     let by_hand = |claim: &Claim| {
-        claim.state == State::Ready && context.provider.only_by_hand(claim).is_some()
+        claim.state == State::Ready && context.provider.manual_removal_reason(claim).is_some()
     };
     let ours = |claim: &&Claim| claim.provider == context.name() && !by_hand(claim);
     for claim in sweep::orphans(&scan.claims, &Creator::liveness)
@@ -163,60 +208,75 @@ fn sweep_orphan(context: Context<'_>, claim: &Claim) {
     let say = |line: String| context.report.line(&line);
     let warning =
         |failure| format!("warning: cannot remove lease {lease}, whose creator died: {failure}");
-    let _lock = match alone::take(context, claim, "crabbox sweep") {
-        Ok(Alone::Taken(lock)) => lock,
-        Ok(Alone::Changed) => return,
-        // Somebody works in it.
-        Ok(Alone::InUse(_)) if claim.state == State::Ready => return,
-        Ok(Alone::InUse(failure)) | Err(failure) => return say(warning(failure)),
+    let _lock = match exclusive::try_lock(context, claim, "crabbox sweep") {
+        Ok(Attempt::Locked(lock)) => lock,
+        Ok(Attempt::Changed) => return,
+        // Another process runs a command in it.
+        Ok(Attempt::InUse(_)) if claim.state == State::Ready => return,
+        Ok(Attempt::InUse(failure)) | Err(failure) => return say(warning(failure)),
     };
-    let removed = context
-        .provider
-        .remove(claim, &|| Ok(()), context.cancel)
-        .and_then(|()| context.store.remove(claim));
+    let removed =
+        stop::remove(context, claim, context.cancel).and_then(|()| context.store.remove(claim));
     say(match removed {
         Ok(()) => format!("removed lease={lease} reason=its creator died"),
         Err(failure) => warning(failure),
     });
 }
 
-/// A lease that exists, for this repository.
+/// How a lease is used again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reuse<'a> {
+    pub(super) identifier: &'a str,
+    pub(super) reclaim: Reclaim,
+    pub(super) idle_timeout: Duration,
+    pub(super) sharing: Sharing,
+}
+
+/// A lease that exists, for this repository. The claim is written only after the provider has confirmed the sandbox.
 pub(super) fn reuse(
     context: Context<'_>,
-    identifier: &str,
     workspace: &Workspace,
-    reclaim: Reclaim,
-    idle_timeout: Duration,
+    request: Reuse<'_>,
     command: &str,
 ) -> Result<Lease, Failure> {
     context.provider.validate()?;
     let repo = RepoRoot::new(&workspace.root)?;
-    let found = context.find(identifier)?;
-    binding::check(&found, &repo, reclaim)?;
+    let found = context.find(request.identifier)?;
+    binding::check(&found, &repo, request.reclaim)?;
     let canceled = || context.canceled();
     let tell = |line: &str| context.report.progress(line);
     let wait = Wait::until_canceled(&canceled).with_notice(&tell);
-    let lock = context
-        .store
-        .operation_shared(&found.lease_id, command, wait)?;
+    let id = &found.lease_id;
+    let lock = match request.sharing {
+        Sharing::Exclusive => context.store.operation(id, command, wait)?,
+        Sharing::Shared if is_to_be_removed(context, &found) => {
+            context.store.operation(id, command, wait)?
+        }
+        Sharing::Shared => context.store.operation_shared(id, command, wait)?,
+    };
     // It may have changed, or be gone, by the time it is our turn.
     let claim = context
         .store
         .read(&found.lease_id)?
         .ok_or_else(|| released_meanwhile(&found))?;
-    let allowed = binding::check(&claim, &repo, reclaim)?;
+    let allowed = binding::check(&claim, &repo, request.reclaim)?;
     usable(context, &claim)?;
-    let idle = idle_timeout.as_secs();
+    context.verify(&claim, Use::Reuse)?;
+    let labels = ready::wait(context, &claim)?;
+    let idle = request.idle_timeout.as_secs();
     let bound = binding::bind(&claim, &repo, allowed, Timestamp::now(), idle);
+    let mut bound = with_labels(&bound, labels);
+    let synced = bound.labels.remove(SYNCED);
     let claim = store_use(context, claim, bound)?;
     Ok(Lease {
         claim,
         origin: Origin::Reused,
-        _lock: lock,
+        synced,
+        lock,
     })
 }
 
-/// Writes a use down, unless only its time has changed, and that by so little that no deadline is the wiser.
+/// Writes a use down, unless only its time has changed, and by too little to move a deadline.
 fn store_use(context: Context<'_>, claim: Claim, used: Claim) -> Result<Claim, Failure> {
     let mut otherwise = used.clone();
     otherwise.last_used_at = claim.last_used_at;
@@ -233,18 +293,30 @@ fn store_use(context: Context<'_>, claim: Claim, used: Claim) -> Result<Claim, F
 pub(super) fn keep(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
     let claim = &lease.claim;
     let idle = claim.idle_timeout_seconds;
-    let kept = binding::touch(&claim.kept(), Timestamp::now(), idle);
+    let mut kept = binding::touch(&claim.kept(), Timestamp::now(), idle);
+    kept.labels.extend(synced_label(lease));
     context.store.replace(claim, kept).map(drop)
 }
 
-/// The end of a use, which may have been a long one. A claim that somebody else has changed since is theirs.
+/// The end of a use, which may have been a long one. What another process has written to the claim since stays.
 pub(super) fn used(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
     let Some(claim) = context.store.read(&lease.claim.lease_id)? else {
         return Ok(());
     };
     let idle = claim.idle_timeout_seconds;
-    let used = binding::touch(&claim, Timestamp::now(), idle);
+    let mut used = binding::touch(&claim, Timestamp::now(), idle);
+    used.labels.extend(synced_label(lease));
     store_use(context, claim, used).map(drop)
+}
+
+fn synced_label(lease: &Lease) -> Option<(String, String)> {
+    let synced = lease.synced.clone()?;
+    Some((SYNCED.to_owned(), synced))
+}
+
+fn is_to_be_removed(context: Context<'_>, claim: &Claim) -> bool {
+    let removes = context.provider.spec().expired == ExpiredLease::Remove;
+    removes && claim.state == State::Ready && claim.is_expired(Timestamp::now())
 }
 
 fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
@@ -263,14 +335,17 @@ fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
     }
     // Use renews the idle time, but not the time to live.
     if claim.is_expired(Timestamp::now()) {
-        // Nobody else ends it, and what it holds can only be had by using it.
-        if let Some(why) = context.provider.only_by_hand(claim) {
+        // Only its user ends it, and its files can only be had by using it.
+        if let Some(why) = context.provider.manual_removal_reason(claim) {
             let stop = context.provider.stop_command(claim);
             let line = format!(
                 "warning: lease {lease} reached its TTL expiry and stays, because {why}; when you have them: {stop}"
             );
             context.report.line(&line);
             return Ok(());
+        }
+        if is_to_be_removed(context, claim) {
+            return Err(remove_expired(context, claim));
         }
         let message = format!("lease {lease} reached its TTL expiry; command not run");
         return Err(Failure::new(Code::Expired, message)
@@ -280,7 +355,21 @@ fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The end of a lease that this process made. Whatever somebody else has changed since stays theirs.
+fn remove_expired(context: Context<'_>, claim: &Claim) -> Failure {
+    let lease = &claim.lease_id;
+    let message = format!("lease {lease} reached its TTL expiry; command not run");
+    let expired = Failure::new(Code::Expired, message);
+    let retry = "crabbox run without --id makes a new one";
+    match stop::release(context, claim) {
+        Ok(Released::Gone) => expired.hint(retry),
+        Ok(Released::Missing(other)) | Err(other) => {
+            let stop = context.provider.stop_command(claim);
+            expired.and(&other).hint(stop)
+        }
+    }
+}
+
+/// The end of a lease that this process created. A claim that another process has changed since is left alone.
 pub(super) fn give_back(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
     let claim = &lease.claim;
     let changed = || {
@@ -290,7 +379,7 @@ pub(super) fn give_back(context: Context<'_>, lease: &Lease) -> Result<(), Failu
     if context.store.read(&claim.lease_id)?.as_ref() != Some(claim) {
         return Err(changed());
     }
-    bounded::cleanup(|cancel| context.provider.remove(claim, &|| Ok(()), cancel))?;
+    deadline::cleanup(|cancel| stop::remove(context, claim, cancel))?;
     context.store.remove(claim)
 }
 

@@ -14,7 +14,7 @@ pub struct Listed {
 }
 
 /// Damaged claims come along as problems; they hide nothing else. A lease whose sandbox is gone is not listed, one that is
-/// being made is, and one whose end was begun.
+/// being created or released is, and so is one whose sandbox is absent where absence proves nothing.
 pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure> {
     let scan = context.store.scan()?;
     let claims: Vec<Claim> = scan
@@ -27,12 +27,16 @@ pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure
     }
     let observed = context.provider.observe(&claims, context.cancel)?;
     let now = Timestamp::now();
+    let absence_is_proof = context.provider.spec().absence_is_proof;
     let listed = claims
         .into_iter()
         .zip(observed)
-        .filter(|(claim, observed)| observed.phase != Phase::Absent || claim.state != State::Ready)
+        .filter(|(claim, observed)| {
+            let gone = observed.phase == Phase::Absent && absence_is_proof;
+            !gone || claim.state != State::Ready
+        })
         .map(|(claim, observed)| Listed {
-            observed: in_its_state(context, &claim, observed, now),
+            observed: with_claim_state(context, &claim, observed, now),
             claim,
         })
         .collect();
@@ -40,13 +44,13 @@ pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure
 }
 
 /// What the provider cannot know: what we are about to do with it, and how long it may live.
-pub(super) fn in_its_state(
+pub(super) fn with_claim_state(
     context: Context<'_>,
     claim: &Claim,
     observed: Observed,
     now: Timestamp,
 ) -> Observed {
-    let by_hand = context.provider.only_by_hand(claim).is_some();
+    let by_hand = context.provider.manual_removal_reason(claim).is_some();
     let is_known = !matches!(observed.phase, Phase::Absent | Phase::Unknown);
     let (state, phase) = match claim.state {
         State::Creating => ("creating", Phase::NotYet),

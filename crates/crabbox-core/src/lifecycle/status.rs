@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::Context;
-use super::list::in_its_state;
+use super::list::with_claim_state;
 use crate::claims::Claim;
 use crate::provider::{Observed, Phase};
 use crate::{Code, Failure};
 
-const POLL: Duration = Duration::from_secs(2);
-const MOMENT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// What a look is given even if it begins at the deadline.
+const MIN_LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
@@ -29,7 +30,7 @@ pub struct Status {
 pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<Status, Failure> {
     let deadline = match watch {
         Watch::Once => None,
-        Watch::UntilReady(patience) => Some(Instant::now() + patience),
+        Watch::UntilReady(timeout) => Some(Instant::now() + timeout),
     };
     let Some(deadline) = deadline else {
         return look(context, identifier);
@@ -58,7 +59,7 @@ pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<St
 
 /// Never after the deadline.
 fn next_look(now: Instant, deadline: Instant) -> Instant {
-    deadline.min(now + POLL)
+    deadline.min(now + POLL_INTERVAL)
 }
 
 fn late(lease: &str) -> Failure {
@@ -66,18 +67,20 @@ fn late(lease: &str) -> Failure {
     Failure::new(Code::Timeout, message)
 }
 
-/// A look that hangs does not outlast the wait, but for the moment that any look needs.
+/// A look that hangs does not outlast the wait, except for the time that any look needs.
 fn look_until(
     context: Context<'_>,
     identifier: &str,
     deadline: Instant,
 ) -> Result<Status, Failure> {
-    let cancel = context.cancel.until(deadline.max(Instant::now() + MOMENT));
-    let patient = Context {
+    let cancel = context
+        .cancel
+        .until(deadline.max(Instant::now() + MIN_LOOK_TIMEOUT));
+    let bounded = Context {
         cancel: &cancel,
         ..context
     };
-    look(patient, identifier).map_err(|failure| match failure.code {
+    look(bounded, identifier).map_err(|failure| match failure.code {
         Code::Timeout if Instant::now() >= deadline => {
             let claim = context.find(identifier);
             let lease = claim
@@ -100,7 +103,7 @@ fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {
         .provider
         .observe(std::slice::from_ref(&claim), context.cancel)?
         .pop()
-        .map(|observed| in_its_state(context, &claim, observed, now));
+        .map(|observed| with_claim_state(context, &claim, observed, now));
     match observed {
         Some(observed) if observed.phase != Phase::Absent => Ok(Status {
             idle_for: claim.idle_for(now),

@@ -4,9 +4,11 @@ use std::cell::RefCell;
 
 use super::Context;
 use crate::claims::{Claim, State, Wait};
+use crate::process::Cancel;
+use crate::provider::{Removal, Use, verify};
 use crate::{Code, Failure};
 
-/// Waits for whoever runs in it. The claim goes only when the sandbox is proved to be gone.
+/// Waits for commands that run in it. The claim goes only when the sandbox is proved to be gone.
 pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
     let found = context.find(identifier)?;
     let canceled = || context.canceled();
@@ -22,13 +24,24 @@ pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
         let message = format!("lease {} claim changed; retry", claim.lease_id);
         return Err(Failure::new(Code::ClaimChanged, message));
     }
-    release(context, &claim)?;
-    Ok(claim)
+    match release(context, &claim)? {
+        Released::Gone => Ok(claim),
+        Released::Missing(failure) => Err(failure),
+    }
 }
 
-/// With the operation lock held. A claim that is `releasing` tells whoever comes later that the end has begun; before
-/// that the lease is as good as ever.
-pub(super) fn release(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
+/// What came of a release that did not fail.
+#[derive(Debug)]
+pub(super) enum Released {
+    /// The claim is gone as well.
+    Gone,
+    /// The provider does not know the sandbox, which proves nothing: the claim is as it was.
+    Missing(Failure),
+}
+
+/// With the operation lock held. The state `releasing` says that the end has begun; before that the lease is as good as
+/// ever.
+pub(super) fn release(context: Context<'_>, claim: &Claim) -> Result<Released, Failure> {
     let begun = RefCell::new(None);
     let begin = || {
         let releasing = match claim.state {
@@ -38,9 +51,16 @@ pub(super) fn release(context: Context<'_>, claim: &Claim) -> Result<(), Failure
         begun.replace(Some(releasing));
         Ok(())
     };
-    let removed = context.provider.remove(claim, &begin, context.cancel);
+    let sandbox = context.verify(claim, Use::Remove)?;
+    let removed = context.provider.remove(&sandbox, &begin, context.cancel);
     match (removed, begun.into_inner()) {
-        (Ok(()), begun) => context.store.remove(begun.as_ref().unwrap_or(claim)),
+        (Ok(Removal::Missing(failure)), None) => Ok(Released::Missing(failure)),
+        (Ok(Removal::Missing(failure)), Some(_)) => Err(failure),
+        (Ok(removal), begun) => {
+            tell_forgotten(context, &removal);
+            context.store.remove(begun.as_ref().unwrap_or(claim))?;
+            Ok(Released::Gone)
+        }
         // The program was gone before it could begin.
         (Err(failure), Some(releasing)) if failure.code == Code::ProviderMissing => {
             match context.store.replace(&releasing, claim.clone()) {
@@ -49,5 +69,23 @@ pub(super) fn release(context: Context<'_>, claim: &Claim) -> Result<(), Failure
             }
         }
         (Err(failure), _) => Err(failure),
+    }
+}
+
+/// Removes a sandbox of our own making, without a word in the claim. The claim is the caller's.
+pub(super) fn remove(context: Context<'_>, claim: &Claim, cancel: &Cancel) -> Result<(), Failure> {
+    let sandbox = verify(context.provider, claim, Use::Remove, cancel)?;
+    match context.provider.remove(&sandbox, &|| Ok(()), cancel)? {
+        Removal::Missing(failure) => Err(failure),
+        removal @ (Removal::Gone | Removal::Forgotten(_)) => {
+            tell_forgotten(context, &removal);
+            Ok(())
+        }
+    }
+}
+
+fn tell_forgotten(context: Context<'_>, removal: &Removal) {
+    if let Removal::Forgotten(warning) = removal {
+        context.report.line(&format!("warning: {warning}"));
     }
 }

@@ -15,7 +15,7 @@ pub enum Reason {
     Late,
 }
 
-/// A flag that is set once and wakes whoever waits. Clones share it.
+/// A flag that is set once and wakes all waiting threads. Clones share it.
 ///
 /// Setting it takes a lock: it is for a thread that receives signals, not for a signal handler.
 #[derive(Debug, Clone, Default)]

@@ -1,4 +1,4 @@
-//! What can go wrong with a child, before anybody looks at its exit code.
+//! What can go wrong with a child, before its exit code matters.
 
 use std::error::Error;
 use std::fmt;

@@ -36,17 +36,18 @@ pub struct Streamed {
 }
 
 impl Streamed {
-    /// Output that is lost because nobody could take it: a full disk, say. A reader that went away wants no more.
     pub fn lost(&self) -> Option<Failure> {
-        let gone = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-        let (stream, error) = self.broken.iter().find(|(_, error)| !gone(error))?;
-        let name = match stream {
-            Stream::Stdout => "stdout",
-            Stream::Stderr => "stderr",
-        };
-        let message = format!("cannot write the command's {name}; the rest of it is lost");
-        Some(Failure::new(Code::Local, message).because(error))
+        lost(&self.broken)
     }
+}
+
+/// Output that is lost because it could not be written, to a full disk for example. A reader that went away wants no more.
+pub(super) fn lost(broken: &[(Stream, io::Error)]) -> Option<Failure> {
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    let (stream, error) = broken.iter().find(|(_, error)| !gone(error))?;
+    let name = stream.as_str();
+    let message = format!("cannot write the command's {name}; the rest of it is lost");
+    Some(Failure::new(Code::Local, message).because(error))
 }
 
 impl End {

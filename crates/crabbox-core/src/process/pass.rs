@@ -1,4 +1,4 @@
-//! Passing a child's output on to a descriptor of ours, with somebody listening.
+//! Passing a child's output on to a descriptor of ours, with a listener that records it.
 //!
 //! The beginning is copied by hand, and all of it is heard. After that the kernel moves the bytes from pipe to pipe, and
 //! what is heard is the end: a second pipe keeps the last of them, and what it has no room for is thrown away unread.

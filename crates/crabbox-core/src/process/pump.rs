@@ -21,11 +21,11 @@ pub(super) const CHUNK: usize = 64 << 10;
 /// kernel counts the pages of all of a user's pipes together.
 const A_LOT: u64 = 1 << 20;
 const BIG: usize = 1 << 20;
-/// How long a grandchild that holds the pipe of an ended child may be silent, and how long it is listened to at all.
-const IDLE: Duration = Duration::from_secs(2);
-const DRAIN: Duration = Duration::from_secs(5);
+/// How long a grandchild that holds the pipe of an ended child may be silent, and how long its output is copied at all.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Something that happens once, and wakes whoever waits with a [`Cancel`].
+/// Something that happens once, and wakes the threads that wait with a [`Cancel`].
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     happened: Arc<AtomicBool>,
@@ -49,7 +49,7 @@ impl Event {
         self.cancel.nudge();
     }
 
-    /// Wakes nobody: for what something else follows that does.
+    /// Wakes no thread: for an event that is followed by one that does.
     fn happen_silently(&self) {
         self.happened.store(true, Ordering::Release);
     }
@@ -78,7 +78,7 @@ pub(super) struct Pump<S> {
     result: Receiver<(S, io::Result<()>)>,
 }
 
-/// The other side of a [`Pump`]: a stream that nobody carries yet.
+/// The other side of a [`Pump`]: a stream that no thread copies yet.
 pub(super) struct Waiting {
     stream: OwnedFd,
     begin: Box<dyn FnOnce(Stage) + Send>,
@@ -116,7 +116,7 @@ impl<S: Write + Send + 'static> Pump<S> {
         let event = done.clone();
         let begin = move |stage| match stage {
             Stage::Speaks => {
-                // Without a thread, the other side of `result` finds that nobody speaks.
+                // Without a thread, the receiver of `result` finds its sender gone.
                 let begun = event.after(move || drop(tell.send(carry(Some(from)))));
                 if begun.is_err() {
                     event.happen();
@@ -167,7 +167,7 @@ impl Waiting {
         (self.begin)(Stage::Speaks);
     }
 
-    /// The stream is closed, and nothing was in it. Whoever says so says next that the child has ended.
+    /// The stream is closed, and nothing was in it. The end of the child follows.
     pub(super) fn close(self) {
         (self.begin)(Stage::Closed);
     }
@@ -179,8 +179,8 @@ impl AsFd for Waiting {
     }
 }
 
-/// Copies everything to the child, which may not want it. Nobody waits for this thread: who holds the other side decides
-/// when it ends.
+/// Copies everything to the child, which may not want it. No thread waits for this one: it ends when the reader or the
+/// child closes its side.
 pub(super) fn feed(mut from: impl Read + Send + 'static, mut to: ChildStdin) -> io::Result<()> {
     thread::Builder::new()
         .spawn(move || {
@@ -204,7 +204,11 @@ pub(super) fn feed(mut from: impl Read + Send + 'static, mut to: ChildStdin) -> 
         .map(drop)
 }
 
-fn copy(mut from: impl Read + AsFd, ended: &PipeReader, sink: &mut impl Write) -> io::Result<()> {
+pub(super) fn copy(
+    mut from: impl Read + AsFd,
+    ended: &PipeReader,
+    sink: &mut impl Write,
+) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     let mut moved: u64 = 0;
     let mut turns = Turns::new(ended);
@@ -278,7 +282,7 @@ impl Rest {
     fn of(from: &impl AsFd) -> Self {
         Self {
             owed: rustix::io::ioctl_fionread(from).unwrap_or(0),
-            until: Instant::now() + DRAIN,
+            until: Instant::now() + DRAIN_TIMEOUT,
         }
     }
 
@@ -288,7 +292,7 @@ impl Rest {
         }
         let left = self.until.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(from, PollFlags::IN)];
-        wait(&mut fds, Some(left.min(IDLE)))
+        wait(&mut fds, Some(left.min(IDLE_TIMEOUT)))
     }
 }
 

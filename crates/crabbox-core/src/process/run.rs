@@ -15,10 +15,10 @@ use super::{
     Cancel, Captured, End, Limits, Output, ProcessError, Reason, Stdin, Stream, Streamed, Tool,
 };
 
-/// How long a killed child may take to be gone: one that hangs in the kernel is left behind.
-const KILLED: Duration = Duration::from_secs(5);
-/// How long output that nobody takes is waited for after a cancellation.
-const UNWANTED: Duration = Duration::from_secs(1);
+/// How long a killed child may take to be gone: one that is in uninterruptible sleep is left behind.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long output that no reader takes is waited for after a cancellation.
+pub(super) const UNREAD_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Tool {
     /// Runs it and takes what it writes. Any end is `Ok`: what an exit code means is the caller's business.
@@ -44,7 +44,7 @@ impl Tool {
                 });
             }
         }
-        let end = running.judge(end, limits)?;
+        let end = running.end(end, limits)?;
         Ok(Captured {
             end,
             stdout: running.taken(stdout)?,
@@ -69,7 +69,7 @@ impl Tool {
         running.watch()?;
         let followed = running.follow(limits, || false);
         let end = running.settle(followed, || is_done(&stdout) && is_done(&stderr));
-        let end = running.judge(end, limits)?;
+        let end = running.end(end, limits)?;
         let mut broken = Vec::new();
         for (stream, pump) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
             if let Some(pump) = pump
@@ -117,7 +117,7 @@ struct Running {
     group: Group,
     started: Instant,
     exited: Event,
-    /// Streams that nobody carries yet.
+    /// Streams that no thread copies yet.
     waiting: Vec<Waiting>,
     /// Closed when the child has ended: then pumps stop waiting for more.
     ended: Option<(io::PipeReader, PipeWriter)>,
@@ -248,19 +248,19 @@ impl Running {
         stopped
     }
 
-    /// First the polite way. What is left of the group afterwards has no choice.
+    /// SIGTERM, then SIGKILL for what is left of the group.
     fn stop(&self, grace: Duration) {
         if !grace.is_zero() {
             self.signal(Signal::TERM);
-            let patience = Instant::now() + grace;
-            self.cancel.wait_anyway(patience, || self.exited.happened());
+            let deadline = Instant::now() + grace;
+            self.cancel.wait_anyway(deadline, || self.exited.happened());
         }
         self.signal(Signal::KILL);
-        let patience = Instant::now() + KILLED;
-        self.cancel.wait_anyway(patience, || self.exited.happened());
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        self.cancel.wait_anyway(deadline, || self.exited.happened());
     }
 
-    /// An error means that there is nobody left.
+    /// An error means that no process is left.
     fn signal(&self, signal: Signal) {
         let _ = match self.group {
             Group::Own => kill_process_group(self.pid, signal),
@@ -268,7 +268,8 @@ impl Running {
         };
     }
 
-    /// Lets the pumps write what is left. Output that nobody takes holds up a canceled run only for a moment.
+    /// Lets the pumps write what is left. Output that no reader takes delays a canceled run by [`UNREAD_OUTPUT_TIMEOUT`] at
+    /// most.
     fn settle(&self, stopped: Option<Stopped>, done: impl Fn() -> bool) -> Option<Stopped> {
         let stopped = match stopped {
             Some(stopped) => stopped,
@@ -277,11 +278,12 @@ impl Running {
                 Woken::Canceled(reason) => Stopped::Canceled(reason),
             },
         };
-        self.cancel.wait_anyway(Instant::now() + UNWANTED, done);
+        self.cancel
+            .wait_anyway(Instant::now() + UNREAD_OUTPUT_TIMEOUT, done);
         Some(stopped)
     }
 
-    fn judge(&mut self, stopped: Option<Stopped>, limits: &Limits) -> Result<End, ProcessError> {
+    fn end(&mut self, stopped: Option<Stopped>, limits: &Limits) -> Result<End, ProcessError> {
         let what = self.what.clone();
         match stopped {
             None | Some(Stopped::Enough) => match self.child.wait() {

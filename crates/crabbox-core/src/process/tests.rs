@@ -294,7 +294,7 @@ fn canceling_ends_the_child_at_once() {
 }
 
 #[test]
-fn output_that_nobody_takes_does_not_hold_up_a_canceled_run() {
+fn unread_output_does_not_delay_a_canceled_run() {
     let (reader, writer) = io::pipe().unwrap();
     let cancel = Cancel::new();
     let canceler = {

@@ -15,7 +15,7 @@ pub(super) fn watch(pid: Pid, streams: Vec<Waiting>) {
     while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
-/// The streams that nothing came from and that are still open: somebody else has the other side.
+/// The streams that nothing came from and that are still open: another process holds the other side.
 #[cfg(target_os = "linux")]
 fn until_end(pid: Pid, mut streams: Vec<Waiting>) -> Vec<Waiting> {
     use rustix::event::{PollFd, PollFlags, poll};

@@ -1,6 +1,6 @@
 //! The settings that every provider has.
 
-use super::table::{Kind, Merge, Setting, Trust};
+use super::table::{Effect, Kind, Merge, Setting, Trust};
 
 const SYNC: Option<&str> = Some("sync");
 const ENV: Option<&str> = Some("env");
@@ -85,7 +85,8 @@ pub const CORE: &[Setting] = &[
         "true",
         "Delete remote files that no longer exist locally",
     )
-    .env(&["CRABBOX_SYNC_DELETE"]),
+    .env(&["CRABBOX_SYNC_DELETE"])
+    .effect(Effect::ArchiveSync),
     Setting::new(
         SYNC,
         "checksum",
@@ -93,7 +94,8 @@ pub const CORE: &[Setting] = &[
         "false",
         "Compare files by content",
     )
-    .env(&["CRABBOX_SYNC_CHECKSUM"]),
+    .env(&["CRABBOX_SYNC_CHECKSUM"])
+    .effect(Effect::NoProvider),
     Setting::new(
         SYNC,
         "gitSeed",
@@ -101,7 +103,8 @@ pub const CORE: &[Setting] = &[
         "true",
         "Start from the remote's Git history if the provider supports it",
     )
-    .env(&["CRABBOX_SYNC_GIT_SEED"]),
+    .env(&["CRABBOX_SYNC_GIT_SEED"])
+    .effect(Effect::NoProvider),
     Setting::new(
         SYNC,
         "fingerprint",
@@ -109,7 +112,8 @@ pub const CORE: &[Setting] = &[
         "true",
         "Skip a sync that would change nothing",
     )
-    .env(&["CRABBOX_SYNC_FINGERPRINT"]),
+    .env(&["CRABBOX_SYNC_FINGERPRINT"])
+    .effect(Effect::ArchiveSync),
     Setting::new(
         SYNC,
         "baseRef",
@@ -117,7 +121,8 @@ pub const CORE: &[Setting] = &[
         "",
         "Git reference to compare changes with",
     )
-    .env(&["CRABBOX_SYNC_BASE_REF"]),
+    .env(&["CRABBOX_SYNC_BASE_REF"])
+    .effect(Effect::NoProvider),
     Setting::new(
         SYNC,
         "timeout",
@@ -125,7 +130,8 @@ pub const CORE: &[Setting] = &[
         "15m",
         "Maximum duration of a sync",
     )
-    .env(&["CRABBOX_SYNC_TIMEOUT"]),
+    .env(&["CRABBOX_SYNC_TIMEOUT"])
+    .effect(Effect::ArchiveSync),
     Setting::new(
         SYNC,
         "warnFiles",

@@ -1,8 +1,11 @@
 //! Where a value came from.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
+
+use super::source::printable;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -48,6 +51,20 @@ impl Origin {
             Self::Flag { name } => shown.name = Some(format!("--{name}")),
         }
         shown
+    }
+}
+
+/// For people: the flag, the variable, or the line of a file.
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::User { path, line } | Self::Repository { path, line } => {
+                write!(f, "{}:{line}", printable(&path.display().to_string()))
+            }
+            Self::Environment { name } => f.write_str(name),
+            Self::Flag { name } => write!(f, "--{name}"),
+        }
     }
 }
 

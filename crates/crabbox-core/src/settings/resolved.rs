@@ -7,7 +7,7 @@ use super::core_table::PROVIDER;
 use super::layers::Ignored;
 use super::origin::Origin;
 use super::profiles::ProfileEnv;
-use super::table::Setting;
+use super::table::{Effect, Setting};
 use super::value::Value;
 use super::value_location::ValueLocation;
 
@@ -44,6 +44,17 @@ impl Settings {
         let section = section.into();
         (self.entries.iter())
             .find(|entry| entry.setting.section == section && entry.setting.key == key)
+    }
+
+    /// What a source sets although the provider has no use for it. `archive_sync`: whether the repository is sent to it.
+    pub fn without_effect(&self, archive_sync: bool) -> Vec<&Entry> {
+        let has_effect = |entry: &&Entry| match entry.setting.effect {
+            Effect::AllProviders => true,
+            Effect::ArchiveSync => archive_sync,
+            Effect::NoProvider => false,
+        };
+        let chosen = self.entries.iter().filter(|entry| entry.origin.is_choice());
+        chosen.filter(|entry| !has_effect(entry)).collect()
     }
 
     /// `None` for a row that no table has.

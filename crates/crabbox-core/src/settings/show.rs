@@ -14,13 +14,16 @@ use super::table::Kind;
 use super::value::Value;
 use crate::{OrderedMap, sync};
 
-/// One flat object: top-level settings, one object per section, and `profiles`, `ignored` and `origins`.
+/// One flat object: top-level settings, one object per section, and `profiles`, `ignored`, `noEffect` and `origins`.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Shown<'s> {
     #[serde(flatten)]
     settings: OrderedMap<Field>,
     profiles: BTreeMap<&'s str, ShownProfile<'s>>,
     ignored: Vec<ShownIgnored<'s>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    no_effect: Vec<String>,
     origins: OrderedMap<ShownOrigin>,
 }
 
@@ -46,7 +49,8 @@ struct ShownIgnored<'s> {
     line: u64,
 }
 
-pub fn show_json(settings: &Settings) -> Shown<'_> {
+/// `no_effect` are the settings that do nothing with the provider that was chosen.
+pub fn show_json<'s>(settings: &'s Settings, no_effect: &[&Entry]) -> Shown<'s> {
     let profiles = settings.profiles.iter().map(|(name, profile)| {
         let shown = ShownProfile {
             env: profile.env.keys().map(String::as_str).collect(),
@@ -64,6 +68,7 @@ pub fn show_json(settings: &Settings) -> Shown<'_> {
         settings: fields(settings).collect(),
         profiles: profiles.collect(),
         ignored: ignored.collect(),
+        no_effect: no_effect.iter().map(|entry| entry.setting.path()).collect(),
         origins: origins
             .map(|entry| (entry.setting.path(), origin(entry)))
             .collect(),
@@ -145,7 +150,7 @@ fn shown(entry: &Entry) -> Value {
 }
 
 /// `config=<path>`, then one line per section.
-pub fn show_text(settings: &Settings, config: Option<&Path>) -> String {
+pub fn show_text(settings: &Settings, no_effect: &[&Entry], config: Option<&Path>) -> String {
     let config = config.map_or_else(|| "-".to_owned(), |path| path.display().to_string());
     let mut lines = vec![format!("config={}", printable(&config))];
     lines.push(line(None, within(settings, None)));
@@ -159,6 +164,13 @@ pub fn show_text(settings: &Settings, config: Option<&Path>) -> String {
             printable(key),
             printable(&file),
             ignored.line
+        ));
+    }
+    for entry in no_effect {
+        let (key, origin) = (entry.setting.path(), &entry.origin);
+        let provider = settings.provider();
+        lines.push(format!(
+            "no_effect key={key} provider={provider} origin={origin}"
         ));
     }
     lines.push(String::new());

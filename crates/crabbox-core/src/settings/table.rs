@@ -20,6 +20,7 @@ pub struct Setting {
     pub default: &'static str,
     pub trust: Trust,
     pub applies: Applies,
+    pub effect: Effect,
     /// The name in the text form of `config show`, where it does not follow from the key.
     pub label: Option<&'static str>,
     pub help: &'static str,
@@ -68,6 +69,16 @@ pub enum Applies {
     ToNewSandboxes,
     /// A new sandbox, and every later run in it says it anew.
     ToRuns,
+}
+
+/// With which providers it has an effect at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    AllProviders,
+    /// Those that the repository is sent to.
+    ArchiveSync,
+    /// None of this build: it is accepted because other programs read the same files.
+    NoProvider,
 }
 
 /// Who may set it. A repository's file is untrusted: it may be a checkout of anything.
@@ -120,6 +131,7 @@ impl Setting {
             default,
             trust: Trust::Anyone,
             applies: Applies::Always,
+            effect: Effect::AllProviders,
             label: None,
             help,
         }
@@ -164,6 +176,12 @@ impl Setting {
     #[must_use]
     pub const fn renewed_by_runs(mut self) -> Self {
         self.applies = Applies::ToRuns;
+        self
+    }
+
+    #[must_use]
+    pub const fn effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
         self
     }
 

@@ -66,7 +66,7 @@ fn built_in() -> Vec<String> {
 }
 
 fn shown(settings: &Settings) -> serde_json::Value {
-    serde_json::to_value(show_json(settings)).unwrap()
+    serde_json::to_value(show_json(settings, &[])).unwrap()
 }
 
 const TABLE: ProviderTable = ProviderTable {

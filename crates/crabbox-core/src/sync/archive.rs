@@ -15,6 +15,7 @@ use tempfile::NamedTempFile;
 
 use super::manifest::{Entry, Kind, Manifest, permissions};
 use super::tree::Tree;
+use crate::process::Cancel;
 use crate::{Code, Failure};
 use format::{Member, Tar};
 
@@ -44,7 +45,7 @@ pub struct ArchiveStats {
     pub warnings: Vec<String>,
 }
 
-/// An archive in a file that nobody else can read, and that goes with this value.
+/// An archive in a temporary file of mode 0600, which is removed with this value.
 #[derive(Debug)]
 pub struct Archive {
     file: NamedTempFile,
@@ -58,6 +59,7 @@ impl Archive {
         root: &Path,
         dir: &Path,
         compression: Compression,
+        cancel: &Cancel,
     ) -> Result<Self, Failure> {
         let suffix = match compression {
             Compression::None => ".tar",
@@ -73,7 +75,11 @@ impl Archive {
             .suffix(suffix)
             .tempfile_in(dir)
             .map_err(failed)?;
-        let stats = Self::write(manifest, root, file.as_file_mut(), compression)?;
+        let cancelable = Cancelable {
+            writer: file.as_file_mut(),
+            cancel,
+        };
+        let stats = Self::write(manifest, root, cancelable, compression)?;
         file.as_file_mut().rewind().map_err(failed)?;
         Ok(Self { file, stats })
     }
@@ -151,7 +157,7 @@ impl<W: Write> Packer<W> {
         };
         let now = rustix::fs::fstat(&file).map_err(|e| unread(entry, &e))?;
         if rustix::fs::FileType::from_raw_mode(now.st_mode) != rustix::fs::FileType::RegularFile {
-            return Err(unread(entry, &io::Error::other(NO_FILE)));
+            return Err(unread(entry, &io::Error::other(NOT_A_FILE)));
         }
         let size = u64::try_from(now.st_size).unwrap_or(0);
         let member = Member {
@@ -217,7 +223,7 @@ impl<W: Write> Packer<W> {
     }
 }
 
-const NO_FILE: &str = "it is no regular file any more";
+const NOT_A_FILE: &str = "it is not a regular file any more";
 
 fn unread(entry: &Entry, error: &dyn std::error::Error) -> Failure {
     let message = format!("read {} for the sync archive", entry.path);
@@ -226,6 +232,25 @@ fn unread(entry: &Entry, error: &dyn std::error::Error) -> Failure {
 
 fn unwritten(error: io::Error) -> Failure {
     Failure::new(Code::Sync, "write the sync archive").because(&error)
+}
+
+/// A large tree takes minutes to pack: between two writes is the place to stop.
+struct Cancelable<'a, W> {
+    writer: W,
+    cancel: &'a Cancel,
+}
+
+impl<W: Write> Write for Cancelable<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.cancel.reason() {
+            Some(reason) => Err(io::Error::other(reason.to_string())),
+            None => self.writer.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
 }
 
 struct Counted<W> {

@@ -98,8 +98,8 @@ impl Candidate {
     }
 }
 
-/// Judges a candidate.
-pub fn judge(candidate: &Candidate, limits: &Limits, allow: Allow) -> Verdict {
+/// Compares a candidate with the limits.
+pub fn check(candidate: &Candidate, limits: &Limits, allow: Allow) -> Verdict {
     let reasons: Vec<Reason> = [
         reason(
             Metric::Files,
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn little_is_fine() {
-        let verdict = judge(&candidate(9, 512), &LIMITS, Allow::UpToLimits);
+        let verdict = check(&candidate(9, 512), &LIMITS, Allow::UpToLimits);
         assert_eq!(
             verdict,
             Verdict {
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn much_is_warned_about() {
-        let verdict = judge(&candidate(10, 3 << 20), &LIMITS, Allow::UpToLimits);
+        let verdict = check(&candidate(10, 3 << 20), &LIMITS, Allow::UpToLimits);
         assert_eq!(verdict.status, Status::Warning);
         assert_eq!(
             verdict.lines,
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn too_much_fails() {
-        let verdict = judge(&candidate(100, 12), &LIMITS, Allow::UpToLimits);
+        let verdict = check(&candidate(100, 12), &LIMITS, Allow::UpToLimits);
         assert_eq!(
             verdict.lines,
             [
@@ -288,7 +288,7 @@ mod tests {
             "sync candidate too large: 100 files >= limit 100; \
              use --force-sync-large or CRABBOX_SYNC_ALLOW_LARGE=1"
         );
-        let bytes = judge(&candidate(1, 1 << 30), &LIMITS, Allow::UpToLimits);
+        let bytes = check(&candidate(1, 1 << 30), &LIMITS, Allow::UpToLimits);
         assert_eq!(
             bytes.failure().unwrap().message,
             "sync candidate too large: 1.0 GiB >= limit 1.0 GiB; \
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn too_much_is_allowed_on_request_and_zero_is_no_limit() {
-        let verdict = judge(&candidate(1000, 2 << 30), &LIMITS, Allow::Large);
+        let verdict = check(&candidate(1000, 2 << 30), &LIMITS, Allow::Large);
         assert_eq!(verdict.status, Status::Warning);
         assert_eq!(verdict.failure(), None);
         let none = Limits {
@@ -307,7 +307,7 @@ mod tests {
             fail_files: 0,
             fail_bytes: 0,
         };
-        let verdict = judge(&candidate(u64::MAX, u64::MAX), &none, Allow::UpToLimits);
+        let verdict = check(&candidate(u64::MAX, u64::MAX), &none, Allow::UpToLimits);
         assert_eq!(verdict.status, Status::Ok);
     }
 

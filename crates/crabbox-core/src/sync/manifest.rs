@@ -75,7 +75,7 @@ pub enum Why {
 
 impl Manifest {
     /// A digest of paths, kinds, permissions, sizes and times. Equal digests mean that nothing was changed in between,
-    /// by anybody who does not set times.
+    /// unless a program set the times back.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(FINGERPRINT);
@@ -190,7 +190,7 @@ impl Entry {
     }
 }
 
-/// Without setuid and setgid: what is unpacked belongs to whoever unpacks it, which may be root.
+/// Without setuid and setgid: what is unpacked belongs to the user who unpacks it, which may be root.
 pub(super) fn permissions(mode: u32) -> u32 {
     mode & 0o777
 }

@@ -100,7 +100,7 @@ impl Plan {
         allow: Allow,
         top: usize,
     ) -> Self {
-        let verdict = guard::judge(&Candidate::of(manifest), &limits, allow);
+        let verdict = guard::check(&Candidate::of(manifest), &limits, allow);
         let candidate = Amount::of(manifest.entries.iter());
         let files = manifest.entries.iter();
         let files = files.map(|entry| (entry.path.as_bytes(), entry.size));

@@ -42,7 +42,7 @@ impl Tree {
         absent_is_none(found)
     }
 
-    /// Opens a file without waiting for anybody: a pipe may have taken its place. None where there is none.
+    /// Opens a file with O_NONBLOCK: a FIFO may have taken its place. `None` if it does not exist.
     pub(super) fn file(&mut self, path: &RelPath) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let found = self.at(path.as_bytes(), |dir, name| {
@@ -55,7 +55,7 @@ impl Tree {
         }
     }
 
-    /// The raw target of a symlink. None where there is none.
+    /// The raw target of a symlink. `None` if it does not exist.
     pub(super) fn link(&mut self, path: &RelPath) -> io::Result<Option<Vec<u8>>> {
         let found = self.at(path.as_bytes(), |dir, name| {
             rustix::fs::readlinkat(dir, name, Vec::new())

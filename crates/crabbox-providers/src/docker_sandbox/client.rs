@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crabbox_core::claims::OperationLock;
 use crabbox_core::process::{
-    Cancel, Captured, Limits, Output, Slate, Stdin, Streamed, Tool, Whose,
+    Cancel, Captured, Limits, Output, StatusMemfd, Stdin, Streamed, Tool, Whose,
 };
 use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure};
@@ -16,10 +16,10 @@ use super::argv::{self, Argv};
 use super::engine::{self, Found, Known};
 use super::parse::{self, Listed, Version};
 
-/// For calls that only look.
-pub(super) const LOOK: Duration = Duration::from_secs(60);
-/// For making and removing a sandbox.
-const CHANGE: Duration = Duration::from_secs(600);
+/// For calls that change nothing.
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
+/// For creating and removing a sandbox.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 pub(super) struct Client {
@@ -28,7 +28,7 @@ pub(super) struct Client {
     redactor: Redactor,
 }
 
-/// Who ended a command, by `--status-file`.
+/// Whether the command or the engine ended, by `--status-file`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "by", rename_all = "lowercase")]
 pub(super) enum EndedBy {
@@ -67,7 +67,7 @@ impl Client {
     }
 
     fn ask_version(&self, cancel: &Cancel) -> Result<(Version, Known), Failure> {
-        let said = self.capture(argv::version(), LOOK, cancel)?;
+        let said = self.capture(argv::version(), QUERY_TIMEOUT, cancel)?;
         let version = parse::version(&String::from_utf8_lossy(&said.stdout));
         if version.first_line.is_empty() {
             return Err(Failure::new(
@@ -80,7 +80,7 @@ impl Client {
     }
 
     pub(super) fn list(&self, cancel: &Cancel) -> Result<Vec<Listed>, Failure> {
-        let said = self.capture(argv::list(), LOOK, cancel)?;
+        let said = self.capture(argv::list(), QUERY_TIMEOUT, cancel)?;
         parse::list(&said.stdout)
     }
 
@@ -98,18 +98,18 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         let stdin = lock.share().map_or(Stdin::Null, Stdin::File);
-        self.succeed(self.tool(argv).stdin(stdin), CHANGE, cancel)
+        self.succeed(self.tool(argv).stdin(stdin), CHANGE_TIMEOUT, cancel)
             .map(drop)
     }
 
     pub(super) fn change(&self, argv: Argv, cancel: &Cancel) -> Result<(), Failure> {
-        self.capture(argv, CHANGE, cancel).map(drop)
+        self.capture(argv, CHANGE_TIMEOUT, cancel).map(drop)
     }
 
     /// Whatever it exits with, as long as it runs: its output is the answer.
     pub(super) fn look(&self, argv: Argv, cancel: &Cancel) -> Result<Captured, Failure> {
         self.tool(argv)
-            .capture(&Limits::within(LOOK), cancel)
+            .capture(&Limits::within(QUERY_TIMEOUT), cancel)
             .map_err(|error| self.explain(error.into_failure(Whose::Provider)))
     }
 
@@ -193,13 +193,14 @@ impl Client {
     }
 }
 
-/// Where the engine says who ended the command, if it can.
-pub(super) fn status() -> Result<Option<Slate>, Failure> {
-    Slate::new().map_err(|error| Failure::new(Code::Local, "cannot get memory").because(&error))
+/// Where the engine says whether the command ended by itself.
+pub(super) fn status() -> Result<Option<StatusMemfd>, Failure> {
+    StatusMemfd::new()
+        .map_err(|error| Failure::new(Code::Local, "cannot get memory").because(&error))
 }
 
-/// Who ended the command, where the engine said so.
-pub(super) fn ended_by(status: Slate) -> Option<EndedBy> {
+/// `None` where the engine said nothing.
+pub(super) fn ended_by(status: StatusMemfd) -> Option<EndedBy> {
     let bytes = status.read().ok()?;
     serde_json::from_slice(&bytes).ok()
 }

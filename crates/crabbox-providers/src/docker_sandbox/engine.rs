@@ -1,6 +1,6 @@
 //! Which `sbx` is used, and whether it is our own.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crabbox_core::git::Env;
 use crabbox_core::programs::{self, Missing, is_program};
+use crabbox_core::provider::HostContext;
 use crabbox_core::{Code, Failure};
 use serde::{Deserialize, Serialize};
 
@@ -15,24 +16,9 @@ use super::parse;
 use super::settings::Cli;
 
 const NAME: &str = "sbx";
-/// What to do when there is none, or none that can be started.
+/// What to do when there is no engine that can be started.
 pub(super) const INSTALL: &str =
     "install the standalone sbx CLI, or set dockerSandbox.cliPath (--docker-sandbox-cli)";
-
-/// Where programs are looked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places {
-    /// `PATH`.
-    pub path: OsString,
-    /// The directory of our own program.
-    pub beside: Option<PathBuf>,
-    /// Where programs in sandboxes write: nothing is searched for there.
-    pub checkouts: Vec<PathBuf>,
-    /// Where relative paths of the repository's files begin.
-    pub root: PathBuf,
-    /// Where all other ones begin.
-    pub cwd: PathBuf,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
@@ -60,11 +46,11 @@ impl By {
 }
 
 /// What the user names is that or nothing; only the default is searched for.
-pub(super) fn find(cli: &Cli, places: &Places) -> Result<Found, Failure> {
+pub(super) fn find(cli: &Cli, host: &HostContext) -> Result<Found, Failure> {
     match cli {
-        Cli::Named(program) => named(program, places),
+        Cli::Named(program) => named(program, host),
         Cli::Default => {
-            let passed_over = match in_path(OsStr::new(NAME), places) {
+            let passed_over = match in_path(OsStr::new(NAME), host) {
                 Ok(program) => {
                     return Ok(Found {
                         program,
@@ -73,7 +59,7 @@ pub(super) fn find(cli: &Cli, places: &Places) -> Result<Found, Failure> {
                 }
                 Err(passed_over) => passed_over,
             };
-            let bundled = places.beside.as_ref().map(|dir| dir.join(NAME));
+            let bundled = host.beside.as_ref().map(|dir| dir.join(NAME));
             match bundled.filter(|program| is_program(program)) {
                 Some(program) => Ok(Found {
                     program,
@@ -88,7 +74,7 @@ pub(super) fn find(cli: &Cli, places: &Places) -> Result<Found, Failure> {
     }
 }
 
-fn named(program: &Path, places: &Places) -> Result<Found, Failure> {
+fn named(program: &Path, host: &HostContext) -> Result<Found, Failure> {
     let by = By::Setting;
     let shown = program.display();
     let has_directory = program.components().count() > 1;
@@ -98,11 +84,11 @@ fn named(program: &Path, places: &Places) -> Result<Found, Failure> {
             Ok(Found { program, by })
         } else {
             Err(missing(&format!(
-                "sbx not found: dockerSandbox.cliPath is `{shown}`, which is no program"
+                "sbx not found: dockerSandbox.cliPath is `{shown}`, which is not an executable file"
             )))
         };
     }
-    in_path(program.as_os_str(), places)
+    in_path(program.as_os_str(), host)
         .map(|program| Found { program, by })
         .map_err(|passed_over| {
             let message =
@@ -116,8 +102,8 @@ fn missing(message: &str) -> Failure {
 }
 
 /// A relative entry would find what lies in the repository, and so would some absolute ones.
-fn in_path(name: &OsStr, places: &Places) -> Result<PathBuf, Missing> {
-    programs::find(name, &places.path, &places.checkouts)
+fn in_path(name: &OsStr, host: &HostContext) -> Result<PathBuf, Missing> {
+    programs::find(name, &host.path, &host.checkouts)
 }
 
 fn in_checkout(failure: Failure, missing: Missing) -> Failure {
@@ -131,17 +117,17 @@ fn in_checkout(failure: Failure, missing: Missing) -> Failure {
     }
 }
 
-/// Which engine made a sandbox: only that one knows what became of it.
+/// Which engine created a sandbox: only that one knows what became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Home {
+pub(super) struct EngineIdentity {
     /// `SBX_HOME=/x` or `HOME=/x`: where it keeps its sandboxes.
-    pub(super) place: String,
-    /// From the root: the same wherever it is read.
+    pub(super) state_dir: String,
+    /// An absolute path.
     pub(super) program: String,
 }
 
-impl Home {
-    /// None where nothing says where an engine would keep anything.
+impl EngineIdentity {
+    /// `None` where no variable says where an engine would keep its sandboxes.
     pub(super) fn of(program: &Path, env: &Env) -> Option<Self> {
         let set = |name: &str| {
             let value = env
@@ -150,36 +136,36 @@ impl Home {
             Some(format!("{name}={}", value.to_string_lossy()))
         };
         Some(Self {
-            place: set("SBX_HOME").or_else(|| set("HOME"))?,
+            state_dir: set("SBX_HOME").or_else(|| set("HOME"))?,
             program: real(program).to_string_lossy().into_owned(),
         })
     }
 
-    /// Why this engine's word about a sandbox that `other` made is worth nothing.
-    pub(super) fn is_not(&self, other: &Self) -> Option<Stranger> {
-        if !same_place(&self.place, &other.place) {
-            return Some(Stranger::Place);
+    /// Why this engine's list proves nothing about a sandbox that `creator` created.
+    pub(super) fn mismatch(&self, creator: &Self) -> Option<EngineMismatch> {
+        if !same_state_dir(&self.state_dir, &creator.state_dir) {
+            return Some(EngineMismatch::StateDir);
         }
-        if same_file(&self.program, &other.program) {
+        if same_file(&self.program, &creator.program) {
             return None;
         }
-        let there = Path::new(&other.program);
-        // What a relative path meant, nobody knows elsewhere.
-        let is_there = there.is_absolute() && is_program(there);
-        Some(match is_there {
-            true => Stranger::Program,
-            false => Stranger::Missing,
+        let program = Path::new(&creator.program);
+        // A relative path means nothing in another directory.
+        let exists = program.is_absolute() && is_program(program);
+        Some(match exists {
+            true => EngineMismatch::Program,
+            false => EngineMismatch::ProgramGone,
         })
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stranger {
-    Place,
+pub(super) enum EngineMismatch {
+    StateDir,
     Program,
-    /// The other program is not there any more. If this one has the sandbox, it is that engine under another name;
-    /// if not, there is nobody to ask.
-    Missing,
+    /// The other program does not exist any more. If this one has the sandbox, it is that engine under another name; if
+    /// not, there is no engine to ask.
+    ProgramGone,
 }
 
 /// Without links, but under its own name: some programs go by how they are called.
@@ -195,7 +181,7 @@ fn real(program: &Path) -> PathBuf {
     }
 }
 
-fn same_place(one: &str, other: &str) -> bool {
+fn same_state_dir(one: &str, other: &str) -> bool {
     match (one.split_once('='), other.split_once('=')) {
         (Some((one, here)), Some((other, there))) => one == other && same_file(here, there),
         _ => one == other,
@@ -212,8 +198,10 @@ fn same_file(one: &str, other: &str) -> bool {
 pub(super) struct Known {
     program: PathBuf,
     stamp: [i64; 5],
-    pub(super) own: bool,
-    /// One that may take `--env-file` and do nothing with it.
+    /// Whether it is our own engine.
+    #[serde(rename = "own")]
+    pub(super) bundled: bool,
+    /// Whether it may accept `--env-file` and ignore it.
     pub(super) doubtful_env_file: bool,
 }
 
@@ -224,7 +212,7 @@ pub(super) fn recall(state: &Path, program: &Path) -> Option<Known> {
     let bytes = fs::read(state.join(CACHE)).ok()?;
     let known: Known = serde_json::from_slice(&bytes).ok()?;
     let same = known.program == program && stamp(program) == Some(known.stamp);
-    (same && speaks_for_itself(program)).then_some(known)
+    (same && is_its_own_program(program)).then_some(known)
 }
 
 /// For the next time. Without it `sbx version` is asked again.
@@ -232,10 +220,10 @@ pub(super) fn remember(state: &Path, program: &Path, version: &parse::Version) -
     let known = Known {
         program: program.to_path_buf(),
         stamp: stamp(program).unwrap_or_default(),
-        own: version.engine == parse::Engine::Own,
+        bundled: version.engine == parse::Engine::Own,
         doubtful_env_file: version.has_doubtful_env_file(),
     };
-    if !speaks_for_itself(program) {
+    if !is_its_own_program(program) {
         return known;
     }
     let write = || -> std::io::Result<()> {
@@ -244,20 +232,20 @@ pub(super) fn remember(state: &Path, program: &Path, version: &parse::Version) -
         file.persist(state.join(CACHE))?;
         Ok(())
     };
-    // It only saves time.
+    // The record only saves time.
     let _ = write();
     known
 }
 
-/// After it took a flag for unknown, an engine is not what it was.
+/// For an engine that does not know a flag it once knew: it was replaced.
 pub(super) fn forget(state: &Path) {
-    // It only costs a question: what is remembered wrongly is forgotten the next time.
+    // A failure only costs a question: a wrong record is found out the next time.
     let _ = fs::remove_file(state.join(CACHE));
 }
 
 /// Whether the file is the program, so that another program is another file. A script, or a program under another
 /// name, may start anything.
-fn speaks_for_itself(program: &Path) -> bool {
+fn is_its_own_program(program: &Path) -> bool {
     let real = fs::canonicalize(program);
     let same_name = real.is_ok_and(|real| real.file_name() == program.file_name());
     let mut magic = [0; 4];
@@ -277,11 +265,23 @@ fn stamp(program: &Path) -> Option<[i64; 5]> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    pub(in super::super) fn host() -> HostContext {
+        HostContext {
+            path: std::ffi::OsString::new(),
+            beside: None,
+            checkouts: Vec::new(),
+            root: PathBuf::new(),
+            cwd: PathBuf::new(),
+            state: PathBuf::new(),
+            env: Env::new(),
+        }
+    }
 
     fn write(path: &Path, text: &str) {
         fs::File::create(path)
@@ -304,11 +304,11 @@ mod tests {
             tempfile::tempdir().unwrap(),
             tempfile::tempdir().unwrap(),
         );
-        let places = Places {
+        let places = HostContext {
             path: std::env::join_paths([first.path(), second.path(), Path::new("relative")])
                 .unwrap(),
             beside: Some(beside.path().to_path_buf()),
-            ..Places::default()
+            ..host()
         };
         let failure = find(&Cli::Default, &places).unwrap_err();
         assert_eq!(failure.code, Code::ProviderMissing);
@@ -335,10 +335,10 @@ mod tests {
     fn a_named_program_that_is_missing_never_falls_through() {
         let dir = tempfile::tempdir().unwrap();
         let sbx = program(dir.path(), "sbx", 0o755);
-        let places = Places {
+        let places = HostContext {
             path: dir.path().into(),
             beside: Some(dir.path().to_path_buf()),
-            ..Places::default()
+            ..host()
         };
         for bad in ["/nonexistent/sbx", "other-sbx", "./sbx-relative"] {
             let failure = find(&Cli::Named(bad.into()), &places).unwrap_err();
@@ -360,14 +360,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_ends_with_the_file() {
+    fn a_changed_program_is_asked_again() {
         let dir = tempfile::tempdir().unwrap();
         let sbx = dir.path().join("sbx");
         fs::copy("/bin/true", &sbx).unwrap();
         let ask = || remember(dir.path(), &sbx, &parse::version("contract: 0.31.3"));
         assert_eq!(recall(dir.path(), &sbx), None);
         ask();
-        assert!(recall(dir.path(), &sbx).unwrap().own);
+        assert!(recall(dir.path(), &sbx).unwrap().bundled);
         forget(dir.path());
         assert_eq!(recall(dir.path(), &sbx), None);
         ask();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_its_place_and_its_program() {
+    fn an_engine_is_its_state_directory_and_its_program() {
         let dir = tempfile::tempdir().unwrap();
         let at = fs::canonicalize(dir.path()).unwrap();
         let (old, new) = (program(&at, "old", 0o755), program(&at, "new", 0o755));
@@ -387,29 +387,38 @@ mod tests {
                 .collect()
         };
         let home = env(&[("HOME", "/h")]);
-        let of = |program: &Path, env: &Env| Home::of(program, env).unwrap();
-        assert_eq!(Home::of(&old, &env(&[("HOME", "")])), None);
+        let of = |program: &Path, env: &Env| EngineIdentity::of(program, env).unwrap();
+        assert_eq!(EngineIdentity::of(&old, &env(&[("HOME", "")])), None);
         let moved = of(&old, &env(&[("HOME", "/h"), ("SBX_HOME", "/alt")]));
-        assert_eq!(moved.place, "SBX_HOME=/alt");
+        assert_eq!(moved.state_dir, "SBX_HOME=/alt");
         let made = of(&old, &home);
-        assert_eq!(moved.is_not(&made), Some(Stranger::Place));
-        assert_eq!(made.is_not(&moved), Some(Stranger::Place));
-        assert_eq!(made.is_not(&made), None);
-        assert_eq!(of(&new, &home).is_not(&made), Some(Stranger::Program));
+        assert_eq!(moved.mismatch(&made), Some(EngineMismatch::StateDir));
+        assert_eq!(made.mismatch(&moved), Some(EngineMismatch::StateDir));
+        assert_eq!(made.mismatch(&made), None);
+        assert_eq!(
+            of(&new, &home).mismatch(&made),
+            Some(EngineMismatch::Program)
+        );
         let linked = at.join("linked");
         std::os::unix::fs::symlink(&old, &linked).unwrap();
-        assert_eq!(of(&linked, &home).is_not(&made), None);
+        assert_eq!(of(&linked, &home).mismatch(&made), None);
         assert_eq!(of(&linked, &home).program, linked.display().to_string());
         let elsewhere = at.join("elsewhere");
         std::os::unix::fs::symlink(&at, &elsewhere).unwrap();
         assert_eq!(of(&elsewhere.join("old"), &home), made);
         fs::remove_file(&old).unwrap();
-        assert_eq!(of(&new, &home).is_not(&made), Some(Stranger::Missing));
-        let relative = Home {
+        assert_eq!(
+            of(&new, &home).mismatch(&made),
+            Some(EngineMismatch::ProgramGone)
+        );
+        let relative = EngineIdentity {
             program: "tools/sbx".to_owned(),
             ..made
         };
-        assert_eq!(of(&new, &home).is_not(&relative), Some(Stranger::Missing));
+        assert_eq!(
+            of(&new, &home).mismatch(&relative),
+            Some(EngineMismatch::ProgramGone)
+        );
     }
 
     #[test]
@@ -417,7 +426,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let version = parse::version("contract: 0.31.3");
         let script = program(dir.path(), "sbx", 0o755);
-        assert!(remember(dir.path(), &script, &version).own);
+        assert!(remember(dir.path(), &script, &version).bundled);
         assert_eq!(recall(dir.path(), &script), None);
         let shim = dir.path().join("shim");
         fs::copy("/bin/true", dir.path().join("multiplexer")).unwrap();
@@ -427,13 +436,13 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_the_checkout_is_not_searched_for() {
+    fn programs_in_the_checkout_are_not_found() {
         let (checkout, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let there = program(checkout.path(), "sbx", 0o755);
-        let mut places = Places {
+        let mut places = HostContext {
             path: std::env::join_paths([checkout.path(), outside.path()]).unwrap(),
             checkouts: vec![checkout.path().to_path_buf()],
-            ..Places::default()
+            ..host()
         };
         for cli in [Cli::Default, Cli::Named("sbx".into())] {
             let failure = find(&cli, &places).unwrap_err();

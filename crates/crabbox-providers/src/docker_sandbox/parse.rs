@@ -8,21 +8,21 @@ use serde_json::Value;
 
 /// One sandbox of `sbx ls --json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    pub id: String,
-    pub name: String,
+pub(super) struct Listed {
+    pub(super) id: String,
+    pub(super) name: String,
     /// In lower case.
-    pub state: String,
-    pub agent: String,
-    pub workspace: String,
+    pub(super) state: String,
+    pub(super) agent: String,
+    pub(super) workspace: String,
     /// What isolates it, where the engine says so.
-    pub backend: String,
+    pub(super) backend: String,
 }
 
 const WRAPPERS: [&str; 4] = ["sandboxes", "items", "data", "results"];
 
-/// Nothing at all means that there is none; anything that is not a list is not understood.
-pub fn list(bytes: &[u8]) -> Result<Vec<Listed>, Failure> {
+/// Empty output means that there are no sandboxes; anything that is not a list is not understood.
+pub(super) fn list(bytes: &[u8]) -> Result<Vec<Listed>, Failure> {
     if bytes.trim_ascii().is_empty() {
         return Ok(Vec::new());
     }
@@ -88,19 +88,19 @@ fn text(value: &Value) -> Option<String> {
 }
 
 /// The version that the contract was checked with.
-pub const BASELINE: &str = "0.31.3";
+pub(super) const BASELINE: &str = "0.31.3";
 
 /// `sbx version`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version {
+pub(super) struct Version {
     /// Its first line that says anything.
-    pub first_line: String,
-    pub engine: Engine,
-    pub compatible: bool,
+    pub(super) first_line: String,
+    pub(super) engine: Engine,
+    pub(super) compatible: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
+pub(super) enum Engine {
     /// Ours says which contracts it keeps.
     Own,
     Foreign,
@@ -110,7 +110,7 @@ pub enum Engine {
 const DOUBTFUL_ENV_FILE: &str = "0.37.";
 
 impl Version {
-    pub fn has_doubtful_env_file(&self) -> bool {
+    pub(super) fn has_doubtful_env_file(&self) -> bool {
         self.engine == Engine::Foreign
             && words(&self.first_line).any(|word| word.starts_with(DOUBTFUL_ENV_FILE))
     }
@@ -122,7 +122,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
         .map(|word| word.trim_start_matches('v'))
 }
 
-pub fn version(text: &str) -> Version {
+pub(super) fn version(text: &str) -> Version {
     let first_line = text
         .lines()
         .map(str::trim)
@@ -152,7 +152,7 @@ pub fn version(text: &str) -> Version {
 }
 
 /// What `sbx diagnose --output json` found, by the name of the check.
-pub fn diagnosis(bytes: &[u8]) -> Option<BTreeMap<String, Finding>> {
+pub(super) fn diagnosis(bytes: &[u8]) -> Option<BTreeMap<String, Finding>> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let checks = value.get("checks")?.as_array()?;
     let finding = |check: &Value| {
@@ -173,22 +173,22 @@ pub fn diagnosis(bytes: &[u8]) -> Option<BTreeMap<String, Finding>> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    pub status: String,
-    pub message: String,
-    pub hint: String,
+pub(super) struct Finding {
+    pub(super) status: String,
+    pub(super) message: String,
+    pub(super) hint: String,
 }
 
 /// What went wrong, as an engine tells programs.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Told {
-    pub message: String,
+pub(super) struct Told {
+    pub(super) message: String,
     #[serde(default)]
-    pub hint: Option<String>,
+    pub(super) hint: Option<String>,
 }
 
 /// `{"error":{"message":…,"hint":…}}`, which may stand below other lines.
-pub fn told(bytes: &[u8]) -> Option<Told> {
+pub(super) fn told(bytes: &[u8]) -> Option<Told> {
     #[derive(Deserialize)]
     struct Document {
         error: Told,
@@ -205,7 +205,7 @@ pub fn told(bytes: &[u8]) -> Option<Told> {
 }
 
 /// Whether an engine does not know a flag that it was thought to know.
-pub fn is_unknown_flag(said: &str) -> bool {
+pub(super) fn is_unknown_flag(said: &str) -> bool {
     let said = said.to_lowercase();
     [
         "unknown flag",
@@ -218,7 +218,7 @@ pub fn is_unknown_flag(said: &str) -> bool {
 }
 
 /// What a program said but for its hints, `None` if there is nothing else, and the hints.
-pub fn without_hints(said: &str) -> (Option<String>, Vec<String>) {
+pub(super) fn without_hints(said: &str) -> (Option<String>, Vec<String>) {
     let (mut kept, mut hints) = (Vec::new(), Vec::new());
     for line in said.lines() {
         match line.trim().strip_prefix("hint:") {
@@ -232,19 +232,19 @@ pub fn without_hints(said: &str) -> (Option<String>, Vec<String>) {
     ((!kept.is_empty()).then(|| kept.to_owned()), hints)
 }
 
-/// Whether a hint of the engine helps somebody who did not call it. A flag of its own means something else or nothing on
+/// Whether a hint of the engine helps a user who did not call it. A flag of its own means something else or nothing on
 /// our command line, unless the whole command stands there.
-pub fn is_for_anyone(hint: &str) -> bool {
+pub(super) fn is_for_anyone(hint: &str) -> bool {
     let is_flag = |word: &str| word.starts_with("--") || word.starts_with("`-");
     hint.starts_with("sbx ") || !hint.split_whitespace().any(is_flag)
 }
 
-/// What to do when there is no answer in time, whoever says so.
-pub const NO_ANSWER: &str =
+/// What to do when there is no answer in time.
+pub(super) const NO_ANSWER: &str =
     "the sandbox control plane did not respond; check it with `sbx diagnose`";
 
 /// What to do about an error, by the words of the engine alone: names and paths of the user say nothing.
-pub fn guidance(said: &str) -> Option<&'static str> {
+pub(super) fn guidance(said: &str) -> Option<&'static str> {
     let said = said.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     if has(&[

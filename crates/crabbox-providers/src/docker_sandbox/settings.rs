@@ -2,9 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use crabbox_core::provider::HostContext;
 use crabbox_core::settings::{Kind, Merge, Origin, ProviderTable, Setting, Settings, Trust};
-
-use super::engine::Places;
 
 const SECTION: &str = "dockerSandbox";
 
@@ -121,17 +120,17 @@ pub(super) enum Cli {
 }
 
 impl Config {
-    pub(super) fn from(settings: &Settings, places: &Places) -> Self {
+    pub(super) fn from(settings: &Settings, host: &HostContext) -> Self {
         let text = |key| settings.text(SECTION, key).to_owned();
         let list = |key| settings.list(SECTION, key).to_vec();
         let cli = match settings.origin(SECTION, "cliPath") {
             None | Some(Origin::Default) => Cli::Default,
-            Some(origin) => Cli::Named(program(&text("cliPath"), origin, places)),
+            Some(origin) => Cli::Named(program(&text("cliPath"), origin, host)),
         };
         let extra_workspaces = match settings.origin(SECTION, "extraWorkspaces") {
             Some(origin) => list("extraWorkspaces")
                 .iter()
-                .map(|path| directory(path, origin, places))
+                .map(|path| directory(path, origin, host))
                 .collect(),
             None => Vec::new(),
         };
@@ -202,35 +201,35 @@ impl Config {
 }
 
 /// A name is looked for in PATH; a path is one from wherever it was written.
-fn program(text: &str, origin: &Origin, places: &Places) -> PathBuf {
+fn program(text: &str, origin: &Origin, host: &HostContext) -> PathBuf {
     match text.contains('/') {
-        true => written(text, origin, places),
+        true => written(text, origin, host),
         false => text.into(),
     }
 }
 
 /// What is no path at all stays what it is, to be refused as such.
-fn directory(text: &str, origin: &Origin, places: &Places) -> String {
+fn directory(text: &str, origin: &Origin, host: &HostContext) -> String {
     if text.trim().is_empty() || text.starts_with('-') {
         return text.to_owned();
     }
-    let path = written(text, origin, places);
+    let path = written(text, origin, host);
     path.to_string_lossy().into_owned()
 }
 
 /// A repository means the same wherever in it one is.
-fn written(text: &str, origin: &Origin, places: &Places) -> PathBuf {
+fn written(text: &str, origin: &Origin, host: &HostContext) -> PathBuf {
     let base = match origin {
-        Origin::Repository { .. } => &places.root,
+        Origin::Repository { .. } => &host.root,
         Origin::Default
         | Origin::User { .. }
         | Origin::Environment { .. }
-        | Origin::Flag { .. } => &places.cwd,
+        | Origin::Flag { .. } => &host.cwd,
     };
     base.join(text).components().collect()
 }
 
-/// Without `.`, `..` and needless slashes, by the letters alone: what it means in the sandbox, nobody here knows.
+/// Without `.`, `..` and needless slashes, by the letters alone: what it means in the sandbox is not known here.
 pub(super) fn clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {
@@ -267,10 +266,10 @@ pub(super) mod tests {
 
     #[test]
     fn a_relative_path_begins_where_it_was_written() {
-        let places = Places {
+        let host = HostContext {
             root: "/repo".into(),
             cwd: "/repo/sub".into(),
-            ..Places::default()
+            ..super::super::engine::tests::host()
         };
         let repository = Origin::Repository {
             path: "/repo/.crabbox.yaml".into(),
@@ -284,7 +283,7 @@ pub(super) mod tests {
             ("/opt/sbx", &repository, "/opt/sbx"),
             ("my-sbx", &repository, "my-sbx"),
         ] {
-            assert_eq!(program(text, origin, &places).to_str(), Some(expected));
+            assert_eq!(program(text, origin, &host).to_str(), Some(expected));
         }
         for (text, origin, expected) in [
             ("../lib:ro", &repository, "/repo/../lib:ro"),
@@ -292,7 +291,7 @@ pub(super) mod tests {
             ("--privileged", &flag, "--privileged"),
             (" ", &flag, " "),
         ] {
-            assert_eq!(directory(text, origin, &places), expected);
+            assert_eq!(directory(text, origin, &host), expected);
         }
     }
 

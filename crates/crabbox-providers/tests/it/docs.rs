@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crabbox_core::settings::{CORE, Setting, reference};
-use crabbox_providers::SPECS;
+use crabbox_providers::specs;
 
 const BEGIN: &str = "<!-- settings:begin -->";
 const END: &str = "<!-- settings:end -->";
@@ -13,7 +13,7 @@ const END: &str = "<!-- settings:end -->";
 #[test]
 fn the_tables_of_settings_are_up_to_date() {
     assert_table("configuration.md", CORE);
-    for spec in SPECS {
+    for spec in specs() {
         assert_table(&format!("providers/{}.md", spec.name), spec.table.settings);
     }
 }

@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::claims::{Claim, ClaimStore, Listing, ProviderFilter, Wait};
 use crabbox_core::{Code, Failure};
-use crabbox_providers::SPECS;
+use crabbox_providers::specs;
 use serde::Serialize;
 
 use crate::app::App;
@@ -106,7 +106,7 @@ fn find(store: &ClaimStore, id: &str) -> Result<Claim, Failure> {
     if let Some(claim) = store.find(id, ProviderFilter::All)? {
         return Ok(claim);
     }
-    for spec in SPECS {
+    for spec in specs() {
         let by_name = format!("{}{id}", spec.lease_prefix);
         if let Some(claim) = store.find(&by_name, ProviderFilter::Only(spec.name))? {
             return Ok(claim);

@@ -5,7 +5,7 @@ use crabbox_core::Failure;
 use crabbox_core::settings::{show_json, show_text};
 use crabbox_providers::DEFAULT;
 
-use crate::app::App;
+use crate::app::{self, App};
 use crate::cli::{self, with_setting_flags};
 
 const SET_BROKER: &str = "set-broker";
@@ -39,13 +39,16 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     match matches.subcommand() {
         Some(("show", matches)) => {
             let settings = app.settings(matches)?;
-            app.provider(&settings)?.validate()?;
+            let provider = app.provider(&settings)?;
+            provider.validate()?;
+            let no_effect = app::no_effect(&settings, provider.spec());
             if matches.get_flag("json") {
-                app.ui.json(&show_json(&settings))?;
+                app.ui.json(&show_json(&settings, &no_effect))?;
             } else {
                 // The settings hold also where nothing says where the user's file would be.
                 let file = app.config_file().ok();
-                app.ui.data(&show_text(&settings, file.as_deref()))?;
+                app.ui
+                    .data(&show_text(&settings, &no_effect, file.as_deref()))?;
             }
         }
         Some((SET_BROKER, _)) => return Err(cli::needs_coordinator()),

@@ -2,6 +2,7 @@
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
+use crabbox_core::lifecycle;
 use crabbox_core::provider::{CopyEnd, CopyRequest};
 
 use super::routing;
@@ -45,13 +46,12 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     let provider = app.provider(&settings)?;
     unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
-    let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = CopyRequest {
         from,
         to,
         follow_links: args.follow_links,
     };
-    provider.copy(&claim, &request, &app.cancel)?;
+    lifecycle::copy(app.context(&*provider, &store), &args.id, &request)?;
     Ok(0)
 }
 

@@ -1,6 +1,7 @@
 //! `crabbox ports`
 
 use clap::ArgMatches;
+use crabbox_core::lifecycle;
 use crabbox_core::provider::PortsRequest;
 use crabbox_core::{Code, Failure};
 use serde_json::Value;
@@ -38,13 +39,12 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     let provider = app.provider(&settings)?;
     unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
-    let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = PortsRequest {
         publish: args.publish,
         unpublish: args.unpublish,
         json: args.json,
     };
-    let said = provider.ports(&claim, &request, &app.cancel)?;
+    let said = lifecycle::ports(app.context(&*provider, &store), &args.id, &request)?;
     if args.json {
         if said.trim_ascii().is_empty() {
             app.ui.data("[]\n")?;

@@ -4,7 +4,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::provider::Spec;
 use crabbox_core::settings::{Applies, CORE, Kind, Setting};
 use crabbox_core::{Code, Failure, OrderedMap};
-use crabbox_providers::SPECS;
+use crabbox_providers::specs;
 use serde::Serialize;
 
 use crate::app::App;
@@ -108,7 +108,7 @@ fn choose<'s>(
 }
 
 fn list(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure> {
-    let chosen = choose(SPECS, |filter| {
+    let chosen = choose(&specs().collect::<Vec<_>>(), |filter| {
         let given = matches.get_many::<String>(filter);
         given.into_iter().flatten().cloned().collect()
     })?;
@@ -130,14 +130,15 @@ fn list(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn filters(app: &App<'_>, as_json: bool) -> Result<(), Failure> {
+    let specs: Vec<_> = specs().collect();
     if as_json {
         let all = FILTERS.iter();
-        let all = all.map(|filter| (filter.0.to_owned(), allowed(SPECS, filter)));
+        let all = all.map(|filter| (filter.0.to_owned(), allowed(&specs, filter)));
         return app.ui.json(&all.collect::<OrderedMap<_>>());
     }
     let lines = FILTERS
         .iter()
-        .map(|filter| format!("--{} {}\n", filter.0, allowed(SPECS, filter).join(", ")));
+        .map(|filter| format!("--{} {}\n", filter.0, allowed(&specs, filter).join(", ")));
     app.ui.data(&lines.collect::<String>())
 }
 
@@ -318,20 +319,56 @@ fn describe(spec: &Spec) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crabbox_core::command::{Assignments, Rules};
+    use crabbox_core::provider::{ExpiredLease, StopBy, WorkspaceKind};
+    use crabbox_core::settings::ProviderTable;
+
     use super::*;
 
+    const ANY: Spec = Spec {
+        name: "any",
+        family: "any",
+        kind: "delegated-run",
+        category: "local-sandbox",
+        targets: &["linux"],
+        features: &[],
+        runtime: &[],
+        evidence: &[],
+        lifecycle: &[],
+        coordinator: "never",
+        table: ProviderTable {
+            name: "any",
+            section: "any",
+            settings: &[],
+        },
+        lease_prefix: "any_",
+        fixed_lease_id: false,
+        workspace: WorkspaceKind::Mounted,
+        command: Rules {
+            shell: &[],
+            assignments: Assignments::Strict,
+        },
+        stop_by: StopBy::Slug,
+        absence_is_proof: true,
+        expired: ExpiredLease::Refuse,
+        ports: false,
+        copy: false,
+        instead_of_class: "",
+        instead_of_type: "",
+        credentials: &[],
+    };
     const FIRST: Spec = Spec {
         name: "first",
         features: &["cleanup", "run-session"],
         lifecycle: &["cleanup"],
-        ..crabbox_providers::docker_sandbox::SPEC
+        ..ANY
     };
     const SECOND: Spec = Spec {
         name: "second",
         category: "delegated-sandbox",
         features: &["archive-sync", "run-session"],
         lifecycle: &[],
-        ..crabbox_providers::docker_sandbox::SPEC
+        ..ANY
     };
 
     fn chosen(wanted: &[(&str, &str)]) -> Vec<&'static str> {

@@ -10,11 +10,16 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use crabbox_core::claims::{Claim, Reclaim, Slug, SlugChoice, run_id};
 use crabbox_core::command::{RemoteCommand, Shell, display};
+use crabbox_core::git::Repository;
 use crabbox_core::history::{ActiveRun, Begin, Bounds, Finish, RunStore};
-use crabbox_core::lifecycle::{self, Keep, Outcome, RunRequest, Session, Streams, Target, Terms};
+use crabbox_core::lifecycle::{
+    self, Job, Keep, Outcome, RunRequest, Session, Streams, Sync, Target, Terms,
+};
 use crabbox_core::process::{Output, Stdin, Stream};
+use crabbox_core::provider::{Spec, WorkspaceKind};
 use crabbox_core::redact::Redactor;
 use crabbox_core::settings::Settings;
+use crabbox_core::sync::{Options, Source, Tree};
 use crabbox_core::{Code, Failure};
 use jiff::Timestamp;
 
@@ -97,9 +102,10 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     };
     let provider = app.provider(&settings)?;
     let spec = provider.spec();
-    // What is refused may be the very reason why there is no command: `--script`, `--sync-only`.
+    // A refused flag may be the very reason why there is no command: `--script`, `--sync-only`.
     unsupported::check(matches, CommandKind::Run, spec)?;
-    usage(app, &args)?;
+    let sync_only = has_sync_only(matches);
+    usage(app, &args, sync_only)?;
     unsupported::check_profile(&settings, spec)?;
     provider.validate()?;
     let shell = if args.shell {
@@ -107,7 +113,10 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     } else {
         Shell::Auto
     };
-    let command = RemoteCommand::build(&args.words, shell, spec.command)?;
+    let job = match sync_only {
+        true => Job::SyncOnly,
+        false => Job::Command(RemoteCommand::build(&args.words, shell, spec.command)?.argv()),
+    };
     let lease_output = match &args.lease_output {
         Some(path) => Some(LeaseOutput::prepare(&app.host.cwd.join(path))?),
         None => None,
@@ -123,6 +132,9 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
         Some(_) => app.workspace()?,
         None => app.named_workspace()?,
     };
+    let options = Options::from(&settings);
+    let archive = Archive::of(app, &args, spec)?;
+    app.warn_no_effect(&settings, spec);
     prelude(app, &args, spec.name)?;
 
     // From here on something may be made.
@@ -146,7 +158,11 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
         workspace: &workspace,
         target: target(&args, &settings, slug),
         keep: keep(&args),
-        argv: command.argv(),
+        sync: match &archive {
+            Some(archive) => archive.sync(&workspace.root, &options),
+            None => Sync::Skip,
+        },
+        job,
         shown,
         flags: same_flags(&args),
         workdir: args.workdir.clone(),
@@ -159,6 +175,9 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     let outcome = lifecycle::run(app.context(&*provider, &store), request);
     if let Some(run) = history.into_inner() {
         end(app, &ledger, run, &outcome);
+    }
+    if let Some(workdir) = &outcome.synced {
+        app.ui.data(&format!("synced {workdir}\n"))?;
     }
     finish(app, &args, lease_output, &outcome)?;
     match outcome.ended {
@@ -183,14 +202,60 @@ fn slug(args: &Args, matches: &ArgMatches) -> Result<SlugChoice, Failure> {
 }
 
 /// Whether there is a command, and a terminal for one that wants it.
-fn usage(app: &App<'_>, args: &Args) -> Result<(), Failure> {
-    if args.words.is_empty() {
+fn usage(app: &App<'_>, args: &Args, sync_only: bool) -> Result<(), Failure> {
+    if sync_only && args.no_sync {
+        return Err(Failure::usage(
+            "use either --sync-only or --no-sync, not both",
+        ));
+    }
+    if sync_only && !args.words.is_empty() {
+        let message = "--sync-only runs no command; leave the command out";
+        return Err(Failure::usage(message));
+    }
+    if args.words.is_empty() && !sync_only {
         return Err(Failure::usage("usage: crabbox run [flags] -- <command...>"));
     }
     if args.tty && !app.host.stdin_is_terminal {
         return Err(Failure::usage("--tty needs a terminal on stdin").hint("leave out `-t`"));
     }
     Ok(())
+}
+
+/// The refused flags are parsed by hand; this one is accepted where the repository is sent.
+fn has_sync_only(matches: &ArgMatches) -> bool {
+    let values = matches.get_many::<String>("sync-only");
+    values
+        .and_then(|mut values| values.next_back().cloned())
+        .is_some_and(|value| value != "false")
+}
+
+/// What a provider is sent that does not mount the workspace.
+struct Archive {
+    repository: Option<Repository>,
+    temp: PathBuf,
+}
+
+impl Archive {
+    /// `None` where nothing is sent.
+    fn of(app: &App<'_>, args: &Args, spec: &Spec) -> Result<Option<Self>, Failure> {
+        if spec.workspace == WorkspaceKind::Mounted || args.no_sync {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            repository: Repository::discover(&app.root(), &app.host.env)?,
+            temp: app.host.get("TMPDIR").map_or("/tmp".into(), PathBuf::from),
+        }))
+    }
+
+    fn sync<'a>(&'a self, root: &'a Path, options: &'a Options) -> Sync<'a> {
+        let tree = Tree {
+            root,
+            repository: self.repository.as_ref(),
+            source: Source::Git,
+            temp: &self.temp,
+        };
+        Sync::Send { tree, options }
+    }
 }
 
 /// What earlier runs left, and what is only said.
@@ -220,6 +285,7 @@ pub(super) fn terms(
     let pond = pond.map(|pond| ("pond".to_owned(), pond.to_owned()));
     Terms {
         slug,
+        lease_id: None,
         ttl: settings.duration(None, "ttl"),
         idle_timeout: settings.duration(None, "idleTimeout"),
         keep,
@@ -308,7 +374,7 @@ fn streams(app: &App<'_>, args: &Args, run: Option<&ActiveRun>) -> Result<Stream
             stderr: Output::Inherit,
         });
     }
-    // Whoever reads a terminal in the background would be stopped.
+    // A child that reads a terminal from the background would be stopped by SIGTTIN.
     let stdin = if app.host.stdin_is_terminal {
         Stdin::Null
     } else {

@@ -4,7 +4,7 @@ use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::git::Repository;
 use crabbox_core::sync::plan::{Plan, dirty_delta};
-use crabbox_core::sync::{self, Allow, Limits, Rules, Source};
+use crabbox_core::sync::{self, Options, Rules, Source};
 
 use crate::app::App;
 use crate::cli::parsed;
@@ -31,11 +31,8 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     let root = repository
         .as_ref()
         .map_or(app.host.cwd.as_path(), Repository::root);
-    let rules = Rules::load(
-        root,
-        settings.list("sync", "exclude"),
-        settings.list("sync", "include"),
-    )?;
+    let options = Options::from(&settings);
+    let rules = Rules::load(root, &options.exclude, &options.include)?;
     let source = if args.no_git {
         Source::Walk
     } else {
@@ -46,27 +43,15 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
             let could_walk = sync::check(&app.host.cwd, repository.as_ref(), Source::Walk).is_ok();
             if repository.is_none() && !args.no_git && could_walk {
                 return failure
-                    .hint("crabbox sync-plan --no-git lists a directory that is no repository");
+                    .hint("crabbox sync-plan --no-git lists a directory that is not a repository");
             }
             failure
         })?;
     for warning in manifest.warnings() {
         app.ui.say(&warning);
     }
-    let count = |key| settings.count("sync", key);
-    let limits = Limits {
-        warn_files: count("warnFiles"),
-        warn_bytes: count("warnBytes"),
-        fail_files: count("failFiles"),
-        fail_bytes: count("failBytes"),
-    };
-    let allow = if settings.flag("sync", "allowLarge") {
-        Allow::Large
-    } else {
-        Allow::UpToLimits
-    };
     let delta = dirty_delta(&manifest, repository.as_ref())?;
-    let plan = Plan::new(&manifest, delta, limits, allow, args.limit);
+    let plan = Plan::new(&manifest, delta, options.limits, options.allow, args.limit);
     if args.json {
         app.ui.json(&plan)?;
     } else {

@@ -7,7 +7,7 @@ use crabbox_core::Failure;
 use crabbox_core::claims::{Claim, Deadlines};
 use crabbox_core::lifecycle;
 use crabbox_core::provider::Provider;
-use crabbox_core::timing::{ErrorKind, Phase, RunStatus, format_ms, judge, millis};
+use crabbox_core::timing::{ErrorKind, Phase, RunStatus, classify, format_ms, millis};
 use serde::Serialize;
 
 use super::run::{requested_slug, terms};
@@ -48,7 +48,7 @@ struct Leased<'a> {
     cleanup_command: String,
 }
 
-/// What there is to say of it in the words of a run's report.
+/// The part of a run's report that applies.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Timing<'a> {
@@ -79,6 +79,7 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
         ))
         .hint("crabbox run -- <command> removes its sandbox"));
     }
+    app.warn_no_effect(&settings, spec);
     app.sweep_env_files()?;
     let started = Instant::now();
     let store = app.store()?;
@@ -124,10 +125,10 @@ fn tell(
     }
 }
 
-/// Also of one that failed: then there is no lease to name.
+/// Also for a warmup that failed: then there is no lease to name.
 fn timing<'a>(provider: &'a str, made: &'a Result<Claim, Failure>, ms: u64) -> Timing<'a> {
     let ended = made.as_ref().map(|_| 0).map_err(Clone::clone);
-    let (run_status, error_kind) = judge(&ended);
+    let (run_status, error_kind) = classify(&ended);
     let claim = made.as_ref().ok();
     Timing {
         provider,

@@ -8,6 +8,7 @@
     reason = "tests: one that panics has failed"
 )]
 
+mod architecture;
 mod bundled_engine;
 mod command_details;
 mod command_line;
@@ -22,6 +23,7 @@ mod help_and_discovery;
 mod leases;
 mod lifecycle;
 mod multiple_engines;
+mod no_effect;
 mod original_gaps;
 mod output_snapshots;
 mod proof_matrix;

@@ -36,7 +36,7 @@ fn what_another_place_holds_is_not_gone() {
     let home = format!("HOME={}", world.path("home").display());
     let refused = world.crabbox(&["stop", "x"]).exits(2);
     assert!(
-        refused.cause().contains("was made by another engine"),
+        refused.cause().contains("was created by another engine"),
         "{}",
         refused.err
     );
@@ -58,7 +58,7 @@ fn what_another_place_holds_is_not_gone() {
     world.age(&lease);
     world
         .crabbox(&["cleanup"])
-        .says("was made by another engine");
+        .says("was created by another engine");
     let list = world.crabbox(&["list", "--json"]).exits(0).json();
     assert_eq!(list[0]["status"], "other-engine", "{list}");
     world.edit_claim(&lease, |claim| {
@@ -89,7 +89,7 @@ fn what_another_program_made_is_not_gone_while_that_is_there() {
         .exits(0);
     let refused = world.crabbox(&["stop", "x"]).exits(2);
     let hint = format!("hint: the same command with --docker-sandbox-cli {other}\n");
-    refused.says("was made by another engine").says(&hint);
+    refused.says("was created by another engine").says(&hint);
 }
 
 /// A program that is missing is never taken for a sandbox that is gone.
@@ -114,7 +114,7 @@ fn an_engine_that_went_away_leaves_nobody_to_ask() {
         let refused = world.crabbox(args).exits(1);
         assert!(
             refused.cause().contains(&format!(
-                "was made with {other}, which is not there any more"
+                "was created with {other}, which does not exist any more"
             )),
             "{}",
             refused.err
@@ -169,7 +169,7 @@ fn a_relative_program_is_the_same_from_everywhere() {
     world
         .within(&world.repo().join("sub"), &["stop", "x"])
         .exits(2)
-        .says("was made by another engine");
+        .says("was created by another engine");
     assert_eq!(world.claim_names(), [lease]);
 }
 
@@ -218,7 +218,7 @@ fn a_sandbox_of_the_same_name_is_not_the_one() {
         world
             .crabbox(args)
             .exits(2)
-            .says("was made by another engine");
+            .says("was created by another engine");
     }
     for verb in ["rm", "exec", "ports", "cp"] {
         assert_eq!(world.count(verb), 0, "{verb}");

@@ -1,4 +1,4 @@
-//! What no program in the provider's place could show at once: calls that take too long, and others that come between.
+//! What no fake program could show at once: calls that time out, and other processes that come between.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -11,41 +11,42 @@ use crate::command::{Assignments, Rules};
 use crate::lifecycle::Report;
 use crate::process::Cancel;
 use crate::provider::{
-    Check, Execution, Intended, Observed, Provider, Spec, StopBy, WorkspaceKind,
+    Check, Created, Execution, LeasePlan, Observed, Provider, Removal, Spec, StopBy, Verified,
+    WorkspaceKind,
 };
 use crate::settings::ProviderTable;
 
 /// No process has this id.
-const NOBODY: u32 = u32::MAX;
+const NO_PROCESS: u32 = u32::MAX;
 const LONG_AGO: &str = "2020-01-01T00:00:00Z";
 
 #[test]
 fn a_removal_that_timed_out_is_told() {
     for state in [State::Creating, State::Ready] {
-        let place = Place::new();
-        place.orphan("s_1", state);
+        let fixture = Fixture::new();
+        fixture.orphan("s_1", state);
         let late = |_: &Claim| Err(Failure::new(Code::Timeout, "`sbx rm` took too long"));
-        let said = place.sweep(&late);
+        let said = fixture.sweep(&late);
         let warning =
             "warning: cannot remove lease s_1, whose creator died: `sbx rm` took too long";
         assert_eq!(said, [warning], "{state:?}");
-        assert_eq!(place.store.scan().unwrap().claims.len(), 1);
+        assert_eq!(fixture.store.scan().unwrap().claims.len(), 1);
     }
 }
 
 #[test]
-fn nothing_is_said_of_an_orphan_that_somebody_works_in() {
-    let place = Place::new();
-    let ready = place.orphan("s_1", State::Ready);
-    let creating = place.orphan("s_2", State::Creating);
+fn an_orphan_that_is_in_use_is_left_alone() {
+    let fixture = Fixture::new();
+    let ready = fixture.orphan("s_1", State::Ready);
+    let creating = fixture.orphan("s_2", State::Creating);
     let hold = |claim: &Claim| {
         let wait = Wait::none();
-        place.store.operation(&claim.lease_id, "test", wait)
+        fixture.store.operation(&claim.lease_id, "test", wait)
     };
     let _locks = (hold(&ready).unwrap(), hold(&creating).unwrap());
     let never = |claim: &Claim| panic!("{} is in use", claim.lease_id);
     // Of one that is still being made it is said why it stays.
-    let said = place.sweep(&never);
+    let said = fixture.sweep(&never);
     let warning =
         "warning: cannot remove lease s_2, whose creator died: lease s_2 is in use by process ";
     assert_eq!(said.len(), 1, "{said:?}");
@@ -54,33 +55,36 @@ fn nothing_is_said_of_an_orphan_that_somebody_works_in() {
 
 #[test]
 fn only_what_was_removed_is_said_to_be_removed() {
-    let place = Place::new();
-    place.orphan("s_1", State::Ready);
-    let second = place.orphan("s_2", State::Ready);
-    // While the first is removed, somebody keeps the second.
+    let fixture = Fixture::new();
+    fixture.orphan("s_1", State::Ready);
+    let second = fixture.orphan("s_2", State::Ready);
+    // While the first is removed, another process keeps the second.
     let keep_the_second = |claim: &Claim| {
         assert_eq!(claim.lease_id.as_str(), "s_1");
-        place.store.replace(&second, second.kept()).map(drop)
+        fixture.store.replace(&second, second.kept()).map(drop)
     };
-    let said = place.sweep(&keep_the_second);
+    let said = fixture.sweep(&keep_the_second);
     assert_eq!(said, ["removed lease=s_1 reason=its creator died"]);
-    assert_eq!(place.store.scan().unwrap().claims.len(), 1);
+    assert_eq!(fixture.store.scan().unwrap().claims.len(), 1);
 }
 
 #[test]
 fn the_idle_time_of_what_stays_after_all_begins_when_the_command_ends() {
-    let place = Place::new();
-    let claim = place.orphan("s_1", State::Ready);
+    let fixture = Fixture::new();
+    let claim = fixture.orphan("s_1", State::Ready);
     assert!(claim.due(Timestamp::now()).is_some());
-    let lock = place.store.operation(&claim.lease_id, "test", Wait::none());
+    let lock = fixture
+        .store
+        .operation(&claim.lease_id, "test", Wait::none());
     let lease = Lease {
         claim,
         origin: Origin::Fresh,
-        _lock: lock.unwrap(),
+        synced: None,
+        lock: lock.unwrap(),
     };
-    let kept = place.with(&|_| Ok(()), |context| keep(context, &lease));
+    let kept = fixture.with(&|_| Ok(()), |context| keep(context, &lease));
     assert_eq!(kept.0, Ok(()));
-    let claim = place.store.read(&lease.claim.lease_id).unwrap().unwrap();
+    let claim = fixture.store.read(&lease.claim.lease_id).unwrap().unwrap();
     assert!(claim.keep);
     assert_eq!(claim.due(Timestamp::now()), None);
 }
@@ -88,19 +92,19 @@ fn the_idle_time_of_what_stays_after_all_begins_when_the_command_ends() {
 /// What a sandbox's removal comes to.
 type Remove<'a> = &'a (dyn Fn(&Claim) -> Result<(), Failure> + Sync);
 
-struct Place {
+struct Fixture {
     _temp: TempDir,
     store: ClaimStore,
 }
 
-impl Place {
+impl Fixture {
     fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
         let store = ClaimStore::open(temp.path());
         Self { _temp: temp, store }
     }
 
-    /// The claim of somebody who is dead, last used long ago, and without a TTL.
+    /// The claim of a dead process, last used long ago, and without a TTL.
     fn orphan(&self, id: &str, state: State) -> Claim {
         let intent = Intent {
             lease_id: LeaseId::parse(id).unwrap(),
@@ -112,7 +116,7 @@ impl Place {
             keep: false,
             labels: BTreeMap::new(),
             creator: Creator {
-                pid: NOBODY,
+                pid: NO_PROCESS,
                 ..Creator::current()
             },
         };
@@ -133,7 +137,7 @@ impl Place {
     ) -> (T, Vec<String>) {
         let said = Said::default();
         let done = operation(Context {
-            provider: &Somewhere { remove },
+            provider: &RemoveOnly { remove },
             store: &self.store,
             cancel: &Cancel::new(),
             report: &said,
@@ -154,7 +158,7 @@ impl Report for Said {
 }
 
 const SPEC: Spec = Spec {
-    name: "somewhere",
+    name: "remove-only",
     family: "",
     kind: "",
     category: "",
@@ -165,17 +169,20 @@ const SPEC: Spec = Spec {
     lifecycle: &[],
     coordinator: "",
     table: ProviderTable {
-        name: "somewhere",
-        section: "somewhere",
+        name: "remove-only",
+        section: "remove-only",
         settings: &[],
     },
     lease_prefix: "s_",
-    workspace: WorkspaceKind::Shared,
+    fixed_lease_id: false,
+    workspace: WorkspaceKind::Mounted,
     command: Rules {
         shell: &[],
         assignments: Assignments::Strict,
     },
     stop_by: StopBy::Slug,
+    absence_is_proof: true,
+    expired: ExpiredLease::Refuse,
     ports: false,
     copy: false,
     instead_of_class: "",
@@ -184,11 +191,11 @@ const SPEC: Spec = Spec {
 };
 
 /// A provider that can only remove.
-struct Somewhere<'a> {
+struct RemoveOnly<'a> {
     remove: Remove<'a>,
 }
 
-impl Provider for Somewhere<'_> {
+impl Provider for RemoveOnly<'_> {
     fn spec(&self) -> &'static Spec {
         &SPEC
     }
@@ -197,7 +204,7 @@ impl Provider for Somewhere<'_> {
         Ok(())
     }
 
-    fn intend(&self, _workspace: &Workspace) -> Result<Intended, Failure> {
+    fn plan(&self, _request: &NewLease<'_>) -> Result<LeasePlan, Failure> {
         Err(self.unsupported("this"))
     }
 
@@ -207,15 +214,24 @@ impl Provider for Somewhere<'_> {
         _workspace: &Workspace,
         _lock: &OperationLock,
         _cancel: &Cancel,
-    ) -> Result<BTreeMap<String, String>, Failure> {
-        Err(self.unsupported("this"))
+    ) -> Result<Created, CreateFailure> {
+        Err(self.unsupported("this").into())
     }
 
     fn workdir(&self, workspace: &Workspace) -> PathBuf {
         workspace.root.clone()
     }
 
-    fn exec(&self, _claim: &Claim, _exec: Execution<'_>, _: &Cancel) -> Result<i32, Failure> {
+    fn verify(&self, _claim: &Claim, _intent: Use, _cancel: &Cancel) -> Result<Labels, Failure> {
+        Ok(Labels::new())
+    }
+
+    fn exec(
+        &self,
+        _sandbox: &Verified<'_>,
+        _exec: Execution<'_>,
+        _cancel: &Cancel,
+    ) -> Result<i32, Failure> {
         Err(self.unsupported("this"))
     }
 
@@ -229,12 +245,12 @@ impl Provider for Somewhere<'_> {
 
     fn remove(
         &self,
-        claim: &Claim,
+        sandbox: &Verified<'_>,
         begin: &dyn Fn() -> Result<(), Failure>,
         _cancel: &Cancel,
-    ) -> Result<(), Failure> {
+    ) -> Result<Removal, Failure> {
         begin()?;
-        (self.remove)(claim)
+        (self.remove)(sandbox.claim()).map(|()| Removal::Gone)
     }
 
     fn doctor(&self, _cancel: &Cancel) -> Vec<Check> {

@@ -77,8 +77,8 @@ fn nothing_untrusted(bytes: Vec<u8>) {
         );
     }
     let _ = (
-        show_json(&settings),
-        show_text(&settings, Some("/c".as_ref())),
+        show_json(&settings, &[]),
+        show_text(&settings, &[], Some("/c".as_ref())),
     );
 }
 

@@ -50,7 +50,7 @@ fn bug_8_config_show_has_every_setting_and_its_origin() {
         json!({"source": "compiled_default"})
     );
     assert_eq!(
-        show_text(&settings, Some(user.as_ref())).replace(&built_in().join(","), "[built-in]"),
+        show_text(&settings, &[], Some(user.as_ref())).replace(&built_in().join(","), "[built-in]"),
         "config=/home/u/.config/crabbox/config.yaml\n\
          profile=default provider=made-up provider_source=user_config target=linux ttl=1h30m0s idle_timeout=30m0s\n\
          sync exclude=[built-in] include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s \
@@ -71,7 +71,7 @@ fn excludes_are_shown_after_the_built_in_ones() {
     let all = [built_in(), vec!["mine".to_owned(), "theirs".to_owned()]].concat();
     assert_eq!(shown(&settings)["sync"]["exclude"], json!(all));
     let line = format!("\nsync exclude={} include=-", all.join(","));
-    let text = show_text(&settings, None);
+    let text = show_text(&settings, &[], None);
     assert!(text.contains(&line), "{text}");
 }
 
@@ -106,7 +106,7 @@ fn a_list_that_adds_up_has_all_its_origins() {
 #[test]
 fn settings_are_shown_in_the_order_of_the_tables() {
     let settings = Case::default().user("provider: made-up\n").settings();
-    let text = serde_json::to_string_pretty(&show_json(&settings)).unwrap();
+    let text = serde_json::to_string_pretty(&show_json(&settings, &[])).unwrap();
     let keys = |indentation: &str| -> Vec<&str> {
         let named = text.lines().filter_map(|line| {
             let field = line.strip_prefix(indentation)?.strip_prefix('"')?;

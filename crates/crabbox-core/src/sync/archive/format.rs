@@ -13,7 +13,7 @@ const LONG_NAME: &[u8] = b"././@LongLink";
 
 pub(super) struct Tar<W>(W);
 
-/// What a header says about a file, besides its kind. Owner and group are 0: what is unpacked belongs to whoever
+/// What a header says about a file, besides its kind. Owner and group are 0: what is unpacked belongs to the user who
 /// unpacks it, and no id of this machine means anything there.
 pub(super) struct Member<'a> {
     pub(super) path: &'a [u8],

@@ -39,7 +39,7 @@ pub(in crate::sync) fn from_git(
                 drop(send.send(piece));
             }
         });
-        // The workers end when there is nobody left to send.
+        // The workers end when the sender is gone.
         drop(send);
         let shares: Vec<_> = workers.into_iter().map(|w| w.join()).collect();
         rest.map_err(|error| not_understood(&error))?;

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::*;
 use crate::Code;
+use crate::process::Cancel;
 
 fn walked(root: &Path) -> Manifest {
     let rules = Rules::new(&[], &[], b"").unwrap();
@@ -205,10 +206,10 @@ fn what_has_become_something_else_is_an_error() {
     assert_eq!(failure.code, Code::Sync);
     assert_eq!(failure.message, "read d/a for the sync archive");
     fs::remove_file(&file).unwrap();
-    // Nobody writes to it: opening it must not wait.
+    // It has no writer: opening it must not wait.
     fifo(&file);
     let failure = pack().unwrap_err();
-    assert_eq!(failure.causes, ["it is no regular file any more"]);
+    assert_eq!(failure.causes, ["it is not a regular file any more"]);
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     assert!(pack().is_err());
@@ -240,8 +241,14 @@ fn the_temporary_file_is_private_and_goes() {
     let dir = tree();
     let temporary = tempfile::tempdir().unwrap();
     let manifest = walked(dir.path());
-    let archive =
-        Archive::pack(&manifest, dir.path(), temporary.path(), Compression::Gzip).unwrap();
+    let archive = Archive::pack(
+        &manifest,
+        dir.path(),
+        temporary.path(),
+        Compression::Gzip,
+        &Cancel::new(),
+    )
+    .unwrap();
     let path = archive.path().to_owned();
     let name = path.file_name().unwrap().to_str().unwrap();
     assert!(
@@ -259,7 +266,16 @@ fn the_temporary_file_is_private_and_goes() {
     // Also when packing fails.
     fs::remove_file(dir.path().join("a")).unwrap();
     fifo(&dir.path().join("a"));
-    assert!(Archive::pack(&manifest, dir.path(), temporary.path(), Compression::Gzip).is_err());
+    assert!(
+        Archive::pack(
+            &manifest,
+            dir.path(),
+            temporary.path(),
+            Compression::Gzip,
+            &Cancel::new()
+        )
+        .is_err()
+    );
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
 }
 

@@ -269,7 +269,7 @@ fn an_included_pipe_is_not_read() {
     checkout.commit();
     fifo(&checkout.root.join(".git/x"));
     checkout.git(&["config", "include.path", "x"]);
-    // Without anybody who writes to it git would wait for ever.
+    // Without a writer git would wait for ever.
     plan(&checkout);
     let manifest = listed(&checkout);
     let delta = dirty_delta(&manifest, Some(&checkout.discover())).unwrap();

@@ -1,21 +1,21 @@
-//! Memory that a child can write to by a path.
+//! A memfd that a child can write its status to, by a path.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-/// A file without a place, for one answer: it is gone with us, however we end.
+/// An anonymous file for one answer: the kernel frees it when we end, however we end.
 #[derive(Debug)]
-pub struct Slate(File);
+pub struct StatusMemfd(File);
 
-impl Slate {
-    /// `None` where there is no path by which a child could write to it: nobody is to be asked to.
+impl StatusMemfd {
+    /// `None` where there is no path by which a child could write to it.
     pub fn new() -> io::Result<Option<Self>> {
         Ok(memory()?.map(Self))
     }
 
-    /// For our children, as long as we live: nobody else's processes may look there.
+    /// For our children, as long as we live: processes of other users have no access to it.
     pub fn path(&self) -> PathBuf {
         let (process, number) = (std::process::id(), self.0.as_raw_fd());
         PathBuf::from(format!("/proc/{process}/fd/{number}"))
@@ -32,7 +32,7 @@ impl Slate {
 #[cfg(target_os = "linux")]
 fn memory() -> io::Result<Option<File>> {
     use rustix::fs::{MemfdFlags, memfd_create};
-    let memory = memfd_create("slate", MemfdFlags::CLOEXEC)?;
+    let memory = memfd_create("crabbox-status", MemfdFlags::CLOEXEC)?;
     Ok(Some(File::from(memory)))
 }
 

@@ -9,32 +9,32 @@ mod client;
 mod doctor;
 mod engine;
 mod env_file;
-pub mod parse;
+mod parse;
 mod settings;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::git::{Env, Repository};
-use crabbox_core::process::{Cancel, Slate, Stdin};
+use crabbox_core::process::{Cancel, StatusMemfd, Stdin};
 use crabbox_core::provider::{
-    Check, CopyRequest, Execution, Intended, Observed, Phase, PortsRequest, Provider, Spec, StopBy,
-    Workspace, WorkspaceKind,
+    Check, CopyRequest, CreateFailure, Created, Execution, ExpiredLease, HostContext, Labels,
+    LeasePlan, NewLease, Observed, Phase, PortsRequest, Provider, Removal, RunEnd, Spec, StopBy,
+    Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::{Code, Failure};
 
 use argv::Attach;
 use client::{Client, EndedBy, ended_by};
-pub use engine::Places;
-use engine::{Home, Stranger};
+use engine::{EngineIdentity, EngineMismatch};
 use parse::Listed;
 use settings::{Cli, Config};
 
-pub const SPEC: Spec = Spec {
+pub(crate) const SPEC: Spec = Spec {
     name: "docker-sandbox",
     family: "docker-sandbox",
     kind: "delegated-run",
@@ -47,12 +47,15 @@ pub const SPEC: Spec = Spec {
     coordinator: "never",
     table: settings::TABLE,
     lease_prefix: "dsbx_",
-    workspace: WorkspaceKind::Shared,
+    fixed_lease_id: false,
+    workspace: WorkspaceKind::Mounted,
     command: Rules {
         shell: &["sh", "-lc"],
         assignments: Assignments::Strict,
     },
     stop_by: StopBy::Slug,
+    absence_is_proof: true,
+    expired: ExpiredLease::Refuse,
     ports: true,
     copy: true,
     instead_of_class: "--docker-sandbox-cpus and --docker-sandbox-memory",
@@ -63,44 +66,49 @@ pub const SPEC: Spec = Spec {
 /// The longest name that sbx takes.
 const MAX_NAME: usize = 63;
 const NAME_PREFIX: &str = "crabbox-";
-/// Variables that say where a command runs: it can do without them.
-const RESERVED: &str = "CRABBOX_";
+/// Variables of ours that say where a command runs: it can do without them.
+const RESERVED_PREFIX: &str = "CRABBOX_";
 /// Labels of a claim.
 const SANDBOX: &str = "sandbox";
 const CLONE: &str = "clone";
-/// The program that made it; the place where it is kept is the claim's scope.
+/// The program that created it; where that keeps its sandboxes is the claim's scope.
 const ENGINE: &str = "engine";
-/// What is said of a sandbox that only another engine knows, and of one whose engine is not there any more.
-const ELSEWHERE: &str = "other-engine";
-const NOBODY: &str = "engine-missing";
+/// The states of a sandbox that only another engine knows, and of one whose engine does not exist any more.
+const OTHER_ENGINE: &str = "other-engine";
+const ENGINE_MISSING: &str = "engine-missing";
+
+/// The constructor for the registry.
+pub(crate) fn open(settings: &Settings, host: &HostContext) -> Box<dyn Provider> {
+    Box::new(DockerSandbox::new(settings, host))
+}
 
 #[derive(Debug)]
-pub struct DockerSandbox {
+struct DockerSandbox {
     config: Config,
-    /// Said where a sandbox is to be used or made: whoever only wants to be rid of one need not care.
+    /// Reported where a sandbox is to be used or created: removing one must not fail for it.
     valid: Result<(), Failure>,
-    /// Not found: said by whatever needs it first.
+    /// Not found: reported by the first operation that needs it.
     client: Result<Client, Failure>,
     state: PathBuf,
     /// For git, and to know one engine from another.
     env: Env,
-    again: Vec<String>,
+    repeat_flags: Vec<String>,
 }
 
 impl DockerSandbox {
-    /// Nothing is started.
-    pub fn new(settings: &Settings, places: &Places, state: &Path, env: Env) -> Self {
-        let config = Config::from(settings, places);
+    /// Starts no process.
+    fn new(settings: &Settings, host: &HostContext) -> Self {
+        let config = Config::from(settings, host);
         let valid = config.validate().map_err(|(key, message)| {
             let failure = Failure::new(Code::Config, message);
             settings.with_location(SPEC.table.section, key, failure)
         });
-        let client = engine::find(&config.cli, places).map(|found| Client::new(found, state));
+        let client = engine::find(&config.cli, host).map(|found| Client::new(found, &host.state));
         let flag = match settings.origin(SPEC.table.section, "cliPath") {
             Some(Origin::Flag { name }) => Some(*name),
             _ => None,
         };
-        let again = match (flag, &config.cli) {
+        let repeat_flags = match (flag, &config.cli) {
             (Some(name), Cli::Named(program)) => {
                 vec![format!("--{name}"), program.to_string_lossy().into_owned()]
             }
@@ -110,33 +118,38 @@ impl DockerSandbox {
             config,
             valid,
             client,
-            state: state.to_path_buf(),
-            env,
-            again,
+            state: host.state.clone(),
+            env: host.env.clone(),
+            repeat_flags,
         }
     }
 
-    fn home(&self) -> Option<Home> {
+    fn identity(&self) -> Option<EngineIdentity> {
         let client = self.client.as_ref().ok()?;
-        Home::of(&client.found.program, &self.env)
+        EngineIdentity::of(&client.found.program, &self.env)
     }
 
-    /// Whose word about a sandbox counts, if not that of the engine in use.
-    fn stranger(&self, claim: &Claim) -> Option<(Stranger, Home, Home)> {
-        let here = self.home()?;
-        let made = Home {
-            place: Some(claim.provider_scope.clone()).filter(|place| !place.is_empty())?,
+    /// How the engine in use differs from the one that created the sandbox.
+    fn mismatch(&self, claim: &Claim) -> Option<Mismatch> {
+        let here = self.identity()?;
+        let creator = EngineIdentity {
+            state_dir: Some(claim.provider_scope.clone()).filter(|dir| !dir.is_empty())?,
             program: claim.labels.get(ENGINE)?.clone(),
         };
-        let stranger = here.is_not(&made)?;
-        Some((stranger, here, made))
+        let kind = here.mismatch(&creator)?;
+        Some(Mismatch {
+            kind,
+            here,
+            creator,
+        })
     }
 
-    /// Whether the engine in use is the one that made the sandbox, before anything is done with one of that name.
+    /// Whether the engine in use is the one that created the sandbox, before anything is done with one of that name.
     fn same_engine(&self, claim: &Claim) -> Result<(), Failure> {
-        match self.stranger(claim) {
-            None | Some((Stranger::Missing, _, _)) => Ok(()),
-            Some((stranger, here, made)) => Err(elsewhere(claim, stranger, here, made)),
+        match self.mismatch(claim) {
+            None => Ok(()),
+            Some(mismatch) if mismatch.kind == EngineMismatch::ProgramGone => Ok(()),
+            Some(mismatch) => Err(mismatch.failure(claim)),
         }
     }
 
@@ -151,11 +164,11 @@ impl DockerSandbox {
         }
     }
 
-    /// That a sandbox is not in this engine's list proves nothing if another engine made it. `Some` says so, and how
+    /// That a sandbox is not in this engine's list proves nothing if another engine created it. `Some` says so, and how
     /// to ask that one.
     fn unproved(&self, claim: &Claim) -> Option<Failure> {
-        let (stranger, here, made) = self.stranger(claim)?;
-        Some(elsewhere(claim, stranger, here, made))
+        let mismatch = self.mismatch(claim)?;
+        Some(mismatch.failure(claim))
     }
 
     /// What is said of a sandbox that is not in the list.
@@ -211,35 +224,50 @@ impl DockerSandbox {
     }
 }
 
-fn elsewhere(claim: &Claim, stranger: Stranger, here: Home, made: Home) -> Failure {
-    let name = sandbox_name(claim);
-    let (there, now, with) = match stranger {
-        Stranger::Place => {
-            let without = match made.place.starts_with("HOME=") {
-                true => "without SBX_HOME and ",
-                false => "",
-            };
-            let with = format!("{without}with {}", made.place);
-            (made.place, here.place, with)
-        }
-        Stranger::Program => {
-            let with = format!("with --docker-sandbox-cli {}", made.program);
-            (made.program, here.program, with)
-        }
-        Stranger::Missing => return engine_missing(claim, &here, &made),
-    };
-    let message = format!(
-        "docker-sandbox sandbox {name:?} was made by another engine, with {there}, and not by this one, with {now}"
-    );
-    Failure::new(Code::Config, message).hint(format!("the same command {with}"))
+/// Two engines that are not the same.
+#[derive(Debug)]
+struct Mismatch {
+    kind: EngineMismatch,
+    here: EngineIdentity,
+    creator: EngineIdentity,
 }
 
-/// Nobody is left whose list would prove anything.
-fn engine_missing(claim: &Claim, here: &Home, made: &Home) -> Failure {
+impl Mismatch {
+    fn failure(self, claim: &Claim) -> Failure {
+        let name = sandbox_name(claim);
+        let Self {
+            kind,
+            here,
+            creator,
+        } = self;
+        let (there, now, with) = match kind {
+            EngineMismatch::StateDir => {
+                let without = match creator.state_dir.starts_with("HOME=") {
+                    true => "without SBX_HOME and ",
+                    false => "",
+                };
+                let with = format!("{without}with {}", creator.state_dir);
+                (creator.state_dir, here.state_dir, with)
+            }
+            EngineMismatch::Program => {
+                let with = format!("with --docker-sandbox-cli {}", creator.program);
+                (creator.program, here.program, with)
+            }
+            EngineMismatch::ProgramGone => return engine_missing(claim, &here, &creator),
+        };
+        let message = format!(
+            "docker-sandbox sandbox {name:?} was created by another engine, with {there}, and not by this one, with {now}"
+        );
+        Failure::new(Code::Config, message).hint(format!("the same command {with}"))
+    }
+}
+
+/// No engine is left whose list would prove anything.
+fn engine_missing(claim: &Claim, here: &EngineIdentity, creator: &EngineIdentity) -> Failure {
     let name = sandbox_name(claim);
     let message = format!(
-        "docker-sandbox sandbox {name:?} was made with {}, which is not there any more; {} does not list it, which proves nothing",
-        made.program, here.program
+        "docker-sandbox sandbox {name:?} was created with {}, which does not exist any more; {} does not list it, which proves nothing",
+        creator.program, here.program
     );
     let forget = format!("crabbox claims forget {}", SPEC.shown_id(claim));
     Failure::new(Code::ProviderMissing, message)
@@ -296,21 +324,21 @@ impl Provider for DockerSandbox {
         self.valid.clone()
     }
 
-    fn intend(&self, workspace: &Workspace) -> Result<Intended, Failure> {
+    fn plan(&self, request: &NewLease<'_>) -> Result<LeasePlan, Failure> {
         self.client()?;
-        self.check_clone(workspace)?;
-        let name = new_name(&workspace.name, &random_hex(3)?);
+        self.check_clone(request.workspace)?;
+        let name = new_name(&request.workspace.name, &random_hex(3)?);
         let mut labels = BTreeMap::from([(SANDBOX.to_owned(), name.clone())]);
         if self.config.clone {
             labels.insert(CLONE.to_owned(), "true".to_owned());
         }
-        let home = self.home();
-        if let Some(home) = &home {
-            labels.insert(ENGINE.to_owned(), home.program.clone());
+        let identity = self.identity();
+        if let Some(identity) = &identity {
+            labels.insert(ENGINE.to_owned(), identity.program.clone());
         }
-        Ok(Intended {
+        Ok(LeasePlan {
             lease_id: LeaseId::parse(&format!("{}{name}", SPEC.lease_prefix))?,
-            scope: home.map_or_else(String::new, |home| home.place),
+            scope: identity.map_or_else(String::new, |identity| identity.state_dir),
             labels,
         })
     }
@@ -321,10 +349,33 @@ impl Provider for DockerSandbox {
         workspace: &Workspace,
         lock: &OperationLock,
         cancel: &Cancel,
-    ) -> Result<BTreeMap<String, String>, Failure> {
+    ) -> Result<Created, CreateFailure> {
         let argv = argv::create(sandbox_name(claim), &self.config, &workspace.root);
-        self.client()?.create(argv, lock, cancel)?;
-        Ok(BTreeMap::new())
+        let created = self
+            .client()
+            .and_then(|client| client.create(argv, lock, cancel));
+        match created {
+            Ok(()) => Ok(Created::default()),
+            // The engine was not started.
+            Err(failure) if failure.code == Code::ProviderMissing => {
+                Err(CreateFailure::nothing_created(failure))
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// Which engine created it. Whether the sandbox is there is asked where the engine's own answer would not tell.
+    fn verify(&self, claim: &Claim, intent: Use, cancel: &Cancel) -> Result<Labels, Failure> {
+        match intent {
+            Use::Exec | Use::Attach => self.same_engine_now(claim, cancel)?,
+            Use::Remove => {
+                self.client()?;
+                self.same_engine(claim)?;
+            }
+            // The engine mounts the workspace, and starts a stopped sandbox for the next command.
+            Use::Reuse | Use::Upload | Use::Replace | Use::Inspect => {}
+        }
+        Ok(Labels::new())
     }
 
     fn workdir(&self, workspace: &Workspace) -> PathBuf {
@@ -332,20 +383,30 @@ impl Provider for DockerSandbox {
         settings::clean(workdir.unwrap_or(&workspace.root))
     }
 
-    fn exec(&self, claim: &Claim, exec: Execution<'_>, cancel: &Cancel) -> Result<i32, Failure> {
+    fn exec(
+        &self,
+        sandbox: &Verified<'_>,
+        exec: Execution<'_>,
+        cancel: &Cancel,
+    ) -> Result<i32, Failure> {
+        let claim = sandbox.claim();
         let client = self.client()?;
-        self.same_engine_now(claim, cancel)?;
         let known = client.known(cancel)?;
         let name = sandbox_name(claim);
-        if known.doubtful_env_file && exec.env.keys().any(|name| !name.starts_with(RESERVED)) {
+        if known.doubtful_env_file
+            && exec
+                .env
+                .keys()
+                .any(|name| !name.starts_with(RESERVED_PREFIX))
+        {
             env_file::prove(client, &self.state, name, cancel)?;
         }
         let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
-        let status = match known.own {
+        let status = match known.bundled {
             true => client::status()?,
             false => None,
         };
-        let status_file = status.as_ref().map(Slate::path);
+        let status_file = status.as_ref().map(StatusMemfd::path);
         let workdir = exec
             .workdir
             .map_or_else(|| self.workdir(exec.workspace), PathBuf::from);
@@ -371,13 +432,13 @@ impl Provider for DockerSandbox {
         }
         match status.map(ended_by) {
             Some(Some(EndedBy::Command)) => Ok(code),
-            // There is no such program, or it is none: what the engine said about it stands above.
+            // There is no such program, or it cannot be executed: the engine's message is on stderr already.
             Some(Some(EndedBy::Engine { .. })) if matches!(code, 126 | 127) => Ok(code),
             Some(Some(EndedBy::Engine { message })) => {
                 Err(self.engine_failure(client, claim, code, &message, cancel))
             }
             Some(None) => {
-                // One that does not know the flag is no longer what it was.
+                // An engine that does not know the flag has been replaced.
                 client.forget();
                 Err(self.engine_failure(client, claim, code, "", cancel))
             }
@@ -396,11 +457,13 @@ impl Provider for DockerSandbox {
         let observed = |claim: &Claim| {
             let name = sandbox_name(claim);
             let listed = all.iter().find(|one| one.name == name);
-            let stranger = self.stranger(claim).map(|(stranger, _, _)| stranger);
-            let (state, phase) = match (listed, stranger) {
-                (_, Some(Stranger::Place | Stranger::Program)) => (ELSEWHERE, Phase::Unknown),
-                (Some(listed), None | Some(Stranger::Missing)) => return seen(listed),
-                (None, Some(Stranger::Missing)) => (NOBODY, Phase::Unknown),
+            let mismatch = self.mismatch(claim).map(|mismatch| mismatch.kind);
+            let (state, phase) = match (listed, mismatch) {
+                (_, Some(EngineMismatch::StateDir | EngineMismatch::Program)) => {
+                    (OTHER_ENGINE, Phase::Unknown)
+                }
+                (Some(listed), None | Some(EngineMismatch::ProgramGone)) => return seen(listed),
+                (None, Some(EngineMismatch::ProgramGone)) => (ENGINE_MISSING, Phase::Unknown),
                 (None, None) => ("missing", Phase::Absent),
             };
             Observed {
@@ -416,26 +479,26 @@ impl Provider for DockerSandbox {
         self.not_listed(claim)
     }
 
-    fn again(&self) -> &[String] {
-        &self.again
+    fn repeat_flags(&self) -> &[String] {
+        &self.repeat_flags
     }
 
     fn remove(
         &self,
-        claim: &Claim,
+        sandbox: &Verified<'_>,
         begin: &dyn Fn() -> Result<(), Failure>,
         cancel: &Cancel,
-    ) -> Result<(), Failure> {
+    ) -> Result<Removal, Failure> {
+        let claim = sandbox.claim();
         let (client, name) = (self.client()?, sandbox_name(claim));
-        self.same_engine(claim)?;
         if client.find(name, cancel)?.is_none() {
-            return self.unproved(claim).map_or(Ok(()), Err);
+            return self.unproved(claim).map_or(Ok(Removal::Gone), Err);
         }
         begin()?;
         let removed = client.change(argv::remove(name), cancel);
         // Some versions exit with 0 and remove nothing, others fail where nothing is left to remove: the list decides.
         match (client.find(name, cancel), removed) {
-            (Ok(None), _) => Ok(()),
+            (Ok(None), _) => Ok(Removal::Gone),
             (Ok(Some(_)), Ok(())) => Err(Failure::new(
                 Code::Provider,
                 format!("`sbx rm --force {name}` succeeded, and the sandbox is still there"),
@@ -445,12 +508,12 @@ impl Provider for DockerSandbox {
         .map_err(|failure| failure.hint(format!("run `sbx rm --force {name}` to retry cleanup")))
     }
 
-    fn only_by_hand(&self, claim: &Claim) -> Option<String> {
+    fn manual_removal_reason(&self, claim: &Claim) -> Option<String> {
         is_clone(claim).then(|| "clone mode may hold commits that were not fetched".to_owned())
     }
 
-    fn keep_after_success(&self, claim: &Claim, stop: &str) -> Option<String> {
-        is_clone(claim).then(|| {
+    fn keep_after_run(&self, claim: &Claim, end: RunEnd, stop: &str) -> Option<String> {
+        (end == RunEnd::Succeeded && is_clone(claim)).then(|| {
             format!("docker-sandbox clone run kept sandbox to preserve unfetched commits; cleanup manually with: {stop}")
         })
     }
@@ -464,24 +527,29 @@ impl Provider for DockerSandbox {
 
     fn ports(
         &self,
-        claim: &Claim,
+        sandbox: &Verified<'_>,
         request: &PortsRequest,
         cancel: &Cancel,
     ) -> Result<Vec<u8>, Failure> {
-        self.same_engine_now(claim, cancel)?;
-        let argv = argv::ports(sandbox_name(claim), request);
-        let said = self.client()?.capture(argv, client::LOOK, cancel)?;
+        let argv = argv::ports(sandbox_name(sandbox.claim()), request);
+        let said = self
+            .client()?
+            .capture(argv, client::QUERY_TIMEOUT, cancel)?;
         Ok(said.stdout)
     }
 
-    fn copy(&self, claim: &Claim, request: &CopyRequest, cancel: &Cancel) -> Result<(), Failure> {
-        self.same_engine_now(claim, cancel)?;
-        self.client()?
-            .change(argv::copy(sandbox_name(claim), request), cancel)
+    fn copy(
+        &self,
+        sandbox: &Verified<'_>,
+        request: &CopyRequest,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let argv = argv::copy(sandbox_name(sandbox.claim()), request);
+        self.client()?.change(argv, cancel)
     }
 }
 
-/// The engine stops a sandbox that nobody uses, and starts it for the next command: stopped is not over.
+/// The engine stops an idle sandbox, and starts it for the next command: stopped is not over.
 fn seen(listed: &Listed) -> Observed {
     let phase = match listed.state.as_str() {
         "running" | "ready" | "started" | "active" | "stopped" => Phase::Ready,

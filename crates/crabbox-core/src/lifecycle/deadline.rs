@@ -1,4 +1,4 @@
-//! Work that goes on whatever the user cancels, but not for ever.
+//! Work with a time limit of its own, which a cancellation by the user does not cut short: cleaning up.
 
 use std::sync::mpsc;
 use std::thread;
@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use crate::process::{Cancel, Reason};
 
-/// How long cleaning up may take.
-const CLEANUP: Duration = Duration::from_secs(30);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) fn cleanup<T>(work: impl FnOnce(&Cancel) -> T) -> T {
-    within(CLEANUP, work)
+    within(CLEANUP_TIMEOUT, work)
 }
 
 /// Runs `work` with a cancellation of its own, which comes when the time for all of it is over.
@@ -37,28 +36,28 @@ mod tests {
     use super::*;
 
     /// Longer than any test may take.
-    const EVER: Duration = Duration::from_secs(3600);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn what_takes_too_long_is_canceled_once_for_all_of_it() {
-        let ever = Instant::now() + EVER;
+    fn work_over_its_limit_is_canceled_for_good() {
+        let end = Instant::now() + TEST_TIMEOUT;
         let ended = within(Duration::from_millis(1), |cancel| {
-            [cancel.sleep_until(ever), cancel.sleep_until(ever)]
+            [cancel.sleep_until(end), cancel.sleep_until(end)]
         });
         assert_eq!(ended, [Some(Reason::Late); 2]);
     }
 
     #[test]
-    fn what_is_done_in_time_is_not_waited_for() {
+    fn finished_work_is_not_waited_for() {
         let started = Instant::now();
-        let (result, reason) = within(EVER, |cancel| (7, cancel.reason()));
+        let (result, reason) = within(TEST_TIMEOUT, |cancel| (7, cancel.reason()));
         assert_eq!((result, reason), (7, None));
-        assert!(started.elapsed() < EVER);
+        assert!(started.elapsed() < TEST_TIMEOUT);
     }
 
     #[test]
-    fn cleaning_up_may_take_half_a_minute() {
-        assert_eq!(CLEANUP, Duration::from_secs(30));
+    fn cleanup_may_take_half_a_minute() {
+        assert_eq!(CLEANUP_TIMEOUT, Duration::from_secs(30));
         assert!(!cleanup(Cancel::is_set));
     }
 }

@@ -1,29 +1,37 @@
-//! The life of a lease, written once for every provider: take or reuse, run, keep or release; stop, clean up, look.
+//! The life of a lease, written once for every provider: take or reuse, sync, run, keep or release; stop, clean up, look.
 //!
 //! Claims are the only thing that is written here. What happens to a sandbox is the [`Provider`]'s, and only of
-//! sandboxes that a claim names.
+//! sandboxes that a claim names. Every use of one goes through [`Context::verify`].
 
-mod alone;
-mod bounded;
+mod attach;
 mod cleanup;
+mod deadline;
+mod exclusive;
 mod lease;
 mod list;
+mod outcome;
+mod ready;
 mod run;
+mod settle;
 mod status;
 mod stop;
+mod sync;
 
 use crate::claims::{Claim, ClaimStore, ProviderFilter};
 use crate::process::Cancel;
-use crate::provider::Provider;
+use crate::provider::{self, Provider, Use, Verified};
 use crate::{Code, Failure};
 
-pub use bounded::within;
+pub use attach::{copy, ports};
 pub use cleanup::{Action, Cleaned, DryRun, Subject, Swept, cleanup};
+pub use deadline::within;
 pub use lease::{Lease, Terms, warmup};
 pub use list::{Listed, list};
-pub use run::{Keep, Outcome, RunRequest, Session, Streams, Target, run};
+pub use outcome::{Outcome, Session};
+pub use run::{Job, Keep, RunRequest, Streams, Target, run};
 pub use status::{Status, Watch, status};
 pub use stop::stop;
+pub use sync::Sync;
 
 /// What all of it works with.
 #[derive(Clone, Copy)]
@@ -38,7 +46,7 @@ pub struct Context<'a> {
 /// Where lines for people go.
 pub trait Report {
     fn line(&self, line: &str);
-    /// For somebody who watches and wonders what takes so long.
+    /// Only shown to a user who watches: why this takes so long.
     fn progress(&self, line: &str);
 }
 
@@ -47,7 +55,8 @@ impl Context<'_> {
         self.provider.spec().name
     }
 
-    /// The claim that a slug, a lease id or the provider's own name of a sandbox means. Whatever has no claim is not ours.
+    /// The claim that a slug, a lease id or the provider's own name of a sandbox means. A sandbox without a claim is not
+    /// ours.
     pub fn find(&self, identifier: &str) -> Result<Claim, Failure> {
         let spec = self.provider.spec();
         let among = ProviderFilter::Only(spec.name);
@@ -63,6 +72,11 @@ impl Context<'_> {
             spec.name, spec.lease_prefix
         );
         Err(Failure::new(Code::NotFound, message).hint("crabbox list"))
+    }
+
+    /// The proof that a sandbox is the one of its claim, for one operation that follows at once.
+    fn verify<'c>(&self, claim: &'c Claim, intent: Use) -> Result<Verified<'c>, Failure> {
+        provider::verify(self.provider, claim, intent, self.cancel)
     }
 
     fn canceled(&self) -> bool {

@@ -1,8 +1,8 @@
 //! What a repository sends to a sandbox: manifest, excludes, guardrails, archive.
 //!
-//! Three steps, which the caller times and may interrupt one by one: [`list`] asks git once and looks at each file,
-//! [`guard::judge`] decides whether that is too much, [`Archive`] packs it. Nothing here follows a symlink, and nothing that
-//! is sent lies outside the root.
+//! Three steps, put together by [`Prepared`]: [`list`] asks git once and looks at each file, [`guard::check`] decides
+//! whether that is too much, [`Archive`] packs it. Nothing here follows a symlink, and nothing that is sent lies outside
+//! the root.
 
 mod archive;
 mod exclude;
@@ -11,8 +11,10 @@ pub mod guard;
 mod levels;
 mod listing;
 mod manifest;
+mod options;
 mod path;
 pub mod plan;
+mod prepare;
 mod source;
 mod status;
 mod tree;
@@ -26,7 +28,10 @@ pub use exclude::{Decision, Rules, built_in};
 pub use guard::{Allow, Limits, Verdict, human_bytes};
 pub use listing::{Listed, ListingError, Tag, parse_listing};
 pub use manifest::{Entry, Kind, Manifest, Protected, Skipped, Why};
+pub use options::Options;
 pub use path::{RelPath, UnsafePath};
 pub use plan::Plan;
+pub(crate) use prepare::interrupted;
+pub use prepare::{Prepared, Tree};
 pub use source::{Source, check, list};
 pub use status::parse_status;

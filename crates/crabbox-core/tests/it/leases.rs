@@ -1,0 +1,122 @@
+//! Leases without a run: stop, list, cleanup, expiry, final ids.
+
+use crabbox_core::Code;
+use crabbox_core::claims::{LeaseId, State};
+use crabbox_core::lifecycle::{self, Action, DryRun, Watch};
+
+use crate::fake::{Bench, Run, When};
+
+#[test]
+fn the_provider_may_choose_the_id() {
+    let bench = Bench::new();
+    bench.fake.world().final_id = Some("t_final");
+    let claim = bench.warmup();
+    assert_eq!(claim.lease_id.as_str(), "t_final");
+    assert_eq!(bench.claims(), [claim.clone()]);
+    assert_eq!(claim.labels["uid"], "uid-1");
+    assert_eq!(claim.labels["pod"], "pod-1");
+    assert_eq!(claim.state, State::Ready);
+    lifecycle::stop(bench.context(), "t_final").unwrap();
+    assert!(bench.claims().is_empty());
+}
+
+#[test]
+fn a_failure_after_the_final_id_leaves_no_claim() {
+    let bench = Bench::new();
+    bench.fake.world().final_id = Some("t_final");
+    bench.fail("poll_ready", When::Before);
+    let failed = lifecycle::warmup(bench.context(), &bench.workspace(), &bench.terms(true));
+    assert_eq!(failed.unwrap_err().to_string(), "poll_ready failed");
+    assert!(bench.claims().is_empty() && bench.fake.world().sandboxes.is_empty());
+}
+
+#[test]
+fn the_user_may_choose_the_id() {
+    let bench = Bench::new();
+    let mut terms = bench.terms(true);
+    terms.lease_id = Some(LeaseId::parse("t_mine").unwrap());
+    let claim = lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap();
+    assert_eq!(claim.lease_id.as_str(), "t_mine");
+}
+
+#[test]
+fn a_missing_sandbox_is_shown_and_never_taken_for_gone() {
+    let bench = Bench::new();
+    let claim = bench.warmup();
+    bench.fake.world().sandboxes.clear();
+    let (listed, _) = lifecycle::list(bench.context()).unwrap();
+    assert_eq!(listed[0].observed.state, "missing-or-inaccessible");
+    let id = claim.lease_id.as_str();
+    let status = lifecycle::status(bench.context(), id, Watch::Once);
+    assert_eq!(status.unwrap_err().code, Code::NotFound);
+    let stopped = lifecycle::stop(bench.context(), id);
+    assert_eq!(stopped.unwrap_err().to_string(), "missing-or-inaccessible");
+    assert_eq!(bench.claims(), [claim.clone()]);
+    bench.fake.world().forget_missing = true;
+    bench.said();
+    lifecycle::stop(bench.context(), id).unwrap();
+    assert_eq!(bench.said(), ["warning: t_box-1 is forgotten"]);
+    assert!(bench.claims().is_empty());
+}
+
+#[test]
+fn a_removal_that_failed_after_it_began_is_recorded() {
+    let bench = Bench::new();
+    let claim = bench.warmup();
+    bench.fail("remove", When::Before);
+    let stopped = lifecycle::stop(bench.context(), claim.lease_id.as_str());
+    assert_eq!(stopped.unwrap_err().to_string(), "remove failed");
+    assert_eq!(bench.claims()[0].state, State::Releasing);
+    bench.fake.world().fail.clear();
+    let cleaned = lifecycle::cleanup(bench.context(), DryRun::No).unwrap();
+    assert_eq!(cleaned.removed, 1);
+    assert!(bench.claims().is_empty());
+}
+
+#[test]
+fn a_preview_promises_nothing_about_a_strange_sandbox() {
+    let bench = Bench::new();
+    bench.warmup();
+    bench.fake.world().sandboxes.get_mut("box-1").unwrap().uid = "another".to_owned();
+    let cleaned = lifecycle::cleanup(bench.context(), DryRun::Yes).unwrap();
+    assert_eq!(cleaned.swept[0].action, Action::Skip);
+    assert_eq!(cleaned.failures[0].code, Code::NotOwned);
+}
+
+#[test]
+fn cleanup_skips_what_is_missing() {
+    let bench = Bench::new();
+    let claim = bench.warmup();
+    bench.store.replace(&claim, claim.releasing()).unwrap();
+    bench.fake.world().sandboxes.clear();
+    let cleaned = lifecycle::cleanup(bench.context(), DryRun::No).unwrap();
+    assert_eq!(cleaned.swept[0].action, Action::Skip);
+    assert_eq!(cleaned.swept[0].reason, "missing-or-inaccessible");
+    assert!(cleaned.failures.is_empty());
+    assert_eq!(bench.claims().len(), 1);
+}
+
+#[test]
+fn an_expired_lease_is_removed_and_runs_nothing() {
+    for sync in [true, false] {
+        let bench = Bench::new();
+        let claim = bench.warmup();
+        let mut expired = claim.clone();
+        expired.expires_at = Some("2020-01-01T00:00:00Z".parse().unwrap());
+        bench.store.replace(&claim, expired).unwrap();
+        bench.calls();
+        let ran = bench.run(Run {
+            id: Some(claim.lease_id.as_str()),
+            sync,
+            ..Run::default()
+        });
+        let failure = ran.outcome.ended.unwrap_err();
+        assert_eq!(failure.code, Code::Expired);
+        assert_eq!(
+            failure.to_string(),
+            "lease t_box-1 reached its TTL expiry; command not run"
+        );
+        assert_eq!(bench.calls(), ["verify remove", "remove"]);
+        assert!(bench.claims().is_empty());
+    }
+}
