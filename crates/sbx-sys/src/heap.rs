@@ -11,14 +11,3 @@ pub fn give_back() {
 /// Other allocators do it by themselves.
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back() {}
-
-/// One heap for all threads, for programs whose few threads hardly allocate. To give each its own maps and unmaps a
-/// hundred megabytes of addresses, for which every processor that runs the program is interrupted.
-#[cfg(target_env = "gnu")]
-pub fn share() {
-    // SAFETY: it sets a number. What was allocated stays where it is.
-    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
-}
-
-#[cfg(not(target_env = "gnu"))]
-pub fn share() {}
