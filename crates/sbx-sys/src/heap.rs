@@ -1,13 +1,13 @@
-//! Memory that nobody uses any more.
+//! Settings of glibc's allocator. Other C libraries need none of this.
 
-/// Gives back to the system what the allocator has kept after many small things were freed. Takes milliseconds where
-/// there was a lot: for the end of something big, not for every day.
+/// Returns free memory to the system (`malloc_trim`). Takes milliseconds where there is a lot: call it after a burst, not
+/// regularly.
 #[cfg(target_env = "gnu")]
-pub fn give_back() {
-    // SAFETY: it takes no pointer, and locks what it looks at.
+pub fn trim() {
+    // SAFETY: it takes no pointer, and locks each arena that it visits.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Other allocators do it by themselves.
+/// Other allocators do this by themselves.
 #[cfg(not(target_env = "gnu"))]
-pub fn give_back() {}
+pub fn trim() {}

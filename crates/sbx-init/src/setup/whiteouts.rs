@@ -1,5 +1,5 @@
-//! A layer that hides names: put above others in an overlay, it shows nothing where the hidden paths are, whatever is
-//! there or comes to be there in the layers below.
+//! A layer of whiteouts: as the top lower layer of an overlay it hides paths of the layers below, now and when they are
+//! replaced or created later.
 
 use std::path::{Component, Path};
 
@@ -9,13 +9,13 @@ use sbx_proto::OsBytes;
 use sbx_proto::plan::{Mode, Owner};
 
 use super::tree::give_to;
-use crate::error::{SetupError, SetupResult, While};
+use crate::error::{ErrorContext, SetupError, SetupResult};
 
-/// What overlay takes for the absence of a name: a character device with this number, which anybody may make.
+/// A whiteout is a character device 0:0, which needs no privilege to create (`Documentation/filesystems/overlayfs`).
 const WHITEOUT: u64 = 0;
 
-/// Makes a layer that hides these paths. Directories on the way to them belong to `owner`, or to the agent if they are
-/// in `agents`: where layers below have them too, overlay takes owner and mode from this one.
+/// Makes a layer that hides these paths. Directories on the way to them belong to `owner`, or to the agent if they are in
+/// `agents`: overlay takes owner and mode of a merged directory from the uppermost layer.
 pub(super) fn make(
     place: &Path,
     hidden: &[OsBytes],
@@ -38,7 +38,7 @@ fn hide(layer: &Path, path: &Path, owner: &dyn Fn(&Path) -> Owner, mode: Mode) -
     let doing = || format!("hide `{}`", path.display());
     let plain = |part| matches!(part, Component::Normal(_));
     if path.as_os_str().is_empty() || !path.components().all(plain) {
-        return Err(SetupError::new(doing(), "it is not a plain path"));
+        return Err(SetupError::new(doing(), "invalid path"));
     }
     let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
     above.pop();
@@ -57,7 +57,7 @@ fn directory(path: &Path, owner: Owner, mode: Mode) -> SetupResult<()> {
         Err(error) => return Err(error).doing(doing),
     }
     if owner == Owner::Root {
-        return Ok(()); // whose we are
+        return Ok(()); // this process is root
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = rustix::fs::open(path, flags, FileMode::empty()).doing(doing)?;

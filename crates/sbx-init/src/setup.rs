@@ -1,22 +1,25 @@
 //! From a plan to a running init. Three processes, one after the other:
 //!
-//! 1. the *helper* (this process, in the host's namespaces) forks the next one into new user, mount and pid
-//!    namespaces, writes its id maps, and hands it what only the helper may open;
-//! 2. pid 1 of the sandbox (in the *outer* user namespace) builds the root file system, and stays as init;
-//! 3. a short-lived child ([`inner`]) makes the inner user namespace and what it owns, sends the namespaces'
-//!    descriptors and the [`network`]'s listeners to init, and ends.
+//! 1. the *helper* (this process, in the host's namespaces) forks the next one into new user, mount and pid namespaces
+//!    (`clone3`), writes its id maps, and in root mode opens the mounts that only root may open and passes them on
+//!    (`SCM_RIGHTS`);
+//! 2. pid 1 of the sandbox, in the *outer* user namespace, builds the root file system ([`tree`]) and stays as init;
+//! 3. a short-lived child ([`inner`]) creates the inner user namespace and the namespaces that it owns, sends their
+//!    descriptors and the [`network`]'s listeners to init, and exits.
+//!
+//! The processes synchronise by single bytes over socket pairs: a child waits for its id maps, because before they are
+//! written it has no valid id; init tells the helper its result before the helper tells the daemon.
 
 mod idmaps;
 mod inner;
 mod limits;
+mod mount_table;
 mod network;
-mod places;
 mod probe;
-
 mod sources;
 mod tree;
 mod trust;
-mod veil;
+mod whiteouts;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -34,15 +37,15 @@ use sbx_proto::plan::{
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{credentials, fdpass, peer};
 
-use crate::error::{SetupError, SetupResult, While};
-use crate::handover::{self, Patience, identity};
+use crate::error::{ErrorContext, SetupError, SetupResult};
+use crate::handover::{self, Budget, identity};
 use crate::init::{self, Parts};
 
 pub(crate) use inner::Namespaces;
+pub(crate) use mount_table::OwnFileSystems;
 pub(crate) use network::Network;
-pub(crate) use places::Own;
 
-/// How many mounts go into one message; fewer than it may carry.
+/// How many mounts go into one message; fewer than `SCM_MAX_FD` allows.
 const TREES_AT_ONCE: usize = 32;
 /// What the outer user namespace owns besides itself.
 const NAMESPACES: process::NamespaceFlags =
@@ -53,10 +56,10 @@ const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 
 pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
-    // Not a copy: init detaches its stdin, and would keep that.
+    // Borrowed, not duplicated: init replaces its stdin, and would keep a duplicate.
     let daemon = rustix::stdio::stdin();
-    // Descriptors under way are counted per user, and this process must not be the first to be refused.
-    let _ = process::raise_open_files();
+    // The kernel limits the descriptors in flight per user by RLIMIT_NOFILE of the sender (ETOOMANYREFS).
+    let _ = process::raise_nofile_limit();
     let (outcome, pidfd) = match run(daemon, run_task) {
         Ok(Finished::Booted { pid, pidfd }) => (Outcome::Booted { pid }, Some(pidfd)),
         Ok(Finished::Done) => (Outcome::Done, None),
@@ -69,7 +72,7 @@ pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
     match (sent, pidfd) {
         (Ok(()), _) => SUCCESS,
         (Err(_), Some(pidfd)) => {
-            // Nobody knows of this sandbox: it must not stay.
+            // The daemon is gone and does not know this sandbox: it must not stay.
             let _ = process::pidfd_kill(&pidfd, Signal::KILL);
             FAILURE
         }
@@ -86,9 +89,12 @@ fn run(daemon: BorrowedFd<'_>, run_task: fn(&Task) -> Result<(), String>) -> Set
     let proof = SingleThreaded::check().doing(|| "count this process's threads".into())?;
     let (plan, fds) = receive_plan(daemon)?;
     if plan.protocol != sbx_proto::PROTOCOL {
-        return Err(SetupError::new("read the plan", "it is of another version"));
+        return Err(SetupError::new(
+            "read the plan",
+            "unsupported protocol version",
+        ));
     }
-    // A kernel without keyrings has none to inherit.
+    // Fails only on a kernel without keyrings, where there is none to inherit.
     let _ = process::new_session_keyring();
     let maps = Maps {
         ids: &plan.ids,
@@ -97,12 +103,12 @@ fn run(daemon: BorrowedFd<'_>, run_task: fn(&Task) -> Result<(), String>) -> Set
     match plan.job {
         Job::Boot(boot) => {
             let parts = Descriptors::from(fds)?;
-            limits::leave_half();
+            limits::halve_rlimits();
             boot_sandbox(&proof, maps, *boot, parts)
         }
         Job::Task(task) => {
             let work = |task| run_task(&task).map_err(|e| SetupError::new("do a task", e));
-            in_namespaces(&proof, maps, process::NEW_USER, || go_to(task), work)?;
+            in_namespaces(&proof, maps, process::NEW_USER, || enter_parent(task), work)?;
             Ok(Finished::Done)
         }
         Job::HandOver(job) => {
@@ -117,7 +123,7 @@ fn run(daemon: BorrowedFd<'_>, run_task: fn(&Task) -> Result<(), String>) -> Set
     }
 }
 
-/// The ids of a plan, and who may map them.
+/// The ids of a plan, and the programs that may map them.
 #[derive(Clone, Copy)]
 struct Maps<'a> {
     ids: &'a Ids,
@@ -130,23 +136,23 @@ impl Maps<'_> {
     }
 }
 
-/// What a boot plan comes with.
+/// The descriptors that come with a boot plan.
 struct Descriptors {
     listener: OwnedFd,
     logs: [OwnedFd; 2],
     program: OwnedFd,
-    /// Of this process, and so of the daemon.
+    /// The host side's: this process's, and so the daemon's.
     pid_namespace: Node,
 }
 
 impl Descriptors {
     fn from(fds: Vec<OwnedFd>) -> SetupResult<Self> {
-        let fds: [OwnedFd; BOOT_DESCRIPTORS] = fds.try_into().map_err(|_| {
-            SetupError::new("read the plan", "its descriptors are not what it says")
-        })?;
+        let fds: [OwnedFd; BOOT_DESCRIPTORS] = fds
+            .try_into()
+            .map_err(|_| SetupError::new("read the plan", "wrong number of descriptors"))?;
         let [listener, first, second, program] = fds;
-        let own = peer::own_namespace().and_then(|own| Ok(rustix::fs::fstat(own)?));
-        let own = own.doing(|| "look at this process's pid namespace".into())?;
+        let own = peer::pid_namespace().and_then(|own| Ok(rustix::fs::fstat(own)?));
+        let own = own.doing(|| "stat this process's pid namespace".into())?;
         Ok(Self {
             pid_namespace: identity(&own),
             listener,
@@ -164,7 +170,10 @@ fn receive_plan(daemon: BorrowedFd<'_>) -> SetupResult<(Plan, Vec<OwnedFd>)> {
         let count = fdpass::recv_with_fds(&daemon, &mut buffer, &mut fds)
             .doing(|| "read the plan".into())?;
         if count == 0 {
-            return Err(SetupError::new("read the plan", "the daemon went away"));
+            return Err(SetupError::new(
+                "read the plan",
+                "the daemon closed the connection",
+            ));
         }
         decoder.push(buffer.get(..count).unwrap_or_default());
         match decoder.take() {
@@ -190,7 +199,7 @@ fn boot_sandbox(
         }
         Fork::Parent { pid, pidfd } => {
             drop(theirs);
-            let booted = help(proof, pid, maps, &boot, &ours);
+            let booted = assist_child(proof, pid, maps, &boot, &ours);
             if booted.is_err() {
                 let _ = process::pidfd_kill(&pidfd, Signal::KILL);
                 let _ = process::wait_pidfd(&pidfd);
@@ -200,8 +209,8 @@ fn boot_sandbox(
     }
 }
 
-/// The helper's part: what needs the host's own view.
-fn help(
+/// The helper's part: what needs the host's namespaces and ids.
+fn assist_child(
     proof: &SingleThreaded,
     pid: i32,
     maps: Maps<'_>,
@@ -214,12 +223,12 @@ fn help(
     if ids.mode == Mode::Root {
         let user = File::open(format!("/proc/{pid}/ns/user"))
             .doing(|| "open the new user namespace".into())?;
-        let mut root = sources::AsRoot::new(proof, ids, user.as_fd());
+        let mut root = sources::RootOpener::new(proof, ids, user.as_fd());
         for sources in boot.sources.chunks(TREES_AT_ONCE) {
             let trees = sources.iter().map(|source| root.open(source));
             let trees = trees.collect::<SetupResult<Vec<_>>>()?;
             let fds: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
-            fdpass::send_with_fds(child, b"s", &fds).doing(|| "hand mounts over".into())?;
+            fdpass::send_with_fds(child, b"s", &fds).doing(|| "send mounts".into())?;
         }
     }
     match receive_outcome(child)? {
@@ -238,7 +247,7 @@ fn receive_outcome(mut child: &UnixStream) -> SetupResult<Outcome> {
             .read(&mut buffer)
             .doing(|| "wait for the new process".into())?;
         if count == 0 {
-            return Err(SetupError::new("wait for the new process", "it died"));
+            return Err(SetupError::new("wait for the new process", "it exited"));
         }
         decoder.push(buffer.get(..count).unwrap_or_default());
         if let Some(outcome) = decoder
@@ -250,7 +259,7 @@ fn receive_outcome(mut child: &UnixStream) -> SetupResult<Outcome> {
     }
 }
 
-/// Pid 1: builds the sandbox, says how it went, and serves.
+/// Pid 1: builds the sandbox, reports the result, and serves.
 fn become_init(
     proof: &SingleThreaded,
     ids: &Ids,
@@ -282,7 +291,7 @@ fn build(
     await_byte(helper, b'm')?;
     let trees = match ids.mode {
         Mode::Root => sources::receive(helper, boot.sources.len())?,
-        // While this is still the caller, who has ways to them that root inside has not.
+        // Before `become_root`: the caller can reach paths that root inside cannot.
         Mode::Subordinate | Mode::Single => boot
             .sources
             .iter()
@@ -291,16 +300,15 @@ fn build(
     };
     become_root(ids.mode)?;
     let proc = tree::proc_mount()?;
-    limits::set(proc.as_fd(), &boot.limits.user);
+    limits::set_ucounts(proc.as_fd(), &boot.limits.user);
     let inner = inner::start(proof, ids, &boot.hostname, proc.as_fd())?;
-    // From here on init lives in the sandbox's network namespace: sysfs shows the namespace of whoever
-    // mounts it.
+    // From here on init is in the sandbox's network namespace: a sysfs shows that of the process that mounts it.
     process::setns(inner.namespaces.net.as_fd(), process::NEW_NET)
         .doing(|| "join the new network namespace".into())?;
     let built = tree::build(boot, trees, &descriptors.program, ids.mode)?;
     let (namespaces, network) = inner.finish()?;
     detach_stdio()?;
-    process::set_not_dumpable().doing(|| "close this process to others".into())?;
+    process::set_not_dumpable().doing(|| "clear the dumpable flag".into())?;
     Ok(Parts {
         listener: descriptors.listener,
         logs: descriptors.logs,
@@ -316,10 +324,10 @@ fn build(
     })
 }
 
-/// In the first two modes root inside is an id of its own; with one id everything is that id.
+/// In the first two modes root inside is an id of its own; with one id there is nothing to change.
 ///
-/// What belongs to a group that the user namespace does not have is beyond root's power there. A path of the host can
-/// lead through such a directory that is closed to others, and is walked before this.
+/// Capabilities of a user namespace do not apply to inodes whose group is not mapped in it. A host path can lead through
+/// such a directory, so sources are opened before this.
 fn become_root(mode: Mode) -> SetupResult<()> {
     match mode {
         Mode::Root | Mode::Subordinate => {
@@ -335,7 +343,7 @@ fn become_root(mode: Mode) -> SetupResult<()> {
     }
 }
 
-/// The daemon's log is the helper's stderr; nothing of the host stays open in init.
+/// Nothing of the host stays open in init: the helper's stderr is the daemon's log.
 fn detach_stdio() -> SetupResult<()> {
     let null = File::options()
         .read(true)
@@ -357,12 +365,12 @@ fn await_byte(mut socket: &UnixStream, expected: u8) -> SetupResult<()> {
     } else {
         Err(SetupError::new(
             "wait for the other process",
-            "it said something else",
+            "unexpected message",
         ))
     }
 }
 
-/// In place of an init that is dead, with the same power and through the same mounts.
+/// Hand-over for a sandbox whose init is dead, with the same capabilities and through the same mounts.
 fn hand_over(proof: &SingleThreaded, maps: Maps<'_>, job: &HandOver) -> SetupResult<()> {
     let open = || {
         each(&job.workspaces, |source| {
@@ -376,14 +384,14 @@ fn hand_over(proof: &SingleThreaded, maps: Maps<'_>, job: &HandOver) -> SetupRes
     let namespaces = process::NEW_USER | process::NEW_MOUNT;
     let prepare = || Ok(opened_as_root.unwrap_or_else(open));
     in_namespaces(proof, maps, namespaces, prepare, |(workspaces, opened)| {
-        let patience = Patience::within(Duration::from_millis(job.limit_ms.into()));
-        let done = handover::hand_over(&workspaces, job.made_at, &job.spared, patience)
-            .map_err(|left| SetupError::new("hand every file over", left.to_string()));
+        let budget = Budget::within(Duration::from_millis(job.limit_ms.into()));
+        let done = handover::hand_over(&workspaces, job.made_at, &job.spared, budget)
+            .map_err(|left| SetupError::new("hand files over", left.to_string()));
         opened.and(done)
     })
 }
 
-/// What `open` gives for each, and the first error: one that fails is no reason to leave out the next.
+/// Opens each, and returns the first error: a failure does not keep the next from being opened.
 fn each<T, U>(all: &[T], mut open: impl FnMut(&T) -> SetupResult<U>) -> (Vec<U>, SetupResult<()>) {
     let (mut opened, mut failed) = (Vec::new(), Ok(()));
     for one in all {
@@ -395,13 +403,14 @@ fn each<T, U>(all: &[T], mut open: impl FnMut(&T) -> SetupResult<U>) -> (Vec<U>,
     (opened, failed)
 }
 
-/// Enters the directory that a task is about a name in, and has the task say it from there.
-fn go_to(task: Task) -> SetupResult<Task> {
+/// Enters the parent directory of a task's path as the caller, and makes the path relative to it: root of the user
+/// namespace may not be able to walk there.
+fn enter_parent(task: Task) -> SetupResult<Task> {
     let from_here = |path: OsBytes| {
         let path = path.as_path();
         let doing = || format!("enter the directory of `{}`", path.display());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(SetupError::new(doing(), "it has none"));
+            return Err(SetupError::new(doing(), "invalid path"));
         };
         rustix::process::chdir(parent).doing(doing)?;
         Ok(Path::new(".").join(name).as_path().into())
@@ -417,8 +426,8 @@ fn go_to(task: Task) -> SetupResult<Task> {
     })
 }
 
-/// Runs `work` as root of a user namespace with the sandbox's id maps, in a process of its own, with what `prepare`
-/// has made there as the caller.
+/// Forks into new namespaces with the sandbox's id maps, runs `prepare` there as the caller, and then `work` as root of the
+/// user namespace.
 fn in_namespaces<T>(
     proof: &SingleThreaded,
     maps: Maps<'_>,
@@ -468,7 +477,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_fails_is_no_reason_to_leave_out_the_next() {
+    fn each_opens_the_others_after_a_failure() {
         let open = |number: &u32| match number % 2 {
             0 => Ok(*number),
             _ => Err(SetupError::new("open", number.to_string())),

@@ -1,9 +1,10 @@
-//! Where mounts go: at exactly the planned paths.
+//! The mounts of the new tree, and the mount points for the next ones: exactly the planned paths.
 //!
-//! The sandbox's own layers are written by whoever was root inside before, so no link in them may decide where
-//! something is mounted, and with what under it. A target is therefore walked to one name at a time, from the root
-//! of the mount that it lies in, following nothing. What is in the way in an own layer gives way to a directory;
-//! in a tree of the host nothing is ever changed. In the end every mount must be found at its path.
+//! Programs that were root inside before have written the sandbox's layers, so no symbolic link in them may decide where
+//! something is mounted. A target is therefore walked to one name at a time (`O_PATH | O_NOFOLLOW`), from the root of the
+//! mount that contains it. In a layer of the sandbox, anything but a directory on the way is replaced by a directory; in
+//! a tree of the host nothing is ever changed. At the end, [`MountTable::verify`] checks by mount id that every mount is
+//! what its path leads to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,49 +16,49 @@ use sbx_proto::inside::AGENT;
 use sbx_proto::plan::Mode;
 use sbx_sys::credentials;
 
-use crate::error::{SetupError, SetupResult, While};
+use crate::error::{ErrorContext, SetupError, SetupResult};
 
-/// Whose files a mount shows.
+/// Where the files of a mount come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum Origin {
     /// A file system that was made for this sandbox.
-    Ours,
-    /// The host's, or the kernel's.
-    Foreign,
+    Sandbox,
+    /// The host's, or one of the kernel's.
+    Host,
 }
 
 #[derive(Debug)]
 struct Mounted {
     target: PathBuf,
     root: OwnedFd,
-    whose: Whose,
+    origin: Origin,
 }
 
-/// The mounts of the new tree that nothing covers.
+/// The mounts of the new tree that no later mount covers.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct MountTable {
     mode: Mode,
     mounts: Vec<Mounted>,
-    own: Own,
+    own: OwnFileSystems,
 }
 
-/// File systems that were made for this sandbox, by the numbers that mountinfo has for them. Each is held: a mount of it
-/// can be taken away from inside, and the number would be given to the next file system that anybody mounts.
-pub(crate) type Own = BTreeMap<String, OwnedFd>;
+/// File systems that were made for this sandbox, by `major:minor` as in mountinfo. A descriptor keeps each alive: programs
+/// inside can unmount it, and the kernel would give the number to the next file system that is mounted anywhere.
+pub(crate) type OwnFileSystems = BTreeMap<String, OwnedFd>;
 
-impl Places {
+impl MountTable {
     pub(super) fn new(mode: Mode) -> Self {
         Self {
             mode,
             mounts: Vec::new(),
-            own: Own::new(),
+            own: OwnFileSystems::new(),
         }
     }
 
-    /// Notes a mount, by a descriptor of its root. It hides whatever was mounted there or below.
-    pub(super) fn add(&mut self, target: &Path, root: OwnedFd, whose: Whose) -> SetupResult<()> {
-        if whose == Whose::Ours {
-            let facts = rustix::fs::fstat(&root).doing(|| at("look at", target))?;
+    /// Records a mount by a descriptor of its root. It covers earlier mounts at and below its target.
+    pub(super) fn add(&mut self, target: &Path, root: OwnedFd, origin: Origin) -> SetupResult<()> {
+        if origin == Origin::Sandbox {
+            let facts = rustix::fs::fstat(&root).doing(|| at("stat", target))?;
             let (major, minor) = (
                 rustix::fs::major(facts.st_dev),
                 rustix::fs::minor(facts.st_dev),
@@ -69,19 +70,19 @@ impl Places {
         self.mounts.push(Mounted {
             target: target.to_owned(),
             root,
-            whose,
+            origin,
         });
         Ok(())
     }
 
-    pub(super) fn into_own(self) -> Own {
+    pub(super) fn into_own(self) -> OwnFileSystems {
         self.own
     }
 
     /// The root of the mount at exactly this path.
     pub(super) fn root_of(&self, target: &Path) -> SetupResult<BorrowedFd<'_>> {
         self.mounted(target)
-            .ok_or_else(|| SetupError::new(at("find the mount of", target), "there is none"))
+            .ok_or_else(|| SetupError::new(at("find the mount of", target), "not mounted"))
     }
 
     pub(super) fn mounted(&self, target: &Path) -> Option<BorrowedFd<'_>> {
@@ -89,18 +90,18 @@ impl Places {
         found.map(|mount| mount.root.as_fd())
     }
 
-    /// A directory to mount on.
+    /// A directory as mount point, made if missing.
     pub(super) fn directory(&self, target: &Path) -> SetupResult<OwnedFd> {
         let (base, rest) = self.base(target)?;
         let doing = || at("make the directory", target);
         let mut place = fcntl_dupfd_cloexec(&base.root, 0).doing(doing)?;
         for name in rest {
-            place = self.enter(&place, &name, base.whose).doing(doing)?;
+            place = self.enter(&place, &name, base.origin).doing(doing)?;
         }
         Ok(place)
     }
 
-    /// A file to mount on. What is there may be a FIFO: it is covered, and never opened.
+    /// A file as mount point. It may be a FIFO: `O_PATH` does not open it.
     pub(super) fn file(&self, target: &Path) -> SetupResult<OwnedFd> {
         let doing = || at("make the file", target);
         let name = target
@@ -112,8 +113,8 @@ impl Places {
         let found = match self.look(&parent, Path::new(name)) {
             Ok((_, FileType::Directory)) => Err(Errno::ISDIR),
             Ok((place, kind)) if kind != FileType::Symlink => return Ok(place),
-            Err(Errno::NOENT) if base.whose == Whose::Ours => Ok(()),
-            Ok(_) if base.whose == Whose::Ours => {
+            Err(Errno::NOENT) if base.origin == Origin::Sandbox => Ok(()),
+            Ok(_) if base.origin == Origin::Sandbox => {
                 rustix::fs::unlinkat(&parent, name, AtFlags::empty())
             }
             Ok(_) => Err(Errno::LOOP),
@@ -127,13 +128,16 @@ impl Places {
         Ok(place)
     }
 
-    /// What is to be covered, if the tree that it lies in has it. A link is not covered: it leads to nothing that
-    /// would not be judged by its own path.
+    /// An existing file or directory of the host, to be masked. A symbolic link is not masked: what it leads to is, under its
+    /// own path.
     pub(super) fn existing(&self, target: &Path) -> SetupResult<Option<OwnedFd>> {
         let doing = || at("mask", target);
         let (base, rest) = self.base(target)?;
-        if base.whose == Whose::Ours {
-            return Err(SetupError::new(doing(), "what it lies in is not mounted"));
+        if base.origin == Origin::Sandbox {
+            return Err(SetupError::new(
+                doing(),
+                "its parent is not mounted from the host",
+            ));
         }
         let mut place = fcntl_dupfd_cloexec(&base.root, 0).doing(doing)?;
         let last = rest.len().saturating_sub(1);
@@ -153,7 +157,7 @@ impl Places {
         Ok(Some(place))
     }
 
-    /// Every mount is what is found at its path, in the finished tree that is now `/`. Their ids, and where they are.
+    /// Checks that every mount is what its path leads to, in the finished tree that is now `/`. Returns mount ids and paths.
     pub(super) fn verify(&self) -> SetupResult<BTreeSet<(u64, PathBuf)>> {
         let mut all = BTreeSet::new();
         for mount in &self.mounts {
@@ -171,14 +175,14 @@ impl Places {
             let found = self.or_as_caller(open).doing(doing)?;
             let id = mount_id(mount.root.as_fd()).doing(doing)?;
             if mount_id(found.as_fd()).doing(doing)? != id {
-                return Err(SetupError::new(doing(), "something else is there"));
+                return Err(SetupError::new(doing(), "another mount is there"));
             }
             all.insert((id, mount.target.clone()));
         }
         Ok(all)
     }
 
-    /// The innermost mount that a path lies in, and the names from its root to there.
+    /// The innermost mount that contains a path, and the names from its root to the path.
     fn base(&self, target: &Path) -> SetupResult<(&Mounted, Vec<PathBuf>)> {
         let base = self
             .mounts
@@ -189,22 +193,19 @@ impl Places {
         let rest = target.strip_prefix(&base.target).unwrap_or(target);
         let names = rest.components().map(|part| match part {
             Component::Normal(name) => Ok(PathBuf::from(name)),
-            _ => Err(SetupError::new(
-                at("mount", target),
-                "it is not a plain path",
-            )),
+            _ => Err(SetupError::new(at("mount", target), "invalid path")),
         });
         Ok((base, names.collect::<SetupResult<_>>()?))
     }
 
-    /// One directory further down.
-    fn enter(&self, dir: &OwnedFd, name: &Path, whose: Whose) -> Result<OwnedFd, Errno> {
-        match (self.look(dir, name), whose) {
+    /// Enters one directory, made if missing.
+    fn enter(&self, dir: &OwnedFd, name: &Path, origin: Origin) -> Result<OwnedFd, Errno> {
+        match (self.look(dir, name), origin) {
             (Ok((place, FileType::Directory)), _) => return Ok(place),
-            (Ok(_), Whose::Ours) => rustix::fs::unlinkat(dir, name, AtFlags::empty())?,
-            (Err(Errno::NOENT), Whose::Ours) => {}
-            (Ok((_, FileType::Symlink)), Whose::Foreign) => return Err(Errno::LOOP),
-            (Ok(_), Whose::Foreign) => return Err(Errno::NOTDIR),
+            (Ok(_), Origin::Sandbox) => rustix::fs::unlinkat(dir, name, AtFlags::empty())?,
+            (Err(Errno::NOENT), Origin::Sandbox) => {}
+            (Ok((_, FileType::Symlink)), Origin::Host) => return Err(Errno::LOOP),
+            (Ok(_), Origin::Host) => return Err(Errno::NOTDIR),
             (Err(error), _) => return Err(error),
         }
         rustix::fs::mkdirat(dir, name, FileMode::from_bits_truncate(0o755))?;
@@ -218,12 +219,12 @@ impl Places {
         self.or_as_caller(|| look(dir, name))
     }
 
-    /// What root inside may not look at is looked at as the caller, whose id the agent has with subordinate ids: a
-    /// directory of the caller's may belong to a group that is nobody's inside.
+    /// Retries as the caller what root inside may not access. With subordinate ids the agent has the caller's uid, and a
+    /// directory of the caller may belong to a group that is not mapped inside, where root's capabilities do not apply.
     fn or_as_caller<T>(&self, find: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match find() {
             Err(Errno::ACCESS) if self.mode == Mode::Subordinate => {
-                credentials::as_user_of_files(AGENT, find)
+                credentials::with_fsuid(AGENT, find)
             }
             other => other,
         }
@@ -234,7 +235,7 @@ fn at(what: &str, target: &Path) -> String {
     format!("{what} `{}`", target.display())
 }
 
-/// What a name in a directory is, itself and not what it leads to.
+/// Opens a name in a directory without following it, and returns its type.
 fn look(dir: &OwnedFd, name: &Path) -> Result<(OwnedFd, FileType), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat(dir, name, flags, FileMode::empty())?;
@@ -260,25 +261,27 @@ mod tests {
         rustix::fs::open(path, flags, FileMode::empty()).unwrap()
     }
 
-    /// A root of ours that is laid out in `own`, and a tree of the host at `/w`.
-    fn places(own: &Path, host: &Path) -> Places {
-        let mut places = Places::new(Mode::Single);
-        places.add(Path::new("/"), open(own), Whose::Ours).unwrap();
-        places
-            .add(Path::new("/w"), open(host), Whose::Foreign)
+    /// The sandbox's root in `own`, and a tree of the host at `/w`.
+    fn table(own: &Path, host: &Path) -> MountTable {
+        let mut table = MountTable::new(Mode::Single);
+        table
+            .add(Path::new("/"), open(own), Origin::Sandbox)
             .unwrap();
-        places
+        table
+            .add(Path::new("/w"), open(host), Origin::Host)
+            .unwrap();
+        table
     }
 
     #[test]
-    fn links_of_an_own_layer_give_way() {
+    fn links_in_the_sandboxs_layer_are_replaced() {
         let (own, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::create_dir(own.path().join("elsewhere")).unwrap();
         symlink("elsewhere", own.path().join("home")).unwrap();
         symlink("elsewhere", own.path().join("file")).unwrap();
-        let places = places(own.path(), host.path());
-        places.directory(Path::new("/home/u/p")).unwrap();
-        places.file(Path::new("/file")).unwrap();
+        let table = table(own.path(), host.path());
+        table.directory(Path::new("/home/u/p")).unwrap();
+        table.file(Path::new("/file")).unwrap();
         for (name, is_dir) in [("home/u/p", true), ("home", true), ("file", false)] {
             let meta = fs::symlink_metadata(own.path().join(name)).unwrap();
             assert!(!meta.is_symlink() && meta.is_dir() == is_dir, "{name}");
@@ -292,28 +295,24 @@ mod tests {
     #[test]
     fn nothing_of_the_host_is_changed_or_followed() {
         let (own, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        // What is below the mount in the own layer does not count.
+        // Covered by the mount at `/w`.
         fs::create_dir_all(own.path().join("w/dir")).unwrap();
         symlink("/", host.path().join("link")).unwrap();
         fs::File::create(host.path().join("file")).unwrap();
-        let places = places(own.path(), host.path());
+        let table = table(own.path(), host.path());
         for path in ["/w/link", "/w/link/x", "/w/file", "/w/dir", "/w/file/x"] {
-            assert!(places.directory(Path::new(path)).is_err(), "{path}");
+            assert!(table.directory(Path::new(path)).is_err(), "{path}");
         }
         for path in ["/w/link", "/w/new"] {
-            assert!(places.file(Path::new(path)).is_err(), "{path}");
+            assert!(table.file(Path::new(path)).is_err(), "{path}");
         }
-        places.file(Path::new("/w/file")).unwrap();
+        table.file(Path::new("/w/file")).unwrap();
         assert_eq!(fs::read_dir(host.path()).unwrap().count(), 2);
-        let masked = |path: &str| {
-            places
-                .existing(Path::new(path))
-                .map(|place| place.is_some())
-        };
+        let masked = |path: &str| table.existing(Path::new(path)).map(|place| place.is_some());
         assert!(masked("/w/file").unwrap());
         assert!(!masked("/w/gone").unwrap() && !masked("/w/link").unwrap());
         assert!(masked("/w/link/x").is_err(), "a link on the way");
         assert!(masked("/own/file").is_err(), "a mask of an own layer");
-        assert!(places.directory(Path::new("/w/../x")).is_err());
+        assert!(table.directory(Path::new("/w/../x")).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! What a hostile root inside tries, and that it gets nowhere. Each attack is a program beside these files
-//! that is fed to the sandbox's Python; it says one line per attempt, `NAME RESULT`, where the result is the
-//! name of an error or `ok`. A test shows that the attempts were real (the same probe finds its target on the
-//! host, or the error is the one of a refusal), that they failed, and that nothing on the host has changed.
+//! Attacks by a hostile root inside. Each is a program in `attack/` that runs in the sandbox's Python and prints one line
+//! per attempt, `NAME RESULT`, where the result is the name of an error or `ok`. A test shows that the attempts were real
+//! (the same probe finds its target on the host, or the error is that of a refusal), that they failed, and that nothing on
+//! the host has changed. `docs/engine/attacks.md` lists them.
 
 mod accounts;
 mod binary;
@@ -87,10 +87,10 @@ pub(crate) const SOME_MODES: &[SomeModes] = &[
     (REAL_ROOT, targets::REAL_ROOT),
 ];
 
-const LIBRARY: &str = include_str!("attack/lib.py");
+const LIBRARY: &str = include_str!("escape/attack/lib.py");
 const PYTHON: &str = "/usr/bin/python3";
 /// Far above what any attack needs: reaching it is a hang, which is a failure too.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What an attack said, by the attempt's name.
 #[derive(Debug)]
@@ -240,7 +240,7 @@ fn finish(mut child: Child, input: &[u8]) -> Ran {
     let pid = rustix::process::Pid::from_child(&child);
     let (done, ended) = mpsc::channel();
     thread::spawn(move || drop(done.send(child.wait_with_output().unwrap())));
-    match ended.recv_timeout(PATIENCE) {
+    match ended.recv_timeout(ATTACK_TIMEOUT) {
         Ok(output) => ran(&output),
         Err(_) => {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
