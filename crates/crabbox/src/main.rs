@@ -4,9 +4,9 @@ mod app;
 mod cli;
 mod commands;
 mod host;
-mod refusals;
 mod signals;
 mod ui;
+mod unsupported;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -83,7 +83,7 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
         ui,
         cancel: signals::watch()?,
     };
-    cli::answer(&app, name, matches)
+    cli::execute(&app, name, matches)
         .unwrap_or_else(|| Err(Failure::usage(format!("unknown command `{name}`"))))
 }
 
@@ -101,7 +101,7 @@ fn wrong(
     }
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
-        && let Some(failure) = cli::not_here(name, || {
+        && let Some(failure) = cli::unavailable_command(name, || {
             let cancel = Cancel::new();
             App { host, ui, cancel }.chosen(provider)
         })

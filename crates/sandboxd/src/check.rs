@@ -5,7 +5,7 @@ use std::io;
 use jiff::Timestamp;
 use sbx_api::policy::{CheckAnswer, CheckRequest};
 use sbx_api::{ErrorBody, ErrorCode};
-use sbx_engine::policybook::{PolicyBook, Question};
+use sbx_engine::policy::{PolicyBook, Question};
 use sbx_policy::{Protocol, Target};
 use sbx_proxy::{Gate, system_lookup};
 
@@ -22,7 +22,7 @@ pub(crate) async fn answer(
         .map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))?;
     let protocol = Protocol::of_url(&request.target);
     let checked = gate.check(&target, protocol).await;
-    Ok(sbx_engine::policybook::answer(&Question {
+    Ok(sbx_engine::policy::answer(&Question {
         sandbox: request.sandbox.as_deref(),
         asked: &request.target,
         target: &target,

@@ -19,7 +19,7 @@ const MAX_BODY: usize = 1 << 20;
 /// What is still read of one that weighs more, and for how long: many clients look for the answer only when they have
 /// sent everything, and see a broken connection otherwise.
 const MAX_DRAINED: usize = 64 << 20;
-const DRAINING: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The body as a JSON object, whatever its content type says.
 pub(crate) struct Body<T>(pub(crate) T);
@@ -31,12 +31,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         let bytes = read(request.into_body()).await?;
         object::from_slice(&bytes)
             .map(Self)
-            .map_err(|e| not_taken(&e))
+            .map_err(|e| invalid_body(&e))
     }
 }
 
-/// The body of a route that has none: nothing at all, or an object with nothing in it. Whoever sends something else
-/// means something that would not be done.
+/// The body of a route that has none: nothing at all, or an object with nothing in it. Anything else would be ignored, so it is
+/// refused.
 pub(crate) struct NoBody;
 
 #[derive(Deserialize)]
@@ -53,13 +53,13 @@ impl<S: Send + Sync> FromRequest<S> for NoBody {
         }
         match object::from_slice(&bytes) {
             Ok(Empty {}) => Ok(Self),
-            Err(e) => Err(not_taken(&e)),
+            Err(e) => Err(invalid_body(&e)),
         }
     }
 }
 
-fn not_taken(error: &serde_json::Error) -> Failure {
-    let message = format!("the body is not what this route takes: {error}");
+fn invalid_body(error: &serde_json::Error) -> Failure {
+    let message = format!("invalid request body: {error}");
     Failure::new(ErrorCode::BadRequest, message)
 }
 
@@ -68,7 +68,7 @@ async fn read(mut body: RawBody) -> Result<Vec<u8>, Failure> {
     while let Some(piece) = next(&mut body).await? {
         if bytes.len() + piece.len() > MAX_BODY {
             // Whether it comes to its end or not, the answer is the same.
-            let _ = tokio::time::timeout(DRAINING, drain(&mut body)).await;
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, drain(&mut body)).await;
             return Err(Failure::new(
                 ErrorCode::TooLarge,
                 format!("the body has more than {MAX_BODY} bytes"),
@@ -102,7 +102,7 @@ async fn next(body: &mut RawBody) -> Result<Option<Bytes>, Failure> {
             Some(Err(error)) => {
                 return Err(Failure::new(
                     ErrorCode::BadRequest,
-                    format!("cannot take the body: {error}"),
+                    format!("cannot read the request body: {error}"),
                 ));
             }
         }

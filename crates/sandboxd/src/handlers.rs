@@ -13,7 +13,7 @@ use sbx_api::{
 use sbx_engine::EngineError;
 use sbx_engine::engine::{Engine, Removal};
 use sbx_engine::error::chain;
-use sbx_engine::policybook::PolicyBook;
+use sbx_engine::policy::PolicyBook;
 
 use crate::extract::{Body, Name, NoBody, RemoveQuery};
 use crate::reply::Failure;
@@ -132,7 +132,7 @@ pub(crate) async fn start(State(app): State<App>, Name(name): Name, _: NoBody) -
     Ok(Json(done))
 }
 
-/// Takes the usual preset when nobody has chosen one, and what the user is to be told then.
+/// Takes the usual preset if none was chosen, and returns the notice for the user.
 fn choose(book: &PolicyBook) -> Vec<String> {
     let notice = book
         .ensure_chosen(Timestamp::now())

@@ -66,12 +66,12 @@ impl Levels {
             .clone()
     }
 
-    /// The level that is none, when there is one.
+    /// An error for an invalid level.
     pub fn set(&self, levels: LogLevels) -> Result<(), String> {
         for level in [&levels.general, &levels.proxy] {
             if !LEVELS.contains(&level.as_str()) {
                 return Err(format!(
-                    "`{level}` is no log level; there are {}",
+                    "invalid log level `{level}`; use one of {}",
                     LEVELS.join(", ")
                 ));
             }
@@ -85,7 +85,7 @@ impl Levels {
 
 fn targets(levels: &LogLevels) -> Targets {
     let parse = |level: &str| level.parse().unwrap_or(LevelFilter::INFO);
-    // Only our own events: what libraries log is for those who work on them.
+    // Only our own events: what libraries log is for their developers.
     let general = parse(&levels.general);
     Targets::new()
         .with_default(LevelFilter::WARN.min(general))

@@ -10,31 +10,32 @@ use tokio::net::UnixStream;
 
 /// Why a connection is not served.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Stranger {
-    AnotherUser(u32),
+pub(crate) enum Refusal {
+    OtherUser(u32),
     /// In a pid namespace below ours: in a sandbox.
-    Inside,
+    InSandbox,
 }
 
-/// `None` for somebody who may call.
-pub(crate) fn stranger(stream: &UnixStream) -> io::Result<Option<Stranger>> {
+/// `None` for a client that may connect: by SO_PEERCRED of the same user, and not in a pid namespace below ours.
+pub(crate) fn refuse(stream: &UnixStream) -> io::Result<Option<Refusal>> {
     let peer = stream.peer_cred()?;
     if peer.uid() != rustix::process::geteuid().as_raw() {
-        return Ok(Some(Stranger::AnotherUser(peer.uid())));
+        return Ok(Some(Refusal::OtherUser(peer.uid())));
     }
     let process = sbx_sys::peer::pidfd(stream)?;
     let Some(pid) = peer.pid().filter(|pid| *pid > 0) else {
-        return Ok(Some(Stranger::Inside));
+        return Ok(Some(Refusal::InSandbox));
     };
     let inside = is_inside(&fs::read_to_string(format!("/proc/{pid}/status"))?);
-    // Only then was it about this process, and not about one that has its number now.
+    // Only if the pidfd is still alive was `status` about this process, and not about one that got its pid since.
     if !sbx_sys::peer::is_alive(&process) {
         return Err(io::ErrorKind::NotConnected.into());
     }
-    Ok(inside.then_some(Stranger::Inside))
+    Ok(inside.then_some(Refusal::InSandbox))
 }
 
-/// Whether the process has a number in a namespace below ours. What does not say so is not trusted.
+/// Whether the process has a pid in a namespace below ours: `NSpid` then has more than one number. A status without
+/// that line is not trusted.
 fn is_inside(status: &str) -> bool {
     status
         .lines()
@@ -57,6 +58,6 @@ mod tests {
     #[tokio::test]
     async fn we_may_call_ourselves() {
         let (one, _other) = UnixStream::pair().unwrap();
-        assert_eq!(stranger(&one).unwrap(), None);
+        assert_eq!(refuse(&one).unwrap(), None);
     }
 }

@@ -9,7 +9,7 @@ use sbx_api::policy::{
     RuleList, RuleRemoval, RuleRequest,
 };
 use sbx_api::{ErrorBody, ErrorCode};
-use sbx_engine::policybook::{Changed, PolicyBook, PolicyBookError};
+use sbx_engine::policy::{Changed, PolicyBook, PolicyBookError};
 use sbx_engine::{EngineError, SandboxName};
 use sbx_policy::ProxyConfig;
 
@@ -99,7 +99,7 @@ pub(crate) async fn remove(
 /// Stop all sandboxes, forget the preset and all rules
 #[utoipa::path(post, path = "/v1/policy/reset", responses((status = 204)))]
 pub(crate) async fn reset(State(app): State<App>, _: NoBody) -> Result<StatusCode, Failure> {
-    // First: none of them is to live under rules that were not meant for it.
+    // First: no sandbox is to run under rules that were not meant for it.
     blocking(&app, |engine| {
         engine.stop_all("policy reset");
         Ok(())
@@ -114,7 +114,7 @@ pub(crate) async fn reset(State(app): State<App>, _: NoBody) -> Result<StatusCod
     post, path = "/v1/policy/check", request_body = CheckRequest,
     responses(
         (status = 200, body = CheckAnswer),
-        (status = 400, description = "the target is not understood", body = ErrorBody),
+        (status = 400, description = "invalid target", body = ErrorBody),
         (status = 404, description = "no such sandbox", body = ErrorBody),
     )
 )]

@@ -10,7 +10,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use sbx_api::{DaemonInfo, ErrorCode, VERSION, VERSION_HEADER};
 use sbx_engine::Engine;
-use sbx_engine::policybook::PolicyBook;
+use sbx_engine::policy::PolicyBook;
 use sbx_proxy::workers::Workers;
 use tokio::sync::Notify;
 use utoipa::openapi::{Info, OpenApi, OpenApiBuilder};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
-use sbx_engine::statedir::LOCK;
+use sbx_engine::state::LOCK;
 
 use crate::reload::PolicyReload;
 

@@ -10,13 +10,15 @@ use std::time::Duration;
 use axum::serve::Listener;
 use jiff::Timestamp;
 use sbx_api::{DaemonInfo, VERSION};
-use sbx_engine::daemonlock::DaemonLock;
 use sbx_engine::error::chain;
-use sbx_engine::ids::Facts;
-use sbx_engine::policybook::PolicyBook;
-use sbx_engine::setup::{Companions, Helper};
-use sbx_engine::socket::bind_unix;
-use sbx_engine::statedir::{SOCKET, StateError};
+use sbx_engine::machine::Machines;
+use sbx_engine::machine::namespace::Namespace;
+use sbx_engine::machine::namespace::helper::{Companions, Helper};
+use sbx_engine::machine::namespace::ids::Facts;
+use sbx_engine::policy::PolicyBook;
+use sbx_engine::state::daemon_lock::DaemonLock;
+use sbx_engine::state::socket::bind_unix;
+use sbx_engine::state::{SOCKET, StateError};
 use sbx_engine::{Config, Engine, EngineError, StateDir};
 use sbx_proxy::workers::{Size, Workers};
 use serde_json::json;
@@ -28,17 +30,17 @@ use tokio::sync::Notify;
 use crate::egress::Outlets;
 use crate::logfile::LogFile;
 use crate::logging::{LEVELS, Levels};
-use crate::peer::stranger;
+use crate::peer::refuse;
 use crate::routes::{App, router};
 use crate::rule_files;
 
 /// How long requests that are under way may take when the daemon ends.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long another daemon may hold the lock without serving.
-const LAST_BREATH: Duration = Duration::from_secs(8);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A request that takes its time keeps nobody waiting, as long as threads can be started; where none can, one thing
-/// that is slow does not yet.
+/// A slow request does not delay others as long as threads can be started. Where none can, two threads are left: one
+/// slow request does not block the API yet.
 const THREADS: Size = Size {
     kept: 2,
     most: 512,
@@ -66,7 +68,7 @@ pub enum ServeError {
     State(#[from] StateError),
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("SANDBOXD_LOG_LEVEL is {0:?}, which is no level")]
+    #[error("invalid log level {0:?} in SANDBOXD_LOG_LEVEL")]
     LogLevel(String),
     #[error("cannot {what}")]
     Io {
@@ -100,8 +102,8 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     check_log_level(config.log_level.as_deref())?;
     let state = config.state;
     state.claim()?;
-    let lock = state.lock_daemon_within(LAST_BREATH)?;
-    // Who had the lock before may have removed everything.
+    let lock = state.lock_daemon_within(LOCK_TIMEOUT)?;
+    // The process that held the lock before may have removed everything (`sbx reset`).
     state.claim()?;
     let log = LogFile::open(state.log(), state.older_log()).map_err(failed("open the log"))?;
     let stderr = log.handle().map_err(failed("open the log"))?;
@@ -117,10 +119,11 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     );
     let facts = Facts::read(&config.path_dirs);
     let helper = Helper::with(companions, Some(stderr)).map_err(failed("copy the own program"))?;
+    let settings = state.settings()?;
+    let namespace = Namespace::new(facts, helper, settings.mode);
     let engine = Engine::new(Config {
-        settings: state.settings()?,
-        helper: helper.mapping_with(facts.map_tools.clone()),
-        facts,
+        settings,
+        machines: Machines::new(namespace),
         state: state.clone(),
         book: Arc::clone(&book),
         egress: outlets.clone(),
@@ -150,23 +153,23 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         closing: Arc::default(),
     };
     let told = json!({"pid": app.info.pid, "started_at": app.info.started_at}).to_string();
-    // For people who look; a full disk must not keep anybody from making room.
+    // For people who look; a full disk must not keep the user from freeing space.
     if let Err(error) = state.write_daemon_info(told.as_bytes()) {
         tracing::warn!(error = chain(&error), "cannot write daemon.json");
     }
     let listener = bind_unix(state.root(), SOCKET).map_err(failed("bind the socket"))?;
-    // Open until the lock is free: who waits for this daemon's end by connecting may then start another.
+    // Open until the lock is free: a client that waits for this daemon's end by connecting may then start another.
     let until_the_end = listener.try_clone().map_err(failed("bind the socket"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(failed("start the runtime"))?;
     if let Err(error) = lock.serve() {
-        tracing::warn!(%error, "nobody notices when the socket is lost");
+        tracing::warn!(%error, "a lost socket will go unnoticed");
     }
     let served = runtime.block_on(run(app, listener, &gone, config.on_ready));
     drop(runtime);
-    if !workers.finish(PATIENCE) {
+    if !workers.finish(SHUTDOWN_TIMEOUT) {
         tracing::warn!("a request under way does not end");
     }
     outlets.close();
@@ -178,7 +181,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     served
 }
 
-/// Until somebody ends it, or nothing is left to serve: the state directory is `gone`.
+/// Until it is told to end, or nothing is left to serve: the state directory is `gone`.
 async fn run(
     app: App,
     listener: std::os::unix::net::UnixListener,
@@ -209,13 +212,13 @@ async fn run(
     let server = axum::serve(SameUser(listener), router(app)).with_graceful_shutdown(told);
     tracing::info!(pid = std::process::id(), "serving");
     on_ready();
-    let patience = async move {
+    let timeout = async move {
         ended.notified().await;
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     };
     tokio::select! {
         served = server => served.map_err(failed("serve")),
-        () = patience => {
+        () = timeout => {
             tracing::warn!("requests under way are given up");
             Ok(())
         }
@@ -232,7 +235,7 @@ async fn abandon(app: App) {
     }
 }
 
-/// Nobody else can have one while the lock is in its place. In any other case it is a successor's, or leads to nobody.
+/// Only while the lock file is in its place is the socket ours; else it is a successor's, or dead.
 fn remove_socket(state: &StateDir, lock: &DaemonLock) {
     if !lock.place().is_ours() {
         return;
@@ -248,7 +251,7 @@ fn remove_socket(state: &StateDir, lock: &DaemonLock) {
     }
 }
 
-/// Accepts connections of the own user from outside of sandboxes; others are closed without a word.
+/// Accepts connections of the own user from outside of sandboxes; others are closed without an answer.
 struct SameUser(UnixListener);
 
 impl Listener for SameUser {
@@ -258,10 +261,10 @@ impl Listener for SameUser {
     async fn accept(&mut self) -> (UnixStream, ()) {
         loop {
             let (stream, _) = Listener::accept(&mut self.0).await;
-            match stranger(&stream) {
+            match refuse(&stream) {
                 Ok(None) => return (stream, ()),
-                Ok(Some(stranger)) => tracing::warn!(?stranger, "connection refused"),
-                // Most often a client that only looked whether somebody listens, and has ended.
+                Ok(Some(reason)) => tracing::warn!(?reason, "connection refused"),
+                // Most often a client that only checked whether the daemon listens, and has ended.
                 Err(error) => tracing::debug!(%error, "connection of an unknown process refused"),
             }
         }

@@ -4,43 +4,40 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use sbx_api::{Caller, CreateRequest, KeepRequest, Sandbox, Started, Status};
 use sbx_policy::Pattern;
-use sbx_proto::OsBytes;
-use sbx_proto::plan::{Ids, Mode, Task};
+use sbx_proto::plan::Ids;
 
-use crate::autostop::Alarm;
-use crate::egress::Egress;
-use crate::entry::{Entry, lock};
 use crate::error::{EngineError, chain};
-use crate::git;
-use crate::handover::{BRIEF, PATIENT, left_behind};
-use crate::ids::{self, Facts, Used};
-use crate::lifecycle::{REMOVED, boot_id};
-use crate::name::SandboxName;
-use crate::policybook::{PolicyBook, parse_resources};
-use crate::record::{Record, RecordError, WorkspaceRecord};
-use crate::settings::Settings;
-use crate::setup::Helper;
-use crate::statedir::{EXEC_SOCKET, StateDir};
-use crate::template::{self, Asker, HostLayout};
-use crate::territory::{Ground, Territory};
-use crate::threads::{at_once, spawn};
-use crate::view;
+use crate::lifecycle::REMOVED;
+use crate::lifecycle::auto_stop::Alarm;
+use crate::lifecycle::entry::Entry;
+use crate::lifecycle::hand_over::{HAND_OVER_TIMEOUT, SHORT_HAND_OVER_TIMEOUT, left_behind};
+use crate::machine::egress::Egress;
+use crate::machine::process::boot_id;
+use crate::machine::{self, Backend, Machines};
+use crate::policy::{PolicyBook, parse_resources};
+use crate::sandbox::git_identity;
+use crate::sandbox::name::SandboxName;
+use crate::sandbox::record::{Record, RecordError, WorkspaceRecord};
+use crate::sandbox::view;
+use crate::state::settings::Settings;
+use crate::state::{EXEC_SOCKET, StateDir};
+use crate::threads::{at_once, lock};
 use crate::workspace::Writable;
+use crate::workspace::untrusted::{UntrustedPaths, UntrustedRoot};
 
 #[derive(Debug)]
 pub struct Config {
     /// Claimed, and locked by this process.
     pub state: StateDir,
     pub settings: Settings,
-    pub facts: Facts,
-    pub helper: Helper,
+    /// The backends.
+    pub machines: Machines,
     /// The network rules.
     pub book: Arc<PolicyBook>,
     /// Serves the sandboxes' networks.
@@ -55,14 +52,9 @@ pub struct Engine {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    pub(crate) mode: Mode,
     pub(crate) registry: Mutex<Registry>,
     pub(crate) alarm: Alarm,
-    /// One template is looked for or built at a time.
-    template: Mutex<()>,
-    /// Old ones are removed.
-    aside: Mutex<()>,
-    /// A sandbox without a record is removed.
+    /// Held while a sandbox without a readable record is removed.
     pub(crate) damaged: Mutex<()>,
 }
 
@@ -84,22 +76,14 @@ pub enum Removal {
 
 impl Engine {
     pub fn new(config: Config) -> Self {
-        let mode = ids::pick_mode(&config.facts, config.settings.mode);
         Self {
             shared: Arc::new(Shared {
                 config,
-                mode,
                 registry: Mutex::default(),
                 alarm: Alarm::default(),
-                template: Mutex::default(),
-                aside: Mutex::default(),
                 damaged: Mutex::default(),
             }),
         }
-    }
-
-    pub fn mode(&self) -> Mode {
-        self.shared.mode
     }
 
     /// Makes a sandbox and starts it. When anything fails, nothing is left, the name included.
@@ -109,7 +93,7 @@ impl Engine {
         let record = shared.draft(request)?;
         let name = record.name.clone();
         let mut registry = shared.with_free_name(&record)?;
-        let ids = shared.free_ids(&registry)?;
+        let ids = shared.free_ids(&registry, record.backend)?;
         let dir = shared.config.state.sandbox(&name);
         let entry = Arc::new(Entry::new(Record { ids, ..record }, dir));
         let _operation = entry.operate();
@@ -124,7 +108,7 @@ impl Engine {
         match shared.write_and_boot(&entry, denied, asked) {
             Ok(_) => Ok(shown(&entry)),
             Err(error) => {
-                if let Err(left) = shared.delete(&entry, BRIEF) {
+                if let Err(left) = shared.delete(&entry, SHORT_HAND_OVER_TIMEOUT) {
                     tracing::error!(sandbox = %name, error = chain(&left), "cannot clean up after a failed create");
                     shared.delete_later(Arc::clone(&entry));
                 }
@@ -171,7 +155,7 @@ impl Engine {
         let stopped = shown(&entry);
         if stopped.temporary {
             // Here, before anybody else can start it: it is not there any more when this answers.
-            self.shared.delete(&entry, PATIENT)?;
+            self.shared.delete(&entry, HAND_OVER_TIMEOUT)?;
         }
         Ok(stopped)
     }
@@ -200,7 +184,7 @@ impl Engine {
 
     /// What is kept ready for the next sandbox ends; the sandboxes stay.
     pub fn close(&self) {
-        self.shared.config.helper.give_up_next();
+        self.shared.config.machines.close();
     }
 
     /// The one with this id, if that is said. Returns what the user should know: the workspaces are still there.
@@ -226,12 +210,12 @@ impl Engine {
                     let name = entry.name.clone();
                     return Err(EngineError::Busy { name, sessions });
                 }
-                PATIENT
+                HAND_OVER_TIMEOUT
             }
             // As docker's: whoever forces it does not wait for what ignores SIGTERM.
             Removal::Forced => {
                 self.shared.halt_within(&entry, REMOVED, Duration::ZERO)?;
-                BRIEF
+                SHORT_HAND_OVER_TIMEOUT
             }
         };
         self.shared.delete(&entry, limit)?;
@@ -366,17 +350,13 @@ impl Shared {
         }
     }
 
-    fn free_ids(&self, registry: &Registry) -> Result<Ids, EngineError> {
+    fn free_ids(&self, registry: &Registry, backend: Backend) -> Result<Ids, EngineError> {
         let used: Vec<_> = registry
             .entries
             .values()
-            .filter_map(|entry| ids::base(&entry.state().record.ids))
+            .filter_map(|entry| machine::id_range(&entry.state().record))
             .collect();
-        let used = Used {
-            bases: &used,
-            start: uuid::Uuid::new_v4().as_fields().0,
-        };
-        Ok(ids::maps(&self.config.facts, self.mode, used)?)
+        self.config.machines.assign_ids(backend, &used)
     }
 
     fn make_dir(&self, entry: &Entry) -> Result<(), EngineError> {
@@ -400,7 +380,7 @@ impl Shared {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         denied: Vec<Pattern>,
-        asked: Option<git::Question>,
+        asked: Option<git_identity::Question>,
     ) -> Result<Vec<String>, EngineError> {
         entry.update(|_| {})?;
         let book = &self.config.book;
@@ -409,7 +389,7 @@ impl Shared {
     }
 
     /// Who the caller is to git, unless the request says so.
-    fn ask_git(&self, record: &Record) -> Option<git::Question> {
+    fn ask_git(&self, record: &Record) -> Option<git_identity::Question> {
         let Caller {
             git_name: None,
             git_email: None,
@@ -423,80 +403,14 @@ impl Shared {
         // Its own read-only ones as well: an earlier sandbox may have been able to write there.
         let own = record.workspaces.iter().map(path);
         let writable = self.writable();
-        let territory = Territory::new(
-            own.map(Ground::from)
-                .chain(writable.iter().map(Ground::from)),
+        let untrusted = UntrustedPaths::new(
+            own.map(UntrustedRoot::from)
+                .chain(writable.iter().map(UntrustedRoot::from)),
         );
-        Some(git::ask(&record.caller, &primary, &territory))
-    }
-
-    /// The template for a start. What the sandbox is started with is noted before another one may be pruned.
-    pub(crate) fn layout(self: &Arc<Self>, entry: &Entry) -> Result<HostLayout, EngineError> {
-        let _template = lock(&self.template);
-        let record = entry.record();
-        let store = self.config.state.templates();
-        let remove = |path: &Path| self.remove_template(&record.ids, path);
-        let build = |path: &Path, spec: &str| {
-            let spec = spec.to_owned();
-            self.perform(
-                &record.ids,
-                Task::BuildTemplate {
-                    path: path.into(),
-                    spec,
-                },
-            )
-        };
-        let progress = |text: &str| tracing::info!(sandbox = %entry.name, "{text}");
-        let path = |path: &OsBytes| path.to_path_buf();
-        let workspaces: Vec<_> = record.workspaces.iter().map(|w| path(&w.path)).collect();
-        let sources = record.sources.iter().map(|(a, b)| (path(a), path(b)));
-        let layout = template::ensure(
-            &store,
-            Asker {
-                caller: &record.caller,
-                workspaces: &workspaces,
-                territory: &self.territory(),
-                sources: &sources.collect(),
-            },
-            record.ids.mode,
-            &build,
-            &remove,
-            &progress,
-        )?;
-        entry.state().record.template.started_with = Some(layout.fingerprint.clone());
-        match template::put_aside(&store, &self.fingerprints()) {
-            Ok(aside) if aside.is_empty() => {}
-            Ok(aside) => self.remove_aside(aside, record.ids),
-            Err(error) => tracing::warn!(error = chain(&error), "cannot put old templates aside"),
-        }
-        Ok(layout)
-    }
-
-    /// Tens of thousands of files, which on some disks takes a minute: nobody waits for that.
-    fn remove_aside(self: &Arc<Self>, aside: Vec<PathBuf>, ids: Ids) {
-        let shared = Arc::clone(self);
-        spawn("clean-up", move || {
-            let _one_at_a_time = lock(&shared.aside);
-            for path in aside {
-                // Who was here before may have removed it.
-                if path.exists()
-                    && let Err(error) = shared.remove_template(&ids, &path)
-                {
-                    tracing::warn!(error, "cannot remove an old template");
-                }
-            }
-        });
-    }
-
-    fn remove_template(&self, ids: &Ids, path: &Path) -> Result<(), String> {
-        self.perform(ids, Task::RemoveTree { path: path.into() })
+        Some(git_identity::ask(&record.caller, &primary, &untrusted))
     }
 
     /// What programs inside can write, in any sandbox, running or not.
-    fn territory(&self) -> Territory {
-        Territory::new(&self.writable())
-    }
-
     pub(crate) fn writable(&self) -> Vec<Writable> {
         let boot_id = boot_id().ok();
         let entries = self.entries();
@@ -523,7 +437,8 @@ impl Shared {
         workspaces.collect()
     }
 
-    fn fingerprints(&self) -> BTreeSet<String> {
+    /// Versions of templates that any sandbox was created or started with.
+    pub(crate) fn fingerprints(&self) -> BTreeSet<String> {
         let entries = self.entries();
         entries
             .iter()
@@ -533,11 +448,6 @@ impl Shared {
             })
             .flatten()
             .collect()
-    }
-
-    fn perform(&self, ids: &Ids, task: Task) -> Result<(), String> {
-        let helper = &self.config.helper;
-        helper.perform(ids, task).map_err(|e| chain(&e))
     }
 
     /// Nothing is left of it.

@@ -1,20 +1,20 @@
 //! Why the engine could not do what it was asked, with the code and the hint that a client shows.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sbx_api::ErrorCode;
 use thiserror::Error;
 
-use crate::control::ControlError;
-use crate::ids::IdsError;
-use crate::name::{NameError, SandboxName};
-use crate::policybook::PolicyBookError;
-use crate::record::RecordError;
-use crate::remove::RemoveError;
-use crate::setup::SetupError;
-use crate::statedir::StateError;
-use crate::template::TemplateError;
+use crate::machine::control::ControlError;
+use crate::machine::namespace::helper::SetupError;
+use crate::machine::namespace::ids::IdsError;
+use crate::machine::namespace::template::TemplateError;
+use crate::policy::PolicyBookError;
+use crate::sandbox::name::{NameError, SandboxName};
+use crate::sandbox::record::RecordError;
+use crate::state::StateError;
+use crate::state::remove_tree::RemoveError;
 use crate::workspace::WorkspaceError;
 
 #[derive(Debug, Error)]
@@ -43,20 +43,20 @@ pub enum EngineError {
     Policy(Box<PolicyBookError>),
     #[error("no sandbox `{0}`")]
     NotFound(String),
-    #[error("sandbox `{0}` exists already")]
+    #[error("sandbox `{0}` already exists")]
     Exists(SandboxName),
-    #[error("sandbox `{name}` exists already, for workspace `{workspace}`")]
+    #[error("sandbox `{name}` already exists, for workspace `{workspace}`")]
     ExistsElsewhere {
         name: SandboxName,
         workspace: String,
     },
-    #[error("`{}` is in the way: it is no sandbox, but its name is `{name}`", .path.display())]
+    #[error("`{}` is in the way: it is not a sandbox, but has the name `{name}`", .path.display())]
     InTheWay { name: SandboxName, path: PathBuf },
     #[error("sandbox `{name}` has {sessions} running command(s)")]
     Busy { name: SandboxName, sessions: u32 },
     #[error("sandbox `{0}` is being removed")]
     Removing(SandboxName),
-    #[error("sandbox `{0}` does not stop: its processes could not be ended")]
+    #[error("cannot stop sandbox `{0}`: its processes do not end")]
     Unstoppable(SandboxName),
     #[error("the daemon is stopping")]
     Closed,
@@ -66,7 +66,7 @@ pub enum EngineError {
     UnknownAgent(String),
     #[error("platform `{wanted}` cannot run here: this machine is `{host}`")]
     Platform { wanted: String, host: String },
-    #[error("environment variable {0:?} has no valid name")]
+    #[error("invalid environment variable name {0:?}")]
     EnvName(String),
     #[error("the value of environment variable `{0}` contains a NUL byte")]
     EnvValue(String),
@@ -82,7 +82,7 @@ pub enum EngineError {
         #[source]
         source: RecordError,
     },
-    #[error("sandbox `{0}` could not be read when the daemon started, and can be now")]
+    #[error("sandbox `{0}` could not be read when the daemon started, but can be read now")]
     Repaired(SandboxName),
 }
 
@@ -149,7 +149,7 @@ impl EngineError {
             Self::Record(RecordError::Io { source, .. }) | Self::Prepare { source, .. }
                 if source.kind() == io::ErrorKind::StorageFull =>
             {
-                Some("make room on that disk, perhaps with `sbx rm` of a sandbox".into())
+                Some("free some disk space, for example with `sbx rm`".into())
             }
             Self::Record(_)
             | Self::Control(_)
@@ -163,6 +163,14 @@ impl EngineError {
             | Self::EnvValue(_)
             | Self::Prepare { .. } => None,
         }
+    }
+}
+
+/// What a file or directory of the sandbox could not be made or changed for.
+pub(crate) fn prepare_error(path: &Path, source: io::Error) -> EngineError {
+    EngineError::Prepare {
+        path: path.display().to_string(),
+        source,
     }
 }
 

@@ -1,6 +1,12 @@
 //! Work on threads that may not be there to have: at the limit of the user's processes none can be started.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, scope};
+
+/// A thread that panicked leaves plain values behind, which are as good as any.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Does the work for all of them at once and waits for it. What gets no thread is done on this one.
 pub(crate) fn at_once<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {

@@ -5,7 +5,10 @@
 
 pub(crate) mod aliases;
 mod guard;
+pub(crate) mod hints;
 mod kernel;
+pub(crate) mod private_dirs;
+pub(crate) mod untrusted;
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -20,15 +23,15 @@ use sbx_proto::shell::quoted;
 use sbx_sys::mountinfo::Entry;
 use thiserror::Error;
 
-use crate::lifecycle::boot_id;
-use crate::name::SandboxName;
-use crate::record::{Identity, WorkspaceKind, WorkspaceRecord};
-use crate::statedir::marker;
-use crate::template::is_private;
-use crate::territory::{Ground, Territory};
-use crate::workspace_hints::find_state;
+use crate::machine::process::boot_id;
+use crate::sandbox::name::SandboxName;
+use crate::sandbox::record::{Identity, WorkspaceKind, WorkspaceRecord};
+use crate::state::marker;
+use crate::workspace::hints::find_state;
+use crate::workspace::untrusted::{UntrustedPaths, UntrustedRoot};
 
 use guard::Guard;
+use private_dirs::is_private;
 
 /// Directories of the sandbox's own that a workspace would hide. Directories below them are fine.
 const OWN: &[&str] = &[
@@ -197,7 +200,7 @@ impl WorkspaceError {
                 Some("share a project directory instead, or move the state with SBX_HOME".into())
             }
             Self::OtherState { state, .. } => Some(format!(
-                "share a directory beside it instead; if it is none, and was only made to look like one: rm {}",
+                "share a directory beside it instead; if it only looks like one: rm {}",
                 word(&marker(state))
             )),
             Self::KernelMount { point, .. } => Some(format!(
@@ -221,7 +224,7 @@ pub struct Writable {
     pub node: Option<(u64, u64)>,
 }
 
-impl From<&Writable> for Ground {
+impl From<&Writable> for UntrustedRoot {
     fn from(writable: &Writable) -> Self {
         Self {
             path: writable.path.clone(),
@@ -432,10 +435,10 @@ fn check_ways(
     workspaces: &[WorkspaceRecord],
     others: &[Writable],
 ) -> Result<(), WorkspaceError> {
-    let theirs = Territory::new(others);
+    let theirs = UntrustedPaths::new(others);
     let own = workspaces.iter().filter(|workspace| !workspace.readonly);
-    let own = own.map(|workspace| Ground::from(workspace.path.to_path_buf()));
-    let all = Territory::new(own.chain(others.iter().map(Ground::from)));
+    let own = own.map(|workspace| UntrustedRoot::from(workspace.path.to_path_buf()));
+    let all = UntrustedPaths::new(own.chain(others.iter().map(UntrustedRoot::from)));
     for (request, workspace) in requests.iter().zip(workspaces) {
         check_way(request, workspace.path.as_path(), &theirs, others)?;
         if request.readonly {
@@ -449,16 +452,16 @@ fn check_ways(
 /// wants it to: whoever uses the path that was given would not have what is protected.
 fn check_read_only_way(
     request: &WorkspaceRequest,
-    territory: &Territory,
+    untrusted: &UntrustedPaths,
 ) -> Result<(), WorkspaceError> {
     let given = given_path(request);
-    let led = territory.lead(given);
+    let led = untrusted.follow(given);
     let led = led.ok_or_else(|| WorkspaceError::Missing(given.into()))?;
     match led.crossed {
-        Some(lure) => Err(WorkspaceError::ReadOnlyLink {
+        Some(link) => Err(WorkspaceError::ReadOnlyLink {
             path: given.components().collect(),
-            link: lure.link,
-            writable: lure.root,
+            link: link.link,
+            writable: link.root,
             to: led.real,
         }),
         None => Ok(()),
@@ -475,19 +478,19 @@ fn given_path(request: &WorkspaceRequest) -> &Path {
 fn check_way(
     request: &WorkspaceRequest,
     real: &Path,
-    territory: &Territory,
+    untrusted: &UntrustedPaths,
     others: &[Writable],
 ) -> Result<(), WorkspaceError> {
     let given = given_path(request);
-    let led = territory.lead(given);
+    let led = untrusted.follow(given);
     let led = led.ok_or_else(|| WorkspaceError::Missing(given.into()))?;
-    if let Some(lure) = led.lure
-        && let Some(other) = others.iter().find(|other| other.path == lure.root)
+    if let Some(link) = led.escape
+        && let Some(other) = others.iter().find(|other| other.path == link.root)
     {
         return Err(WorkspaceError::Planted {
             // As one would write it: `.` at the end is ours.
             path: given.components().collect(),
-            link: lure.link,
+            link: link.link,
             sandbox: other.sandbox.clone(),
             to: led.real,
         });

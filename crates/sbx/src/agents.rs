@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 
-use sbx_engine::agents::LATER;
+use sbx_engine::sandbox::agents::LATER;
 use sbx_proto::OsBytes;
 
 use crate::failure::{Failure, Kind};
 
-pub(crate) use sbx_engine::agents::SHELL;
+pub(crate) use sbx_engine::sandbox::agents::SHELL;
 
 /// An agent of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use sbx_api::Started;
-use sbx_engine::socket::nobody_listens;
+use sbx_engine::state::socket::is_unserved;
 use sbx_proto::exec::{Cause, Exec, FailKind, Request, Stdio};
 use sbx_sys::signals::SignalFd;
 
@@ -207,7 +207,7 @@ fn attempt(
     let _ = sbx_sys::process::raise_nofile_limit();
     let init = match Init::connect(client.state(), socket, wanted) {
         Ok(init) => init,
-        Err(error) if nobody_listens(&error) => return Err(Broken::BeforeStart),
+        Err(error) if is_unserved(&error) => return Err(Broken::BeforeStart),
         Err(error) => return Err(engine("cannot reach the sandbox's init")(error).into()),
     };
     // Before anything can run: from here on a signal is the command's, and must not end us instead.

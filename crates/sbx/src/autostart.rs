@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use sbx_engine::StateDir;
-use sbx_engine::socket::connect_unix;
-use sbx_engine::statedir::SOCKET;
+use sbx_engine::state::SOCKET;
+use sbx_engine::state::socket::connect_unix;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -13,9 +13,9 @@ use sbx_api::{
     CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Removed, Sandbox,
     SandboxList, ShutdownRequest, Started,
 };
-use sbx_engine::daemonlock::Holder;
-use sbx_engine::socket::{connect_unix, nobody_listens};
-use sbx_engine::statedir::{EXEC_SOCKET, SOCKET, place_hint};
+use sbx_engine::state::daemon_lock::Holder;
+use sbx_engine::state::socket::{connect_unix, is_unserved};
+use sbx_engine::state::{EXEC_SOCKET, SOCKET, place_hint};
 use sbx_engine::{SandboxName, StateDir};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -194,7 +194,7 @@ impl<'a> Client<'a> {
         let socket = self.state.socket();
         match connect_unix(self.state.root(), SOCKET) {
             Ok(stream) => self.of_own_user(stream),
-            Err(error) if nobody_listens(&error) => {
+            Err(error) if is_unserved(&error) => {
                 self.state.check_own()?;
                 if let Some(daemon) = self.state.cut_off_daemon() {
                     return Err(self.cut_off(daemon));

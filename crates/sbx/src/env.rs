@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use sbx_engine::StateDir;
-use sbx_engine::policybook::default_proxy_config;
+use sbx_engine::policy::default_proxy_config;
 
 use crate::failure::Failure;
 

@@ -5,9 +5,9 @@ use std::io;
 use sbx_api::{ErrorBody, ErrorCode};
 use sbx_engine::EngineError;
 use sbx_engine::error::chain;
-use sbx_engine::name::NameError;
-use sbx_engine::policybook::PolicyBookError;
-use sbx_engine::statedir::StateError;
+use sbx_engine::policy::PolicyBookError;
+use sbx_engine::sandbox::name::NameError;
+use sbx_engine::state::StateError;
 
 /// Decides the exit code, and the word that programs see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

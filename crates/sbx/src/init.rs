@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::fs::{FileType, fstat};
 use sbx_engine::StateDir;
-use sbx_engine::socket::connect_unix;
+use sbx_engine::state::socket::connect_unix;
 use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{Cause, ExitStatus, FailKind, Reply, Request, Role};
 use sbx_proto::frame::{Decoder, MAX_REPLY, encode};

@@ -53,7 +53,7 @@ fn run() -> u8 {
     let args: Vec<OsString> = std::env::args_os().collect();
     let program = args.first().and_then(|name| Path::new(name).file_name());
     if program.is_some_and(|name| name == "sbx-init") {
-        return sbx_init::helper_main(sbx_engine::setup::run_task);
+        return sbx_init::helper_main(sbx_engine::machine::namespace::helper::run_task);
     }
     command_line(Env::from_process(), &args)
 }

@@ -102,7 +102,8 @@ impl Sharing {
     fn of_this_process() -> Self {
         Self {
             // In a user namespace root may be anybody, also the one that programs inside run as.
-            root: rustix::process::geteuid().is_root() && !sbx_engine::ids::is_confined(),
+            root: rustix::process::geteuid().is_root()
+                && !sbx_engine::machine::namespace::ids::is_confined(),
         }
     }
 

@@ -2,7 +2,8 @@
 //! started and nothing is created.
 
 use sbx_api::{DaemonInfo, Sandbox};
-use sbx_engine::{SandboxName, observe};
+use sbx_engine::SandboxName;
+use sbx_engine::sandbox::offline;
 
 use crate::client::{Absent, Client, unknown};
 use crate::context::Context;
@@ -13,7 +14,7 @@ pub(crate) fn list(context: &Context) -> Result<Vec<Sandbox>, Failure> {
     let client = Client::new(context, Absent::Report)?;
     let mut sandboxes = match client.list() {
         Err(failure) if failure.kind == Kind::NoDaemon => {
-            observe::list(client.state()).map_err(Failure::from)?
+            offline::list(client.state()).map_err(Failure::from)?
         }
         other => other?,
     };
@@ -38,7 +39,7 @@ pub(crate) fn known(context: &Context, client: &Client<'_>, name: &str) -> Resul
 }
 
 pub(crate) fn is_known(client: &Client<'_>, name: &str) -> bool {
-    SandboxName::parse(name).is_ok_and(|name| observe::is_known(client.state(), &name))
+    SandboxName::parse(name).is_ok_and(|name| offline::is_known(client.state(), &name))
 }
 
 /// The daemon's own facts, `None` when none runs.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use sandboxd::{ServeConfig, ServeError, serve};
 use sbx_api::{DaemonInfo, ErrorCode, LogLevels, VERSION};
-use sbx_engine::statedir::StateError;
+use sbx_engine::state::StateError;
 use serde_json::json;
 
 use crate::harness::Daemon;

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use sandboxd::{ServeConfig, ServeError, serve};
 use sbx_api::{ErrorBody, VERSION, VERSION_HEADER};
 use sbx_engine::StateDir;
-use sbx_engine::socket::connect_unix;
-use sbx_engine::statedir::SOCKET;
+use sbx_engine::state::SOCKET;
+use sbx_engine::state::socket::connect_unix;
 
 pub(crate) struct Daemon {
     pub(crate) state: StateDir,

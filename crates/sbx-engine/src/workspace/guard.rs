@@ -7,7 +7,7 @@ use sbx_proto::plan::Node;
 use sbx_sys::mountinfo::Entry;
 
 use super::{WorkspaceError, aliases, kernel, look_error, node_of};
-use crate::statedir::is_state;
+use crate::state::is_state;
 
 pub(super) struct Guard {
     root: PathBuf,

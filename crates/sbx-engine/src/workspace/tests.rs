@@ -136,7 +136,7 @@ fn a_state_directory_behind_a_symlink_is_still_the_state_directory() {
 fn the_state_of_another_daemon_is_not_shown() {
     let (_temp, root) = place();
     let other = root.join("home/project/sub/other");
-    crate::statedir::StateDir::locate(&root, Some(&other))
+    crate::state::StateDir::locate(&root, Some(&other))
         .unwrap()
         .claim()
         .unwrap();

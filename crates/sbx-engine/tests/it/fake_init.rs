@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use sbx_engine::socket::bind_unix;
-use sbx_engine::statedir::EXEC_SOCKET;
+use sbx_engine::state::EXEC_SOCKET;
+use sbx_engine::state::socket::bind_unix;
 use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{ListenerKind, Listeners, Redirect, Reply, Request};
 use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};

@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use sbx_api::{Caller, CreateRequest, KeepRequest, Sandbox, Status, WorkspaceRequest};
-use sbx_engine::egress::NoEgress;
 use sbx_engine::engine::Removal;
-use sbx_engine::ids::Facts;
-use sbx_engine::policybook::PolicyBook;
-use sbx_engine::record::{
+use sbx_engine::machine::egress::NoEgress;
+use sbx_engine::machine::namespace::Namespace;
+use sbx_engine::machine::namespace::helper::Helper;
+use sbx_engine::machine::namespace::ids::Facts;
+use sbx_engine::machine::{Backend, Machines, Template};
+use sbx_engine::policy::PolicyBook;
+use sbx_engine::sandbox::record::{
     InitProcess, Record, TemplateRecord, VERSION, WorkspaceKind, WorkspaceRecord,
 };
-use sbx_engine::setup::Helper;
 use sbx_engine::{Config, Engine, EngineError, SandboxName, StateDir};
 use sbx_proto::exec::Request;
 use sbx_proto::plan::{IdRange, Ids, Mode};
@@ -217,7 +219,10 @@ fn an_init_that_answers_garbage_is_killed() {
     let _init = world.running("bad", Manner::Garbage, None);
     let engine = world.recover();
     let bad = wait_for(&engine, "bad", |s| s.status == Status::Stopped);
-    assert_eq!(bad.stop_reason.as_deref(), Some("init answered garbage"));
+    assert_eq!(
+        bad.stop_reason.as_deref(),
+        Some("init violated the protocol")
+    );
 }
 
 #[test]
@@ -393,11 +398,11 @@ impl World {
 
     /// The daemon comes back.
     fn recover(&self) -> Engine {
+        let namespace = Namespace::new(Facts::default(), Helper::new().unwrap(), None);
         let engine = Engine::new(Config {
             state: self.state.clone(),
             settings: self.state.settings().unwrap(),
-            facts: Facts::default(),
-            helper: Helper::new().unwrap(),
+            machines: Machines::new(namespace),
             egress: Arc::new(NoEgress),
             book: Arc::new(PolicyBook::new(&self.state, "/nowhere".into())),
         });
@@ -411,7 +416,7 @@ impl World {
         let dir = self.state.sandbox(&record.name);
         std::fs::create_dir_all(dir.path()).unwrap();
         record
-            .write(&dir, sbx_engine::statedir::Durability::Soon)
+            .write(&dir, sbx_engine::state::Durability::Soon)
             .unwrap();
         dir.path().to_owned()
     }
@@ -454,13 +459,14 @@ fn record(name: &str) -> Record {
         env: BTreeMap::new(),
         caller: Caller::default(),
         sources: Vec::new(),
+        backend: Backend::Namespace,
         ids: Ids {
             mode: Mode::Single,
             uid: caller.clone(),
             gid: caller,
         },
         template: TemplateRecord {
-            name: "host".into(),
+            name: Template::Host,
             fingerprint: None,
             started_with: None,
         },

@@ -13,7 +13,7 @@ use sbx_api::policy::CheckAnswer;
 use sbx_api::{ErrorBody, ErrorCode};
 use sbx_engine::StateDir;
 use sbx_engine::error::chain;
-use sbx_engine::policybook::{PolicyBook, default_proxy_config};
+use sbx_engine::policy::{PolicyBook, default_proxy_config};
 
 /// What a client that started us waits for on our stdout.
 const READY: &[u8] = b"ready\n";
@@ -41,7 +41,9 @@ fn main() -> ExitCode {
         .file_name()
         .is_some_and(|name| name == "sbx-init")
     {
-        return ExitCode::from(sbx_init::helper_main(sbx_engine::setup::run_task));
+        return ExitCode::from(sbx_init::helper_main(
+            sbx_engine::machine::namespace::helper::run_task,
+        ));
     }
     match Asked::of(args) {
         Asked::Serve(waiting) => daemon(waiting),

@@ -3,7 +3,8 @@
 use std::ffi::OsStr;
 
 use sbx_api::{LogLevels, Sandbox, Status};
-use sbx_engine::{StateDir, observe};
+use sbx_engine::StateDir;
+use sbx_engine::sandbox::offline;
 use serde_json::json;
 
 use super::policy::{choose, presets};
@@ -150,7 +151,7 @@ pub(crate) fn end(context: &Context) -> Result<End, Failure> {
         None => End::WasNotRunning,
     };
     let is_up = |sandbox: &Sandbox| sandbox.status == Status::Running;
-    if !observe::list(client.state())?.iter().any(is_up) {
+    if !offline::list(client.state())?.iter().any(is_up) {
         return Ok(found);
     }
     // Sandboxes outlive a daemon that was killed, and only a daemon can stop them.

@@ -1,8 +1,9 @@
 //! `sbx reset`
 
-use sbx_engine::ids;
-use sbx_engine::reset::reset;
-use sbx_engine::setup::Helper;
+use sbx_engine::machine::Machines;
+use sbx_engine::machine::namespace::helper::Helper;
+use sbx_engine::machine::namespace::{Namespace, ids};
+use sbx_engine::reset;
 
 use crate::commands::daemon;
 use crate::context::Context;
@@ -35,8 +36,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let facts = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
     let helper = Helper::new()
         .map_err(|error| Failure::new(Kind::Engine, format!("cannot copy sbx: {error}")))?;
-    let helper = helper.mapping_with(facts.map_tools.clone());
-    reset(&state, &facts, &helper)?;
+    reset(&state, &Machines::new(Namespace::new(facts, helper, None)))?;
     context
         .ui
         .note(format!("Removed everything in {}", state.root().display()));

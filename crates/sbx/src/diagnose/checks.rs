@@ -1,7 +1,7 @@
 //! Facts in, checks out: what each fact means for sandboxes and what to do about it. No I/O.
 
 use sbx_api::VERSION;
-use sbx_engine::ids::{CONFINED_REMEDY, OTHER_GROUP_REMEDY};
+use sbx_engine::machine::namespace::ids::{CONFINED_REMEDY, OTHER_GROUP_REMEDY};
 use sbx_proto::plan::Mode;
 use sbx_proto::shell::quoted;
 use serde::Serialize;

@@ -8,12 +8,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
+use sbx_engine::StateDir;
 use sbx_engine::error::chain;
-use sbx_engine::policybook::PolicyBook;
-use sbx_engine::settings::ModeOverride;
-use sbx_engine::setup::Helper;
-use sbx_engine::statedir::SOCKET;
-use sbx_engine::{StateDir, ids};
+use sbx_engine::machine::namespace::ModeOverride;
+use sbx_engine::machine::namespace::helper::Helper;
+use sbx_engine::machine::namespace::ids;
+use sbx_engine::policy::PolicyBook;
+use sbx_engine::state::SOCKET;
 use sbx_proto::plan::Mode;
 
 use super::facts::{

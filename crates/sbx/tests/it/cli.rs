@@ -331,7 +331,7 @@ fn agents_and_paths() {
         "create --name a_b shell .",
         1,
         "error: sandbox name `a_b` contains '_'; letters, digits, `.` and `-` are allowed (ASCII)\n\
-         hint: `a-b` would do\n",
+         hint: try `a-b`\n",
     );
     assert!(home.is_untouched());
 }

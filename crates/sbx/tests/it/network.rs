@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
-use sbx_engine::control::Link;
-use sbx_engine::egress::Redirect;
+use sbx_engine::machine::control::Link;
+use sbx_engine::machine::egress::Redirect;
 use sbx_proto::exec::{Reply, Request, Role};
 use sbx_proto::frame::{Decoder, MAX_REPLY, encode};
 use sbx_sys::{original_dst, pktinfo};

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use sbx_api::policy::PolicyInit;
-use sbx_engine::policybook::{PolicyBook, PolicyBookError};
+use sbx_engine::policy::{PolicyBook, PolicyBookError};
 use sbx_policy::{Preset, StoreError};
 
 use crate::autostart;

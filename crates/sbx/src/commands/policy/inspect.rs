@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use sbx_api::policy::PolicyRule;
-use sbx_engine::policybook::shown;
+use sbx_engine::policy::shown;
 use serde_json::json;
 
 use super::add::word;

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use sbx_api::policy::{PolicyRule, RuleDecision};
-use sbx_engine::policybook::{PolicyBook, shown};
+use sbx_engine::policy::{PolicyBook, shown};
 use sbx_policy::Rule;
 use serde_json::json;
 

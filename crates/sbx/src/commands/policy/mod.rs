@@ -16,7 +16,7 @@ mod suggest;
 pub(crate) use init::{choose, presets};
 
 use sbx_engine::SandboxName;
-use sbx_engine::policybook::{PolicyBook, PolicyBookError};
+use sbx_engine::policy::{PolicyBook, PolicyBookError};
 
 use crate::client::unknown;
 use crate::context::Context;

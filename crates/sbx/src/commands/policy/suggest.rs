@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use sbx_engine::SandboxName;
-use sbx_engine::ownaddress::own_addresses;
-use sbx_engine::record::Record;
+use sbx_engine::policy::own_addresses::own_addresses;
+use sbx_engine::sandbox::record::Record;
 use sbx_policy::{Denied, Host, Kind, Protocol, Suggestion, Target, suggest};
 use sbx_proto::shell::quoted;
 use sbx_proxy::audit::{Line, Outcome, Via};

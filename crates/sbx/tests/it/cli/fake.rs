@@ -8,9 +8,9 @@ use std::sync::{Arc, Barrier};
 
 use rustix::fs::{FileType, fstat};
 use sbx_engine::StateDir;
-use sbx_engine::daemonlock::DaemonLock;
-use sbx_engine::socket::bind_unix;
-use sbx_engine::statedir::SOCKET;
+use sbx_engine::state::SOCKET;
+use sbx_engine::state::daemon_lock::DaemonLock;
+use sbx_engine::state::socket::bind_unix;
 use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{Cause, Exec, ExitStatus, Reply, Request};
 use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};

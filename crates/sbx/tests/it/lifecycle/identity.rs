@@ -105,11 +105,11 @@ fn name_taken(world: &'static World) {
     let again = world.create(&sandbox.name, &other).fails(1);
     // Not the advice to use or to remove what belongs to another project.
     let place = sandbox.workspace.display();
-    let told = format!("exists already, for workspace `{place}`\nhint: choose another name with");
+    let told = format!("already exists, for workspace `{place}`\nhint: choose another name with");
     assert!(again.err.contains(&told), "{}", again.err);
     let same = world.create(&sandbox.name, &sandbox.workspace).fails(1).err;
     assert!(
-        same.contains("exists already\nhint: sbx run --name"),
+        same.contains("already exists\nhint: sbx run --name"),
         "{same}"
     );
     assert_eq!(
@@ -131,7 +131,7 @@ fn name_taken(world: &'static World) {
     assert!(
         ended
             .iter()
-            .all(|ran| ran.code == 0 || ran.err.contains("exists already")),
+            .all(|ran| ran.code == 0 || ran.err.contains("already exists")),
         "{ended:?}"
     );
     world.run(["exec", &name, "true"]).ok();
@@ -169,7 +169,10 @@ fn in_the_way(world: &'static World) {
     world.make_dir(&ghost);
     world.write(&ghost.join("file"), "somebody's");
     let told = world.create(&name, &dir).fails(1).err;
-    assert!(told.contains("is in the way: it is no sandbox"), "{told}");
+    assert!(
+        told.contains("is in the way: it is not a sandbox"),
+        "{told}"
+    );
     assert!(ghost.join("file").exists());
     fs::remove_dir_all(&ghost).unwrap();
     world.create(&name, &dir).ok();

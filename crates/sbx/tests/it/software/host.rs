@@ -193,7 +193,7 @@ fn is_replaced(sandbox: &Sandbox<'_>, dir: &Path) {
 fn changed_host(world: &'static World) {
     let world = World::fresh(world.mode);
     let sandbox = world.sandbox("changed");
-    let warning = "the host's files changed since this sandbox was made";
+    let warning = "the host's files changed since this sandbox was created";
     assert!(!sandbox.exec(["true"]).err.contains(warning));
     world.run(["daemon", "stop"]).ok();
     let path = world

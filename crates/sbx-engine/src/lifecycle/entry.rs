@@ -1,0 +1,305 @@
+//! One sandbox in the daemon's memory: its record, its live connection, and the locks around both.
+//!
+//! Three locks, always taken in this order and the last one only for moments: `operation` (create, start,
+//! stop and remove, one at a time and possibly slow), `disk` (writes of the record in their order), `state`.
+//! Readers take `state` alone, so they never wait for anything slow.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use sbx_api::Status;
+
+use crate::lifecycle::auto_stop::deadline;
+use crate::machine::control::Sender;
+use crate::machine::process::Process;
+use crate::sandbox::name::SandboxName;
+use crate::sandbox::record::{Record, RecordError};
+use crate::state::settings::DEFAULT_AUTO_STOP;
+use crate::state::{Durability, SandboxDir};
+use crate::threads::lock;
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: SandboxName,
+    pub(crate) dir: SandboxDir,
+    operation: Mutex<()>,
+    disk: Mutex<()>,
+    state: Mutex<State>,
+    /// `live` has gone, or a stop was given up.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) record: Record,
+    /// Commands that run now.
+    pub(crate) sessions: u32,
+    pub(crate) live: Option<Live>,
+    /// Why it is being stopped.
+    pub(crate) stopping: Option<String>,
+    /// Nothing is left of it; who waited for the operation lock finds out here.
+    pub(crate) removed: bool,
+}
+
+/// The handles of a running machine.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) sender: Sender,
+    pub(crate) process: Process,
+}
+
+impl Entry {
+    pub(crate) fn new(record: Record, dir: SandboxDir) -> Self {
+        Self {
+            name: record.name.clone(),
+            dir,
+            operation: Mutex::default(),
+            disk: Mutex::default(),
+            state: Mutex::new(State {
+                record,
+                sessions: 0,
+                live: None,
+                stopping: None,
+                removed: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn operate(&self) -> MutexGuard<'_, ()> {
+        lock(&self.operation)
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        self.state().record.clone()
+    }
+
+    /// Changes the state and writes the record.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut State)) -> Result<(), RecordError> {
+        self.write(change, Durability::Soon)
+    }
+
+    /// Writes the record so that a power cut cannot take it back.
+    pub(crate) fn flush(&self) -> Result<(), RecordError> {
+        self.write(|_| {}, Durability::Now)
+    }
+
+    fn write(
+        &self,
+        change: impl FnOnce(&mut State),
+        durability: Durability,
+    ) -> Result<(), RecordError> {
+        let _disk = lock(&self.disk);
+        let record = {
+            let mut state = self.state();
+            change(&mut state);
+            // What lies in its place by now is not its own.
+            if state.removed {
+                return Ok(());
+            }
+            state.record.clone()
+        };
+        record.write(&self.dir, durability)
+    }
+
+    /// True when it runs and stays: the deadline moves away, so that a command can be started in peace.
+    pub(crate) fn use_now(&self, grace: Option<Duration>) -> bool {
+        let mut state = self.state();
+        let usable = state.live.is_some() && state.stopping.is_none();
+        if usable {
+            state.touch(Timestamp::now(), grace);
+        }
+        usable
+    }
+
+    /// Waits until nothing is live; false when that takes too long.
+    pub(crate) fn wait_gone(&self, limit: Duration) -> bool {
+        self.wait_until(limit, |state| state.live.is_none())
+    }
+
+    /// The same, or until the stop that is under way was given up.
+    pub(crate) fn wait_settled(&self, limit: Duration) -> bool {
+        self.wait_until(limit, |state| {
+            state.live.is_none() || state.stopping.is_none()
+        })
+    }
+
+    fn wait_until(&self, limit: Duration, done: impl Fn(&State) -> bool) -> bool {
+        let until = Instant::now() + limit;
+        let mut state = self.state();
+        while !done(&state) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        true
+    }
+
+    /// It is not idle after all: the stop is given up.
+    pub(crate) fn go_on(&self, grace: Option<Duration>) {
+        let mut state = self.state();
+        state.stopping = None;
+        state.touch(Timestamp::now(), grace);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The init is ending or dead, and nothing can be started in it any more. `reason` counts when nobody asked for it.
+    pub(crate) fn set_ending(&self, reason: &str) {
+        self.state().end(reason);
+    }
+
+    /// The init has ended, and nothing of it is left to do.
+    pub(crate) fn set_gone(&self) -> Result<(), RecordError> {
+        let written = self.update(|state| {
+            let reason = state.stopping.clone().unwrap_or_default();
+            state.record.set_stopped(reason, Timestamp::now());
+        });
+        // Only now: whoever waits for it goes on to change the record.
+        let mut state = self.state();
+        state.stopping = None;
+        state.sessions = 0;
+        state.live = None;
+        drop(state);
+        self.changed.notify_all();
+        written
+    }
+}
+
+impl State {
+    /// Nothing can be started in it any more.
+    pub(crate) fn end(&mut self, reason: &str) {
+        self.stopping.get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// The number of commands changed.
+    pub(crate) fn set_sessions(&mut self, sessions: u32, now: Timestamp, grace: Option<Duration>) {
+        let waiting = self.record.stop_at.is_some();
+        if self.sessions == sessions && waiting == (sessions == 0) {
+            return;
+        }
+        self.sessions = sessions;
+        self.touch(now, grace);
+    }
+
+    pub(crate) fn touch(&mut self, now: Timestamp, grace: Option<Duration>) {
+        self.record.last_used_at = Some(now);
+        self.set_deadline(now, grace);
+    }
+
+    pub(crate) fn set_deadline(&mut self, now: Timestamp, grace: Option<Duration>) {
+        // A temporary one ends also where the others stay up: whoever would end it may have been killed.
+        let grace = grace.or(self.record.temporary.then_some(DEFAULT_AUTO_STOP));
+        self.record.stop_at = deadline(now, grace, self.sessions, self.record.keep_alive);
+    }
+
+    /// When it is to be stopped by itself.
+    pub(crate) fn due_at(&self) -> Option<Timestamp> {
+        let idle = self.record.status == Status::Running
+            && self.live.is_some()
+            && self.stopping.is_none()
+            && self.sessions == 0;
+        self.record.stop_at.filter(|_| idle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use sbx_proto::plan::Mode;
+
+    use super::*;
+    use crate::sandbox::record::tests::example;
+    use crate::state::StateDir;
+
+    fn second(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn state() -> State {
+        State {
+            record: example("ab", Mode::Root),
+            sessions: 0,
+            live: None,
+            stopping: None,
+            removed: false,
+        }
+    }
+
+    #[test]
+    fn the_deadline_follows_the_commands() {
+        let grace = Some(Duration::from_secs(30));
+        let mut state = state();
+        state.set_sessions(0, second(0), grace);
+        assert_eq!(state.record.stop_at, Some(second(30)));
+        state.set_sessions(0, second(10), grace);
+        assert_eq!(state.record.stop_at, Some(second(30)), "nothing happened");
+        state.set_sessions(1, second(20), grace);
+        assert_eq!(state.record.stop_at, None);
+        state.set_sessions(0, second(40), grace);
+        assert_eq!(state.record.stop_at, Some(second(70)));
+        assert_eq!(state.record.last_used_at, Some(second(40)));
+        state.record.keep_alive = true;
+        state.touch(second(50), grace);
+        assert_eq!(state.record.stop_at, None);
+    }
+
+    #[test]
+    fn a_temporary_one_ends_where_the_others_stay_up() {
+        let mut state = state();
+        state.touch(second(0), None);
+        assert_eq!(state.record.stop_at, None);
+        state.record.temporary = true;
+        state.touch(second(0), None);
+        assert_eq!(state.record.stop_at, Some(second(30)));
+        state.touch(second(0), Some(Duration::from_secs(5)));
+        assert_eq!(state.record.stop_at, Some(second(5)));
+    }
+
+    fn entry_in(root: &Path) -> Entry {
+        let dirs = StateDir::locate(root, Some(root)).unwrap();
+        let record = example("ab", Mode::Root);
+        let dir = dirs.sandbox(&record.name);
+        std::fs::create_dir_all(dir.path()).unwrap();
+        Entry::new(record, dir)
+    }
+
+    #[test]
+    fn who_asked_for_the_stop_is_the_reason() {
+        let temp = tempfile::tempdir().unwrap();
+        let entry = entry_in(temp.path());
+        entry.set_ending("crashed");
+        entry.set_gone().unwrap();
+        assert_eq!(entry.record().stop_reason.as_deref(), Some("crashed"));
+        entry.state().stopping = Some("idle".into());
+        entry.set_ending("crashed");
+        entry.set_gone().unwrap();
+        let record = Record::read(&entry.dir).unwrap();
+        assert_eq!(record.stop_reason.as_deref(), Some("idle"));
+        assert_eq!(record.status, Status::Stopped);
+        assert_eq!(entry.state().stopping, None);
+    }
+
+    #[test]
+    fn nothing_is_written_where_another_one_lies_by_now() {
+        let temp = tempfile::tempdir().unwrap();
+        let entry = entry_in(temp.path());
+        entry.state().removed = true;
+        entry.set_ending("abandoned");
+        entry.set_gone().unwrap();
+        assert_eq!(entry.record().stop_reason.as_deref(), Some("abandoned"));
+        assert!(!entry.dir.record().exists());
+    }
+}

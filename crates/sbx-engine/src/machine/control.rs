@@ -1,0 +1,403 @@
+//! The daemon's connection to one init. What runs on the other side is treated as hostile: messages have a
+//! size cap, answers a deadline, and anything that the protocol does not allow ends the conversation.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use sbx_proto::PROTOCOL;
+use sbx_proto::exec::{Reply, Request, Role};
+use sbx_proto::frame::{self, Decoder, FrameError, MAX_REPLY};
+use sbx_sys::fdpass;
+use thiserror::Error;
+
+use crate::machine::egress::Listeners;
+use crate::state::EXEC_SOCKET;
+use crate::state::socket::connect_unix;
+
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+const LISTENERS_TIMEOUT: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+/// More messages in a second than commands can start and end.
+const MAX_PER_SECOND: u32 = 20_000;
+/// More descriptors than init has reason to send.
+const MAX_FDS: usize = 64;
+
+#[derive(Debug, Error)]
+pub enum ControlError {
+    #[error("cannot talk to the sandbox's init")]
+    Io(#[source] io::Error),
+    #[error("the sandbox's init did not answer in time")]
+    TimedOut,
+    #[error("the sandbox's init ended")]
+    Ended,
+    #[error("the sandbox's init violated the protocol: {0}")]
+    Violation(String),
+    #[error("the sandbox's init speaks protocol {0}, this daemon {PROTOCOL}")]
+    OtherVersion(u32),
+}
+
+impl From<FrameError> for ControlError {
+    fn from(error: FrameError) -> Self {
+        Self::Violation(error.to_string())
+    }
+}
+
+/// What [`Link::next`] saw.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    Commands {
+        running: u32,
+    },
+    /// It does not end, although it was asked to if it was idle.
+    Busy,
+    /// It ends by itself: what was mounted in a writable workspace was replaced on the host.
+    MountLost,
+    /// Files of root inside belong to the caller; the end follows.
+    HandedOver,
+    /// Nothing came within the time-out.
+    Quiet,
+    /// The other side is closed.
+    Gone,
+}
+
+#[derive(Debug)]
+pub struct Link {
+    stream: UnixStream,
+    decoder: Decoder,
+    /// Received with SCM_RIGHTS and not used yet.
+    fds: Vec<OwnedFd>,
+    /// What init said while something else was waited for.
+    running: Option<u32>,
+    window: Instant,
+    count: u32,
+}
+
+impl Link {
+    /// Connects to the init of the sandbox in `dir` and makes sure that it is the one with this id.
+    pub fn connect(dir: &Path, id: &str, role: Role) -> Result<Self, ControlError> {
+        Self::connect_any(dir, Some(id), role)
+    }
+
+    /// Without an id, any init will do: the record that has the id may be unreadable.
+    pub fn connect_any(dir: &Path, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
+        let stream = connect_unix(dir, EXEC_SOCKET).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => ControlError::TimedOut,
+            _ => ControlError::Io(error),
+        })?;
+        Self::greet(stream, id, role)
+    }
+
+    fn greet(stream: UnixStream, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
+        stream
+            .set_write_timeout(Some(WRITE_TIMEOUT))
+            .map_err(ControlError::Io)?;
+        let hello = frame::encode(&Request::Hello {
+            protocol: PROTOCOL,
+            role,
+        })?;
+        let own = sbx_sys::peer::pid_namespace().map_err(ControlError::Io)?;
+        fdpass::send_with_fds(&stream, &hello, &[own.as_fd()]).map_err(ControlError::Io)?;
+        let mut link = Self {
+            stream,
+            decoder: Decoder::new(MAX_REPLY),
+            fds: Vec::new(),
+            running: None,
+            window: Instant::now(),
+            count: 0,
+        };
+        match link.message(Some(HELLO_TIMEOUT))? {
+            Incoming::Reply(Reply::Hello { protocol, .. }) if protocol != PROTOCOL => {
+                Err(ControlError::OtherVersion(protocol))
+            }
+            Incoming::Reply(Reply::Hello { sandbox, .. }) if id.is_none_or(|id| sandbox == id) => {
+                Ok(link)
+            }
+            Incoming::Reply(other) => Err(unexpected(&other)),
+            Incoming::Quiet => Err(ControlError::TimedOut),
+            Incoming::Gone => Err(ControlError::Ended),
+        }
+    }
+
+    /// A second handle, to send from another thread.
+    pub fn sender(&self) -> io::Result<Sender> {
+        Ok(Sender {
+            stream: self.stream.try_clone()?,
+        })
+    }
+
+    /// Asks for the sandbox's listeners, and looks at what comes.
+    pub fn listeners(&mut self) -> Result<Listeners, ControlError> {
+        let request = frame::encode(&Request::Listeners)?;
+        self.stream.write_all(&request).map_err(ControlError::Io)?;
+        let until = Instant::now() + LISTENERS_TIMEOUT;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.message(Some(left))? {
+                Incoming::Reply(Reply::Listeners(said)) => {
+                    let sockets = std::mem::take(&mut self.fds);
+                    return Listeners::check(&said, sockets).map_err(ControlError::Violation);
+                }
+                Incoming::Reply(Reply::Commands { running }) => {
+                    self.limit_rate()?;
+                    self.running = Some(running);
+                }
+                Incoming::Reply(other) => return Err(unexpected(&other)),
+                Incoming::Quiet => return Err(ControlError::TimedOut),
+                Incoming::Gone => return Err(ControlError::Ended),
+            }
+        }
+    }
+
+    /// Waits for the next event, for ever without a time-out.
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Event, ControlError> {
+        if let Some(running) = self.running.take() {
+            return Ok(Event::Commands { running });
+        }
+        let incoming = self.message(timeout)?;
+        if !self.fds.is_empty() {
+            let words = "unrequested descriptors";
+            return Err(ControlError::Violation(words.into()));
+        }
+        match incoming {
+            Incoming::Reply(Reply::Commands { running }) => {
+                self.limit_rate()?;
+                Ok(Event::Commands { running })
+            }
+            Incoming::Reply(Reply::Busy) => {
+                self.limit_rate()?;
+                Ok(Event::Busy)
+            }
+            Incoming::Reply(Reply::MountLost) => {
+                self.limit_rate()?;
+                Ok(Event::MountLost)
+            }
+            Incoming::Reply(Reply::HandedOver) => {
+                self.limit_rate()?;
+                Ok(Event::HandedOver)
+            }
+            Incoming::Reply(other) => Err(unexpected(&other)),
+            Incoming::Quiet => Ok(Event::Quiet),
+            Incoming::Gone => Ok(Event::Gone),
+        }
+    }
+
+    fn limit_rate(&mut self) -> Result<(), ControlError> {
+        if self.window.elapsed() > Duration::from_secs(1) {
+            self.window = Instant::now();
+            self.count = 0;
+        }
+        self.count += 1;
+        if self.count > MAX_PER_SECOND {
+            return Err(ControlError::Violation("too many messages".into()));
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, timeout: Option<Duration>) -> Result<Incoming, ControlError> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut buffer = [0; 4096];
+        loop {
+            if let Some(reply) = self.decoder.take()? {
+                return Ok(Incoming::Reply(reply));
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(Incoming::Quiet);
+            }
+            self.stream
+                .set_read_timeout(left)
+                .map_err(ControlError::Io)?;
+            match fdpass::recv_with_fds(&self.stream, &mut buffer, &mut self.fds) {
+                Ok(0) => return Ok(Incoming::Gone),
+                Ok(count) => self.decoder.push(buffer.get(..count).unwrap_or_default()),
+                Err(e) => match e.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(Incoming::Quiet),
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::ConnectionReset => return Ok(Incoming::Gone),
+                    _ => return Err(ControlError::Io(e)),
+                },
+            }
+            if self.fds.len() > MAX_FDS {
+                return Err(ControlError::Violation("too many descriptors".into()));
+            }
+        }
+    }
+}
+
+/// Sends to an init while another thread listens to it.
+#[derive(Debug)]
+pub struct Sender {
+    stream: UnixStream,
+}
+
+impl Sender {
+    pub fn shutdown(&mut self, grace: Duration) -> Result<(), ControlError> {
+        self.ask_to_end(grace, false)
+    }
+
+    /// The same, unless a command runs by now: then the answer is [`Event::Busy`].
+    pub fn shutdown_if_idle(&mut self, grace: Duration) -> Result<(), ControlError> {
+        self.ask_to_end(grace, true)
+    }
+
+    fn ask_to_end(&mut self, grace: Duration, if_idle: bool) -> Result<(), ControlError> {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let message = frame::encode(&Request::Shutdown { grace_ms, if_idle })?;
+        self.stream.write_all(&message).map_err(ControlError::Io)
+    }
+
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            stream: self.stream.try_clone()?,
+        })
+    }
+}
+
+enum Incoming {
+    Reply(Reply),
+    Quiet,
+    Gone,
+}
+
+fn unexpected(reply: &Reply) -> ControlError {
+    let kind = match reply {
+        Reply::Hello { .. } => "a greeting of another sandbox",
+        Reply::Started { .. } | Reply::Exited { .. } | Reply::Failed { .. } => {
+            "the answer to a command that was never sent"
+        }
+        Reply::Commands { .. } => "a number of commands before the greeting",
+        Reply::Busy | Reply::MountLost | Reply::HandedOver => "its end before anything else",
+        Reply::Listeners(_) => "unrequested listeners",
+    };
+    ControlError::Violation(kind.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::fd::{AsFd, BorrowedFd};
+
+    use sbx_proto::exec;
+
+    use super::*;
+
+    /// Greets an init that sends `bytes` whatever it is told.
+    fn greet(bytes: Vec<u8>) -> Result<Link, ControlError> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&bytes).unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        let link = Link::greet(ours, Some("id-1"), Role::Daemon);
+        drop(theirs);
+        link
+    }
+
+    fn hello(sandbox: &str) -> Vec<u8> {
+        frame::encode(&Reply::Hello {
+            protocol: PROTOCOL,
+            sandbox: sandbox.into(),
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn an_honest_init() {
+        let mut bytes = hello("id-1");
+        for running in [0, 2] {
+            bytes.extend(frame::encode(&Reply::Commands { running }).unwrap());
+        }
+        bytes.extend(frame::encode(&Reply::HandedOver).unwrap());
+        let mut link = greet(bytes).unwrap();
+        assert_eq!(link.next(None).unwrap(), Event::Commands { running: 0 });
+        assert_eq!(link.next(None).unwrap(), Event::Commands { running: 2 });
+        assert_eq!(link.next(None).unwrap(), Event::HandedOver);
+        assert_eq!(link.next(None).unwrap(), Event::Gone);
+    }
+
+    #[test]
+    fn hostile_inits() {
+        assert!(matches!(greet(Vec::new()), Err(ControlError::Ended)));
+        assert!(matches!(
+            greet(hello("id-2")),
+            Err(ControlError::Violation(_))
+        ));
+        assert!(matches!(
+            greet(vec![0xff; 64]),
+            Err(ControlError::Violation(_))
+        ));
+        let mut bytes = hello("id-1");
+        bytes.extend(frame::encode(&Reply::Started { id: 1 }).unwrap());
+        let mut link = greet(bytes).unwrap();
+        assert!(matches!(link.next(None), Err(ControlError::Violation(_))));
+    }
+
+    /// A link to an init that has greeted, and the init's side.
+    fn greeted() -> (Link, UnixStream) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&hello("id-1")).unwrap();
+        (
+            Link::greet(ours, Some("id-1"), Role::Daemon).unwrap(),
+            theirs,
+        )
+    }
+
+    fn send(init: &UnixStream, reply: &Reply, fds: &[BorrowedFd<'_>]) {
+        fdpass::send_with_fds(init, &frame::encode(reply).unwrap(), fds).unwrap();
+    }
+
+    #[test]
+    fn listeners_come_between_other_news() {
+        let (mut link, init) = greeted();
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let listeners = Reply::Listeners(exec::Listeners {
+            redirect: exec::Redirect::Nft,
+            sockets: vec![exec::ListenerKind::Tcp4, exec::ListenerKind::DnsUdp4],
+        });
+        send(&init, &Reply::Commands { running: 3 }, &[]);
+        send(&init, &listeners, &[tcp.as_fd(), udp.as_fd()]);
+        send(&init, &Reply::Commands { running: 4 }, &[]);
+        let taken = link.listeners().unwrap();
+        assert_eq!((taken.tcp.len(), taken.dns_udp.len()), (1, 1));
+        assert_eq!(link.next(None).unwrap(), Event::Commands { running: 3 });
+        assert_eq!(link.next(None).unwrap(), Event::Commands { running: 4 });
+        send(&init, &listeners, &[tcp.as_fd(), udp.as_fd()]);
+        assert!(matches!(link.next(None), Err(ControlError::Violation(_))));
+    }
+
+    #[test]
+    fn unrequested_descriptors_violate_the_protocol() {
+        let (mut link, init) = greeted();
+        send(&init, &Reply::Commands { running: 1 }, &[init.as_fd()]);
+        assert!(matches!(link.next(None), Err(ControlError::Violation(_))));
+        let (mut link, init) = greeted();
+        // Byte by byte, and never a whole message.
+        for _ in 0..2 {
+            fdpass::send_with_fds(&init, &[1], &[init.as_fd(); 60]).unwrap();
+        }
+        assert!(matches!(link.next(None), Err(ControlError::Violation(_))));
+    }
+
+    #[test]
+    fn a_flood_of_messages_violates_the_protocol() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let flood = std::thread::spawn(move || {
+            let message = frame::encode(&Reply::Commands { running: 1 }).unwrap();
+            theirs.write_all(&hello("id-1")).unwrap();
+            while theirs.write_all(&message).is_ok() {}
+        });
+        let mut link = Link::greet(ours, Some("id-1"), Role::Daemon).unwrap();
+        let error = loop {
+            match link.next(Some(Duration::from_secs(5))) {
+                Ok(Event::Commands { running: 1 }) => {}
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, ControlError::Violation(_)));
+        drop(link);
+        flood.join().unwrap();
+    }
+}

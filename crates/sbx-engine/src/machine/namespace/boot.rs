@@ -1,0 +1,213 @@
+//! The boot half of a sandbox's life: the template and the files that its plan refers to, then the helper.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sbx_proto::OsBytes;
+use sbx_proto::plan::{Ids, Task};
+
+use super::helper::BootFiles;
+use super::plan::{BUNDLES, SandboxFiles, Sudo, Trust, boot_plan, mounts};
+use super::template::{self, HostLayout, LayoutRequest};
+use super::{Namespace, ids, limits};
+use crate::error::{EngineError, chain, prepare_error};
+use crate::machine::egress::Certificate;
+use crate::machine::process::{Process, identify};
+use crate::machine::{Disk, Prepared, Surroundings, remove_exec_socket};
+use crate::sandbox::record::{InitProcess, Record, WorkspaceRecord};
+use crate::state::socket::bind_unix;
+use crate::state::{EXEC_SOCKET, SandboxDir, StateDir, make_private_dirs, private};
+use crate::threads::{lock, spawn};
+use crate::workspace::untrusted::UntrustedPaths;
+
+impl Namespace {
+    pub(in crate::machine) fn prepare(
+        self: &Arc<Self>,
+        state: &StateDir,
+        record: &Record,
+        workspaces: &[WorkspaceRecord],
+        surroundings: &Surroundings<'_>,
+    ) -> Result<Prepared, EngineError> {
+        let mut layout = self.layout(state, record, surroundings)?;
+        let sources = layout.sources.iter();
+        Ok(Prepared {
+            fingerprint: layout.fingerprint.clone(),
+            sources: sources
+                .map(|(path, real)| (path.as_path().into(), real.as_path().into()))
+                .collect(),
+            mounts: mounts(workspaces, &layout),
+            warnings: std::mem::take(&mut layout.warnings),
+            disk: Disk::Namespace(layout),
+        })
+    }
+
+    /// The template for a start. The version that the sandbox starts with is noted before templates that are not in use
+    /// are removed, so that a start at the same time keeps its own.
+    fn layout(
+        self: &Arc<Self>,
+        state: &StateDir,
+        record: &Record,
+        surroundings: &Surroundings<'_>,
+    ) -> Result<HostLayout, EngineError> {
+        let _template = lock(&self.template);
+        let store = state.templates();
+        let remove = |path: &Path| self.remove_template(&record.ids, path);
+        let build = |path: &Path, spec: &str| {
+            let spec = spec.to_owned();
+            self.perform(
+                &record.ids,
+                Task::BuildTemplate {
+                    path: path.into(),
+                    spec,
+                },
+            )
+        };
+        let progress = |text: &str| tracing::info!(sandbox = %record.name, "{text}");
+        let path = |path: &OsBytes| path.to_path_buf();
+        let workspaces: Vec<_> = record.workspaces.iter().map(|w| path(&w.path)).collect();
+        let sources = record.sources.iter().map(|(a, b)| (path(a), path(b)));
+        let layout = template::ensure(
+            &store,
+            LayoutRequest {
+                caller: &record.caller,
+                workspaces: &workspaces,
+                untrusted: &UntrustedPaths::new(&(surroundings.writable)()),
+                sources: &sources.collect(),
+            },
+            record.ids.mode,
+            &build,
+            &remove,
+            &progress,
+        )?;
+        (surroundings.set_started_with)(&layout.fingerprint);
+        match template::retire_unused(&store, &(surroundings.fingerprints)()) {
+            Ok(retired) if retired.is_empty() => {}
+            Ok(retired) => self.remove_retired(retired, record.ids.clone()),
+            Err(error) => tracing::warn!(error = chain(&error), "cannot retire old templates"),
+        }
+        Ok(layout)
+    }
+
+    /// In the background: tens of thousands of files, which takes a minute on some disks.
+    fn remove_retired(self: &Arc<Self>, retired: Vec<PathBuf>, ids: Ids) {
+        let backend = Arc::clone(self);
+        spawn("clean-up", move || {
+            let _one_at_a_time = lock(&backend.template_removal);
+            for path in retired {
+                // Another thread may have removed it while this one waited for the lock.
+                if path.exists()
+                    && let Err(error) = backend.remove_template(&ids, &path)
+                {
+                    tracing::warn!(error, "cannot remove an old template");
+                }
+            }
+        });
+    }
+
+    fn remove_template(&self, ids: &Ids, path: &Path) -> Result<(), String> {
+        self.perform(ids, Task::RemoveTree { path: path.into() })
+    }
+
+    fn perform(&self, ids: &Ids, task: Task) -> Result<(), String> {
+        self.helper.perform(ids, task).map_err(|e| chain(&e))
+    }
+
+    /// Starts init; with it which process that is, if that can be told.
+    pub(in crate::machine) fn boot(
+        &self,
+        record: &Record,
+        dir: &SandboxDir,
+        layout: &HostLayout,
+        authority: Certificate,
+    ) -> Result<(io::Result<InitProcess>, Process), EngineError> {
+        let sudo = if self.helper.has_sudo() {
+            Sudo::Install
+        } else {
+            Sudo::Absent
+        };
+        let own = sandbox_files(dir, record, layout, sudo)?;
+        let files = boot_files(dir).map_err(|e| prepare_error(dir.path(), e))?;
+        let plan = boot_plan(record, layout, &own, &trust(authority), limits::current());
+        let booted = self
+            .helper
+            .boot(&plan, &files)
+            .inspect_err(|_| remove_exec_socket(dir))?;
+        // Init has its own copies. While ours of the listener is open, connecting to a dead init would hang instead of
+        // being refused.
+        drop(files);
+        Ok((identify(booted.pid), Process::new(booted.pidfd)))
+    }
+}
+
+/// The directories and files that a plan refers to.
+fn sandbox_files(
+    dir: &SandboxDir,
+    record: &Record,
+    layout: &HostLayout,
+    sudo: Sudo,
+) -> Result<SandboxFiles, EngineError> {
+    let layers = dir.layers();
+    let made = || {
+        make_private_dirs(&layers)?;
+        // Root of the user namespace creates the upper and work directories in it.
+        let base = ids::base(&record.ids);
+        chown(&layers, base, base)?;
+        let mut files = Vec::new();
+        for (target, content) in
+            template::etc_files(record.name.as_str(), &layout.env, &record.caller)
+        {
+            let source = dir.path().join(target);
+            write_readable(&source, content.as_bytes())?;
+            files.push((source, Path::new("/").join(target)));
+        }
+        Ok(SandboxFiles {
+            layers: layers.clone(),
+            files,
+            sudo,
+        })
+    };
+    made().map_err(|e| prepare_error(dir.path(), e))
+}
+
+fn trust(certificate: Certificate) -> Trust {
+    let mut bundles = BUNDLES.iter().copied();
+    let first = bundles.clone().next().unwrap_or_default();
+    Trust {
+        certificate: certificate.pem,
+        certificate_base64: certificate.base64,
+        // The sandbox has the host's own distribution.
+        bundle: bundles
+            .find(|bundle| Path::new(bundle).is_file())
+            .unwrap_or(first),
+    }
+}
+
+/// A file that every user inside may read.
+fn write_readable(path: &PathBuf, content: &[u8]) -> io::Result<()> {
+    use std::io::Write;
+    if let Some(parent) = path.parent() {
+        make_private_dirs(parent)?;
+    }
+    let mut file = private().create(true).truncate(true).open(path)?;
+    file.write_all(content)?;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
+
+fn boot_files(dir: &SandboxDir) -> io::Result<BootFiles> {
+    let open = |path: &PathBuf| {
+        fs::OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+    };
+    let [first, second] = dir.outputs();
+    Ok(BootFiles {
+        outputs: [open(&first)?, open(&second)?],
+        listener: bind_unix(dir.path(), EXEC_SOCKET)?,
+    })
+}

@@ -1,0 +1,54 @@
+//! What the namespace backend isolates in each privilege mode, and what it does not, in words.
+
+use sbx_api::{Network, Redirect};
+use sbx_proto::plan::{Ids, Mode};
+
+use crate::machine::Description;
+
+pub(crate) fn describe(ids: &Ids, network: Option<Network>) -> Description {
+    Description {
+        mode: mode_name(ids.mode),
+        isolation: isolation(ids.mode, network),
+    }
+}
+
+/// The mode's name for people and in names of directories.
+pub(super) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Root => "root",
+        Mode::Subordinate => "subordinate",
+        Mode::Single => "single",
+    }
+}
+
+fn isolation(mode: Mode, network: Option<Network>) -> Vec<String> {
+    let ids = match mode {
+        Mode::Root => {
+            "ids: a range of 65,536 ids of its own; no id inside is the host's root or any host user"
+        }
+        Mode::Subordinate => {
+            "ids: subordinate ids of the caller; the agent inside is the caller, root inside is not the host's root"
+        }
+        Mode::Single => {
+            "ids: the caller's one id, which is the agent inside; root inside is root by name only, packages cannot be installed"
+        }
+    };
+    let network = match network.map(|network| network.redirect) {
+        Some(Redirect::Nft) | None => {
+            "network: no device but lo; what is sent to the world ends at the engine"
+        }
+        Some(Redirect::Ports) => {
+            "network: no device but lo; without nf_tables only ports 22, 53, 80, 443 and 3128 of the world end at the engine, and programs inside cannot listen on them"
+        }
+    };
+    [
+        "backend namespace: shares the host's kernel; a flaw in the kernel can break the isolation, a microVM is stronger",
+        "own user, mount, pid, network, ipc, uts and cgroup namespaces; system calls are filtered",
+        ids,
+        "files: the workspaces, and the host's programs and package caches read-only; nothing else of the host",
+        network,
+        "limits: memory, cpu and process limits are not enforced yet",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}

@@ -1,0 +1,553 @@
+//! The boot plan of a sandbox: pure code from the record and the template's layout to the data that the setup
+//! helper applies without deciding anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sbx_api::{Mount, MountKind};
+use sbx_proto::net::{GATEWAY, PROXY_PORT};
+use sbx_proto::plan::{
+    Access, Boot, HandOver, Job, Limits, Mode, Owner, Plan, Source, SourceIds, Step, Task,
+};
+use sbx_proto::{OsBytes, PROTOCOL};
+
+use crate::machine::namespace::template::{HostBind, HostLayout, OverlayDir};
+use crate::sandbox::record::{Identity, Record, WorkspaceKind, WorkspaceRecord};
+use crate::workspace::{StillShared, in_mount_order};
+
+/// The variables of the caller that are carried in as they are.
+const CARRIED: &[&str] = &["LANG", "LANGUAGE", "TZ"];
+/// Ours, since the host may have none and its own would not know our users.
+const SUDO: &str = "/usr/bin/sudo";
+const DEVICES: &[&str] = &["full", "null", "random", "tty", "urandom", "zero"];
+/// An unmasked proc and sysfs lie here, where nobody can look: the kernel refuses both to nested user
+/// namespaces unless a whole instance is mounted somewhere.
+const HIDDEN: &str = "/run/.visible";
+/// For tidiness; what protects is that no id inside is the host's root.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/sys/kernel/debug",
+    "/sys/kernel/security",
+    "/sys/kernel/tracing",
+];
+
+/// The sandbox's own files on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxFiles {
+    /// Holds the upper and work directories of every overlay.
+    pub layers: PathBuf,
+    /// Files of the sandbox's own that are shown read-only: source and target.
+    pub files: Vec<(PathBuf, PathBuf)>,
+    pub sudo: Sudo,
+}
+
+/// The authority of the sandbox's proxy, as programs inside know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trust {
+    pub certificate: String,
+    pub certificate_base64: String,
+    /// The one of [`BUNDLES`] that programs are pointed to.
+    pub bundle: &'static str,
+}
+
+/// Whether a program for [`Step::Install`] comes with the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sudo {
+    Install,
+    Absent,
+}
+
+/// Where distributions keep the certificates that programs trust; the first is made where none is.
+pub const BUNDLES: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+const CA_FILE: &str = "/usr/local/share/ca-certificates/proxy-ca.crt";
+
+pub fn boot_plan(
+    record: &Record,
+    layout: &HostLayout,
+    files: &SandboxFiles,
+    trust: &Trust,
+    limits: Limits,
+) -> Plan {
+    let mut steps = Builder::new(record.ids.mode);
+    steps.root(layout, files);
+    steps.trust(trust);
+    steps.system();
+    steps.workspaces(&record.workspaces);
+    steps.close(layout);
+    let writable = record.workspaces.iter().filter(|w| !w.readonly);
+    Plan {
+        protocol: PROTOCOL,
+        ids: record.ids.clone(),
+        mappers: None,
+        job: Job::Boot(Box::new(Boot {
+            id: record.id.clone(),
+            hostname: record.name.to_string(),
+            sources: steps.sources,
+            steps: steps.steps,
+            env: environment(record, layout, trust),
+            workdir: record
+                .workspaces
+                .first()
+                .map(|primary| primary.path.clone())
+                .unwrap_or_else(|| "/".into()),
+            workspaces: writable.map(|w| w.path.clone()).collect(),
+            made_at: made_at(record),
+            limits,
+        })),
+    }
+}
+
+pub fn task_plan(record_ids: &sbx_proto::plan::Ids, task: Task) -> Plan {
+    Plan {
+        protocol: PROTOCOL,
+        ids: record_ids.clone(),
+        mappers: None,
+        job: Job::Task(task),
+    }
+}
+
+pub(crate) fn hand_over_plan(record: &Record, found: &StillShared, limit: Duration) -> Plan {
+    let writable = found.writable.iter();
+    let workspaces = writable.map(|(workspace, node)| Source {
+        node: Some(*node),
+        ..shared_source(workspace, record.ids.mode)
+    });
+    Plan {
+        protocol: PROTOCOL,
+        ids: record.ids.clone(),
+        mappers: None,
+        job: Job::HandOver(HandOver {
+            workspaces: workspaces.collect(),
+            spared: found.spared(),
+            made_at: made_at(record),
+            limit_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
+        }),
+    }
+}
+
+fn made_at(record: &Record) -> i64 {
+    i64::try_from(record.created_at.as_nanosecond()).unwrap_or(0)
+}
+
+/// A workspace as the host gives it. A file may be another one at any time: every editor makes it so.
+fn shared_source(workspace: &WorkspaceRecord, mode: Mode) -> Source {
+    Source {
+        path: workspace.path.clone(),
+        ids: match mode {
+            Mode::Root => SourceIds::Owner {
+                uid: workspace.uid,
+                gid: workspace.gid,
+            },
+            Mode::Subordinate | Mode::Single => SourceIds::Plain,
+        },
+        access: if workspace.readonly {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        },
+        recursive: true,
+        node: match workspace.kind {
+            WorkspaceKind::Directory => workspace.identity.as_ref().map(Identity::node),
+            WorkspaceKind::File => None,
+        },
+    }
+}
+
+/// What of the host is visible, for `inspect`.
+pub fn mounts(workspaces: &[WorkspaceRecord], layout: &HostLayout) -> Vec<Mount> {
+    let mount = |target: &Path, source: &Path, readonly, kind| Mount {
+        target: target.to_string_lossy().into_owned(),
+        source: source.to_string_lossy().into_owned(),
+        readonly,
+        kind,
+    };
+    let overlay = |dir: &OverlayDir, kind| {
+        let lowest = dir.lowers.last().unwrap_or(&dir.target);
+        mount(&dir.target, lowest, false, kind)
+    };
+    let workspaces = workspaces.iter().map(|workspace| {
+        let path = workspace.path.as_path();
+        mount(path, path, workspace.readonly, MountKind::Workspace)
+    });
+    let root = mount(
+        Path::new("/"),
+        &layout.root_lower,
+        false,
+        MountKind::Template,
+    );
+    let overlays = layout
+        .overlays
+        .iter()
+        .map(|d| overlay(d, MountKind::Template));
+    let binds = layout.system.iter().chain(&layout.binds);
+    let binds = binds.map(|b| mount(&b.target, &b.source, true, b.kind));
+    let caches = layout.caches.iter().map(|d| overlay(d, MountKind::Cache));
+    workspaces
+        .chain([root])
+        .chain(overlays)
+        .chain(binds)
+        .chain(caches)
+        .collect()
+}
+
+fn environment(record: &Record, layout: &HostLayout, trust: &Trust) -> Vec<(OsBytes, OsBytes)> {
+    let mut env = BTreeMap::new();
+    let proxy = format!("http://{GATEWAY}:{PROXY_PORT}");
+    let no_proxy = format!("localhost,127.0.0.1,::1,{GATEWAY}");
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"] {
+        env.insert(name, proxy.as_str());
+    }
+    let bundle = trust.bundle;
+    env.extend([
+        ("NO_PROXY", no_proxy.as_str()),
+        ("no_proxy", no_proxy.as_str()),
+        ("NODE_USE_ENV_PROXY", "1"),
+        ("SSL_CERT_FILE", bundle),
+        ("REQUESTS_CA_BUNDLE", bundle),
+        ("NODE_EXTRA_CA_CERTS", bundle),
+        ("PROXY_CA_CERT_B64", trust.certificate_base64.as_str()),
+    ]);
+    for (name, value) in &record.caller.env {
+        if CARRIED.contains(&name.as_str()) || name.starts_with("LC_") {
+            env.insert(name.as_str(), value.as_str());
+        }
+    }
+    env.extend(layout.env.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+    env.insert("SBX_SANDBOX", record.name.as_str());
+    env.extend(record.env.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+    env.into_iter().map(|(k, v)| (k.into(), v.into())).collect()
+}
+
+struct Builder {
+    mode: Mode,
+    sources: Vec<Source>,
+    steps: Vec<Step>,
+    /// Those among the steps, by their numbers.
+    veils: Vec<Step>,
+}
+
+impl Builder {
+    fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            sources: Vec::new(),
+            steps: Vec::new(),
+            veils: Vec::new(),
+        }
+    }
+
+    /// The root file system, the host's directories in it, and the caller's tools.
+    fn root(&mut self, layout: &HostLayout, files: &SandboxFiles) {
+        let upper = self.layer(&files.layers, SourceIds::Plain);
+        let template = layout.root_lower.parent().unwrap_or(&layout.root_lower);
+        self.overlay(
+            &OverlayDir {
+                target: "/".into(),
+                lowers: vec![layout.root_lower.clone()],
+                dir: "root".into(),
+                agents: BTreeSet::new(),
+                as_owner: None,
+                hidden: BTreeSet::new(),
+            },
+            upper,
+            template,
+        );
+        for dir in &layout.overlays {
+            self.overlay(dir, upper, template);
+        }
+        for bind in &layout.system {
+            self.host_bind(bind);
+        }
+        for target in &layout.masked {
+            self.steps.push(Step::Mask {
+                target: target.as_path().into(),
+            });
+        }
+        for root in &layout.roots {
+            self.steps.push(Step::Tmpfs {
+                target: root.as_path().into(),
+                mode: 0o755,
+            });
+        }
+        for bind in &layout.binds {
+            self.host_bind(bind);
+        }
+        for (target, to) in &layout.links {
+            self.steps.push(Step::Symlink {
+                target: target.as_path().into(),
+                to: to.as_path().into(),
+            });
+        }
+        for dir in &layout.caches {
+            self.overlay(dir, upper, template);
+        }
+        for (source, target) in &files.files {
+            self.bind(
+                target,
+                Source {
+                    path: source.as_path().into(),
+                    ids: SourceIds::Plain,
+                    access: Access::ReadOnly,
+                    recursive: false,
+                    node: None,
+                },
+            );
+        }
+        self.dir("/tmp", 0o1777);
+        match (self.mode, files.sudo) {
+            (Mode::Root | Mode::Subordinate, Sudo::Install) => self.steps.push(Step::Install {
+                target: SUDO.into(),
+            }),
+            // With one id there is no other that a setuid program could change to.
+            (Mode::Single, _) | (_, Sudo::Absent) => {}
+        }
+    }
+
+    fn trust(&mut self, trust: &Trust) {
+        self.steps.push(Step::Trust {
+            certificate: trust.certificate.clone(),
+            file: CA_FILE.into(),
+            bundles: BUNDLES.iter().map(|bundle| (*bundle).into()).collect(),
+        });
+    }
+
+    /// What every Linux system has beside its files.
+    fn system(&mut self) {
+        self.tmpfs("/run", 0o755);
+        // Where `/var/lock` leads.
+        self.dir("/run/lock", 0o1777);
+        self.proc_and_sys("");
+        self.tmpfs("/dev", 0o755);
+        for name in DEVICES {
+            let path = PathBuf::from(format!("/dev/{name}"));
+            self.bind(
+                &path,
+                Source {
+                    path: path.as_path().into(),
+                    ids: SourceIds::Plain,
+                    access: Access::Device,
+                    recursive: false,
+                    node: None,
+                },
+            );
+        }
+        self.steps.push(Step::Devpts {
+            target: "/dev/pts".into(),
+        });
+        self.tmpfs("/dev/shm", 0o1777);
+        self.dir("/dev/mqueue", 0o755);
+        for (target, to) in [
+            ("/dev/ptmx", "pts/ptmx"),
+            ("/dev/fd", "/proc/self/fd"),
+            ("/dev/stdin", "/proc/self/fd/0"),
+            ("/dev/stdout", "/proc/self/fd/1"),
+            ("/dev/stderr", "/proc/self/fd/2"),
+        ] {
+            self.steps.push(Step::Symlink {
+                target: target.into(),
+                to: to.into(),
+            });
+        }
+        self.proc_and_sys(HIDDEN);
+        // Closed only after the mounts below it are there.
+        self.dir(HIDDEN, 0);
+        for target in MASKED {
+            self.steps.push(Step::Mask {
+                target: (*target).into(),
+            });
+        }
+    }
+
+    fn workspaces(&mut self, workspaces: &[WorkspaceRecord]) {
+        let mut all = workspaces.to_vec();
+        all.extend(pins(workspaces));
+        for workspace in in_mount_order(&all) {
+            let source = shared_source(workspace, self.mode);
+            self.bind(workspace.path.as_path(), source);
+        }
+    }
+
+    /// Last: a workspace may lie in one of them.
+    fn close(&mut self, layout: &HostLayout) {
+        let close = layout.roots.iter().map(|root| Step::Close {
+            target: root.as_path().into(),
+        });
+        self.steps.extend(close);
+    }
+
+    fn overlay(&mut self, dir: &OverlayDir, upper: usize, template: &Path) {
+        let ids = |lower: &Path| match (self.mode, dir.as_owner) {
+            (Mode::Root, Some((uid, gid))) => SourceIds::Owner { uid, gid },
+            // What the template holds belongs to root inside; the host's own files keep the host's ids, so
+            // that the kernel decides who reads them.
+            (Mode::Root, None) if lower.starts_with(template) => SourceIds::Shifted,
+            (Mode::Root, None) | (Mode::Subordinate | Mode::Single, _) => SourceIds::Plain,
+        };
+        let lowers: Vec<_> = dir.lowers.iter().map(|lower| (lower, ids(lower))).collect();
+        let lowers = lowers
+            .into_iter()
+            .map(|(lower, ids)| self.layer(lower, ids))
+            .collect();
+        let owner = match dir.as_owner {
+            Some(_) => Owner::Agent,
+            None => Owner::Root,
+        };
+        let veil = (!dir.hidden.is_empty()).then(|| self.veil(&dir.hidden, &dir.agents, owner));
+        self.steps.push(Step::Overlay {
+            target: dir.target.as_path().into(),
+            lowers,
+            veil,
+            upper,
+            dir: dir.dir.clone(),
+            owner,
+        });
+    }
+
+    fn proc_and_sys(&mut self, below: &str) {
+        self.steps.push(Step::Proc {
+            target: format!("{below}/proc").into(),
+        });
+        self.steps.push(Step::Sysfs {
+            target: format!("{below}/sys").into(),
+        });
+    }
+
+    fn tmpfs(&mut self, target: &str, mode: u32) {
+        self.steps.push(Step::Tmpfs {
+            target: target.into(),
+            mode,
+        });
+    }
+
+    fn dir(&mut self, target: &str, mode: u32) {
+        self.steps.push(Step::Dir {
+            target: target.into(),
+            mode,
+            owner: Owner::Root,
+        });
+    }
+
+    fn host_bind(&mut self, bind: &HostBind) {
+        let source = Source {
+            path: bind.source.as_path().into(),
+            ids: SourceIds::Plain,
+            access: Access::ReadOnly,
+            recursive: !bind.layered,
+            node: None,
+        };
+        if !bind.layered {
+            return self.bind(&bind.target, source);
+        }
+        self.sources.push(source);
+        let veil = self.veil(&bind.hidden, &BTreeSet::new(), Owner::Root);
+        self.steps.push(Step::Veiled {
+            target: bind.target.as_path().into(),
+            source: self.sources.len() - 1,
+            veil,
+        });
+    }
+
+    /// The number of the veil that hides these paths. Most tool chains hide the same.
+    fn veil(
+        &mut self,
+        hidden: &BTreeSet<PathBuf>,
+        agents: &BTreeSet<PathBuf>,
+        owner: Owner,
+    ) -> usize {
+        let list = |paths: &BTreeSet<PathBuf>| {
+            let paths = paths.iter().map(|path| path.as_path().into());
+            paths.collect()
+        };
+        let veil = Step::Veil {
+            hidden: list(hidden),
+            agents: list(agents),
+            owner,
+        };
+        if let Some(known) = self.veils.iter().position(|known| *known == veil) {
+            return known;
+        }
+        self.veils.push(veil.clone());
+        self.steps.push(veil);
+        self.veils.len() - 1
+    }
+
+    /// Every bind has a source of its own: a mount can be put in one place only.
+    fn bind(&mut self, target: &Path, source: Source) {
+        self.sources.push(source);
+        self.steps.push(Step::Bind {
+            target: target.into(),
+            source: self.sources.len() - 1,
+        });
+    }
+
+    /// A layer can be part of several overlays.
+    fn layer(&mut self, path: &Path, ids: SourceIds) -> usize {
+        let source = Source {
+            path: path.into(),
+            ids,
+            access: Access::Layer,
+            recursive: false,
+            node: None,
+        };
+        if let Some(index) = self.sources.iter().position(|other| *other == source) {
+            return index;
+        }
+        self.sources.push(source);
+        self.sources.len() - 1
+    }
+}
+
+/// The directories between a writable workspace and a read-only one below it, each a mount of its own. A mount
+/// point cannot be renamed by anybody whose mount namespace has the mount, and the system-call profile sees to it that
+/// commands have no other; without them `mv` of a directory in between would take the read-only files out from
+/// under their mount, to a place where the next start shows them writable.
+fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
+    let mut pins: Vec<WorkspaceRecord> = Vec::new();
+    for inner in workspaces.iter().filter(|workspace| workspace.readonly) {
+        for between in inner.path.as_path().ancestors().skip(1) {
+            // In a read-only one nothing can be renamed.
+            let Some(outer) = innermost(workspaces, between).filter(|outer| !outer.readonly) else {
+                continue;
+            };
+            let mut known = workspaces.iter().chain(&pins);
+            if known.all(|known| known.path.as_path() != between) {
+                pins.push(WorkspaceRecord {
+                    path: between.into(),
+                    // Nobody has looked which one it is.
+                    identity: None,
+                    ..outer.clone()
+                });
+            }
+        }
+    }
+    pins
+}
+
+/// The workspace that a directory lies in, as programs inside see it.
+fn innermost<'a>(workspaces: &'a [WorkspaceRecord], path: &Path) -> Option<&'a WorkspaceRecord> {
+    let outer = workspaces
+        .iter()
+        .filter(|outer| path != outer.path.as_path() && path.starts_with(outer.path.as_path()));
+    outer.max_by_key(|outer| outer.path.as_bytes().len())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,38 @@
+//! Why a template cannot be used.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    #[error("failed to {action} `{path}`")]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("failed to build the host template in `{path}`: {message}")]
+    Build { path: PathBuf, message: String },
+    #[error("failed to remove the old template `{path}`: {message}")]
+    Remove { path: PathBuf, message: String },
+    #[error("invalid template specification")]
+    Spec(#[source] serde_json::Error),
+    #[error("the host has no `{path}` to run programs from")]
+    NoSystem { path: PathBuf },
+}
+
+/// Gives an I/O result the path it is about.
+pub(super) trait At<T> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T, TemplateError>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T, TemplateError> {
+        self.map_err(|source| TemplateError::Io {
+            action,
+            path: path.to_owned(),
+            source: source.into(),
+        })
+    }
+}

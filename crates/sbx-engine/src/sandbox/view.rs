@@ -1,0 +1,108 @@
+//! A record as the API shows it.
+
+use std::path::Path;
+
+use sbx_api::{Backend, Sandbox, Status, Workspace};
+
+use crate::error::chain;
+use crate::machine;
+use crate::sandbox::name::SandboxName;
+use crate::sandbox::record::{Record, RecordError};
+use crate::state::socket::listens;
+use crate::state::{EXEC_SOCKET, SandboxDir};
+use crate::workspace::hints::Mounts;
+
+/// `sessions` are the commands that run now.
+pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
+    let description = machine::describe(&record);
+    let mounts = Mounts::now();
+    let workspaces = record
+        .workspaces
+        .iter()
+        .map(|workspace| Workspace {
+            path: workspace.path.as_os_str().to_string_lossy().into_owned(),
+            readonly: workspace.readonly,
+            missing: is_missing(&mounts, workspace.path.as_path()),
+        })
+        .collect();
+    Sandbox {
+        name: record.name.into(),
+        id: record.id,
+        agent: record.agent,
+        status: record.status,
+        template: record.template.name.as_str().into(),
+        backend: record.backend.into(),
+        mode: description.mode.into(),
+        workspaces,
+        env: record.env.into_keys().collect(),
+        created_at: record.created_at,
+        started_at: record.started_at,
+        stopped_at: record.stopped_at,
+        last_used_at: record.last_used_at,
+        stop_reason: record.stop_reason,
+        stop_at: record.stop_at,
+        keep_alive: record.keep_alive,
+        temporary: record.temporary,
+        sessions,
+        mounts: record.mounts,
+        isolation: description.isolation,
+        network: record.network,
+        warnings: record.warnings,
+    }
+}
+
+/// As far as can be told without waiting: a server that is out of reach must not keep the list of all sandboxes back.
+fn is_missing(mounts: &Mounts, path: &Path) -> bool {
+    !mounts.may_hang(path) && path.symlink_metadata().is_err()
+}
+
+/// A sandbox whose record cannot be read is still shown: it can be removed, and it takes its name.
+pub fn damaged(name: SandboxName, dir: &SandboxDir, error: &RecordError) -> Sandbox {
+    let status = if listens(dir.path(), EXEC_SOCKET) {
+        Status::Running
+    } else {
+        Status::Stopped
+    };
+    Sandbox {
+        name: name.into(),
+        id: String::new(),
+        agent: String::new(),
+        status,
+        template: String::new(),
+        backend: Backend::Namespace,
+        mode: String::new(),
+        workspaces: Vec::new(),
+        env: Vec::new(),
+        created_at: jiff::Timestamp::UNIX_EPOCH,
+        started_at: None,
+        stopped_at: None,
+        last_used_at: None,
+        stop_reason: Some("damaged".into()),
+        stop_at: None,
+        keep_alive: false,
+        temporary: false,
+        sessions: 0,
+        mounts: Vec::new(),
+        network: None,
+        isolation: Vec::new(),
+        warnings: vec![chain(error)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sbx_proto::plan::Mode;
+
+    use super::*;
+    use crate::sandbox::record::tests::example;
+
+    #[test]
+    fn values_of_the_environment_are_not_shown() {
+        let shown = sandbox(example("ab", Mode::Root), 2);
+        assert_eq!(shown.env, ["TOKEN"]);
+        assert_eq!(shown.sessions, 2);
+        assert!(shown.workspaces[0].missing);
+        let json = serde_json::to_string(&shown).unwrap();
+        assert!(!json.contains("secret"), "{json}");
+    }
+}

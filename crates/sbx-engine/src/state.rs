@@ -1,0 +1,621 @@
+//! The state directory: where everything of the engine lies, whose it is, and how files in it are written.
+//!
+//! Reading never creates anything. A directory that does not carry our marker belongs to another product and is left
+//! alone, unless nothing is in it but settings that the user wrote before the first command.
+
+pub mod daemon_lock;
+pub(crate) mod open_beneath;
+pub mod remove_tree;
+pub mod settings;
+pub mod socket;
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{IFlags, Mode, OFlags};
+use sbx_proto::object;
+use thiserror::Error;
+
+use crate::sandbox::name::SandboxName;
+use crate::state::settings::Settings;
+
+pub const SOCKET: &str = "sandboxd.sock";
+pub const EXEC_SOCKET: &str = "exec.sock";
+pub const RECORD: &str = "sandbox.json";
+const MARKER: &str = ".sbx-owner";
+pub const LOCK: &str = "sandboxd.lock";
+const LOG: &str = "sandboxd.log";
+const OLDER_LOG: &str = "sandboxd.1.log";
+const SANDBOXES: &str = "vm";
+const TEMPLATES: &str = "templates";
+const SETTINGS: &str = "settings.json";
+const MARKER_TEXT: &[u8] = b"state directory of sbx, format 1\n";
+const MARKER_TEXT_OF_ANY_FORMAT: &[u8] = b"state directory of sbx, format ";
+const TEMP_SUFFIX: &str = ".tmp";
+
+/// What to do about a state directory that cannot be used.
+pub const ANOTHER_PLACE: &str = "set SBX_HOME to an absolute path of a directory for sbx alone";
+
+#[derive(Debug, Error)]
+pub enum StateError {
+    #[error("`{path}` has files in it that this program did not make")]
+    Foreign { path: PathBuf },
+    #[error("`{path}` belongs to user {owner}, not to user {user}")]
+    OtherUser {
+        path: PathBuf,
+        owner: u32,
+        user: u32,
+    },
+    #[error("`{path}` is not an absolute path")]
+    Relative { path: PathBuf },
+    #[error("another daemon serves `{path}`")]
+    Locked { path: PathBuf },
+    #[error("cannot use `{path}`")]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("settings in `{path}` are not valid")]
+    Settings {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl StateError {
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Foreign { .. } | Self::OtherUser { .. } | Self::Relative { .. } => {
+                Some(ANOTHER_PLACE)
+            }
+            Self::Io { source, .. } => Some(place_hint(source)),
+            Self::Locked { .. } => Some("sbx daemon status"),
+            Self::Settings { .. } => {
+                Some("correct the file, or remove it; `sbx diagnose` checks it")
+            }
+        }
+    }
+}
+
+/// Paths below the root; nothing is known about what exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateDir {
+    root: PathBuf,
+}
+
+impl StateDir {
+    /// `SBX_HOME` when it is set, else `~/.docker/sandboxes`.
+    pub fn locate(home: &Path, sbx_home: Option<&Path>) -> Result<Self, StateError> {
+        let root = match sbx_home {
+            Some(path) => path.to_path_buf(),
+            None => home.join(".docker").join("sandboxes"),
+        };
+        if !root.is_absolute() {
+            return Err(StateError::Relative { path: root });
+        }
+        Ok(Self { root })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.root.join(SOCKET)
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.root.join(LOG)
+    }
+
+    /// What was in the log before it had to begin anew.
+    pub fn older_log(&self) -> PathBuf {
+        self.root.join(OLDER_LOG)
+    }
+
+    /// What went out of sandboxes and what was refused; a file per sandbox.
+    pub fn network_log(&self) -> PathBuf {
+        self.root.join("log").join("network")
+    }
+
+    pub fn templates(&self) -> PathBuf {
+        self.root.join(TEMPLATES)
+    }
+
+    pub fn sandboxes(&self) -> PathBuf {
+        self.root.join(SANDBOXES)
+    }
+
+    pub fn sandbox(&self, name: &SandboxName) -> SandboxDir {
+        SandboxDir {
+            path: self.sandboxes().join(name.as_str()),
+        }
+    }
+
+    /// That what belongs to `owner` is the caller's.
+    pub fn check_owner(&self, owner: u32) -> Result<(), StateError> {
+        let user = rustix::process::geteuid().as_raw();
+        if owner == user {
+            return Ok(());
+        }
+        Err(StateError::OtherUser {
+            path: self.root.clone(),
+            owner,
+            user,
+        })
+    }
+
+    /// That the directory, if there is one, is the caller's.
+    pub fn check_own(&self) -> Result<(), StateError> {
+        match fs::metadata(&self.root) {
+            Ok(meta) if meta.is_dir() => self.check_owner(meta.uid()),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Makes the directory ours, or proves that it is.
+    pub fn claim(&self) -> Result<(), StateError> {
+        let root = &self.root;
+        let failed = |source| io_error(root, source);
+        make_private_dirs(root).map_err(failed)?;
+        let meta = fs::metadata(root).map_err(failed)?;
+        self.check_owner(meta.uid())?;
+        if !self.is_claimed() {
+            let occupied = !self.is_unused().map_err(failed)?;
+            // Looked at again: what is in it may be the marker of a client that claims it at the same time.
+            if occupied && !self.is_claimed() {
+                return Err(StateError::Foreign { path: root.clone() });
+            }
+            // Written in place: a temporary file left by a crash would look like another product's.
+            let marker = private().create_new(true).open(root.join(MARKER));
+            match marker.and_then(|mut file| file.write_all(MARKER_TEXT)) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+        keep_to_own_group(root);
+        for dir in [self.sandboxes(), self.templates()] {
+            make_private_dirs(&dir).map_err(|source| io_error(&dir, source))?;
+            keep_to_own_group(&dir);
+        }
+        keep_apart(&self.sandboxes());
+        Ok(())
+    }
+
+    /// Whether the directory exists and is ours; reading commands look no further when it is not.
+    pub fn is_claimed(&self) -> bool {
+        marker(&self.root).exists()
+    }
+
+    /// Whether a directory that exists has nothing in it but, perhaps, settings, a file of the directory's owner, and
+    /// what a command makes that comes while another one removes everything.
+    pub fn is_unused(&self) -> io::Result<bool> {
+        let owner = fs::metadata(&self.root)?.uid();
+        for entry in fs::read_dir(&self.root)? {
+            let entry = entry?;
+            let meta = entry.metadata()?;
+            let unused = match entry.file_name().to_str() {
+                Some(SETTINGS) => meta.is_file(),
+                Some(LOCK | LOG) => meta.is_file() && meta.len() == 0,
+                Some(SANDBOXES | TEMPLATES) => {
+                    meta.is_dir() && fs::read_dir(entry.path())?.next().is_none()
+                }
+                _ => false,
+            };
+            if !unused || meta.uid() != owner {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// `daemon.json`: who serves, for people and for `daemon status`.
+    pub fn write_daemon_info(&self, json: &[u8]) -> Result<(), StateError> {
+        let path = self.root.join("daemon.json");
+        write_atomic(&self.root, "daemon.json", json, Durability::Soon)
+            .map_err(|source| io_error(&path, source))
+    }
+
+    pub fn settings_file(&self) -> PathBuf {
+        self.root.join(SETTINGS)
+    }
+
+    /// Everything in the directory that is ours, in the order in which it can be removed: what says that the rest
+    /// is ours goes after it, and the lock, under which this is done, last.
+    pub fn contents(&self) -> Result<Vec<PathBuf>, StateError> {
+        const OURS: &[&str] = &[
+            SANDBOXES,
+            TEMPLATES,
+            "log",
+            SOCKET,
+            "daemon.json",
+            "policy.json",
+            "proxy-config.json",
+            SETTINGS,
+            OLDER_LOG,
+            LOG,
+        ];
+        let failed = |source| io_error(&self.root, source);
+        let mut names: Vec<_> = OURS.iter().map(|name| (*name).to_owned()).collect();
+        for entry in fs::read_dir(&self.root).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            names.extend(name.into_string().ok().filter(|name| is_temporary(name)));
+        }
+        names.extend([MARKER, LOCK].map(str::to_owned));
+        Ok(names.iter().map(|name| self.root.join(name)).collect())
+    }
+
+    pub fn settings(&self) -> Result<Settings, StateError> {
+        let path = self.settings_file();
+        match fs::read(&path) {
+            Ok(bytes) => {
+                object::from_slice(&bytes).map_err(|source| StateError::Settings { path, source })
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Settings::default()),
+            Err(source) => Err(io_error(&path, source)),
+        }
+    }
+
+    /// Names that have a directory, whatever is in it. Entries that cannot be names are somebody else's.
+    pub fn names(&self) -> Result<Vec<SandboxName>, StateError> {
+        let dir = self.sandboxes();
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(io_error(&dir, source)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|source| io_error(&dir, source))?;
+            if let Some(name) = entry.file_name().to_str()
+                && let Ok(name) = SandboxName::parse(name)
+            {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// A directory can hand its group down to those that are made in it, and root of a user namespace has no power over a
+/// directory whose group is not in it. The bits for the group are off: which one it is matters to nobody else.
+fn keep_to_own_group(dir: &Path) {
+    let group = rustix::process::getegid().as_raw();
+    let changed = match fs::metadata(dir) {
+        Ok(meta) if meta.gid() == group => Ok(()),
+        Ok(_) => std::os::unix::fs::chown(dir, None, Some(group)),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = changed {
+        tracing::debug!(%error, dir = %dir.display(), "it keeps a group of others");
+    }
+}
+
+/// Tells the file system that what lies in the directory has nothing to do with each other. ext4 then gives every
+/// sandbox a part of the disk for itself. Else a new one is put where others were removed just now, and without a
+/// journal ext4 looks at each of their inodes before it makes a file. Other file systems do not know that.
+fn keep_apart(dir: &Path) {
+    let tell = || {
+        let dir = File::open(dir)?;
+        let flags = rustix::fs::ioctl_getflags(&dir)?;
+        if !flags.contains(IFlags::TOPDIR) {
+            rustix::fs::ioctl_setflags(&dir, flags | IFlags::TOPDIR)?;
+        }
+        io::Result::Ok(())
+    };
+    if let Err(error) = tell() {
+        tracing::debug!(%error, dir = %dir.display(), "sandboxes are not kept apart on the disk");
+    }
+}
+
+/// The file that says whose a directory is.
+pub fn marker(dir: &Path) -> PathBuf {
+    dir.join(MARKER)
+}
+
+/// Whether somebody keeps the state of sandboxes in that very directory. A file of the marker's name alone says nothing:
+/// programs in a sandbox can make one.
+pub fn is_state(dir: &Path) -> bool {
+    let keeps = |meta: fs::Metadata| meta.is_dir();
+    has_marker_text(dir) && fs::symlink_metadata(dir.join(SANDBOXES)).is_ok_and(keeps)
+}
+
+/// Of any format. What is in its place is neither followed nor waited for.
+fn has_marker_text(dir: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(opened) = rustix::fs::open(marker(dir), flags, Mode::empty()) else {
+        return false;
+    };
+    let file = File::from(opened);
+    let mut text = Vec::new();
+    let wanted = MARKER_TEXT_OF_ANY_FORMAT;
+    let limit = u64::try_from(wanted.len()).unwrap_or(u64::MAX);
+    file.metadata().is_ok_and(|meta| meta.is_file())
+        && file.take(limit).read_to_end(&mut text).is_ok()
+        && text == wanted
+}
+
+/// Paths of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxDir {
+    path: PathBuf,
+}
+
+impl SandboxDir {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn record(&self) -> PathBuf {
+        self.path.join(RECORD)
+    }
+
+    pub fn layers(&self) -> PathBuf {
+        self.path.join("layers")
+    }
+
+    /// The two halves of the log, of which the inside writes one at a time.
+    pub fn outputs(&self) -> [PathBuf; 2] {
+        [
+            self.path.join("output.0.log"),
+            self.path.join("output.1.log"),
+        ]
+    }
+}
+
+/// When a write must have reached the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// When it returns: what it says survives a power cut.
+    Now,
+    /// When the kernel gets to it: enough against a crash of the daemon, and not milliseconds slower.
+    Soon,
+}
+
+/// Writes `dir/name` so that a reader sees the old bytes or the new ones, also after a crash.
+pub fn write_atomic(
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+    durability: Durability,
+) -> io::Result<()> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let temp = dir.join(format!(
+        ".{name}.{}.{number}{TEMP_SUFFIX}",
+        std::process::id()
+    ));
+    let written = private()
+        .create_new(true)
+        .open(&temp)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            match durability {
+                Durability::Now => file.sync_all(),
+                Durability::Soon => Ok(()),
+            }
+        })
+        .and_then(|()| fs::rename(&temp, dir.join(name)));
+    if let Err(e) = written {
+        // The error that matters is the first one.
+        drop(fs::remove_file(&temp));
+        return Err(e);
+    }
+    match durability {
+        Durability::Now => File::open(dir)?.sync_all(),
+        Durability::Soon => Ok(()),
+    }
+}
+
+/// Whether a file name is one that [`write_atomic`] leaves behind when it is interrupted.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(TEMP_SUFFIX)
+}
+
+/// Makes the directory and its parents, all 0700.
+pub fn make_private_dirs(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Options for a file that is the user's alone.
+pub fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+/// What to do when the state directory, or something in it, cannot be used for that reason.
+pub fn place_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::ReadOnlyFilesystem => ANOTHER_PLACE,
+        _ => "sbx diagnose",
+    }
+}
+
+pub(crate) fn io_error(path: &Path, source: io::Error) -> StateError {
+    StateError::Io {
+        path: path.to_path_buf(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    fn state(path: &Path) -> StateDir {
+        StateDir::locate(Path::new("/nowhere"), Some(path)).unwrap()
+    }
+
+    #[test]
+    fn sbx_home_is_stronger_than_home() {
+        let home = Path::new("/home/u");
+        let plain = StateDir::locate(home, None).unwrap();
+        assert_eq!(plain.root(), Path::new("/home/u/.docker/sandboxes"));
+        assert_eq!(
+            plain.sandbox(&SandboxName::parse("ab").unwrap()).record(),
+            Path::new("/home/u/.docker/sandboxes/vm/ab/sandbox.json")
+        );
+        assert_eq!(
+            state(Path::new("/s")).socket(),
+            Path::new("/s/sandboxd.sock")
+        );
+        assert!(matches!(
+            StateDir::locate(home, Some(Path::new("relative"))),
+            Err(StateError::Relative { .. })
+        ));
+    }
+
+    #[test]
+    fn claiming_makes_private_directories() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = state(&temp.path().join("a/b"));
+        assert!(!state.is_claimed());
+        assert_eq!(state.names().unwrap(), vec![]);
+        assert!(!temp.path().join("a").exists(), "reading created something");
+        state.claim().unwrap();
+        state.claim().unwrap();
+        assert!(state.is_claimed());
+        assert_eq!(mode(state.root()), 0o700);
+        assert_eq!(mode(&state.sandboxes()), 0o700);
+        assert_eq!(mode(&state.root().join(MARKER)), 0o600);
+    }
+
+    #[test]
+    fn the_group_of_a_directory_above_is_not_taken_over() {
+        if !rustix::process::geteuid().is_root() {
+            return; // an ordinary user may be in one group only
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let own = rustix::process::getegid().as_raw();
+        std::os::unix::fs::chown(temp.path(), None, Some(own + 1)).unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o2775)).unwrap();
+        let state = state(&temp.path().join("state"));
+        state.claim().unwrap();
+        for dir in [
+            state.root().to_owned(),
+            state.sandboxes(),
+            state.templates(),
+        ] {
+            let gid = fs::metadata(&dir).unwrap().gid();
+            assert_eq!((gid, mode(&dir)), (own, 0o700), "{}", dir.display());
+        }
+    }
+
+    #[test]
+    fn the_directory_of_another_product_is_left_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let theirs = temp.path().join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        File::create(theirs.join("state.db")).unwrap();
+        fs::set_permissions(&theirs, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = state(&theirs).claim().unwrap_err();
+        assert!(matches!(error, StateError::Foreign { .. }));
+        assert!(error.hint().unwrap().contains("SBX_HOME"));
+        assert_eq!(mode(&theirs), 0o755);
+        assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn settings_may_be_there_first() {
+        let temp = tempfile::tempdir().unwrap();
+        let settings = |dir: &str| temp.path().join(dir).join(SETTINGS);
+        let place = |dir: &str| {
+            fs::create_dir(temp.path().join(dir)).unwrap();
+            state(&temp.path().join(dir))
+        };
+        let ours = place("ours");
+        let write =
+            |path: PathBuf, text: &[u8]| File::create(path).unwrap().write_all(text).unwrap();
+        write(settings("ours"), b"{\"auto_stop_seconds\": 5}");
+        assert!(ours.is_unused().unwrap());
+        ours.claim().unwrap();
+        assert!(ours.settings().unwrap().auto_stop.is_some());
+        assert!(!ours.is_unused().unwrap());
+        for text in ["[]", "[5]", ""] {
+            write(settings("ours"), text.as_bytes());
+            let refused = ours.settings().unwrap_err();
+            assert!(matches!(refused, StateError::Settings { .. }), "{text}");
+        }
+
+        let linked = place("linked");
+        std::os::unix::fs::symlink(settings("ours"), settings("linked")).unwrap();
+        let directory = place("directory");
+        fs::create_dir(settings("directory")).unwrap();
+        let more = place("more");
+        write(settings("more"), b"{}");
+        write(temp.path().join("more/theirs"), b"");
+        for theirs in [linked, directory, more] {
+            let error = theirs.claim().unwrap_err();
+            assert!(matches!(error, StateError::Foreign { .. }), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_removal_may_leave_is_used_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let left = state(temp.path());
+        for dir in [SANDBOXES, TEMPLATES] {
+            fs::create_dir(temp.path().join(dir)).unwrap();
+        }
+        for file in [LOCK, LOG] {
+            File::create(temp.path().join(file)).unwrap();
+        }
+        left.claim().unwrap();
+        fs::remove_file(temp.path().join(MARKER)).unwrap();
+        fs::create_dir(left.sandboxes().join("theirs")).unwrap();
+        let error = left.claim().unwrap_err();
+        assert!(matches!(error, StateError::Foreign { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_state_directory_is_more_than_a_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        fs::create_dir(at(SANDBOXES)).unwrap();
+        assert!(!is_state(temp.path()));
+        File::create(at(MARKER)).unwrap();
+        assert!(!is_state(temp.path()), "without the text");
+        assert!(state(temp.path()).is_claimed(), "one claims it just now");
+        fs::remove_file(at(MARKER)).unwrap();
+        File::create(at("text"))
+            .unwrap()
+            .write_all(MARKER_TEXT)
+            .unwrap();
+        std::os::unix::fs::symlink("text", at(MARKER)).unwrap();
+        assert!(!is_state(temp.path()), "a link");
+        fs::remove_file(at(MARKER)).unwrap();
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, at(MARKER), mode).unwrap();
+        assert!(!is_state(temp.path()), "a pipe that nobody writes to");
+        fs::remove_file(at(MARKER)).unwrap();
+        fs::rename(at("text"), at(MARKER)).unwrap();
+        assert!(is_state(temp.path()));
+        fs::remove_dir(at(SANDBOXES)).unwrap();
+        assert!(!is_state(temp.path()), "without sandboxes");
+    }
+
+    #[test]
+    fn atomic_writes_replace_and_leave_nothing_behind() {
+        let temp = tempfile::tempdir().unwrap();
+        write_atomic(temp.path(), "f", b"one", Durability::Now).unwrap();
+        write_atomic(temp.path(), "f", b"two", Durability::Soon).unwrap();
+        assert_eq!(fs::read(temp.path().join("f")).unwrap(), b"two");
+        assert_eq!(mode(&temp.path().join("f")), 0o600);
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+}
