@@ -13,7 +13,6 @@ mod pump;
 mod relay;
 mod run;
 mod status_memfd;
-mod watch;
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
 //! What makes a sandbox and stays in it as its init, and nothing else of the engine: every sandbox has a copy of it in
 //! memory, and every command begins as a fork of it. `sandboxd` starts it; nobody else does.
 
-#![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
+use std::process::ExitCode;
 
-sbx_sys::program!(run);
-
-fn run() -> u8 {
-    sbx_init::helper_main(|_| Err("the daemon's own program does that".to_owned()))
+fn main() -> ExitCode {
+    ExitCode::from(sbx_init::helper_main(|_| {
+        Err("the daemon's own program does that".to_owned())
+    }))
 }
