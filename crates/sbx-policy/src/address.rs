@@ -7,7 +7,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::special::HOST_ALIAS;
+use crate::builtin_names::HOST_ALIAS;
 
 /// A range that is reached only when an address rule or an exact-host rule names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ const REFUSED: [RefusedRange; 18] = [
 pub(crate) enum Refused {
     Range(&'static RefusedRange),
     /// The machine that sandboxes run on has it: what listens there is a service of the host.
-    Own,
+    Local,
 }
 
 /// As the end of "ADDRESS is ...".
@@ -120,7 +120,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Range(range) => write!(f, "{} ({})", range.reason, range.citation),
-            Self::Own => write!(
+            Self::Local => write!(
                 f,
                 "an address of this machine (its services are {HOST_ALIAS})"
             ),
@@ -128,7 +128,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// The range that forbids `address`, judged by the IPv4 address inside if it carries one.
+/// The range that forbids `address`, checked by the IPv4 address inside if it carries one.
 pub fn refused_range(address: IpAddr) -> Option<&'static RefusedRange> {
     let address = effective_address(address);
     REFUSED.iter().find(|range| range.contains(address))

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use crate::address::{Refused, effective_address, refused_range};
 use crate::host::Host;
 use crate::index::{Entry, Index};
-use crate::own::OwnAddresses;
+use crate::local_addresses::LocalAddresses;
 use crate::pattern::Pattern;
 use crate::rule::{Decision, Rule, Traffic};
-use crate::special::{GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost};
+use crate::builtin_names::{GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::target::Target;
 use crate::verdict::{Kind, Verdict};
 
@@ -32,7 +32,7 @@ pub enum Protocol {
 pub struct Policy {
     rules: Arc<[Rule]>,
     index: Arc<Index>,
-    own: OwnAddresses,
+    own: LocalAddresses,
 }
 
 impl Policy {
@@ -42,13 +42,13 @@ impl Policy {
         Self {
             index: Arc::new(Index::build(&rules)),
             rules,
-            own: OwnAddresses::default(),
+            own: LocalAddresses::default(),
         }
     }
 
     /// The same on a machine with these addresses, which no wildcard opens.
     #[must_use]
-    pub fn on(&self, own: OwnAddresses) -> Self {
+    pub fn with_local_addresses(&self, own: LocalAddresses) -> Self {
         Self {
             own,
             ..self.clone()
@@ -59,7 +59,7 @@ impl Policy {
         &self.rules
     }
 
-    /// May this target be dialled? For a name, [`Policy::judge_address`] has the last word on where it leads.
+    /// May this target be dialled? For a name, [`Policy::decide_address`] has the last word on where it leads.
     pub fn decide(&self, target: &Target, protocol: Protocol, now: Timestamp) -> Verdict {
         let asked = Asked {
             port: target.port,
@@ -125,7 +125,7 @@ impl Policy {
     ///
     /// Denies of addresses hold. A refused range needs an allow that names the address, or a `named` verdict by a
     /// rule for exactly this host; a wildcard does not suffice, or the owner of a name could lead into the host.
-    pub fn judge_address(
+    pub fn decide_address(
         &self,
         named: &Verdict,
         target: &Target,
@@ -137,7 +137,7 @@ impl Policy {
             return named.clone();
         }
         if is_host_alias(&target.host) {
-            return judge_host_alias(named, address);
+            return decide_alias_address(named, address);
         }
         let asked = Asked {
             port: target.port,
@@ -164,13 +164,13 @@ impl Policy {
     pub(crate) fn refused(&self, address: IpAddr) -> Option<Refused> {
         refused_range(address).map(Refused::Range).or_else(|| {
             let own = self.own.contain(effective_address(address));
-            own.then_some(Refused::Own)
+            own.then_some(Refused::Local)
         })
     }
 
     /// May a program learn that a name leads to this address? Yes if it could be dialled by that name on some port:
     /// who is told an address and may not dial it takes the name for broken, although another address would do.
-    pub fn tellable(&self, host: &Host, address: IpAddr, now: Timestamp) -> Verdict {
+    pub fn may_disclose(&self, host: &Host, address: IpAddr, now: Timestamp) -> Verdict {
         let mut ports = BTreeSet::new();
         self.index
             .visit(host, &mut |entry| ports.extend(entry.port));
@@ -184,11 +184,11 @@ impl Policy {
             let target = Target { host, port };
             for protocol in [Protocol::Web, Protocol::Other] {
                 let named = self.decide(&target, protocol, now);
-                let verdict = self.judge_address(&named, &target, address, protocol, now);
+                let verdict = self.decide_address(&named, &target, address, protocol, now);
                 if verdict.allowed {
                     return verdict;
                 }
-                // The name alone is judged elsewhere.
+                // The name alone is checked elsewhere.
                 if named.allowed {
                     last = verdict;
                 }
@@ -365,7 +365,7 @@ fn open_on_some_port<'a>(
     allows.filter(is_open).copied().collect()
 }
 
-fn judge_host_alias(named: &Verdict, address: IpAddr) -> Verdict {
+fn decide_alias_address(named: &Verdict, address: IpAddr) -> Verdict {
     if address.to_canonical().is_loopback() {
         return named.clone();
     }

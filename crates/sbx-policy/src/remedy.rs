@@ -5,7 +5,7 @@ use sbx_proto::shell::quoted;
 use crate::pattern::Pattern;
 use crate::proxy_config::{BLOCK_CIDR, OlderPattern};
 use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
-use crate::special::{HOST_ALIAS, is_host_alias};
+use crate::builtin_names::{HOST_ALIAS, is_host_alias};
 use crate::target::Target;
 use crate::verdict::{Kind, RuleRef, Verdict};
 

@@ -13,7 +13,7 @@ use crate::host::{DomainName, Host};
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Protocol};
 use crate::remedy::remedy;
-use crate::special::{LOCALHOST, is_gateway, is_host_alias, is_localhost};
+use crate::builtin_names::{LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::target::Target;
 use crate::verdict::{Kind, Verdict};
 
@@ -162,8 +162,8 @@ fn still_refused(one: &Denied, policy: &Policy, sandbox: &str, now: Timestamp) -
             })
         });
     };
-    let judged = policy.judge_address(&by_name, target, address, one.protocol, now);
-    let reason = match (judged.allowed, by_name.allowed) {
+    let decision = policy.decide_address(&by_name, target, address, one.protocol, now);
+    let reason = match (decision.allowed, by_name.allowed) {
         (true, _) => return None,
         (false, true) => format!("leads to {address}, which is {why}"),
         (false, false) => {

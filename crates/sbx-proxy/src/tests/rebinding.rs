@@ -119,9 +119,9 @@ async fn a_second_answer_changes_nothing_that_was_judged() {
         assert_eq!(seen.dialled, ["192.0.2.1:80".parse().unwrap()]);
     }
     assert_eq!(world.asked(), ["re.wild.test"]);
-    // Once the answer is old there is another one, which is judged too.
+    // Once the answer is old there is another one, which is checked too.
     tokio::time::pause();
-    tokio::time::advance(crate::resolver::FRESH).await;
+    tokio::time::advance(crate::resolver::CACHE_TIMEOUT).await;
     tokio::time::resume();
     let seen = connect(&world, "re.wild.test:80").await;
     assert_eq!((seen.line.verdict, seen.dialled.len()), (Outcome::Deny, 0));

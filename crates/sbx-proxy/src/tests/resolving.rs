@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::world::{World, pair, soon};
 use crate::audit::{Entrance, Outcome, Via};
 use crate::dns;
-use crate::outlet::admit;
+use crate::proxy::admit;
 
 const REFUSED: u8 = 5;
 const NXDOMAIN: u8 = 3;

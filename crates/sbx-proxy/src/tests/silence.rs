@@ -73,7 +73,7 @@ async fn silence_is_no_way_around_a_name() {
         (denied.host.as_str(), denied.rule.as_deref()),
         ("two.test", Some("r1"))
     );
-    // The same when nobody spoke before: it is judged as if it had not been slow.
+    // The same when nobody spoke before: it is checked as if it had not been slow.
     let mut client = world.transparent("192.0.2.2:443").await;
     let origin = world.arrives().await;
     client.send(hello(Some("two.test"))).await;
@@ -94,7 +94,7 @@ async fn a_slow_client_is_served_by_what_it_says() {
     let lines = world.lines();
     assert_eq!((lines.len(), lines[0].host.as_str()), (1, "one.test"));
     assert_eq!(lines[0].proxy, Via::Transparent);
-    // Each request is judged by itself.
+    // Each request is checked by itself.
     world.set(&["allow 192.0.2.1", "deny two.test"]);
     let mut client = world.transparent("192.0.2.1:80").await;
     let origin = world.arrives().await;

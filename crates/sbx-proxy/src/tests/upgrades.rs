@@ -59,7 +59,7 @@ async fn an_upgrade_that_is_declined_is_a_response() {
     let (mut client, mut origin) = world.request(request).await;
     say(&mut origin, ok("no")).await;
     client.hears(&ok("no")).await;
-    // The next request is judged.
+    // The next request is checked.
     client.send(get("two.test")).await;
     assert!(client.rest().await.starts_with("HTTP/1.1 403 "));
 }

@@ -51,8 +51,8 @@ pub fn classify(bytes: &[u8]) -> Traffic {
     }
 }
 
-/// Whether it is no more than a word so far: it may become a request, but many protocols begin with one and wait.
-pub fn is_word(bytes: &[u8]) -> bool {
+/// Whether it is no more than the first word of a request so far: many other protocols begin like that and wait.
+pub fn is_prefix(bytes: &[u8]) -> bool {
     match tls::sniff(bytes) {
         tls::Sniff::NotTls => matches!(looks_like_http(bytes), Guess::NeedMore),
         tls::Sniff::NeedMore => tls::is_doubtful(bytes),

@@ -155,8 +155,8 @@ fn character(code: u32, length: u32) -> Option<u8> {
         first <<= bits - before;
         before = *bits;
         if *bits == length {
-            let place = usize::try_from(code.checked_sub(first)?).ok()?;
-            return characters.get(place).copied();
+            let slot = usize::try_from(code.checked_sub(first)?).ok()?;
+            return characters.get(slot).copied();
         }
         first += u32::try_from(characters.len()).ok()?;
     }

@@ -101,9 +101,9 @@ async fn an_idle_connection_is_small() {
     let world = World::new(&["allow one.test"]).await;
     let (_, inner) = super::world::pair().await;
     let mut size = 0;
-    crate::outlet::admit(&world.shared, inner, |shared, stream, place| {
+    crate::proxy::admit(&world.shared, inner, |shared, stream, slot| {
         let proxy = SocketAddr::from((GATEWAY_V4, PROXY_PORT));
-        let future = crate::outlet::route(shared, stream, proxy, place);
+        let future = crate::proxy::route(shared, crate::conn::Conn::new(stream), proxy, slot);
         size = size_of_val(&future);
         future
     });
