@@ -58,7 +58,12 @@ async fn deny_over_h2(
     target: &Target,
     verdict: &Verdict,
 ) -> io::Result<()> {
+    // Our SETTINGS come before everything else (RFC 9113, section 3.4), also before an error.
     let mut told = 0;
+    if let Ok(opening) = h2::read_opening(&[]) {
+        write_all(&*conn.transport, &opening.replies).await?;
+        told = opening.replies.len();
+    }
     let last = loop {
         let opening = match h2::read_opening(&conn.buffered) {
             Ok(opening) => opening,

@@ -14,6 +14,7 @@ mod rebinding;
 mod resolving;
 mod silence;
 mod smuggling;
+mod transports;
 mod unwritable;
 mod upgrades;
 mod world;

@@ -111,7 +111,7 @@ async fn a_response_that_ends_with_its_connection() {
     drop(origin);
     client.is_reset().await;
     client.leave().await;
-    assert!(world.last_error().starts_with("the origin broke off"));
+    assert!(world.last_error().starts_with("the origin closed the connection early"));
 }
 
 #[tokio::test]
@@ -307,6 +307,6 @@ async fn chunks_that_make_no_sense_are_refused() {
         assert_eq!(rest(&mut origin).await, "", "{bad:?}");
         client.leave().await;
         let error = world.last_error();
-        assert!(error.contains("body of the request is refused"), "{error}");
+        assert!(error.contains("invalid request body"), "{error}");
     }
 }

@@ -164,7 +164,7 @@ async fn an_origin_that_does_not_answer() {
         answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"),
         "{answer}"
     );
-    assert!(answer.contains("one.test:80 does not answer"), "{answer}");
+    assert!(answer.contains("cannot connect to one.test:80"), "{answer}");
     client.leave().await;
     let line = world.last_line();
     assert_eq!(line.verdict, Outcome::Allow);

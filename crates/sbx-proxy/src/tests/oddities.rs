@@ -52,7 +52,7 @@ async fn who_never_finishes_is_not_waited_for() {
         client.is_reset().await;
         tokio::time::resume();
         client.leave().await;
-        assert_eq!(world.last_line().reason, "its first message does not end");
+        assert_eq!(world.last_line().reason, "its first message is incomplete");
     }
     assert!(world.dialled().is_empty());
 }
@@ -97,7 +97,7 @@ async fn a_word_is_passed_on() {
         assert_eq!(client.rest().await, "", "{text}");
         client.leave().await;
         let error = world.last_error();
-        assert!(error.contains("began as a word"), "{text}: {error}");
+        assert!(error.contains("began as another protocol"), "{text}: {error}");
         assert_eq!(world.last_line().sent, text.len() as u64, "{text}");
     }
 }
