@@ -1,4 +1,4 @@
-//! Addresses that a name must not lead to by accident. Whoever controls a name's DNS controls its addresses, so a
+//! Addresses that a name must not lead to by accident. The owner of a name's DNS zone controls its addresses, so a
 //! wildcard that allows the name must not open the host, its local network or a cloud's credential service.
 //!
 //! The list is closed on purpose: documentation networks (192.0.2.0/24 and the like) and reserved ones (240.0.0.0/4)

@@ -1,4 +1,4 @@
-//! The names that mean something inside a sandbox only. They are checked before any pattern, so that no wildcard
+//! The built-in names that mean something inside a sandbox only. They are checked before any pattern, so that no wildcard
 //! opens the host by accident.
 
 use crate::host::Host;

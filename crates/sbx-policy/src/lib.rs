@@ -9,6 +9,7 @@
 //! left to the callers.
 
 mod address;
+mod builtin_names;
 mod host;
 mod index;
 mod ipv4;
@@ -19,7 +20,6 @@ mod presets;
 mod proxy_config;
 mod remedy;
 mod rule;
-mod builtin_names;
 mod store;
 mod suggest;
 mod target;
@@ -27,6 +27,7 @@ mod verdict;
 mod wildcard;
 
 pub use address::{RefusedRange, effective_address, refused_range};
+pub use builtin_names::{GATEWAY, HOST_ALIAS, is_gateway, is_host_alias, is_localhost};
 pub use host::{DomainName, Host, HostError};
 pub use local_addresses::LocalAddresses;
 pub use pattern::{Pattern, PatternError};
@@ -37,7 +38,6 @@ pub use proxy_config::{
 };
 pub use remedy::{remedy, unreadable};
 pub use rule::{BadScope, Decision, Origin, Rule, Scope, Traffic};
-pub use builtin_names::{GATEWAY, HOST_ALIAS, is_gateway, is_host_alias, is_localhost};
 pub use store::{Added, Existing, NewRule, PolicyFile, Removal, Removed, StoreError};
 pub use suggest::{Denied, Suggested, Suggestion, Unsolved, suggest};
 pub use target::{Target, TargetError};

@@ -1,4 +1,4 @@
-//! What only the machine can tell about an address.
+//! The addresses of the host, which only the running system knows.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalAddresses {
     Known(Arc<BTreeSet<IpAddr>>),
-    /// Whoever does not know which services are the host's must take all of them for such.
+    /// It could not be determined, so every address counts as one.
     Unknown,
 }
 

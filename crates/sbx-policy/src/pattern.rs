@@ -49,11 +49,11 @@ pub enum PatternError {
     LoneStar(String),
     #[error("`{0}` is a URL: a resource is a host with or without a port")]
     Url(String),
-    #[error("`{text}` is no pattern: {why}")]
+    #[error("invalid pattern `{text}`: {why}")]
     Wildcard { text: String, why: &'static str },
     #[error(transparent)]
     Host(#[from] HostError),
-    #[error("{0:?} is no network, such as `10.0.0.0/8`")]
+    #[error("invalid network {0:?}: expected one such as `10.0.0.0/8`")]
     BadNetwork(String),
     #[error("`{text}` has host bits: the network is `{network}`, the address `{address}`")]
     HostBits {
@@ -61,7 +61,7 @@ pub enum PatternError {
         network: IpNet,
         address: IpAddr,
     },
-    #[error("{0:?} is no port: a number from 1 to 65535")]
+    #[error("invalid port {0:?}: expected a number from 1 to 65535")]
     BadPort(String),
     #[error(
         "`{0}` is ambiguous: write `[{0}]` for the address, or `[address]:port` as in `[::1]:443`"

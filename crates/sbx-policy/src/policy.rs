@@ -7,12 +7,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::address::{Refused, effective_address, refused_range};
+use crate::builtin_names::{
+    GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost,
+};
 use crate::host::Host;
 use crate::index::{Entry, Index};
 use crate::local_addresses::LocalAddresses;
 use crate::pattern::Pattern;
 use crate::rule::{Decision, Rule, Traffic};
-use crate::builtin_names::{GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::target::Target;
 use crate::verdict::{Kind, Verdict};
 
@@ -208,7 +210,7 @@ impl Policy {
         })
     }
 
-    /// Is any name at all denied on this port? Then nobody may ask there for names that cannot be read.
+    /// Is any name at all denied on this port? Then no client may ask there for names that cannot be read.
     pub fn denies_names_on(&self, port: u16, now: Timestamp) -> bool {
         self.rules.iter().any(|rule| {
             let concerned = |resource: &Pattern| {
@@ -379,7 +381,7 @@ fn loopback(target: &Target) -> Verdict {
     let port = target.port;
     let host = &target.host;
     let reason = if is_gateway(host) {
-        format!("{GATEWAY} is the sandbox's proxy and no target")
+        format!("{GATEWAY} is the sandbox's own proxy and cannot be a target")
     } else {
         format!(
             "`{host}` is the sandbox itself; a service of the host is `{HOST_ALIAS}:{port}`, \

@@ -21,7 +21,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use sbx_policy::{
-    Decision, Host, Origin, LocalAddresses, Policy, Protocol, Rule, Scope, Target, Traffic,
+    Decision, Host, LocalAddresses, Origin, Policy, Protocol, Rule, Scope, Target, Traffic,
 };
 use sbx_proxy::ca::{self, Authority};
 use sbx_proxy::limits::ConnectionBudget;

@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use crate::audit::{Entrance, Via};
 use crate::conn::Conn;
-use crate::record::{record_lookup, record_malformed, record_unanswered};
 use crate::limits::Slot;
 use crate::proxy::Shared;
+use crate::record::{record_lookup, record_malformed, record_unanswered};
 use crate::resolver::CACHE_TIMEOUT;
 use crate::transport::{Transport, write_all};
 use crate::wire::dns::{
@@ -48,7 +48,7 @@ pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
         let datagram = match received {
             Ok(received) => received,
             Err(error) => {
-                // An earlier answer that nobody took; a socket that is really broken says so again.
+                // An ICMP error for an earlier answer; a socket that is really broken fails again.
                 tracing::debug!(%error, "cannot receive a query");
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
@@ -72,11 +72,7 @@ pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
     }
 }
 
-pub(crate) async fn serve_tcp(
-    shared: Arc<Shared>,
-    stream: impl Transport + 'static,
-    _slot: Slot,
-) {
+pub(crate) async fn serve_tcp(shared: Arc<Shared>, stream: impl Transport + 'static, _slot: Slot) {
     let mut conn = Conn::new(stream);
     let talk = async {
         loop {
@@ -197,7 +193,7 @@ fn pointer(shared: &Shared, query: &Query) -> Vec<u8> {
     }
 }
 
-/// Says no and puts it on record: a question carries what its name says, whoever answers it.
+/// Says no and puts it on record: the name in a question is itself data that would leave.
 fn refuse_records(shared: &Shared, query: &Query, reason: &str) -> Vec<u8> {
     record_unanswered(&shared.audit, &query.name, reason);
     refused(query)

@@ -40,7 +40,8 @@ impl Entry {
 
     /// What cannot be put on record does not happen, not even a lookup.
     pub(crate) async fn fail_unrecordable(self, conn: &Conn) {
-        let text = "cannot write the network log, so no traffic leaves the sandbox\nhint: sbx diagnose";
+        let text =
+            "cannot write the network log, so no traffic leaves the sandbox\nhint: sbx diagnose";
         self.fail(conn, "503 Service Unavailable", text).await;
     }
 }

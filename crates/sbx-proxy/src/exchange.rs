@@ -129,7 +129,9 @@ pub(crate) async fn exchange(
                 return None;
             }
             // The origin had said goodbye to a connection that was kept, and the request crossed it.
-            Err(ExchangeError::Origin(_)) if again && counters.received() == 0 && repeatable(head) => {
+            Err(ExchangeError::Origin(_))
+                if again && counters.received() == 0 && repeatable(head) =>
+            {
                 session.retry();
             }
             Err(error) => {
@@ -156,7 +158,13 @@ async fn dial(shared: &Shared, decision: &GateDecision) -> io::Result<Upstream> 
 }
 
 /// What the client hears, if it can still be told.
-async fn tell(conn: &Conn, entry: Entry, decision: &GateDecision, error: &ExchangeError, received: u64) {
+async fn tell(
+    conn: &Conn,
+    entry: Entry,
+    decision: &GateDecision,
+    error: &ExchangeError,
+    received: u64,
+) {
     let status = match error {
         ExchangeError::Client(_) | ExchangeError::Switched(_) => return,
         ExchangeError::BrokenOff(_) => return conn.transport.reset(),
@@ -169,7 +177,11 @@ async fn tell(conn: &Conn, entry: Entry, decision: &GateDecision, error: &Exchan
 }
 
 /// The head as the origin gets it.
-fn outgoing(head: &RequestHead, entry: Entry, decision: &GateDecision) -> Result<Vec<u8>, HeadError> {
+fn outgoing(
+    head: &RequestHead,
+    entry: Entry,
+    decision: &GateDecision,
+) -> Result<Vec<u8>, HeadError> {
     // The host's own services know themselves by another name.
     let own =
         is_host_alias(&decision.target.host).then(|| format!("localhost:{}", decision.target.port));
@@ -242,7 +254,9 @@ async fn pass(
 enum First {
     Response(End),
     /// False when the origin did not take all of it: its answer may be on the way.
-    Body { sent: bool },
+    Body {
+        sent: bool,
+    },
 }
 
 /// Whichever ends first: the body of the request, or the response.
@@ -330,13 +344,17 @@ async fn receive(
     let malformed = |error| ExchangeError::Origin(io::Error::other(error));
     let head = loop {
         let Some((head, length)) = parse_response(received).map_err(malformed)? else {
-            if !fill(origin, received).await.map_err(ExchangeError::Origin)? {
+            if !fill(origin, received)
+                .await
+                .map_err(ExchangeError::Origin)?
+            {
                 return Err(ExchangeError::Origin(io::ErrorKind::UnexpectedEof.into()));
             }
             continue;
         };
         if head.is_switching() && request.upgrade().is_none() {
-            let error = io::Error::other("it switches to a protocol that the client did not ask for");
+            let error =
+                io::Error::other("it switches to a protocol that the client did not ask for");
             return Err(ExchangeError::Origin(error));
         }
         let told = write_all(client, head.bytes()).await;
@@ -366,7 +384,9 @@ async fn receive(
         let length = body.advance(received).map_err(io::Error::other);
         let length = length.map_err(broken)?;
         let piece = received.get(..length).unwrap_or_default();
-        write_all(client, piece).await.map_err(ExchangeError::Client)?;
+        write_all(client, piece)
+            .await
+            .map_err(ExchangeError::Client)?;
         counters.add_received(length);
         received.drain(..length);
     }

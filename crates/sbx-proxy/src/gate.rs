@@ -76,8 +76,7 @@ impl GateDecision {
     /// Whether the rules that decided are still in force.
     pub(crate) fn is_current(&self) -> bool {
         let expiry = self.changes.borrow().next_expiry(self.decided_at);
-        !self.changes.has_changed().unwrap_or(true)
-            && expiry.is_none_or(|at| at > Timestamp::now())
+        !self.changes.has_changed().unwrap_or(true) && expiry.is_none_or(|at| at > Timestamp::now())
     }
 }
 
@@ -500,11 +499,7 @@ impl Gate {
                 port: target.port,
             };
             let verdict = rules.decide(&named, protocol);
-            if verdict.allowed
-                && rules
-                    .decide_address(&verdict, &named, ip, protocol)
-                    .allowed
-            {
+            if verdict.allowed && rules.decide_address(&verdict, &named, ip, protocol).allowed {
                 let mut decision = rules.decision(&named, protocol, verdict);
                 decision.addresses = vec![SocketAddr::new(ip.to_canonical(), target.port)];
                 return decision;

@@ -87,7 +87,7 @@ async fn read_head(conn: &mut Conn) -> Result<Option<(RequestHead, usize)>, Read
     }
 }
 
-/// What a request is for, whoever it was dialled to.
+/// What a request is for, whatever address was dialled.
 fn target(head: &RequestHead, entry: Entry) -> Result<Target, String> {
     let (authority, port) = match (entry, head.target()) {
         (Entry::Forward, Form::Absolute { authority, .. }) => (Some(authority), 80),
@@ -134,7 +134,13 @@ async fn decide(shared: &Shared, target: &Target, entry: Entry) -> GateDecision 
     }
 }
 
-async fn deny(shared: &Shared, conn: Conn, entry: Entry, head: &RequestHead, decision: &GateDecision) {
+async fn deny(
+    shared: &Shared,
+    conn: Conn,
+    entry: Entry,
+    head: &RequestHead,
+    decision: &GateDecision,
+) {
     let (entrance, via) = entry.entrance();
     record_denial(&shared.audit, entrance, via, decision);
     match entry {
@@ -156,14 +162,20 @@ async fn refuse(shared: &Shared, conn: Conn, entry: Entry, error: ReadError) {
     let dialled = entry.dialled();
     record_malformed(&shared.audit, entrance, via, &dialled.0, dialled.1, &reason);
     let status = match error.status() {
-                431 => "431 Request Header Fields Too Large",
-                505 => "505 HTTP Version Not Supported",
-                _ => "400 Bad Request",
-            };
+        431 => "431 Request Header Fields Too Large",
+        505 => "505 HTTP Version Not Supported",
+        _ => "400 Bad Request",
+    };
     entry.fail(&conn, status, &reason).await;
 }
 
-async fn refuse_target(shared: &Shared, conn: Conn, entry: Entry, head: &RequestHead, reason: &str) {
+async fn refuse_target(
+    shared: &Shared,
+    conn: Conn,
+    entry: Entry,
+    head: &RequestHead,
+    reason: &str,
+) {
     let (entrance, via) = entry.entrance();
     let (host, port) = match head.authority() {
         Some(named) => (named.host().to_owned(), named.port().or(entry.dialled().1)),

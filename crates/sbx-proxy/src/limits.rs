@@ -248,7 +248,10 @@ mod tests {
     use super::*;
 
     fn table(max: usize) -> Arc<ConnectionTable> {
-        Arc::new(ConnectionTable::new(max, Arc::new(ConnectionBudget::with_room(max))))
+        Arc::new(ConnectionTable::new(
+            max,
+            Arc::new(ConnectionBudget::with_room(max)),
+        ))
     }
 
     #[test]

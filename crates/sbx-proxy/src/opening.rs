@@ -105,7 +105,11 @@ pub(crate) async fn forward_prefix(
     upstream: &dyn Transport,
     count: impl Fn(usize),
 ) -> Result<(), Broken> {
-    let cut = || Broken::From(io::Error::other("cut: a request that began as another protocol"));
+    let cut = || {
+        Broken::From(io::Error::other(
+            "cut: a request that began as another protocol",
+        ))
+    };
     let mut sent = 0;
     loop {
         let opening = classified(&conn.buffered);

@@ -26,7 +26,7 @@ use crate::ca::Authority;
 use crate::conn::Conn;
 use crate::dial::{Dial, Dialer, tune_local};
 use crate::gate::{Gate, LocalAddressSource};
-use crate::limits::{ConnectionTable, ConnectionBudget, Slot};
+use crate::limits::{ConnectionBudget, ConnectionTable, Slot};
 use crate::record::record_malformed;
 use crate::resolver::Lookup;
 use crate::transport::Transport;
@@ -70,7 +70,7 @@ pub struct Sockets {
 }
 
 /// Ends with the sandbox: dropping it closes everything. Who drops the sender of its rules first has open connections
-/// broken off, so that nobody takes the end for the end of what was being said.
+/// broken off, so that no peer takes it for the regular end of a message.
 pub struct Proxy {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -100,7 +100,10 @@ impl Shared {
             authority: settings.authority,
             dialer: Dialer::new(settings.dial, Arc::clone(&settings.budget)),
             bypass: settings.bypass,
-            table: Arc::new(ConnectionTable::new(settings.max_connections, settings.budget)),
+            table: Arc::new(ConnectionTable::new(
+                settings.max_connections,
+                settings.budget,
+            )),
         }
     }
 }

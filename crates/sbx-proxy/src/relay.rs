@@ -146,9 +146,9 @@ mod tests {
     use super::*;
     use rustix::io::Errno;
     use rustix::net::Shutdown;
-    use tokio::net::TcpStream;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use tokio::net::TcpStream;
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -194,7 +194,7 @@ mod tests {
         let (program, client) = pair().await;
         let (upstream, origin) = pair().await;
         let counters = Counters::default();
-        // The origin closes, which the program answers by closing: by the time its end is passed on, nobody is
+        // The origin closes, which the program answers by closing: by the time its end is passed on, no peer is
         // there to take it.
         drop((origin, program));
         for stream in [&upstream, &client] {

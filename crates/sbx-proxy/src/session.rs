@@ -49,7 +49,12 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn begin(audit: &'a Audit, entrance: Entrance, via: Via, decision: &GateDecision) -> Self {
+    pub(crate) fn begin(
+        audit: &'a Audit,
+        entrance: Entrance,
+        via: Via,
+        decision: &GateDecision,
+    ) -> Self {
         let target = &decision.target;
         let line = line(audit, entrance, via, &decision.verdict);
         Self {

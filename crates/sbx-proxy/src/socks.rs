@@ -6,11 +6,11 @@ use tokio::time::{Duration, Instant};
 use crate::answer::send_and_close;
 use crate::audit::{Entrance, Via};
 use crate::conn::Conn;
-use crate::tunnel::{Replies, carry};
-use crate::record::{record_denial, record_malformed};
 use crate::limits::Slot;
 use crate::proxy::Shared;
+use crate::record::{record_denial, record_malformed};
 use crate::transport::write_all;
+use crate::tunnel::{Replies, carry};
 use crate::wire::socks5::{
     Address, Greeting, METHOD_NO_AUTH, NO_METHOD, Reply, Request, SOCKS4_REFUSED, SocksError,
     parse_greeting, parse_request,
@@ -50,7 +50,7 @@ pub(crate) async fn serve(shared: &Shared, mut conn: Conn, mut slot: Slot) {
     carry(shared, conn, Entrance::Socks5, (decision, needs), replies).await;
 }
 
-/// The request; none when there is nobody to answer any more.
+/// The request; none when the client is gone.
 async fn negotiate(conn: &mut Conn) -> Result<Option<Request>, SocksError> {
     let deadline = Instant::now() + NEGOTIATION_TIMEOUT;
     let mut greeted = false;

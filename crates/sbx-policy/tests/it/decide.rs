@@ -1,6 +1,6 @@
 use jiff::{SignedDuration, Timestamp};
 use sbx_policy::{
-    Decision, HOST_ALIAS, Kind, Origin, LocalAddresses, Policy, Preset, Protocol, Rule, Scope,
+    Decision, HOST_ALIAS, Kind, LocalAddresses, Origin, Policy, Preset, Protocol, Rule, Scope,
     Target, Traffic, Verdict, is_gateway, is_host_alias, preset,
 };
 

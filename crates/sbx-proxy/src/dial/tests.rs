@@ -87,11 +87,18 @@ async fn race(
     let won = won
         .map(|(_, at)| at.to_string())
         .map_err(|error| error.kind());
-    (won, took, dialled.map(|(at, ms)| (at.to_string(), *ms)).collect())
+    (
+        won,
+        took,
+        dialled.map(|(at, ms)| (at.to_string(), *ms)).collect(),
+    )
 }
 
 fn times(expected: &[(&str, u128)]) -> Vec<(String, u128)> {
-    expected.iter().map(|(at, ms)| ((*at).into(), *ms)).collect()
+    expected
+        .iter()
+        .map(|(at, ms)| ((*at).into(), *ms))
+        .collect()
 }
 
 #[test]
@@ -100,7 +107,10 @@ fn families_take_turns_and_the_first_address_stays_first() {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     };
     let sorted = parse(&[V6[0], V6[1], V4[0], V4[1], V4[2]]);
-    assert_eq!(interleave(&sorted), parse(&[V6[0], V4[0], V6[1], V4[1], V4[2]]));
+    assert_eq!(
+        interleave(&sorted),
+        parse(&[V6[0], V4[0], V6[1], V4[1], V4[2]])
+    );
     let sorted = parse(&[V4[0], V4[1], V6[0]]);
     assert_eq!(interleave(&sorted), parse(&[V4[0], V6[0], V4[1]]));
     assert_eq!(interleave(&[]), []);

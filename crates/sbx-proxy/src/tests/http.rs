@@ -286,7 +286,7 @@ async fn requests_that_are_not_for_a_proxy() {
         client.leave().await;
         assert_eq!(world.last_line().verdict, Outcome::Deny);
     }
-    // And those that are, sent to somebody else.
+    // And those that are, sent to another host.
     for request in [
         "GET http://one.test:8080/ HTTP/1.1\r\nHost: one.test:8080\r\n\r\n",
         "CONNECT one.test:443 HTTP/1.1\r\nHost: one.test\r\n\r\n",

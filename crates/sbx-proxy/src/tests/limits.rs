@@ -30,7 +30,10 @@ async fn who_waits_longest_makes_room_and_the_busy_stay() {
         } else {
             SocketAddr::from(([192, 0, 2, 9], 443))
         };
-        let mut client = world.client(dialled).await.expect("somebody makes room");
+        let mut client = world
+            .client(dialled)
+            .await
+            .expect("an idle connection makes room");
         if n % 3 == 0 {
             client.send("GET http://one.te").await;
         }

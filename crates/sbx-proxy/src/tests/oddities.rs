@@ -97,7 +97,10 @@ async fn a_word_is_passed_on() {
         assert_eq!(client.rest().await, "", "{text}");
         client.leave().await;
         let error = world.last_error();
-        assert!(error.contains("began as another protocol"), "{text}: {error}");
+        assert!(
+            error.contains("began as another protocol"),
+            "{text}: {error}"
+        );
         assert_eq!(world.last_line().sent, text.len() as u64, "{text}");
     }
 }

@@ -165,7 +165,10 @@ fn agrees(seen: &Seen, decision: &GateDecision, what: &str) {
     same(seen, &decision.verdict, &decision.target, what);
     if decision.allowed() {
         let all = |at: &SocketAddr| decision.addresses.contains(at);
-        assert!(seen.dialled.iter().all(all), "{what}: {seen:?} {decision:?}");
+        assert!(
+            seen.dialled.iter().all(all),
+            "{what}: {seen:?} {decision:?}"
+        );
         assert_eq!(
             seen.dialled.is_empty(),
             decision.addresses.is_empty(),
@@ -196,7 +199,11 @@ fn same(seen: &Seen, verdict: &Verdict, target: &Target, what: &str) {
 
 /// The three entrances at which a client names its target.
 async fn named_entrances(case: &Case, world: &World, decision: &GateDecision) {
-    agrees(&connect(world, &case.authority(1)).await, decision, "CONNECT");
+    agrees(
+        &connect(world, &case.authority(1)).await,
+        decision,
+        "CONNECT",
+    );
     agrees(&absolute(world, &case.authority(2)).await, decision, "HTTP");
     let spelling = case.spelling(3);
     if !spelling.starts_with('[') {
@@ -361,7 +368,11 @@ async fn check_address(case: Case) {
         &decision,
         "HTTP to an address",
     );
-    let other = world.shared.gate.decide_target(&target, Protocol::Other).await;
+    let other = world
+        .shared
+        .gate
+        .decide_target(&target, Protocol::Other)
+        .await;
     agrees(&binary(&world, dialled).await, &other, "another protocol");
 }
 

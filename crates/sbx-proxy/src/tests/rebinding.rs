@@ -50,7 +50,7 @@ async fn a_wildcard_does_not_open_the_host() {
     }
 }
 
-/// An interface that comes up is the machine's from then on; nobody has to be told.
+/// An interface that comes up is the machine's from then on; no notification is needed.
 #[tokio::test]
 async fn nor_an_address_that_the_machine_has_by_now() {
     let world = World::new(&["allow **.wild.test", "allow **"]).await;

@@ -178,7 +178,7 @@ async fn names_backwards() {
         assert_eq!(udp.ask(name, 12).await.code, REFUSED, "{name}");
         assert_eq!(world.last_line().host, name);
     }
-    // Nobody else was asked.
+    // No other resolver was asked.
     assert_eq!(world.asked(), ["b.wild.test"]);
 }
 

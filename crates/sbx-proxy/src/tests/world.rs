@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sbx_policy::{Decision, Origin, LocalAddresses, Pattern, Policy, Rule, Scope, Traffic};
+use sbx_policy::{Decision, LocalAddresses, Origin, Pattern, Policy, Rule, Scope, Traffic};
 use sbx_proto::net::{GATEWAY_V4, PROXY_PORT};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -179,7 +179,7 @@ impl World {
         soon(self.origin.accept()).await.unwrap().0
     }
 
-    /// What was dialled since the last time somebody asked.
+    /// What was dialled since the last call.
     pub(super) fn dialled(&self) -> Vec<SocketAddr> {
         std::mem::take(&mut self.dialled.lock().unwrap())
     }

@@ -1,7 +1,7 @@
 //! HPACK (RFC 7541) for the first head of a connection: no earlier one has left anything in the table then. What the
 //! head itself puts there, and refers to, is passed over.
 
-/// The fields that matter to whoever says no; none where they are missing or odd.
+/// The fields that a denial needs; none where they are missing or malformed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) method: Option<String>,
