@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sbx_sys::heap::give_back;
+use sbx_sys::heap;
 use tokio::task::AbortHandle;
 
 /// One sandbox may use one part in so many of the connections that the daemon's descriptors allow.
@@ -238,7 +238,7 @@ impl Drop for Slot {
         let over = state.is_peak_over();
         drop(state);
         if over {
-            give_back();
+            heap::trim();
         }
     }
 }

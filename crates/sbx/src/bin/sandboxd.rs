@@ -126,7 +126,7 @@ fn check() -> Result<CheckAnswer, ErrorBody> {
 
 fn daemon(waiting: Waiting) -> ExitCode {
     // A sandbox of the same user may have half of it, of descriptors under way too.
-    let _ = sbx_sys::process::raise_open_files();
+    let _ = sbx_sys::process::raise_nofile_limit();
     match serve(waiting) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {

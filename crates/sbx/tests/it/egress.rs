@@ -40,6 +40,20 @@ const SHARED: &[&[ModeTest]] = &[
     neighbours::TESTS,
 ];
 
+/// The smoke in the modes besides the strongest: the same proxy decides, reached from another kind of namespace.
+pub(crate) const IN_ALL_MODES: &[&str] = &[
+    "denied::by_default",
+    "allowed::certificates_are_the_origins",
+    "clients::curl",
+    "names::questions_are_answered_or_refused",
+    "neighbours::the_daemon_listens_to_nobody_else",
+];
+
+pub(crate) fn in_all_modes(name: &str) -> bool {
+    name.split_once("::egress::")
+        .is_some_and(|(_, name)| IN_ALL_MODES.contains(&name))
+}
+
 pub(crate) fn trials(mode: Mode, no_mode: bool) -> Vec<Trial> {
     let offline = Internet::blocked();
     if let (false, Some(reason)) = (no_mode, &offline) {
