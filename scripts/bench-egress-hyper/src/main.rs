@@ -71,7 +71,7 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
-fn start<F: Future<Output = ()>>(work: fn() -> F) {
+fn start<F: Future<Output = ()> + 'static>(work: fn() -> F) {
     std::thread::spawn(move || runtime().block_on(work()));
     std::thread::sleep(Duration::from_millis(100));
 }
