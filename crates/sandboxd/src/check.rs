@@ -26,10 +26,10 @@ pub(crate) async fn answer(
         sandbox: request.sandbox.as_deref(),
         asked: &request.target,
         target: &target,
-        verdict: &checked.judged.verdict,
+        verdict: &checked.decision.verdict,
         other: checked.other.as_ref().map(|other| &other.verdict),
         narrowed,
-        addresses: &checked.judged.addresses,
+        addresses: &checked.decision.addresses,
     }))
 }
 

@@ -18,8 +18,8 @@ use sbx_engine::policy::own_addresses::own_addresses;
 use sbx_engine::state::{Durability, SandboxDir, StateDir, make_private_dirs, write_atomic};
 use sbx_policy::{Policy, unreadable};
 use sbx_proxy::ca::{self, Authority};
-use sbx_proxy::limits::{self, House};
-use sbx_proxy::{Bypass, Gate, Lookup, Outlet, Settings, Sockets, system_dial, system_lookup};
+use sbx_proxy::limits::{self, ConnectionBudget};
+use sbx_proxy::{Bypass, Gate, Lookup, Proxy, Settings, Sockets, system_dial, system_lookup};
 use tokio::sync::watch;
 
 use crate::reload::PolicyReload;
@@ -37,7 +37,7 @@ pub struct Outlets {
     state: StateDir,
     book: Arc<PolicyBook>,
     max_connections: usize,
-    house: Arc<House>,
+    budget: Arc<ConnectionBudget>,
     /// None where the kernel gives none: then only what the API changes is noticed at once.
     files: Option<Arc<RuleFiles>>,
     /// For what is asked about sandboxes that do not run.
@@ -49,7 +49,7 @@ struct Attached {
     /// Dropped first: with it, open connections are broken off.
     policy: watch::Sender<Policy>,
     /// Dropped without the lock: it waits for its thread.
-    outlet: Outlet,
+    outlet: Proxy,
 }
 
 impl fmt::Debug for Outlets {
@@ -70,7 +70,7 @@ impl Outlets {
             book,
             files,
             max_connections: limits::per_sandbox(descriptors),
-            house: Arc::new(House::new(descriptors)),
+            budget: Arc::new(ConnectionBudget::new(descriptors)),
             lookup: system_lookup()?,
             attached: Mutex::default(),
         })
@@ -112,11 +112,11 @@ impl Outlets {
             sandbox: sandbox.to_string(),
             log_dir: self.state.network_log(),
             authority,
-            own: Arc::new(own_addresses),
+            local_addresses: Arc::new(own_addresses),
             lookup: system_lookup()?,
             dial: system_dial(),
             max_connections: self.max_connections,
-            house: Arc::clone(&self.house),
+            budget: Arc::clone(&self.budget),
             bypass: self.bypass(sandbox),
         };
         let sockets = Sockets {
@@ -126,7 +126,7 @@ impl Outlets {
         };
         Ok(Attached {
             policy: sender,
-            outlet: Outlet::start(settings, policy, sockets)?,
+            outlet: Proxy::start(settings, policy, sockets)?,
         })
     }
 }

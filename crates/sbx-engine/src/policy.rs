@@ -193,7 +193,9 @@ impl PolicyBook {
             Some(last) => last,
             None => Policy::compile(rules),
         };
-        Ok(compiled.insert(policy).on(own_addresses(&[])))
+        Ok(compiled
+            .insert(policy)
+            .with_local_addresses(own_addresses(&[])))
     }
 
     /// What of the rules cannot be read, if something cannot.

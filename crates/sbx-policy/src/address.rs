@@ -1,4 +1,4 @@
-//! Addresses that a name must not lead to by accident. Whoever controls a name's DNS controls its addresses, so a
+//! Addresses that a name must not lead to by accident. The owner of a name's DNS zone controls its addresses, so a
 //! wildcard that allows the name must not open the host, its local network or a cloud's credential service.
 //!
 //! The list is closed on purpose: documentation networks (192.0.2.0/24 and the like) and reserved ones (240.0.0.0/4)
@@ -7,7 +7,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::special::HOST_ALIAS;
+use crate::builtin_names::HOST_ALIAS;
 
 /// A range that is reached only when an address rule or an exact-host rule names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ const REFUSED: [RefusedRange; 18] = [
 pub(crate) enum Refused {
     Range(&'static RefusedRange),
     /// The machine that sandboxes run on has it: what listens there is a service of the host.
-    Own,
+    Local,
 }
 
 /// As the end of "ADDRESS is ...".
@@ -120,7 +120,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Range(range) => write!(f, "{} ({})", range.reason, range.citation),
-            Self::Own => write!(
+            Self::Local => write!(
                 f,
                 "an address of this machine (its services are {HOST_ALIAS})"
             ),
@@ -128,7 +128,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// The range that forbids `address`, judged by the IPv4 address inside if it carries one.
+/// The range that forbids `address`, checked by the IPv4 address inside if it carries one.
 pub fn refused_range(address: IpAddr) -> Option<&'static RefusedRange> {
     let address = effective_address(address);
     REFUSED.iter().find(|range| range.contains(address))

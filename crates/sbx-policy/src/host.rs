@@ -40,9 +40,9 @@ pub enum HostError {
     BadCharacter { text: String, found: char },
     #[error("host {0:?} is not a valid internationalised name")]
     BadUnicode(String),
-    #[error("host `{0}` ends in a number but is no IPv4 address")]
+    #[error("host `{0}` ends in a number but is not an IPv4 address")]
     BadIpv4(String),
-    #[error("host {0:?} is no IPv6 address")]
+    #[error("invalid IPv6 address {0:?}")]
     BadIpv6(String),
     #[error("`{0}` is an address, not a name")]
     Address(String),

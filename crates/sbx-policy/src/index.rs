@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::pattern::{HostPattern, Pattern};
 use crate::rule::{Decision, Origin, Rule, Traffic};
 use crate::verdict::RuleRef;
-use crate::wild::{Shape, Wild};
+use crate::wildcard::{Shape, Wildcard};
 
 /// One resource of one rule.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ struct Node {
     exact: Vec<Entry>,
     child: Vec<Entry>,
     below: Vec<Entry>,
-    globs: Vec<(Wild, Entry)>,
+    globs: Vec<(Wildcard, Entry)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +118,7 @@ impl Index {
         match pattern.hosts() {
             HostPattern::Any => self.everything.push(entry),
             HostPattern::Name(name) => self.names.descend(name.as_str()).exact.push(entry),
-            HostPattern::Wild(wild) => {
+            HostPattern::Wildcard(wild) => {
                 let node = self.names.descend(wild.suffix().as_str());
                 match wild.shape() {
                     Shape::Below => node.below.push(entry),
@@ -156,7 +156,7 @@ impl Index {
 
     /// Like [`Index::visit`] for an address, without the entries that match everything.
     ///
-    /// An address is judged by the IPv4 address that it carries. What is written about the outer address counts
+    /// An address is checked by the IPv4 address that it carries. What is written about the outer address counts
     /// too if it denies, or if it can only mean such addresses.
     pub(crate) fn visit_address<'a>(&'a self, address: IpAddr, see: &mut impl FnMut(&'a Entry)) {
         let effective = effective_address(address);
@@ -228,7 +228,7 @@ fn names_addresses(pattern: &Pattern) -> bool {
     match pattern.hosts() {
         HostPattern::Net(net) if carries_ipv4(pattern) => net.prefix_len() > 96,
         HostPattern::Net(net) => net.prefix_len() > 0,
-        HostPattern::Any | HostPattern::Name(_) | HostPattern::Wild(_) => false,
+        HostPattern::Any | HostPattern::Name(_) | HostPattern::Wildcard(_) => false,
     }
 }
 
@@ -239,7 +239,7 @@ fn carries_ipv4(pattern: &Pattern) -> bool {
                 && effective_address(net.addr()) != net.addr()
                 && effective_address(net.broadcast()) != net.broadcast()
         }
-        HostPattern::Any | HostPattern::Name(_) | HostPattern::Wild(_) => false,
+        HostPattern::Any | HostPattern::Name(_) | HostPattern::Wildcard(_) => false,
     }
 }
 

@@ -1,5 +1,5 @@
 //! IPv4 addresses as the WHATWG URL standard and `inet_aton` read them. A client library inside the sandbox may
-//! understand `0x7f.1`; a policy that takes it for a name would judge another destination than is dialled.
+//! understand `0x7f.1`; a policy that takes it for a name would check another destination than is dialled.
 
 use std::net::Ipv4Addr;
 

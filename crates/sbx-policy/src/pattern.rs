@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::address::effective_address;
 use crate::host::{DomainName, Host, HostError};
 use crate::target::{Target, may_end_in_port, parse_port};
-use crate::wild::Wild;
+use crate::wildcard::Wildcard;
 
 const EVERYTHING: &str = "**";
 
@@ -36,7 +36,7 @@ pub struct Pattern {
 pub(crate) enum HostPattern {
     Any,
     Name(DomainName),
-    Wild(Wild),
+    Wildcard(Wildcard),
     /// A single address is a network of full length.
     Net(IpNet),
 }
@@ -49,11 +49,11 @@ pub enum PatternError {
     LoneStar(String),
     #[error("`{0}` is a URL: a resource is a host with or without a port")]
     Url(String),
-    #[error("`{text}` is no pattern: {why}")]
+    #[error("invalid pattern `{text}`: {why}")]
     Wildcard { text: String, why: &'static str },
     #[error(transparent)]
     Host(#[from] HostError),
-    #[error("{0:?} is no network, such as `10.0.0.0/8`")]
+    #[error("invalid network {0:?}: expected one such as `10.0.0.0/8`")]
     BadNetwork(String),
     #[error("`{text}` has host bits: the network is `{network}`, the address `{address}`")]
     HostBits {
@@ -61,7 +61,7 @@ pub enum PatternError {
         network: IpNet,
         address: IpAddr,
     },
-    #[error("{0:?} is no port: a number from 1 to 65535")]
+    #[error("invalid port {0:?}: expected a number from 1 to 65535")]
     BadPort(String),
     #[error(
         "`{0}` is ambiguous: write `[{0}]` for the address, or `[address]:port` as in `[::1]:443`"
@@ -128,11 +128,11 @@ impl Pattern {
         match (&self.hosts, host) {
             (HostPattern::Any, _) => true,
             (HostPattern::Name(expected), Host::Name(name)) => expected == name,
-            (HostPattern::Wild(wild), Host::Name(name)) => wild.matches(name.as_str()),
+            (HostPattern::Wildcard(wild), Host::Name(name)) => wild.matches(name.as_str()),
             (HostPattern::Net(net), Host::Ip(address)) => {
                 net.contains(address) || net.contains(&effective_address(*address))
             }
-            (HostPattern::Name(_) | HostPattern::Wild(_), Host::Ip(_))
+            (HostPattern::Name(_) | HostPattern::Wildcard(_), Host::Ip(_))
             | (HostPattern::Net(_), Host::Name(_)) => false,
         }
     }
@@ -142,7 +142,7 @@ impl Pattern {
         match &self.hosts {
             HostPattern::Name(_) => true,
             HostPattern::Net(net) => net.prefix_len() == net.max_prefix_len(),
-            HostPattern::Any | HostPattern::Wild(_) => false,
+            HostPattern::Any | HostPattern::Wildcard(_) => false,
         }
     }
 
@@ -155,7 +155,7 @@ impl Pattern {
     pub fn name(&self) -> Option<&DomainName> {
         match &self.hosts {
             HostPattern::Name(name) => Some(name),
-            HostPattern::Net(_) | HostPattern::Any | HostPattern::Wild(_) => None,
+            HostPattern::Net(_) | HostPattern::Any | HostPattern::Wildcard(_) => None,
         }
     }
 
@@ -166,7 +166,7 @@ impl Pattern {
             HostPattern::Net(_)
             | HostPattern::Any
             | HostPattern::Name(_)
-            | HostPattern::Wild(_) => None,
+            | HostPattern::Wildcard(_) => None,
         }
     }
 
@@ -180,7 +180,7 @@ impl Pattern {
         match &self.hosts {
             HostPattern::Any => true,
             HostPattern::Net(net) => net.prefix_len() == 0,
-            HostPattern::Name(_) | HostPattern::Wild(_) => false,
+            HostPattern::Name(_) | HostPattern::Wildcard(_) => false,
         }
     }
 
@@ -197,7 +197,7 @@ impl Pattern {
     pub(crate) fn specificity(&self) -> (u8, usize, bool, bool) {
         let (class, length, narrow) = match &self.hosts {
             HostPattern::Any => (0, 0, false),
-            HostPattern::Wild(wild) => (1, wild.fixed_length(), !wild.is_deep()),
+            HostPattern::Wildcard(wild) => (1, wild.fixed_length(), !wild.is_deep()),
             HostPattern::Net(net) if !self.is_exact_host() => {
                 (1, usize::from(net.prefix_len()), true)
             }
@@ -240,7 +240,7 @@ impl HostPattern {
             return parse_network(text).map(Self::Net);
         }
         if text.contains(['*', '?']) {
-            return Wild::parse(text).map(Self::Wild);
+            return Wildcard::parse(text).map(Self::Wildcard);
         }
         Ok(match Host::parse(text)? {
             Host::Name(name) => Self::Name(name),
@@ -312,7 +312,7 @@ impl fmt::Display for HostPattern {
         match self {
             Self::Any => f.write_str(EVERYTHING),
             Self::Name(name) => name.fmt(f),
-            Self::Wild(wild) => wild.fmt(f),
+            Self::Wildcard(wild) => wild.fmt(f),
             Self::Net(net) if net.prefix_len() == net.max_prefix_len() => net.addr().fmt(f),
             Self::Net(net) => net.fmt(f),
         }

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::address::{Refused, effective_address, refused_range};
+use crate::builtin_names::{
+    GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost,
+};
 use crate::host::Host;
 use crate::index::{Entry, Index};
-use crate::own::OwnAddresses;
+use crate::local_addresses::LocalAddresses;
 use crate::pattern::Pattern;
 use crate::rule::{Decision, Rule, Traffic};
-use crate::special::{GATEWAY, HOST_ALIAS, LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::target::Target;
 use crate::verdict::{Kind, Verdict};
 
@@ -32,7 +34,7 @@ pub enum Protocol {
 pub struct Policy {
     rules: Arc<[Rule]>,
     index: Arc<Index>,
-    own: OwnAddresses,
+    own: LocalAddresses,
 }
 
 impl Policy {
@@ -42,13 +44,13 @@ impl Policy {
         Self {
             index: Arc::new(Index::build(&rules)),
             rules,
-            own: OwnAddresses::default(),
+            own: LocalAddresses::default(),
         }
     }
 
     /// The same on a machine with these addresses, which no wildcard opens.
     #[must_use]
-    pub fn on(&self, own: OwnAddresses) -> Self {
+    pub fn with_local_addresses(&self, own: LocalAddresses) -> Self {
         Self {
             own,
             ..self.clone()
@@ -59,7 +61,7 @@ impl Policy {
         &self.rules
     }
 
-    /// May this target be dialled? For a name, [`Policy::judge_address`] has the last word on where it leads.
+    /// May this target be dialled? For a name, [`Policy::decide_address`] has the last word on where it leads.
     pub fn decide(&self, target: &Target, protocol: Protocol, now: Timestamp) -> Verdict {
         let asked = Asked {
             port: target.port,
@@ -125,7 +127,7 @@ impl Policy {
     ///
     /// Denies of addresses hold. A refused range needs an allow that names the address, or a `named` verdict by a
     /// rule for exactly this host; a wildcard does not suffice, or the owner of a name could lead into the host.
-    pub fn judge_address(
+    pub fn decide_address(
         &self,
         named: &Verdict,
         target: &Target,
@@ -137,7 +139,7 @@ impl Policy {
             return named.clone();
         }
         if is_host_alias(&target.host) {
-            return judge_host_alias(named, address);
+            return decide_alias_address(named, address);
         }
         let asked = Asked {
             port: target.port,
@@ -164,13 +166,13 @@ impl Policy {
     pub(crate) fn refused(&self, address: IpAddr) -> Option<Refused> {
         refused_range(address).map(Refused::Range).or_else(|| {
             let own = self.own.contain(effective_address(address));
-            own.then_some(Refused::Own)
+            own.then_some(Refused::Local)
         })
     }
 
     /// May a program learn that a name leads to this address? Yes if it could be dialled by that name on some port:
     /// who is told an address and may not dial it takes the name for broken, although another address would do.
-    pub fn tellable(&self, host: &Host, address: IpAddr, now: Timestamp) -> Verdict {
+    pub fn may_disclose(&self, host: &Host, address: IpAddr, now: Timestamp) -> Verdict {
         let mut ports = BTreeSet::new();
         self.index
             .visit(host, &mut |entry| ports.extend(entry.port));
@@ -184,11 +186,11 @@ impl Policy {
             let target = Target { host, port };
             for protocol in [Protocol::Web, Protocol::Other] {
                 let named = self.decide(&target, protocol, now);
-                let verdict = self.judge_address(&named, &target, address, protocol, now);
+                let verdict = self.decide_address(&named, &target, address, protocol, now);
                 if verdict.allowed {
                     return verdict;
                 }
-                // The name alone is judged elsewhere.
+                // The name alone is checked elsewhere.
                 if named.allowed {
                     last = verdict;
                 }
@@ -208,7 +210,7 @@ impl Policy {
         })
     }
 
-    /// Is any name at all denied on this port? Then nobody may ask there for names that cannot be read.
+    /// Is any name at all denied on this port? Then no client may ask there for names that cannot be read.
     pub fn denies_names_on(&self, port: u16, now: Timestamp) -> bool {
         self.rules.iter().any(|rule| {
             let concerned = |resource: &Pattern| {
@@ -365,7 +367,7 @@ fn open_on_some_port<'a>(
     allows.filter(is_open).copied().collect()
 }
 
-fn judge_host_alias(named: &Verdict, address: IpAddr) -> Verdict {
+fn decide_alias_address(named: &Verdict, address: IpAddr) -> Verdict {
     if address.to_canonical().is_loopback() {
         return named.clone();
     }
@@ -379,7 +381,7 @@ fn loopback(target: &Target) -> Verdict {
     let port = target.port;
     let host = &target.host;
     let reason = if is_gateway(host) {
-        format!("{GATEWAY} is the sandbox's proxy and no target")
+        format!("{GATEWAY} is the sandbox's own proxy and cannot be a target")
     } else {
         format!(
             "`{host}` is the sandbox itself; a service of the host is `{HOST_ALIAS}:{port}`, \

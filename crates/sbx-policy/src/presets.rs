@@ -37,7 +37,7 @@ pub enum Preset {
 }
 
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
-#[error("preset `{0}` is none of `allow-all`, `balanced`, `deny-all`")]
+#[error("unknown preset `{0}`: expected `allow-all`, `balanced` or `deny-all`")]
 pub struct UnknownPreset(String);
 
 /// The rules of a preset. Names and ids are the same and stable: scripts and logs refer to them.

@@ -80,7 +80,7 @@ pub enum ProxyConfigError {
     Write(#[source] serde_json::Error),
     #[error("policy `{0}` is neither `allow` nor `deny`")]
     Mode(String),
-    #[error("`{entry}` in `{list}` is no address or network")]
+    #[error("invalid address or network `{entry}` in `{list}`")]
     NotAnAddress { list: &'static str, entry: String },
 }
 

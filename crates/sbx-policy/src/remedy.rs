@@ -2,10 +2,10 @@
 
 use sbx_proto::shell::quoted;
 
+use crate::builtin_names::{HOST_ALIAS, is_host_alias};
 use crate::pattern::Pattern;
 use crate::proxy_config::{BLOCK_CIDR, OlderPattern};
 use crate::rule::{Decision, Origin, Rule, Scope, Traffic};
-use crate::special::{HOST_ALIAS, is_host_alias};
 use crate::target::Target;
 use crate::verdict::{Kind, RuleRef, Verdict};
 
@@ -56,7 +56,7 @@ pub fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Opti
         Kind::Implicit | Kind::Address if is_host_alias(&target.host) => {
             allow(&format!("localhost:{}", target.port))
         }
-        // Not the name: whoever owns it may lead it elsewhere tomorrow. And who reads the address sees what it is.
+        // Not the name: its owner may lead it elsewhere tomorrow. And a reader of the address sees what it is.
         Kind::Implicit | Kind::Address => match &verdict.opens {
             Some(address) => allow(&address.to_string()),
             None => allow(&target.to_string()),

@@ -157,7 +157,7 @@ impl PolicyFile {
     }
 
     /// Adds the resources that are new in this scope. A resource that the scope already decides otherwise is
-    /// refused: both rules together would mean deny, which is not what whoever adds an allow expects.
+    /// refused: both rules together would mean deny, which is not what the user who adds an allow expects.
     pub fn add_rule(&mut self, new: NewRule, now: Timestamp) -> Result<Added, StoreError> {
         if new.resources.is_empty() {
             return Err(StoreError::NoResources(new.id));

@@ -9,18 +9,18 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 
+use crate::builtin_names::{LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::host::{DomainName, Host};
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Protocol};
 use crate::remedy::remedy;
-use crate::special::{LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::target::Target;
 use crate::verdict::{Kind, Verdict};
 
 /// From this many siblings or ports on, one rule reads better than a list.
 const MANY: usize = 3;
 
-/// Below these, siblings belong to different people: a wildcard would let anybody in.
+/// Below these, siblings belong to different people: a wildcard would let all of them in.
 const SHARED: [&str; 22] = [
     "amazonaws.com",
     "appspot.com",
@@ -153,7 +153,7 @@ fn still_refused(one: &Denied, policy: &Policy, sandbox: &str, now: Timestamp) -
     }
     let resource = Pattern::exact(address.into(), Some(target.port));
     let Some(why) = policy.refused(address) else {
-        // Nobody's word makes it an address of that name, so it needs a rule of its own.
+        // No resolver confirmed it as an address of that name, so it needs a rule of its own.
         return (!by_address.allowed).then(|| {
             Need::Rule(Suggested {
                 resource,
@@ -162,8 +162,8 @@ fn still_refused(one: &Denied, policy: &Policy, sandbox: &str, now: Timestamp) -
             })
         });
     };
-    let judged = policy.judge_address(&by_name, target, address, one.protocol, now);
-    let reason = match (judged.allowed, by_name.allowed) {
+    let decision = policy.decide_address(&by_name, target, address, one.protocol, now);
+    let reason = match (decision.allowed, by_name.allowed) {
         (true, _) => return None,
         (false, true) => format!("leads to {address}, which is {why}"),
         (false, false) => {

@@ -25,13 +25,13 @@ pub enum TargetError {
     Host(#[from] HostError),
     #[error("`{0}` has no port")]
     NoPort(String),
-    #[error("{0:?} is no port: a number from 1 to 65535")]
+    #[error("invalid port {0:?}: expected a number from 1 to 65535")]
     BadPort(String),
     #[error("{0:?} contains user information")]
     UserInfo(String),
     #[error("{0:?} is ambiguous: an IPv6 address with a port is written `[address]:port`")]
     Unbracketed(String),
-    #[error("{0:?} is no URL with a host")]
+    #[error("invalid URL {0:?}: it has no host")]
     BadUrl(String),
     #[error("the scheme of `{0}` has no known port: add one, as in `host:port`")]
     SchemeNeedsPort(String),
@@ -79,7 +79,7 @@ impl Target {
 }
 
 impl Target {
-    /// What somebody means who typed a URL, or a host with a user before it: for a hint, never for a decision.
+    /// What a user means who typed a URL, or a host with a user before it: for a hint, never for a decision.
     pub fn meant_by(text: &str) -> Option<Self> {
         // The host would depend on the reader.
         if text.contains('\\') {

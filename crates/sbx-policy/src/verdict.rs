@@ -15,8 +15,8 @@ pub struct Verdict {
     pub reason: String,
     /// A rule that names exactly this host allows it. Such a name may lead to addresses that are else refused.
     pub exact: bool,
-    /// What a rule has to name to allow it: the address that was refused, or what nobody allows, beside that somebody
-    /// denies it.
+    /// What a rule has to name to allow it: the address that was refused, or what no rule
+    /// allows and another rule denies.
     pub opens: Option<Pattern>,
 }
 

@@ -21,11 +21,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use sbx_policy::{
-    Decision, Host, Origin, OwnAddresses, Policy, Protocol, Rule, Scope, Target, Traffic,
+    Decision, Host, LocalAddresses, Origin, Policy, Protocol, Rule, Scope, Target, Traffic,
 };
 use sbx_proxy::ca::{self, Authority};
-use sbx_proxy::limits::House;
-use sbx_proxy::{Outlet, Settings, Sockets, system_dial, system_lookup};
+use sbx_proxy::limits::ConnectionBudget;
+use sbx_proxy::{Proxy, Settings, Sockets, system_dial, system_lookup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -280,7 +280,7 @@ fn client_config(pem: &str) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-fn start_proxy(authority: Authority, log_dir: &std::path::Path) -> Outlet {
+fn start_proxy(authority: Authority, log_dir: &std::path::Path) -> Proxy {
     let listener = std::net::TcpListener::bind(PROXY).expect("the proxy's address");
     listener.set_nonblocking(true).expect("an option");
     let policy = Policy::compile([rule(1, ORIGIN)]);
@@ -291,18 +291,18 @@ fn start_proxy(authority: Authority, log_dir: &std::path::Path) -> Outlet {
         sandbox: "bench".into(),
         log_dir: log_dir.to_owned(),
         authority,
-        own: Arc::new(|_| OwnAddresses::default()),
+        local_addresses: Arc::new(|_| LocalAddresses::default()),
         lookup: system_lookup().expect("a thread"),
         dial: system_dial(),
         max_connections: 1000,
-        house: Arc::new(House::new(1 << 16)),
+        budget: Arc::new(ConnectionBudget::new(1 << 16)),
         bypass: Arc::new(|_| false),
     };
     let sockets = Sockets {
         tcp: vec![listener.into()],
         ..Sockets::default()
     };
-    Outlet::start(settings, policy, sockets).expect("a proxy")
+    Proxy::start(settings, policy, sockets).expect("a proxy")
 }
 
 fn start_origin(config: Arc<ServerConfig>) -> std::thread::JoinHandle<()> {

@@ -1,6 +1,6 @@
 //! What went out and what was refused: one line of JSON per decision, in three files per sandbox.
 //!
-//! Files per sandbox, so that a noisy one can rotate away nobody's evidence but its own; three of them, so that it
+//! Files per sandbox, so that a noisy one can rotate away only its own evidence; three of them, so that it
 //! cannot rotate away what it was allowed by what costs it nothing: asking for what it is denied, and asking for
 //! names, which are answered from memory. Lines are
 //! written by the thread that made the decision, before it goes on: none is queued, none is lost. A

@@ -41,7 +41,7 @@ pub enum CaError {
 #[derive(Clone)]
 pub struct NewAuthority {
     pub certificate_pem: String,
-    /// For a file that nobody else can read.
+    /// For a file that only its owner can read (mode 0600).
     pub key_pem: String,
 }
 

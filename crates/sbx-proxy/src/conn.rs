@@ -1,35 +1,38 @@
 //! A client's connection and what was read from it ahead of its use.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
-use tokio::task::coop::consume_budget;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout_at};
+
+use crate::transport::{Transport, with_scratch};
 
 /// Read at once.
 const PIECE: usize = 16 << 10;
 
-#[derive(Debug)]
 pub(crate) struct Conn {
-    /// Shared with whoever writes to it while another reads.
-    pub(crate) stream: Arc<TcpStream>,
+    /// Shared by the two directions of a connection.
+    pub(crate) transport: Arc<dyn Transport>,
     /// Read and not used yet.
-    pub(crate) ahead: Vec<u8>,
+    pub(crate) buffered: Vec<u8>,
 }
 
 impl Conn {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(transport: impl Transport + 'static) -> Self {
         Self {
-            stream: Arc::new(stream),
-            ahead: Vec::new(),
+            transport: Arc::new(transport),
+            buffered: Vec::new(),
         }
     }
 
     /// Reads more; false at the end.
     pub(crate) async fn fill(&mut self) -> io::Result<bool> {
-        fill(&self.stream, &mut self.ahead).await
+        fill(&*self.transport, &mut self.buffered).await
     }
 
     pub(crate) async fn fill_until(&mut self, deadline: Instant) -> io::Result<bool> {
@@ -39,33 +42,68 @@ impl Conn {
     }
 
     /// Something to read within that time: false at the end of the connection, an error when there is nothing.
-    pub(crate) async fn first_bytes(&mut self, patience: Duration) -> io::Result<bool> {
-        if self.ahead.is_empty() {
-            return self.fill_until(Instant::now() + patience).await;
+    pub(crate) async fn first_bytes(&mut self, timeout: Duration) -> io::Result<bool> {
+        if self.buffered.is_empty() {
+            return self.fill_until(Instant::now() + timeout).await;
         }
         Ok(true)
     }
 
-    pub(crate) fn used(&mut self, bytes: usize) {
-        self.ahead.drain(..bytes.min(self.ahead.len()));
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.buffered.drain(..bytes.min(self.buffered.len()));
         // An idle connection costs no memory.
-        if self.ahead.is_empty() {
-            self.ahead = Vec::new();
+        if self.buffered.is_empty() {
+            self.buffered = Vec::new();
         }
     }
 }
 
-/// Appends what can be read; false at the end. Who waits holds no more memory than what was read.
-pub(crate) async fn fill(stream: &TcpStream, buffer: &mut Vec<u8>) -> io::Result<bool> {
-    loop {
-        // A peer that always has more to say must not keep the others from speaking.
-        consume_budget().await;
-        buffer.reserve(PIECE);
-        match stream.try_read_buf(buffer) {
-            Ok(read) => return Ok(read > 0),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => buffer.shrink_to_fit(),
-            Err(error) => return Err(error),
+/// Appends what can be read; false at the end. A connection that waits holds no more memory than what was read.
+pub(crate) async fn fill(from: &dyn Transport, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    poll_fn(|cx| {
+        with_scratch(|scratch| {
+            let piece = scratch.get_mut(..PIECE).unwrap_or_default();
+            from.poll_read(cx, piece).map_ok(|length| {
+                buffer.extend_from_slice(piece.get(..length).unwrap_or_default());
+                length > 0
+            })
+        })
+    })
+    .await
+}
+
+/// For what is layered on top of a connection, as TLS is. What was read ahead comes first.
+impl AsyncRead for Conn {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.buffered.is_empty() {
+            let read = self.transport.poll_read(cx, buf.initialize_unfilled());
+            return read.map_ok(|length| buf.advance(length));
         }
-        stream.readable().await?;
+        let count = buf.remaining().min(self.buffered.len());
+        buf.put_slice(self.buffered.get(..count).unwrap_or_default());
+        self.consume(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Conn {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.transport.poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.transport.poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.transport.poll_shutdown(cx)
     }
 }

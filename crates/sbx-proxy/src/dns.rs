@@ -9,34 +9,34 @@ use sbx_policy::{Host, Verdict, is_gateway, is_host_alias, is_localhost};
 use sbx_proto::net::{GATEWAY_V4, HOST_V4};
 use sbx_sys::pktinfo::{recv_from_to, send_from};
 use tokio::io::Interest;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::audit::{Entrance, Via};
 use crate::conn::Conn;
-use crate::journey::{record_lookup, record_nonsense, record_question};
-use crate::limits::Place;
-use crate::outlet::Shared;
-use crate::resolver::FRESH;
-use crate::tunnel::write_all;
+use crate::limits::Slot;
+use crate::proxy::Shared;
+use crate::record::{record_lookup, record_malformed, record_unanswered};
+use crate::resolver::CACHE_TIMEOUT;
+use crate::transport::{Transport, write_all};
 use crate::wire::dns::{
     Query, answer_addresses, answer_ptr, class, empty, error_reply, framed, nxdomain, parse_query,
     refused, reverse_name, rtype, servfail, take_framed,
 };
 
 /// Queries that are worked on at the same time; more wait in the socket, and then in the client.
-const AT_ONCE: usize = 64;
+const MAX_QUERIES: usize = 64;
 /// A query over UDP is small.
 const MAX_QUERY: usize = 1500;
 /// The general kind of which HTTPS records are one.
 const SVCB: u16 = 64;
 const UNTOLD: &str = "records of type 12 (PTR) are answered for addresses that were looked up here";
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
     let socket = Arc::new(socket);
-    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    let turns = Arc::new(Semaphore::new(MAX_QUERIES));
     let mut buffer = vec![0; MAX_QUERY];
     loop {
         let Ok(turn) = Arc::clone(&turns).acquire_owned().await else {
@@ -48,7 +48,7 @@ pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
         let datagram = match received {
             Ok(received) => received,
             Err(error) => {
-                // An earlier answer that nobody took; a socket that is really broken says so again.
+                // An ICMP error for an earlier answer; a socket that is really broken fails again.
                 tracing::debug!(%error, "cannot receive a query");
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
@@ -72,20 +72,20 @@ pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
     }
 }
 
-pub(crate) async fn serve_tcp(shared: Arc<Shared>, stream: TcpStream, _place: Place) {
+pub(crate) async fn serve_tcp(shared: Arc<Shared>, stream: impl Transport + 'static, _slot: Slot) {
     let mut conn = Conn::new(stream);
     let talk = async {
         loop {
-            let Some((message, length)) = take_framed(&conn.ahead) else {
-                if !conn.fill_until(Instant::now() + IDLE).await? {
+            let Some((message, length)) = take_framed(&conn.buffered) else {
+                if !conn.fill_until(Instant::now() + IDLE_TIMEOUT).await? {
                     return Ok(());
                 }
                 continue;
             };
             let message = message.to_vec();
-            conn.used(length);
+            conn.consume(length);
             match answer(&shared, &message, Over::Tcp).await {
-                Some(reply) => write_all(&conn.stream, &framed(&reply)).await?,
+                Some(reply) => write_all(&*conn.transport, &framed(&reply)).await?,
                 None => return Ok(()),
             }
         }
@@ -108,7 +108,7 @@ async fn answer(shared: &Shared, message: &[u8], over: Over) -> Option<Vec<u8>> 
         Err(error) => {
             let reason = format!("not a query that is answered: {error}");
             let (entrance, via) = (Entrance::Dns, Via::Dns);
-            record_nonsense(&shared.audit, entrance, via, "", None, &reason);
+            record_malformed(&shared.audit, entrance, via, "", None, &reason);
             return error_reply(message, error);
         }
     };
@@ -137,7 +137,7 @@ async fn answer(shared: &Shared, message: &[u8], over: Over) -> Option<Vec<u8>> 
 
 async fn addresses(shared: &Shared, query: &Query) -> Vec<u8> {
     match known(shared, query).await {
-        Ok(found) => answer_addresses(query, &found, FRESH.as_secs() as u32),
+        Ok(found) => answer_addresses(query, &found, CACHE_TIMEOUT.as_secs() as u32),
         Err(reply) => reply,
     }
 }
@@ -159,7 +159,7 @@ async fn known(shared: &Shared, query: &Query) -> Result<Vec<IpAddr>, Vec<u8>> {
     if !shared.audit.is_healthy() {
         return Err(refused(query));
     }
-    let (verdict, found) = shared.gate.judge_lookup(&host).await;
+    let (verdict, found) = shared.gate.decide_lookup(&host).await;
     record_lookup(&shared.audit, &query.name, &verdict);
     if !verdict.allowed || !shared.audit.is_healthy() {
         return Err(refused(query));
@@ -188,13 +188,13 @@ fn own_address(host: &Host) -> Option<Vec<IpAddr>> {
 fn pointer(shared: &Shared, query: &Query) -> Vec<u8> {
     let name = reverse_name(&query.name).and_then(|ip| shared.gate.name_of(ip));
     match name {
-        Some(name) => answer_ptr(query, name.as_str(), FRESH.as_secs() as u32),
+        Some(name) => answer_ptr(query, name.as_str(), CACHE_TIMEOUT.as_secs() as u32),
         None => refuse_records(shared, query, UNTOLD),
     }
 }
 
-/// Says no and puts it on record: a question carries what its name says, whoever answers it.
+/// Says no and puts it on record: the name in a question is itself data that would leave.
 fn refuse_records(shared: &Shared, query: &Query, reason: &str) -> Vec<u8> {
-    record_question(&shared.audit, &query.name, reason);
+    record_unanswered(&shared.audit, &query.name, reason);
     refused(query)
 }

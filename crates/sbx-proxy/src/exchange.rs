@@ -1,22 +1,20 @@
 //! One HTTP request and its response, from one connection to the other.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
-use rustix::net::Shutdown;
 use sbx_policy::{Target, is_host_alias};
 use thiserror::Error;
-use tokio::io::Interest;
-use tokio::net::TcpStream;
 
-use crate::answer::{end, plain, say_and_end};
+use crate::answer::close_gracefully;
 use crate::conn::{Conn, fill};
-use crate::dial::{dial_any, reset};
-use crate::gate::Judged;
-use crate::http::Side;
-use crate::journey::Journey;
-use crate::outlet::Shared;
-use crate::tunnel::{Counters, relay, write_all};
+use crate::entry::Entry;
+use crate::gate::GateDecision;
+use crate::proxy::Shared;
+use crate::relay::{Counters, relay};
+use crate::session::Session;
+use crate::transport::{Transport, shutdown, write_all};
 use crate::wire::http1::{
     BodyError, BodyKind, BodyTracker, HeadError, RequestHead, parse_response,
 };
@@ -26,22 +24,17 @@ const REPEATABLE: &[&str] = &["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"
 
 /// A connection to an origin that another request may use.
 pub(crate) struct Upstream {
-    stream: TcpStream,
+    transport: Box<dyn Transport>,
     address: SocketAddr,
     /// What it was opened for, or last used for: that is on record.
     target: Target,
-    ahead: Vec<u8>,
+    buffered: Vec<u8>,
 }
 
 impl Upstream {
-    /// Nothing was said since the last response, not even goodbye.
+    /// Nothing was said since the last response, and the connection was not closed.
     fn is_usable(&self) -> bool {
-        let mut byte = [0];
-        self.ahead.is_empty()
-            && self
-                .stream
-                .try_read(&mut byte)
-                .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        self.buffered.is_empty() && self.transport.is_idle()
     }
 }
 
@@ -55,17 +48,17 @@ enum Passed {
 }
 
 #[derive(Debug, Error)]
-enum Trouble {
+enum ExchangeError {
     #[error("the client left: {0}")]
     Client(io::Error),
-    #[error("the body of the request is refused: {0}")]
+    #[error("invalid request body: {0}")]
     Body(#[from] BodyError),
     #[error("the origin failed: {0}")]
     Origin(io::Error),
     /// The client would take the end of the connection for the end of the body.
-    #[error("the origin broke off: {0}")]
+    #[error("the origin closed the connection early: {0}")]
     BrokenOff(io::Error),
-    #[error("after the change of the protocol: {0}")]
+    #[error("after the protocol upgrade: {0}")]
     Switched(io::Error),
 }
 
@@ -73,35 +66,35 @@ enum Trouble {
 pub(crate) async fn exchange(
     shared: &Shared,
     conn: &mut Conn,
-    side: Side,
+    entry: Entry,
     head: &RequestHead,
-    judged: &Judged,
+    decision: &GateDecision,
     kept: Option<Upstream>,
 ) -> Option<Upstream> {
-    let (entrance, via) = side.entrance();
-    let mut journey = Journey::begin(&shared.audit, entrance, via, judged);
-    let bytes = match outgoing(head, side, judged) {
+    let (entrance, via) = entry.entrance();
+    let mut session = Session::begin(&shared.audit, entrance, via, decision);
+    let bytes = match outgoing(head, entry, decision) {
         Ok(bytes) => bytes,
         Err(error) => {
-            journey.failed(error);
+            session.failed(error);
             return None;
         }
     };
-    let counters = journey.counters();
-    let fits = |kept: &Upstream| judged.addresses.contains(&kept.address) && kept.is_usable();
+    let counters = session.counters();
+    let fits = |kept: &Upstream| decision.addresses.contains(&kept.address) && kept.is_usable();
     let mut kept = kept.filter(fits);
     loop {
         let again = kept.is_some();
-        let known = (kept.as_ref()).is_some_and(|kept| kept.target == judged.target);
+        let known = (kept.as_ref()).is_some_and(|kept| kept.target == decision.target);
         let mut upstream = match kept.take() {
             Some(kept) => kept,
-            None => match dial(shared, judged).await {
+            None => match dial(shared, decision).await {
                 Ok(upstream) => upstream,
                 Err(error) => {
-                    journey.failed(&error);
-                    drop(journey);
-                    let words = format!("{} does not answer: {error}", judged.target);
-                    fail(conn, side, "502 Bad Gateway", &words).await;
+                    session.failed(&error);
+                    drop(session);
+                    let text = format!("cannot connect to {}: {error}", decision.target);
+                    entry.fail(conn, "502 Bad Gateway", &text).await;
                     return None;
                 }
             },
@@ -112,36 +105,38 @@ pub(crate) async fn exchange(
             let passed = pass(conn, &mut upstream, head, &bytes, &counters).await;
             let told = match &passed {
                 Ok(_) => Ok(()),
-                Err(trouble) => Err(io::Error::other(trouble.to_string())),
+                Err(error) => Err(io::Error::other(error.to_string())),
             };
             ended = Some(passed);
             told
         };
         if known {
-            journey.follows();
+            session.follows();
         }
-        let cut = journey.guard(&shared.gate, judged, address, work).await;
-        upstream.target = judged.target.clone();
+        let cut = session.guard(&shared.gate, decision, address, work).await;
+        upstream.target = decision.target.clone();
         let (Some(ended), false) = (ended, cut) else {
-            reset(&conn.stream);
-            reset(&upstream.stream);
+            conn.transport.reset();
+            upstream.transport.reset();
             return None;
         };
         match ended {
             Ok(Passed::Again) => return Some(upstream),
             Ok(Passed::Last) => return None,
             Ok(Passed::Early) => {
-                drop((journey, upstream));
-                end(&conn.stream).await;
+                drop((session, upstream));
+                close_gracefully(&*conn.transport).await;
                 return None;
             }
             // The origin had said goodbye to a connection that was kept, and the request crossed it.
-            Err(Trouble::Origin(_)) if again && counters.received() == 0 && repeatable(head) => {
-                journey.recovered();
+            Err(ExchangeError::Origin(_))
+                if again && counters.received() == 0 && repeatable(head) =>
+            {
+                session.retry();
             }
-            Err(trouble) => {
-                drop((journey, upstream));
-                tell(conn, side, judged, &trouble, counters.received()).await;
+            Err(error) => {
+                drop((session, upstream));
+                tell(conn, entry, decision, &error, counters.received()).await;
                 return None;
             }
         }
@@ -152,46 +147,49 @@ fn repeatable(head: &RequestHead) -> bool {
     REPEATABLE.contains(&head.method()) && !has_body(head.body())
 }
 
-async fn dial(shared: &Shared, judged: &Judged) -> io::Result<Upstream> {
-    let (stream, address) = dial_any(&shared.dial, &judged.addresses).await?;
+async fn dial(shared: &Shared, decision: &GateDecision) -> io::Result<Upstream> {
+    let (transport, address) = shared.dialer.connect(&decision.addresses).await?;
     Ok(Upstream {
-        stream,
+        transport,
         address,
-        target: judged.target.clone(),
-        ahead: Vec::new(),
+        target: decision.target.clone(),
+        buffered: Vec::new(),
     })
 }
 
 /// What the client hears, if it can still be told.
-async fn tell(conn: &Conn, side: Side, judged: &Judged, trouble: &Trouble, received: u64) {
-    let status = match trouble {
-        Trouble::Client(_) | Trouble::Switched(_) => return,
-        Trouble::BrokenOff(_) => return reset(&conn.stream),
-        Trouble::Body(_) | Trouble::Origin(_) if received > 0 => return,
-        Trouble::Body(_) => "400 Bad Request",
-        Trouble::Origin(_) => "502 Bad Gateway",
+async fn tell(
+    conn: &Conn,
+    entry: Entry,
+    decision: &GateDecision,
+    error: &ExchangeError,
+    received: u64,
+) {
+    let status = match error {
+        ExchangeError::Client(_) | ExchangeError::Switched(_) => return,
+        ExchangeError::BrokenOff(_) => return conn.transport.reset(),
+        ExchangeError::Body(_) | ExchangeError::Origin(_) if received > 0 => return,
+        ExchangeError::Body(_) => "400 Bad Request",
+        ExchangeError::Origin(_) => "502 Bad Gateway",
     };
-    let words = format!("{}: {trouble}", judged.target);
-    fail(conn, side, status, &words).await;
-}
-
-async fn fail(conn: &Conn, side: Side, status: &str, words: &str) {
-    match side {
-        Side::Forward => say_and_end(&conn.stream, &plain(status, words)).await,
-        Side::Transparent(_) => reset(&conn.stream),
-    }
+    let text = format!("{}: {error}", decision.target);
+    entry.fail(conn, status, &text).await;
 }
 
 /// The head as the origin gets it.
-fn outgoing(head: &RequestHead, side: Side, judged: &Judged) -> Result<Vec<u8>, HeadError> {
+fn outgoing(
+    head: &RequestHead,
+    entry: Entry,
+    decision: &GateDecision,
+) -> Result<Vec<u8>, HeadError> {
     // The host's own services know themselves by another name.
     let own =
-        is_host_alias(&judged.target.host).then(|| format!("localhost:{}", judged.target.port));
-    // An offer to go on with HTTP/2 is not passed on: nobody here could read it.
+        is_host_alias(&decision.target.host).then(|| format!("localhost:{}", decision.target.port));
+    // An offer to go on with HTTP/2 (h2c) is not passed on: its requests could not be read here.
     let offered = head.headers().get("upgrade").is_some() && head.upgrade().is_none();
-    match (side, &own) {
-        (Side::Transparent(_), None) if !offered => Ok(head.bytes().to_vec()),
-        (Side::Transparent(_) | Side::Forward, _) => {
+    match (entry, &own) {
+        (Entry::Transparent(_), None) if !offered => Ok(head.bytes().to_vec()),
+        (Entry::Transparent(_) | Entry::Forward, _) => {
             let path = head.target().origin_form().unwrap_or("/");
             head.rewrite(path, own.as_deref())
         }
@@ -208,46 +206,43 @@ async fn pass(
     head: &RequestHead,
     bytes: &[u8],
     counters: &Counters,
-) -> Result<Passed, Trouble> {
-    let (client, ahead) = (&*conn.stream, &mut conn.ahead);
-    let (origin, received) = (&upstream.stream, &mut upstream.ahead);
-    write_all(origin, bytes).await.map_err(Trouble::Origin)?;
+) -> Result<Passed, ExchangeError> {
+    let (client, buffered) = (&*conn.transport, &mut conn.buffered);
+    let (origin, received) = (&*upstream.transport, &mut upstream.buffered);
+    write_all(origin, bytes)
+        .await
+        .map_err(ExchangeError::Origin)?;
     counters.add_sent(bytes.len());
-    let (mut sending_on, mut sent, mut more) = (true, false, false);
-    let end = {
-        let sending = send_body(client, ahead, origin, head.body(), counters);
+    let (end, sent) = {
         let receiving = receive(origin, received, client, head, counters);
-        let farewell = farewell(client, origin);
-        tokio::pin!(sending, receiving, farewell);
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut sending, if sending_on => {
-                    sending_on = false;
-                    match done {
-                        Ok(ahead) => (sent, more) = (true, ahead),
-                        // The origin may have answered without reading everything.
-                        Err(Trouble::Origin(_)) => {}
-                        Err(trouble) => return Err(trouble),
-                    }
-                }
-                end = &mut receiving => break end?,
-                error = &mut farewell, if sent && !more => return Err(Trouble::Client(error)),
+        tokio::pin!(receiving);
+        let sending = send_body(client, buffered, origin, head.body(), counters);
+        // An answer may come before the whole request was sent, and then the request need not be finished.
+        match body_or_response(sending, receiving.as_mut()).await? {
+            First::Response(end) => (end, false),
+            First::Body { sent } => {
+                let watching = watch_client(client, buffered, origin);
+                let end = tokio::select! {
+                    biased;
+                    end = receiving => end?,
+                    error = watching, if sent => return Err(ExchangeError::Client(error)),
+                };
+                (end, sent)
             }
         }
     };
     match end {
         End::Switched => {
             let switched = async {
-                write_all(origin, ahead).await?;
-                counters.add_sent(ahead.len());
-                *ahead = Vec::new();
+                write_all(origin, buffered).await?;
+                counters.add_sent(buffered.len());
+                *buffered = Vec::new();
                 write_all(client, received).await?;
                 counters.add_received(received.len());
                 *received = Vec::new();
                 relay(client, origin, counters).await
             };
-            switched.await.map_err(Trouble::Switched)?;
+            switched.await.map_err(ExchangeError::Switched)?;
             Ok(Passed::Last)
         }
         End::Response { .. } if !sent => Ok(Passed::Early),
@@ -256,75 +251,114 @@ async fn pass(
     }
 }
 
-/// A client that has said everything says goodbye to the origin too, which may still answer. Ends when the client
-/// is gone for good.
-async fn farewell(client: &TcpStream, origin: &TcpStream) -> io::Error {
-    let goodbye = async {
-        let mut byte = [0];
-        if let Ok(0) = client.peek(&mut byte).await {
-            // An origin that is gone is noticed by whoever reads from it.
-            let _ = rustix::net::shutdown(origin, Shutdown::Write);
-        }
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = goodbye => {}
-        _ = client.ready(Interest::ERROR) => {}
-    }
-    io::ErrorKind::ConnectionReset.into()
+enum First {
+    Response(End),
+    /// False when the origin did not take all of it: its answer may be on the way.
+    Body {
+        sent: bool,
+    },
 }
 
-/// True when the client has said more than this body.
+/// Whichever ends first: the body of the request, or the response.
+async fn body_or_response(
+    sending: impl Future<Output = Result<(), ExchangeError>>,
+    receiving: impl Future<Output = Result<End, ExchangeError>>,
+) -> Result<First, ExchangeError> {
+    tokio::select! {
+        biased;
+        sent = sending => match sent {
+            Ok(()) => Ok(First::Body { sent: true }),
+            Err(ExchangeError::Origin(_)) => Ok(First::Body { sent: false }),
+            Err(error) => Err(error),
+        },
+        end = receiving => end.map(First::Response),
+    }
+}
+
+/// Watches a client that has sent its request and waits. If it ends its direction, so does the origin's connection,
+/// which may still answer; if it sends the next request early, that is kept. Returns when the client is gone.
+async fn watch_client(
+    client: &dyn Transport,
+    buffered: &mut Vec<u8>,
+    origin: &dyn Transport,
+) -> io::Error {
+    let watching = async {
+        if buffered.is_empty() {
+            match fill(client, buffered).await {
+                // That the origin is gone shows when it is read from.
+                Ok(false) => drop(shutdown(origin).await),
+                Ok(true) => {}
+                Err(error) => return error,
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        error = watching => error,
+        () = client.broken() => io::ErrorKind::ConnectionReset.into(),
+    }
+}
+
 async fn send_body(
-    client: &TcpStream,
-    ahead: &mut Vec<u8>,
-    origin: &TcpStream,
+    client: &dyn Transport,
+    buffered: &mut Vec<u8>,
+    origin: &dyn Transport,
     kind: BodyKind,
     counters: &Counters,
-) -> Result<bool, Trouble> {
+) -> Result<(), ExchangeError> {
     let mut body = BodyTracker::new(kind);
     while !body.is_done() {
-        if ahead.is_empty() && !fill(client, ahead).await.map_err(Trouble::Client)? {
-            return Err(Trouble::Client(io::ErrorKind::UnexpectedEof.into()));
+        if buffered.is_empty()
+            && !fill(client, buffered)
+                .await
+                .map_err(ExchangeError::Client)?
+        {
+            return Err(ExchangeError::Client(io::ErrorKind::UnexpectedEof.into()));
         }
-        let length = body.advance(ahead)?;
-        let piece = ahead.get(..length).unwrap_or_default();
-        write_all(origin, piece).await.map_err(Trouble::Origin)?;
+        let length = body.advance(buffered)?;
+        let piece = buffered.get(..length).unwrap_or_default();
+        write_all(origin, piece)
+            .await
+            .map_err(ExchangeError::Origin)?;
         counters.add_sent(length);
-        ahead.drain(..length);
+        buffered.drain(..length);
     }
-    Ok(!ahead.is_empty())
+    Ok(())
 }
 
 enum End {
     Response {
         keep_alive: bool,
     },
-    /// Both sides agreed on another protocol.
+    /// Both entrys agreed on another protocol.
     Switched,
 }
 
 async fn receive(
-    origin: &TcpStream,
+    origin: &dyn Transport,
     received: &mut Vec<u8>,
-    client: &TcpStream,
+    client: &dyn Transport,
     request: &RequestHead,
     counters: &Counters,
-) -> Result<End, Trouble> {
-    let malformed = |error| Trouble::Origin(io::Error::other(error));
+) -> Result<End, ExchangeError> {
+    let malformed = |error| ExchangeError::Origin(io::Error::other(error));
     let head = loop {
         let Some((head, length)) = parse_response(received).map_err(malformed)? else {
-            if !fill(origin, received).await.map_err(Trouble::Origin)? {
-                return Err(Trouble::Origin(io::ErrorKind::UnexpectedEof.into()));
+            if !fill(origin, received)
+                .await
+                .map_err(ExchangeError::Origin)?
+            {
+                return Err(ExchangeError::Origin(io::ErrorKind::UnexpectedEof.into()));
             }
             continue;
         };
         if head.is_switching() && request.upgrade().is_none() {
-            let error = io::Error::other("it changes to a protocol that nobody asked for");
-            return Err(Trouble::Origin(error));
+            let error =
+                io::Error::other("it switches to a protocol that the client did not ask for");
+            return Err(ExchangeError::Origin(error));
         }
         let told = write_all(client, head.bytes()).await;
-        told.map_err(Trouble::Client)?;
+        told.map_err(ExchangeError::Client)?;
         counters.add_received(length);
         received.drain(..length);
         if head.is_switching() {
@@ -337,8 +371,8 @@ async fn receive(
     let kind = head.body(request.method());
     let until_close = kind == BodyKind::UntilClose;
     let broken = |error| match kind {
-        BodyKind::UntilClose => Trouble::BrokenOff(error),
-        BodyKind::None | BodyKind::Length(_) | BodyKind::Chunked => Trouble::Origin(error),
+        BodyKind::UntilClose => ExchangeError::BrokenOff(error),
+        BodyKind::None | BodyKind::Length(_) | BodyKind::Chunked => ExchangeError::Origin(error),
     };
     let mut body = BodyTracker::new(kind);
     while !body.is_done() {
@@ -350,7 +384,9 @@ async fn receive(
         let length = body.advance(received).map_err(io::Error::other);
         let length = length.map_err(broken)?;
         let piece = received.get(..length).unwrap_or_default();
-        write_all(client, piece).await.map_err(Trouble::Client)?;
+        write_all(client, piece)
+            .await
+            .map_err(ExchangeError::Client)?;
         counters.add_received(length);
         received.drain(..length);
     }

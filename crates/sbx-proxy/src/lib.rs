@@ -1,8 +1,13 @@
 //! The only way out of a sandbox: a proxy, a resolver, and one gate that decides for both.
 //!
-//! [`Outlet`] serves the sockets of one sandbox: an HTTP proxy and SOCKS5 for clients that know of it
-//! ([`forward`]), a transparent one for those that do not ([`transparent`]), and DNS ([`dns`]). All of them ask
-//! [`Gate`], which knows the policy and the resolver, and put what they do on record ([`audit`]).
+//! [`Proxy`] serves the listeners of one sandbox. A connection to the proxy's own address is [`forward`] traffic: an
+//! HTTP proxy (RFC 9110, RFC 9112) or SOCKS5 (RFC 1928). A connection to any other address is [`transparent`] traffic
+//! of a program that knows of no proxy. DNS questions (RFC 1035) go to [`dns`]. All of them ask [`Gate`], which knows
+//! the policy and the resolver, and write what they do to the [`audit`] log.
+//!
+//! Dependencies point one way: `proxy` → `forward`, `transparent`, `dns` → `socks`, `http` → `connect`, `exchange` →
+//! `tunnel` → `session`, `dial`, `gate` → `relay`, `conn` → `transport`. A [`Transport`] may be TCP, TLS on either side,
+//! or any other byte stream, such as one from a virtual machine.
 
 pub mod audit;
 pub mod ca;
@@ -10,29 +15,35 @@ pub mod limits;
 pub mod wire;
 pub mod workers;
 
+mod active;
 mod answer;
 mod conn;
+mod connect;
 mod denial;
 mod dial;
 mod dns;
+mod entry;
 mod exchange;
 mod forward;
 mod gate;
 mod http;
-mod journey;
-mod outlet;
+mod opening;
+mod proxy;
+mod record;
+mod relay;
 mod resolver;
-mod seldom;
-mod sniff;
+mod session;
 mod socks;
 mod transparent;
+mod transport;
 mod tunnel;
-mod underway;
+mod wake_filter;
 
 #[cfg(test)]
 mod tests;
 
 pub use dial::{Dial, system_dial};
-pub use gate::{Checked, Gate, Judged, Own};
-pub use outlet::{Bypass, Outlet, Settings, Sockets};
+pub use gate::{Checked, Gate, GateDecision, LocalAddressSource};
+pub use proxy::{Bypass, Proxy, Settings, Sockets};
 pub use resolver::{Lookup, system_lookup};
+pub use transport::{AsyncTransport, Transport};

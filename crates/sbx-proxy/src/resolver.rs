@@ -1,6 +1,6 @@
 //! Names to addresses, with the host's own resolver, and the memory of what a sandbox was told.
 //!
-//! The memory is what lets a connection to a bare address be judged by the name that the program asked for.
+//! The memory is what lets a connection to a bare address be checked by the name that the program asked for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -16,20 +16,20 @@ use tokio::time::Instant;
 
 use crate::workers::{Size, Workers};
 
-/// Look-ups of one sandbox at the same time.
-const AT_ONCE: usize = 4;
+/// Lookups of one sandbox at the same time.
+const MAX_LOOKUPS: usize = 4;
 /// The host's resolver blocks.
 const THREADS: Size = Size {
     kept: 1,
-    most: AT_ONCE,
+    most: MAX_LOOKUPS,
     stack: 512 << 10,
 };
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an answer is used again: the host's resolver tells no time to live.
-pub(crate) const FRESH: Duration = Duration::from_secs(20);
+pub(crate) const CACHE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long an address stands for a name after the name was last resolved to it. Programs keep addresses far
 /// longer than a time to live, and names with many addresses show others every time.
-const REMEMBERED: Duration = Duration::from_secs(3600);
+const LINK_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Names with an answer, and pairs of name and address, per sandbox.
 const MAX_NAMES: usize = 2048;
 const MAX_LINKS: usize = 8192;
@@ -100,7 +100,7 @@ impl Resolver {
     pub(crate) fn new(lookup: Lookup) -> Self {
         Self {
             lookup,
-            at_once: Semaphore::new(AT_ONCE),
+            at_once: Semaphore::new(MAX_LOOKUPS),
             memory: Mutex::default(),
         }
     }
@@ -112,13 +112,13 @@ impl Resolver {
         }
         let looking = async {
             let _turn = self.at_once.acquire().await;
-            // Somebody else may have asked while this one waited.
+            // Another connection may have asked while this one waited.
             match self.fresh(name) {
                 Some(known) => Ok(known),
                 None => (self.lookup)(name.clone()).await,
             }
         };
-        let found = tokio::time::timeout(PATIENCE, looking)
+        let found = tokio::time::timeout(LOOKUP_TIMEOUT, looking)
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         self.memory().remember(name, &found);
@@ -130,7 +130,7 @@ impl Resolver {
         let memory = self.memory();
         let names = memory.by_address.get(&address).into_iter().flatten();
         names
-            .filter(|(_, at)| at.elapsed() < REMEMBERED)
+            .filter(|(_, at)| at.elapsed() < LINK_TIMEOUT)
             .map(|(name, _)| name.clone())
             .collect()
     }
@@ -138,7 +138,7 @@ impl Resolver {
     fn fresh(&self, name: &DomainName) -> Option<Vec<IpAddr>> {
         let memory = self.memory();
         let answer = memory.answers.get(name)?;
-        (answer.at.elapsed() < FRESH).then(|| answer.addresses.clone())
+        (answer.at.elapsed() < CACHE_TIMEOUT).then(|| answer.addresses.clone())
     }
 
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
@@ -210,13 +210,13 @@ mod tests {
             assert_eq!(found, [IpAddr::from(first)]);
         }
         assert_eq!(resolver.names(first.into()), from_ref(&one));
-        tokio::time::advance(FRESH).await;
+        tokio::time::advance(CACHE_TIMEOUT).await;
         let found = resolver.resolve(&one).await.unwrap();
         assert_eq!(found, [IpAddr::from(second)]);
         // A program may still use the first.
         assert_eq!(resolver.names(first.into()), from_ref(&one));
         assert_eq!(resolver.names(second.into()), from_ref(&one));
-        tokio::time::advance(REMEMBERED).await;
+        tokio::time::advance(LINK_TIMEOUT).await;
         assert!(resolver.names(first.into()).is_empty());
     }
 

@@ -1,300 +1,399 @@
-//! Programs that know of no proxy: they dial an address of the world and end up here.
+//! Programs that know of no proxy: they dial an address of the world, and the kernel redirects them here.
+//!
+//! What is asked of the policy depends on what the client sends first (its [`Opening`]): a TLS ClientHello or a request
+//! names a host, anything else is decided by the address alone. Some protocols let the server speak first, so a client
+//! may be silent for two reasons: it is slow, or it waits for a banner. The connection is one state machine:
+//!
+//! ```text
+//! Sniff ──opening──────────────────────────────► Decide ──► Relay(Clear | Prefix)   (dialled in Decide)
+//!   │ silent                                     ▲   │ └──► Http                    (each request by itself)
+//!   ├─ allowed by address ──► AwaitSpeaker ──client sends──┘
+//!   │                            │ server sends first, or neither
+//!   │                            └─────────────► Relay(Unclassified)
+//!   └─ a name could allow it ──► AwaitName ──────► Decide
+//! ```
+//!
+//! Whatever the order, no byte of the client leaves before it was decided about with what the client said: else silence
+//! would be a way around the rules for names. A state that denies or fails ends in `Closed`.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sbx_policy::Kind;
-use tokio::net::TcpStream;
+use sbx_policy::{Kind, Protocol};
 
 use crate::audit::{Entrance, Via};
-use crate::conn::Conn;
-use crate::dial::{dial_any, reset};
-use crate::gate::Judged;
-use crate::http::{self, Side, unrecordable};
-use crate::journey::{self, Journey};
-use crate::limits::Place;
-use crate::outlet::Shared;
-use crate::sniff::{First, first, follow};
-use crate::tunnel::{Broken, both, pump, write_all};
+use crate::conn::{Conn, fill};
+use crate::entry::Entry;
+use crate::gate::GateDecision;
+use crate::http;
+use crate::limits::Slot;
+use crate::opening::{Opening, forward_prefix, read_opening};
+use crate::proxy::Shared;
+use crate::record::{record_denial, record_malformed};
+use crate::relay::{Broken, Counters, both, pump};
+use crate::session::Session;
+use crate::transport::{Transport, write_all};
 
-/// Who has said nothing by then may be waiting for the other side to speak first.
-const SILENCE: Duration = Duration::from_millis(300);
-/// Who may not go there by the address alone has that long to say a name that changes it.
-const SLOW: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A client that has sent nothing by then may be waiting for the server to speak first.
+const SPEAK_DELAY: Duration = Duration::from_millis(300);
+/// A client that may not go there by the address alone has that long to send a name that changes it.
+const NAME_TIMEOUT: Duration = Duration::from_secs(5);
+/// For either side to speak, once the server is dialled.
+const SPEAKER_TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) async fn serve(shared: &Shared, mut conn: Conn, dialled: SocketAddr, mut place: Place) {
-    let mut said = first(&mut conn, SILENCE).await;
-    if !shared.audit.is_healthy() {
-        return unrecordable(conn, Side::Transparent(dialled)).await;
-    }
-    if matches!(said, First::Silent) {
-        let judged = judge(shared, dialled, &said).await;
-        if judged.allowed() {
-            place.set_busy();
-            return listen(shared, conn, dialled, &judged, place).await;
-        }
-        // Perhaps it is only slow, and its name says more than its address; no name undoes a denial, and none opens a
-        // port that no rule speaks of.
-        let open = shared.gate.opens_port(dialled.port());
-        if open && judged.verdict.kind != Kind::Explicit {
-            said = first(&mut conn, SLOW).await;
-        }
-    }
-    place.set_busy();
-    spoken(shared, conn, dialled, &said, place).await;
+/// Where a connection is.
+enum State<'a> {
+    /// The first bytes of the client are awaited for a moment.
+    Sniff,
+    /// The address alone is not allowed; a name may be.
+    AwaitName,
+    /// The opening is known. The leg is there if the server was dialled before the client spoke.
+    Decide(Opening, Option<Leg<'a>>),
+    /// The client is silent and the server dialled: whichever speaks first shows what it is.
+    AwaitSpeaker(Leg<'a>),
+    /// Bytes go both ways until the end.
+    Relay(Leg<'a>, Outbound),
+    /// Each request is decided by itself.
+    Http,
+    Closed,
 }
 
-/// The client spoke first, as most do.
-async fn spoken(shared: &Shared, conn: Conn, dialled: SocketAddr, said: &First, place: Place) {
-    match said {
-        First::Http => {
-            let side = Side::Transparent(dialled);
-            return http::serve(shared, conn, side, place).await;
-        }
-        First::Bad(reason) => {
-            let (host, port) = (dialled.ip().to_string(), Some(dialled.port()));
-            let (entrance, via) = (Entrance::Transparent, Via::Transparent);
-            journey::record_nonsense(&shared.audit, entrance, via, &host, port, reason);
-            return reset(&conn.stream);
-        }
-        First::Gone
-        | First::Mute
-        | First::Tls { .. }
-        | First::Http2
-        | First::Other
-        | First::Word
-        | First::Silent => {}
-    }
-    let judged = judge(shared, dialled, said).await;
-    if !judged.allowed() {
-        return deny(shared, &conn, said, &judged);
-    }
-    if matches!(said, First::Gone) {
-        // Allowed, and it broke before it said anything.
-        return;
-    }
-    let mut journey = Journey::begin(&shared.audit, Entrance::Transparent, via(said), &judged);
-    if let Some((upstream, address)) = dial(shared, &conn, &judged, &mut journey).await {
-        let leg = Leg {
-            shared,
-            dialled,
-            upstream,
-            address,
-        };
-        let begun = Begun::by(said);
-        leg.carry(conn, &judged, &mut journey, begun).await;
-    }
+/// How much of what the client sends may leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outbound {
+    /// Everything: its opening was decided.
+    Clear,
+    /// As long as no request comes of it: see [`forward_prefix`].
+    Prefix,
+    /// Nothing before its opening is there and decided: the server spoke first.
+    Unclassified,
 }
 
-/// The client may wait for the other side to speak first, so that side is dialled.
-async fn listen(
-    shared: &Shared,
-    mut conn: Conn,
-    dialled: SocketAddr,
-    judged: &Judged,
-    place: Place,
-) {
-    let mut journey = Journey::begin(&shared.audit, Entrance::Transparent, Via::Network, judged);
-    let Some((upstream, address)) = dial(shared, &conn, judged, &mut journey).await else {
-        return;
-    };
-    let mut spoke = false;
-    let waiting = async {
-        spoke = client_is_first(&mut conn, &upstream).await;
-        Ok(())
-    };
-    let cut = journey.guard(&shared.gate, judged, address, waiting).await;
-    if cut {
-        return reset(&conn.stream);
-    }
-    let leg = Leg {
-        shared,
-        dialled,
-        upstream,
-        address,
-    };
-    if !spoke {
-        return leg.carry(conn, judged, &mut journey, Begun::Not).await;
-    }
-    // It was only slow: what it says counts, as if it had said it at once.
-    let said = first(&mut conn, PATIENCE).await;
-    match said {
-        First::Tls { .. } | First::Http2 | First::Other | First::Word => {}
-        First::Http | First::Bad(_) => {
-            // Each request is judged, and dialled for, by itself.
-            drop((journey, leg));
-            return spoken(shared, conn, dialled, &said, place).await;
-        }
-        First::Silent | First::Mute | First::Gone => {
-            let begun = Begun::by(&said);
-            return leg.carry(conn, judged, &mut journey, begun).await;
-        }
-    }
-    let judged = judge(shared, dialled, &said).await;
-    if judged.allowed() {
-        journey.became(via(&said), &judged);
-        let begun = Begun::by(&said);
-        leg.carry(conn, &judged, &mut journey, begun).await;
-    } else {
-        deny(shared, &conn, &said, &judged);
-    }
-}
-
-/// True when the client is the first to speak or to leave, false when the other side is, or nobody.
-async fn client_is_first(conn: &mut Conn, upstream: &TcpStream) -> bool {
-    tokio::select! {
-        biased;
-        _ = conn.fill() => true,
-        _ = upstream.readable() => false,
-        () = tokio::time::sleep(PATIENCE) => false,
-    }
-}
-
-async fn judge(shared: &Shared, dialled: SocketAddr, said: &First) -> Judged {
-    let claimed = match said {
-        First::Tls { host } => host.as_ref(),
-        First::Http2 => return shared.gate.judge_unread(dialled).await,
-        First::Http
-        | First::Other
-        | First::Word
-        | First::Silent
-        | First::Mute
-        | First::Bad(_)
-        | First::Gone => None,
-    };
-    let gate = &shared.gate;
-    gate.judge_dialled(dialled, claimed, said.protocol()).await
-}
-
-fn deny(shared: &Shared, conn: &Conn, said: &First, judged: &Judged) {
-    journey::record_denial(&shared.audit, Entrance::Transparent, via(said), judged);
-    reset(&conn.stream);
-}
-
-fn via(said: &First) -> Via {
-    match said {
-        First::Tls { .. } | First::Http | First::Http2 => Via::Transparent,
-        First::Other | First::Word | First::Silent | First::Mute | First::Bad(_) | First::Gone => {
-            Via::Network
+impl Outbound {
+    fn after(opening: &Opening) -> Self {
+        match opening {
+            Opening::Prefix => Self::Prefix,
+            Opening::Tls { .. }
+            | Opening::Http
+            | Opening::Http2
+            | Opening::Other
+            | Opening::Silent
+            | Opening::HalfClosed
+            | Opening::Malformed(_)
+            | Opening::Lost => Self::Clear,
         }
     }
 }
 
-async fn dial(
-    shared: &Shared,
-    conn: &Conn,
-    judged: &Judged,
-    journey: &mut Journey<'_>,
-) -> Option<(TcpStream, SocketAddr)> {
-    match dial_any(&shared.dial, &judged.addresses).await {
-        Ok(reached) => Some(reached),
-        Err(error) => {
-            journey.failed(error);
-            reset(&conn.stream);
-            None
-        }
-    }
-}
-
-/// The part of a connection between here and the world.
+/// The half of a connection between here and the server, and the decision that opened it.
 struct Leg<'a> {
-    shared: &'a Shared,
-    dialled: SocketAddr,
-    upstream: TcpStream,
+    decision: GateDecision,
+    session: Session<'a>,
+    upstream: Box<dyn Transport>,
+    /// What the server has sent already.
+    received: Vec<u8>,
     address: SocketAddr,
 }
 
-/// How far a client has come with what it says first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Begun {
-    /// It was judged by it.
-    Whole,
-    /// It was judged as if nothing else came of it.
-    Word,
-    Not,
-}
-
-impl Begun {
-    fn by(said: &First) -> Self {
-        match said {
-            First::Word => Self::Word,
-            First::Tls { .. }
-            | First::Http
-            | First::Http2
-            | First::Other
-            | First::Silent
-            | First::Mute
-            | First::Bad(_)
-            | First::Gone => Self::Whole,
+pub(crate) async fn serve(shared: &Shared, conn: Conn, dialled: SocketAddr, slot: Slot) {
+    let mut client = Client {
+        shared,
+        conn,
+        dialled,
+        slot,
+        by_address: None,
+    };
+    let mut state = State::Sniff;
+    loop {
+        state = match state {
+            State::Sniff => client.sniff().await,
+            State::AwaitName => client.await_name().await,
+            State::Decide(opening, leg) => client.decide(opening, leg).await,
+            State::AwaitSpeaker(leg) => client.await_speaker(leg).await,
+            State::Relay(leg, outbound) => return client.relay(leg, outbound).await,
+            State::Http => {
+                let entry = Entry::Transparent(dialled);
+                return http::serve(shared, client.conn, entry, client.slot).await;
+            }
+            State::Closed => return,
         }
     }
 }
 
-impl Leg<'_> {
-    /// Until its end. What a silent client says first is judged before it goes out.
-    async fn carry(
-        self,
-        mut conn: Conn,
-        judged: &Judged,
-        journey: &mut Journey<'_>,
-        mut begun: Begun,
-    ) {
-        let (shared, upstream) = (self.shared, &self.upstream);
-        let counters = journey.counters();
-        let client = Arc::clone(&conn.stream);
-        let work = async {
-            let count = |bytes| counters.add_sent(bytes);
-            let sending = async {
-                if begun == Begun::Not {
-                    let judged = speak_up(shared, &mut conn, self.dialled).await;
-                    begun = judged.map_err(Broken::From)?;
-                }
-                if begun == Begun::Word {
-                    follow(&mut conn, upstream, count).await?;
-                } else {
-                    let told = write_all(upstream, &conn.ahead).await;
-                    told.map_err(Broken::To)?;
-                    count(conn.ahead.len());
-                }
-                conn.ahead = Vec::new();
-                pump(&client, upstream, count).await
-            };
-            let receiving = pump(upstream, &client, |bytes| counters.add_received(bytes));
-            both(sending, receiving).await
+struct Client<'a> {
+    shared: &'a Shared,
+    conn: Conn,
+    dialled: SocketAddr,
+    slot: Slot,
+    /// What was decided about the address alone, so that it is asked once.
+    by_address: Option<GateDecision>,
+}
+
+impl<'a> Client<'a> {
+    async fn sniff(&mut self) -> State<'a> {
+        let opening = read_opening(&mut self.conn, SPEAK_DELAY).await;
+        if !self.shared.audit.is_healthy() {
+            let entry = Entry::Transparent(self.dialled);
+            entry.fail_unrecordable(&self.conn).await;
+            return State::Closed;
+        }
+        if !matches!(opening, Opening::Silent) {
+            return State::Decide(opening, None);
+        }
+        let decision = self.question().ask(&opening).await;
+        if decision.allowed() {
+            self.slot.set_busy();
+            let leg = self.dial(decision, Via::Network).await;
+            return leg.map_or(State::Closed, State::AwaitSpeaker);
+        }
+        // Perhaps it is only slow, and its name says more than its address. But no name undoes an explicit denial, and
+        // none opens a port that no rule allows.
+        let open = self.shared.gate.opens_port(self.dialled.port());
+        if open && decision.verdict.kind != Kind::Explicit {
+            return State::AwaitName;
+        }
+        State::Decide(opening, None)
+    }
+
+    async fn await_name(&mut self) -> State<'a> {
+        State::Decide(read_opening(&mut self.conn, NAME_TIMEOUT).await, None)
+    }
+
+    async fn decide(&mut self, opening: Opening, leg: Option<Leg<'a>>) -> State<'a> {
+        self.slot.set_busy();
+        match (&opening, leg) {
+            // The server that was dialled for a silent client is not used: each request is dialled for by itself.
+            (Opening::Http, _) => State::Http,
+            (Opening::Malformed(reason), _) => {
+                let (host, port) = (self.dialled.ip().to_string(), Some(self.dialled.port()));
+                let (entrance, via) = (Entrance::Transparent, Via::Transparent);
+                record_malformed(&self.shared.audit, entrance, via, &host, port, reason);
+                self.conn.transport.reset();
+                State::Closed
+            }
+            // It was allowed to go there in silence.
+            (Opening::Silent | Opening::HalfClosed | Opening::Lost, Some(leg)) => {
+                State::Relay(leg, Outbound::Clear)
+            }
+            (_, leg) => {
+                let decision = self.question().ask(&opening).await;
+                self.enter(&opening, decision, leg).await
+            }
+        }
+    }
+
+    /// Acts on a decision.
+    async fn enter(
+        &mut self,
+        opening: &Opening,
+        decision: GateDecision,
+        leg: Option<Leg<'a>>,
+    ) -> State<'a> {
+        let via = via(opening);
+        if !decision.allowed() {
+            record_denial(&self.shared.audit, Entrance::Transparent, via, &decision);
+            self.conn.transport.reset();
+            return State::Closed;
+        }
+        if matches!(opening, Opening::Lost) {
+            // Allowed, and it broke before it said anything.
+            return State::Closed;
+        }
+        let leg = match leg {
+            Some(mut leg) => {
+                leg.session.retarget(via, &decision);
+                leg.decision = decision;
+                Some(leg)
+            }
+            None => self.dial(decision, via).await,
         };
-        if journey
-            .guard(&shared.gate, judged, self.address, work)
+        leg.map_or(State::Closed, |leg| {
+            State::Relay(leg, Outbound::after(opening))
+        })
+    }
+
+    async fn await_speaker(&mut self, mut leg: Leg<'a>) -> State<'a> {
+        let mut client_first = false;
+        let waiting = async {
+            client_first = tokio::select! {
+                biased;
+                _ = self.conn.fill() => true,
+                _ = fill(&*leg.upstream, &mut leg.received) => false,
+                () = tokio::time::sleep(SPEAKER_TIMEOUT) => false,
+            };
+            Ok(())
+        };
+        let (gate, decision) = (&self.shared.gate, &leg.decision);
+        if leg
+            .session
+            .guard(gate, decision, leg.address, waiting)
             .await
         {
-            reset(&client);
-            reset(upstream);
+            self.conn.transport.reset();
+            return State::Closed;
+        }
+        if !client_first {
+            return State::Relay(leg, Outbound::Unclassified);
+        }
+        // It was only slow: what it says counts, as if it had said it at once.
+        let opening = read_opening(&mut self.conn, SPEAKER_TIMEOUT).await;
+        State::Decide(opening, Some(leg))
+    }
+
+    /// Until the end of the connection.
+    async fn relay(mut self, mut leg: Leg<'a>, outbound: Outbound) {
+        let counters = leg.session.counters();
+        let client = Arc::clone(&self.conn.transport);
+        let mut question = Question {
+            shared: self.shared,
+            dialled: self.dialled,
+            by_address: &mut self.by_address,
+        };
+        let (conn, upstream) = (&mut self.conn, &*leg.upstream);
+        let received = std::mem::take(&mut leg.received);
+        let work = async {
+            let sending = async {
+                let outbound = match outbound {
+                    Outbound::Unclassified => question.late_opening(conn).await?,
+                    Outbound::Clear | Outbound::Prefix => outbound,
+                };
+                send(conn, upstream, outbound, &counters).await
+            };
+            let receiving = async {
+                let count = |bytes| counters.add_received(bytes);
+                write_all(&*client, &received).await.map_err(Broken::To)?;
+                count(received.len());
+                drop(received);
+                pump(upstream, &*client, count).await
+            };
+            both(sending, receiving).await
+        };
+        let (gate, decision) = (&self.shared.gate, &leg.decision);
+        if leg.session.guard(gate, decision, leg.address, work).await {
+            client.reset();
+            leg.upstream.reset();
+        }
+    }
+
+    async fn dial(&mut self, decision: GateDecision, via: Via) -> Option<Leg<'a>> {
+        let (shared, entrance) = (self.shared, Entrance::Transparent);
+        let mut session = Session::begin(&shared.audit, entrance, via, &decision);
+        match shared.dialer.connect(&decision.addresses).await {
+            Ok((upstream, address)) => Some(Leg {
+                decision,
+                session,
+                upstream,
+                received: Vec::new(),
+                address,
+            }),
+            Err(error) => {
+                session.failed(error);
+                self.conn.transport.reset();
+                None
+            }
+        }
+    }
+
+    fn question(&mut self) -> Question<'_> {
+        Question {
+            shared: self.shared,
+            dialled: self.dialled,
+            by_address: &mut self.by_address,
         }
     }
 }
 
-/// The first words of a client that let the other side begin. Nothing of it goes out before it was judged by what
-/// it says: else silence would be a way around its name.
-async fn speak_up(shared: &Shared, conn: &mut Conn, dialled: SocketAddr) -> io::Result<Begun> {
-    let said = loop {
-        match first(conn, PATIENCE).await {
-            First::Silent => {}
-            said => break said,
+/// What the gate is asked about a connection.
+struct Question<'a> {
+    shared: &'a Shared,
+    dialled: SocketAddr,
+    by_address: &'a mut Option<GateDecision>,
+}
+
+impl Question<'_> {
+    async fn ask(&mut self, opening: &Opening) -> GateDecision {
+        let gate = &self.shared.gate;
+        match opening {
+            Opening::Tls { host } => {
+                let (dialled, host) = (self.dialled, host.as_ref());
+                gate.decide_dialled(dialled, host, Protocol::Web).await
+            }
+            Opening::Http2 => gate.decide_unread(self.dialled).await,
+            Opening::Http
+            | Opening::Other
+            | Opening::Prefix
+            | Opening::Silent
+            | Opening::HalfClosed
+            | Opening::Malformed(_)
+            | Opening::Lost => self.ask_address().await,
         }
-    };
-    match &said {
-        First::Tls { .. } | First::Http2 | First::Other | First::Word => {}
-        First::Gone | First::Mute | First::Silent => return Ok(Begun::Whole),
-        // The other side spoke first, which no HTTP server does.
-        First::Http => return Err(io::Error::other("cut: HTTP where another protocol began")),
-        First::Bad(reason) => return Err(io::Error::other(format!("cut: {reason}"))),
     }
-    let judged = judge(shared, dialled, &said).await;
-    if judged.allowed() {
-        return Ok(Begun::by(&said));
+
+    /// Only the address is known, and the traffic is no HTTP or TLS: the answer stays as long as the rules do.
+    async fn ask_address(&mut self) -> GateDecision {
+        if let Some(known) = self.by_address.as_ref().filter(|known| known.is_current()) {
+            return known.clone();
+        }
+        let gate = &self.shared.gate;
+        let asked = gate.decide_dialled(self.dialled, None, Protocol::Other);
+        self.by_address.insert(asked.await).clone()
     }
-    journey::record_denial(&shared.audit, Entrance::Transparent, via(&said), &judged);
-    Err(io::Error::other(format!("cut: {}", judged.verdict.reason)))
+
+    /// Reads and decides what a client sends after the server has spoken.
+    async fn late_opening(&mut self, conn: &mut Conn) -> Result<Outbound, Broken> {
+        let cut = |reason: &str| Broken::From(io::Error::other(format!("cut: {reason}")));
+        let opening = loop {
+            match read_opening(conn, SPEAKER_TIMEOUT).await {
+                Opening::Silent => {}
+                opening => break opening,
+            }
+        };
+        match &opening {
+            Opening::Tls { .. } | Opening::Http2 | Opening::Other | Opening::Prefix => {}
+            Opening::Lost | Opening::HalfClosed | Opening::Silent => return Ok(Outbound::Clear),
+            // The server spoke first, which no HTTP server does.
+            Opening::Http => return Err(cut("HTTP where another protocol began")),
+            Opening::Malformed(reason) => return Err(cut(reason)),
+        }
+        let decision = self.ask(&opening).await;
+        if decision.allowed() {
+            return Ok(Outbound::after(&opening));
+        }
+        let (audit, via) = (&self.shared.audit, via(&opening));
+        record_denial(audit, Entrance::Transparent, via, &decision);
+        Err(cut(&decision.verdict.reason))
+    }
+}
+
+/// The direction from the client to the server.
+async fn send(
+    conn: &mut Conn,
+    upstream: &dyn Transport,
+    outbound: Outbound,
+    counters: &Counters,
+) -> Result<(), Broken> {
+    let count = |bytes| counters.add_sent(bytes);
+    if outbound == Outbound::Prefix {
+        forward_prefix(conn, upstream, count).await?;
+    } else {
+        let sent = write_all(upstream, &conn.buffered).await;
+        sent.map_err(Broken::To)?;
+        count(conn.buffered.len());
+    }
+    conn.buffered = Vec::new();
+    pump(&*conn.transport, upstream, count).await
+}
+
+fn via(opening: &Opening) -> Via {
+    match opening {
+        Opening::Tls { .. } | Opening::Http | Opening::Http2 => Via::Transparent,
+        Opening::Other
+        | Opening::Prefix
+        | Opening::Silent
+        | Opening::HalfClosed
+        | Opening::Malformed(_)
+        | Opening::Lost => Via::Network,
+    }
 }

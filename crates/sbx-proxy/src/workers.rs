@@ -92,7 +92,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Does it on one of the threads. What nobody waits for any more when its turn comes is not done.
+    /// Does it on one of the threads. Work whose caller has stopped waiting by the time its turn comes is not done.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_slow_keeps_nobody_waiting() {
+    async fn slow_work_does_not_delay_other_work() {
         let workers = Arc::new(Workers::start("test", SIZE).unwrap());
         let (one, first) = begin(&workers).await;
         let (two, second) = begin(&workers).await;
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_is_not_done() {
+    async fn work_whose_caller_has_gone_is_not_done() {
         let workers = Arc::new(limited(1, SIZE).unwrap());
         let (end, slow) = begin(&workers).await;
         let (done, was_done) = mpsc::channel();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sbx_policy::{OwnAddresses, effective_address};
+use sbx_policy::{LocalAddresses, effective_address};
 use sbx_sys::{interfaces, route};
 
 /// Interfaces come and go seldom; to ask for them takes about as long as to decide.
@@ -16,7 +16,7 @@ const MAX_CACHED: usize = 1024;
 
 /// As they are now, or were a moment ago. Of `asked`, also those that no interface has and that the routes lead here
 /// (`ip route add local`); where the kernel does not say, it is taken for so.
-pub fn own_addresses(asked: &[IpAddr]) -> OwnAddresses {
+pub fn own_addresses(asked: &[IpAddr]) -> LocalAddresses {
     let own = of_interfaces();
     let here = asked.iter().map(|address| effective_address(*address));
     own.with(here.filter(|address| is_routed_locally(*address)))
@@ -38,8 +38,8 @@ fn is_routed_locally(address: IpAddr) -> bool {
     here
 }
 
-fn of_interfaces() -> OwnAddresses {
-    static KNOWN: Mutex<Option<(Instant, OwnAddresses)>> = Mutex::new(None);
+fn of_interfaces() -> LocalAddresses {
+    static KNOWN: Mutex<Option<(Instant, LocalAddresses)>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((at, own)) = known.as_ref()
         && at.elapsed() <= REFRESH_INTERVAL
@@ -47,9 +47,9 @@ fn of_interfaces() -> OwnAddresses {
         return own.clone();
     }
     let Ok(addresses) = interfaces::interface_addresses() else {
-        return OwnAddresses::Unknown;
+        return LocalAddresses::Unknown;
     };
-    let own: OwnAddresses = addresses.into_iter().collect();
+    let own: LocalAddresses = addresses.into_iter().collect();
     *known = Some((Instant::now(), own.clone()));
     own
 }
@@ -62,11 +62,11 @@ mod tests {
     fn what_the_routes_lead_here_is_ours_whatever_the_interfaces_have() {
         let here: IpAddr = [127, 77, 0, 1].into();
         let elsewhere: IpAddr = [192, 0, 2, 1].into();
-        let OwnAddresses::Known(own) = own_addresses(&[here, elsewhere]) else {
+        let LocalAddresses::Known(own) = own_addresses(&[here, elsewhere]) else {
             panic!("the interfaces are not known");
         };
         assert!(own.contains(&here) && !own.contains(&elsewhere), "{own:?}");
-        let OwnAddresses::Known(own) = own_addresses(&[]) else {
+        let LocalAddresses::Known(own) = own_addresses(&[]) else {
             panic!("the interfaces are not known");
         };
         assert!(!own.contains(&here), "{own:?}");

@@ -1,6 +1,6 @@
 use jiff::{SignedDuration, Timestamp};
 use sbx_policy::{
-    Decision, HOST_ALIAS, Kind, Origin, OwnAddresses, Policy, Preset, Protocol, Rule, Scope,
+    Decision, HOST_ALIAS, Kind, LocalAddresses, Origin, Policy, Preset, Protocol, Rule, Scope,
     Target, Traffic, Verdict, is_gateway, is_host_alias, preset,
 };
 
@@ -78,7 +78,7 @@ fn literal_addresses_need_a_rule_for_addresses() {
 #[test]
 fn addresses_of_the_machine_need_their_own_rule() {
     let own = ["198.51.100.7", "2001:db8::7"].map(|text| text.parse().unwrap());
-    let here = |rules: &[&str]| policy(rules).on(own.into_iter().collect());
+    let here = |rules: &[&str]| policy(rules).with_local_addresses(own.into_iter().collect());
     let open = here(&["+**", "+*.test", "+0.0.0.0/0"]);
     for wanted in [
         "198.51.100.7",
@@ -98,7 +98,7 @@ fn addresses_of_the_machine_need_their_own_rule() {
     assert!(web(&here(&["+198.51.100.7:443"]), "198.51.100.7").allowed);
     assert!(connect(&here(&["+a.test"]), "a.test", "198.51.100.7").allowed);
     // Where they are not known, any address may be one.
-    let unsure = open.on(OwnAddresses::Unknown);
+    let unsure = open.with_local_addresses(LocalAddresses::Unknown);
     assert_eq!(web(&unsure, "198.51.100.8").kind, Kind::Address);
 }
 

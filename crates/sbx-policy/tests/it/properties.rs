@@ -167,7 +167,7 @@ proptest! {
         let policy = Policy::compile(rules.clone());
         let target = Target { host: host(&name), port };
         let named = policy.decide(&target, protocol, now());
-        let verdict = policy.judge_address(&named, &target, address, protocol, now());
+        let verdict = policy.decide_address(&named, &target, address, protocol, now());
         if !named.allowed {
             prop_assert_eq!(verdict, named);
         } else if !name.ends_with("docker.internal") {
@@ -182,12 +182,12 @@ proptest! {
         let dialled = |port, protocol| {
             let target = Target { host: host.clone(), port };
             let named = policy.decide(&target, protocol, now());
-            policy.judge_address(&named, &target, address, protocol, now()).allowed
+            policy.decide_address(&named, &target, address, protocol, now()).allowed
         };
         let expected = PORTS.iter().any(|port| {
             dialled(*port, Protocol::Web) || dialled(*port, Protocol::Other)
         });
-        let verdict = policy.tellable(&host, address, now());
+        let verdict = policy.may_disclose(&host, address, now());
         prop_assert_eq!(verdict.allowed, expected, "{:?}", verdict);
     }
 

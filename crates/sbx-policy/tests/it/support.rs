@@ -56,7 +56,7 @@ pub(crate) fn web(policy: &Policy, text: &str) -> Verdict {
 pub(crate) fn connect(policy: &Policy, text: &str, address: &str) -> Verdict {
     let target = target(text);
     let named = policy.decide(&target, Protocol::Web, now());
-    policy.judge_address(
+    policy.decide_address(
         &named,
         &target,
         address.parse().unwrap(),

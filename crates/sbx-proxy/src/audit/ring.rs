@@ -95,7 +95,7 @@ pub(super) fn generations(path: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Somebody may have removed it: then its lines would be nowhere.
+/// It may have been removed: then its lines would be lost.
 fn is_there((file, _): &(File, u64)) -> bool {
     file.metadata().is_ok_and(|file| file.nlink() > 0)
 }

@@ -62,7 +62,7 @@ async fn a_client_that_waits_to_be_asked_for_the_body() {
             .starts_with("HTTP/1.1 103 ")
     );
     goes_on(client, origin).await;
-    // One that is not wanted is not sent, and then nobody knows where the next request begins.
+    // One that is not wanted is not sent, and then it is unknown where the next request begins.
     let (mut client, mut origin) = world.request(&expecting).await;
     say(&mut origin, "HTTP/1.1 417 No\r\nContent-Length: 0\r\n\r\n").await;
     assert_eq!(
@@ -111,7 +111,11 @@ async fn a_response_that_ends_with_its_connection() {
     drop(origin);
     client.is_reset().await;
     client.leave().await;
-    assert!(world.last_error().starts_with("the origin broke off"));
+    assert!(
+        world
+            .last_error()
+            .starts_with("the origin closed the connection early")
+    );
 }
 
 #[tokio::test]
@@ -149,7 +153,7 @@ async fn an_answer_before_the_whole_question() {
     let mut got = Vec::new();
     // For the origin it is over.
     let _ = soon(origin.read_to_end(&mut got)).await;
-    // The client says more, as many do before they read: it is not cut off for it, and it reaches nobody.
+    // The client says more, as many do before they read: it is not cut off for it, and it does not reach the origin.
     let more = "GET http://one.test/smuggled HTTP/1.1\r\nHost: one.test\r\n\r\n";
     for _ in 0..50 {
         client.send(more.repeat(20)).await;
@@ -164,7 +168,7 @@ async fn an_answer_before_the_whole_question() {
 
 /// The origin answers and closes at once while the client is still talking: what follows is no request.
 #[tokio::test]
-async fn a_body_that_nobody_read_is_no_request() {
+async fn a_body_that_was_not_read_is_not_taken_for_a_request() {
     let world = World::new(&["allow one.test", "allow two.test"]).await;
     let large = request("POST", &format!("Content-Length: {LARGE}\r\n"));
     let (mut client, mut origin) = world.request(&large).await;
@@ -307,6 +311,6 @@ async fn chunks_that_make_no_sense_are_refused() {
         assert_eq!(rest(&mut origin).await, "", "{bad:?}");
         client.leave().await;
         let error = world.last_error();
-        assert!(error.contains("body of the request is refused"), "{error}");
+        assert!(error.contains("invalid request body"), "{error}");
     }
 }

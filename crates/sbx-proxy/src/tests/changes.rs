@@ -191,7 +191,7 @@ async fn a_tunnel_that_may_carry_anything_is_cut_when_it_no_longer_may() {
     assert!(world.last_error().contains("HTTP and HTTPS only"));
 }
 
-/// Whoever never stops sending does not keep the change from being heard.
+/// A client that never stops sending does not delay a change of the rules.
 #[tokio::test]
 async fn a_torrent_is_cut_too() {
     use std::io::{Read, Write};

@@ -130,7 +130,7 @@ async fn the_host_header_does_not_lead_elsewhere() {
     assert_eq!(head(&mut origin).await, request("one.test:1"));
     say(&mut origin, ok("")).await;
     client.hears(&ok("")).await;
-    // An allowed name with another address: it is judged by the address, where no rule allows anything.
+    // An allowed name with another address: it is checked by the address, where no rule allows anything.
     client.send(request("two.test")).await;
     client.is_reset().await;
     client.leave().await;
@@ -164,7 +164,7 @@ async fn an_origin_that_does_not_answer() {
         answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"),
         "{answer}"
     );
-    assert!(answer.contains("one.test:80 does not answer"), "{answer}");
+    assert!(answer.contains("cannot connect to one.test:80"), "{answer}");
     client.leave().await;
     let line = world.last_line();
     assert_eq!(line.verdict, Outcome::Allow);
@@ -286,7 +286,7 @@ async fn requests_that_are_not_for_a_proxy() {
         client.leave().await;
         assert_eq!(world.last_line().verdict, Outcome::Deny);
     }
-    // And those that are, sent to somebody else.
+    // And those that are, sent to another host.
     for request in [
         "GET http://one.test:8080/ HTTP/1.1\r\nHost: one.test:8080\r\n\r\n",
         "CONNECT one.test:443 HTTP/1.1\r\nHost: one.test\r\n\r\n",
@@ -313,7 +313,7 @@ async fn a_whole_address_for_the_server_itself() {
     assert_eq!(head(&mut origin).await, request);
     say(&mut origin, ok("1")).await;
     client.hears(&ok("1")).await;
-    // It is judged by what it says.
+    // It is checked by what it says.
     let mut client = world.transparent("192.0.2.1:80").await;
     client
         .send("GET http://two.test/x HTTP/1.1\r\nHost: two.test\r\n\r\n")

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rustix::net::sockopt::set_socket_linger;
-use sbx_policy::{OwnAddresses, Policy};
+use sbx_policy::{LocalAddresses, Policy};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
@@ -14,8 +14,8 @@ use super::origin::{answers, head, ok, say};
 use super::world::{World, exactly, get, rest, rules};
 use crate::audit::{self, Outcome, Part};
 use crate::ca::{self, Authority};
-use crate::limits::House;
-use crate::{Outlet, Settings, Sockets, system_dial};
+use crate::limits::ConnectionBudget;
+use crate::{Proxy, Settings, Sockets, system_dial};
 
 /// From here on the clock jumps to the next deadline whenever nothing moves.
 async fn closed_after(client: &mut super::world::Client) -> Duration {
@@ -52,7 +52,7 @@ async fn who_never_finishes_is_not_waited_for() {
         client.is_reset().await;
         tokio::time::resume();
         client.leave().await;
-        assert_eq!(world.last_line().reason, "its first message does not end");
+        assert_eq!(world.last_line().reason, "its first message is incomplete");
     }
     assert!(world.dialled().is_empty());
 }
@@ -84,7 +84,7 @@ async fn a_word_is_passed_on() {
         client.send("\u{1}\u{2}").await;
         assert_eq!(exactly(&mut origin, 2).await, "\u{1}\u{2}");
     }
-    // Nor is it a way around what requests are judged by, however slowly they come.
+    // Nor is it a way around what requests are checked by, however slowly they come.
     for (text, more) in [
         ("GET", " / HTTP/1.1\r\nHost: other.test\r\n\r\n"),
         ("PROPFIND", " / HTTP/1.1\r\nHost: other.test\r\n\r\n"),
@@ -97,7 +97,10 @@ async fn a_word_is_passed_on() {
         assert_eq!(client.rest().await, "", "{text}");
         client.leave().await;
         let error = world.last_error();
-        assert!(error.contains("began as a word"), "{text}: {error}");
+        assert!(
+            error.contains("began as another protocol"),
+            "{text}: {error}"
+        );
         assert_eq!(world.last_line().sent, text.len() as u64, "{text}");
     }
 }
@@ -276,11 +279,11 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
         sandbox: "one".into(),
         log_dir: dir.path().into(),
         authority: Authority::load("one", &made.key_pem, now).unwrap(),
-        own: Arc::new(|_| OwnAddresses::default()),
+        local_addresses: Arc::new(|_| LocalAddresses::default()),
         lookup: Arc::new(|_| Box::pin(std::future::pending())),
         dial: system_dial(),
         max_connections: 10,
-        house: Arc::new(House::with_room(10)),
+        budget: Arc::new(ConnectionBudget::with_room(10)),
         bypass: Arc::new(|_| false),
     };
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -291,7 +294,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
         tcp: vec![OwnedFd::from(tcp)],
         ..Sockets::default()
     };
-    let outlet = Outlet::start(settings, watched, sockets).unwrap();
+    let outlet = Proxy::start(settings, watched, sockets).unwrap();
     // No redirect: the address that was dialled is its own, and means nothing outside.
     let mut client = std::net::TcpStream::connect(address).unwrap();
     // It may be refused before it has said anything.

@@ -1,5 +1,5 @@
 //! For any rules, any resolver and any spelling: the same verdict at every entrance, and nothing is dialled that
-//! was not judged.
+//! was not checked.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use super::entrances::{
 };
 use super::resolving::lookup;
 use super::world::{World, rule};
-use crate::Judged;
+use crate::GateDecision;
 
 const PATTERNS: &[&str] = &[
     "**",
@@ -160,15 +160,18 @@ impl Case {
     }
 }
 
-/// What was seen is what was judged.
-fn agrees(seen: &Seen, judged: &Judged, what: &str) {
-    same(seen, &judged.verdict, &judged.target, what);
-    if judged.allowed() {
-        let all = |at: &SocketAddr| judged.addresses.contains(at);
-        assert!(seen.dialled.iter().all(all), "{what}: {seen:?} {judged:?}");
+/// What was seen is what was checked.
+fn agrees(seen: &Seen, decision: &GateDecision, what: &str) {
+    same(seen, &decision.verdict, &decision.target, what);
+    if decision.allowed() {
+        let all = |at: &SocketAddr| decision.addresses.contains(at);
+        assert!(
+            seen.dialled.iter().all(all),
+            "{what}: {seen:?} {decision:?}"
+        );
         assert_eq!(
             seen.dialled.is_empty(),
-            judged.addresses.is_empty(),
+            decision.addresses.is_empty(),
             "{what}"
         );
     }
@@ -195,56 +198,60 @@ fn same(seen: &Seen, verdict: &Verdict, target: &Target, what: &str) {
 }
 
 /// The three entrances at which a client names its target.
-async fn named_entrances(case: &Case, world: &World, judged: &Judged) {
-    agrees(&connect(world, &case.authority(1)).await, judged, "CONNECT");
-    agrees(&absolute(world, &case.authority(2)).await, judged, "HTTP");
+async fn named_entrances(case: &Case, world: &World, decision: &GateDecision) {
+    agrees(
+        &connect(world, &case.authority(1)).await,
+        decision,
+        "CONNECT",
+    );
+    agrees(&absolute(world, &case.authority(2)).await, decision, "HTTP");
     let spelling = case.spelling(3);
     if !spelling.starts_with('[') {
         agrees(
             &socks_name(world, spelling, case.port).await,
-            judged,
+            decision,
             "SOCKS, name",
         );
     }
 }
 
 /// What `policy check` says about the target, which is what every entrance does with it.
-async fn checked(case: &Case, world: &World) -> Judged {
+async fn checked(case: &Case, world: &World) -> GateDecision {
     let (gate, target) = (&world.shared.gate, case.target());
     let checked = gate.check(&target, None).await;
-    named_entrances(case, world, &checked.judged).await;
-    let other = checked.other.as_ref().unwrap_or(&checked.judged);
+    named_entrances(case, world, &checked.decision).await;
+    let other = checked.other.as_ref().unwrap_or(&checked.decision);
     let (seen, carried) = connect_binary(world, &case.authority(1)).await;
     // To nowhere nothing is carried, and nothing has to be cut.
-    let nowhere = checked.judged.allowed() && checked.judged.addresses.is_empty();
+    let nowhere = checked.decision.allowed() && checked.decision.addresses.is_empty();
     if !nowhere {
         assert_eq!(carried, other.allowed(), "{seen:?} {other:?}");
     }
-    for (protocol, expected) in [(Protocol::Web, &checked.judged), (Protocol::Other, other)] {
+    for (protocol, expected) in [(Protocol::Web, &checked.decision), (Protocol::Other, other)] {
         let alone = gate.check(&target, Some(protocol)).await;
-        assert_eq!(alone.judged.allowed(), expected.allowed(), "{protocol:?}");
+        assert_eq!(alone.decision.allowed(), expected.allowed(), "{protocol:?}");
         assert!(alone.other.is_none());
     }
-    checked.judged
+    checked.decision
 }
 
 async fn check_name(case: Case) {
     let (world, target) = (case.world().await, case.target());
-    let judged = checked(&case, &world).await;
-    let (policy, now) = (world.shared.gate.policy(&[]), Timestamp::now());
-    for at in &judged.addresses {
+    let decision = checked(&case, &world).await;
+    let (policy, now) = (world.policy(), Timestamp::now());
+    for at in &decision.addresses {
         let verdict = policy.decide(&target, Protocol::Web, now);
-        let at = policy.judge_address(&verdict, &target, at.ip(), Protocol::Web, now);
-        assert!(at.allowed, "{judged:?}");
+        let at = policy.decide_address(&verdict, &target, at.ip(), Protocol::Web, now);
+        assert!(at.allowed, "{decision:?}");
     }
     let known = lookup(&world, target.host.to_string().as_str()).await;
-    if judged.allowed() {
+    if decision.allowed() {
         let known = known.as_ref().expect("it may be dialled and not be known");
         let all = |at: &SocketAddr| known.iter().any(|ip| ip.to_canonical() == at.ip());
         let own = is_host_alias(&target.host);
         assert!(
-            own || judged.addresses.iter().all(all),
-            "{known:?} {judged:?}"
+            own || decision.addresses.iter().all(all),
+            "{known:?} {decision:?}"
         );
     }
     if is_localhost(&target.host) || is_host_alias(&target.host) || is_gateway(&target.host) {
@@ -257,14 +264,14 @@ async fn check_name(case: Case) {
             let told = |ip: &IpAddr| reachable(&world, &target.host, ip.to_canonical());
             assert!(known.iter().all(told), "{known:?}");
         }
-        None => assert!(!judged.allowed()),
+        None => assert!(!decision.allowed()),
     }
     for dialled in case.answers() {
         let literal = Target {
             host: dialled.ip().into(),
             port: dialled.port(),
         };
-        let (verdict, told) = by_name(&world, &judged, dialled, &literal);
+        let (verdict, told) = by_name(&world, &decision, dialled, &literal);
         let name = case.spelling(1).trim_end_matches('.');
         for seen in [
             tls(&world, dialled, Some(name)).await,
@@ -280,7 +287,7 @@ async fn check_name(case: Case) {
 
 /// Whether a name may be dialled at this address, on whichever port and with whichever protocol.
 fn reachable(world: &World, host: &Host, ip: IpAddr) -> bool {
-    let (policy, now) = (world.shared.gate.policy(&[]), Timestamp::now());
+    let (policy, now) = (world.policy(), Timestamp::now());
     // One that no pattern speaks of stands for all of those.
     let ports = PORTS.iter().chain(&[7]);
     ports
@@ -291,7 +298,7 @@ fn reachable(world: &World, host: &Host, ip: IpAddr) -> bool {
                 port: *port,
             };
             let named = policy.decide(&target, protocol, now);
-            let at = policy.judge_address(&named, &target, ip, protocol, now);
+            let at = policy.decide_address(&named, &target, ip, protocol, now);
             at.allowed
         })
 }
@@ -299,32 +306,32 @@ fn reachable(world: &World, host: &Host, ip: IpAddr) -> bool {
 /// Dialled to an address of the name that it claims: the name decides, unless it is unknown and the address is not.
 fn by_name<'a>(
     world: &World,
-    judged: &'a Judged,
+    decision: &'a GateDecision,
     dialled: SocketAddr,
     literal: &'a Target,
 ) -> (Verdict, &'a Target) {
-    let (policy, now) = (world.shared.gate.policy(&[]), Timestamp::now());
-    let named = policy.decide(&judged.target, Protocol::Web, now);
-    if judged.allowed() {
-        let at = policy.judge_address(&named, &judged.target, dialled.ip(), Protocol::Web, now);
-        return (if at.allowed { named } else { at }, &judged.target);
+    let (policy, now) = (world.policy(), Timestamp::now());
+    let named = policy.decide(&decision.target, Protocol::Web, now);
+    if decision.allowed() {
+        let at = policy.decide_address(&named, &decision.target, dialled.ip(), Protocol::Web, now);
+        return (if at.allowed { named } else { at }, &decision.target);
     }
     let by_address = policy.decide(literal, Protocol::Web, now);
     let decided = by_address.allowed || by_address.kind == Kind::Explicit;
-    if decided && judged.verdict.kind != Kind::Explicit {
+    if decided && decision.verdict.kind != Kind::Explicit {
         (by_address, literal)
     } else {
-        (judged.verdict.clone(), &judged.target)
+        (decision.verdict.clone(), &decision.target)
     }
 }
 
 /// A bare address, after its name was asked for.
 async fn by_memory(world: &World, dialled: SocketAddr, literal: &Target, name: Option<&Target>) {
-    let (policy, now) = (world.shared.gate.policy(&[]), Timestamp::now());
+    let (policy, now) = (world.policy(), Timestamp::now());
     let by_address = policy.decide(literal, Protocol::Other, now);
     let named = name.map(|name| {
         let verdict = policy.decide(name, Protocol::Other, now);
-        let at = policy.judge_address(&verdict, name, dialled.ip(), Protocol::Other, now);
+        let at = policy.decide_address(&verdict, name, dialled.ip(), Protocol::Other, now);
         (verdict, at.allowed)
     });
     let seen = binary(world, dialled).await;
@@ -341,27 +348,31 @@ async fn by_memory(world: &World, dialled: SocketAddr, literal: &Target, name: O
 
 async fn check_address(case: Case) {
     let (world, target) = (case.world().await, case.target());
-    let judged = checked(&case, &world).await;
+    let decision = checked(&case, &world).await;
     let Host::Ip(ip) = target.host else {
         panic!("{target}")
     };
     agrees(
         &socks_ip(&world, ip, case.port).await,
-        &judged,
+        &decision,
         "SOCKS, address",
     );
     let dialled = SocketAddr::new(ip, case.port);
     agrees(
         &tls(&world, dialled, None).await,
-        &judged,
+        &decision,
         "TLS without a name",
     );
     agrees(
         &host_header(&world, dialled, case.spelling(3)).await,
-        &judged,
+        &decision,
         "HTTP to an address",
     );
-    let other = world.shared.gate.judge(&target, Protocol::Other).await;
+    let other = world
+        .shared
+        .gate
+        .decide_target(&target, Protocol::Other)
+        .await;
     agrees(&binary(&world, dialled).await, &other, "another protocol");
 }
 

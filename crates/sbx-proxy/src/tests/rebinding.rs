@@ -50,7 +50,7 @@ async fn a_wildcard_does_not_open_the_host() {
     }
 }
 
-/// An interface that comes up is the machine's from then on; nobody has to be told.
+/// An interface that comes up is the machine's from then on; no notification is needed.
 #[tokio::test]
 async fn nor_an_address_that_the_machine_has_by_now() {
     let world = World::new(&["allow **.wild.test", "allow **"]).await;
@@ -119,9 +119,9 @@ async fn a_second_answer_changes_nothing_that_was_judged() {
         assert_eq!(seen.dialled, ["192.0.2.1:80".parse().unwrap()]);
     }
     assert_eq!(world.asked(), ["re.wild.test"]);
-    // Once the answer is old there is another one, which is judged too.
+    // Once the answer is old there is another one, which is checked too.
     tokio::time::pause();
-    tokio::time::advance(crate::resolver::FRESH).await;
+    tokio::time::advance(crate::resolver::CACHE_TIMEOUT).await;
     tokio::time::resume();
     let seen = connect(&world, "re.wild.test:80").await;
     assert_eq!((seen.line.verdict, seen.dialled.len()), (Outcome::Deny, 0));

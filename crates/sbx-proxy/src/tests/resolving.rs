@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::world::{World, pair, soon};
 use crate::audit::{Entrance, Outcome, Via};
 use crate::dns;
-use crate::outlet::admit;
+use crate::proxy::admit;
 
 const REFUSED: u8 = 5;
 const NXDOMAIN: u8 = 3;
@@ -178,7 +178,7 @@ async fn names_backwards() {
         assert_eq!(udp.ask(name, 12).await.code, REFUSED, "{name}");
         assert_eq!(world.last_line().host, name);
     }
-    // Nobody else was asked.
+    // No other resolver was asked.
     assert_eq!(world.asked(), ["b.wild.test"]);
 }
 

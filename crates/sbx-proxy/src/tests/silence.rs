@@ -43,7 +43,7 @@ async fn a_server_that_speaks_first() {
     );
 }
 
-/// Who waits for the banner and then says a name that is denied has said nothing to anybody.
+/// A client that waits for the banner and then names a denied host does not reach the server.
 #[tokio::test]
 async fn silence_is_no_way_around_a_name() {
     let world = World::new(&["allow 192.0.2.0/24", "deny two.test"]).await;
@@ -73,7 +73,7 @@ async fn silence_is_no_way_around_a_name() {
         (denied.host.as_str(), denied.rule.as_deref()),
         ("two.test", Some("r1"))
     );
-    // The same when nobody spoke before: it is judged as if it had not been slow.
+    // The same when neither side spoke before: it is checked as if it had not been slow.
     let mut client = world.transparent("192.0.2.2:443").await;
     let origin = world.arrives().await;
     client.send(hello(Some("two.test"))).await;
@@ -94,7 +94,7 @@ async fn a_slow_client_is_served_by_what_it_says() {
     let lines = world.lines();
     assert_eq!((lines.len(), lines[0].host.as_str()), (1, "one.test"));
     assert_eq!(lines[0].proxy, Via::Transparent);
-    // Each request is judged by itself.
+    // Each request is checked by itself.
     world.set(&["allow 192.0.2.1", "deny two.test"]);
     let mut client = world.transparent("192.0.2.1:80").await;
     let origin = world.arrives().await;
@@ -114,7 +114,7 @@ async fn a_slow_client_is_served_by_what_it_says() {
 async fn a_name_that_comes_late_can_still_open_its_address() {
     let world = World::new(&["allow one.test"]).await;
     let mut client = world.transparent("192.0.2.1:443").await;
-    // By its address alone it may not go there, and nobody is dialled.
+    // By its address alone it may not go there, and nothing is dialled.
     tokio::time::pause();
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
     tokio::time::resume();
@@ -170,7 +170,7 @@ async fn a_client_that_only_listens() {
         assert_eq!(client.rest().await, "12 o'clock");
         client.leave().await;
     }
-    // Whoever connects and leaves is on record: it reached somebody.
+    // A client that connects and leaves is on record: it reached the server.
     let client = world.transparent("192.0.2.1:13").await;
     let origin = world.arrives().await;
     drop(client.stream);

@@ -155,7 +155,7 @@ async fn none_gets_through() {
             "{lines:?}"
         );
         assert!(
-            line.reason.starts_with("the request is refused: "),
+            line.reason.starts_with("invalid request: "),
             "{}",
             line.reason
         );

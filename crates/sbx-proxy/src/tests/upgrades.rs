@@ -59,13 +59,13 @@ async fn an_upgrade_that_is_declined_is_a_response() {
     let (mut client, mut origin) = world.request(request).await;
     say(&mut origin, ok("no")).await;
     client.hears(&ok("no")).await;
-    // The next request is judged.
+    // The next request is checked.
     client.send(get("two.test")).await;
     assert!(client.rest().await.starts_with("HTTP/1.1 403 "));
 }
 
 #[tokio::test]
-async fn a_change_that_nobody_asked_for_is_not_believed() {
+async fn an_upgrade_that_the_client_did_not_ask_for_is_refused() {
     let world = World::new(&["allow one.test"]).await;
     let (mut client, mut origin) = world.request(get("one.test")).await;
     say(&mut origin, SWITCHED).await;

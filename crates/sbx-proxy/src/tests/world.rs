@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sbx_policy::{Decision, Origin, OwnAddresses, Pattern, Policy, Rule, Scope, Traffic};
+use sbx_policy::{Decision, LocalAddresses, Origin, Pattern, Policy, Rule, Scope, Traffic};
 use sbx_proto::net::{GATEWAY_V4, PROXY_PORT};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,8 +21,10 @@ use tokio::task::JoinHandle;
 use super::origin::head;
 use crate::audit::{self, Line, Outcome, Part, Phase};
 use crate::ca::{self, Authority};
-use crate::limits::House;
-use crate::outlet::{Settings, Shared, admit, route};
+use crate::conn::Conn;
+use crate::dial::dial_tcp;
+use crate::limits::ConnectionBudget;
+use crate::proxy::{Settings, Shared, admit, route};
 
 /// Longer than every deadline of the proxy, which matters where the clock is not the real one.
 const HANGS: Duration = Duration::from_secs(200);
@@ -78,7 +80,7 @@ pub(super) struct World {
     pub(super) shared: Arc<Shared>,
     pub(super) authority_pem: String,
     policy: watch::Sender<Policy>,
-    own: Arc<Mutex<OwnAddresses>>,
+    own: Arc<Mutex<LocalAddresses>>,
     zone: Zone,
     asked: Arc<Mutex<Vec<String>>>,
     dialled: Arc<Mutex<Vec<SocketAddr>>>,
@@ -114,11 +116,11 @@ impl World {
             sandbox: "one".into(),
             log_dir: dir.path().join("log"),
             authority: Authority::load("one", &made.key_pem, now).unwrap(),
-            own: own_addresses(Arc::clone(&own)),
+            local_addresses: local_addresses(Arc::clone(&own)),
             lookup: lookup(Arc::clone(&zone), Arc::clone(&asked)),
             dial: dial(at, Arc::clone(&dialled), Arc::clone(&refusing)),
             max_connections,
-            house: Arc::new(House::with_room(max_connections)),
+            budget: Arc::new(ConnectionBudget::with_room(max_connections)),
             bypass: Arc::new(|host| host.to_string() == "pinned.test"),
         };
         let world = Self {
@@ -161,6 +163,12 @@ impl World {
         self.set_rules(rules(texts));
     }
 
+    /// The rules and the addresses of the host, as the gate sees them.
+    pub(super) fn policy(&self) -> Policy {
+        let own = self.own.lock().unwrap().clone();
+        self.policy.borrow().with_local_addresses(own)
+    }
+
     /// Whether the origin refuses connections.
     pub(super) fn refuse(&self, refusing: bool) {
         self.refusing.store(refusing, Ordering::Relaxed);
@@ -171,7 +179,7 @@ impl World {
         soon(self.origin.accept()).await.unwrap().0
     }
 
-    /// What was dialled since the last time somebody asked.
+    /// What was dialled since the last call.
     pub(super) fn dialled(&self) -> Vec<SocketAddr> {
         std::mem::take(&mut self.dialled.lock().unwrap())
     }
@@ -256,14 +264,14 @@ impl World {
 
     pub(super) async fn client(&self, dialled: SocketAddr) -> Option<Client> {
         let (stream, inner) = pair().await;
-        let served = admit(&self.shared, inner, move |shared, stream, place| {
-            route(shared, stream, dialled, place)
+        let served = admit(&self.shared, inner, move |shared, stream, slot| {
+            route(shared, Conn::new(stream), dialled, slot)
         })?;
         Some(Client { stream, served })
     }
 }
 
-fn own_addresses(own: Arc<Mutex<OwnAddresses>>) -> crate::Own {
+fn local_addresses(own: Arc<Mutex<LocalAddresses>>) -> crate::LocalAddressSource {
     Arc::new(move |_| own.lock().unwrap().clone())
 }
 
@@ -294,7 +302,7 @@ fn dial(
             let refused = io::ErrorKind::ConnectionRefused.into();
             return Box::pin(std::future::ready(Err(refused)));
         }
-        Box::pin(TcpStream::connect(origin))
+        Box::pin(dial_tcp(origin))
     })
 }
 

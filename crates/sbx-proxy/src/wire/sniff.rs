@@ -20,7 +20,7 @@ pub enum Traffic {
 }
 
 /// Whether it is a request must show within so many bytes. Some origins skip any number of empty lines, others serve
-/// methods of any length: what is still open then is refused, since nobody can say that no request comes of it.
+/// methods of any length: what is still open then is refused, since it cannot be ruled out that a request comes of it.
 const MAX_UNDECIDED: usize = 8 * 1024;
 
 const KNOWN_METHODS: &[&[u8]] = &[
@@ -51,8 +51,8 @@ pub fn classify(bytes: &[u8]) -> Traffic {
     }
 }
 
-/// Whether it is no more than a word so far: it may become a request, but many protocols begin with one and wait.
-pub fn is_word(bytes: &[u8]) -> bool {
+/// Whether it is no more than the first word of a request so far: many other protocols begin like that and wait.
+pub fn is_prefix(bytes: &[u8]) -> bool {
     match tls::sniff(bytes) {
         tls::Sniff::NotTls => matches!(looks_like_http(bytes), Guess::NeedMore),
         tls::Sniff::NeedMore => tls::is_doubtful(bytes),
@@ -103,7 +103,7 @@ fn without_gap(bytes: &[u8], is_gap: fn(u8) -> bool) -> &[u8] {
     end.and_then(|end| bytes.get(end..)).unwrap_or_default()
 }
 
-/// What somebody takes for white space: ASCII's, the separators that Python splits at, and those of Latin-1.
+/// What some parser takes for white space: ASCII's, the separators that Python splits at, and those of Latin-1.
 fn is_gap(byte: u8) -> bool {
     matches!(byte, b'\t'..=b'\r' | 0x1c..=b' ' | 0x85 | 0xa0)
 }

@@ -45,7 +45,7 @@ pub struct ClientHello {
 /// Reads the hello at the start of `bytes`.
 ///
 /// Servers differ in which versions of the first record they take, and some take any: a hello in one that is not
-/// known is refused, since somebody would read the name in it.
+/// known is refused, since some server would read the name in it.
 pub fn sniff(bytes: &[u8]) -> Sniff {
     match bytes {
         [HANDSHAKE, MAJOR, 0..=4, ..] => {}

@@ -177,7 +177,7 @@ fn wrong_input_creates_nothing() {
         ),
         ("policy allow network *", 1, "use `**` for everything"),
         ("policy allow network https://a.test/x", 1, "is a URL"),
-        ("policy allow network a.test:99999", 1, "is no port"),
+        ("policy allow network a.test:99999", 1, "invalid port"),
         ("policy allow network 10.0.0.1/8", 1, "10.0.0.0/8"),
         (
             "policy allow network --for soon a.test",
@@ -189,7 +189,7 @@ fn wrong_input_creates_nothing() {
         ("policy rm network --resource *", 1, "`**`"),
         ("policy check network", 2, "TARGET"),
         ("policy check network ssh://a.test", 1, "has no known port"),
-        ("policy check network a.test:0", 1, "is no port"),
+        ("policy check network a.test:0", 1, "invalid port"),
         ("policy ls --decision maybe", 2, "allow, deny"),
         ("policy ls --type disk", 2, "all, network, filesystem"),
         ("policy log --limit many", 2, "many"),

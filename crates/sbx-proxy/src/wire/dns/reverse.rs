@@ -26,8 +26,8 @@ fn fill<const N: usize>(
     parse: fn(&str) -> Option<u8>,
 ) -> Option<()> {
     let mut labels = labels.split('.');
-    for place in places.iter_mut().rev() {
-        *place = parse(labels.next()?)?;
+    for slot in places.iter_mut().rev() {
+        *slot = parse(labels.next()?)?;
     }
     labels.next().is_none().then_some(())
 }

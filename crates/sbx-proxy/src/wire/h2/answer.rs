@@ -56,7 +56,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     out
 }
 
-/// A literal that nobody needs to remember, with a name from the static table.
+/// A literal without indexing (RFC 7541, section 6.2.2), with a name from the static table.
 fn field(head: &mut Vec<u8>, name: usize, value: &str) {
     integer(head, 4, name);
     integer(head, 7, value.len());

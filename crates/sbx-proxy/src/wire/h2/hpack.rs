@@ -1,7 +1,7 @@
 //! HPACK (RFC 7541) for the first head of a connection: no earlier one has left anything in the table then. What the
 //! head itself puts there, and refers to, is passed over.
 
-/// The fields that matter to whoever says no; none where they are missing or odd.
+/// The fields that a denial needs; none where they are missing or malformed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) method: Option<String>,
@@ -155,8 +155,8 @@ fn character(code: u32, length: u32) -> Option<u8> {
         first <<= bits - before;
         before = *bits;
         if *bits == length {
-            let place = usize::try_from(code.checked_sub(first)?).ok()?;
-            return characters.get(place).copied();
+            let slot = usize::try_from(code.checked_sub(first)?).ok()?;
+            return characters.get(slot).copied();
         }
         first += u32::try_from(characters.len()).ok()?;
     }

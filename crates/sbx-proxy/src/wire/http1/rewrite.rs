@@ -6,7 +6,7 @@ use super::lines::{is_value, token};
 use super::target::target_text;
 use super::{Authority, HeadError, RequestHead, Target};
 
-/// Headers between the client and us that are nobody else's business.
+/// Hop-by-hop fields (RFC 9110, section 7.6.1): they are for this proxy only.
 const PROXY_ONLY: &[&str] = &[
     "proxy-connection",
     "proxy-authorization",

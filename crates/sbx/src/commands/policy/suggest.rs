@@ -61,7 +61,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         .collect();
     // By the rules of now: what was denied then may be allowed, or denied on purpose.
     let policy = book(context)?.policy_for(Some(name.as_str()))?;
-    let policy = policy.on(own_addresses(&asked));
+    let policy = policy.with_local_addresses(own_addresses(&asked));
     let suggestion = suggest(denied, &policy, name.as_str(), now);
     if args.json {
         return context.ui.json(&to_json(name.as_str(), &suggestion));

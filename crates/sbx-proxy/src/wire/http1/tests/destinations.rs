@@ -59,7 +59,7 @@ fn target_and_host_disagree() {
             &format!("Host: {host}"),
         ])
     };
-    // Nobody behind us reads it there.
+    // No parser behind this one reads it there.
     for host in ["b:443", "a:444", "proxy:3128", "a"] {
         let head = request(&connect("a:443", host));
         assert_eq!(head.authority().unwrap().to_string(), "a:443");

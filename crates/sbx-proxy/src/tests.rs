@@ -1,12 +1,12 @@
-//! The whole way out, over real sockets: a fake resolver, a dialler that leads every judged address to a local
+//! The whole way out, over real sockets: a fake resolver, a dialler that leads every checked address to a local
 //! origin and writes down which it was, and clients at every entrance.
 
 mod bodies;
 mod changes;
-mod crowd;
 mod denials;
 mod entrances;
 mod http;
+mod limits;
 mod oddities;
 mod origin;
 mod property;
@@ -14,6 +14,7 @@ mod rebinding;
 mod resolving;
 mod silence;
 mod smuggling;
+mod transports;
 mod unwritable;
 mod upgrades;
 mod world;

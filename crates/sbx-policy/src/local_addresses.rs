@@ -1,4 +1,4 @@
-//! What only the machine can tell about an address.
+//! The addresses of the host, which only the running system knows.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 /// The machine's own addresses at one moment: what listens there is a service of the host, whatever its range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OwnAddresses {
+pub enum LocalAddresses {
     Known(Arc<BTreeSet<IpAddr>>),
-    /// Whoever does not know which services are the host's must take all of them for such.
+    /// It could not be determined, so every address counts as one.
     Unknown,
 }
 
-impl OwnAddresses {
+impl LocalAddresses {
     /// With these as well.
     #[must_use]
     pub fn with(self, more: impl IntoIterator<Item = IpAddr>) -> Self {
@@ -37,13 +37,13 @@ impl OwnAddresses {
 }
 
 /// A machine that has no address.
-impl Default for OwnAddresses {
+impl Default for LocalAddresses {
     fn default() -> Self {
         Self::Known(Arc::default())
     }
 }
 
-impl FromIterator<IpAddr> for OwnAddresses {
+impl FromIterator<IpAddr> for LocalAddresses {
     fn from_iter<T: IntoIterator<Item = IpAddr>>(addresses: T) -> Self {
         Self::Known(Arc::new(addresses.into_iter().collect()))
     }

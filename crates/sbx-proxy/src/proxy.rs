@@ -24,19 +24,23 @@ use tokio::time::Instant;
 use crate::audit::{Audit, Entrance, Via};
 use crate::ca::Authority;
 use crate::conn::Conn;
-use crate::dial::{Dial, reset, tune_local};
-use crate::gate::{Gate, Own};
-use crate::limits::{Crowd, House, Place};
+use crate::dial::{Dial, Dialer, tune_local};
+use crate::gate::{Gate, LocalAddressSource};
+use crate::limits::{ConnectionBudget, ConnectionTable, Slot};
+use crate::record::record_malformed;
 use crate::resolver::Lookup;
-use crate::{dns, forward, journey, transparent};
+use crate::transport::Transport;
+use crate::{dns, forward, transparent};
 
 const STACK: usize = 512 << 10;
+/// From the connection to the first byte.
+pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(30);
 /// After a failed accept (no descriptors): what is open has to end first.
-const BREATH: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Between two lines about it in the daemon's log.
-const QUIET: Duration = Duration::from_secs(60);
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 /// For open connections to be cut at the end, which takes a moment.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether the TLS of a host is left alone.
 pub type Bypass = Arc<dyn Fn(&Host) -> bool + Send + Sync>;
@@ -47,12 +51,12 @@ pub struct Settings {
     /// Where the lines of all sandboxes are.
     pub log_dir: PathBuf,
     pub authority: Authority,
-    pub own: Own,
+    pub local_addresses: LocalAddressSource,
     pub lookup: Lookup,
     pub dial: Dial,
     pub max_connections: usize,
     /// With those of all other sandboxes.
-    pub house: Arc<House>,
+    pub budget: Arc<ConnectionBudget>,
     /// Hosts whose TLS is never opened, not even to say why they are denied.
     pub bypass: Bypass,
 }
@@ -66,16 +70,16 @@ pub struct Sockets {
 }
 
 /// Ends with the sandbox: dropping it closes everything. Who drops the sender of its rules first has open connections
-/// broken off, so that nobody takes the end for the end of what was being said.
-pub struct Outlet {
+/// broken off, so that no peer takes it for the regular end of a message.
+pub struct Proxy {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
     shared: Arc<Shared>,
 }
 
-impl fmt::Debug for Outlet {
+impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outlet").finish_non_exhaustive()
+        f.debug_struct("Proxy").finish_non_exhaustive()
     }
 }
 
@@ -83,25 +87,28 @@ pub(crate) struct Shared {
     pub(crate) gate: Arc<Gate>,
     pub(crate) audit: Audit,
     pub(crate) authority: Authority,
-    pub(crate) dial: Dial,
+    pub(crate) dialer: Dialer,
     pub(crate) bypass: Bypass,
-    crowd: Arc<Crowd>,
+    table: Arc<ConnectionTable>,
 }
 
 impl Shared {
     pub(crate) fn new(settings: Settings, policy: watch::Receiver<Policy>) -> Self {
         Self {
-            gate: Arc::new(Gate::new(policy, settings.own, settings.lookup)),
+            gate: Arc::new(Gate::new(policy, settings.local_addresses, settings.lookup)),
             audit: Audit::new(&settings.log_dir, &settings.sandbox),
             authority: settings.authority,
-            dial: settings.dial,
+            dialer: Dialer::new(settings.dial, Arc::clone(&settings.budget)),
             bypass: settings.bypass,
-            crowd: Arc::new(Crowd::new(settings.max_connections, settings.house)),
+            table: Arc::new(ConnectionTable::new(
+                settings.max_connections,
+                settings.budget,
+            )),
         }
     }
 }
 
-impl Outlet {
+impl Proxy {
     pub fn start(
         settings: Settings,
         policy: watch::Receiver<Policy>,
@@ -128,13 +135,13 @@ impl Outlet {
         })
     }
 
-    /// The same judgement that connections get.
+    /// The same check that connections get.
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.shared.gate)
     }
 }
 
-impl Drop for Outlet {
+impl Drop for Proxy {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take()
@@ -173,10 +180,10 @@ impl Listeners {
 async fn serve(shared: &Arc<Shared>, listeners: Listeners, stopped: oneshot::Receiver<()>) {
     let mut loops = JoinSet::new();
     for listener in listeners.tcp {
-        loops.spawn(accept(Arc::clone(shared), listener, Kind::World));
+        loops.spawn(accept(Arc::clone(shared), listener, Listening::World));
     }
     for listener in listeners.dns_tcp {
-        loops.spawn(accept(Arc::clone(shared), listener, Kind::Dns));
+        loops.spawn(accept(Arc::clone(shared), listener, Listening::Dns));
     }
     for socket in listeners.dns_udp {
         loops.spawn(dns::serve_udp(Arc::clone(shared), socket));
@@ -187,7 +194,7 @@ async fn serve(shared: &Arc<Shared>, listeners: Listeners, stopped: oneshot::Rec
         () = async { while loops.join_next().await.is_some() {} } => {}
     }
     drop(loops);
-    if (tokio::time::timeout(FAREWELL, shared.gate.under_way().none()).await).is_err() {
+    if (tokio::time::timeout(CUT_TIMEOUT, shared.gate.active_sessions().none()).await).is_err() {
         tracing::warn!(
             sandbox = shared.audit.sandbox(),
             "connections are closed and not cut"
@@ -196,7 +203,7 @@ async fn serve(shared: &Arc<Shared>, listeners: Listeners, stopped: oneshot::Rec
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum Listening {
     World,
     Dns,
 }
@@ -212,7 +219,7 @@ impl Complaint {
     /// How often it has happened since it was told last, when it is time to tell it again.
     fn again(&mut self, now: Instant) -> Option<u64> {
         self.times += 1;
-        let due = (self.told).is_none_or(|told| now.duration_since(told) >= QUIET);
+        let due = (self.told).is_none_or(|told| now.duration_since(told) >= COMPLAINT_INTERVAL);
         due.then(|| {
             self.told = Some(now);
             std::mem::take(&mut self.times)
@@ -220,19 +227,19 @@ impl Complaint {
     }
 }
 
-async fn accept(shared: Arc<Shared>, listener: TcpListener, kind: Kind) {
+async fn accept(shared: Arc<Shared>, listener: TcpListener, kind: Listening) {
     let mut complaint = Complaint::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => match kind {
-                Kind::World => drop(admit(&shared, stream, connection)),
-                Kind::Dns => drop(admit(&shared, stream, dns::serve_tcp)),
+                Listening::World => drop(admit(&shared, stream, connection)),
+                Listening::Dns => drop(admit(&shared, stream, dns::serve_tcp)),
             },
             Err(error) if is_passing(&error) => {
                 if let Some(times) = complaint.again(Instant::now()) {
                     tracing::warn!(sandbox = shared.audit.sandbox(), %error, times, "cannot accept a connection");
                 }
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
             Err(error) => {
                 // Root inside can destroy the sockets of its own network; nothing gets out by that.
@@ -261,17 +268,18 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 /// Serves it as soon as there is a place for it.
-pub(crate) fn admit<F>(
+pub(crate) fn admit<T, F>(
     shared: &Arc<Shared>,
-    stream: TcpStream,
-    serve: impl FnOnce(Arc<Shared>, TcpStream, Place) -> F,
+    stream: T,
+    serve: impl FnOnce(Arc<Shared>, T, Slot) -> F,
 ) -> Option<JoinHandle<()>>
 where
+    T: Transport,
     F: Future<Output = ()> + Send + 'static,
 {
-    let Some(place) = shared.crowd.admit() else {
+    let Some(slot) = shared.table.admit() else {
         let reason = "too many connections";
-        journey::record_nonsense(
+        record_malformed(
             &shared.audit,
             Entrance::Transparent,
             Via::Network,
@@ -279,26 +287,29 @@ where
             None,
             reason,
         );
-        reset(&stream);
+        stream.reset();
         return None;
     };
-    let id = place.id();
-    let task = tokio::spawn(serve(Arc::clone(shared), stream, place));
-    shared.crowd.served_by(id, task.abort_handle());
+    let id = slot.id();
+    let task = tokio::spawn(serve(Arc::clone(shared), stream, slot));
+    shared.table.set_task(id, task.abort_handle());
     Some(task)
 }
 
-async fn connection(shared: Arc<Shared>, stream: TcpStream, place: Place) {
+async fn connection(shared: Arc<Shared>, stream: TcpStream, slot: Slot) {
     match original_dst(&stream) {
         // Root inside dialled the listener itself: whatever its own address means outside is not what it meant.
         Ok(dialled) if is_own(dialled.ip()) => {
             let (host, port) = (dialled.ip().to_string(), Some(dialled.port()));
             let (entrance, via) = (Entrance::Transparent, Via::Network);
             let reason = "an address of the sandbox itself";
-            journey::record_nonsense(&shared.audit, entrance, via, &host, port, reason);
-            reset(&stream);
+            record_malformed(&shared.audit, entrance, via, &host, port, reason);
+            stream.reset();
         }
-        Ok(dialled) => route(shared, stream, dialled, place).await,
+        Ok(dialled) => {
+            tune_local(&stream);
+            route(shared, Conn::new(stream), dialled, slot).await;
+        }
         Err(error) => {
             tracing::warn!(sandbox = shared.audit.sandbox(), %error, "a connection to nowhere");
         }
@@ -306,19 +317,12 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, place: Place) {
 }
 
 /// By the address that the program dialled: the proxy itself, or the world.
-pub(crate) async fn route(
-    shared: Arc<Shared>,
-    stream: TcpStream,
-    dialled: SocketAddr,
-    place: Place,
-) {
-    tune_local(&stream);
+pub(crate) async fn route(shared: Arc<Shared>, conn: Conn, dialled: SocketAddr, slot: Slot) {
     let dialled = SocketAddr::new(dialled.ip().to_canonical(), dialled.port());
-    let conn = Conn::new(stream);
     if is_proxy(dialled) {
-        forward::serve(&shared, conn, place).await;
+        forward::serve(&shared, conn, slot).await;
     } else {
-        transparent::serve(&shared, conn, dialled, place).await;
+        transparent::serve(&shared, conn, dialled, slot).await;
     }
 }
 
@@ -344,7 +348,7 @@ mod tests {
         for n in 1..60 {
             assert_eq!(complaint.again(start + Duration::from_secs(n)), None);
         }
-        assert_eq!(complaint.again(start + QUIET), Some(60));
-        assert_eq!(complaint.again(start + QUIET), None);
+        assert_eq!(complaint.again(start + COMPLAINT_INTERVAL), Some(60));
+        assert_eq!(complaint.again(start + COMPLAINT_INTERVAL), None);
     }
 }

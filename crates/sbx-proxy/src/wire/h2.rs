@@ -11,7 +11,7 @@ pub const MAX_OPENING: usize = 32 * 1024;
 
 /// A client that is about to ask has no use for more.
 const MAX_FRAMES: usize = 100;
-/// What a frame may hold as long as nobody has said otherwise.
+/// The initial SETTINGS_MAX_FRAME_SIZE (RFC 9113, section 6.5.2).
 const MAX_PAYLOAD: usize = 16 * 1024;
 /// What a client takes unasked as long as it has not said otherwise.
 const DEFAULT_WINDOW: u32 = 65_535;
@@ -210,7 +210,7 @@ impl Reader {
             | kind::PING
             | kind::GOAWAY
             | kind::CONTINUATION => return Err(H2Error::Protocol),
-            // How fast and in which order, and what nobody knows.
+            // WINDOW_UPDATE, PRIORITY, and unknown types, which are ignored (RFC 9113, section 5.5).
             _ => {}
         }
         Ok(None)

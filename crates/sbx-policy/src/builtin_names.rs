@@ -1,9 +1,9 @@
-//! The names that mean something inside a sandbox only. They are judged before any pattern, so that no wildcard
+//! The built-in names that mean something inside a sandbox only. They are checked before any pattern, so that no wildcard
 //! opens the host by accident.
 
 use crate::host::Host;
 
-/// The name under which a sandbox reaches services of the host. `HOST_ALIAS:P` is judged as `localhost:P`.
+/// The name under which a sandbox reaches services of the host. `HOST_ALIAS:P` is checked as `localhost:P`.
 pub const HOST_ALIAS: &str = "host.docker.internal";
 /// The name of the proxy itself. It resolves, but is never a target.
 pub const GATEWAY: &str = "gateway.docker.internal";

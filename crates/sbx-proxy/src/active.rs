@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 #[derive(Debug, Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct ActiveSessions {
     count: AtomicUsize,
     left: Notify,
 }
 
 /// One of them.
 #[derive(Debug)]
-pub(crate) struct Carried<'a>(&'a UnderWay);
+pub(crate) struct ActiveSession<'a>(&'a ActiveSessions);
 
-impl UnderWay {
-    pub(crate) fn enter(&self) -> Carried<'_> {
+impl ActiveSessions {
+    pub(crate) fn enter(&self) -> ActiveSession<'_> {
         self.count.fetch_add(1, Ordering::Relaxed);
-        Carried(self)
+        ActiveSession(self)
     }
 
     /// There are none.
@@ -28,7 +28,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for Carried<'_> {
+impl Drop for ActiveSession<'_> {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::Relaxed);
         self.0.left.notify_one();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// Polls a future only when it asked for it, whatever else woke the task.
-pub(crate) struct Seldom<F> {
+pub(crate) struct WakeFilter<F> {
     future: F,
     bell: Arc<Bell>,
     waker: Waker,
@@ -18,7 +18,7 @@ struct Bell {
     task: Mutex<Waker>,
 }
 
-impl<F: Future + Unpin> Seldom<F> {
+impl<F: Future + Unpin> WakeFilter<F> {
     pub(crate) fn new(future: F) -> Self {
         let bell = Arc::new(Bell {
             rung: AtomicBool::new(true),
@@ -32,7 +32,7 @@ impl<F: Future + Unpin> Seldom<F> {
     }
 }
 
-impl<F: Future + Unpin> Future for Seldom<F> {
+impl<F: Future + Unpin> Future for WakeFilter<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -78,7 +78,7 @@ mod tests {
             asked += 1;
             Pin::new(&mut rung).poll(cx)
         });
-        let mut seldom = Seldom::new(future);
+        let mut seldom = WakeFilter::new(future);
         for _ in 0..10 {
             let once = poll_fn(|cx| Poll::Ready(Pin::new(&mut seldom).poll(cx)));
             assert!(once.await.is_pending());

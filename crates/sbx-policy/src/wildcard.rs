@@ -11,7 +11,7 @@ const ONE_LABEL: &str = "*";
 const MAX_LABEL: usize = 63;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Wild {
+pub(crate) struct Wildcard {
     suffix: DomainName,
     /// One glob per label between the leading `**` and the suffix, left to right.
     globs: Vec<Box<str>>,
@@ -29,7 +29,7 @@ pub(crate) enum Shape {
     Globs,
 }
 
-impl Wild {
+impl Wildcard {
     pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
         let bad = |why| PatternError::Wildcard {
             text: text.to_owned(),
@@ -100,7 +100,7 @@ impl Wild {
     }
 }
 
-impl fmt::Display for Wild {
+impl fmt::Display for Wildcard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.deep {
             write!(f, "{ANY_DEPTH}.")?;

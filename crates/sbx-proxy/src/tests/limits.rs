@@ -30,7 +30,10 @@ async fn who_waits_longest_makes_room_and_the_busy_stay() {
         } else {
             SocketAddr::from(([192, 0, 2, 9], 443))
         };
-        let mut client = world.client(dialled).await.expect("somebody makes room");
+        let mut client = world
+            .client(dialled)
+            .await
+            .expect("an idle connection makes room");
         if n % 3 == 0 {
             client.send("GET http://one.te").await;
         }
@@ -101,9 +104,9 @@ async fn an_idle_connection_is_small() {
     let world = World::new(&["allow one.test"]).await;
     let (_, inner) = super::world::pair().await;
     let mut size = 0;
-    crate::outlet::admit(&world.shared, inner, |shared, stream, place| {
+    crate::proxy::admit(&world.shared, inner, |shared, stream, slot| {
         let proxy = SocketAddr::from((GATEWAY_V4, PROXY_PORT));
-        let future = crate::outlet::route(shared, stream, proxy, place);
+        let future = crate::proxy::route(shared, crate::conn::Conn::new(stream), proxy, slot);
         size = size_of_val(&future);
         future
     });
