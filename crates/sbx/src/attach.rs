@@ -17,8 +17,8 @@ use crate::context::Context;
 use crate::detach_keys::DetachKeys;
 use crate::failure::{Failure, Kind, engine};
 use crate::init::{self, Event, Init, Terminal, harmless};
+use crate::lookup;
 use crate::plumbing::{Plumbing, Stdin, set_nonblocking};
-use crate::reading;
 use crate::relay::{Input, Output, Wait};
 use crate::terminal::{self, RawMode};
 
@@ -107,7 +107,7 @@ pub(crate) fn run(
         }
     } else {
         // No daemon is started for one that is not there.
-        reading::known(context, client, name)?;
+        lookup::ensure_exists(context, client, name)?;
     }
     let started = start(context, client, name)?;
     match attempt(client, &started.exec_socket, &request, streams) {
