@@ -7,7 +7,7 @@
 //!   position independent. Whoever looks up hosts or users by name must not be one of them: libc would load
 //!   modules for it.
 //!
-//! `docs/decisions/0006-linking.md` has the figures. Where the C compiler has no such archive, and where it builds
+//! `docs/decisions/0006-static-linking.md` has the figures. Where the C compiler has no such archive, and where it builds
 //! for another machine, the programs are linked as usual.
 
 #![expect(

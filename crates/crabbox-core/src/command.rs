@@ -51,7 +51,7 @@ const SCRIPT: [char; 14] = [
 impl RemoteCommand {
     pub fn build(words: &[String], shell: Shell, rules: Rules<'_>) -> Result<Self, Failure> {
         let Some(first) = words.first() else {
-            return Err(Failure::usage("there is no command to run"));
+            return Err(Failure::usage("no command to run"));
         };
         let script = match (shell, words) {
             (Shell::Asked, _) => words.join(" "),

@@ -20,7 +20,7 @@ pub enum Code {
     UnknownProvider,
     /// A local file of ours is damaged, or cannot be read or written.
     State,
-    /// Somebody else changed the claim in the meantime.
+    /// Another process changed the claim in the meantime.
     ClaimChanged,
     /// The lease belongs to another repository.
     OtherRepository,

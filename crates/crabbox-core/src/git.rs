@@ -2,7 +2,7 @@
 //!
 //! git reads a checkout that may be hostile, also while it is being read, and parts of its configuration name
 //! programs. So the repository's own configuration is never git's to read: it gets one of ours, with what names no
-//! program ([`shadow`]). Every call goes through [`Git`], which gives the child an environment of its own, shuts what
+//! program ([`sanitized`]). Every call goes through [`Git`], which gives the child an environment of its own, shuts what
 //! needs no configuration (hooks, a pager, the transports behind a lazy fetch), and ends it when it hangs. What is the
 //! user's own, `safe.directory` above all, stays in force.
 //!
@@ -10,8 +10,8 @@
 
 mod child;
 mod config;
-mod place;
-mod shadow;
+mod discover;
+mod sanitized;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -25,7 +25,7 @@ pub use child::{Env, Git};
 
 use crate::{Code, Failure};
 use child::Answer;
-use shadow::Shadow;
+use sanitized::SanitizedGitDir;
 
 /// Stands between two answers of `rev-parse`, which echoes what it does not know: paths may hold newlines.
 const MARK: &str = "--crabbox-mark";
@@ -34,7 +34,7 @@ const MARK: &str = "--crabbox-mark";
 #[derive(Debug)]
 pub struct Repository {
     git: Git,
-    shadow: Shadow,
+    sanitized: SanitizedGitDir,
     root: PathBuf,
     git_dir: PathBuf,
     linked: bool,
@@ -44,12 +44,12 @@ impl Repository {
     /// Finds the work tree around `dir`, with one git process where there is one. None when there is none: no
     /// repository, a bare one, or the inside of a `.git` directory.
     pub fn discover(dir: &Path, env: &Env) -> Result<Option<Self>, Failure> {
-        let Some(place) = place::find(dir, env)? else {
+        let Some(location) = discover::find(dir, env)? else {
             return Ok(None);
         };
         let named = |name| env.get(OsStr::new(name));
         let mut work_tree = named("GIT_WORK_TREE").map(|path| dir.join(path));
-        let checkouts = [Some(&place.top), work_tree.as_ref()];
+        let checkouts = [Some(&location.top), work_tree.as_ref()];
         let git = Git::find(
             env,
             &checkouts
@@ -58,22 +58,22 @@ impl Repository {
                 .flatten()
                 .collect::<Vec<_>>(),
         )?;
-        let shadow = Shadow::new(&place, env)?;
-        let linked = place.git_dir != place.common_dir;
+        let sanitized = SanitizedGitDir::new(&location, env)?;
+        let linked = location.git_dir != location.common_dir;
         if named("GIT_DIR").is_some() && work_tree.is_none() && !linked {
-            work_tree = shadow.work_tree(&place.git_dir);
+            work_tree = sanitized.work_tree(&location.git_dir);
         }
-        if !linked && work_tree.is_none() && shadow.is_true("core.bare") {
+        if !linked && work_tree.is_none() && sanitized.is_true("core.bare") {
             return Ok(None);
         }
-        let git = git.with(&[], [("GIT_COMMON_DIR", shadow.path().into())]);
+        let git = git.with(&[], [("GIT_COMMON_DIR", sanitized.path().into())]);
         let git = match work_tree {
             Some(work_tree) => git.with(&[], [("GIT_WORK_TREE", work_tree.into())]),
             None => git,
         };
-        // With a place that it finds itself, git says whether the owner is one to trust.
+        // With a location that it finds itself, git says whether the owner is one to trust.
         let questions = ["rev-parse", "--show-toplevel", MARK, "--git-dir"];
-        let answer = git.quickly().ask(&place.top, questions.map(OsStr::new))?;
+        let answer = git.query().run(&location.top, questions.map(OsStr::new))?;
         if !answer.succeeded() {
             return no_work_tree(dir, &answer);
         }
@@ -81,22 +81,22 @@ impl Repository {
             return Err(Failure::new(
                 Code::Local,
                 format!(
-                    "git's answer about {} is not understood: {:?}",
+                    "cannot parse git's answer about `{}`: {:?}",
                     dir.display(),
                     String::from_utf8_lossy(&answer.stdout)
                 ),
             ));
         };
-        let git_dir = place::resolved(&place.top.join(git_dir))?;
-        if git_dir != place.git_dir {
+        let git_dir = discover::resolved(&location.top.join(git_dir))?;
+        if git_dir != location.git_dir {
             let message = format!(
-                "git finds another repository than {}",
-                place.git_dir.display()
+                "git found a repository other than `{}`",
+                location.git_dir.display()
             );
             return Err(Failure::new(Code::Local, message));
         }
         if !linked && named("GIT_DIR").is_none() && named("GIT_WORK_TREE").is_none() {
-            own_work_tree(&root, &git_dir, &shadow)?;
+            check_work_tree(&root, &git_dir, &sanitized)?;
         }
         let here = [
             ("GIT_DIR", git_dir.clone().into()),
@@ -104,7 +104,7 @@ impl Repository {
         ];
         Ok(Some(Self {
             git: git.with(&[], here),
-            shadow,
+            sanitized,
             linked,
             root,
             git_dir,
@@ -133,7 +133,7 @@ impl Repository {
 
     /// The URL of the remote `origin`, as the repository's own configuration has it.
     pub fn origin(&self) -> Option<String> {
-        let url = self.shadow.first("remote.origin.url")?;
+        let url = self.sanitized.first("remote.origin.url")?;
         Some(String::from_utf8_lossy(url).into_owned())
     }
 
@@ -150,7 +150,7 @@ impl Repository {
             "--others",
             "--exclude-standard",
         ];
-        let call = self.git.patiently();
+        let call = self.git.scan();
         let answer = call.stream(&self.root, args.map(OsStr::new), out)?;
         if !answer.succeeded() {
             return Err(answer.failure(Code::Sync, "build sync file list"));
@@ -169,7 +169,7 @@ impl Repository {
                 // A driver's name may hold `=`: with `-c` git would take what follows for the value.
                 let mut option = OsString::from("--config-env=filter.");
                 option.push(OsStr::from_bytes(&driver));
-                option.push(format!(".{key}={}", child::EMPTY));
+                option.push(format!(".{key}={}", child::EMPTY_VARIABLE));
                 args.push(option);
             }
         }
@@ -183,9 +183,9 @@ impl Repository {
             "--ignore-submodules=all",
         ];
         args.extend(status.map(OsString::from));
-        let answer = self.git.patiently().ask(&self.root, &args)?;
+        let answer = self.git.scan().run(&self.root, &args)?;
         if !answer.succeeded() {
-            return Err(answer.failure(Code::Sync, "ask git what differs from HEAD"));
+            return Err(answer.failure(Code::Sync, "cannot compare the work tree with HEAD"));
         }
         Ok(answer.stdout)
     }
@@ -203,7 +203,7 @@ impl Repository {
     /// What the user's own configuration says: of the repository's only what is harmless is left.
     fn config(&self, question: &[&str]) -> Result<Vec<Vec<u8>>, Failure> {
         let args = ["config", "-z"].into_iter().chain(question.iter().copied());
-        let answer = self.git.quickly().ask(&self.root, args.map(OsStr::new))?;
+        let answer = self.git.query().run(&self.root, args.map(OsStr::new))?;
         if answer.succeeded() {
             let values = answer.stdout.split(|&byte| byte == 0);
             return Ok(values
@@ -214,7 +214,7 @@ impl Repository {
         if answer.code() == Some(1) {
             return Ok(Vec::new());
         }
-        Err(answer.failure(Code::Local, "read git's configuration"))
+        Err(answer.failure(Code::Local, "cannot read the git configuration"))
     }
 }
 
@@ -222,20 +222,24 @@ impl Repository {
 ///
 /// With `core.worktree` a checkout can name any directory around itself, the home directory say, whose files would
 /// then count as untracked and be sent.
-fn own_work_tree(root: &Path, git_dir: &Path, shadow: &Shadow) -> Result<(), Failure> {
-    let Some(named) = shadow.work_tree(git_dir) else {
+fn check_work_tree(
+    root: &Path,
+    git_dir: &Path,
+    sanitized: &SanitizedGitDir,
+) -> Result<(), Failure> {
+    let Some(named) = sanitized.work_tree(git_dir) else {
         return Ok(());
     };
     if named.canonicalize().is_ok_and(|named| named == root) {
         return Ok(());
     }
     let message = format!(
-        "the repository {} names {} as its work tree, which does not lead back to it",
+        "repository `{}` sets core.worktree to `{}`, which is not its own work tree",
         git_dir.display(),
         named.display()
     );
     Err(Failure::new(Code::Untrusted, message)
-        .hint("unset `core.worktree` there, or set GIT_DIR and GIT_WORK_TREE yourself"))
+        .hint("unset `core.worktree`, or set GIT_DIR and GIT_WORK_TREE yourself"))
 }
 
 /// The name that a directory gives to what is in it.
@@ -269,7 +273,7 @@ fn no_work_tree(dir: &Path, answer: &Answer) -> Result<Option<Repository>, Failu
     if says("not a git repository") || says("must be run in a work tree") {
         return Ok(None);
     }
-    let what = format!("git cannot read the repository at {}", dir.display());
+    let what = format!("git cannot read the repository at `{}`", dir.display());
     let failure = answer.failure(Code::Local, &what);
     if says("safe.directory") {
         let command = answer.stderr.lines().find(|l| l.contains("git config"));

@@ -1,4 +1,5 @@
-//! Text that somebody else chose, on the terminal of whoever looks.
+//! Untrusted text on a terminal: control characters and bidirectional overrides are escaped, so that a repository or an
+//! engine cannot move the cursor or reorder what the user reads.
 
 /// Safe to print on one line.
 pub fn printable(text: &str) -> String {

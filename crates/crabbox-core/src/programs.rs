@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Missing {
     /// In a checkout.
-    pub planted: Option<PathBuf>,
+    pub in_checkout: Option<PathBuf>,
 }
 
 /// The first program of this name in an absolute entry of `path` that neither lies in one of `checkouts` nor leads
@@ -27,7 +27,7 @@ pub fn find(name: &OsStr, path: &OsStr, checkouts: &[PathBuf]) -> Result<PathBuf
         if !is_within(&dir, &checkouts) && !is_within(&program, &checkouts) {
             return Ok(program);
         }
-        missing.planted.get_or_insert(program);
+        missing.in_checkout.get_or_insert(program);
     }
     Err(missing)
 }
@@ -99,17 +99,17 @@ mod tests {
             let path = std::env::join_paths(dirs).unwrap();
             find(OsStr::new("git"), &path, &checkouts)
         };
-        let planted = |program: &str| {
+        let in_checkout = |program: &str| {
             Err(Missing {
-                planted: Some(root.join(program)),
+                in_checkout: Some(root.join(program)),
             })
         };
         assert_eq!(found(&["", ".", "other"]), Err(Missing::default()));
-        assert_eq!(found(&["ws/bin"]), planted("ws/bin/git"));
-        assert_eq!(found(&["linked"]), planted("linked/git"));
-        assert_eq!(found(&["dir"]), planted("dir/git"));
-        assert_eq!(found(&["ws"]), planted("ws/git"));
-        assert_eq!(found(&["bin/../ws/bin"]), planted("ws/bin/git"));
+        assert_eq!(found(&["ws/bin"]), in_checkout("ws/bin/git"));
+        assert_eq!(found(&["linked"]), in_checkout("linked/git"));
+        assert_eq!(found(&["dir"]), in_checkout("dir/git"));
+        assert_eq!(found(&["ws"]), in_checkout("ws/git"));
+        assert_eq!(found(&["bin/../ws/bin"]), in_checkout("ws/bin/git"));
         assert_eq!(found(&["ws/../bin"]), Ok(root.join("bin/git")));
         let dirs = ["ws/bin", "linked", "dir", "ws", "bin"];
         assert_eq!(found(&dirs), Ok(root.join("bin/git")));

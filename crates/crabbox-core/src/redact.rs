@@ -3,9 +3,9 @@
 //! A [`Redactor`] knows some secrets exactly and the shapes that others have. [`Redactor::clean`] is for messages and
 //! uses both; [`RedactingWriter`] is for streams and uses the known ones. Rather too much is hidden than too little.
 
-mod exact;
 mod excerpt;
-mod shapes;
+mod known;
+mod patterns;
 mod stream;
 
 #[cfg(test)]
@@ -14,20 +14,20 @@ mod tests;
 use std::borrow::Cow;
 use std::ops::Range;
 
-use exact::Exact;
+use known::KnownSecrets;
 pub use stream::RedactingWriter;
-pub(crate) use stream::Scan;
+pub(crate) use stream::StreamRedactor;
 
 pub const MARK: &str = "[redacted]";
 
 /// Shorter ones would take ordinary words with them.
-const SHORTEST: usize = 4;
+const MIN_SECRET_CHARS: usize = 4;
 /// Hiding one thing can bring out another. What does not come to rest is hidden as a whole.
-const PASSES: usize = 64;
+const MAX_PASSES: usize = 64;
 
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
-    exact: Exact,
+    known: KnownSecrets,
 }
 
 impl Redactor {
@@ -36,17 +36,19 @@ impl Redactor {
         let secrets = secrets
             .into_iter()
             .map(Into::into)
-            .filter(|secret: &String| secret.chars().count() >= SHORTEST && !MARK.contains(secret));
+            .filter(|secret: &String| {
+                secret.chars().count() >= MIN_SECRET_CHARS && !MARK.contains(secret)
+            });
         Self {
-            exact: Exact::new(secrets.map(String::into_bytes).collect()),
+            known: KnownSecrets::new(secrets.map(String::into_bytes).collect()),
         }
     }
 
     pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut clean = Cow::Borrowed(text);
-        for _ in 0..PASSES {
-            let mut spans = self.exact.find(clean.as_bytes());
-            spans.extend(shapes::find(&clean));
+        for _ in 0..MAX_PASSES {
+            let mut spans = self.known.find(clean.as_bytes());
+            spans.extend(patterns::find(&clean));
             let replaced = hide(&clean, spans);
             if replaced == clean {
                 return clean;
@@ -58,11 +60,11 @@ impl Redactor {
 
     /// The length of the longest known secret, in bytes.
     pub(crate) fn longest(&self) -> usize {
-        self.exact.longest()
+        self.known.longest()
     }
 
-    fn exact(&self) -> &Exact {
-        &self.exact
+    fn known(&self) -> &KnownSecrets {
+        &self.known
     }
 }
 

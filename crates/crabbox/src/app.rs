@@ -14,10 +14,10 @@ use crabbox_core::lifecycle::Context;
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{Provider, Spec, Workspace};
 use crabbox_core::settings::{
-    self, CORE, FlagValue, Owner, Place, ProviderTable, Salvaged, Setting, Settings, SourceFile,
-    Sources, TrustStore, Untrusted,
+    self, CORE, FlagValue, Owner, PartialSettings, ProviderTable, ResolvedPath, Setting, Settings,
+    SourceFile, Sources, TrustStore, Untrusted,
 };
-use crabbox_core::{Code, Failure, regular};
+use crabbox_core::{Code, Failure, small_file};
 use crabbox_providers::docker_sandbox::{DockerSandbox, Places};
 use crabbox_providers::{DEFAULT, SPECS};
 
@@ -25,7 +25,7 @@ use crate::host::Host;
 use crate::ui::Ui;
 
 /// Sections of files for providers that other builds have.
-const ELSEWHERE: &[&str] = &["agentSandbox", "openSandbox"];
+const FOREIGN_SECTIONS: &[&str] = &["agentSandbox", "openSandbox"];
 
 /// What sandboxes run.
 const TARGETS: &[&str] = &["linux"];
@@ -78,7 +78,7 @@ impl App<'_> {
         untrusted: Untrusted,
     ) -> Result<Settings, Failure> {
         let (files, unread) = self.files_for(untrusted)?;
-        let environment = self.host.texts();
+        let environment = self.host.utf8_env();
         let trust = TrustStore::read(&self.host.state()?)?;
         let sources = Sources {
             untrusted,
@@ -90,28 +90,28 @@ impl App<'_> {
     }
 
     /// The settings as far as they hold and name a provider, and what is wrong with the rest. `further` is one more flag.
-    pub(crate) fn salvaged_settings(
+    pub(crate) fn partial_settings(
         &self,
         matches: &ArgMatches,
         further: Option<FlagValue>,
-    ) -> Result<Salvaged, Failure> {
-        let (files, unreadable) = whole_or_nothing(self.files());
-        let (trust, distrusted) = whole_or_nothing(TrustStore::read(&self.host.state()?));
-        let environment = self.host.texts();
+    ) -> Result<PartialSettings, Failure> {
+        let (files, unreadable) = or_default(self.files());
+        let (trust, distrusted) = or_default(TrustStore::read(&self.host.state()?));
+        let environment = self.host.utf8_env();
         let flags: Vec<_> = flags(matches).into_iter().chain(further).collect();
         let sources = sources(&files, &environment, &flags, &trust);
         let usable = |settings: &Settings| self.provider(settings).map(drop);
-        let salvaged = settings::salvage(CORE, &tables(), &sources, &usable)?;
-        let wrong = unreadable.into_iter().chain(distrusted);
-        Ok(Salvaged {
-            wrong: wrong.chain(salvaged.wrong).collect(),
-            ..salvaged
+        let partial = settings::load_partial(CORE, &tables(), &sources, &usable)?;
+        let unreadable = unreadable.into_iter().chain(distrusted);
+        Ok(PartialSettings {
+            failures: unreadable.chain(partial.failures).collect(),
+            ..partial
         })
     }
 
     /// What is wrong with a file by itself.
     pub(crate) fn check_file(&self, file: &SourceFile) -> Result<(), Failure> {
-        settings::check_file(CORE, &tables(), ELSEWHERE, file)
+        settings::check_file(CORE, &tables(), FOREIGN_SECTIONS, file)
     }
 
     /// The file that is the user's to edit: the named one, if one is.
@@ -212,7 +212,7 @@ impl App<'_> {
 
     fn spec_of(&self, settings: &Settings) -> Result<&'static Spec, Failure> {
         self.spec(settings.provider())
-            .map_err(|failure| settings.blame(None, "provider", failure))
+            .map_err(|failure| settings.with_location(None, "provider", failure))
     }
 
     pub(crate) fn provider(&self, settings: &Settings) -> Result<Box<dyn Provider>, Failure> {
@@ -223,7 +223,7 @@ impl App<'_> {
                 spec.name
             );
             let failure = Failure::new(Code::Unsupported, message);
-            return Err(settings.blame(None, "target", failure));
+            return Err(settings.with_location(None, "target", failure));
         }
         let places = Places {
             path: self.host.get("PATH").unwrap_or_default().to_os_string(),
@@ -268,7 +268,7 @@ impl App<'_> {
 
     /// For a new sandbox, which is named after the repository.
     pub(crate) fn named_workspace(&self) -> Result<Workspace, Failure> {
-        self.somewhere()?;
+        self.require_cwd()?;
         let root = self.root();
         let name = match self.host.repository() {
             Some(_) => match Repository::discover(&root, &self.host.env)? {
@@ -281,15 +281,15 @@ impl App<'_> {
     }
 
     pub(crate) fn workspace(&self) -> Result<Workspace, Failure> {
-        self.somewhere()?;
+        self.require_cwd()?;
         let root = self.root();
         let name = directory_name(&root);
         Ok(Workspace::new(&root, name))
     }
 
     /// For what needs a directory to work in.
-    pub(crate) fn somewhere(&self) -> Result<(), Failure> {
-        if !self.host.is_nowhere {
+    pub(crate) fn require_cwd(&self) -> Result<(), Failure> {
+        if !self.host.cwd_is_gone {
             return Ok(());
         }
         let message = "the working directory does not exist any more";
@@ -311,21 +311,21 @@ fn sources<'a>(
         trust,
         default_provider: DEFAULT,
         configured: &[],
-        elsewhere: ELSEWHERE,
+        foreign_sections: FOREIGN_SECTIONS,
         untrusted: Untrusted::Refuse,
         targets: TARGETS,
     }
 }
 
-fn whole_or_nothing<T: Default>(read: Result<T, Failure>) -> (T, Option<Failure>) {
+fn or_default<T: Default>(read: Result<T, Failure>) -> (T, Option<Failure>) {
     match read {
         Ok(whole) => (whole, None),
         Err(failure) => (T::default(), Some(failure)),
     }
 }
 
-pub(crate) fn place(path: &Path) -> Place {
-    Place {
+pub(crate) fn place(path: &Path) -> ResolvedPath {
+    ResolvedPath {
         given: path.to_path_buf(),
         canonical: fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()),
     }
@@ -333,7 +333,7 @@ pub(crate) fn place(path: &Path) -> Place {
 
 /// `None` when there is no such file.
 fn read(path: &Path) -> Result<Option<SourceFile>, Failure> {
-    match regular::read(path) {
+    match small_file::read(path) {
         Ok(bytes) => Ok(Some(SourceFile {
             canonical: place(path).canonical,
             path: path.to_path_buf(),

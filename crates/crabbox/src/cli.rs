@@ -13,7 +13,7 @@ use crate::commands::{
     claims, cleanup, completion, config, cp, doctor, history, list, logs, man, ports, providers,
     run, status, stop, sync_plan, trust, warmup,
 };
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// Which settings a command has flags for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,23 +25,23 @@ enum Flags {
     None,
 }
 
-type Answer = fn(&App<'_>, &ArgMatches) -> Result<u8, Failure>;
+type Execute = fn(&App<'_>, &ArgMatches) -> Result<u8, Failure>;
 
 struct Entry {
     name: &'static str,
     command: fn(&'static str) -> Command,
     flags: Flags,
-    answer: Answer,
+    execute: Execute,
 }
 
 /// One that is described by a struct.
-fn described<A: Args>(name: &'static str) -> Command {
+fn derived_command<A: Args>(name: &'static str) -> Command {
     A::augment_args(Command::new(name))
 }
 
 /// One that asks a provider about leases that exist.
-fn asking<A: Args>(name: &'static str) -> Command {
-    refusals::add(described::<A>(name), Of::Other)
+fn provider_command<A: Args>(name: &'static str) -> Command {
+    unsupported::add(derived_command::<A>(name), CommandKind::Other)
 }
 
 /// What the struct makes of the command line.
@@ -52,117 +52,119 @@ pub(crate) fn parsed<A: FromArgMatches>(matches: &ArgMatches) -> Result<A, Failu
 const ENTRIES: &[Entry] = &[
     Entry {
         name: "run",
-        command: |name| refusals::add(described::<run::Args>(name), Of::Run),
+        command: |name| unsupported::add(derived_command::<run::Args>(name), CommandKind::Run),
         flags: Flags::Creation,
-        answer: run::answer,
+        execute: run::execute,
     },
     Entry {
         name: "warmup",
-        command: |name| refusals::add(described::<warmup::Args>(name), Of::Warmup),
+        command: |name| {
+            unsupported::add(derived_command::<warmup::Args>(name), CommandKind::Warmup)
+        },
         flags: Flags::Creation,
-        answer: warmup::answer,
+        execute: warmup::execute,
     },
     Entry {
         name: "list",
-        command: |name| asking::<list::Args>(name).visible_alias("ls"),
+        command: |name| provider_command::<list::Args>(name).visible_alias("ls"),
         flags: Flags::Use,
-        answer: list::answer,
+        execute: list::execute,
     },
     Entry {
         name: "status",
-        command: asking::<status::Args>,
+        command: provider_command::<status::Args>,
         flags: Flags::Use,
-        answer: status::answer,
+        execute: status::execute,
     },
     Entry {
         name: "stop",
-        command: |name| asking::<stop::Args>(name).visible_alias("release"),
+        command: |name| provider_command::<stop::Args>(name).visible_alias("release"),
         flags: Flags::Use,
-        answer: stop::answer,
+        execute: stop::execute,
     },
     Entry {
         name: "cleanup",
-        command: asking::<cleanup::Args>,
+        command: provider_command::<cleanup::Args>,
         flags: Flags::Use,
-        answer: cleanup::answer,
+        execute: cleanup::execute,
     },
     Entry {
         name: "ports",
-        command: asking::<ports::Args>,
+        command: provider_command::<ports::Args>,
         flags: Flags::Use,
-        answer: ports::answer,
+        execute: ports::execute,
     },
     Entry {
         name: "cp",
-        command: asking::<cp::Args>,
+        command: provider_command::<cp::Args>,
         flags: Flags::Use,
-        answer: cp::answer,
+        execute: cp::execute,
     },
     Entry {
         name: "history",
-        command: described::<history::Args>,
+        command: derived_command::<history::Args>,
         flags: Flags::None,
-        answer: history::answer,
+        execute: history::execute,
     },
     Entry {
         name: "logs",
-        command: described::<logs::Args>,
+        command: derived_command::<logs::Args>,
         flags: Flags::None,
-        answer: logs::answer,
+        execute: logs::execute,
     },
     Entry {
         name: "doctor",
-        command: asking::<doctor::Args>,
+        command: provider_command::<doctor::Args>,
         flags: Flags::Creation,
-        answer: doctor::answer,
+        execute: doctor::execute,
     },
     Entry {
         name: "providers",
         command: providers::command,
         flags: Flags::None,
-        answer: providers::answer,
+        execute: providers::execute,
     },
     Entry {
         name: "config",
         command: config::command,
         flags: Flags::None,
-        answer: config::answer,
+        execute: config::execute,
     },
     Entry {
         name: "claims",
         command: claims::command,
         flags: Flags::None,
-        answer: claims::answer,
+        execute: claims::execute,
     },
     Entry {
         name: "sync-plan",
-        command: described::<sync_plan::Args>,
+        command: derived_command::<sync_plan::Args>,
         flags: Flags::Use,
-        answer: sync_plan::answer,
+        execute: sync_plan::execute,
     },
     Entry {
         name: "trust",
-        command: described::<trust::Args>,
+        command: derived_command::<trust::Args>,
         flags: Flags::None,
-        answer: trust::answer,
+        execute: trust::execute,
     },
     Entry {
         name: "completion",
-        command: described::<completion::Args>,
+        command: derived_command::<completion::Args>,
         flags: Flags::None,
-        answer: completion::answer,
+        execute: completion::execute,
     },
     Entry {
         name: "man",
-        command: described::<man::Args>,
+        command: derived_command::<man::Args>,
         flags: Flags::None,
-        answer: man::answer,
+        execute: man::execute,
     },
     Entry {
         name: "version",
         command: |name| Command::new(name).about("Print the version"),
         flags: Flags::None,
-        answer: |app, _| {
+        execute: |app, _| {
             app.ui.data(&format!("{VERSION}\n"))?;
             Ok(0)
         },
@@ -233,12 +235,12 @@ fn tree_of(chosen: &str, entries: impl Iterator<Item = &'static Entry>) -> Comma
     entries.fold(root, |root, entry| {
         let command = with_flags((entry.command)(entry.name), entry.flags, chosen);
         let command = without_refused(command, entry.name, chosen);
-        root.subcommand(on_one_screen(command))
+        root.subcommand(with_short_help(command))
     })
 }
 
 /// One help text, and a short one: what there is to say at length comes after the flags.
-fn on_one_screen(command: Command) -> Command {
+fn with_short_help(command: Command) -> Command {
     let help = Arg::new("help")
         .short('h')
         .long("help")
@@ -253,7 +255,7 @@ fn on_one_screen(command: Command) -> Command {
     command
         .disable_help_flag(true)
         .arg(help)
-        .mut_subcommands(on_one_screen)
+        .mut_subcommands(with_short_help)
 }
 
 /// What the chosen provider refuses stays known and is not shown.
@@ -264,7 +266,7 @@ fn without_refused(command: Command, name: &str, chosen: &str) -> Command {
     command.mut_args(|arg| {
         let refused = arg
             .get_long()
-            .is_some_and(|flag| refusals::is_refused(flag, name, spec));
+            .is_some_and(|flag| unsupported::is_refused(flag, name, spec));
         if refused { arg.hide(true) } else { arg }
     })
 }
@@ -353,13 +355,13 @@ pub(crate) fn named_provider(args: &[OsString]) -> Option<String> {
 }
 
 /// Finds who answers. `None` for a name that is no command of ours.
-pub(crate) fn answer(
+pub(crate) fn execute(
     app: &App<'_>,
     name: &str,
     matches: &ArgMatches,
 ) -> Option<Result<u8, Failure>> {
     let entry = ENTRIES.iter().find(|entry| entry.name == name)?;
-    Some((entry.answer)(app, matches))
+    Some((entry.execute)(app, matches))
 }
 
 pub(crate) fn needs_coordinator() -> Failure {
@@ -368,7 +370,7 @@ pub(crate) fn needs_coordinator() -> Failure {
 }
 
 /// Why a command of the original is not here; `None` when it is none of its commands. `provider` finds the chosen one.
-pub(crate) fn not_here(
+pub(crate) fn unavailable_command(
     name: &str,
     provider: impl FnOnce() -> Result<&'static Spec, Failure>,
 ) -> Option<Failure> {
@@ -389,10 +391,10 @@ pub(crate) fn not_here(
         });
     }
     if BROKER.contains(&name) {
-        return Some(needs_coordinator().hint("crabbox history shows the runs of this machine"));
+        return Some(needs_coordinator().hint("run `crabbox history` to list local runs"));
     }
     if ["job", "bench", "verify", "init"].contains(&name) {
-        let message = format!("`crabbox {name}` comes with a later version");
+        let message = format!("`crabbox {name}` is not available in this version");
         return Some(Failure::new(Code::Unsupported, message));
     }
     None
@@ -468,7 +470,7 @@ pub(crate) fn with_bare_switches(
         if !text.starts_with('-') {
             match command.find_subcommand(text.as_ref()) {
                 Some(below) => command = below,
-                // From here on the words are somebody else's.
+                // From here on the words belong to the command.
                 None if command.get_positionals().any(Arg::is_trailing_var_arg_set) => {
                     out.push(arg);
                     break;
@@ -490,7 +492,7 @@ pub(crate) fn with_bare_switches(
                 out.push(name.into());
             }
             Some("false") if is_switch => {}
-            Some(value) if is_switch => return Err(neither_true_nor_false(known, value)),
+            Some(value) if is_switch => return Err(invalid_switch_value(known, value)),
             Some(_) | None => out.push(arg),
         }
     }
@@ -520,7 +522,7 @@ fn spelled(flag: &Arg) -> String {
     }
 }
 
-fn neither_true_nor_false(switch: &Arg, value: &str) -> Failure {
+fn invalid_switch_value(switch: &Arg, value: &str) -> Failure {
     let switch = spelled(switch);
     let message = format!("invalid value '{value}' for '{switch}' [possible values: true, false]");
     Failure::usage(message)

@@ -10,10 +10,10 @@ use crabbox_core::{Code, Failure, settings};
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     pub(crate) env: BTreeMap<OsString, OsString>,
-    /// Where we are, or were: see [`Self::is_nowhere`].
+    /// Where we are, or were: see [`Self::cwd_is_gone`].
     pub(crate) cwd: PathBuf,
     /// The directory is gone. What needs one says so; the rest works.
-    pub(crate) is_nowhere: bool,
+    pub(crate) cwd_is_gone: bool,
     /// The directory of our own program.
     pub(crate) beside: Option<PathBuf>,
     pub(crate) stdin_is_terminal: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn read() -> std::io::Result<Self> {
         let own = std::env::current_exe().ok();
-        let (cwd, is_nowhere) = match std::env::current_dir() {
+        let (cwd, cwd_is_gone) = match std::env::current_dir() {
             Ok(cwd) => (cwd, false),
             // Its old name with a remark of the kernel's, under which nothing is found.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => (
@@ -34,7 +34,7 @@ impl Host {
         Ok(Self {
             env: std::env::vars_os().collect(),
             cwd,
-            is_nowhere,
+            cwd_is_gone,
             beside: own.and_then(|path| path.parent().map(Path::to_path_buf)),
             stdin_is_terminal: std::io::stdin().is_terminal(),
         })
@@ -64,21 +64,25 @@ impl Host {
         state
             .or_else(|| Some(self.config_home()?.join("crabbox").join("state")))
             .ok_or_else(|| {
-                homeless(
-                    "keep its state",
-                    "neither XDG_STATE_HOME nor XDG_CONFIG_HOME is",
+                no_home(
+                    "state",
+                    "none of XDG_STATE_HOME, XDG_CONFIG_HOME and HOME is an absolute path",
                 )
             })
     }
 
     pub(crate) fn user_file(&self) -> Result<PathBuf, Failure> {
         let home = self.config_home();
-        home.map(|home| settings::user_file(&home))
-            .ok_or_else(|| homeless("find your file", "XDG_CONFIG_HOME is not either"))
+        home.map(|home| settings::user_file(&home)).ok_or_else(|| {
+            no_home(
+                "configuration",
+                "neither XDG_CONFIG_HOME nor HOME is an absolute path",
+            )
+        })
     }
 
     /// Variables that are text: settings can come from no others.
-    pub(crate) fn texts(&self) -> BTreeMap<String, String> {
+    pub(crate) fn utf8_env(&self) -> BTreeMap<String, String> {
         let text = |(name, value): (&OsString, &OsString)| {
             Some((name.to_str()?.to_owned(), value.to_str()?.to_owned()))
         };
@@ -94,10 +98,11 @@ impl Host {
     }
 }
 
-/// `others` are the variables that would do as well.
-fn homeless(purpose: &str, others: &str) -> Failure {
-    let message = format!(
-        "crabbox cannot tell where to {purpose}: HOME is not set to an absolute path, and {others}"
+fn no_home(directory: &str, why: &str) -> Failure {
+    let mut failure = Failure::new(
+        Code::State,
+        format!("cannot find the {directory} directory"),
     );
-    Failure::new(Code::State, message).hint("set HOME to your home directory")
+    failure.causes.push(why.to_owned());
+    failure.hint("set HOME to your home directory")
 }

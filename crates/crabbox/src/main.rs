@@ -6,9 +6,9 @@ mod app;
 mod cli;
 mod commands;
 mod host;
-mod refusals;
 mod signals;
 mod ui;
+mod unsupported;
 
 use std::ffi::OsString;
 
@@ -82,7 +82,7 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
         ui,
         cancel: signals::watch()?,
     };
-    cli::answer(&app, name, matches)
+    cli::execute(&app, name, matches)
         .unwrap_or_else(|| Err(Failure::usage(format!("unknown command `{name}`"))))
 }
 
@@ -100,7 +100,7 @@ fn wrong(
     }
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
-        && let Some(failure) = cli::not_here(name, || {
+        && let Some(failure) = cli::unavailable_command(name, || {
             let cancel = Cancel::new();
             App { host, ui, cancel }.chosen(provider)
         })

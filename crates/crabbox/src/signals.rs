@@ -12,7 +12,7 @@ pub(crate) fn watch() -> Result<Cancel, Failure> {
     let cancel = Cancel::new();
     let told = cancel.clone();
     let failed = |error: std::io::Error| {
-        Failure::new(Code::Local, "cannot watch for signals").because(&error)
+        Failure::new(Code::Local, "cannot install signal handlers").because(&error)
     };
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     thread::Builder::new()

@@ -71,7 +71,7 @@ impl Ui {
     /// A line about what is going on. It may quote what a repository or another program says.
     pub(crate) fn say(&self, line: &str) {
         let line = printable_lines(&self.clean(line));
-        // Nobody can be told that nobody listens.
+        // A closed stderr cannot be reported anywhere.
         let _ = writeln!(io::stderr().lock(), "{line}");
     }
 
@@ -84,14 +84,14 @@ impl Ui {
         let mut failure = Failure::new(Code::CommandExit, line);
         failure.hints = hints;
         match self.style.get() {
-            Style::Json => self.tell(&failure, code),
+            Style::Json => self.print_json_failure(&failure, code),
             Style::Text => self.failure(&failure),
         }
     }
 
-    fn tell(&self, failure: &Failure, exit_code: u8) {
+    fn print_json_failure(&self, failure: &Failure, exit_code: u8) {
         let all = |texts: &[String]| texts.iter().map(|text| self.clean(text)).collect();
-        let error = Told {
+        let error = JsonFailure {
             code: failure.code,
             exit_code,
             message: self.clean(&failure.message),
@@ -108,7 +108,7 @@ impl Ui {
     /// The last words: what it is about and hints first, the cause last and on one line.
     pub(crate) fn failure(&self, failure: &Failure) {
         match self.style.get() {
-            Style::Json => self.tell(failure, failure.code.exit_code()),
+            Style::Json => self.print_json_failure(failure, failure.code.exit_code()),
             Style::Text => {
                 if let Some(snippet) = &failure.snippet {
                     self.say(snippet);
@@ -116,7 +116,7 @@ impl Ui {
                 for hint in &failure.hints {
                     self.say(&format!("hint: {hint}"));
                 }
-                self.say(&one_line(&failure.to_string()));
+                self.say(&format!("error: {}", one_line(&failure.to_string())));
             }
         }
     }
@@ -132,12 +132,12 @@ pub(crate) fn one_line(text: &str) -> String {
 /// A failure, as it is told to programs.
 #[derive(Debug, Serialize)]
 struct Document {
-    error: Told,
+    error: JsonFailure,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct JsonFailure {
     code: Code,
     exit_code: u8,
     message: String,

@@ -40,7 +40,7 @@ pub(crate) fn narrowed(book: &PolicyBook, sandbox: Option<&str>) -> Option<Strin
 
 /// The same without a daemon. Reads the files of the rules, starts nothing and makes nothing.
 ///
-/// For `sbx`, which must not look up names itself: see `docs/decisions/0006-linking.md`.
+/// For `sbx`, which must not look up names itself: see `docs/decisions/0006-static-linking.md`.
 pub fn check_offline(book: &PolicyBook, request: &CheckRequest) -> Result<CheckAnswer, ErrorBody> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -22,7 +22,7 @@ pub(crate) fn stranger(stream: &UnixStream) -> io::Result<Option<Stranger>> {
     if peer.uid() != rustix::process::geteuid().as_raw() {
         return Ok(Some(Stranger::AnotherUser(peer.uid())));
     }
-    let process = sbx_sys::peer::process(stream)?;
+    let process = sbx_sys::peer::pidfd(stream)?;
     let Some(pid) = peer.pid().filter(|pid| *pid > 0) else {
         return Ok(Some(Stranger::Inside));
     };

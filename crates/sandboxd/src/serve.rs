@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::serve::Listener;
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use sbx_engine::error::chain;
 use sbx_engine::ids::Facts;
 use sbx_engine::policybook::PolicyBook;
 use sbx_engine::setup::{Companions, Helper};
-use sbx_engine::socket::{bind_unix, connect_unix};
+use sbx_engine::socket::bind_unix;
 use sbx_engine::statedir::{SOCKET, StateError};
 use sbx_engine::{Config, Engine, EngineError, StateDir};
 use sbx_proxy::workers::{Size, Workers};
@@ -100,7 +100,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     check_log_level(config.log_level.as_deref())?;
     let state = config.state;
     state.claim()?;
-    let lock = lock(&state)?;
+    let lock = state.lock_daemon_within(LAST_BREATH)?;
     // Who had the lock before may have removed everything.
     state.claim()?;
     let log = LogFile::open(state.log(), state.older_log()).map_err(failed("open the log"))?;
@@ -269,24 +269,6 @@ impl Listener for SameUser {
 
     fn local_addr(&self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// The state directory for this process alone. A daemon that was killed may take a while to die, when the disk is slow:
-/// as long as nobody answers, the lock is waited for. Not for one that serves and has lost its socket.
-fn lock(state: &StateDir) -> Result<DaemonLock, StateError> {
-    let deadline = Instant::now() + LAST_BREATH;
-    loop {
-        match state.lock_daemon() {
-            Err(StateError::Locked { .. })
-                if Instant::now() < deadline
-                    && connect_unix(state.root(), SOCKET).is_err()
-                    && state.cut_off_daemon().is_none() =>
-            {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            other => return other,
-        }
     }
 }
 

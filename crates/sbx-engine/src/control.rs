@@ -98,7 +98,7 @@ impl Link {
             protocol: PROTOCOL,
             role,
         })?;
-        let own = sbx_sys::peer::own_namespace().map_err(ControlError::Io)?;
+        let own = sbx_sys::peer::pid_namespace().map_err(ControlError::Io)?;
         fdpass::send_with_fds(&stream, &hello, &[own.as_fd()]).map_err(ControlError::Io)?;
         let mut link = Self {
             stream,

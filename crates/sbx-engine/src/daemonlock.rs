@@ -8,12 +8,15 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{FlockType, Pid, fcntl_getlk};
 
 use crate::socket::{connect_unix, nobody_listens};
 use crate::statedir::{LOCK, SOCKET, StateDir, StateError, io_error, private};
+
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Held by the one daemon of a state directory.
 #[derive(Debug)]
@@ -49,6 +52,25 @@ impl StateDir {
                 Ok(true) => return Ok(lock),
                 Ok(false) => {}
                 Err(error) => return Err(io_error(&path, error)),
+            }
+        }
+    }
+
+    /// The lock, waited for while its holder is a process that ends: one that was told to, or was killed, has the lock
+    /// until the kernel has closed its last descriptor, which a slow disk or a busy machine delays. A daemon that
+    /// serves, or that has lost its socket, is not waited for.
+    pub fn lock_daemon_within(&self, timeout: Duration) -> Result<DaemonLock, StateError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.lock_daemon() {
+                Err(StateError::Locked { .. })
+                    if Instant::now() < deadline
+                        && connect_unix(self.root(), SOCKET).is_err()
+                        && self.cut_off_daemon().is_none() =>
+                {
+                    std::thread::sleep(LOCK_POLL_INTERVAL);
+                }
+                other => return other,
             }
         }
     }

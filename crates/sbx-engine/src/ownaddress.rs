@@ -19,10 +19,10 @@ const MANY: usize = 1024;
 pub fn own_addresses(asked: &[IpAddr]) -> OwnAddresses {
     let own = of_interfaces();
     let here = asked.iter().map(|address| effective_address(*address));
-    own.with(here.filter(|address| leads_here(*address)))
+    own.with(here.filter(|address| is_routed_locally(*address)))
 }
 
-fn leads_here(address: IpAddr) -> bool {
+fn is_routed_locally(address: IpAddr) -> bool {
     static KNOWN: Mutex<BTreeMap<IpAddr, (Instant, bool)>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((at, here)) = known.get(&address)
@@ -30,7 +30,7 @@ fn leads_here(address: IpAddr) -> bool {
     {
         return *here;
     }
-    let here = route::leads_here(address).unwrap_or(true);
+    let here = route::is_routed_locally(address).unwrap_or(true);
     if known.len() >= MANY {
         known.clear();
     }
@@ -46,7 +46,7 @@ fn of_interfaces() -> OwnAddresses {
     {
         return own.clone();
     }
-    let Ok(addresses) = interfaces::own_addresses() else {
+    let Ok(addresses) = interfaces::interface_addresses() else {
         return OwnAddresses::Unknown;
     };
     let own: OwnAddresses = addresses.into_iter().collect();

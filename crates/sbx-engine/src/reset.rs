@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use sbx_api::Status;
 
@@ -15,11 +16,14 @@ use crate::recovery::silence;
 use crate::setup::Helper;
 use crate::statedir::StateDir;
 
+/// For a daemon that has just been told to end.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Empties the state directory and removes it, unless something else is in it by now or its place belongs to others. No
 /// daemon may serve it.
 pub fn reset(state: &StateDir, facts: &Facts, helper: &Helper) -> Result<(), EngineError> {
     // Nobody makes a sandbox meanwhile.
-    let _lock = state.lock_daemon()?;
+    let _lock = state.lock_daemon_within(LOCK_TIMEOUT)?;
     for name in state.names()? {
         let dir = state.sandbox(&name);
         // A sandbox may run without a daemon.
@@ -66,6 +70,8 @@ fn remove(path: &Path, facts: &Facts, helper: &Helper) -> Result<(), EngineError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::bind_unix;
+    use crate::statedir::SOCKET;
 
     #[test]
     fn what_is_not_ours_stays() {
@@ -115,6 +121,7 @@ mod tests {
         let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
         state.claim().unwrap();
         let _daemon = state.lock_daemon().unwrap();
+        let _socket = bind_unix(state.root(), SOCKET).unwrap();
         let helper = Helper::new().unwrap();
         assert!(reset(&state, &Facts::default(), &helper).is_err());
         assert!(state.is_claimed() && state.templates().is_dir());

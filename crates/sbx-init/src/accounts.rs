@@ -1,4 +1,4 @@
-//! Who a command runs as: `-u` against the sandbox's own `passwd` and `group`. Pure.
+//! The account of a command: `-u` looked up in the sandbox's own `passwd` and `group`. Pure.
 
 use sbx_proto::inside::{AGENT, AGENT_NAME};
 use sbx_proto::plan::Mode;
@@ -12,8 +12,8 @@ pub(crate) struct Account {
     pub(crate) credentials: Credentials,
 }
 
-/// `spec` is `name|uid[:group|gid]`, the agent when absent. The files are the sandbox's: whatever they say
-/// holds inside only.
+/// `spec` is `name|uid[:group|gid]`, the agent when absent. The files are the sandbox's and may be hostile: the ids that
+/// they name are ids of the sandbox's user namespace, whatever they are.
 pub(crate) fn find(
     spec: Option<&str>,
     mode: Mode,
@@ -45,7 +45,7 @@ pub(crate) fn find(
     let name = entry
         .as_ref()
         .map_or_else(|| uid.to_string(), |e| e.name.clone());
-    // A group that was asked for by name replaces the user's own groups, as docker does it.
+    // An explicit group replaces the user's supplementary groups, as in docker.
     let groups = match wanted_group {
         Some(_) => vec![gid],
         None => groups_of(&name, gid, group),
@@ -60,7 +60,7 @@ pub(crate) fn find(
     })
 }
 
-/// With one id there are two names for it.
+/// With one id, `agent` and `root` are two names for it.
 fn single(user: &str, group: Option<&str>) -> Result<Account, String> {
     let (name, home, id, groups) = match user {
         "agent" | "1000" => (AGENT_NAME, "/home/agent", AGENT, ["agent", "1000"]),
@@ -142,7 +142,7 @@ const MAX_GROUPS: usize = 1024;
 fn groups_of(name: &str, primary: u32, group: &str) -> Vec<u32> {
     let mut groups = vec![primary];
     for line in group.lines() {
-        // The kernel takes 65,536; a hostile file must not make an exec fail or slow.
+        // The kernel's limit is 65,536; a hostile file must not make an exec fail or slow.
         if groups.len() == MAX_GROUPS {
             break;
         }

@@ -1,4 +1,4 @@
-//! What went wrong, and while doing what.
+//! Errors of the set-up: which step failed, and why.
 
 use std::fmt;
 use std::io;
@@ -21,9 +21,9 @@ impl SetupError {
         }
     }
 
-    /// It is about what lies in the way, or whose it is: not about the plan, and not about a machine that has no room or
-    /// no sound disk.
-    pub(crate) fn is_about_the_place(&self) -> bool {
+    /// Whether files that a program inside left behind can be the cause (EEXIST, ELOOP, EROFS, ...): not an error of the plan,
+    /// and not of the machine (no space, broken disk).
+    pub(crate) fn is_about_existing_files(&self) -> bool {
         let of_the_machine = [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::ENOMEM];
         self.errno
             .is_some_and(|errno| !of_the_machine.contains(&errno))
@@ -49,7 +49,7 @@ impl SetupError {
                 message,
             },
             Outcome::Booted { .. } | Outcome::Done => {
-                Self::new("talk to the new process", "it answered out of order")
+                Self::new("talk to the new process", "unexpected message")
             }
         }
     }
@@ -63,12 +63,12 @@ impl fmt::Display for SetupError {
 
 pub(crate) type SetupResult<T> = Result<T, SetupError>;
 
-/// Says what was being done when an I/O error came.
-pub(crate) trait While<T> {
+/// Adds the step that failed to an I/O error.
+pub(crate) trait ErrorContext<T> {
     fn doing(self, step: impl FnOnce() -> String) -> SetupResult<T>;
 }
 
-impl<T, E: Into<io::Error>> While<T> for Result<T, E> {
+impl<T, E: Into<io::Error>> ErrorContext<T> for Result<T, E> {
     fn doing(self, step: impl FnOnce() -> String) -> SetupResult<T> {
         self.map_err(|error| {
             let error = error.into();

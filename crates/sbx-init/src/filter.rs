@@ -1,8 +1,13 @@
-//! Compiles the profile into a BPF program. Pure.
+//! Compiles the profile into a classic BPF program (`seccomp(2)`). Pure.
+//!
+//! The program checks the architecture, then the range of the system call number, then one block per rule: compare the
+//! number, test the arguments, return the rule's action. The first rule whose conditions hold decides; a failed test
+//! jumps to the end of its block, where the number is loaded again for the next one. A filter sees the numbers in
+//! `struct seccomp_data` only, never the memory behind a pointer.
 
 use sbx_sys::seccomp::Instruction;
 
-use crate::profile::{Action, LAST_KNOWN, PINNED, RULES, Rule, When};
+use crate::profile::{Action, LAST_KNOWN_SYSCALL, MOUNT_POINT_RULES, RULES, Rule, When};
 
 // Offsets in `struct seccomp_data`.
 const OFFSET_CALL: u32 = 0;
@@ -22,35 +27,34 @@ const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xc000_00b7;
 
-/// What mount points in the writable workspaces do.
+/// Whether something is mounted in a writable workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MountPoints {
-    /// There are none.
     Absent,
-    /// What is mounted there has to stay where it is.
-    Hold,
+    /// The mount points must not be renamed or removed: [`MOUNT_POINT_RULES`] apply.
+    Protected,
 }
 
 /// The filter that every command runs under.
 pub(crate) fn program(mount_points: MountPoints) -> Vec<Instruction> {
     let more = match mount_points {
         MountPoints::Absent => &[][..],
-        MountPoints::Hold => PINNED,
+        MountPoints::Protected => MOUNT_POINT_RULES,
     };
     compile(RULES.iter().chain(more))
 }
 
 fn compile<'a>(rules: impl Iterator<Item = &'a Rule>) -> Vec<Instruction> {
-    let not_here = fail(libc::ENOSYS);
+    let missing = fail(libc::ENOSYS);
     let mut program = vec![
-        // Another architecture's numbers mean other calls. There are none inside.
+        // The same number is another call in another ABI (i386, x32): none of them is available inside.
         instruction(LOAD, 0, 0, OFFSET_ARCH),
         instruction(JUMP_EQUAL, 1, 0, ARCH),
-        instruction(RETURN, 0, 0, not_here),
+        instruction(RETURN, 0, 0, missing),
         instruction(LOAD, 0, 0, OFFSET_CALL),
-        // Newer than the list; the x32 calls (bit 30) are above it as well.
-        instruction(JUMP_GREATER, 0, 1, LAST_KNOWN),
-        instruction(RETURN, 0, 0, not_here),
+        // Newer than the profile; x32 calls (`__X32_SYSCALL_BIT`, bit 30) are above it as well.
+        instruction(JUMP_GREATER, 0, 1, LAST_KNOWN_SYSCALL),
+        instruction(RETURN, 0, 0, missing),
     ];
     for rule in rules {
         program.extend(block(rule));
@@ -62,7 +66,7 @@ fn compile<'a>(rules: impl Iterator<Item = &'a Rule>) -> Vec<Instruction> {
 /// The call's number is loaded before and after each block.
 fn block(rule: &Rule) -> Vec<Instruction> {
     let mut tests: Vec<Instruction> = Vec::new();
-    // Where a failed test goes is known only when the block is complete.
+    // The jump distance of a failed test is known only when the block is complete.
     let mut failures = Vec::new();
     for condition in rule.when {
         match *condition {
@@ -122,7 +126,7 @@ fn block(rule: &Rule) -> Vec<Instruction> {
     block
 }
 
-/// The low half of an argument: modes, flags and families are 32 bits wide.
+/// Loads the low half of an argument: modes, flags and families are 32 bits wide, and the kernel ignores the rest.
 fn load_argument(arg: u8) -> Instruction {
     let low = if cfg!(target_endian = "big") { 4 } else { 0 };
     instruction(LOAD, 0, 0, OFFSET_ARGS + 8 * u32::from(arg) + low)
@@ -131,7 +135,7 @@ fn load_argument(arg: u8) -> Instruction {
 fn action(action: Action) -> u32 {
     match action {
         Action::Fail(errno) => fail(errno),
-        Action::Ask => libc::SECCOMP_RET_USER_NOTIF,
+        Action::Notify => libc::SECCOMP_RET_USER_NOTIF,
     }
 }
 
@@ -185,21 +189,21 @@ mod tests {
         let mut all = [0; 6];
         all[..args.len()].copy_from_slice(args);
         let call = u32::try_from(call).unwrap();
-        run(&program(MountPoints::Hold), ARCH, call, all)
+        run(&program(MountPoints::Protected), ARCH, call, all)
     }
 
-    const ASK: u32 = libc::SECCOMP_RET_USER_NOTIF;
+    const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
     #[test]
-    fn modes_with_set_id_bits_are_asked_about_and_others_are_not() {
-        assert_eq!(verdict(libc::SYS_fchmod, &[3, 0o4755]), ASK);
-        assert_eq!(verdict(libc::SYS_fchmod, &[3, 0o2755]), ASK);
+    fn modes_with_set_id_bits_are_reported_and_others_are_not() {
+        assert_eq!(verdict(libc::SYS_fchmod, &[3, 0o4755]), NOTIFY);
+        assert_eq!(verdict(libc::SYS_fchmod, &[3, 0o2755]), NOTIFY);
         assert_eq!(verdict(libc::SYS_fchmod, &[3, 0o1777]), ALLOW);
-        assert_eq!(verdict(libc::SYS_fchmodat, &[3, 0, 0o6755]), ASK);
+        assert_eq!(verdict(libc::SYS_fchmodat, &[3, 0, 0o6755]), NOTIFY);
         let create = libc::O_CREAT as u64;
         let unnamed = libc::O_TMPFILE as u64;
-        assert_eq!(verdict(libc::SYS_openat, &[3, 0, create, 0o4755]), ASK);
-        assert_eq!(verdict(libc::SYS_openat, &[3, 0, unnamed, 0o4755]), ASK);
+        assert_eq!(verdict(libc::SYS_openat, &[3, 0, create, 0o4755]), NOTIFY);
+        assert_eq!(verdict(libc::SYS_openat, &[3, 0, unnamed, 0o4755]), NOTIFY);
         assert_eq!(verdict(libc::SYS_openat, &[3, 0, create, 0o755]), ALLOW);
         // Without O_CREAT the fourth argument is whatever the register held.
         assert_eq!(
@@ -209,16 +213,19 @@ mod tests {
     }
 
     #[test]
-    fn only_new_file_systems_are_asked_about() {
-        assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, 0]), ASK);
-        assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_NOSUID]), ASK);
+    fn only_new_file_systems_are_reported() {
+        assert_eq!(verdict(libc::SYS_mount, &[0, 0, 0, 0]), NOTIFY);
+        assert_eq!(
+            verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_NOSUID]),
+            NOTIFY
+        );
         assert_eq!(
             verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_BIND | libc::MS_REC]),
             ALLOW
         );
         assert_eq!(
             verdict(libc::SYS_mount, &[0, 0, 0, libc::MS_MGC_VAL]),
-            ASK,
+            NOTIFY,
             "the magic number looks like propagation flags"
         );
     }
@@ -267,13 +274,13 @@ mod tests {
         let filter = program(MountPoints::Absent);
         let missing = fail(libc::ENOSYS);
         assert_eq!(run(&filter, 0x4000_0003, 1, [0; 6]), missing);
-        assert_eq!(run(&filter, ARCH, LAST_KNOWN + 1, [0; 6]), missing);
+        assert_eq!(run(&filter, ARCH, LAST_KNOWN_SYSCALL + 1, [0; 6]), missing);
         assert_eq!(run(&filter, ARCH, 0x4000_0000, [0; 6]), missing);
         assert_eq!(verdict(libc::SYS_read, &[]), ALLOW);
     }
 
     #[test]
-    fn mounts_are_taken_from_nobody_whom_they_hold_back() {
+    fn protected_mount_points_forbid_namespaces_without_them() {
         let call = u32::try_from(libc::SYS_pivot_root).unwrap();
         let free = run(&program(MountPoints::Absent), ARCH, call, [0; 6]);
         assert_eq!(free, ALLOW, "nested sandboxes need it");
@@ -297,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_priority_of_init_is_nobodys_to_change() {
+    fn the_priority_of_init_cannot_be_changed() {
         let refused = fail(libc::EPERM);
         for call in [
             libc::SYS_prlimit64,
@@ -323,9 +330,12 @@ mod tests {
     }
 
     #[test]
-    fn watches_on_what_may_be_a_device_are_asked_about() {
+    fn watches_on_possible_devices_are_reported() {
         let access = u64::from(libc::IN_ACCESS);
-        assert_eq!(verdict(libc::SYS_inotify_add_watch, &[3, 0, access]), ASK);
+        assert_eq!(
+            verdict(libc::SYS_inotify_add_watch, &[3, 0, access]),
+            NOTIFY
+        );
         let directory = access | u64::from(libc::IN_ONLYDIR);
         assert_eq!(
             verdict(libc::SYS_inotify_add_watch, &[3, 0, directory]),
@@ -336,7 +346,7 @@ mod tests {
 
     #[test]
     fn every_rule_decides_its_own_call() {
-        for rule in RULES.iter().chain(PINNED) {
+        for rule in RULES.iter().chain(MOUNT_POINT_RULES) {
             assert!(!rule.reason.is_empty());
             if rule.when.is_empty() {
                 assert_eq!(

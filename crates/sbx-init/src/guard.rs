@@ -1,12 +1,19 @@
-//! Answers the calls that the filter asks about, by doing them in the caller's place.
+//! The guard: answers system calls that the seccomp filter reports (`SECCOMP_RET_USER_NOTIF`) by doing them on behalf
+//! of the caller.
 //!
-//! Letting a call go on after a look at its arguments would be unsound: another thread can change the memory
-//! behind a pointer, or the file behind a descriptor, in between. So a child of init copies the arguments,
-//! takes on the caller's namespaces, root, directory, ids and capabilities, opens the object itself, decides
-//! on that descriptor and acts on that descriptor. It can do nothing that the caller could not do.
+//! To look at the arguments and then let the call run (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`) would be a race between check
+//! and use: another thread of the caller can change the memory behind a pointer, or the file behind a descriptor or path,
+//! in between. Instead, a forked child of init does the call, in this order:
+//!
+//! 1. it copies the arguments once, through `/proc/TID/mem`, and descriptors through `pidfd_getfd` ([`caller`]);
+//! 2. it asks the kernel whether the notification is still pending (`SECCOMP_IOCTL_NOTIF_ID_VALID`): if so, all that was
+//!    read by thread id was read from the caller, and not from a process that got its number later;
+//! 3. it takes on the caller's namespaces, root, directory, ids, capabilities and umask, so that it can do nothing that
+//!    the caller could not;
+//! 4. it opens the object itself, decides on that descriptor, and acts on that same descriptor.
 
 mod caller;
-mod judge;
+mod origin;
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -22,35 +29,35 @@ use sbx_sys::mounts;
 use sbx_sys::process::{self, SingleThreaded};
 use sbx_sys::seccomp::{self, Notification};
 
-use crate::setup::Own;
+use crate::setup::OwnFileSystems;
 use caller::{Caller, Joined, MountList};
-use judge::Judge;
+use origin::OriginProbe;
 use sbx_sys::mountinfo::Entry;
 
-/// File systems that may be mounted inside. None of them can show or change a file of the host. Not here:
-/// overlay (its upper layer could be a workspace, and copy-up writes setuid files there), cgroup and cgroup2
-/// (an ordinary user's delegated group holds more than the sandbox), fuse.
+/// File systems that may be mounted inside. None of them can show or change a file of the host. Not allowed: overlay
+/// (its upper layer could be a workspace, and copy-up writes setuid files there), cgroup and cgroup2 (an ordinary user's
+/// delegated cgroup contains more than the sandbox), fuse.
 const MOUNTABLE: &[&str] = &["tmpfs", "ramfs", "proc", "sysfs", "mqueue"];
-/// Options of a new proc that name nothing. `pidns=` names a file, which the kernel would open as the process that
-/// answers: `/proc/self` is that one, and it would wait for the other end of a FIFO.
+/// Options of a new proc that do not name a file. `pidns=` does, and the kernel would open it as the guard's process:
+/// `/proc/self` would be that process, and a FIFO would block it.
 const PROC_OPTIONS: &[&str] = &["gid", "hidepid", "subset"];
-/// Mountable too, but never anew: the machine has a few thousand terminals for everybody, and each new file system of
-/// them would have a count of its own. What is mounted is the sandbox's, once more.
+/// Mountable too, but never as a new instance: `kernel.pty.max` holds for the whole machine, and each instance has a limit
+/// of its own. The guard attaches another mount of the sandbox's one instance.
 const DEVPTS: &CStr = c"devpts";
-/// Where it is, as init sees it.
-const TERMINALS: &CStr = c"/dev/pts";
+/// Its mount point in init's mount namespace.
+const DEVPTS_PATH: &CStr = c"/dev/pts";
 const DEVPTS_MAGIC: rustix::fs::FsWord = 0x1cd1;
-/// Read-only and no setuid programs, devices or programs: the same bits as flags of mount(2) and as attributes.
-const SHARED_ATTRIBUTES: u64 = mounts::RDONLY | mounts::NOSUID | mounts::NODEV | mounts::NOEXEC;
+/// Flags of mount(2) that have the same bits as `MOUNT_ATTR_*`.
+const DEVPTS_ATTRIBUTES: u64 = mounts::RDONLY | mounts::NOSUID | mounts::NODEV | mounts::NOEXEC;
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-/// `MS_MGC_VAL`: the kernel ignores this upper half if it is exactly this.
-const OLD_MAGIC: u64 = 0xc0ed_0000;
+/// `MS_MGC_VAL`: the kernel ignores the upper 16 bits of the flags if they are exactly this.
+const MS_MGC_VAL_HIGH: u64 = 0xc0ed_0000;
 const PROPAGATION: MountPropagationFlags = MountPropagationFlags::SHARED
     .union(MountPropagationFlags::PRIVATE)
     .union(MountPropagationFlags::DOWNSTREAM)
     .union(MountPropagationFlags::UNBINDABLE);
 const MAX_XATTR: usize = 64 << 10;
-/// Every flag of open(2) that this code was written for.
+/// Every flag of open(2) that [`create`] handles.
 const KNOWN_FLAGS: u32 = (libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL
@@ -66,25 +73,25 @@ const KNOWN_FLAGS: u32 = (libc::O_ACCMODE
     | libc::O_CLOEXEC
     | libc::O_TMPFILE) as u32;
 
-/// What is known about the sandbox's file systems.
+/// Which file systems belong to the sandbox.
 #[derive(Debug)]
 pub(crate) struct Guard {
     proc: OwnedFd,
-    /// The sandbox's layers and memory file systems.
-    own: Own,
-    /// All others that were mounted when it started, which belong to the host.
+    /// Made for this sandbox: layers and memory file systems.
+    own: OwnFileSystems,
+    /// All others that were mounted at the start: the host's.
     foreign: BTreeSet<String>,
 }
 
-/// What tells whose a file is.
+/// What is needed to decide whether a file is the sandbox's own.
 struct Evidence {
     mounts: MountList,
-    judge: Judge,
+    origin: OriginProbe,
 }
 
 impl Guard {
     /// `mounts` is init's own view, right after the tree was built.
-    pub(crate) fn new(proc: OwnedFd, mounts: &[Entry], own: Own) -> Self {
+    pub(crate) fn new(proc: OwnedFd, mounts: &[Entry], own: OwnFileSystems) -> Self {
         let foreign = mounts
             .iter()
             .map(|mount| mount.device.clone())
@@ -97,15 +104,15 @@ impl Guard {
         self.proc.as_fd()
     }
 
-    /// May the object behind `fd` carry setuid bits and file capabilities? Only what cannot be seen from the
-    /// host: the sandbox's own layers, and memory file systems that were mounted inside.
-    fn is_own(&self, fd: BorrowedFd<'_>, evidence: &Evidence) -> bool {
+    /// Whether the object behind `fd` may carry setuid bits and file capabilities: only on file systems that the host does
+    /// not see, which are the sandbox's layers and memory file systems that were mounted inside.
+    fn is_sandbox_file(&self, fd: BorrowedFd<'_>, evidence: &Evidence) -> bool {
         let Some(id) = caller::mount_id(&self.proc, fd) else {
             return false;
         };
-        // Read while the object is open: a number is given to another mount as soon as nothing holds it.
+        // Read while `fd` is open: the kernel reuses a mount id as soon as the mount is gone.
         let mounts = evidence.mounts.read();
-        // A mount that is attached nowhere is not listed, and so not the sandbox's own.
+        // A detached mount is not listed, and so not accepted.
         mounts
             .iter()
             .find(|mount| mount.id == id)
@@ -113,42 +120,42 @@ impl Guard {
                 self.own.contains_key(&mount.device)
                     || (matches!(mount.kind.as_str(), "tmpfs" | "ramfs")
                         && !self.foreign.contains(&mount.device)
-                        && evidence.judge.is_from_inside(fd))
+                        && evidence.origin.is_mounted_inside(fd))
             })
     }
 }
 
-/// Answers one call. Runs in a child of init, which ends afterwards.
+/// Answers one call. Runs in a forked child of init, which exits afterwards.
 pub(crate) fn answer(
     proof: &SingleThreaded,
     guard: &Guard,
     listener: BorrowedFd<'_>,
     call: &Notification,
 ) {
-    // Nothing of init's may be within reach of a path that the caller made up.
+    // A path such as `/proc/self/fd/N` from the caller must not reach a descriptor of init.
     let closed = process::close_all_but(&[guard.proc.as_fd(), listener]).map_err(|_| Errno::IO);
     let result = closed
         .and_then(|()| Caller::find(&guard.proc, call.pid))
         .and_then(|caller| perform(proof, guard, listener, call, caller));
     let given = match result {
-        Ok(Answer::Value(value)) => seccomp::answer(listener, call.id, Ok(value)),
+        Ok(Answer::Value(value)) => seccomp::respond(listener, call.id, Ok(value)),
         Ok(Answer::Descriptor { fd, close_on_exec }) => {
-            seccomp::answer_with_fd(listener, call.id, fd.as_fd(), close_on_exec)
+            seccomp::respond_with_fd(listener, call.id, fd.as_fd(), close_on_exec)
         }
-        Ok(Answer::GoOn) => seccomp::let_go_on(listener, call.id),
-        Err(error) => seccomp::answer(listener, call.id, Err(error.raw_os_error())),
+        Ok(Answer::Continue) => seccomp::respond_continue(listener, call.id),
+        Err(error) => seccomp::respond(listener, call.id, Err(error.raw_os_error())),
     };
     if let Err(error) = given {
-        // The caller's table of descriptors may be full, for one.
+        // For example EMFILE: the caller's descriptor table is full.
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        let _ = seccomp::answer(listener, call.id, Err(errno));
+        let _ = seccomp::respond(listener, call.id, Err(errno));
     }
 }
 
 enum Answer {
     Value(i64),
-    /// The kernel does it.
-    GoOn,
+    /// The kernel runs the call.
+    Continue,
     Descriptor {
         fd: OwnedFd,
         close_on_exec: bool,
@@ -157,8 +164,8 @@ enum Answer {
 
 const DONE: Answer = Answer::Value(0);
 
-/// The arguments as numbers of the width that the kernel gives them.
-fn low(value: u64) -> u32 {
+/// The lower half of an argument: the kernel ignores the upper half of an `int`.
+fn low32(value: u64) -> u32 {
     (value & 0xffff_ffff) as u32
 }
 
@@ -172,106 +179,107 @@ fn perform(
     let [a, b, c, d, e, _] = call.args;
     let here = libc::AT_FDCWD as u32 as u64;
     let work = match libc::c_long::from(call.syscall) {
-        libc::SYS_fchmod => Work::ChangeMode(caller.descriptor(low(a))?, low(b)),
-        libc::SYS_fchmodat => caller.change_mode(a, b, low(c), 0)?,
-        libc::SYS_fchmodat2 => caller.change_mode(a, b, low(c), low(d))?,
-        libc::SYS_openat => caller.create(a, b, low(c), low(d))?,
-        libc::SYS_mknodat => caller.make_node(a, b, low(c), d)?,
+        libc::SYS_fchmod => Work::ChangeMode(caller.descriptor(low32(a))?, low32(b)),
+        libc::SYS_fchmodat => caller.change_mode(a, b, low32(c), 0)?,
+        libc::SYS_fchmodat2 => caller.change_mode(a, b, low32(c), low32(d))?,
+        libc::SYS_openat => caller.create(a, b, low32(c), low32(d))?,
+        libc::SYS_mknodat => caller.make_node(a, b, low32(c), d)?,
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_chmod => caller.change_mode(here, a, low(b), 0)?,
+        libc::SYS_chmod => caller.change_mode(here, a, low32(b), 0)?,
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_open => caller.create(here, a, low(b), low(c))?,
+        libc::SYS_open => caller.create(here, a, low32(b), low32(c))?,
         #[cfg(target_arch = "x86_64")]
         libc::SYS_creat => {
             let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-            caller.create(here, a, flags.cast_unsigned(), low(b))?
+            caller.create(here, a, flags.cast_unsigned(), low32(b))?
         }
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_mknod => caller.make_node(here, a, low(b), c)?,
-        libc::SYS_setxattr => Work::SetXattr(caller.place(here, a, 0)?, caller.xattr(b, c, d, e)?),
+        libc::SYS_mknod => caller.make_node(here, a, low32(b), c)?,
+        libc::SYS_setxattr => Work::SetXattr(caller.target(here, a, 0)?, caller.xattr(b, c, d, e)?),
         libc::SYS_lsetxattr => {
             let flags = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned();
-            Work::SetXattr(caller.place(here, a, flags)?, caller.xattr(b, c, d, e)?)
+            Work::SetXattr(caller.target(here, a, flags)?, caller.xattr(b, c, d, e)?)
         }
         libc::SYS_fsetxattr => {
-            let fd = caller.descriptor(low(a))?;
-            if names_a_place_only(&fd)? {
+            let fd = caller.descriptor(low32(a))?;
+            if is_path_only(&fd)? {
                 return Err(Errno::BADF);
             }
-            Work::SetXattr(Place::Open(fd), caller.xattr(b, c, d, e)?)
+            Work::SetXattr(Target::Open(fd), caller.xattr(b, c, d, e)?)
         }
         libc::SYS_mount => {
             let mount = caller.mount(call.args)?;
             if mount.makes(DEVPTS) {
-                Work::ShowTerminals(Box::new(mount), terminals()?)
+                Work::AttachDevpts(Box::new(mount), clone_devpts()?)
             } else {
                 Work::Mount(Box::new(mount))
             }
         }
         libc::SYS_landlock_restrict_self => {
-            // A thread that cannot gain privileges never can again: nothing about this goes stale.
-            return match caller.is_marked_confined() && seccomp::still_waiting(listener, call.id) {
-                true => Ok(Answer::GoOn),
+            // Continuing is sound here: no_new_privs is never cleared, and the decision depends on nothing else.
+            return match caller.has_no_new_privs() && seccomp::is_valid(listener, call.id) {
+                true => Ok(Answer::Continue),
                 false => Err(Errno::PERM),
             };
         }
-        libc::SYS_inotify_add_watch => caller.watch(a, b, low(c))?,
-        libc::SYS_fsopen => Work::OpenFileSystem(caller.string(a, 64)?, low(b)),
+        libc::SYS_inotify_add_watch => caller.watch(a, b, low32(c))?,
+        libc::SYS_fsopen => Work::OpenFileSystem(caller.string(a, 64)?, low32(b)),
         _ => return Err(Errno::NOSYS),
     };
     let evidence = match work {
         Work::ChangeMode(..) | Work::ChangeModeAt(..) | Work::SetXattr(..) => Some(Evidence {
             mounts: caller.mounts()?,
-            judge: Judge::summon(proof, &guard.proc)?,
+            origin: OriginProbe::start(proof, &guard.proc)?,
         }),
         Work::Create { .. }
         | Work::MakeNode { .. }
         | Work::Mount(_)
-        | Work::ShowTerminals(..)
+        | Work::AttachDevpts(..)
         | Work::OpenFileSystem(..)
         | Work::Watch { .. } => None,
     };
-    // Only now is everything above known to be about the process that asked.
-    if !seccomp::still_waiting(listener, call.id) {
+    // SECCOMP_IOCTL_NOTIF_ID_VALID, after everything was read and before anything is done: only now is it certain that all
+    // of it is about the caller, and not about a process that reused its thread id.
+    if !seccomp::is_valid(listener, call.id) {
         return Err(Errno::SRCH);
     }
     match work {
-        Work::Mount(_) | Work::OpenFileSystem(..) => work.run_where_it_shows(proof, guard, caller),
+        Work::Mount(_) | Work::OpenFileSystem(..) => work.run_in_namespaces(proof, guard, caller),
         _ => {
-            caller.take_on(&guard.proc)?;
+            caller.assume_identity(&guard.proc)?;
             work.run(guard, evidence.as_ref())
         }
     }
 }
 
-/// A call with its arguments copied.
+/// A system call with its arguments copied.
 enum Work {
     ChangeMode(OwnedFd, u32),
-    ChangeModeAt(Place, u32),
+    ChangeModeAt(Target, u32),
     Create {
-        place: Place,
+        target: Target,
         flags: OFlags,
         mode: u32,
     },
     MakeNode {
-        place: Place,
+        target: Target,
         mode: u32,
         device: u64,
     },
-    SetXattr(Place, Xattr),
+    SetXattr(Target, Xattr),
     Mount(Box<Mount>),
-    /// With a mount of the sandbox's terminals that is attached nowhere yet.
-    ShowTerminals(Box<Mount>, OwnedFd),
+    /// With a detached mount of the sandbox's devpts.
+    AttachDevpts(Box<Mount>, OwnedFd),
     OpenFileSystem(CString, u32),
     Watch {
         inotify: OwnedFd,
-        place: Place,
+        target: Target,
         events: WatchFlags,
     },
 }
 
-/// A file, as the caller names it.
-enum Place {
+/// A file as the caller names it: by descriptor or by path.
+enum Target {
     Open(OwnedFd),
     Path {
         base: Option<OwnedFd>,
@@ -288,7 +296,7 @@ struct Xattr {
 
 struct Mount {
     source: CString,
-    /// Where a relative target begins.
+    /// The directory that a relative target starts from.
     base: Option<OwnedFd>,
     target: CString,
     kind: CString,
@@ -296,8 +304,8 @@ struct Mount {
     data: CString,
 }
 
-impl Place {
-    /// The object itself. Runs as the caller: the kernel checks every directory on the way.
+impl Target {
+    /// Opens the object, after [`Caller::assume_identity`]: the kernel checks every directory on the way as for the caller.
     fn open(self) -> Result<OwnedFd, Errno> {
         match self {
             Self::Open(fd) => Ok(fd),
@@ -310,8 +318,8 @@ impl Place {
     }
 }
 
-/// Opens as the caller would, except below `/proc`: `self` there is this process, and its links lead to what
-/// this process has open.
+/// Opens as the caller would, but nothing in proc (`RESOLVE_NO_MAGICLINKS`): `/proc/self` is the guard's process here, and
+/// its magic links lead to the guard's descriptors.
 fn open(
     base: BorrowedFd<'_>,
     path: &CStr,
@@ -325,7 +333,7 @@ fn open(
     Ok(fd)
 }
 
-/// Where something is to be mounted, which may be proc itself: to cover it in the caller's view is harmless.
+/// Opens a mount point. It may be in proc: a mount over it changes the caller's view only.
 fn open_mount_point(mount: &Mount) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_MAGICLINKS;
@@ -338,27 +346,28 @@ fn base_of(base: Option<&OwnedFd>) -> BorrowedFd<'_> {
 }
 
 impl Work {
-    /// In the caller's namespaces, which the result shows.
-    fn run_where_it_shows(
+    /// Does the work in the caller's network, ipc and pid namespaces too: a new sysfs, mqueue or proc shows those of the
+    /// process that mounts it.
+    fn run_in_namespaces(
         self,
         proof: &SingleThreaded,
         guard: &Guard,
         caller: Caller,
     ) -> Result<Answer, Errno> {
         let makes_descriptor = matches!(self, Self::OpenFileSystem(..));
-        match caller.join_what_mounts_show(proof)? {
+        match caller.join_namespaces(proof)? {
             Joined::Parent(child) => match child.outcome() {
-                // Whoever has the descriptor has given it.
+                // The child holds the descriptor, and has responded with it.
                 Ok(()) if makes_descriptor => process::exit_now(0),
-                // Only now: before, the caller could see the child in its pid namespace.
+                // After the child was reaped: the caller must not see it in its pid namespace when the call returns.
                 outcome => outcome.map(|()| DONE),
             },
             Joined::Child(parent) => {
-                let ready = caller.take_on(&guard.proc);
-                let ready = ready.and_then(|()| parent.end_with());
+                let ready = caller.assume_identity(&guard.proc);
+                let ready = ready.and_then(|()| parent.die_with());
                 match ready.and_then(|()| self.run(guard, None)) {
                     Ok(answer) if makes_descriptor => Ok(answer),
-                    done => caller::tell_outcome(done.map(drop)),
+                    done => caller::exit_with(done.map(drop)),
                 }
             }
         }
@@ -367,17 +376,17 @@ impl Work {
     fn run(self, guard: &Guard, evidence: Option<&Evidence>) -> Result<Answer, Errno> {
         match self {
             Self::ChangeMode(fd, mode) => {
-                allow_mode(guard, fd.as_fd(), evidence, mode)?;
+                check_mode(guard, fd.as_fd(), evidence, mode)?;
                 rustix::fs::fchmod(&fd, FileMode::from_bits_truncate(mode))?;
                 Ok(DONE)
             }
-            Self::ChangeModeAt(place, mode) => {
-                let fd = place.open()?;
+            Self::ChangeModeAt(target, mode) => {
+                let fd = target.open()?;
                 let kind = rustix::fs::fstat(&fd)?.st_mode;
                 if FileType::from_raw_mode(kind) == FileType::Symlink {
                     return Err(Errno::OPNOTSUPP);
                 }
-                allow_mode(guard, fd.as_fd(), evidence, mode)?;
+                check_mode(guard, fd.as_fd(), evidence, mode)?;
                 let path = caller::self_path(fd.as_fd());
                 rustix::fs::chmodat(
                     &guard.proc,
@@ -387,24 +396,28 @@ impl Work {
                 )?;
                 Ok(DONE)
             }
-            Self::Create { place, flags, mode } => create(place, flags, mode),
+            Self::Create {
+                target,
+                flags,
+                mode,
+            } => create(target, flags, mode),
             Self::MakeNode {
-                place,
+                target,
                 mode,
                 device,
-            } => make_node(place, mode, device),
-            Self::SetXattr(place, xattr) => set_xattr(guard, evidence, place, &xattr),
+            } => make_node(target, mode, device),
+            Self::SetXattr(target, xattr) => set_xattr(guard, evidence, target, &xattr),
             Self::Mount(mount) => mount.perform(),
-            Self::ShowTerminals(mount, terminals) => mount.show(&terminals),
+            Self::AttachDevpts(mount, devpts) => mount.attach(&devpts),
             Self::Watch {
                 inotify,
-                place,
+                target,
                 events,
-            } => watch(guard, &inotify, place, events),
-            // As from a kernel without the call: programs fall back to mount(2).
+            } => watch(guard, &inotify, target, events),
+            // ENOSYS, as from an old kernel: programs fall back to mount(2).
             Self::OpenFileSystem(kind, _) if kind.as_c_str() == DEVPTS => Err(Errno::NOSYS),
             Self::OpenFileSystem(kind, flags) => {
-                allow_kind(&kind)?;
+                check_fs_type(&kind)?;
                 let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
                 Ok(Answer::Descriptor {
                     fd: context,
@@ -415,22 +428,21 @@ impl Work {
     }
 }
 
-fn allow_set_id(
+fn check_set_id(
     guard: &Guard,
     fd: BorrowedFd<'_>,
     evidence: Option<&Evidence>,
 ) -> Result<(), Errno> {
-    if evidence.is_some_and(|evidence| guard.is_own(fd, evidence)) {
+    if evidence.is_some_and(|evidence| guard.is_sandbox_file(fd, evidence)) {
         Ok(())
     } else {
         Err(Errno::PERM)
     }
 }
 
-/// May the object behind `fd` have this mode, which has one of the bits? Setgid on a directory gives no power: what is
-/// made in it gets its group, no more. Team directories have it, and tools that copy them fail without. What is open
-/// as a directory stays one.
-fn allow_mode(
+/// Checks a mode with setuid or setgid. Setgid on a directory is harmless: new files in it inherit its group, no more.
+/// Team directories have it, and tools that copy them fail without.
+fn check_mode(
     guard: &Guard,
     fd: BorrowedFd<'_>,
     evidence: Option<&Evidence>,
@@ -440,11 +452,11 @@ fn allow_mode(
     if kind == FileType::Directory && mode & libc::S_ISUID == 0 {
         return Ok(());
     }
-    allow_set_id(guard, fd, evidence)
+    check_set_id(guard, fd, evidence)
 }
 
-/// Whether the options of a new proc are among those that are known.
-fn names_nothing(options: &CStr) -> bool {
+/// Whether all options of a new proc are on the list.
+fn proc_options_allowed(options: &CStr) -> bool {
     let is_known = |option: &[u8]| {
         let key = option.split(|byte| *byte == b'=').next();
         option.is_empty()
@@ -455,7 +467,7 @@ fn names_nothing(options: &CStr) -> bool {
     options.to_bytes().split(|byte| *byte == b',').all(is_known)
 }
 
-fn allow_kind(kind: &CStr) -> Result<(), Errno> {
+fn check_fs_type(kind: &CStr) -> Result<(), Errno> {
     if kind.to_str().is_ok_and(|kind| MOUNTABLE.contains(&kind)) {
         Ok(())
     } else {
@@ -463,15 +475,15 @@ fn allow_kind(kind: &CStr) -> Result<(), Errno> {
     }
 }
 
-/// A new file begins without the bits; a program that wants them changes the mode afterwards and is asked
-/// about that. Only files: what would wait for another process (a FIFO) or for a device is refused.
-fn create(place: Place, flags: OFlags, mode: u32) -> Result<Answer, Errno> {
-    let Place::Path { base, path, .. } = place else {
+/// Creates a file without setuid and setgid; a program that wants them calls chmod afterwards, which the guard sees too.
+/// Regular files and directories only: a FIFO or a device could block, or be the host's.
+fn create(target: Target, flags: OFlags, mode: u32) -> Result<Answer, Errno> {
+    let Target::Path { base, path, .. } = target else {
         return Err(Errno::BADF);
     };
     let close_on_exec = flags.contains(OFlags::CLOEXEC);
     let mode = FileMode::from_bits_truncate(mode & !SET_ID & 0o7777);
-    // The kernel ignores what it does not know in openat, and refuses it in openat2.
+    // openat ignores unknown flags, openat2 refuses them.
     let known = OFlags::from_bits_retain(flags.bits() & KNOWN_FLAGS);
     let ours = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let fd = open(base_of(base.as_ref()), &path, known | ours, mode)?;
@@ -486,8 +498,8 @@ fn create(place: Place, flags: OFlags, mode: u32) -> Result<Answer, Errno> {
     Ok(Answer::Descriptor { fd, close_on_exec })
 }
 
-fn make_node(place: Place, mode: u32, device: u64) -> Result<Answer, Errno> {
-    let Place::Path { base, path, .. } = place else {
+fn make_node(target: Target, mode: u32, device: u64) -> Result<Answer, Errno> {
+    let Target::Path { base, path, .. } = target else {
         return Err(Errno::BADF);
     };
     let kind = FileType::from_raw_mode(mode);
@@ -499,9 +511,9 @@ fn make_node(place: Place, mode: u32, device: u64) -> Result<Answer, Errno> {
     Ok(DONE)
 }
 
-/// Attributes that say nothing about modes and capabilities, on any file system: some keep a file's mode in an
-/// attribute with a name of their own.
-fn is_plain(name: &[u8]) -> bool {
+/// Attributes that do not affect modes or capabilities on any file system. Some file systems keep a file's mode in a
+/// `user.` attribute.
+fn is_harmless_xattr(name: &[u8]) -> bool {
     let private = [
         &b"user.containers."[..],
         b"user.overlay.",
@@ -513,7 +525,7 @@ fn is_plain(name: &[u8]) -> bool {
     user || name == b"system.posix_acl_access"
 }
 
-/// What new files of a directory get in place of a umask, whoever makes them: the host's user in a workspace too.
+/// Replaces the umask for new files in a directory, also for files that the host's user makes in a workspace.
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// The directory of a path and the name in it.
@@ -529,22 +541,22 @@ fn split(path: &CStr) -> Result<(CString, CString), Errno> {
     Ok((text(parent)?, text(name)?))
 }
 
-/// Was it opened with `O_PATH`?
-fn names_a_place_only(fd: &OwnedFd) -> Result<bool, Errno> {
+/// Whether it was opened with `O_PATH`.
+fn is_path_only(fd: &OwnedFd) -> Result<bool, Errno> {
     Ok(rustix::fs::fcntl_getfl(fd)?.contains(OFlags::PATH))
 }
 
 fn set_xattr(
     guard: &Guard,
     evidence: Option<&Evidence>,
-    place: Place,
+    target: Target,
     xattr: &Xattr,
 ) -> Result<Answer, Errno> {
-    let fd = place.open()?;
-    if !is_plain(xattr.name.as_bytes()) {
-        allow_set_id(guard, fd.as_fd(), evidence).map_err(|error| {
+    let fd = target.open()?;
+    if !is_harmless_xattr(xattr.name.as_bytes()) {
+        check_set_id(guard, fd.as_fd(), evidence).map_err(|error| {
             if xattr.name.as_bytes() == DEFAULT_ACL {
-                // Programs that copy directories go on without, as on a file system that has none.
+                // EOPNOTSUPP, as on a file system without ACLs: programs that copy directories go on.
                 Errno::OPNOTSUPP
             } else {
                 error
@@ -552,11 +564,11 @@ fn set_xattr(
         })?;
     }
     let flags = XattrFlags::from_bits_retain(xattr.flags);
-    if !names_a_place_only(&fd)? {
+    if !is_path_only(&fd)? {
         rustix::fs::fsetxattr(&fd, &xattr.name, &xattr.value, flags)?;
         return Ok(DONE);
     }
-    // There is no such call for a descriptor that names a place only; its link in proc leads to the object.
+    // fsetxattr refuses an `O_PATH` descriptor; its magic link in proc leads to the same object, without a path lookup.
     rustix::process::fchdir(&guard.proc)?;
     rustix::fs::setxattr(
         caller::self_path(fd.as_fd()),
@@ -567,75 +579,75 @@ fn set_xattr(
     Ok(DONE)
 }
 
-/// No device: the nodes inside are the host's, whose every use elsewhere would be an event here.
+/// Refuses devices: the nodes inside are the host's inodes, and every use on the host would be an event here.
 fn watch(
     guard: &Guard,
     inotify: &OwnedFd,
-    place: Place,
+    target: Target,
     events: WatchFlags,
 ) -> Result<Answer, Errno> {
-    let fd = place.open()?;
+    let fd = target.open()?;
     match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
         FileType::CharacterDevice | FileType::BlockDevice => return Err(Errno::PERM),
         _ => {}
     }
-    // Its link in proc leads to the object, and has to be followed.
+    // The magic link in proc leads to the opened object, and has to be followed.
     rustix::process::fchdir(&guard.proc)?;
     let events = events.difference(WatchFlags::DONT_FOLLOW);
     let watch = inotify::add_watch(inotify, caller::self_path(fd.as_fd()), events)?;
     Ok(Answer::Value(watch.into()))
 }
 
-/// The sandbox's terminals, mounted nowhere. Only in the namespace that they are mounted in can this be asked for, and so
-/// before the caller's is joined.
-fn terminals() -> Result<OwnedFd, Errno> {
+/// A detached mount of the sandbox's devpts. `open_tree` clones only mounts of the current mount namespace, so this comes
+/// before the guard joins the caller's.
+fn clone_devpts() -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let place = rustix::fs::open(TERMINALS, flags, FileMode::empty())?;
-    // Root inside may have put something else there.
-    if rustix::fs::fstatfs(&place)?.f_type != DEVPTS_MAGIC {
+    let dir = rustix::fs::open(DEVPTS_PATH, flags, FileMode::empty())?;
+    // Root inside may have mounted something else there.
+    if rustix::fs::fstatfs(&dir)?.f_type != DEVPTS_MAGIC {
         return Err(Errno::PERM);
     }
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
-    rustix::mount::open_tree(&place, c"", flags)
+    rustix::mount::open_tree(&dir, c"", flags)
 }
 
 impl Mount {
     fn flags(&self) -> u32 {
         match self.flags & 0xffff_0000 {
-            OLD_MAGIC => low(self.flags) & 0xffff,
-            _ => low(self.flags),
+            MS_MGC_VAL_HIGH => low32(self.flags) & 0xffff,
+            _ => low32(self.flags),
         }
     }
 
-    /// Is it a new file system of this kind?
+    /// Whether it mounts a new file system of this type.
     fn makes(&self, kind: &CStr) -> bool {
         self.flags() & PROPAGATION.bits() == 0 && self.kind.as_c_str() == kind
     }
 
-    fn show(&self, terminals: &OwnedFd) -> Result<Answer, Errno> {
-        let place = open_mount_point(self)?;
-        let attributes = u64::from(self.flags()) & SHARED_ATTRIBUTES;
-        mounts::set_attributes(terminals.as_fd(), false, attributes, None)
+    fn attach(&self, devpts: &OwnedFd) -> Result<Answer, Errno> {
+        let mount_point = open_mount_point(self)?;
+        let attributes = u64::from(self.flags()) & DEVPTS_ATTRIBUTES;
+        mounts::set_attributes(devpts.as_fd(), false, attributes, None)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let flags =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        rustix::mount::move_mount(terminals, c"", &place, c"", flags)?;
+        rustix::mount::move_mount(devpts, c"", &mount_point, c"", flags)?;
         Ok(DONE)
     }
 
     fn perform(&self) -> Result<Answer, Errno> {
         let flags = self.flags();
-        // The place is looked up once, without links through proc; from there on it is the working directory.
-        let place = open_mount_point(self)?;
-        rustix::process::fchdir(&place)?;
+        // Looked up once; mount(2) then gets `.`, which cannot be swapped.
+        let mount_point = open_mount_point(self)?;
+        rustix::process::fchdir(&mount_point)?;
         if flags & PROPAGATION.bits() != 0 {
             rustix::mount::mount_change(".", MountPropagationFlags::from_bits_retain(flags))?;
             return Ok(DONE);
         }
-        allow_kind(&self.kind)?;
-        if self.kind.as_c_str() == c"proc" && !names_nothing(&self.data) {
+        check_fs_type(&self.kind)?;
+        if self.kind.as_c_str() == c"proc" && !proc_options_allowed(&self.data) {
             return Err(Errno::INVAL);
         }
         rustix::mount::mount(

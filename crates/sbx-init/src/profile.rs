@@ -1,25 +1,24 @@
-//! The system-call profile of a command, as data: what is refused, what init answers itself, and why.
+//! The system call profile of a command, as data: what is refused, what is reported to the guard, and why.
 //!
-//! Everything else that the kernel of this list's time knew is allowed; a call that is newer than the list
-//! does not exist inside ([`LAST_KNOWN`]). What keeps the host safe is that no id inside is host root and that
-//! every namespace is the sandbox's own; the profile takes away the calls that go around those two.
+//! Every other call up to [`LAST_KNOWN_SYSCALL`] is allowed; newer ones return ENOSYS. The host is protected first by the
+//! id maps (no id inside is host root) and by the namespaces; the profile removes the calls that bypass those two, and
+//! reports those whose danger depends on the file they act on.
 
 use libc as nr;
 
-/// The newest call this list was checked against (`file_setattr`, Linux 6.17).
-pub(crate) const LAST_KNOWN: u32 = 469;
+/// The newest call that this list was checked against (`file_setattr`, Linux 6.17).
+pub(crate) const LAST_KNOWN_SYSCALL: u32 = 469;
 
 /// What happens to a call whose conditions hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// The call fails with this error number.
     Fail(i32),
-    /// Init looks at the call and does it, or not, in the caller's place.
-    Ask,
+    /// `SECCOMP_RET_USER_NOTIF`: the guard does the call on behalf of the caller, or refuses it.
+    Notify,
 }
 
-/// A condition on an argument: some of the mask's bits are set, or none, or they are these; or the value is this, or none
-/// of a list.
+/// A condition on the low 32 bits of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     AnyBit { arg: u8, mask: u32 },
@@ -33,16 +32,16 @@ pub(crate) enum When {
 pub(crate) struct Rule {
     pub(crate) call: libc::c_long,
     pub(crate) action: Action,
-    /// All must hold; none means always.
+    /// All must hold; an empty list always does.
     pub(crate) when: &'static [When],
     pub(crate) reason: &'static str,
 }
 
 const EPERM: Action = Action::Fail(libc::EPERM);
 const ENOSYS: Action = Action::Fail(libc::ENOSYS);
-/// As if somebody else had the file open, which programs that ask for a lease expect.
+/// As if another process had the file open: programs that ask for a lease expect that.
 const EAGAIN: Action = Action::Fail(libc::EAGAIN);
-/// As from a file system that has no such thing.
+/// As from a file system without such a request.
 const ENOTTY: Action = Action::Fail(libc::ENOTTY);
 /// As from a kernel that does not know a flag.
 const EINVAL: Action = Action::Fail(libc::EINVAL);
@@ -65,23 +64,23 @@ const fn refuse_when(call: libc::c_long, when: &'static [When], reason: &'static
     }
 }
 
-const fn ask(call: libc::c_long, when: &'static [When], reason: &'static str) -> Rule {
+const fn notify(call: libc::c_long, when: &'static [When], reason: &'static str) -> Rule {
     Rule {
         call,
-        action: Action::Ask,
+        action: Action::Notify,
         when,
         reason,
     }
 }
 
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-/// `O_CREAT` and the bit of `O_TMPFILE` that is its own: only then has an open a mode.
+/// `O_CREAT`, and the bit of `O_TMPFILE` besides `O_DIRECTORY`: only then is the mode argument used.
 const CREATES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
-/// With one of these mount(2) makes no new file system. The propagation flags would not either, but they lie
-/// in the half of the word that the kernel clears when it holds the old magic number (`MS_MGC_VAL`): a call
-/// that looks like one of them here may be a new mount there.
+/// With one of these mount(2) mounts no new file system. The propagation flags are not listed although the same is true
+/// for them: they are in the upper 16 bits, which the kernel clears if they equal `MS_MGC_VAL`. A call that looks like a
+/// change of propagation to the filter can be a new mount to the kernel.
 const NOT_A_NEW_MOUNT: u32 = (libc::MS_BIND | libc::MS_REMOUNT | libc::MS_MOVE) as u32;
-/// The address families that a network namespace contains.
+/// The address families that a network namespace isolates.
 const NAMESPACED_FAMILIES: &[u32] = &[
     libc::AF_UNIX as u32,
     libc::AF_INET as u32,
@@ -97,8 +96,8 @@ const TREE_IN_A_NAMESPACE: &[When] = &[When::AnyBit {
     mask: OPEN_TREE_NAMESPACE,
 }];
 
-const PRIORITY_REASON: &str = "makes init, and with it every command and answer, wait for others";
-const OF_A_USER_REASON: &str = "all processes of a user, which can be init's as well";
+const PRIORITY_REASON: &str = "starves init, and with it every command and every reported call";
+const OF_A_USER_REASON: &str = "acts on all processes of a user, which can include init";
 const NAMESPACE_REASON: &str =
     "a mount namespace without the sandbox's mounts, in which they hold nothing in place";
 const SET_ID_REASON: &str = "no file of a workspace may gain setuid or setgid: on the host it would run as its owner; a directory may be setgid";
@@ -108,7 +107,7 @@ const FAMILY_REASON: &str = "vsock and other families reach past the network nam
 
 pub(crate) const RULES: &[Rule] = &[
     // Modes with setuid or setgid.
-    ask(
+    notify(
         nr::SYS_fchmod,
         &[When::AnyBit {
             arg: 1,
@@ -116,7 +115,7 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         SET_ID_REASON,
     ),
-    ask(
+    notify(
         nr::SYS_fchmodat,
         &[When::AnyBit {
             arg: 2,
@@ -124,7 +123,7 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         SET_ID_REASON,
     ),
-    ask(
+    notify(
         nr::SYS_fchmodat2,
         &[When::AnyBit {
             arg: 2,
@@ -132,7 +131,7 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         SET_ID_REASON,
     ),
-    ask(
+    notify(
         nr::SYS_openat,
         &[
             When::AnyBit {
@@ -146,7 +145,7 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         SET_ID_REASON,
     ),
-    ask(
+    notify(
         nr::SYS_mknodat,
         &[When::AnyBit {
             arg: 2,
@@ -155,7 +154,7 @@ pub(crate) const RULES: &[Rule] = &[
         SET_ID_REASON,
     ),
     #[cfg(target_arch = "x86_64")]
-    ask(
+    notify(
         nr::SYS_chmod,
         &[When::AnyBit {
             arg: 1,
@@ -164,7 +163,7 @@ pub(crate) const RULES: &[Rule] = &[
         SET_ID_REASON,
     ),
     #[cfg(target_arch = "x86_64")]
-    ask(
+    notify(
         nr::SYS_open,
         &[
             When::AnyBit {
@@ -179,7 +178,7 @@ pub(crate) const RULES: &[Rule] = &[
         SET_ID_REASON,
     ),
     #[cfg(target_arch = "x86_64")]
-    ask(
+    notify(
         nr::SYS_creat,
         &[When::AnyBit {
             arg: 1,
@@ -188,7 +187,7 @@ pub(crate) const RULES: &[Rule] = &[
         SET_ID_REASON,
     ),
     #[cfg(target_arch = "x86_64")]
-    ask(
+    notify(
         nr::SYS_mknod,
         &[When::AnyBit {
             arg: 1,
@@ -209,20 +208,20 @@ pub(crate) const RULES: &[Rule] = &[
     refuse(nr::SYS_io_uring_enter, ENOSYS, "as io_uring_setup"),
     refuse(nr::SYS_io_uring_register, ENOSYS, "as io_uring_setup"),
     // File capabilities are setuid by another name.
-    ask(
+    notify(
         nr::SYS_setxattr,
         &[],
         "file capabilities in a workspace whose owner is root would hold on the host",
     ),
-    ask(nr::SYS_lsetxattr, &[], "as setxattr"),
-    ask(nr::SYS_fsetxattr, &[], "as setxattr"),
+    notify(nr::SYS_lsetxattr, &[], "as setxattr"),
+    notify(nr::SYS_fsetxattr, &[], "as setxattr"),
     refuse(
         SYS_SETXATTRAT,
         ENOSYS,
         "as setxattr, with its arguments behind a pointer; programs fall back to setxattr",
     ),
     // New file systems: an overlay whose upper layer is a workspace copies setuid files into it.
-    ask(
+    notify(
         nr::SYS_mount,
         &[When::NoBit {
             arg: 3,
@@ -230,11 +229,11 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         "overlayfs and cgroupfs inside reach host files; a short list of file systems is mountable",
     ),
-    ask(nr::SYS_fsopen, &[], "as mount"),
-    ask(
+    notify(nr::SYS_fsopen, &[], "as mount"),
+    notify(
         nr::SYS_landlock_restrict_self,
         &[],
-        "who answers is not confined: a program that is must be known by its no_new_privs",
+        "the guard is not bound by the caller's rules: a confined program must be recognisable by no_new_privs",
     ),
     refuse(
         nr::SYS_open_by_handle_at,
@@ -249,7 +248,7 @@ pub(crate) const RULES: &[Rule] = &[
             arg: 1,
             value: libc::TIOCSTI as u32,
         }],
-        reason: "types into a terminal that somebody else reads",
+        reason: "types into a terminal that another process reads",
     },
     Rule {
         call: nr::SYS_ioctl,
@@ -297,7 +296,7 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         reason: FAMILY_REASON,
     },
-    // Init has the uid of root inside, which is all that these calls ask for.
+    // Init has the uid of root inside, and these calls check nothing else.
     refuse_when(
         nr::SYS_prlimit64,
         ABOUT_INIT,
@@ -345,21 +344,21 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         OF_A_USER_REASON,
     ),
-    // Watches. The device nodes inside are the host's, and each use of them anywhere is an event.
-    ask(
+    // Watches. The device nodes inside are the host's inodes: each use of them on the host would be an event.
+    notify(
         nr::SYS_inotify_add_watch,
         &[When::NoBit {
             arg: 2,
             mask: libc::IN_ONLYDIR,
         }],
-        "a watch on /dev/tty tells when somebody on the host presses a key",
+        "a watch on /dev/tty reveals key presses on the host",
     ),
     refuse(
         nr::SYS_fanotify_init,
         EPERM,
         "as inotify_add_watch; nothing here needs it, and older kernels keep it to root",
     ),
-    // Mount namespaces by other calls than unshare and clone: see [`PINNED`].
+    // Mount namespaces by other calls than unshare and clone: see [`MOUNT_POINT_RULES`].
     refuse_when(nr::SYS_open_tree, TREE_IN_A_NAMESPACE, NAMESPACE_REASON),
     refuse_when(SYS_OPEN_TREE_ATTR, TREE_IN_A_NAMESPACE, NAMESPACE_REASON),
     refuse_when(
@@ -379,7 +378,7 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         reason: NAMESPACE_REASON,
     },
-    // A lease makes everybody else who opens the file wait, on the host too.
+    // While a lease is held, every other process that opens the file blocks, on the host too.
     Rule {
         call: nr::SYS_fcntl,
         action: EAGAIN,
@@ -398,7 +397,7 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         reason: LEASE_REASON,
     },
-    // Keys are kept per user, not per sandbox.
+    // Keyrings belong to a user, not to a namespace.
     refuse(nr::SYS_keyctl, EPERM, "the caller's keyrings"),
     refuse(nr::SYS_add_key, EPERM, "the caller's keyrings"),
     refuse(
@@ -468,10 +467,10 @@ pub(crate) const RULES: &[Rule] = &[
 ];
 
 /// Added where something is mounted in a writable workspace: a read-only workspace, or a file system of the host. The
-/// kernel keeps a mount point from being renamed or removed only for those who have the mount in their own mount
-/// namespace. In one without it, a descriptor of the workspace is enough to move a read-only directory away, or to
-/// make the host lose a mount.
-pub(crate) const PINNED: &[Rule] = &[
+/// kernel refuses to rename or remove a mount point (EBUSY) only in mount namespaces that contain the mount. From one
+/// without it, a descriptor of the workspace is enough to move a read-only directory away, or to make the host lose a
+/// mount.
+pub(crate) const MOUNT_POINT_RULES: &[Rule] = &[
     refuse(
         nr::SYS_pivot_root,
         EPERM,
@@ -492,17 +491,17 @@ pub(crate) const PINNED: &[Rule] = &[
     ),
 ];
 
-/// Leases of directories, newer than the C library's list.
+/// Leases of directories; newer than libc's constants.
 const F_SETDELEG: u32 = 1024 + 16;
 const TIOCLINUX: u32 = 0x541c;
-/// The bits of a request that say whose it is.
+/// The type bits of an ioctl request (`_IOC_TYPE`).
 const IOCTL_TYPE: u32 = 0xff00;
 const BTRFS_IOCTLS: u32 = 0x9400;
-/// Btrfs's once, and every file system's now: `FICLONE`, `FICLONERANGE`, `FIDEDUPERANGE`. They act on what is open.
+/// Of Btrfs's number range, but generic today: `FICLONE`, `FICLONERANGE`, `FIDEDUPERANGE`. They act on open files only.
 const SHARE_BLOCKS: &[u32] = &[0x4004_9409, 0x4020_940d, 0xc018_9436];
 const SYS_SETXATTRAT: libc::c_long = 463;
 const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
-/// Newer than the C library's list, all of them (Linux 6.5 and 7.0 on).
+/// Newer than libc's constants (Linux 6.5, and 7.0 for the others).
 const MOVE_MOUNT_BENEATH: u32 = 0x200;
 const OPEN_TREE_NAMESPACE: u32 = 2;
 const FSMOUNT_NAMESPACE: u32 = 2;

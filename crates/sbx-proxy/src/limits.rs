@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sbx_sys::heap::give_back;
+use sbx_sys::heap;
 use tokio::task::AbortHandle;
 
 /// One sandbox may use that part of the connections that the daemon's descriptors allow.
@@ -197,7 +197,7 @@ impl Drop for Place {
         let over = state.is_crowd_over();
         drop(state);
         if over {
-            give_back();
+            heap::trim();
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sbx_policy::{Host, Policy};
 use sbx_proto::net::{GATEWAY_V4, HOST_V4, PROXY_PORT, SANDBOX_V4, SANDBOX_V6};
-use sbx_sys::redirected::original_dst;
+use sbx_sys::original_dst::original_dst;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};

@@ -1,10 +1,14 @@
 //! The ids and capabilities of this (single-threaded) process.
+//!
+//! The kernel keeps credentials per thread; glibc's `setuid` and the like change them for all threads of a process by
+//! signalling each. These functions make the plain system calls, so that a forked child of init, which has one thread, can
+//! take on the ids of a caller without that machinery.
 
 use std::io;
 
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 
-/// What a process is allowed to be and do.
+/// The ids that the kernel checks file access against.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     pub uid: u32,
@@ -12,8 +16,8 @@ pub struct Credentials {
     pub groups: Vec<u32>,
 }
 
-/// Becomes the user in all its ids. Leaving uid 0 drops every capability, as the kernel defines it.
-/// `set_groups` is false where the user namespace forbids it (one id only).
+/// Sets the real, effective and saved ids. Leaving uid 0 drops every capability, unless `PR_SET_KEEPCAPS` is set.
+/// `set_groups` is false where `/proc/PID/setgroups` says `deny` (one id only).
 pub fn become_user(credentials: &Credentials, set_groups: bool) -> io::Result<()> {
     if set_groups {
         let groups: Vec<Gid> = credentials
@@ -23,6 +27,7 @@ pub fn become_user(credentials: &Credentials, set_groups: bool) -> io::Result<()
             .collect();
         rustix::thread::set_thread_groups(&groups)?;
     }
+    // Groups before the user: without uid 0 there is no CAP_SETGID any more.
     let gid = Gid::from_raw(credentials.gid);
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     let uid = Uid::from_raw(credentials.uid);
@@ -44,13 +49,13 @@ pub fn set_capabilities(bits: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Capabilities survive the next change of uid.
+/// `PR_SET_KEEPCAPS`: permitted capabilities survive the next change of uid; effective ones do not.
 pub fn keep_capabilities() -> io::Result<()> {
     rustix::thread::set_keep_capabilities(true)?;
     Ok(())
 }
 
-/// What is permitted becomes effective again, after a change of uid that kept it.
+/// Makes every permitted capability effective again, after a change of uid with [`keep_capabilities`].
 pub fn raise_capabilities() -> io::Result<()> {
     let mut sets = rustix::thread::capabilities(None)?;
     sets.effective = sets.permitted;
@@ -58,9 +63,10 @@ pub fn raise_capabilities() -> io::Result<()> {
     Ok(())
 }
 
-/// Does something with files as another user of this namespace would, without root's power over them.
-pub fn as_user_of_files<T>(uid: u32, work: impl FnOnce() -> T) -> T {
-    // SAFETY: no pointers; it changes this thread only, and cannot fail but by leaving the id as it is.
+/// Runs `work` with another file system uid (`setfsuid`): file access is checked as for that user, and CAP_DAC_OVERRIDE
+/// and its like do not apply meanwhile. Signals and ptrace still see the process's own uid.
+pub fn with_fsuid<T>(uid: u32, work: impl FnOnce() -> T) -> T {
+    // SAFETY: no pointers; it changes this thread only. On failure it leaves the id as it is.
     let before = unsafe { libc::setfsuid(uid) };
     let done = work();
     // SAFETY: as above.

@@ -1,24 +1,24 @@
-//! Memory that nobody uses any more.
+//! Settings of glibc's allocator. Other C libraries need none of this.
 
-/// Gives back to the system what the allocator has kept after many small things were freed. Takes milliseconds where
-/// there was a lot: for the end of something big, not for every day.
+/// Returns free memory to the system (`malloc_trim`). Takes milliseconds where there is a lot: call it after a burst, not
+/// regularly.
 #[cfg(target_env = "gnu")]
-pub fn give_back() {
-    // SAFETY: it takes no pointer, and locks what it looks at.
+pub fn trim() {
+    // SAFETY: it takes no pointer, and locks each arena that it visits.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Other allocators do it by themselves.
+/// Other allocators do this by themselves.
 #[cfg(not(target_env = "gnu"))]
-pub fn give_back() {}
+pub fn trim() {}
 
-/// One heap for all threads, for programs whose few threads hardly allocate. To give each its own maps and unmaps a
-/// hundred megabytes of addresses, for which every processor that runs the program is interrupted.
+/// One arena for all threads, for programs whose few threads hardly allocate. An arena per thread maps and unmaps a
+/// hundred megabytes of address space, and each unmap interrupts every processor that runs the program (TLB shootdown).
 #[cfg(target_env = "gnu")]
-pub fn share() {
-    // SAFETY: it sets a number. What was allocated stays where it is.
+pub fn use_one_arena() {
+    // SAFETY: it sets a tunable. Memory that is allocated already stays where it is.
     unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
 
 #[cfg(not(target_env = "gnu"))]
-pub fn share() {}
+pub fn use_one_arena() {}

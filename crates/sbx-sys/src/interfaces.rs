@@ -1,11 +1,11 @@
-//! The addresses of this machine's interfaces.
+//! The addresses of the network interfaces.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// All of them, in the network namespace of the caller.
-pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
+/// Every address of every interface in the calling thread's network namespace.
+pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     let mut list = ptr::null_mut();
     // SAFETY: it writes one pointer to where `list` is.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
@@ -18,7 +18,7 @@ pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
         addresses.extend(address_of(entry.ifa_addr));
         next = entry.ifa_next;
     }
-    // SAFETY: it is what getifaddrs gave us, and nothing refers to it any more.
+    // SAFETY: the list is from getifaddrs, and nothing refers to it any more.
     unsafe { libc::freeifaddrs(list) };
     Ok(addresses)
 }
@@ -46,9 +46,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_is_ours_and_others_are_not() {
-        let own = own_addresses().unwrap();
-        assert!(own.contains(&Ipv4Addr::LOCALHOST.into()), "{own:?}");
-        assert!(!own.contains(&IpAddr::from([192, 0, 2, 1])), "{own:?}");
+    fn loopback_is_listed_and_a_documentation_address_is_not() {
+        let addresses = interface_addresses().unwrap();
+        assert!(
+            addresses.contains(&Ipv4Addr::LOCALHOST.into()),
+            "{addresses:?}"
+        );
+        assert!(
+            !addresses.contains(&IpAddr::from([192, 0, 2, 1])),
+            "{addresses:?}"
+        );
     }
 }

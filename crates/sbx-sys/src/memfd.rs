@@ -1,4 +1,8 @@
-//! Copies of executables that nobody can change.
+//! Copies of executables that can no longer change: sealed memory files (`memfd_create`, `F_ADD_SEALS`).
+//!
+//! A program in a sandbox can open `/proc/1/exe`, the file that init was executed from. If that were the file on disk, root
+//! inside could, depending on ids, overwrite or chmod the program that the host runs next (CVE-2019-5736). A memfd of the
+//! sandbox's own, sealed against writing and resizing, leaves nothing to overwrite.
 
 use std::fs::File;
 use std::io;
@@ -7,10 +11,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
+/// Linux 6.3; not in `rustix` yet.
 const F_SEAL_EXEC: u32 = 0x20;
-const SEAL_TRIES: usize = 20;
+const MAX_SEAL_ATTEMPTS: usize = 20;
 
-/// The running executable in a sealed memory file: an upgrade of the program on disk does not matter to it.
+/// The running executable in a sealed memory file. An upgrade of the program on disk does not affect it.
 pub fn sealed_copy_of_self() -> io::Result<OwnedFd> {
     sealed_copy(File::open("/proc/self/exe")?.as_fd())
 }
@@ -31,7 +36,8 @@ pub fn sealed_copy(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         &copy,
         SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW,
     )?;
-    // That it is executable is sealed too where the kernel can (6.3): its owner may be an id inside.
+    // The mode is sealed too where the kernel can (6.3): the file's owner may be an id inside, which could chmod it.
+    // F_SEAL_SEAL comes last, since it forbids any further seal.
     let last = SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&copy, SealFlags::from_bits_retain(F_SEAL_EXEC) | last)
         .or_else(|_| rustix::fs::fcntl_add_seals(&copy, last))?;
@@ -41,10 +47,10 @@ pub fn sealed_copy(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(readonly.into())
 }
 
-/// The kernel refuses while somebody has a hold on a page, which its own housekeeping may have for a moment. It waits
-/// for that itself before it gives up, so that trying again needs no pause.
+/// F_SEAL_WRITE fails with EBUSY while a page has an extra reference, which the kernel's own housekeeping may take for a
+/// moment. The kernel waits for such references itself before it gives up, so that a retry needs no delay.
 fn seal(file: &File, seals: SealFlags) -> Result<(), Errno> {
-    for _ in 0..SEAL_TRIES {
+    for _ in 0..MAX_SEAL_ATTEMPTS {
         match rustix::fs::fcntl_add_seals(file, seals) {
             Err(Errno::BUSY) => {}
             other => return other,

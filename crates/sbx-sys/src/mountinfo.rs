@@ -1,17 +1,18 @@
-//! Reading `/proc/PID/mountinfo`.
+//! Reading `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The fields that matter here of one line.
+/// One line, with the fields that are used here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
+    /// The mount id, unique among mounts that exist: it is reused after an unmount.
     pub id: u64,
-    /// `major:minor` of the superblock.
+    /// `major:minor` of the superblock: which file system this is a mount of.
     pub device: String,
-    /// What of that file system is mounted.
+    /// The directory of that file system which is mounted here; `/` unless it is a bind mount of a part.
     pub root: PathBuf,
     pub point: PathBuf,
     pub kind: String,
@@ -26,13 +27,14 @@ pub fn points_below(bytes: &[u8], directory: &Path) -> Vec<PathBuf> {
     below.into_iter().collect()
 }
 
-/// Lines that do not look like mountinfo are left out. A mount point need not be text.
+/// Invalid lines are skipped. A mount point need not be UTF-8.
 pub fn parse(bytes: &[u8]) -> Vec<Entry> {
     let lines = bytes.split(|byte| *byte == b'\n');
     lines.filter_map(entry).collect()
 }
 
 fn entry(line: &[u8]) -> Option<Entry> {
+    // The optional fields (`shared:`, `master:`) vary in number; a lone hyphen ends them.
     const END_OF_OPTIONAL: &[u8] = b" - ";
     let at = line
         .windows(END_OF_OPTIONAL.len())
@@ -51,7 +53,7 @@ fn entry(line: &[u8]) -> Option<Entry> {
     })
 }
 
-/// Mountinfo writes space, tab, newline and backslash as `\` and three octal digits.
+/// The kernel writes space, tab, newline and backslash as `\` and three octal digits (`seq_path`).
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,7 @@
-//! Mount attributes: the one call of the new mount API that `rustix` lacks. And how the kernel writes mount points.
+//! `mount_setattr(2)`: the one call of the new mount API that `rustix` lacks.
+//!
+//! It works on a detached mount (`open_tree` with `OPEN_TREE_CLONE`), before `move_mount` makes it visible anywhere: so a
+//! mount never exists without its attributes. `MOUNT_ATTR_IDMAP` is possible on a detached mount only.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,9 +13,9 @@ pub const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 pub const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
 pub const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
-/// Sets attributes on a mount (and, if `recursive`, on what is mounted below it), and its id map if a user
-/// namespace is given. It becomes private: what is mounted elsewhere later does not appear in it, without the
-/// attributes, and the other way round.
+/// Sets attributes on a mount and, if `recursive`, on the mounts below it. `idmap` is a user namespace whose id maps
+/// become the mount's (`MOUNT_ATTR_IDMAP`): ids on disk are translated through it. The mount also becomes private
+/// (`MS_PRIVATE`): otherwise a mount that is made later on the host would propagate into it, without these attributes.
 pub fn set_attributes(
     mount: BorrowedFd<'_>,
     recursive: bool,

@@ -1,4 +1,7 @@
-//! Netlink: building requests as bytes, and one exchange with the kernel.
+//! Netlink (RFC 3549): building requests as bytes, and one exchange with the kernel.
+//!
+//! A request is a 16-byte header (`struct nlmsghdr`), a fixed header of its family, and attributes as type-length-value,
+//! padded to four bytes. The kernel handles a request inside `send`, so its answers are readable when `send` returns.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,10 +10,11 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
+/// The size of `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// Offset of the sequence number in a header.
+/// The offset of `nlmsg_seq` in it.
 const SEQUENCE: usize = 8;
-/// `NLMSG_ERROR`: an acknowledgement, or an error.
+/// `NLMSG_ERROR`: an error, or with error number 0 an acknowledgement.
 const ERROR: u16 = 2;
 
 const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
@@ -19,7 +23,7 @@ pub(crate) const CREATE: u16 = libc::NLM_F_CREATE as u16;
 pub(crate) const EXCLUSIVE: u16 = libc::NLM_F_EXCL as u16;
 pub(crate) const APPEND: u16 = libc::NLM_F_APPEND as u16;
 
-/// Requests that travel together; each one's sequence number is its position, from 1 on.
+/// Requests that are sent together; the sequence number of each is its position, from 1 on.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
@@ -44,9 +48,10 @@ impl Batch {
         self.bytes.extend(0_u32.to_ne_bytes());
         self.bytes.extend(fixed);
         attributes(&mut Attributes(&mut self.bytes));
+        // The length is known only now: it includes the attributes.
         let size = u32::try_from(self.bytes.len() - start).unwrap_or(u32::MAX);
-        if let Some(place) = self.bytes.get_mut(start..start + 4) {
-            place.copy_from_slice(&size.to_ne_bytes());
+        if let Some(length) = self.bytes.get_mut(start..start + 4) {
+            length.copy_from_slice(&size.to_ne_bytes());
         }
     }
 
@@ -59,7 +64,7 @@ impl Batch {
     }
 }
 
-/// Type, length and value, nested as the families have it.
+/// Attributes: type, length and value; a value can be a list of attributes (`NLA_F_NESTED`).
 pub(crate) struct Attributes<'a>(&'a mut Vec<u8>);
 
 impl Attributes<'_> {
@@ -74,8 +79,8 @@ impl Attributes<'_> {
         });
     }
 
-    /// netfilter's numbers are big-endian.
-    pub(crate) fn big(&mut self, kind: u16, value: u32) {
+    /// A number in network byte order, as nf_tables has them.
+    pub(crate) fn be32(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_be_bytes());
     }
 
@@ -91,15 +96,16 @@ impl Attributes<'_> {
         self.0.extend(kind.to_ne_bytes());
         value(self.0);
         let size = u16::try_from(self.0.len() - start).unwrap_or(u16::MAX);
-        if let Some(place) = self.0.get_mut(start..start + 2) {
-            place.copy_from_slice(&size.to_ne_bytes());
+        if let Some(length) = self.0.get_mut(start..start + 2) {
+            length.copy_from_slice(&size.to_ne_bytes());
         }
+        // Padding is not part of the attribute's length.
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 }
 
-/// A socket to the kernel on which the requests have been sent.
-fn sent(protocol: Option<Protocol>, batch: &Batch) -> io::Result<OwnedFd> {
+/// Sends the requests on a new socket.
+fn send_batch(protocol: Option<Protocol>, batch: &Batch) -> io::Result<OwnedFd> {
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -110,21 +116,21 @@ fn sent(protocol: Option<Protocol>, batch: &Batch) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends the requests and waits for the acknowledgement of those numbered `acknowledged`, or the first error.
+/// Sends the requests and reads the acknowledgement of those numbered `acknowledged`, or the first error.
 pub(crate) fn exchange(
     protocol: Option<Protocol>,
     batch: &Batch,
     acknowledged: impl IntoIterator<Item = u32>,
 ) -> io::Result<()> {
-    let socket = sent(protocol, batch)?;
-    let mut left: Vec<u32> = acknowledged.into_iter().collect();
+    let socket = send_batch(protocol, batch)?;
+    let mut pending: Vec<u32> = acknowledged.into_iter().collect();
     let mut buffer = [0; 4096];
-    while !left.is_empty() {
-        // The kernel answers before `send` returns: an answer that is not there does not come.
+    while !pending.is_empty() {
+        // The kernel answers before `send` returns: an answer that is missing now never comes.
         let (size, _) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
         for answer in answers(buffer.get(..size).unwrap_or_default()) {
             match answer.error {
-                0 => left.retain(|sequence| *sequence != answer.sequence),
+                0 => pending.retain(|sequence| *sequence != answer.sequence),
                 error => return Err(io::Error::from_raw_os_error(error)),
             }
         }
@@ -132,9 +138,9 @@ pub(crate) fn exchange(
     Ok(())
 }
 
-/// Sends one request and gives what the kernel answers: the kind of the message and what follows its header.
-pub(crate) fn ask(protocol: Option<Protocol>, batch: &Batch) -> io::Result<(u16, Vec<u8>)> {
-    let socket = sent(protocol, batch)?;
+/// Sends one request and returns the type of the kernel's message and the bytes after its header.
+pub(crate) fn query(protocol: Option<Protocol>, batch: &Batch) -> io::Result<(u16, Vec<u8>)> {
+    let socket = send_batch(protocol, batch)?;
     let mut buffer = [0; 4096];
     let (size, _) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
     let message = buffer.get(..size).unwrap_or_default();
@@ -153,7 +159,7 @@ struct Answer {
     error: i32,
 }
 
-/// The acknowledgements and errors in what the kernel sent.
+/// The acknowledgements and errors among the kernel's messages.
 fn answers(mut bytes: &[u8]) -> Vec<Answer> {
     let mut found = Vec::new();
     while let (Some(size), Some(kind)) = (number(bytes, 0), bytes.get(4..6)) {
@@ -164,7 +170,7 @@ fn answers(mut bytes: &[u8]) -> Vec<Answer> {
         if *kind == ERROR.to_ne_bytes()
             && let (Some(sequence), Some(error)) = (number(bytes, SEQUENCE), number(bytes, HEADER))
         {
-            // The kernel writes it as a negative number.
+            // The kernel sends the negated error number.
             let error = error.cast_signed().saturating_neg();
             found.push(Answer { sequence, error });
         }
@@ -183,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_cover_what_is_nested_and_values_are_padded() {
+    fn lengths_include_nested_attributes_and_values_are_padded() {
         let mut batch = Batch::default();
         batch.push(7, ACK, &[1, 2, 3, 4], |list| {
             list.nested(9, |list| list.bytes(5, b"x"));
@@ -195,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_and_nonsense_ends() {
+    fn answers_are_read_up_to_an_invalid_message() {
         let mut bytes = Vec::new();
         for (sequence, error) in [(1_u32, 0_i32), (2, -libc::ENOENT)] {
             bytes.extend(20_u32.to_ne_bytes());

@@ -1,13 +1,13 @@
 //! The redirect of a sandbox's network: one batch of nf_tables messages, the same for every sandbox.
 //!
-//! Everything that programs send to the world is local to them ([`crate::route::Change::EverythingIsLocal`]);
-//! these rules bring it to the engine's listeners, whatever the port, so that every port stays free for programs
-//! inside. As `nft` writes it:
+//! A default route of type `local` makes every address local ([`crate::route::Change::LocalDefaultRoute`]); these rules
+//! redirect what is sent there to the engine's listeners, whatever the port, so that every port stays free for
+//! programs inside. In the syntax of `nft`:
 //!
 //! ```text
 //! table inet sbx {
 //!   chain output { type nat hook output priority -99
-//!     oif != lo return; ip saddr != $v4 return; ip6 saddr != $v6 return         # not to the world
+//!     oif != lo return; ip saddr != $v4 return; ip6 saddr != $v6 return         # not egress
 //!     ip daddr {$v4, 127.0.0.0/8, 224.0.0.0/3} return; ip6 daddr {$v6, ::1, ff00::/8} return
 //!     tcp|udp dport 53 redirect to :$dns; tcp|udp redirect to :$tcp; icmp|icmpv6 drop
 //!   }
@@ -19,9 +19,9 @@
 //! }
 //! ```
 //!
-//! The priority is one after the usual: what nested Docker or Kubernetes translates stays theirs. UDP other than
-//! DNS goes to a port where nobody listens: the sender hears of it, and it does not end at a program inside that
-//! happens to have the port. A ping of the world is dropped: the sandbox would answer it itself.
+//! The priority is one after `dstnat`: translations of a nested Docker or Kubernetes come first. UDP other than DNS goes
+//! to a port without a listener: the sender gets ECONNREFUSED, and the packet does not reach a program inside that
+//! happens to use the port. A ping to an outside address is dropped, because the sandbox itself would answer it.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -30,23 +30,23 @@ use rustix::net::netlink::NETFILTER;
 
 use crate::netlink::{ACK, APPEND, Attributes, Batch, CREATE, exchange};
 
-/// Who is redirected, and where to.
+/// What is redirected, and to which ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Redirect {
-    /// The sources of what goes to the world.
+    /// The source addresses of egress.
     pub v4: Ipv4Addr,
     pub v6: Ipv6Addr,
     pub tcp_port: u16,
     pub dns_port: u16,
 }
 
-/// Puts the rules into the current network namespace, all or nothing.
+/// Installs the rules in the current network namespace, all or nothing (one nf_tables transaction).
 pub fn install(redirect: &Redirect) -> io::Result<()> {
     let (batch, last_rule) = messages(redirect);
     exchange(Some(NETFILTER), &batch, [last_rule])
 }
 
-/// Whether an error of [`install`] says that this kernel has no such thing as redirects.
+/// Whether an error of [`install`] means that this kernel lacks nf_tables or its redirect.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -68,18 +68,18 @@ const NEW_RULE: u16 = libc::NFT_MSG_NEWRULE as u16;
 const V4: u8 = libc::NFPROTO_IPV4 as u8;
 const V6: u8 = libc::NFPROTO_IPV6 as u8;
 const PROTOCOLS: [u8; 2] = [libc::IPPROTO_TCP as u8, libc::IPPROTO_UDP as u8];
-const PINGS: [u8; 2] = [libc::IPPROTO_ICMP as u8, libc::IPPROTO_ICMPV6 as u8];
+const ICMP: [u8; 2] = [libc::IPPROTO_ICMP as u8, libc::IPPROTO_ICMPV6 as u8];
 const DNS: u16 = 53;
 const LOOPBACK: u32 = 1;
-/// `NF_IP_PRI_NAT_DST` is -100.
-const AFTER_OTHERS: i32 = -99;
+/// One after `NF_IP_PRI_NAT_DST`, which is -100.
+const PRIORITY: i32 = -99;
 const RETURN: i32 = libc::NFT_RETURN;
 const DROP: i32 = libc::NF_DROP;
 
 /// The batch, and the number of its last rule.
 fn messages(redirect: &Redirect) -> (Batch, u32) {
     let mut batch = Batch::default();
-    // struct nfgenmsg: family, version; for these two the subsystem.
+    // struct nfgenmsg: family, version, and for begin and end of a batch the subsystem.
     let [high, low] = SUBSYSTEM.to_be_bytes();
     batch.push(BATCH_BEGIN, 0, &[0, 0, high, low], |_| {});
     push(&mut batch, NEW_TABLE, CREATE, |list| list.text(1, TABLE));
@@ -93,7 +93,7 @@ fn messages(redirect: &Redirect) -> (Batch, u32) {
     for rule in rules {
         push_rule(&mut batch, PREROUTING, CREATE | APPEND, &rule);
     }
-    // Acknowledged once everything is in force; an error of any other message comes by itself.
+    // One acknowledgement is enough: it comes after the commit, and an error of any message comes unasked.
     if let Some(rule) = last {
         push_rule(&mut batch, PREROUTING, CREATE | APPEND | ACK, &rule);
     }
@@ -105,15 +105,15 @@ fn messages(redirect: &Redirect) -> (Batch, u32) {
 fn output(redirect: &Redirect) -> Vec<Vec<Expression>> {
     let (v4, v6) = (redirect.v4.octets(), redirect.v6.octets());
     let mut rules = vec![
-        leave([meta(libc::NFT_META_OIF), differs(&LOOPBACK.to_ne_bytes())]),
-        leave_v4([V4_SOURCE, differs(&v4)]),
-        leave_v4([V4_DESTINATION, equals(&v4)]),
-        leave_v4([V4_DESTINATION_NET, equals(&[127])]),
-        leave_v4([V4_DESTINATION_NET, at_least(224)]),
-        leave_v6([V6_SOURCE, differs(&v6)]),
-        leave_v6([V6_DESTINATION, equals(&v6)]),
-        leave_v6([V6_DESTINATION, equals(&Ipv6Addr::LOCALHOST.octets())]),
-        leave_v6([V6_DESTINATION_NET, equals(&[0xff])]),
+        skip([meta(libc::NFT_META_OIF), differs(&LOOPBACK.to_ne_bytes())]),
+        skip_v4([V4_SOURCE, differs(&v4)]),
+        skip_v4([V4_DESTINATION, equals(&v4)]),
+        skip_v4([V4_DESTINATION_NET, equals(&[127])]),
+        skip_v4([V4_DESTINATION_NET, at_least(224)]),
+        skip_v6([V6_SOURCE, differs(&v6)]),
+        skip_v6([V6_DESTINATION, equals(&v6)]),
+        skip_v6([V6_DESTINATION, equals(&Ipv6Addr::LOCALHOST.octets())]),
+        skip_v6([V6_DESTINATION_NET, equals(&[0xff])]),
     ];
     rules.extend(redirects(redirect));
     rules
@@ -122,16 +122,16 @@ fn output(redirect: &Redirect) -> Vec<Vec<Expression>> {
 fn prerouting(redirect: &Redirect) -> Vec<Vec<Expression>> {
     let local = u32::from(libc::RTN_LOCAL).to_ne_bytes();
     let mut rules = vec![
-        leave([meta(libc::NFT_META_IIF), equals(&LOOPBACK.to_ne_bytes())]),
-        // The device's own addresses, say a bridge's.
-        leave([TYPE_AT_DEVICE, equals(&local)]),
-        // All own addresses. For IPv6 the world is local too.
-        leave_v4([TYPE, equals(&local)]),
-        leave_v6([V6_DESTINATION, equals(&redirect.v6.octets())]),
-        leave_v4([V4_DESTINATION_NET, at_least(224)]),
-        leave_v6([V6_DESTINATION_NET, equals(&[0xff])]),
-        // Has a route that leads elsewhere: another container.
-        leave([ROUTE, differs(&0_u32.to_ne_bytes())]),
+        skip([meta(libc::NFT_META_IIF), equals(&LOOPBACK.to_ne_bytes())]),
+        // The receiving device's own addresses, for example a bridge's.
+        skip([TYPE_AT_DEVICE, equals(&local)]),
+        // All addresses of the sandbox. Not for IPv6, where the local default route makes every address `local` here.
+        skip_v4([TYPE, equals(&local)]),
+        skip_v6([V6_DESTINATION, equals(&redirect.v6.octets())]),
+        skip_v4([V4_DESTINATION_NET, at_least(224)]),
+        skip_v6([V6_DESTINATION_NET, equals(&[0xff])]),
+        // A route to another device: another container.
+        skip([ROUTE, differs(&0_u32.to_ne_bytes())]),
     ];
     rules.extend(redirects(redirect));
     rules
@@ -146,14 +146,14 @@ fn redirects(redirect: &Redirect) -> Vec<Vec<Expression>> {
         rules.push([&of_protocol[..], &to_dns, &to(redirect.dns_port)].concat());
         rules.push([&of_protocol[..], &to(redirect.tcp_port)].concat());
     }
-    for protocol in PINGS {
+    for protocol in ICMP {
         let of_protocol = [meta(libc::NFT_META_L4PROTO), equals(&[protocol])];
         rules.push([&of_protocol[..], &[Expression::Verdict(DROP)]].concat());
     }
     rules
 }
 
-/// One step of a rule. Values go through the first register.
+/// One expression of a rule. Values pass through register 1 (`NFT_REG_1`).
 #[derive(Debug, Clone)]
 enum Expression {
     Meta { key: i32 },
@@ -189,7 +189,7 @@ const FIB_OIF: u32 = 1;
 const FIB_TYPE: u32 = 3;
 const FIB_DESTINATION: u32 = 1 << 1;
 const FIB_AT_DEVICE: u32 = 1 << 3;
-/// The device that a route to the destination leads to; 0 for local ones.
+/// The output device of the route to the destination; 0 for a local one.
 const ROUTE: Expression = Expression::Fib {
     result: FIB_OIF,
     flags: FIB_DESTINATION,
@@ -224,23 +224,23 @@ fn at_least(value: u8) -> Expression {
     compare(libc::NFT_CMP_GTE, &[value])
 }
 
-/// No redirect where the test holds.
-fn leave(test: [Expression; 2]) -> Vec<Expression> {
+/// A rule that ends the chain, without a redirect, if the test holds.
+fn skip(test: [Expression; 2]) -> Vec<Expression> {
     let [load, compare] = test;
     vec![load, compare, Expression::Verdict(RETURN)]
 }
 
-fn leave_v4(test: [Expression; 2]) -> Vec<Expression> {
-    leave_family(V4, test)
+fn skip_v4(test: [Expression; 2]) -> Vec<Expression> {
+    skip_family(V4, test)
 }
 
-fn leave_v6(test: [Expression; 2]) -> Vec<Expression> {
-    leave_family(V6, test)
+fn skip_v6(test: [Expression; 2]) -> Vec<Expression> {
+    skip_family(V6, test)
 }
 
-fn leave_family(family: u8, test: [Expression; 2]) -> Vec<Expression> {
+fn skip_family(family: u8, test: [Expression; 2]) -> Vec<Expression> {
     let mut rule = vec![meta(libc::NFT_META_NFPROTO), equals(&[family])];
-    rule.extend(leave(test));
+    rule.extend(skip(test));
     rule
 }
 
@@ -254,8 +254,8 @@ fn chain(batch: &mut Batch, name: &str, hook: i32) {
         list.text(1, TABLE);
         list.text(3, name);
         list.nested(4, |list| {
-            list.big(1, hook.cast_unsigned());
-            list.big(2, AFTER_OTHERS.cast_unsigned());
+            list.be32(1, hook.cast_unsigned());
+            list.be32(2, PRIORITY.cast_unsigned());
         });
         list.text(7, "nat");
     });
@@ -280,42 +280,42 @@ impl Expression {
         const PORT_GIVEN: u32 = 1 << 1;
         match self {
             Self::Meta { key } => named(list, "meta", |list| {
-                list.big(1, REGISTER);
-                list.big(2, key.cast_unsigned());
+                list.be32(1, REGISTER);
+                list.be32(2, key.cast_unsigned());
             }),
             Self::Payload {
                 base,
                 offset,
                 length,
             } => named(list, "payload", |list| {
-                list.big(1, REGISTER);
-                list.big(2, base.cast_unsigned());
-                list.big(3, *offset);
-                list.big(4, *length);
+                list.be32(1, REGISTER);
+                list.be32(2, base.cast_unsigned());
+                list.be32(3, *offset);
+                list.be32(4, *length);
             }),
             Self::Fib { result, flags } => named(list, "fib", |list| {
-                list.big(1, REGISTER);
-                list.big(2, *result);
-                list.big(3, *flags);
+                list.be32(1, REGISTER);
+                list.be32(2, *result);
+                list.be32(3, *flags);
             }),
             Self::Compare { how, value } => named(list, "cmp", |list| {
-                list.big(1, REGISTER);
-                list.big(2, how.cast_unsigned());
+                list.be32(1, REGISTER);
+                list.be32(2, how.cast_unsigned());
                 list.nested(3, |list| list.bytes(1, value));
             }),
             Self::Verdict(verdict) => named(list, "immediate", |list| {
-                list.big(1, VERDICT);
+                list.be32(1, VERDICT);
                 list.nested(2, |list| {
-                    list.nested(2, |list| list.big(1, verdict.cast_unsigned()));
+                    list.nested(2, |list| list.be32(1, verdict.cast_unsigned()));
                 });
             }),
             Self::Port(port) => named(list, "immediate", |list| {
-                list.big(1, REGISTER);
+                list.be32(1, REGISTER);
                 list.nested(2, |list| list.bytes(1, &port.to_be_bytes()));
             }),
             Self::Redirect => named(list, "redir", |list| {
-                list.big(1, REGISTER);
-                list.big(3, PORT_GIVEN);
+                list.be32(1, REGISTER);
+                list.be32(3, PORT_GIVEN);
             }),
         }
     }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_batch_is_a_whole_one() {
+    fn the_batch_begins_ends_and_is_acknowledged_once() {
         let (batch, last_rule) = messages(&redirect());
         let mut kinds = Vec::new();
         let mut rest = batch.bytes();
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn a_rule_is_what_nft_sends() {
         let mut batch = Batch::default();
-        let rule = leave([meta(libc::NFT_META_OIF), differs(&LOOPBACK.to_ne_bytes())]);
+        let rule = skip([meta(libc::NFT_META_OIF), differs(&LOOPBACK.to_ne_bytes())]);
         push_rule(&mut batch, OUTPUT, CREATE | APPEND, &rule);
         let mut expected = vec![
             172, 0, 0, 0, 6, 10, 1, 12, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,

@@ -1,4 +1,7 @@
-//! Who is at the other end of a socket.
+//! The process at the other end of a Unix socket.
+//!
+//! `SO_PEERCRED` gives a pid, which can name another process by the time it is used. `SO_PEERPIDFD` gives a descriptor that
+//! stays bound to the process that connected, alive or dead.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -6,9 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 
-/// The process that connected, by a descriptor which never means another one. Kernels before 6.5 cannot tell; there the
-/// process is looked up by its number.
-pub fn process(socket: impl AsFd) -> io::Result<OwnedFd> {
+/// A pidfd of the process that connected. Kernels before 6.5 have no `SO_PEERPIDFD`: there the pid is looked up.
+pub fn pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut size = libc::socklen_t::try_from(size_of_val(&fd)).map_err(io::Error::other)?;
     // SAFETY: the kernel writes at most `size` bytes to `fd`, which has that many.
@@ -22,7 +24,7 @@ pub fn process(socket: impl AsFd) -> io::Result<OwnedFd> {
         )
     };
     if answer == 0 && fd >= 0 {
-        // SAFETY: the kernel has just made it for us, close-on-exec.
+        // SAFETY: the kernel has just opened it for us, close-on-exec.
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     let error = io::Error::last_os_error();
@@ -33,13 +35,14 @@ pub fn process(socket: impl AsFd) -> io::Result<OwnedFd> {
     crate::process::pidfd_open(peer.pid.as_raw_pid())
 }
 
-/// What we show of ourselves: our pid namespace, to be looked at and for nothing else. Those in another cannot have it.
-pub fn own_namespace() -> io::Result<OwnedFd> {
+/// Our pid namespace as an `O_PATH` descriptor: it can be compared (device and inode) and used for nothing else. A process in
+/// another pid namespace cannot open it, so it proves where its holder runs.
+pub fn pid_namespace() -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     Ok(rustix::fs::open("/proc/self/ns/pid", flags, Mode::empty())?)
 }
 
-/// Whether the process has not ended yet.
+/// Whether the process has not ended yet: a pidfd becomes readable at its end.
 pub fn is_alive(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     matches!(
@@ -55,9 +58,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn we_are_at_the_other_end_and_alive() {
+    fn the_peer_of_our_own_socket_is_alive() {
         let (one, _other) = UnixStream::pair().unwrap();
-        assert!(is_alive(&process(&one).unwrap()));
+        assert!(is_alive(&pidfd(&one).unwrap()));
     }
 
     #[test]

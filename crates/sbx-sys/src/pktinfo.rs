@@ -1,7 +1,7 @@
-//! Datagrams with the address that they were sent to, and answers that come from that address.
+//! Datagrams with their destination address, and replies from that address (`IP_PKTINFO`, `IPV6_PKTINFO`).
 //!
-//! A socket that listens on every address would answer from the address that a route suggests; whoever asked
-//! another one does not take that for an answer.
+//! A UDP socket that is bound to every address would reply from the address that the route suggests, and a client that
+//! sent its request to another address discards such a reply.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -17,12 +17,12 @@ use crate::checked;
 pub struct Datagram {
     pub len: usize,
     pub peer: SocketAddr,
-    /// Where it was sent to, as this socket saw it: an answer has to come from there.
+    /// The destination address, which a reply has to come from.
     pub local: IpAddr,
 }
 
-/// Makes the kernel tell with every datagram where it was sent to, and lets the answer come from there even if that
-/// is an address which only a route makes local: for IPv6 these are not the socket's to send from by themselves.
+/// Makes the kernel report the destination of every datagram, and allows replies from it even if only a route makes that
+/// address local: IPv6 refuses such a source address unless `IPV6_FREEBIND` is set.
 pub fn enable(socket: &impl AsFd) -> io::Result<()> {
     let (level, option) = match socket_domain(socket)? {
         AddressFamily::INET6 => {
@@ -40,7 +40,7 @@ pub fn enable(socket: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives one datagram of a socket that was [`enable`]d; never waits.
+/// Receives one datagram from a socket that was [`enable`]d; never blocks.
 pub fn recv_from_to(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Datagram> {
     let mut name = Name::EMPTY;
     let mut control = Control::EMPTY;
@@ -53,13 +53,13 @@ pub fn recv_from_to(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Datagra
     // SAFETY: every pointer in the message is to a live buffer of the size beside it.
     let received = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT) };
     let len = usize::try_from(checked(received as libc::c_long)?).map_err(io::Error::other)?;
-    let told = control.0.get(..message.msg_controllen).unwrap_or_default();
-    let parts = name.read().zip(destination(told));
-    let (peer, local) = parts.ok_or_else(|| io::Error::other("a datagram without addresses"))?;
+    let reported = control.0.get(..message.msg_controllen).unwrap_or_default();
+    let parts = name.read().zip(destination(reported));
+    let (peer, local) = parts.ok_or_else(|| io::Error::other("datagram without addresses"))?;
     Ok(Datagram { len, peer, local })
 }
 
-/// Sends one datagram from the address `local`; never waits.
+/// Sends one datagram from the address `local`; never blocks.
 pub fn send_from(
     socket: &impl AsFd,
     bytes: &[u8],
@@ -114,8 +114,8 @@ impl Name {
     fn of(address: SocketAddr) -> (Self, usize) {
         let mut name = Self::EMPTY;
         let mut put = |at: usize, bytes: &[u8]| {
-            if let Some(place) = name.0.get_mut(at..at + bytes.len()) {
-                place.copy_from_slice(bytes);
+            if let Some(field) = name.0.get_mut(at..at + bytes.len()) {
+                field.copy_from_slice(bytes);
             }
         };
         put(2, &address.port().to_be_bytes());
@@ -166,8 +166,8 @@ impl Control {
     fn from(local: IpAddr) -> Self {
         let mut control = Self::EMPTY;
         let mut put = |at: usize, bytes: &[u8]| {
-            if let Some(place) = control.0.get_mut(at..at + bytes.len()) {
-                place.copy_from_slice(bytes);
+            if let Some(field) = control.0.get_mut(at..at + bytes.len()) {
+                field.copy_from_slice(bytes);
             }
         };
         match local {
@@ -196,6 +196,7 @@ fn destination(mut control: &[u8]) -> Option<IpAddr> {
         let kind = i32::from_ne_bytes(take(control, 12)?);
         let data = control.get(Control::HEADER..size)?;
         match (level, kind) {
+            // `ipi_addr`, the address in the header; `ipi_spec_dst` before it is the socket's choice.
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 return Some(Ipv4Addr::from(take::<4>(data, 8)?).into());
             }
@@ -223,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// Any address of 127/8 is local, and a plain answer would come from the first.
+    /// Every address of 127.0.0.0/8 is local, and a plain reply would come from the first.
     #[test]
     fn answers_come_from_the_address_that_was_asked() {
         let server = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn control_messages_that_are_cut_are_no_address() {
+    fn truncated_control_messages_have_no_address() {
         let whole = Control::from(Ipv4Addr::LOCALHOST.into());
         for size in 0..Control::HEADER + 12 {
             assert_eq!(destination(&whole.0[..size]), None);

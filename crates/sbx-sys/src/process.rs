@@ -1,4 +1,8 @@
-//! Processes: forking a single-threaded one, namespaces, descriptors of processes.
+//! Processes: fork (`clone3`) of a single-threaded one, namespaces (`unshare`, `setns`), pidfds.
+//!
+//! After a fork of a multi-threaded process the child may only make async-signal-safe calls: another thread may have held
+//! the allocator's lock. Everything between clone and exec of a sandbox allocates, opens and formats, so these functions
+//! ask for a [`SingleThreaded`] proof. A pidfd names one process for ever, where a pid can be reused.
 
 use std::ffi::CString;
 use std::io;
@@ -26,7 +30,7 @@ impl SingleThreaded {
     }
 }
 
-/// Which new namespaces a forked child gets, as `CLONE_NEW*` bits.
+/// Namespaces as `CLONE_NEW*` bits.
 pub type NamespaceFlags = u64;
 pub const NEW_USER: NamespaceFlags = libc::CLONE_NEWUSER as u64;
 pub const NEW_MOUNT: NamespaceFlags = libc::CLONE_NEWNS as u64;
@@ -42,7 +46,7 @@ pub enum Fork {
     Child,
 }
 
-/// Forks, with new namespaces where asked for. The parent gets a descriptor of the child.
+/// Forks, with new namespaces where asked for. The parent gets a pidfd of the child.
 pub fn fork(_proof: &SingleThreaded, namespaces: NamespaceFlags) -> io::Result<Fork> {
     #[repr(C)]
     #[derive(Default)]
@@ -71,7 +75,7 @@ pub fn fork(_proof: &SingleThreaded, namespaces: NamespaceFlags) -> io::Result<F
     if pid == 0 {
         return Ok(Fork::Child);
     }
-    // SAFETY: the kernel has just stored a new descriptor there, and nobody else owns it.
+    // SAFETY: the kernel has just stored a new descriptor there, and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     Ok(Fork::Parent {
         pid: i32::try_from(pid).map_err(io::Error::other)?,
@@ -115,14 +119,15 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes every descriptor of this process but the given ones and the standard three. For a forked child that
-/// ends with [`exit_now`]: whatever owned the others never learns of it.
+/// Closes every descriptor of this process except the given ones and the standard three. For a forked child that
+/// ends with [`exit_now`]: the values that own the other descriptors are never dropped.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut numbers: Vec<u32> = keep
         .iter()
         .map(|fd| fd.as_raw_fd().cast_unsigned())
         .collect();
     numbers.sort_unstable();
+    // `close_range` on each gap between the descriptors to keep.
     let mut first = 3;
     for number in numbers.into_iter().chain([u32::MAX]) {
         if number > first {
@@ -149,33 +154,35 @@ pub fn execve(path: &CString, argv: &[CString], env: &[CString]) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Orphans of this process's descendants become its children, so that it can reap them.
+/// `PR_SET_CHILD_SUBREAPER`: orphaned descendants become children of this process, which can then reap them.
 pub fn set_child_subreaper() -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     Ok(())
 }
 
-/// Nobody without power over the namespace in which the program was executed may look into this process.
+/// `PR_SET_DUMPABLE` 0: without CAP_SYS_PTRACE in the user namespace that the program was executed in, no process can
+/// trace this one, read its memory or list its descriptors. A change of ids, and `execve`, set the flag anew.
 pub fn set_not_dumpable() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     Ok(())
 }
 
-/// The opposite, for the moment in which a parent must write this process's id maps.
+/// The opposite, while a parent has to write this process's id maps: `/proc/PID/uid_map` of a process that is not dumpable
+/// belongs to root.
 pub fn set_dumpable() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)?;
     Ok(())
 }
 
-/// Lets this process have as many descriptors open, and under way in messages, as it may at most.
-pub fn raise_open_files() -> io::Result<()> {
+/// Raises the soft limit `RLIMIT_NOFILE` to the hard one. It also bounds the descriptors in flight (`SCM_RIGHTS`) of a user.
+pub fn raise_nofile_limit() -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
     Ok(())
 }
 
-/// A new, empty session keyring instead of the caller's.
+/// Replaces the caller's session keyring by a new, empty one.
 pub fn new_session_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: a null name asks for a new anonymous keyring.
@@ -194,7 +201,7 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// A process that is gone already counts as success.
+/// Sends a signal; success if the process has ended already.
 pub fn pidfd_kill(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     match rustix::process::pidfd_send_signal(pidfd, signal) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -202,7 +209,7 @@ pub fn pidfd_kill(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// Waits until the process has ended; reaps it when it is a child of ours.
+/// Waits until the process has ended, and reaps it if it is a child.
 pub fn wait_pidfd(pidfd: &OwnedFd) -> io::Result<()> {
     loop {
         let mut fds = [rustix::event::PollFd::new(
@@ -224,7 +231,7 @@ pub fn wait_pidfd(pidfd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Waits until no child of ours is left in the process group, whoever had started it.
+/// Reaps until no child is left in the process group, also children that were adopted as subreaper.
 pub fn reap_group(group: Pid) -> io::Result<()> {
     loop {
         let group = rustix::process::WaitId::Pgid(Some(group));
@@ -236,7 +243,7 @@ pub fn reap_group(group: Pid) -> io::Result<()> {
     }
 }
 
-/// Waits for a child and says how it ended; a signal counts as -1.
+/// Waits for a child and returns its exit code; -1 if a signal ended it.
 pub fn exit_code(pidfd: &OwnedFd) -> io::Result<i32> {
     let status = rustix::process::waitid(
         rustix::process::WaitId::PidFd(pidfd.as_fd()),
@@ -245,10 +252,10 @@ pub fn exit_code(pidfd: &OwnedFd) -> io::Result<i32> {
     Ok(status.and_then(|status| status.exit_status()).unwrap_or(-1))
 }
 
-/// When the process started, in clock ticks since boot: with the pid it names one process for ever.
+/// The start time in clock ticks since boot: together with the pid it identifies one process.
 pub fn start_time(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command name may contain anything, also parentheses and spaces: fields count from its end.
+    // The command name may contain parentheses and spaces: count fields from the last parenthesis.
     stat.rsplit_once(')')
         .and_then(|(_, rest)| rest.split_whitespace().nth(19))
         .and_then(|field| field.parse().ok())
@@ -267,7 +274,7 @@ pub fn spawn_detached(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Sends the signal to every process of this pid namespace but this one.
+/// Sends the signal to every other process of this pid namespace (`kill(-1)`).
 pub fn kill_all(signal: Signal) -> io::Result<()> {
     // SAFETY: no pointers.
     match checked(unsafe { libc::kill(-1, signal.as_raw()) }.into()) {
@@ -285,11 +292,11 @@ pub struct EndedChild {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndedBy {
-    Itself,
+    Exit,
     Signal,
 }
 
-/// The next child that has ended, which stays as it is: what the kernel knows of it can still be read.
+/// The next child that has ended, not reaped (`WNOWAIT`): its pid stays taken and its `/proc` entry readable.
 pub fn ended_child() -> Option<EndedChild> {
     // SAFETY: all-zero bytes are a valid `siginfo_t`.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -299,14 +306,14 @@ pub fn ended_child() -> Option<EndedChild> {
     // SAFETY: for `waitid` the kernel fills in the fields of SIGCHLD, or leaves all zero.
     let pid = unsafe { info.si_pid() };
     let by = if info.si_code == libc::CLD_EXITED {
-        EndedBy::Itself
+        EndedBy::Exit
     } else {
         EndedBy::Signal
     };
     (pid != 0).then_some(EndedChild { pid, by })
 }
 
-/// Is there any child left, running or not yet reaped?
+/// Whether a child is left, running or not yet reaped.
 pub fn has_children() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(

@@ -1,54 +1,59 @@
 //! The loopback device, addresses, routes and rules of the current network namespace, over rtnetlink.
+//!
+//! A sandbox has no device but `lo`. A default route of type `local` through it makes the kernel accept packets to every
+//! address as its own, so that a listener inside can answer for any destination ([`crate::nft`] chooses which).
 
 use std::io;
 use std::net::IpAddr;
 
 use rustix::net::Protocol;
 
-use crate::netlink::{ACK, Batch, CREATE, EXCLUSIVE, ask, exchange};
+use crate::netlink::{ACK, Batch, CREATE, EXCLUSIVE, exchange, query};
 
-/// Number 0, which is what a socket has when none is given.
+/// `NETLINK_ROUTE` is protocol 0, the default of a socket.
 const ROUTE: Option<Protocol> = None;
-/// `lo` is the first device of every network namespace.
+/// The index of `lo`: it is the first device of every network namespace.
 const LOOPBACK: u32 = 1;
 
 const UP: u32 = libc::IFF_UP as u32;
-const NO_DETECTION: u8 = libc::IFA_F_NODAD as u8;
+const NO_DAD: u8 = libc::IFA_F_NODAD as u8;
 const MAIN: u8 = libc::RT_TABLE_MAIN;
 const BY_BOOT: u8 = libc::RTPROT_BOOT;
 const HOST: u8 = libc::RT_SCOPE_HOST;
 const LOCAL: u8 = libc::RTN_LOCAL;
-/// Where a `struct rtmsg` has its type.
-const KIND_OF_ROUTE: usize = 7;
+/// The offset of `rtm_type` in `struct rtmsg`.
+const RTM_TYPE: usize = 7;
 const FRA_PRIORITY: u16 = 6;
 const FR_ACT_TO_TBL: u8 = 1;
 
-/// One change of the network.
+/// One change of the network configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     LoopbackUp,
-    /// An address of the loopback device, by itself.
+    /// An address of the loopback device, as /32 or /128.
     Address(IpAddr),
-    /// Every address that no other route knows is local. Packets to it come from `source`.
+    /// A default route of type `local`: every address without a more specific route is local. Packets to it have the
+    /// source address `source`.
     ///
-    /// In the main table: a route to a bridge, which is there too, is more specific and wins.
-    EverythingIsLocal {
+    /// It is in the main table, where the route of a bridge inside is more specific and wins.
+    LocalDefaultRoute {
         source: IpAddr,
     },
-    /// A rule that says once more what the default ones say. With any rule of its own a namespace has separate
-    /// local and main tables; without, IPv4 looks into both as one, and then takes every address that
-    /// [`Change::EverythingIsLocal`] leads here for its own.
+    /// A copy of the default rule for the main table. As long as a namespace has only the default rules, IPv4 keeps the
+    /// local and the main table as one (`fib_unmerge`), and then counts every address that
+    /// [`Change::LocalDefaultRoute`] covers as the sandbox's own.
     SeparateTables,
 }
 
-/// Applies all of them in order; the first that fails ends it.
+/// Applies the changes in order, up to the first that fails.
 pub fn apply(changes: &[Change]) -> io::Result<()> {
     let batch = messages(changes);
     exchange(ROUTE, &batch, 1..=batch.count())
 }
 
-/// Whether this machine itself is what answers at the address, as its routes are now, whatever has it or not.
-pub fn leads_here(address: IpAddr) -> io::Result<bool> {
+/// Whether packets to the address would be delivered to this machine, as its routes are now, even if no interface has the
+/// address.
+pub fn is_routed_locally(address: IpAddr) -> io::Result<bool> {
     let (family, octets) = parts(address);
     let length = if address.is_ipv4() { 32 } else { 128 };
     let fixed = [family, length, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -56,12 +61,12 @@ pub fn leads_here(address: IpAddr) -> io::Result<bool> {
     batch.push(libc::RTM_GETROUTE, 0, &fixed, |list| {
         list.bytes(libc::RTA_DST, &octets);
     });
-    let (kind, route) = match ask(ROUTE, &batch) {
+    let (kind, route) = match query(ROUTE, &batch) {
         Ok(answer) => answer,
-        Err(error) if leads_nowhere(&error) => return Ok(false),
+        Err(error) if is_unreachable(&error) => return Ok(false),
         Err(error) => return Err(error),
     };
-    match route.get(KIND_OF_ROUTE) {
+    match route.get(RTM_TYPE) {
         Some(found) if kind == libc::RTM_NEWROUTE => {
             Ok([LOCAL, libc::RTN_ANYCAST, libc::RTN_BROADCAST].contains(found))
         }
@@ -69,11 +74,11 @@ pub fn leads_here(address: IpAddr) -> io::Result<bool> {
     }
 }
 
-fn leads_nowhere(error: &io::Error) -> bool {
-    let nowhere = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES];
+fn is_unreachable(error: &io::Error) -> bool {
+    let unreachable = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES];
     error
         .raw_os_error()
-        .is_some_and(|errno| nowhere.contains(&errno))
+        .is_some_and(|errno| unreachable.contains(&errno))
 }
 
 fn messages(changes: &[Change]) -> Batch {
@@ -82,7 +87,7 @@ fn messages(changes: &[Change]) -> Batch {
         match change {
             Change::LoopbackUp => loopback_up(&mut batch),
             Change::Address(address) => add_address(&mut batch, *address),
-            Change::EverythingIsLocal { source } => local_default(&mut batch, *source),
+            Change::LocalDefaultRoute { source } => local_default(&mut batch, *source),
             Change::SeparateTables => main_rule(&mut batch),
         }
     }
@@ -100,9 +105,10 @@ fn loopback_up(batch: &mut Batch) {
 
 fn add_address(batch: &mut Batch, address: IpAddr) {
     let (family, octets) = parts(address);
-    // struct ifaddrmsg: family, prefix length, flags, scope; device. Nobody else can have the address.
+    // struct ifaddrmsg: family, prefix length, flags, scope; device. No duplicate address detection (DAD): the address
+    // cannot be in use elsewhere.
     let length = if address.is_ipv4() { 32 } else { 128 };
-    let mut fixed = vec![family, length, NO_DETECTION, 0];
+    let mut fixed = vec![family, length, NO_DAD, 0];
     fixed.extend(LOOPBACK.to_ne_bytes());
     let flags = ACK | CREATE | EXCLUSIVE;
     batch.push(libc::RTM_NEWADDR, flags, &fixed, |list| {
@@ -128,7 +134,7 @@ fn main_rule(batch: &mut Batch) {
     let fixed = [family, 0, 0, 0, MAIN, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0];
     let flags = ACK | CREATE | EXCLUSIVE;
     batch.push(libc::RTM_NEWRULE, flags, &fixed, |list| {
-        // Just before the kernel's own rule for the same table.
+        // Just before the default rule for the main table, which has priority 32766.
         list.bytes(FRA_PRIORITY, &32_765_u32.to_ne_bytes());
     });
 }
@@ -156,7 +162,7 @@ mod tests {
         let batch = messages(&[
             Change::LoopbackUp,
             Change::Address(v4),
-            Change::EverythingIsLocal { source: v4 },
+            Change::LocalDefaultRoute { source: v4 },
             Change::SeparateTables,
         ]);
         // As `strace ip link set lo up`, `ip addr add 10.0.2.15/32 dev lo`, `ip route add local default dev lo
@@ -177,17 +183,20 @@ mod tests {
     }
 
     #[test]
-    fn routes_lead_here_or_elsewhere() {
-        // All of 127.0.0.0/8 is routed here, and only one address of it is on an interface.
-        for here in ["127.0.0.1", "127.77.0.1"] {
-            assert!(leads_here(here.parse().unwrap()).unwrap(), "{here}");
+    fn loopback_addresses_are_routed_locally_and_others_are_not() {
+        // All of 127.0.0.0/8 is routed locally, and only one address of it is on an interface.
+        for local in ["127.0.0.1", "127.77.0.1"] {
+            assert!(
+                is_routed_locally(local.parse().unwrap()).unwrap(),
+                "{local}"
+            );
         }
-        // Whether there is a route to it or none.
-        assert!(!leads_here("192.0.2.1".parse().unwrap()).unwrap());
+        // With or without a route to it.
+        assert!(!is_routed_locally("192.0.2.1".parse().unwrap()).unwrap());
     }
 
     #[test]
-    fn the_twin_has_its_own_family() {
+    fn an_ipv6_address_has_its_own_family() {
         let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
         let batch = messages(&[Change::Address(v6)]);
         assert_eq!(batch.bytes()[16..20], [10, 128, 2, 0]);

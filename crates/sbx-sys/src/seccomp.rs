@@ -1,11 +1,18 @@
-//! Installing a filter and answering its notifications.
+//! Installing a seccomp filter and answering its user notifications (`seccomp_unotify(2)`).
+//!
+//! Where the filter returns `SECCOMP_RET_USER_NOTIF`, the kernel suspends the calling thread and queues a notification on
+//! the filter's listener descriptor. The process that holds the listener receives it (`SECCOMP_IOCTL_NOTIF_RECV`) and
+//! responds with a return value or an error number (`SECCOMP_IOCTL_NOTIF_SEND`), with a descriptor that is installed in
+//! the caller (`SECCOMP_IOCTL_NOTIF_ADDFD`), or by letting the kernel run the call (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`).
+//! The caller can die at any moment, and its pid be reused: facts that were read by pid count only if
+//! `SECCOMP_IOCTL_NOTIF_ID_VALID` says afterwards that the notification is still pending.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::checked;
 
-/// Since Linux 5.19.
+/// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`, since Linux 5.19.
 const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
 
 /// One instruction of a classic BPF program.
@@ -19,7 +26,7 @@ pub struct Instruction {
 }
 
 /// Installs the filter for this process and its descendants, without `no_new_privs` (the caller has
-/// CAP_SYS_ADMIN in its user namespace). The descriptor receives what the filter asks about.
+/// CAP_SYS_ADMIN in its user namespace): setuid programs inside keep working. Returns the listener.
 pub fn install(filter: &[Instruction]) -> io::Result<OwnedFd> {
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(io::Error::other)?,
@@ -38,18 +45,18 @@ pub fn install(filter: &[Instruction]) -> io::Result<OwnedFd> {
         })
     };
     let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // A signal to a caller whose question was taken waits until it is answered: else the call would be aborted, which
-    // programs do not expect of it, or done twice.
+    // Once a notification was received, only a fatal signal interrupts the caller. Without this, any signal would abort the
+    // call with EINTR, which programs do not expect of chmod or mount, or restart it after it was done.
     let fd = match install(listener | WAIT_KILLABLE_RECV) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(listener),
         other => other,
     }?;
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just made it and nobody else owns it.
+    // SAFETY: the kernel has just made it and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A system call that waits for an answer.
+/// A suspended system call. `pid` is the caller's thread id in the receiver's pid namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Notification {
     pub id: u64,
@@ -58,7 +65,7 @@ pub struct Notification {
     pub args: [u64; 6],
 }
 
-/// The next waiting call; `None` when it went away meanwhile.
+/// Receives the next notification; `None` if the caller died meanwhile.
 pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     // SAFETY: all-zero bytes are valid, and the kernel demands zeroes.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -81,14 +88,15 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     }
 }
 
-/// Is the caller still waiting? What was read about its process before is only then about that process.
-pub fn still_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
+/// Whether the notification is still pending. Only then is what was read by the caller's pid before about that process, and
+/// not about another one that got the same pid.
+pub fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;
     ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id).is_ok()
 }
 
-/// Answers a call: its return value, or an error number. A caller that is gone is no error.
-pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> io::Result<()> {
+/// Ends a call with a return value or an error number. Success also if the caller died meanwhile (ENOENT).
+pub fn respond(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> io::Result<()> {
     let mut response = libc::seccomp_notif_resp {
         id,
         val: result.unwrap_or(0),
@@ -101,9 +109,9 @@ pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> io
     }
 }
 
-/// Lets the kernel do the call after all. Only for a decision that no memory, descriptor or path of the caller
-/// can change afterwards.
-pub fn let_go_on(listener: BorrowedFd<'_>, id: u64) -> io::Result<()> {
+/// Lets the kernel run the call (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`). The kernel reads the arguments anew, so this is
+/// sound only for a decision that does not depend on memory, descriptors or paths of the caller.
+pub fn respond_continue(listener: BorrowedFd<'_>, id: u64) -> io::Result<()> {
     let mut response = libc::seccomp_notif_resp {
         id,
         val: 0,
@@ -116,9 +124,9 @@ pub fn let_go_on(listener: BorrowedFd<'_>, id: u64) -> io::Result<()> {
     }
 }
 
-/// Puts a descriptor into the caller's process and answers the call with its number. In two steps: the kernel has one call
-/// for both, which answers "0" when whoever makes it is killed before the descriptor is there.
-pub fn answer_with_fd(
+/// Installs a descriptor in the caller and ends the call with its number. In two steps: `SECCOMP_ADDFD_FLAG_SEND` does both
+/// at once, but ends the call with 0 if the responding process is killed before the descriptor is installed.
+pub fn respond_with_fd(
     listener: BorrowedFd<'_>,
     id: u64,
     fd: BorrowedFd<'_>,
@@ -138,10 +146,11 @@ pub fn answer_with_fd(
     match ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut request) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         Err(error) => Err(error),
-        Ok(number) => answer(listener, id, Ok(number)),
+        Ok(number) => respond(listener, id, Ok(number)),
     }
 }
 
+/// `_IOC` with the type `!`, as `<linux/seccomp.h>` defines these requests.
 const fn request(direction: libc::c_ulong, number: libc::c_ulong, size: usize) -> libc::c_ulong {
     (direction << 30) | ((size as libc::c_ulong) << 16) | ((b'!' as libc::c_ulong) << 8) | number
 }

@@ -1,4 +1,4 @@
-//! Signals as a readable descriptor, and the clean state that a new program expects.
+//! Signals as a readable descriptor (`signalfd`), and the default state that a new program expects.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -6,8 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::checked;
 
-/// The given signals, blocked for this thread and read one by one. Dropped, it forgets those that nobody has read and lets
-/// the next ones do what they did before.
+/// The given signals, blocked for this thread and read one by one. Drop discards pending ones and restores the signal mask.
 #[derive(Debug)]
 pub struct SignalFd {
     fd: OwnedFd,
@@ -27,16 +26,16 @@ impl SignalFd {
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         let fd = checked(fd.into())?;
         let fd = i32::try_from(fd).map_err(io::Error::other)?;
-        // SAFETY: the kernel has just made it and nobody else owns it.
+        // SAFETY: the kernel has just made it and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, mask_before })
     }
 
-    /// The next pending signal, `None` when there is none.
+    /// The next pending signal, if any.
     pub fn read(&self) -> io::Result<Option<i32>> {
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.fd, &mut info) {
-            // The record begins with the signal's number.
+            // `ssi_signo` is the first field.
             Ok(_) => Ok(info
                 .first_chunk::<4>()
                 .map(|number| i32::from_ne_bytes(*number))),
@@ -66,8 +65,8 @@ impl AsFd for SignalFd {
     }
 }
 
-/// No signal blocked, every handler the default one: what a freshly executed program expects. What a process
-/// above ignores (SIGPIPE in Rust's runtime, SIGHUP under `nohup`) would be inherited otherwise.
+/// Unblocks every signal and resets every handler, as a new program expects: a mask and ignored signals survive `execve`
+/// (SIGPIPE, which Rust's runtime ignores; SIGHUP under `nohup`).
 pub fn reset() -> io::Result<()> {
     for signal in 1..=64 {
         // SAFETY: SIG_DFL is a valid disposition; errors (SIGKILL, SIGSTOP, glibc's own two) do not matter.
@@ -88,7 +87,7 @@ fn set_of(signals: &[i32]) -> io::Result<libc::sigset_t> {
     // SAFETY: initialised by the call above.
     let mut set = unsafe { set.assume_init() };
     for &signal in signals {
-        // SAFETY: `set` is initialised; a number that is no signal is an error.
+        // SAFETY: `set` is initialised; an invalid signal number is an error.
         checked(unsafe { libc::sigaddset(&raw mut set, signal) }.into())?;
     }
     Ok(set)
@@ -107,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn signals_are_as_before_when_nobody_reads_them_any_more() {
+    fn drop_discards_pending_signals_and_restores_the_mask() {
         let signals = SignalFd::new(&[libc::SIGUSR1]).unwrap();
         assert!(is_blocked(libc::SIGUSR1) && signals.read().unwrap().is_none());
         for _ in 0..2 {
             // SAFETY: the signal is blocked in this thread, to which it goes.
             assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
         }
-        // One that is left unread would end the process once it is not blocked.
+        // A pending SIGUSR1 would end the process once it is unblocked.
         drop(signals);
         assert!(!is_blocked(libc::SIGUSR1));
     }

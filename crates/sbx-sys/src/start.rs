@@ -1,8 +1,8 @@
-//! The start of a program that runs for a millisecond or two: C's `main` instead of the one that std wraps.
+//! C's `main` instead of the one that std wraps, for programs that run for a millisecond or two.
 //!
-//! Before `main`, std looks up where the stack ends (by reading `/proc/self/maps`) and installs a handler that tells
-//! an overflow of it from other faults. That takes as long as everything that `sbx exec` does by itself, and without
-//! it such a fault still ends the program. The two things that do matter happen here too: see [`begin`].
+//! Before `main`, std looks up where the stack ends (glibc reads `/proc/self/maps`) and installs a SIGSEGV handler that
+//! reports a stack overflow. That takes as long as everything that `sbx exec` does by itself; without it an overflow
+//! still ends the program. What matters of std's start is done by [`begin`] too.
 
 use crate::heap;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -28,12 +28,12 @@ macro_rules! program {
     };
 }
 
-/// What std does as well: a missing stdin, stdout or stderr is `/dev/null`, so that no file that the program opens
-/// takes its place, and a reader that has gone is an error of the write. And what it does not: see [`heap::share`].
+/// As std does: opens `/dev/null` for a closed stdin, stdout or stderr, so that no file that the program opens later gets
+/// that number, and ignores SIGPIPE, so that a write to a closed pipe fails with EPIPE. Also [`heap::use_one_arena`].
 pub fn begin() {
     if !has_standard_streams() {
         for _ in 0..3 {
-            // The lowest number that is free.
+            // The kernel gives the lowest free number.
             let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty());
             match null {
                 Ok(null) if std::os::fd::AsRawFd::as_raw_fd(&null) < 3 => std::mem::forget(null),
@@ -44,7 +44,7 @@ pub fn begin() {
     }
     // SAFETY: no handler is installed that could run; nothing else is running yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    heap::share();
+    heap::use_one_arena();
 }
 
 fn has_standard_streams() -> bool {
@@ -67,7 +67,7 @@ fn has_standard_streams() -> bool {
         Ok(_) => !streams
             .iter()
             .any(|stream| stream.revents().contains(PollFlags::NVAL)),
-        // Opening one tells the same, at the price of a system call or two.
+        // Then [`begin`] finds out by opening one.
         Err(_) => false,
     }
 }

@@ -33,6 +33,17 @@ const KEPT_BY_A_TERMINAL: usize = 64 << 10;
 /// The signal with which a caller who has asked twice already ends the client, as with docker.
 const PATIENCE_FOR_SIGNALS: usize = 3;
 
+/// Before each start of a sandbox that does not run, or whose init was gone before it could be asked.
+const START_DELAYS: [Duration; 7] = [
+    Duration::ZERO,
+    Duration::ZERO,
+    Duration::from_millis(20),
+    Duration::from_millis(80),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+];
+
 /// How the command's streams are connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Streams {
@@ -109,24 +120,24 @@ pub(crate) fn run(
         // No daemon is started for one that is not there.
         lookup::ensure_exists(context, client, name)?;
     }
-    let started = start(context, client, name)?;
-    match attempt(client, &started.exec_socket, &request, streams) {
-        Err(Broken::BeforeStart) => {}
-        Err(Broken::Failed(failure)) => return Err(failure),
-        Ok(outcome) => return Ok(outcome),
-    }
-    // It stopped between the daemon's answer and our connection.
-    context
-        .ui
-        .debug(|| "the sandbox's init is gone; starting it again".to_owned());
-    let started = start(context, client, name)?;
-    attempt(client, &started.exec_socket, &request, streams).map_err(|broken| match broken {
-        Broken::Failed(failure) => failure,
-        Broken::BeforeStart => {
-            Failure::new(Kind::Engine, format!("sandbox `{name}` does not stay up"))
-                .hint(format!("sbx inspect {name}"))
+    // The daemon hears of a killed init when the kernel has ended everything in its pid namespace; until then it says that
+    // the sandbox runs, and its socket refuses. A second try at once may be in that time as well.
+    for delay in START_DELAYS {
+        std::thread::sleep(delay);
+        let started = start(context, client, name)?;
+        match attempt(client, &started.exec_socket, &request, streams) {
+            Err(Broken::BeforeStart) => {}
+            Err(Broken::Failed(failure)) => return Err(failure),
+            Ok(outcome) => return Ok(outcome),
         }
-    })
+        context
+            .ui
+            .debug(|| "the sandbox's init is gone; starting it again".to_owned());
+    }
+    Err(
+        Failure::new(Kind::Engine, format!("sandbox `{name}` does not stay up"))
+            .hint(format!("sbx inspect {name}")),
+    )
 }
 
 /// Starts a sandbox that may be running already, and says what there is to say about it.
@@ -193,7 +204,7 @@ fn attempt(
     };
     // Descriptors under way are counted per user; with a higher limit than commands inside have, none of them can
     // use up what this message needs.
-    let _ = sbx_sys::process::raise_open_files();
+    let _ = sbx_sys::process::raise_nofile_limit();
     let init = match Init::connect(client.state(), socket, wanted) {
         Ok(init) => init,
         Err(error) if nobody_listens(&error) => return Err(Broken::BeforeStart),

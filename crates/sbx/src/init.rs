@@ -80,7 +80,7 @@ impl Init {
 
     /// Sends hello, the command and its descriptors. From here on the socket is non-blocking.
     pub(crate) fn open(&self, opening: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let own = sbx_sys::peer::own_namespace()?;
+        let own = sbx_sys::peer::pid_namespace()?;
         let mut all = vec![own.as_fd()];
         all.extend(fds);
         send_with_fds(&self.stream, opening, &all)?;

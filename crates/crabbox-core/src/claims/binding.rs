@@ -27,7 +27,7 @@ pub enum Reclaim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binding {
     Ours,
-    /// It was nobody's, or another repository's and the user wants it.
+    /// It had no owner, or belonged to another repository and the user reclaims it.
     Taken,
 }
 
@@ -79,7 +79,7 @@ pub fn check(claim: &Claim, repo: &RepoRoot, reclaim: Reclaim) -> Result<Binding
     }
 }
 
-/// The claim after a use by `repo`, which [`check`] allowed. Whoever made it and died has no say in it any more.
+/// The claim after a use by `repo`, which [`check`] allowed. The creator is cleared: from now on the claim does not depend on that process.
 #[must_use]
 pub fn bind(
     claim: &Claim,

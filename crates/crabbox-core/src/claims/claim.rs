@@ -70,7 +70,7 @@ pub enum State {
     /// Also what a claim without a state means: the original records only sandboxes that exist.
     #[default]
     Ready,
-    /// Somebody began to remove the sandbox.
+    /// A process began to remove the sandbox.
     Releasing,
 }
 
@@ -173,12 +173,12 @@ impl Claim {
 
     pub(super) fn encode(&self) -> Result<Vec<u8>, Failure> {
         let mut bytes = serde_json::to_vec_pretty(self).map_err(|e| {
-            let message = format!("cannot write the claim of lease {}", self.lease_id);
+            let message = format!("cannot encode the claim of lease {}", self.lease_id);
             Failure::new(Code::State, message).because(&e)
         })?;
         bytes.push(b'\n');
         if bytes.len() > MAX_BYTES {
-            let message = format!("the claim of lease {} is too large", self.lease_id);
+            let message = format!("claim of lease {} is too large", self.lease_id);
             return Err(Failure::new(Code::State, message));
         }
         Ok(bytes)
@@ -197,7 +197,7 @@ impl Claim {
             None => return Err(no_lease_id()),
             Some(Value::String(id)) if id.is_empty() => return Err(no_lease_id()),
             Some(Value::String(id)) if id != lease.as_str() => {
-                let message = format!("refusing misfiled claim: it says that it is lease {id:?}");
+                let message = format!("refusing misfiled claim: file contains lease {id:?}");
                 return Err(Fault::new(ProblemCode::LeaseIdMismatch, message));
             }
             // Anything but text is refused below, with the rest.
@@ -206,7 +206,7 @@ impl Claim {
         let claim: Self = serde_json::from_value(value)
             .map_err(|e| Fault::new(ProblemCode::InvalidClaim, e.to_string()))?;
         if claim.provider.is_empty() {
-            let message = "the claim names no provider";
+            let message = "missing provider";
             return Err(Fault::new(ProblemCode::InvalidClaim, message));
         }
         Ok(claim)
@@ -214,7 +214,7 @@ impl Claim {
 }
 
 fn no_lease_id() -> Fault {
-    Fault::new(ProblemCode::EmptyLeaseId, "the claim names no lease")
+    Fault::new(ProblemCode::EmptyLeaseId, "missing lease id")
 }
 
 /// The original writes no slug as an empty one.

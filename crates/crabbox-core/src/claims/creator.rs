@@ -1,7 +1,7 @@
 //! Who makes a sandbox, so that a later process can tell that it is dead and will not finish.
 //!
 //! A process id alone proves nothing: it is given out again, and means another process in another container or on
-//! another machine. Whatever cannot be told for sure is [`Fate::Unknown`], which is not dead.
+//! another machine. Whatever cannot be told for sure is [`Liveness::Unknown`], which is not dead.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -28,7 +28,7 @@ pub struct Creator {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum Liveness {
     Alive,
     Dead,
     Unknown,
@@ -36,7 +36,7 @@ pub enum Fate {
 
 /// What the kernel says about a process id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum ProcState {
     Running {
         start_time: u64,
     },
@@ -50,14 +50,14 @@ impl Creator {
     /// This process.
     pub fn current() -> Self {
         static CURRENT: OnceLock<Creator> = OnceLock::new();
-        CURRENT.get_or_init(Self::look_up).clone()
+        CURRENT.get_or_init(Self::detect).clone()
     }
 
-    fn look_up() -> Self {
+    fn detect() -> Self {
         let pid = std::process::id();
-        let start_time = match look(pid) {
-            Seen::Running { start_time } => Some(start_time),
-            Seen::Ended | Seen::Absent | Seen::Hidden => None,
+        let start_time = match proc_state(pid) {
+            ProcState::Running { start_time } => Some(start_time),
+            ProcState::Ended | ProcState::Absent | ProcState::Hidden => None,
         };
         let uname = rustix::system::uname();
         Self {
@@ -72,37 +72,43 @@ impl Creator {
     }
 
     /// What became of it, seen from here and now.
-    pub fn fate(&self) -> Fate {
-        decide(self, &Self::current(), look(self.pid))
+    pub fn liveness(&self) -> Liveness {
+        liveness_of(self, &Self::current(), proc_state(self.pid))
     }
 }
 
-fn decide(creator: &Creator, here: &Creator, seen: Seen) -> Fate {
+fn liveness_of(creator: &Creator, here: &Creator, seen: ProcState) -> Liveness {
     let (Some(boot), Some(boot_here)) = (&creator.boot_id, &here.boot_id) else {
-        return Fate::Unknown;
+        return Liveness::Unknown;
     };
     if boot != boot_here {
         // This machine was started again, or it is another one that shares the state directory.
         let rebooted = creator.host.is_some() && creator.host == here.host;
-        return if rebooted { Fate::Dead } else { Fate::Unknown };
+        return if rebooted {
+            Liveness::Dead
+        } else {
+            Liveness::Unknown
+        };
     }
     if creator.pid_namespace.is_none() || creator.pid_namespace != here.pid_namespace {
-        return Fate::Unknown;
+        return Liveness::Unknown;
     }
     match (seen, creator.start_time) {
-        (Seen::Absent | Seen::Ended, _) => Fate::Dead,
-        (Seen::Running { start_time }, Some(expected)) if start_time == expected => Fate::Alive,
-        (Seen::Running { .. }, Some(_)) => Fate::Dead,
-        (Seen::Running { .. }, None) | (Seen::Hidden, _) => Fate::Unknown,
+        (ProcState::Absent | ProcState::Ended, _) => Liveness::Dead,
+        (ProcState::Running { start_time }, Some(expected)) if start_time == expected => {
+            Liveness::Alive
+        }
+        (ProcState::Running { .. }, Some(_)) => Liveness::Dead,
+        (ProcState::Running { .. }, None) | (ProcState::Hidden, _) => Liveness::Unknown,
     }
 }
 
-fn look(pid: u32) -> Seen {
-    match small(&format!("/proc/{pid}/stat")) {
-        Ok(stat) => parse_stat(&stat).unwrap_or(Seen::Hidden),
+fn proc_state(pid: u32) -> ProcState {
+    match read_proc_file(&format!("/proc/{pid}/stat")) {
+        Ok(stat) => parse_proc_stat(&stat).unwrap_or(ProcState::Hidden),
         // Where processes of others are hidden, or there is no `/proc`, the signal still knows.
-        Err(e) if e.kind() == io::ErrorKind::NotFound && is_absent(pid) => Seen::Absent,
-        Err(_) => Seen::Hidden,
+        Err(e) if e.kind() == io::ErrorKind::NotFound && is_absent(pid) => ProcState::Absent,
+        Err(_) => ProcState::Hidden,
     }
 }
 
@@ -113,26 +119,26 @@ fn is_absent(pid: u32) -> bool {
 }
 
 /// The third field is the state, the 22nd the start. The second is the program's name, which may hold anything.
-fn parse_stat(stat: &[u8]) -> Option<Seen> {
+fn parse_proc_stat(stat: &[u8]) -> Option<ProcState> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     match fields.next()? {
-        "Z" | "X" | "x" => Some(Seen::Ended),
+        "Z" | "X" | "x" => Some(ProcState::Ended),
         _ => {
             let start_time = fields.nth(18)?.parse().ok()?;
-            Some(Seen::Running { start_time })
+            Some(ProcState::Running { start_time })
         }
     }
 }
 
 fn boot_id() -> Option<String> {
-    let text = String::from_utf8(small("/proc/sys/kernel/random/boot_id").ok()?).ok()?;
+    let text = String::from_utf8(read_proc_file("/proc/sys/kernel/random/boot_id").ok()?).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 /// A file whose size the kernel does not tell, in as few reads as most of them take.
-fn small(path: &str) -> io::Result<Vec<u8>> {
+fn read_proc_file(path: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(1024);
     File::open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -154,20 +160,20 @@ mod tests {
         }
     }
 
-    const SAME: Seen = Seen::Running { start_time: 100 };
-    const REUSED: Seen = Seen::Running { start_time: 101 };
+    const SAME: ProcState = ProcState::Running { start_time: 100 };
+    const REUSED: ProcState = ProcState::Running { start_time: 101 };
 
     #[test]
     fn only_certainty_is_death() {
         let here = creator();
         for (seen, fate) in [
-            (SAME, Fate::Alive),
-            (REUSED, Fate::Dead),
-            (Seen::Absent, Fate::Dead),
-            (Seen::Ended, Fate::Dead),
-            (Seen::Hidden, Fate::Unknown),
+            (SAME, Liveness::Alive),
+            (REUSED, Liveness::Dead),
+            (ProcState::Absent, Liveness::Dead),
+            (ProcState::Ended, Liveness::Dead),
+            (ProcState::Hidden, Liveness::Unknown),
         ] {
-            assert_eq!(decide(&creator(), &here, seen), fate, "{seen:?}");
+            assert_eq!(liveness_of(&creator(), &here, seen), fate, "{seen:?}");
         }
     }
 
@@ -177,26 +183,26 @@ mod tests {
         let with = |change: fn(&mut Creator)| {
             let mut creator = creator();
             change(&mut creator);
-            decide(&creator, &here, Seen::Absent)
+            liveness_of(&creator, &here, ProcState::Absent)
         };
-        assert_eq!(with(|c| c.boot_id = None), Fate::Unknown);
-        assert_eq!(with(|c| c.pid_namespace = None), Fate::Unknown);
+        assert_eq!(with(|c| c.boot_id = None), Liveness::Unknown);
+        assert_eq!(with(|c| c.pid_namespace = None), Liveness::Unknown);
         assert_eq!(
             with(|c| c.pid_namespace = Some("pid:[2]".to_owned())),
-            Fate::Unknown
+            Liveness::Unknown
         );
         let other_boot = |c: &mut Creator| c.boot_id = Some("earlier".to_owned());
-        assert_eq!(with(other_boot), Fate::Dead);
+        assert_eq!(with(other_boot), Liveness::Dead);
         assert_eq!(
             with(|c| {
                 c.boot_id = Some("other".to_owned());
                 c.host = Some("other".to_owned());
             }),
-            Fate::Unknown
+            Liveness::Unknown
         );
         let mut unknown_start = creator();
         unknown_start.start_time = None;
-        assert_eq!(decide(&unknown_start, &here, SAME), Fate::Unknown);
+        assert_eq!(liveness_of(&unknown_start, &here, SAME), Liveness::Unknown);
     }
 
     #[test]
@@ -204,12 +210,12 @@ mod tests {
         let after_state = " 1".repeat(18);
         for name in ["sh", "a) Z 1 (b", "\u{fffd})"] {
             let stat = format!("12 ({name}) S{after_state} 4242 1 2\n");
-            let expected = Seen::Running { start_time: 4242 };
-            assert_eq!(parse_stat(stat.as_bytes()), Some(expected), "{name}");
+            let expected = ProcState::Running { start_time: 4242 };
+            assert_eq!(parse_proc_stat(stat.as_bytes()), Some(expected), "{name}");
         }
-        assert_eq!(parse_stat(b"12 (sh) Z 1"), Some(Seen::Ended));
+        assert_eq!(parse_proc_stat(b"12 (sh) Z 1"), Some(ProcState::Ended));
         for bad in ["", "12 (sh", "12 (sh)", "12 (sh) S 1 2"] {
-            assert_eq!(parse_stat(bad.as_bytes()), None, "{bad}");
+            assert_eq!(parse_proc_stat(bad.as_bytes()), None, "{bad}");
         }
     }
 
@@ -219,10 +225,10 @@ mod tests {
         if here.boot_id.is_none() {
             return;
         }
-        assert_eq!(here.fate(), Fate::Alive);
+        assert_eq!(here.liveness(), Liveness::Alive);
 
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let Seen::Running { start_time } = look(child.id()) else {
+        let ProcState::Running { start_time } = proc_state(child.id()) else {
             panic!("the child is not visible");
         };
         let creator = Creator {
@@ -230,9 +236,9 @@ mod tests {
             start_time: Some(start_time),
             ..here
         };
-        assert_eq!(creator.fate(), Fate::Alive);
+        assert_eq!(creator.liveness(), Liveness::Alive);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(creator.fate(), Fate::Dead);
+        assert_eq!(creator.liveness(), Liveness::Dead);
     }
 }

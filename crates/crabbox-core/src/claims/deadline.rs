@@ -24,7 +24,7 @@ pub enum Reason {
 /// When a lease ends, as every document for programs has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ends {
+pub struct Deadlines {
     /// The end of its time to live, which no use moves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
@@ -59,16 +59,16 @@ impl Claim {
         }
     }
 
-    pub fn ends(&self) -> Ends {
+    pub fn deadlines(&self) -> Deadlines {
         let deadline = self.deadline();
-        Ends {
+        Deadlines {
             expires_at: self.expires_at,
             due_at: deadline.map(|deadline| deadline.at),
             due_reason: deadline.map(|deadline| deadline.reason),
         }
     }
 
-    /// When it will have been idle for too long, if nobody uses it until then.
+    /// When it will have been idle for too long, if it is not used until then.
     pub fn idle_deadline(&self) -> Option<Timestamp> {
         after(self.last_used_at, self.idle_timeout_seconds)
     }
@@ -90,7 +90,7 @@ impl Claim {
         Some(Duration::try_from(left).unwrap_or(Duration::ZERO))
     }
 
-    /// How long nobody used it.
+    /// How long it has not been used.
     pub fn idle_for(&self, now: Timestamp) -> Duration {
         let idle = now.duration_since(self.last_used_at);
         Duration::try_from(idle).unwrap_or(Duration::ZERO)

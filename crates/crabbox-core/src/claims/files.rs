@@ -1,7 +1,9 @@
 //! The files below the state directory: how they are read without harm and written without loss.
 //!
-//! A reader sees the old bytes or the new ones, never a part. What a killed writer leaves behind is a hidden file
-//! that nobody reads, and that goes when it is old.
+//! A write goes to a temporary file in the same directory, is made durable with fsync(2), and then replaces the old
+//! file with rename(2) (or link(2), where the file must not exist); at last the directory is synced, because the new name
+//! is durable only then. So a reader sees the old bytes or the new ones, never a part. A killed writer leaves a hidden
+//! file that no reader opens; it is removed when it is old.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -28,9 +30,9 @@ pub(super) enum Presence {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Put {
+pub(super) enum WriteMode {
     /// Fails when the file is there.
-    New,
+    CreateNew,
     Replace,
 }
 
@@ -43,7 +45,7 @@ pub(super) fn check_dir(path: &Path) -> Result<Presence, Failure> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Presence::Absent),
-        Err(e) => return Err(io_failure("look at", path, &e)),
+        Err(e) => return Err(io_failure("inspect", path, &e)),
     };
     if meta.is_symlink() {
         return Err(refuse("it is a symbolic link"));
@@ -53,22 +55,24 @@ pub(super) fn check_dir(path: &Path) -> Result<Presence, Failure> {
     }
     if meta.permissions().mode() & 0o022 != 0 {
         return Err(
-            refuse("other users can write into it").hint(format!("chmod 700 '{}'", path.display()))
+            refuse("writable by other users").hint(format!("chmod 700 '{}'", path.display()))
         );
     }
     Ok(Presence::Present)
 }
 
 /// Makes the directory and its parents, all 0700.
-pub(super) fn make_dir(path: &Path) -> Result<(), Failure> {
+pub(super) fn create_dir(path: &Path) -> Result<(), Failure> {
     match check_dir(path)? {
         Presence::Present => Ok(()),
-        Presence::Absent => make_missing(path).map_err(|e| io_failure("make directory", path, &e)),
+        Presence::Absent => {
+            create_missing(path).map_err(|e| io_failure("create directory", path, &e))
+        }
     }
 }
 
 /// A file in a directory is as lasting as the names of all directories above it.
-fn make_missing(path: &Path) -> io::Result<()> {
+fn create_missing(path: &Path) -> io::Result<()> {
     let existing = path.ancestors().find(|dir| dir.exists());
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     for dir in path.ancestors().skip(1) {
@@ -88,7 +92,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, Fault> {
     let file = match opened {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(_) if is_irregular(path) => return Err(not_regular()),
+        Err(_) if is_not_regular(path) => return Err(not_regular()),
         Err(e) => return Err(unreadable(&e)),
     };
     let metadata = file.metadata().map_err(|e| unreadable(&e))?;
@@ -103,14 +107,14 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, Fault> {
         .read_to_end(&mut bytes)
         .map_err(|e| unreadable(&e))?;
     if bytes.len() > MAX_BYTES {
-        let message = "the file has more than 1 MiB";
+        let message = "larger than 1 MiB";
         return Err(Fault::new(ProblemCode::ClaimTooLarge, message));
     }
     Ok(Some(bytes))
 }
 
 /// When it returns, `dir/name` has these bytes, also after a power cut.
-pub(super) fn write(dir: &Path, name: &str, bytes: &[u8], put: Put) -> io::Result<()> {
+pub(super) fn write(dir: &Path, name: &str, bytes: &[u8], mode: WriteMode) -> io::Result<()> {
     let mut temp = tempfile::Builder::new()
         .prefix(TEMP_PREFIX)
         .suffix(TEMP_SUFFIX)
@@ -119,9 +123,9 @@ pub(super) fn write(dir: &Path, name: &str, bytes: &[u8], put: Put) -> io::Resul
     temp.write_all(bytes)?;
     temp.as_file().sync_all()?;
     let path = dir.join(name);
-    match put {
-        Put::New => temp.persist_noclobber(path)?,
-        Put::Replace => temp.persist(path)?,
+    match mode {
+        WriteMode::CreateNew => temp.persist_noclobber(path)?,
+        WriteMode::Replace => temp.persist(path)?,
     };
     sync_dir(dir)
 }
@@ -167,15 +171,15 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-fn is_irregular(path: &Path) -> bool {
+fn is_not_regular(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file())
 }
 
 fn not_regular() -> Fault {
-    let message = "refusing a claim that is not a regular file";
+    let message = "not a regular file";
     Fault::new(ProblemCode::NonRegularFile, message)
 }
 
 fn unreadable(error: &io::Error) -> Fault {
-    Fault::new(ProblemCode::ReadError, format!("cannot be read: {error}"))
+    Fault::new(ProblemCode::ReadError, format!("cannot read: {error}"))
 }

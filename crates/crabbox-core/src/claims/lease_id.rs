@@ -21,7 +21,9 @@ impl LeaseId {
     pub fn parse(text: &str) -> Result<Self, Failure> {
         match fault(text) {
             None => Ok(Self(text.to_owned())),
-            Some(fault) => Err(Failure::usage(format!("lease id {text:?} {fault}"))),
+            Some(fault) => Err(Failure::usage(format!(
+                "invalid lease id {text:?}: {fault}"
+            ))),
         }
     }
 
@@ -63,25 +65,25 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 /// What is wrong with it as a file name.
 fn fault(text: &str) -> Option<&'static str> {
     if text.is_empty() {
-        return Some("is empty");
+        return Some("empty");
     }
     if text.len() > MAX_LENGTH {
-        return Some("is too long");
+        return Some("too long");
     }
     if !text.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
-        return Some("has characters that are not printable ASCII");
+        return Some("contains characters other than printable ASCII");
     }
     if text.contains(['/', '\\', '<', '>', ':', '"', '|', '?', '*']) {
-        return Some("has characters that a file name cannot have");
+        return Some("contains characters not allowed in file names");
     }
     if text.starts_with(' ') || text.ends_with(' ') {
-        return Some("begins or ends with a space");
+        return Some("starts or ends with a space");
     }
     // Hidden files in the directory of claims are our temporary ones.
     if text.starts_with('.') || text.ends_with('.') {
-        return Some("begins or ends with a dot");
+        return Some("starts or ends with a dot");
     }
-    is_device(text).then_some("is the name of a device on Windows")
+    is_device(text).then_some("reserved device name on Windows")
 }
 
 /// Windows looks only at what comes before the first dot.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::claim::{Claim, State};
-use super::deadline::{Ends, Reason};
+use super::deadline::{Deadlines, Reason};
 use super::problem::Problem;
 use super::store::Scan;
 use crate::{Code, Failure};
@@ -37,7 +37,7 @@ struct Entry {
     idle_timeout_seconds: u64,
     ttl_seconds: u64,
     #[serde(flatten)]
-    ends: Ends,
+    ends: Deadlines,
     state: State,
     keep: bool,
 }
@@ -65,7 +65,7 @@ impl Listing {
             1 => "1 problem".to_owned(),
             count => format!("{count} problems"),
         };
-        let message = format!("the local claims have {problems}");
+        let message = format!("local claims have {problems}");
         Some(Failure::new(Code::State, message))
     }
 
@@ -116,7 +116,7 @@ impl Entry {
             last_used_at: claim.last_used_at,
             idle_timeout_seconds: claim.idle_timeout_seconds,
             ttl_seconds: claim.ttl_seconds,
-            ends: claim.ends(),
+            ends: claim.deadlines(),
             state: claim.state,
             keep: claim.keep,
         }

@@ -1,7 +1,9 @@
-//! Locks below `<state>/claim-locks`, which end with the process that holds them.
+//! Locks below `<state>/claim-locks`: flock(2) on files, which the kernel releases with the last process that has the
+//! open file description.
 //!
-//! Their files are never deleted: a lock on a file that another process has just unlinked would lock nothing.
-//! Whoever needs several takes the operation lock first, then the one for slugs, then the claim's.
+//! The files are never deleted: a lock on an inode that another process has just unlinked would exclude no other process.
+//! Lock order, so that two processes cannot wait for each other: the operation lock, then slug allocation, then the
+//! claim. The holder's pid and command are written into the file for messages only; the lock does not depend on them.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -12,35 +14,35 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use super::creator::{Creator, Fate};
+use super::creator::{Creator, Liveness};
 use super::files;
 use super::lease_id::LeaseId;
 use crate::{Code, Failure};
 
 const DIR: &str = "claim-locks";
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const POLL: Duration = Duration::from_millis(50);
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// After so long people want to know what for.
-const MOMENT: Duration = Duration::from_secs(1);
+const WAIT_NOTICE_DELAY: Duration = Duration::from_secs(1);
 /// For locks that are held only while a file is written.
-const BRIEF: Duration = Duration::from_secs(30);
-const MAX_HOLDER: u64 = 300;
+const SHORT_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_HOLDER_BYTES: u64 = 300;
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy)]
 pub struct Wait<'a> {
     canceled: &'a dyn Fn() -> bool,
     until: Option<Instant>,
-    tell: &'a dyn Fn(&str),
+    notify: &'a dyn Fn(&str),
 }
 
 impl Wait<'static> {
     /// Take it now or not at all.
-    pub fn not_at_all() -> Self {
+    pub fn none() -> Self {
         Self {
             canceled: &|| false,
             until: Some(Instant::now()),
-            tell: &|_| {},
+            notify: &|_| {},
         }
     }
 }
@@ -51,18 +53,18 @@ impl<'a> Wait<'a> {
         Self {
             canceled,
             until: None,
-            tell: &|_| {},
+            notify: &|_| {},
         }
     }
 
     /// Says once who is waited for, when that takes longer than a moment.
     #[must_use]
-    pub fn telling(self, tell: &'a dyn Fn(&str)) -> Self {
-        Self { tell, ..self }
+    pub fn with_notice(self, notify: &'a dyn Fn(&str)) -> Self {
+        Self { notify, ..self }
     }
 
     #[must_use]
-    pub fn but_no_longer_than(self, until: Instant) -> Self {
+    pub fn with_deadline(self, until: Instant) -> Self {
         Self {
             until: Some(until),
             ..self
@@ -72,10 +74,10 @@ impl<'a> Wait<'a> {
 
 /// Whether others may hold the same lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sharing {
-    Alone,
+pub(super) enum LockMode {
+    Exclusive,
     /// With others that share as well.
-    WithOthers,
+    Shared,
 }
 
 /// The right to run in, stop or clean up one lease, until it is dropped.
@@ -86,28 +88,28 @@ pub struct OperationLock {
 
 impl OperationLock {
     /// The lock itself, for a child that makes the sandbox: it is held as long as either has it open. A child that
-    /// outlives us may still make one, and until it ends nobody may take the sandbox for one that was never made.
+    /// outlives us may still make one, so until it ends no process may conclude that the sandbox was never created.
     pub fn share(&self) -> Option<File> {
         self.file.try_clone().ok()
     }
 
-    /// From now on others may share it. In the meantime somebody may have had it alone: what was true before is to be
-    /// looked at again.
-    pub(super) fn open_to_others(&mut self, what: &str, wait: Wait<'_>) -> Result<(), Failure> {
-        obtain(&mut self.file, what, Sharing::WithOthers, wait)
+    /// Exclusive to shared. flock(2) does not convert atomically: another process may hold it exclusively in between, so
+    /// the caller must read the claim again.
+    pub(super) fn downgrade(&mut self, what: &str, wait: Wait<'_>) -> Result<(), Failure> {
+        lock_file(&mut self.file, what, LockMode::Shared, wait)
     }
 }
 
 impl Drop for OperationLock {
     fn drop(&mut self) {
-        // Only so that nobody reads an old name. The lock itself goes with the file.
+        // Only so that no message names an old holder. The lock itself is released when the file is closed.
         drop(self.file.set_len(0));
     }
 }
 
 /// The right to write one claim, or to choose a slug.
 #[derive(Debug)]
-pub(super) struct BriefLock {
+pub(super) struct ShortLock {
     _file: File,
 }
 
@@ -117,53 +119,54 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    pub(super) fn below(state_dir: &Path) -> Self {
+    pub(super) fn new(state_dir: &Path) -> Self {
         Self {
             dir: state_dir.join(DIR),
         }
     }
 
-    pub(super) fn claim(&self, lease: &LeaseId) -> Result<BriefLock, Failure> {
-        self.brief(
+    pub(super) fn claim(&self, lease: &LeaseId) -> Result<ShortLock, Failure> {
+        self.short(
             &format!("{lease}.json.lock"),
             &format!("the claim of lease {lease}"),
         )
     }
 
-    pub(super) fn slugs(&self) -> Result<BriefLock, Failure> {
-        self.brief("slug-allocation.lock", "the choice of slugs")
+    pub(super) fn slugs(&self) -> Result<ShortLock, Failure> {
+        self.short("slug-allocation.lock", "slug allocation")
     }
 
-    /// `command` is what the others are told; it must not hold secrets.
+    /// `command` is what the others are notified; it must not hold secrets.
     pub(super) fn operation(
         &self,
         lease: &LeaseId,
         command: &str,
-        sharing: Sharing,
+        mode: LockMode,
         wait: Wait<'_>,
     ) -> Result<OperationLock, Failure> {
         let name = format!("{lease}.operation.lock");
-        let mut file = self.acquire(&name, &format!("lease {lease}"), sharing, wait)?;
+        let mut file = self.acquire(&name, &format!("lease {lease}"), mode, wait)?;
         // The lock holds without it.
-        drop(sign(&mut file, command));
+        drop(write_holder(&mut file, command));
         Ok(OperationLock { file })
     }
 
-    fn brief(&self, name: &str, what: &str) -> Result<BriefLock, Failure> {
-        let wait = Wait::until_canceled(&|| false).but_no_longer_than(Instant::now() + BRIEF);
-        let mut file = self.acquire(name, what, Sharing::Alone, wait)?;
-        drop(sign(&mut file, ""));
-        Ok(BriefLock { _file: file })
+    fn short(&self, name: &str, what: &str) -> Result<ShortLock, Failure> {
+        let wait =
+            Wait::until_canceled(&|| false).with_deadline(Instant::now() + SHORT_LOCK_TIMEOUT);
+        let mut file = self.acquire(name, what, LockMode::Exclusive, wait)?;
+        drop(write_holder(&mut file, ""));
+        Ok(ShortLock { _file: file })
     }
 
     fn acquire(
         &self,
         name: &str,
         what: &str,
-        sharing: Sharing,
+        mode: LockMode,
         wait: Wait<'_>,
     ) -> Result<File, Failure> {
-        files::make_dir(&self.dir)?;
+        files::create_dir(&self.dir)?;
         let path = self.dir.join(name);
         let mut file = OpenOptions::new()
             .read(true)
@@ -174,19 +177,19 @@ impl Locks {
             .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(&path)
             .map_err(|e| files::io_failure("open lock", &path, &e))?;
-        obtain(&mut file, what, sharing, wait)?;
+        lock_file(&mut file, what, mode, wait)?;
         Ok(file)
     }
 }
 
-fn obtain(file: &mut File, what: &str, sharing: Sharing, wait: Wait<'_>) -> Result<(), Failure> {
+fn lock_file(file: &mut File, what: &str, mode: LockMode, wait: Wait<'_>) -> Result<(), Failure> {
     let started = Instant::now();
-    let mut told = false;
-    let mut pause = FIRST_PAUSE;
+    let mut notified = false;
+    let mut pause = FIRST_POLL_INTERVAL;
     loop {
-        let tried = match sharing {
-            Sharing::Alone => file.try_lock(),
-            Sharing::WithOthers => file.try_lock_shared(),
+        let tried = match mode {
+            LockMode::Exclusive => file.try_lock(),
+            LockMode::Shared => file.try_lock_shared(),
         };
         match tried {
             Ok(()) => return Ok(()),
@@ -207,19 +210,16 @@ fn obtain(file: &mut File, what: &str, sharing: Sharing, wait: Wait<'_>) -> Resu
             let message = format!("{what} is in use by {}", holder(file));
             return Err(Failure::new(Code::Timeout, message));
         }
-        if !told && now.duration_since(started) >= MOMENT {
-            told = true;
-            (wait.tell)(&format!(
-                "waiting for {what}, which is in use by {}",
-                holder(file)
-            ));
+        if !notified && now.duration_since(started) >= WAIT_NOTICE_DELAY {
+            notified = true;
+            (wait.notify)(&format!("waiting for {what}, in use by {}", holder(file)));
         }
         thread::sleep(left.map_or(pause, |left| left.min(pause)));
-        pause = (pause * 2).min(POLL);
+        pause = (pause * 2).min(MAX_POLL_INTERVAL);
     }
 }
 
-fn sign(file: &mut File, command: &str) -> std::io::Result<()> {
+fn write_holder(file: &mut File, command: &str) -> std::io::Result<()> {
     file.set_len(0)?;
     file.write_all(format!("{} {command}\n", std::process::id()).as_bytes())
 }
@@ -229,7 +229,7 @@ fn holder(file: &mut File) -> String {
     let mut bytes = Vec::new();
     let read = file
         .seek(SeekFrom::Start(0))
-        .and_then(|_| file.take(MAX_HOLDER).read_to_end(&mut bytes));
+        .and_then(|_| file.take(MAX_HOLDER_BYTES).read_to_end(&mut bytes));
     let text = String::from_utf8_lossy(&bytes);
     let line = text.lines().next().unwrap_or_default();
     let line: String = line.chars().filter(|c| !c.is_control()).collect();
@@ -242,7 +242,7 @@ fn holder(file: &mut File) -> String {
         command => format!("process {pid} ({command})"),
     };
     match is_dead(pid) {
-        true => format!("a program that {process} started and left behind"),
+        true => format!("a child left behind by {process}"),
         false => process,
     }
 }
@@ -254,7 +254,7 @@ fn is_dead(pid: u32) -> bool {
         start_time: None,
         ..Creator::current()
     };
-    signed.fate() == Fate::Dead
+    signed.liveness() == Liveness::Dead
 }
 
 #[cfg(test)]
@@ -271,13 +271,13 @@ mod tests {
     }
 
     fn alone(locks: &Locks, id: &str, command: &str) -> Result<OperationLock, Failure> {
-        locks.operation(&lease(id), command, Sharing::Alone, Wait::not_at_all())
+        locks.operation(&lease(id), command, LockMode::Exclusive, Wait::none())
     }
 
     #[test]
     fn who_is_waited_for_is_told_once() {
         let dir = tempfile::tempdir().unwrap();
-        let locks = Locks::below(dir.path());
+        let locks = Locks::new(dir.path());
         let _held = alone(&locks, "x_1", "crabbox run").unwrap();
         let told = std::cell::RefCell::new(Vec::new());
         let polls = Cell::new(0);
@@ -287,29 +287,27 @@ mod tests {
             polls.get() > 3
         };
         let tell = |line: &str| told.borrow_mut().push(line.to_owned());
-        let wait = Wait::until_canceled(&canceled).telling(&tell);
+        let wait = Wait::until_canceled(&canceled).with_notice(&tell);
         let failure = locks
-            .operation(&lease("x_1"), "crabbox stop", Sharing::Alone, wait)
+            .operation(&lease("x_1"), "crabbox stop", LockMode::Exclusive, wait)
             .unwrap_err();
         assert_eq!(failure.code, Code::Canceled);
         let me = std::process::id();
-        let expected =
-            format!("waiting for lease x_1, which is in use by process {me} (crabbox run)");
+        let expected = format!("waiting for lease x_1, in use by process {me} (crabbox run)");
         assert_eq!(*told.borrow(), [expected]);
     }
 
     #[test]
     fn a_lock_that_was_held_alone_can_be_shared() {
         let dir = tempfile::tempdir().unwrap();
-        let locks = Locks::below(dir.path());
+        let locks = Locks::new(dir.path());
         let shared = || {
-            let sharing = Sharing::WithOthers;
-            locks.operation(&lease("x_1"), "run", sharing, Wait::not_at_all())
+            let mode = LockMode::Shared;
+            locks.operation(&lease("x_1"), "run", mode, Wait::none())
         };
         let mut held = alone(&locks, "x_1", "make").unwrap();
         assert!(shared().is_err());
-        held.open_to_others("lease x_1", Wait::not_at_all())
-            .unwrap();
+        held.downgrade("lease x_1", Wait::none()).unwrap();
         let other = shared().unwrap();
         assert!(alone(&locks, "x_1", "stop").is_err());
         drop(other);
@@ -325,7 +323,7 @@ mod tests {
     #[test]
     fn a_stop_waits_for_a_run() {
         let state = tempfile::tempdir().unwrap();
-        let locks = Locks::below(state.path());
+        let locks = Locks::new(state.path());
         let run = alone(&locks, "x_1", "crabbox run").unwrap();
         let (tell, told) = mpsc::channel();
         let (waits, waiting) = mpsc::channel();
@@ -337,7 +335,8 @@ mod tests {
                     false
                 };
                 let wait = Wait::until_canceled(&canceled);
-                let lock = locks.operation(&lease("x_1"), "crabbox stop", Sharing::Alone, wait);
+                let lock =
+                    locks.operation(&lease("x_1"), "crabbox stop", LockMode::Exclusive, wait);
                 tell.send(()).unwrap();
                 lock.unwrap();
             })
@@ -356,32 +355,32 @@ mod tests {
     #[test]
     fn runs_share_a_lease_and_a_stop_waits_for_all_of_them() {
         let state = tempfile::tempdir().unwrap();
-        let locks = Locks::below(state.path());
-        let take = |sharing| locks.operation(&lease("x_1"), "crabbox", sharing, Wait::not_at_all());
+        let locks = Locks::new(state.path());
+        let take = |mode| locks.operation(&lease("x_1"), "crabbox", mode, Wait::none());
         let (one, two) = (
-            take(Sharing::WithOthers).unwrap(),
-            take(Sharing::WithOthers).unwrap(),
+            take(LockMode::Shared).unwrap(),
+            take(LockMode::Shared).unwrap(),
         );
         drop(one);
-        assert_eq!(take(Sharing::Alone).unwrap_err().code, Code::Timeout);
+        assert_eq!(take(LockMode::Exclusive).unwrap_err().code, Code::Timeout);
         drop(two);
-        let stop = take(Sharing::Alone).unwrap();
-        assert_eq!(take(Sharing::WithOthers).unwrap_err().code, Code::Timeout);
+        let stop = take(LockMode::Exclusive).unwrap();
+        assert_eq!(take(LockMode::Shared).unwrap_err().code, Code::Timeout);
         drop(stop);
-        take(Sharing::WithOthers).unwrap();
+        take(LockMode::Shared).unwrap();
     }
 
     #[test]
     fn the_error_says_who_holds_it() {
         let state = tempfile::tempdir().unwrap();
-        let locks = Locks::below(state.path());
+        let locks = Locks::new(state.path());
         let pid = std::process::id();
         let run = locks
             .operation(
                 &lease("x_1"),
                 "crabbox run\x1b[2J\n",
-                Sharing::Alone,
-                Wait::not_at_all(),
+                LockMode::Exclusive,
+                Wait::none(),
             )
             .unwrap();
         let failure = alone(&locks, "x_1", "crabbox stop").unwrap_err();
@@ -400,7 +399,7 @@ mod tests {
     #[test]
     fn a_holder_that_died_is_not_named_as_the_one() {
         let state = tempfile::tempdir().unwrap();
-        let locks = Locks::below(state.path());
+        let locks = Locks::new(state.path());
         let _held = alone(&locks, "x_1", "crabbox run").unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
@@ -410,16 +409,14 @@ mod tests {
         let failure = alone(&locks, "x_1", "crabbox stop").unwrap_err();
         assert_eq!(
             failure.message,
-            format!(
-                "lease x_1 is in use by a program that process {pid} (crabbox run) started and left behind"
-            )
+            format!("lease x_1 is in use by a child left behind by process {pid} (crabbox run)")
         );
     }
 
     #[test]
     fn a_lock_file_full_of_anything_is_no_trouble() {
         let state = tempfile::tempdir().unwrap();
-        let locks = Locks::below(state.path());
+        let locks = Locks::new(state.path());
         let _held = alone(&locks, "x_1", "crabbox run").unwrap();
         let path = state.path().join("claim-locks/x_1.operation.lock");
         super::super::tests::write(&path, &[0xff; 5000]);
@@ -430,7 +427,7 @@ mod tests {
     #[test]
     fn waiting_ends_when_canceled() {
         let state = tempfile::tempdir().unwrap();
-        let locks = Locks::below(state.path());
+        let locks = Locks::new(state.path());
         let _run = alone(&locks, "x_1", "crabbox run").unwrap();
         let asked = Cell::new(0);
         let canceled = || {
@@ -439,7 +436,7 @@ mod tests {
         };
         let wait = Wait::until_canceled(&canceled);
         let failure = locks
-            .operation(&lease("x_1"), "crabbox stop", Sharing::Alone, wait)
+            .operation(&lease("x_1"), "crabbox stop", LockMode::Exclusive, wait)
             .unwrap_err();
         assert_eq!(failure.code, Code::Canceled);
         assert_eq!(asked.get(), 3);
@@ -448,12 +445,12 @@ mod tests {
     #[test]
     fn waiting_ends_at_its_deadline() {
         let state = tempfile::tempdir().unwrap();
-        let locks = Locks::below(state.path());
+        let locks = Locks::new(state.path());
         let _run = alone(&locks, "x_1", "crabbox run").unwrap();
         let until = Instant::now() + Duration::from_millis(20);
-        let wait = Wait::until_canceled(&|| false).but_no_longer_than(until);
+        let wait = Wait::until_canceled(&|| false).with_deadline(until);
         let failure = locks
-            .operation(&lease("x_1"), "crabbox stop", Sharing::Alone, wait)
+            .operation(&lease("x_1"), "crabbox stop", LockMode::Exclusive, wait)
             .unwrap_err();
         assert_eq!(failure.code, Code::Timeout);
         assert!(Instant::now() >= until);
@@ -462,8 +459,8 @@ mod tests {
     #[test]
     fn a_lock_that_is_a_link_is_refused() {
         let state = tempfile::tempdir().unwrap();
-        let locks = Locks::below(state.path());
-        files::make_dir(&locks.dir).unwrap();
+        let locks = Locks::new(state.path());
+        files::create_dir(&locks.dir).unwrap();
         let target = state.path().join("target");
         std::os::unix::fs::symlink(&target, locks.dir.join("x_1.json.lock")).unwrap();
         assert_eq!(locks.claim(&lease("x_1")).unwrap_err().code, Code::State);

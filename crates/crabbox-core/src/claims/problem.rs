@@ -63,13 +63,13 @@ impl Fault {
 }
 
 impl Problem {
-    pub(super) fn odd_name(name: &[u8]) -> Self {
+    pub(super) fn invalid_name(name: &[u8]) -> Self {
         let mut hash = hex(&Sha256::digest(name));
         hash.truncate(16);
         Self {
             file: format!("sha256:{hash}"),
             code: ProblemCode::InvalidFilename,
-            message: "the file's name is not a lease id".to_owned(),
+            message: "file name is not a lease id".to_owned(),
         }
     }
 
@@ -77,11 +77,11 @@ impl Problem {
         Self {
             file: String::new(),
             code: ProblemCode::ProblemsTruncated,
-            message: format!("{hidden} more problems are not shown"),
+            message: format!("{hidden} more problems not shown"),
         }
     }
 
-    /// For whoever needs just this claim.
+    /// For a caller that needs just this claim.
     pub(super) fn into_failure(self) -> Failure {
         let message = format!("claim file `{}`: {}", self.file, self.message);
         Failure::new(Code::State, message).hint("crabbox claims list")

@@ -34,8 +34,8 @@ pub enum SlugChoice {
     Requested(Slug),
     /// Any that is free.
     Generated,
-    /// None: a record that nobody is to find by name.
-    Nameless,
+    /// No slug: a record that is not found by name.
+    None,
 }
 
 impl Slug {
@@ -60,13 +60,13 @@ impl Slug {
     pub fn request(text: &str) -> Result<Self, Failure> {
         let Some(slug) = Self::normalize(text) else {
             return Err(Failure::usage(format!(
-                "slug {text:?} has no letter and no digit"
+                "invalid slug {text:?}: needs at least one letter or digit"
             )));
         };
         let length = slug.0.len();
         if length > MAX_REQUESTED {
             return Err(Failure::usage(format!(
-                "slug `{slug}` has {length} characters; at most {MAX_REQUESTED} are allowed"
+                "slug `{slug}` is too long: {length} characters, maximum {MAX_REQUESTED}"
             )));
         }
         Ok(slug)
@@ -91,31 +91,31 @@ impl Slug {
 
 impl SlugChoice {
     /// The slug for `lease`, given who has which.
-    pub(super) fn settle(
+    pub(super) fn resolve(
         &self,
         lease: &LeaseId,
         taken: &BTreeMap<Slug, LeaseId>,
     ) -> Result<Option<Slug>, Failure> {
         match self {
-            Self::Nameless => Ok(None),
+            Self::None => Ok(None),
             Self::Requested(slug) => match taken.get(slug) {
                 None => Ok(Some(slug.clone())),
                 Some(holder) => Err(Failure::usage(format!(
                     "slug `{slug}` is taken by lease {holder}"
                 ))
                 .hint(format!(
-                    "choose another slug, or end that lease: crabbox stop {holder}"
+                    "choose another slug, or run `crabbox stop {holder}`"
                 ))),
             },
-            Self::Generated => free(lease, taken).map(Some).ok_or_else(|| {
-                Failure::new(Code::State, format!("no slug is free for lease {lease}"))
+            Self::Generated => generate_free(lease, taken).map(Some).ok_or_else(|| {
+                Failure::new(Code::State, format!("no free slug for lease {lease}"))
                     .hint("choose one with --slug")
             }),
         }
     }
 }
 
-fn free(lease: &LeaseId, taken: &BTreeMap<Slug, LeaseId>) -> Option<Slug> {
+fn generate_free(lease: &LeaseId, taken: &BTreeMap<Slug, LeaseId>) -> Option<Slug> {
     let base = Slug::generate(lease);
     let numbered = (0..ATTEMPTS).map(|attempt| fnv1a(&format!("{lease}-{attempt}")));
     let last = std::iter::once_with(|| fnv1a(lease.as_str()));
@@ -211,9 +211,12 @@ mod tests {
         assert!(Slug::request(&format!("--{longest}--")).is_ok());
         let failure = Slug::request(&"a".repeat(42)).unwrap_err();
         assert_eq!(failure.code, Code::Usage);
-        assert!(failure.message.contains("at most 41"), "{failure}");
+        assert!(failure.message.contains("maximum 41"), "{failure}");
         let failure = Slug::request(" -- ").unwrap_err();
-        assert_eq!(failure.message, "slug \" -- \" has no letter and no digit");
+        assert_eq!(
+            failure.message,
+            "invalid slug \" -- \": needs at least one letter or digit"
+        );
     }
 
     #[test]
@@ -227,11 +230,11 @@ mod tests {
     fn a_requested_slug_is_never_renamed() {
         let taken = BTreeMap::from([(slug("blue-crab"), lease("x_1"))]);
         let choice = SlugChoice::Requested(slug("blue-crab"));
-        let failure = choice.settle(&lease("x_2"), &taken).unwrap_err();
+        let failure = choice.resolve(&lease("x_2"), &taken).unwrap_err();
         assert_eq!(failure.code, Code::Usage);
         assert_eq!(failure.message, "slug `blue-crab` is taken by lease x_1");
         let choice = SlugChoice::Requested(slug("blue-prawn"));
-        let settled = choice.settle(&lease("x_2"), &taken).unwrap();
+        let settled = choice.resolve(&lease("x_2"), &taken).unwrap();
         assert_eq!(settled, Some(slug("blue-prawn")));
     }
 
@@ -241,7 +244,7 @@ mod tests {
         let other = lease("x_1");
         let mut taken = BTreeMap::new();
         let mut order = Vec::new();
-        while let Ok(Some(slug)) = SlugChoice::Generated.settle(&id, &taken) {
+        while let Ok(Some(slug)) = SlugChoice::Generated.resolve(&id, &taken) {
             taken.insert(slug.clone(), other.clone());
             order.push(slug);
         }

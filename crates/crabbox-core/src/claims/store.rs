@@ -1,8 +1,9 @@
 //! The claim files of one state directory.
 //!
-//! Reads take no lock and create nothing. A write happens under the claim's lock and only if the file still says what
-//! the caller read; everybody else's write makes it fail with [`Code::ClaimChanged`]. A damaged file is a
-//! [`Problem`] of its own and of whoever asks for exactly that lease.
+//! Reads take no lock and create nothing. A write is a compare-and-swap: under the claim's lock the file is read again,
+//! and if it differs from what the caller had read (each write has a new random revision), the write fails with
+//! [`Code::ClaimChanged`] and the caller decides anew. A damaged file is a [`Problem`] of its own; it concerns only
+//! callers that ask for exactly that lease.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::claim::Claim;
-use super::files::{self, Presence, Put};
+use super::files::{self, Presence, WriteMode};
 use super::lease_id::{LeaseId, random_hex};
-use super::locks::{Locks, OperationLock, Sharing, Wait};
+use super::locks::{LockMode, Locks, OperationLock, Wait};
 use super::problem::{CLAIM_SUFFIX, Fault, Problem};
 use super::slug::{Slug, SlugChoice};
 use crate::{Code, Failure};
@@ -38,10 +39,10 @@ pub struct Scan {
 
 /// Where to look for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Among<'a> {
-    AllProviders,
+pub enum ProviderFilter<'a> {
+    All,
     /// The user named this one.
-    Provider(&'a str),
+    Only(&'a str),
 }
 
 impl ClaimStore {
@@ -49,19 +50,19 @@ impl ClaimStore {
     pub fn open(state_dir: &Path) -> Self {
         Self {
             dir: state_dir.join(DIR),
-            locks: Locks::below(state_dir),
+            locks: Locks::new(state_dir),
         }
     }
 
     /// Records a new lease, under a slug that no other claim has.
     pub fn create(&self, mut claim: Claim, slug: &SlugChoice) -> Result<Claim, Failure> {
-        files::make_dir(&self.dir)?;
+        files::create_dir(&self.dir)?;
         let _slugs = self.locks.slugs()?;
         files::sweep_leftovers(&self.dir, SystemTime::now());
-        let taken = self.slugs_and_their_leases(&claim.lease_id)?;
-        claim.slug = slug.settle(&claim.lease_id, &taken)?;
+        let taken = self.taken_slugs(&claim.lease_id)?;
+        claim.slug = slug.resolve(&claim.lease_id, &taken)?;
         let _lock = self.locks.claim(&claim.lease_id)?;
-        self.put(claim, Put::New)
+        self.write(claim, WriteMode::CreateNew)
     }
 
     /// None when there is no such claim.
@@ -77,18 +78,18 @@ impl ClaimStore {
     /// Writes `new` in the place of `old`, which must be what is there. Returns what was written.
     pub fn replace(&self, old: &Claim, new: Claim) -> Result<Claim, Failure> {
         if new.lease_id != old.lease_id || new.slug != old.slug {
-            let message = format!("the claim of lease {} keeps its id and slug", old.lease_id);
+            let message = format!("cannot change the id or slug of lease {}", old.lease_id);
             return Err(Failure::new(Code::State, message));
         }
         let _lock = self.locks.claim(&old.lease_id)?;
-        self.expect(old)?;
-        self.put(new, Put::Replace)
+        self.check_unchanged(old)?;
+        self.write(new, WriteMode::Replace)
     }
 
     /// Forgets a lease whose claim is still `old`. The sandbox must be gone by then.
     pub fn remove(&self, old: &Claim) -> Result<(), Failure> {
         let _lock = self.locks.claim(&old.lease_id)?;
-        self.expect(old)?;
+        self.check_unchanged(old)?;
         let name = file_name(&old.lease_id);
         files::remove(&self.dir, &name)
             .map_err(|e| files::io_failure("remove claim", &self.dir.join(&name), &e))
@@ -101,29 +102,33 @@ impl ClaimStore {
         for name in self.file_names()? {
             match self.load_entry(&name) {
                 Ok(Some(claim)) => scan.claims.push(claim),
-                // Somebody else's file, or removed since its name was read.
+                // Not a claim file, or removed since its name was read.
                 Ok(None) => {}
                 Err(problem) => problems.push(problem),
             }
         }
-        scan.problems = limited(problems);
+        scan.problems = truncate_problems(problems);
         Ok(scan)
     }
 
     /// The claim that the user means: by lease id, else by slug.
-    pub fn find(&self, identifier: &str, among: Among<'_>) -> Result<Option<Claim>, Failure> {
+    pub fn find(
+        &self,
+        identifier: &str,
+        among: ProviderFilter<'_>,
+    ) -> Result<Option<Claim>, Failure> {
         if let Ok(lease) = LeaseId::parse(identifier)
             && let Some(claim) = self.read(&lease)?
         {
             return match among {
-                Among::Provider(provider) if provider != claim.provider => {
+                ProviderFilter::Only(provider) if provider != claim.provider => {
                     let message = format!(
                         "lease {lease} belongs to provider={}, not to provider={provider}",
                         claim.provider
                     );
-                    Err(Failure::usage(message).hint("leave --provider out"))
+                    Err(Failure::usage(message).hint("omit --provider"))
                 }
-                Among::AllProviders | Among::Provider(_) => Ok(Some(claim)),
+                ProviderFilter::All | ProviderFilter::Only(_) => Ok(Some(claim)),
             };
         }
         let Some(slug) = Slug::normalize(identifier) else {
@@ -132,8 +137,8 @@ impl ClaimStore {
         let mut found = self.scan()?.claims;
         found.retain(|claim| {
             let here = match among {
-                Among::AllProviders => true,
-                Among::Provider(provider) => provider == claim.provider,
+                ProviderFilter::All => true,
+                ProviderFilter::Only(provider) => provider == claim.provider,
             };
             here && claim.slug.as_ref() == Some(&slug)
         });
@@ -151,7 +156,8 @@ impl ClaimStore {
         command: &str,
         wait: Wait<'_>,
     ) -> Result<OperationLock, Failure> {
-        self.locks.operation(lease, command, Sharing::Alone, wait)
+        self.locks
+            .operation(lease, command, LockMode::Exclusive, wait)
     }
 
     /// The same, together with others that run in it.
@@ -161,22 +167,21 @@ impl ClaimStore {
         command: &str,
         wait: Wait<'_>,
     ) -> Result<OperationLock, Failure> {
-        self.locks
-            .operation(lease, command, Sharing::WithOthers, wait)
+        self.locks.operation(lease, command, LockMode::Shared, wait)
     }
 
     /// Shares a lock that was held alone.
-    pub fn open_to_others(
+    pub fn downgrade(
         &self,
         lock: &mut OperationLock,
         lease: &LeaseId,
         wait: Wait<'_>,
     ) -> Result<(), Failure> {
-        lock.open_to_others(&format!("lease {lease}"), wait)
+        lock.downgrade(&format!("lease {lease}"), wait)
     }
 
     /// Slugs of damaged claims cannot be known and count as free.
-    fn slugs_and_their_leases(&self, lease: &LeaseId) -> Result<BTreeMap<Slug, LeaseId>, Failure> {
+    fn taken_slugs(&self, lease: &LeaseId) -> Result<BTreeMap<Slug, LeaseId>, Failure> {
         let claims = self.scan()?.claims;
         if claims.iter().any(|claim| claim.lease_id == *lease) {
             return Err(already_claimed(lease));
@@ -187,12 +192,12 @@ impl ClaimStore {
         Ok(taken.collect())
     }
 
-    fn put(&self, mut claim: Claim, put: Put) -> Result<Claim, Failure> {
+    fn write(&self, mut claim: Claim, mode: WriteMode) -> Result<Claim, Failure> {
         claim.revision = random_hex(16)?;
         let name = file_name(&claim.lease_id);
-        match files::write(&self.dir, &name, &claim.encode()?, put) {
+        match files::write(&self.dir, &name, &claim.encode()?, mode) {
             Ok(()) => Ok(claim),
-            Err(e) if put == Put::New && e.kind() == io::ErrorKind::AlreadyExists => {
+            Err(e) if mode == WriteMode::CreateNew && e.kind() == io::ErrorKind::AlreadyExists => {
                 Err(already_claimed(&claim.lease_id))
             }
             Err(e) => Err(files::io_failure("write claim", &self.dir.join(&name), &e)),
@@ -200,7 +205,7 @@ impl ClaimStore {
     }
 
     /// The comparison before a swap. The caller has the claim's lock.
-    fn expect(&self, old: &Claim) -> Result<(), Failure> {
+    fn check_unchanged(&self, old: &Claim) -> Result<(), Failure> {
         let lease = &old.lease_id;
         if self.read(lease)?.as_ref() == Some(old) {
             return Ok(());
@@ -228,7 +233,7 @@ impl ClaimStore {
             .and_then(|name| name.strip_suffix(CLAIM_SUFFIX));
         match stem.map(LeaseId::parse) {
             Some(Ok(lease)) => self.load(&lease).map_err(|fault| fault.of_lease(&lease)),
-            Some(Err(_)) | None => Err(Problem::odd_name(bytes)),
+            Some(Err(_)) | None => Err(Problem::invalid_name(bytes)),
         }
     }
 
@@ -251,7 +256,7 @@ fn file_name(lease: &LeaseId) -> String {
 }
 
 /// The last entry says how many are left out.
-fn limited(mut problems: Vec<Problem>) -> Vec<Problem> {
+fn truncate_problems(mut problems: Vec<Problem>) -> Vec<Problem> {
     let count = problems.len();
     if count > MAX_PROBLEMS {
         problems.truncate(MAX_PROBLEMS - 1);
@@ -261,7 +266,7 @@ fn limited(mut problems: Vec<Problem>) -> Vec<Problem> {
 }
 
 fn already_claimed(lease: &LeaseId) -> Failure {
-    let message = format!("lease {lease} has a claim already");
+    let message = format!("lease {lease} is already claimed");
     Failure::new(Code::State, message).hint("crabbox claims list")
 }
 

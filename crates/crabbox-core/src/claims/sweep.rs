@@ -1,28 +1,28 @@
-//! Which claims nobody will see to any more because their maker died. Pure: it decides and does nothing.
+//! Which claims are orphaned because the process that created them died. Pure: it decides and does nothing.
 //!
-//! Whoever acts on it takes the lease's operation lock, reads the claim again, asks again, removes the sandbox by its
+//! A caller that acts on it takes the lease's operation lock, reads the claim again, asks again, removes the sandbox by its
 //! name, and only then removes the claim. The other order would lose the sandbox if it is killed in between.
 
 use super::claim::{Claim, State};
-use super::creator::{Creator, Fate};
+use super::creator::{Creator, Liveness};
 
 /// The claims to sweep, given what became of their makers.
-pub fn orphans<'a>(claims: &'a [Claim], fate: &dyn Fn(&Creator) -> Fate) -> Vec<&'a Claim> {
+pub fn orphans<'a>(claims: &'a [Claim], liveness: &dyn Fn(&Creator) -> Liveness) -> Vec<&'a Claim> {
     let mut orphans: Vec<_> = claims.iter().collect();
-    orphans.retain(|claim| is_orphan(claim, fate));
+    orphans.retain(|claim| is_orphan(claim, liveness));
     orphans
 }
 
-/// Whether nobody will finish the sandbox of this claim, or remove it after its only run. In doubt somebody will.
-pub fn is_orphan(claim: &Claim, fate: &dyn Fn(&Creator) -> Fate) -> bool {
+/// Whether no live process will finish the sandbox of this claim, or remove it after its only run. In doubt: no orphan.
+pub fn is_orphan(claim: &Claim, liveness: &dyn Fn(&Creator) -> Liveness) -> bool {
     let unattended = match claim.state {
         State::Creating => true,
         State::Ready => !claim.keep,
         State::Releasing => false,
     };
-    let died = |creator: &Creator| match fate(creator) {
-        Fate::Dead => true,
-        Fate::Alive | Fate::Unknown => false,
+    let died = |creator: &Creator| match liveness(creator) {
+        Liveness::Dead => true,
+        Liveness::Alive | Liveness::Unknown => false,
     };
     unattended && claim.creator.as_ref().is_some_and(died)
 }
@@ -62,12 +62,12 @@ mod tests {
             ready("x_9", 2, false),
             ready("x_10", 3, false),
         ];
-        let fate = |creator: &Creator| match creator.pid {
-            1 => Fate::Dead,
-            2 => Fate::Alive,
-            _ => Fate::Unknown,
+        let liveness = |creator: &Creator| match creator.pid {
+            1 => Liveness::Dead,
+            2 => Liveness::Alive,
+            _ => Liveness::Unknown,
         };
-        let swept: Vec<_> = orphans(&claims, &fate)
+        let swept: Vec<_> = orphans(&claims, &liveness)
             .into_iter()
             .map(|claim| claim.lease_id.as_str())
             .collect();

@@ -22,7 +22,7 @@ pub struct AllowSources<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowList {
     patterns: Vec<String>,
-    /// Where a bare `*` was written, which is ignored: nobody means all of it.
+    /// Where a bare `*` was written, which is ignored: forwarding every variable is never intended.
     pub ignored: Vec<&'static str>,
 }
 
@@ -35,7 +35,7 @@ impl AllowList {
             (None, None) => list.patterns.extend(DEFAULT.map(str::to_owned)),
         }
         if sources.variable.is_none() {
-            list.add("the profile's envAllow", Code::Config, sources.profile)?;
+            list.add("profile envAllow", Code::Config, sources.profile)?;
         }
         list.add("--allow-env", Code::Usage, sources.flags)?;
         Ok(list)
@@ -64,9 +64,9 @@ impl AllowList {
                     _ if !is_identifier(pattern.strip_suffix('*').unwrap_or(pattern)) => {
                         return Err(Failure::new(
                             code,
-                            format!("{source}: {pattern:?} is not the name of a variable"),
+                            format!("{source}: invalid variable name {pattern:?}"),
                         )
-                        .hint("write a name such as `CI`, or a prefix such as `NPM_*`"));
+                        .hint("use a name such as `CI` or a prefix such as `NPM_*`"));
                     }
                     _ if self.patterns.iter().any(|known| known == pattern) => {}
                     _ => self.patterns.push(pattern.to_owned()),

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::claims::{Creator, Fate, random_hex};
+use crate::claims::{Creator, Liveness, random_hex};
 use crate::{Code, Failure};
 
 const SUFFIX: &str = ".env";
@@ -101,14 +101,14 @@ fn is_dead(pid: u32, started: u64) -> bool {
         start_time: (started != 0).then_some(started),
         ..Creator::current()
     };
-    creator.fate() == Fate::Dead
+    creator.liveness() == Liveness::Dead
 }
 
 fn is_locked(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)))
 }
 
-/// A directory of ours that nobody else can look into.
+/// A directory of this user with mode 0700.
 fn make_private(directory: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -117,7 +117,7 @@ fn make_private(directory: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(directory)?;
     let me = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != me {
-        return Err(io::Error::other("it is not a directory of this user"));
+        return Err(io::Error::other("not a directory owned by this user"));
     }
     if found.mode() & 0o077 != 0 {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;

@@ -64,7 +64,7 @@ impl Forwarded {
         }
         for (name, value) in request.literals {
             if !is_identifier(name) {
-                let message = format!("{name:?} is not the name of a variable");
+                let message = format!("invalid variable name {name:?}");
                 return Err(Failure::new(Code::Config, message));
             }
             vars.insert(name.clone(), value.clone());
@@ -80,7 +80,7 @@ impl Forwarded {
         vars.extend(request.reserved.vars()?);
         for (name, value) in &vars {
             if value.contains(['\0', '\r', '\n']) {
-                return Err(refused(name, "has a line break or a NUL character in it"));
+                return Err(refused(name, "contains a line break or a NUL character"));
             }
         }
         Ok(Self { vars, withheld })
@@ -145,7 +145,7 @@ impl Reserved<'_> {
         match vars.iter().find(|(_, value)| value.is_empty()) {
             Some((name, _)) => Err(Failure::new(
                 Code::Local,
-                format!("`{name}` is not known before the command starts"),
+                format!("`{name}` must be known before the command starts"),
             )),
             None => Ok(vars.map(|(name, value)| (name.to_owned(), value.to_owned()))),
         }
@@ -177,7 +177,7 @@ fn is_reserved(name: &str) -> bool {
 fn refused(name: &str, why: &str) -> Failure {
     Failure::new(
         Code::Config,
-        format!("variable `{name}` cannot be forwarded: its value {why}"),
+        format!("cannot forward variable `{name}`: value {why}"),
     )
-    .hint(format!("unset `{name}`, or do not allow it"))
+    .hint(format!("unset `{name}` or remove it from the allow list"))
 }

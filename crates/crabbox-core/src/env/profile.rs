@@ -45,7 +45,7 @@ type Fault<'a> = (Option<&'a str>, &'static str);
 
 fn parse_line(line: &[u8]) -> Result<Option<(&str, String)>, Fault<'_>> {
     let Ok(line) = std::str::from_utf8(line) else {
-        return Err((None, "is not UTF-8"));
+        return Err((None, "not UTF-8"));
     };
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
@@ -56,10 +56,10 @@ fn parse_line(line: &[u8]) -> Result<Option<(&str, String)>, Fault<'_>> {
         Some(_) | None => line,
     };
     let Some((name, value)) = assignment.split_once('=') else {
-        return Err((None, "is not an assignment"));
+        return Err((None, "not an assignment"));
     };
     if !is_identifier(name) {
-        return Err((None, "does not assign to a variable's name"));
+        return Err((None, "invalid variable name"));
     }
     match parse_value(value) {
         Ok(value) => Ok(Some((name, value))),
@@ -69,7 +69,7 @@ fn parse_line(line: &[u8]) -> Result<Option<(&str, String)>, Fault<'_>> {
 
 fn parse_value(text: &str) -> Result<String, &'static str> {
     if text.contains("$(") || text.contains('`') {
-        return Err("runs a command, which is never done");
+        return Err("command substitution is not supported");
     }
     let mut rest = text.chars();
     let quote = rest.clone().next();
@@ -79,12 +79,12 @@ fn parse_value(text: &str) -> Result<String, &'static str> {
             rest.next();
             loop {
                 match (rest.next(), quote) {
-                    (None, _) => return Err("has no closing quote"),
+                    (None, _) => return Err("missing closing quote"),
                     (Some(char), _) if char == quote => break,
                     (Some('\\'), '"') => match rest.next() {
                         Some(char @ ('"' | '\\')) => value.push(char),
                         Some(char) => value.extend(['\\', char]),
-                        None => return Err("has no closing quote"),
+                        None => return Err("missing closing quote"),
                     },
                     (Some(char), _) => value.push(char),
                 }
@@ -94,13 +94,13 @@ fn parse_value(text: &str) -> Result<String, &'static str> {
             let comment =
                 rest.starts_with(char::is_whitespace) && rest.trim_start().starts_with('#');
             if !rest.is_empty() && !comment {
-                return Err("has something after the closing quote");
+                return Err("unexpected text after the closing quote");
             }
         }
         Some(_) | None => {
             let (token, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
             if !rest.is_empty() && !rest.trim_start().starts_with('#') {
-                return Err("is more than one word without quotes");
+                return Err("several words without quotes");
             }
             value.push_str(token);
         }
@@ -111,8 +111,8 @@ fn parse_value(text: &str) -> Result<String, &'static str> {
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
-            Some(name) => write!(f, "line {}: `{name}` {}", self.line, self.reason),
-            None => write!(f, "line {} {}", self.line, self.reason),
+            Some(name) => write!(f, "line {}: `{name}`: {}", self.line, self.reason),
+            None => write!(f, "line {}: {}", self.line, self.reason),
         }
     }
 }

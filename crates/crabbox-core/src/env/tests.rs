@@ -283,14 +283,14 @@ fn profile_files_are_read_and_never_executed() {
     assert_eq!(
         skipped,
         [
-            "line 11: `H` runs a command, which is never done",
-            "line 12: `I` runs a command, which is never done",
-            "line 13: `J` is more than one word without quotes",
-            "line 14: `K` has no closing quote",
-            "line 15: `L` has something after the closing quote",
-            "line 16 does not assign to a variable's name",
-            "line 17 is not an assignment",
-            "line 18 is not an assignment",
+            "line 11: `H`: command substitution is not supported",
+            "line 12: `I`: command substitution is not supported",
+            "line 13: `J`: several words without quotes",
+            "line 14: `K`: missing closing quote",
+            "line 15: `L`: unexpected text after the closing quote",
+            "line 16: invalid variable name",
+            "line 17: not an assignment",
+            "line 18: not an assignment",
         ]
     );
 }

@@ -17,12 +17,12 @@ use crate::{Code, Failure, programs};
 pub type Env = BTreeMap<OsString, OsString>;
 
 /// A variable that is always set and empty, for `--config-env`.
-pub(super) const EMPTY: &str = "CRABBOX_EMPTY";
+pub(super) const EMPTY_VARIABLE: &str = "CRABBOX_EMPTY";
 
 /// Where the variables that place a repository and the user's own configuration come from. Everything else stays
 /// out: `GIT_CONFIG_PARAMETERS`, `GIT_EXEC_PATH`, `GIT_TRACE*` and the like say what git runs and writes.
 /// With `SUDO_UID` git takes the repositories of the user behind `sudo` for root's own.
-const KEPT: [&str; 14] = [
+const KEPT_VARIABLES: [&str; 14] = [
     "HOME",
     "USER",
     "LANG",
@@ -38,9 +38,9 @@ const KEPT: [&str; 14] = [
     "SUDO_UID",
     "TEMP",
 ];
-const KEPT_PREFIXES: [&str; 2] = ["LC_", "TMP"];
+const KEPT_VARIABLE_PREFIXES: [&str; 2] = ["LC_", "TMP"];
 
-const FIXED: [(&str, &str); 6] = [
+const FIXED_VARIABLES: [(&str, &str); 6] = [
     ("LC_ALL", "C"),
     ("GIT_OPTIONAL_LOCKS", "0"),
     ("GIT_TERMINAL_PROMPT", "0"),
@@ -48,12 +48,12 @@ const FIXED: [(&str, &str); 6] = [
     // versions of git that do not know the first variable, no transport either.
     ("GIT_NO_LAZY_FETCH", "1"),
     ("GIT_ALLOW_PROTOCOL", "none"),
-    (EMPTY, ""),
+    (EMPTY_VARIABLE, ""),
 ];
 
 /// Stand above the repository's own configuration. The empty monitor is "none" for every version of git; `false`
 /// was the name of a program once.
-const SHIELD: [&str; 7] = [
+const SAFE_OPTIONS: [&str; 7] = [
     "--no-pager",
     "-c",
     "core.fsmonitor=",
@@ -63,29 +63,29 @@ const SHIELD: [&str; 7] = [
     "submodule.recurse=false",
 ];
 
-const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-const MOST_OUTPUT: usize = 1 << 30;
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+const MAX_OUTPUT: usize = 1 << 30;
 const BUFFER: usize = 64 << 10;
-const MOST_COMPLAINTS: usize = 64 << 10;
+const MAX_STDERR: usize = 64 << 10;
 
 /// A question about a few small files.
-const QUESTION: Duration = Duration::from_secs(10);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A look at every file there is.
-const LISTING: Duration = Duration::from_secs(120);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The git executable with the environment that its children get.
 #[derive(Debug, Clone)]
 pub struct Git {
     program: PathBuf,
     env: Env,
-    pub(super) question: Duration,
-    pub(super) listing: Duration,
+    pub(super) query_timeout: Duration,
+    pub(super) scan_timeout: Duration,
 }
 
 /// One call: git, and how long it may take.
 pub(super) struct Call<'g> {
     git: &'g Git,
-    patience: Duration,
+    timeout: Duration,
 }
 
 pub(super) struct Answer {
@@ -99,13 +99,13 @@ impl Git {
     /// there is not the user's.
     pub fn find(env: &Env, checkouts: &[PathBuf]) -> Result<Self, Failure> {
         let path = env.get(OsStr::new("PATH"));
-        let path = path.map_or(OsStr::new(USUAL_PATH), OsString::as_os_str);
+        let path = path.map_or(OsStr::new(DEFAULT_PATH), OsString::as_os_str);
         let program = programs::find(OsStr::new("git"), path, checkouts).map_err(|missing| {
-            let failure = Failure::new(Code::Local, "`git` is not on PATH").hint("install git");
-            match missing.planted {
-                Some(planted) => failure.hint(format!(
-                    "`{}` is not started: it lies in the checkout, where a sandbox can write",
-                    planted.display()
+            let failure = Failure::new(Code::Local, "`git` not found on PATH").hint("install git");
+            match missing.in_checkout {
+                Some(in_checkout) => failure.hint(format!(
+                    "`{}` was skipped: it is inside the checkout, where a sandbox can write",
+                    in_checkout.display()
                 )),
                 None => failure,
             }
@@ -114,14 +114,14 @@ impl Git {
         let mut env: Env = kept.map(|(n, v)| (n.clone(), v.clone())).collect();
         // Cannot fail: the parts come from a split.
         let path = std::env::join_paths(programs::entries(path, checkouts))
-            .unwrap_or_else(|_| USUAL_PATH.into());
+            .unwrap_or_else(|_| DEFAULT_PATH.into());
         env.insert("PATH".into(), path);
-        env.extend(FIXED.map(|(name, value)| (name.into(), value.into())));
+        env.extend(FIXED_VARIABLES.map(|(name, value)| (name.into(), value.into())));
         Ok(Self {
             program,
             env,
-            question: QUESTION,
-            listing: LISTING,
+            query_timeout: QUERY_TIMEOUT,
+            scan_timeout: SCAN_TIMEOUT,
         })
     }
 
@@ -141,25 +141,25 @@ impl Git {
     }
 
     /// To be asked something small.
-    pub(super) fn quickly(&self) -> Call<'_> {
+    pub(super) fn query(&self) -> Call<'_> {
         Call {
             git: self,
-            patience: self.question,
+            timeout: self.query_timeout,
         }
     }
 
     /// To look at the whole work tree.
-    pub(super) fn patiently(&self) -> Call<'_> {
+    pub(super) fn scan(&self) -> Call<'_> {
         Call {
-            patience: self.listing,
-            ..self.quickly()
+            timeout: self.scan_timeout,
+            ..self.query()
         }
     }
 }
 
 impl Call<'_> {
     /// Runs git in `dir` to its end.
-    pub(super) fn ask<A: AsRef<OsStr>>(
+    pub(super) fn run<A: AsRef<OsStr>>(
         self,
         dir: &Path,
         args: impl IntoIterator<Item = A>,
@@ -169,7 +169,7 @@ impl Call<'_> {
         Ok(Answer { stdout, ..answer })
     }
 
-    /// As [`Call::ask`], but the output goes to `out` as it comes.
+    /// As [`Call::run`], but the output goes to `out` as it comes.
     pub(super) fn stream<A: AsRef<OsStr>>(
         self,
         dir: &Path,
@@ -178,7 +178,7 @@ impl Call<'_> {
     ) -> Result<Answer, Failure> {
         let mut command = Command::new(&self.git.program);
         command
-            .args(SHIELD)
+            .args(SAFE_OPTIONS)
             .args(args)
             .current_dir(dir)
             .env_clear()
@@ -188,11 +188,11 @@ impl Call<'_> {
             .stderr(Stdio::piped());
         let program = self.git.program.display();
         let failed = |what: &str, error: io::Error| {
-            let message = format!("{what} `{program}` in {}", dir.display());
+            let message = format!("cannot {what} `{program}` in `{}`", dir.display());
             Failure::new(Code::Local, message).because(&error)
         };
         let mut child = command.spawn().map_err(|e| failed("start", e))?;
-        let read = read_both(&mut child, Instant::now() + self.patience, out);
+        let read = read_both(&mut child, Instant::now() + self.timeout, out);
         if read.is_err() {
             // Already gone is as good.
             let _ = child.kill();
@@ -200,14 +200,13 @@ impl Call<'_> {
         let status = child.wait().map_err(|e| failed("wait for", e))?;
         let stderr = read.map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => {
-                let waited = self.patience.as_secs_f32();
+                let waited = self.timeout.as_secs_f32();
                 let message = format!(
-                    "git hung: `{program}` in {} was ended after {waited} seconds",
+                    "git timed out: `{program}` in `{}` was killed after {waited} seconds",
                     dir.display()
                 );
-                Failure::new(Code::Local, message).hint(
-                    "something that git reads there may be a pipe, or on a file system that is gone",
-                )
+                Failure::new(Code::Local, message)
+                    .hint("check for named pipes and unreachable mounts in that directory")
             }
             _ => failed("read from", error),
         })?;
@@ -234,7 +233,7 @@ impl Answer {
         let words = self.stderr.lines().find(|line| !line.trim().is_empty());
         failure.causes.push(match words {
             Some(words) => words.trim().to_owned(),
-            None => format!("git ended with {}", self.status),
+            None => format!("git exited with {}", self.status),
         });
         failure
     }
@@ -244,17 +243,20 @@ fn is_kept(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else {
         return false;
     };
-    KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    KEPT_VARIABLES.contains(&name)
+        || KEPT_VARIABLE_PREFIXES
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
 }
 
-/// Reads both streams at once: a child that fills the one that nobody reads would wait for ever. Gives back the
+/// Reads both streams at once: a child that fills a pipe which is not read would block for ever. Gives back the
 /// beginning of stderr.
 fn read_both(child: &mut Child, until: Instant, out: &mut dyn FnMut(&[u8])) -> io::Result<Vec<u8>> {
     let mut stdout = child.stdout.take();
     let mut stderr = child.stderr.take();
     let mut buffer = vec![0; BUFFER];
-    let mut left = MOST_OUTPUT;
-    let mut complaints = Vec::new();
+    let mut left = MAX_OUTPUT;
+    let mut stderr_start = Vec::new();
     while stdout.is_some() || stderr.is_some() {
         let (said, complained) = ready(stdout.as_ref(), stderr.as_ref(), until)?;
         if said {
@@ -272,13 +274,13 @@ fn read_both(child: &mut Child, until: Instant, out: &mut dyn FnMut(&[u8])) -> i
             match read_some(&mut stderr, &mut buffer)? {
                 [] => stderr = None,
                 bytes => {
-                    let room = MOST_COMPLAINTS - complaints.len();
-                    complaints.extend(bytes.iter().take(room));
+                    let room = MAX_STDERR - stderr_start.len();
+                    stderr_start.extend(bytes.iter().take(room));
                 }
             }
         }
     }
-    Ok(complaints)
+    Ok(stderr_start)
 }
 
 /// Which of the two has something to read, or has ended.

@@ -139,7 +139,7 @@ fn a_missing_git_is_no_missing_repository() {
     checkout.env.insert("PATH".into(), path);
     let failure = Repository::discover(&checkout.root, &checkout.env).unwrap_err();
     assert_eq!(failure.code, Code::Local);
-    assert_eq!(failure.message, "`git` is not on PATH");
+    assert_eq!(failure.message, "`git` not found on PATH");
     assert!(!checkout.root.join("ran").exists());
 }
 
@@ -225,7 +225,10 @@ fn a_repository_cannot_choose_another_work_tree() {
     checkout.git(&["config", "core.worktree", "../.."]);
     let failure = Repository::discover(&checkout.root, &checkout.env).unwrap_err();
     assert_eq!(failure.code, Code::Untrusted);
-    assert!(failure.message.contains("as its work tree"), "{failure}");
+    assert!(
+        failure.message.contains("not its own work tree"),
+        "{failure}"
+    );
 }
 
 #[test]
@@ -318,7 +321,7 @@ fn only_what_places_a_repository_reaches_git() {
 impl Repository {
     /// One that does not wait for a git that hangs.
     pub(crate) fn hasty(mut self) -> Self {
-        self.git.listing = std::time::Duration::from_millis(300);
+        self.git.scan_timeout = std::time::Duration::from_millis(300);
         self
     }
 }

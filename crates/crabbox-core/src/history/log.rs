@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::LogInfo;
 use crate::process::Listener;
-use crate::redact::{Redactor, Scan};
+use crate::redact::{Redactor, StreamRedactor};
 
 /// Where a command's output is written down. Clones write to the same log; it never fails whom it listens to.
 #[derive(Debug, Clone)]
@@ -22,9 +22,9 @@ pub struct RunLog(Arc<Mutex<State>>);
 struct State {
     path: PathBuf,
     file: Option<File>,
-    over: bool,
+    finished: bool,
     redactor: Redactor,
-    scan: Scan,
+    scan: StreamRedactor,
     /// How much of the beginning, and of the end, is kept.
     half: usize,
     /// What came in.
@@ -50,9 +50,9 @@ impl RunLog {
         Self(Arc::new(Mutex::new(State {
             path,
             file: None,
-            over: false,
+            finished: false,
             redactor: redactor.clone(),
-            scan: Scan::new(redactor),
+            scan: StreamRedactor::new(redactor),
             half,
             total: 0,
             stored: 0,
@@ -88,7 +88,7 @@ impl Listener for RunLog {
 
 impl State {
     fn append(&mut self, bytes: &[u8]) {
-        if self.over {
+        if self.finished {
             return;
         }
         let half = self.half as u64;
@@ -118,7 +118,7 @@ impl State {
     }
 
     fn finish(&mut self) -> LogInfo {
-        if !self.over {
+        if !self.finished {
             match self.head {
                 Some(head) if self.total > 2 * self.half as u64 => self.write_end(head),
                 Some(_) | None => {
@@ -127,7 +127,7 @@ impl State {
                 }
             }
             self.file = None;
-            self.over = true;
+            self.finished = true;
         }
         LogInfo {
             bytes: self.total,
@@ -153,7 +153,7 @@ impl State {
             return;
         }
         self.stored = head.stored;
-        self.write(format!("\n[... {left_out} bytes left out ...]\n").as_bytes());
+        self.write(format!("\n[... {left_out} bytes omitted ...]\n").as_bytes());
         self.write(&clean);
     }
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::Ledger;
+use super::RunStore;
 use super::record::{Record, Status};
-use crate::claims::Fate;
+use crate::claims::Liveness;
 use crate::process::Stream;
 
 /// How much is kept.
@@ -32,25 +32,25 @@ impl Default for Bounds {
     }
 }
 
-/// A run of which nobody here can tell whether it is over counts as over when it is so old.
-const ABANDONED: SignedDuration = SignedDuration::from_hours(24 * 30);
+/// A run whose process cannot be checked from here counts as finished at this age.
+const ABANDONED_AGE: SignedDuration = SignedDuration::from_hours(24 * 30);
 /// A record that cannot be read stays so long, since a newer version may be writing it.
-const DAMAGED: SignedDuration = SignedDuration::from_hours(24);
+const DAMAGED_AGE: SignedDuration = SignedDuration::from_hours(24);
 
 struct Candidate {
     run_id: String,
     bytes: u64,
     started_at: Timestamp,
-    over: bool,
+    finished: bool,
 }
 
 /// One process at a time; when another does it, there is nothing to do.
-pub(super) fn prune(ledger: &Ledger, bounds: &Bounds, now: Timestamp) -> io::Result<()> {
-    let ids = ledger.ids().map_err(io::Error::other)?;
+pub(super) fn prune(store: &RunStore, bounds: &Bounds, now: Timestamp) -> io::Result<()> {
+    let ids = store.ids().map_err(io::Error::other)?;
     let sizes: Vec<(String, u64)> = ids
         .into_iter()
         .map(|run_id| {
-            let bytes = size(ledger, &run_id);
+            let bytes = size(store, &run_id);
             (run_id, bytes)
         })
         .collect();
@@ -58,12 +58,12 @@ pub(super) fn prune(ledger: &Ledger, bounds: &Bounds, now: Timestamp) -> io::Res
     if sizes.len() <= bounds.runs && bytes <= bounds.bytes {
         return Ok(());
     }
-    let Some(_lock) = lock(ledger.root())? else {
+    let Some(_lock) = lock(store.root())? else {
         return Ok(());
     };
     let mut candidates: Vec<Candidate> = sizes
         .into_iter()
-        .map(|(run_id, bytes)| judge(ledger, run_id, bytes, now))
+        .map(|(run_id, bytes)| classify(store, run_id, bytes, now))
         .collect();
     candidates.sort_by_key(|candidate| candidate.started_at);
     // A tenth less than allowed, so that not every run finds the bounds broken and reads every record.
@@ -72,41 +72,43 @@ pub(super) fn prune(ledger: &Ledger, bounds: &Bounds, now: Timestamp) -> io::Res
         bounds.runs - bounds.runs / 10,
         bounds.bytes - bounds.bytes / 10,
     );
-    for candidate in candidates.iter().filter(|candidate| candidate.over) {
+    for candidate in candidates.iter().filter(|candidate| candidate.finished) {
         if runs <= most_runs && bytes <= most_bytes {
             break;
         }
-        remove(ledger, &candidate.run_id)?;
+        remove(store, &candidate.run_id)?;
         runs -= 1;
         bytes = bytes.saturating_sub(candidate.bytes);
     }
-    sweep(ledger)
+    sweep(store)
 }
 
-fn judge(ledger: &Ledger, run_id: String, bytes: u64, now: Timestamp) -> Candidate {
-    let (started_at, over) = match ledger.read(&run_id) {
+fn classify(store: &RunStore, run_id: String, bytes: u64, now: Timestamp) -> Candidate {
+    let (started_at, finished) = match store.read(&run_id) {
         Ok(Some(record)) => (record.started_at, is_over(&record, now)),
         Ok(None) | Err(_) => {
-            let changed = changed(&ledger.record(&run_id));
-            (changed, now.duration_since(changed) > DAMAGED)
+            let changed = changed(&store.record(&run_id));
+            (changed, now.duration_since(changed) > DAMAGED_AGE)
         }
     };
     Candidate {
         run_id,
         bytes,
         started_at,
-        over,
+        finished,
     }
 }
 
 /// A run whose process lives may still write, even when it says that it is over.
 fn is_over(record: &Record, now: Timestamp) -> bool {
-    match (record.process.fate(), record.run_status) {
-        (Fate::Alive, _) => false,
-        (Fate::Dead, _) => true,
-        (Fate::Unknown, Status::Running) => now.duration_since(record.started_at) > ABANDONED,
+    match (record.process.liveness(), record.run_status) {
+        (Liveness::Alive, _) => false,
+        (Liveness::Dead, _) => true,
+        (Liveness::Unknown, Status::Running) => {
+            now.duration_since(record.started_at) > ABANDONED_AGE
+        }
         (
-            Fate::Unknown,
+            Liveness::Unknown,
             Status::Succeeded
             | Status::Failed
             | Status::TimedOut
@@ -124,32 +126,32 @@ fn changed(file: &Path) -> Timestamp {
         .unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-fn files(ledger: &Ledger, run_id: &str) -> [PathBuf; 3] {
+fn files(store: &RunStore, run_id: &str) -> [PathBuf; 3] {
     [
-        ledger.record(run_id),
-        ledger.log(run_id, Stream::Stdout),
-        ledger.log(run_id, Stream::Stderr),
+        store.record(run_id),
+        store.log(run_id, Stream::Stdout),
+        store.log(run_id, Stream::Stderr),
     ]
 }
 
-fn size(ledger: &Ledger, run_id: &str) -> u64 {
-    let files = files(ledger, run_id);
+fn size(store: &RunStore, run_id: &str) -> u64 {
+    let files = files(store, run_id);
     let sizes = files.iter().filter_map(|path| fs::metadata(path).ok());
     sizes.map(|found| found.len()).sum()
 }
 
 /// The record first: without it there is no run, whatever happens to the rest.
-fn remove(ledger: &Ledger, run_id: &str) -> io::Result<()> {
-    files(ledger, run_id)
+fn remove(store: &RunStore, run_id: &str) -> io::Result<()> {
+    files(store, run_id)
         .iter()
         .try_for_each(|path| gone(fs::remove_file(path)))
 }
 
 /// What a killed process left: logs of a run that is gone. A run has its record before it has logs.
-fn sweep(ledger: &Ledger) -> io::Result<()> {
-    for (run_id, name) in ledger.logs()? {
-        if !ledger.record(&run_id).try_exists()? {
-            gone(fs::remove_file(ledger.root().join(name)))?;
+fn sweep(store: &RunStore) -> io::Result<()> {
+    for (run_id, name) in store.logs()? {
+        if !store.record(&run_id).try_exists()? {
+            gone(fs::remove_file(store.root().join(name)))?;
         }
     }
     Ok(())

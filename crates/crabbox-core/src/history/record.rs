@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::claims::{Creator, Fate};
+use crate::claims::{Creator, Liveness};
 use crate::redact::Redactor;
 use crate::timing::{ErrorKind, Report, RunStatus};
 
@@ -70,7 +70,7 @@ impl Record {
         let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') else {
             return match bytes {
                 [] => Ok(None),
-                [..] => Err("it has no whole line".to_owned()),
+                [..] => Err("incomplete record".to_owned()),
             };
         };
         let whole = bytes.get(..end).unwrap_or_default();
@@ -79,8 +79,8 @@ impl Record {
     }
 
     /// The same, seen from here and now.
-    pub(super) fn with_fate(mut self) -> Self {
-        if self.run_status == Status::Running && self.process.fate() == Fate::Dead {
+    pub(super) fn with_liveness(mut self) -> Self {
+        if self.run_status == Status::Running && self.process.liveness() == Liveness::Dead {
             self.run_status = Status::Interrupted;
         }
         self

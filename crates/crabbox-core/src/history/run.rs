@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::prune::Bounds;
 use super::record::{LogInfo, Record, Status};
-use super::{Ledger, RunLog};
+use super::{RunLog, RunStore};
 use crate::claims::Creator;
 use crate::process::Stream;
 use crate::redact::Redactor;
@@ -54,7 +54,7 @@ pub struct ActiveRun {
 
 impl ActiveRun {
     pub(super) fn begin(
-        ledger: &Ledger,
+        store: &RunStore,
         begin: Begin,
         redactor: Redactor,
         bounds: Bounds,
@@ -79,7 +79,7 @@ impl ActiveRun {
             process: Creator::current(),
         };
         record.clean(&redactor);
-        let path = ledger.record(&record.run_id);
+        let path = store.record(&record.run_id);
         // An id that is taken is not taken over.
         let file = OpenOptions::new()
             .append(true)
@@ -87,11 +87,11 @@ impl ActiveRun {
             .mode(0o600)
             .open(&path)
             .map_err(|error| {
-                let message = format!("cannot make the run's record `{}`", path.display());
+                let message = format!("cannot create run record `{}`", path.display());
                 Failure::new(Code::State, message).because(&error)
             })?;
         let log = |stream| {
-            let path = ledger.log(&record.run_id, stream);
+            let path = store.log(&record.run_id, stream);
             RunLog::new(path, &redactor, bounds.log)
         };
         let run = Self {
@@ -147,7 +147,7 @@ impl ActiveRun {
             (&self.file).write_all(&line)
         };
         write().map_err(|error| {
-            let message = format!("cannot write the record of {}", self.record.run_id);
+            let message = format!("cannot write the run record of {}", self.record.run_id);
             Failure::new(Code::State, message).because(&error)
         })
     }

@@ -47,10 +47,8 @@ fn finish(second: i64) -> Finish {
 }
 
 /// A finished run.
-fn record(ledger: &Ledger, id: &str, second: i64, slug: &str) {
-    let mut run = ledger
-        .begin(begin(id, second), Redactor::default())
-        .unwrap();
+fn record(store: &RunStore, id: &str, second: i64, slug: &str) {
+    let mut run = store.begin(begin(id, second), Redactor::default()).unwrap();
     run.leased("l_1", slug).unwrap();
     run.finish(finish(second + 1)).unwrap();
 }
@@ -72,14 +70,14 @@ fn bury(state: &Path, id: &str) {
     fs::rename(fresh, path).unwrap();
 }
 
-fn ids(ledger: &Ledger) -> Vec<String> {
-    let runs = ledger.list().unwrap().runs;
+fn ids(store: &RunStore) -> Vec<String> {
+    let runs = store.list().unwrap().runs;
     runs.into_iter().map(|run| run.run_id).collect()
 }
 
-fn log(ledger: &Ledger, id: &str, stream: Stream) -> String {
+fn log(store: &RunStore, id: &str, stream: Stream) -> String {
     let mut text = String::new();
-    if let Some(mut file) = ledger.read_log(&format!("run_{id}"), stream).unwrap() {
+    if let Some(mut file) = store.read_log(&format!("run_{id}"), stream).unwrap() {
         file.read_to_string(&mut text).unwrap();
     }
     text
@@ -88,12 +86,12 @@ fn log(ledger: &Ledger, id: &str, stream: Stream) -> String {
 #[test]
 fn a_run_is_written_down_from_beginning_to_end() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), Bounds::default());
-    assert_eq!(ledger.list().unwrap(), Listing::default());
+    let store = RunStore::new(state.path(), Bounds::default());
+    assert_eq!(store.list().unwrap(), Listing::default());
 
     let redactor = Redactor::new(["hunter2"]);
-    let mut run = ledger.begin(begin("0a", 0), redactor).unwrap();
-    let running = ledger.find("latest").unwrap();
+    let mut run = store.begin(begin("0a", 0), redactor).unwrap();
+    let running = store.find("latest").unwrap();
     assert_eq!(running.run_status, Status::Running);
     assert_eq!(running.command, "deploy --token [redacted] exact");
     assert_eq!(running.label.as_deref(), Some("for [redacted]"));
@@ -103,11 +101,11 @@ fn a_run_is_written_down_from_beginning_to_end() {
     run.log(Stream::Stdout).append(b"ter2!\n");
     run.log(Stream::Stderr).append(b"warning\n");
     // What was written so far can be read while it runs.
-    assert_eq!(log(&ledger, "0a", Stream::Stdout), "it is [redacted]!\n");
+    assert_eq!(log(&store, "0a", Stream::Stdout), "it is [redacted]!\n");
 
     let ended = run.finish(finish(5)).unwrap();
-    assert_eq!(ledger.find("blue-crab").unwrap(), ended);
-    assert_eq!(log(&ledger, "0a", Stream::Stderr), "warning\n");
+    assert_eq!(store.find("blue-crab").unwrap(), ended);
+    assert_eq!(log(&store, "0a", Stream::Stderr), "warning\n");
     let text = serde_json::to_string(&ended).unwrap();
     // The last field is this process.
     let (shown, _) = text.split_once(r#","process":"#).unwrap();
@@ -120,9 +118,9 @@ fn a_run_is_written_down_from_beginning_to_end() {
 #[test]
 fn everything_is_the_users_alone() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), Bounds::default());
-    record(&ledger, "0a", 0, "s");
-    let run = ledger.begin(begin("0b", 0), Redactor::default()).unwrap();
+    let store = RunStore::new(state.path(), Bounds::default());
+    record(&store, "0a", 0, "s");
+    let run = store.begin(begin("0b", 0), Redactor::default()).unwrap();
     run.log(Stream::Stdout).append(b"x");
     let mode = |path: &str| {
         let found = fs::metadata(state.path().join("runs").join(path)).unwrap();
@@ -140,14 +138,14 @@ fn everything_is_the_users_alone() {
     for file in expected {
         assert_eq!(mode(file), 0o600, "{file}");
     }
-    assert_eq!(log(&ledger, "0a", Stream::Stdout), "");
+    assert_eq!(log(&store, "0a", Stream::Stdout), "");
 }
 
 #[test]
 fn the_last_whole_line_counts() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), SMALL);
-    record(&ledger, "0a", 0, "s");
+    let store = RunStore::new(state.path(), SMALL);
+    record(&store, "0a", 0, "s");
     let path = record_file(&state.path().join("runs"), "run_0a");
     let whole = fs::read(&path).unwrap();
     let ends: Vec<usize> = (1..=whole.len())
@@ -161,7 +159,7 @@ fn the_last_whole_line_counts() {
             .write_all(&whole[..cut])
             .unwrap();
         let lines = ends.iter().filter(|end| **end <= cut).count();
-        let listing = ledger.list().unwrap();
+        let listing = store.list().unwrap();
         let shown: Vec<(Status, &str)> = listing
             .runs
             .iter()
@@ -181,28 +179,28 @@ fn the_last_whole_line_counts() {
 #[test]
 fn a_run_whose_process_died_was_interrupted() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), SMALL);
-    drop(ledger.begin(begin("0a", 0), Redactor::default()).unwrap());
-    assert_eq!(ledger.find("latest").unwrap().run_status, Status::Running);
+    let store = RunStore::new(state.path(), SMALL);
+    drop(store.begin(begin("0a", 0), Redactor::default()).unwrap());
+    assert_eq!(store.find("latest").unwrap().run_status, Status::Running);
     bury(state.path(), "0a");
-    let interrupted = ledger.find("latest").unwrap();
+    let interrupted = store.find("latest").unwrap();
     assert_eq!(interrupted.run_status, Status::Interrupted);
     assert_eq!(interrupted.ended_at, None);
     // One that had ended did end.
-    record(&ledger, "0b", 1, "s");
+    record(&store, "0b", 1, "s");
     bury(state.path(), "0b");
-    assert_eq!(ledger.find("latest").unwrap().run_status, Status::Failed);
+    assert_eq!(store.find("latest").unwrap().run_status, Status::Failed);
 }
 
 #[test]
 fn runs_are_found_by_id_beginning_slug_and_age() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), SMALL);
-    assert_eq!(ledger.find("latest").unwrap_err().code, Code::NotFound);
-    record(&ledger, "abc1", 1, "blue-crab");
-    record(&ledger, "abc2", 3, "blue-crab");
-    record(&ledger, "abc", 2, "red-crab");
-    let find = |which: &str| ledger.find(which).map(|run| run.run_id);
+    let store = RunStore::new(state.path(), SMALL);
+    assert_eq!(store.find("latest").unwrap_err().code, Code::NotFound);
+    record(&store, "abc1", 1, "blue-crab");
+    record(&store, "abc2", 3, "blue-crab");
+    record(&store, "abc", 2, "red-crab");
+    let find = |which: &str| store.find(which).map(|run| run.run_id);
     assert_eq!(find("latest").unwrap(), "run_abc2");
     assert_eq!(find("blue-crab").unwrap(), "run_abc2");
     assert_eq!(find("red-crab").unwrap(), "run_abc");
@@ -213,7 +211,7 @@ fn runs_are_found_by_id_beginning_slug_and_age() {
     assert_eq!(several.code, Code::Usage);
     assert_eq!(
         several.message,
-        "\"ab\" is the beginning of 3 runs: run_abc2, run_abc, run_abc1"
+        "\"ab\" is ambiguous, it matches 3 runs: run_abc2, run_abc, run_abc1"
     );
     for missing in ["", "xyz", "run_f", "blue"] {
         assert_eq!(find(missing).unwrap_err().code, Code::NotFound, "{missing}");
@@ -223,29 +221,29 @@ fn runs_are_found_by_id_beginning_slug_and_age() {
 #[test]
 fn ids_never_leave_the_directory() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), SMALL);
+    let store = RunStore::new(state.path(), SMALL);
     for bad in ["../x", "run_", "run_..", "run_a/b", "run_G", ""] {
-        assert!(ledger.read_log(bad, Stream::Stdout).is_err(), "{bad}");
+        assert!(store.read_log(bad, Stream::Stdout).is_err(), "{bad}");
         let begin = Begin {
             run_id: bad.to_owned(),
             ..begin("0", 0)
         };
-        assert!(ledger.begin(begin, Redactor::default()).is_err(), "{bad}");
+        assert!(store.begin(begin, Redactor::default()).is_err(), "{bad}");
     }
     // An id that is taken is not taken over.
-    record(&ledger, "0a", 0, "s");
-    let again = ledger.begin(begin("0a", 5), Redactor::default());
+    record(&store, "0a", 0, "s");
+    let again = store.begin(begin("0a", 5), Redactor::default());
     assert_eq!(again.unwrap_err().code, Code::State);
-    assert_eq!(ledger.find("0a").unwrap().started_at, at(0));
+    assert_eq!(store.find("0a").unwrap().started_at, at(0));
     assert_eq!(fs::read_dir(state.path().join("runs")).unwrap().count(), 1);
 }
 
 #[test]
 fn damaged_records_are_problems_and_break_nothing() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), SMALL);
+    let store = RunStore::new(state.path(), SMALL);
     for (id, second) in [("01", 1), ("02", 2), ("03", 3), ("04", 4)] {
-        record(&ledger, id, second, "s");
+        record(&store, id, second, "s");
     }
     let runs = state.path().join("runs");
     let write = |id: &str, text: &str| {
@@ -259,8 +257,8 @@ fn damaged_records_are_problems_and_break_nothing() {
     fs::create_dir(record_file(&runs, "run_05")).unwrap();
     fs::File::create(record_file(&runs, "run_06")).unwrap();
     fs::File::create(runs.join("note.txt")).unwrap();
-    let listing = ledger.list().unwrap();
-    assert_eq!(ids(&ledger), ["run_03"]);
+    let listing = store.list().unwrap();
+    assert_eq!(ids(&store), ["run_03"]);
     let mut problems: Vec<&str> = listing
         .problems
         .iter()
@@ -268,23 +266,23 @@ fn damaged_records_are_problems_and_break_nothing() {
         .collect();
     problems.sort_unstable();
     assert_eq!(problems, ["run_01", "run_02", "run_05"]);
-    assert_eq!(ledger.find("latest").unwrap().run_id, "run_03");
+    assert_eq!(store.find("latest").unwrap().run_id, "run_03");
 }
 
 #[test]
 fn the_oldest_runs_go_and_live_ones_stay() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), SMALL);
+    let store = RunStore::new(state.path(), SMALL);
     for second in 0..10 {
-        record(&ledger, &format!("{second:02}"), second, "s");
+        record(&store, &format!("{second:02}"), second, "s");
         bury(state.path(), &format!("{second:02}"));
     }
-    ledger.prune(at(100)).unwrap();
-    assert_eq!(ids(&ledger).len(), 10);
+    store.prune(at(100)).unwrap();
+    assert_eq!(ids(&store).len(), 10);
     // The oldest of all lives.
-    drop(ledger.begin(begin("aa", -5), Redactor::default()).unwrap());
-    ledger.prune(at(100)).unwrap();
-    let kept = ids(&ledger);
+    drop(store.begin(begin("aa", -5), Redactor::default()).unwrap());
+    store.prune(at(100)).unwrap();
+    let kept = ids(&store);
     assert_eq!(kept.len(), 9);
     assert_eq!(kept.first().map(String::as_str), Some("run_09"));
     assert_eq!(kept.last().map(String::as_str), Some("run_aa"));
@@ -299,33 +297,33 @@ fn bytes_are_bounded_too() {
         log: 40_000,
         ..SMALL
     };
-    let ledger = Ledger::new(state.path(), bounds);
+    let store = RunStore::new(state.path(), bounds);
     for second in 0..4 {
         let id = format!("{second:02}");
-        let run = ledger
+        let run = store
             .begin(begin(&id, second), Redactor::default())
             .unwrap();
         run.log(Stream::Stdout).append(&[b'x'; 30_000]);
         run.finish(finish(second)).unwrap();
         bury(state.path(), &id);
     }
-    ledger.prune(at(100)).unwrap();
-    assert_eq!(ids(&ledger), ["run_03", "run_02"]);
+    store.prune(at(100)).unwrap();
+    assert_eq!(ids(&store), ["run_03", "run_02"]);
 }
 
 #[test]
 fn what_killed_processes_left_is_swept() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), Bounds { runs: 0, ..SMALL });
-    record(&ledger, "0a", 0, "s");
+    let store = RunStore::new(state.path(), Bounds { runs: 0, ..SMALL });
+    record(&store, "0a", 0, "s");
     bury(state.path(), "0a");
-    let live = ledger.begin(begin("0c", 1), Redactor::default()).unwrap();
+    let live = store.begin(begin("0c", 1), Redactor::default()).unwrap();
     live.log(Stream::Stderr).append(b"x");
     let runs = state.path().join("runs");
     for name in ["run_0b.stdout.log", "run_0b.stderr.log", "else.stdout.log"] {
         fs::File::create(runs.join(name)).unwrap();
     }
-    ledger.prune(at(100)).unwrap();
+    store.prune(at(100)).unwrap();
     let mut left: Vec<String> = fs::read_dir(&runs)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -343,25 +341,25 @@ fn what_killed_processes_left_is_swept() {
 #[test]
 fn many_may_write_list_and_prune_at_once() {
     let state = tempfile::tempdir().unwrap();
-    let ledger = Ledger::new(state.path(), Bounds { runs: 5, ..SMALL });
+    let store = RunStore::new(state.path(), Bounds { runs: 5, ..SMALL });
     std::thread::scope(|scope| {
         for thread in 0..4_i64 {
-            let (ledger, state) = (&ledger, state.path());
+            let (store, state) = (&store, state.path());
             scope.spawn(move || {
                 for turn in 0..25_i64 {
                     let id = format!("{thread:02}{turn:02}");
-                    record(ledger, &id, turn, "s");
+                    record(store, &id, turn, "s");
                     bury(state, &id);
                     // By the clock of the files: a record that is only being made is not old.
-                    ledger.prune(Timestamp::now()).unwrap();
+                    store.prune(Timestamp::now()).unwrap();
                     // Whatever is removed meanwhile, nothing is seen half.
-                    assert_eq!(ledger.list().unwrap().problems, []);
+                    assert_eq!(store.list().unwrap().problems, []);
                 }
             });
         }
     });
-    ledger.prune(at(100)).unwrap();
-    let listing = ledger.list().unwrap();
+    store.prune(at(100)).unwrap();
+    let listing = store.list().unwrap();
     assert_eq!(listing.problems, []);
     assert!(listing.runs.len() <= 5, "{}", listing.runs.len());
 }
@@ -387,10 +385,7 @@ fn bug_16_of_a_long_log_the_beginning_and_the_end_are_kept() {
     let none = Redactor::default();
     for piece in [1, 7, 400] {
         let (shown, info) = stored(text.as_bytes(), piece, 16, &none);
-        assert_eq!(
-            shown,
-            "000\n001\n\n[... 384 bytes left out ...]\n098\n099\n"
-        );
+        assert_eq!(shown, "000\n001\n\n[... 384 bytes omitted ...]\n098\n099\n");
         let expected = LogInfo {
             bytes: 400,
             stored: shown.len() as u64,

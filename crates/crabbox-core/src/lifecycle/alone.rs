@@ -18,7 +18,7 @@ pub(super) enum Alone {
 /// Does not wait for whoever uses it.
 pub(super) fn take(context: Context<'_>, claim: &Claim, command: &str) -> Result<Alone, Failure> {
     let lease = &claim.lease_id;
-    let lock = match context.store.operation(lease, command, Wait::not_at_all()) {
+    let lock = match context.store.operation(lease, command, Wait::none()) {
         Ok(lock) => lock,
         Err(failure) if failure.code == Code::Timeout => return Ok(Alone::InUse(failure)),
         Err(failure) => return Err(failure),

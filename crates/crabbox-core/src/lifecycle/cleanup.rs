@@ -129,7 +129,7 @@ impl fmt::Display for Swept {
 }
 
 fn reason(claim: &Claim) -> Option<&'static str> {
-    if sweep::is_orphan(claim, &Creator::fate) {
+    if sweep::is_orphan(claim, &Creator::liveness) {
         return Some("its creator died");
     }
     // By one that was killed or failed: whoever is still at it holds the lock.

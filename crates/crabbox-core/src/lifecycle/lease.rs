@@ -61,7 +61,7 @@ pub(super) fn take(
     intended.labels.extend(terms.labels.clone());
     let mut lock = context
         .store
-        .operation(&intended.lease_id, command, Wait::not_at_all())?;
+        .operation(&intended.lease_id, command, Wait::none())?;
     let intent = Intent {
         lease_id: intended.lease_id,
         provider: context.name().to_owned(),
@@ -86,7 +86,7 @@ pub(super) fn take(
     };
     // What stays is for others as well, from now on. What goes with this run is nobody else's.
     if terms.keep {
-        open_to_others(context, &mut lock, &claim)?;
+        downgrade(context, &mut lock, &claim)?;
     }
     Ok(Lease {
         claim,
@@ -95,15 +95,11 @@ pub(super) fn take(
     })
 }
 
-fn open_to_others(
-    context: Context<'_>,
-    lock: &mut OperationLock,
-    claim: &Claim,
-) -> Result<(), Failure> {
+fn downgrade(context: Context<'_>, lock: &mut OperationLock, claim: &Claim) -> Result<(), Failure> {
     let lease = &claim.lease_id;
     let canceled = || context.canceled();
     let wait = Wait::until_canceled(&canceled);
-    context.store.open_to_others(lock, lease, wait)?;
+    context.store.downgrade(lock, lease, wait)?;
     match context.store.read(lease)? {
         Some(now) if now.state == State::Ready => Ok(()),
         Some(_) | None => Err(released_meanwhile(claim)),
@@ -154,7 +150,7 @@ pub(super) fn sweep_orphans(context: Context<'_>) {
         claim.state == State::Ready && context.provider.only_by_hand(claim).is_some()
     };
     let ours = |claim: &&Claim| claim.provider == context.name() && !by_hand(claim);
-    for claim in sweep::orphans(&scan.claims, &Creator::fate)
+    for claim in sweep::orphans(&scan.claims, &Creator::liveness)
         .into_iter()
         .filter(ours)
     {
@@ -199,7 +195,7 @@ pub(super) fn reuse(
     binding::check(&found, &repo, reclaim)?;
     let canceled = || context.canceled();
     let tell = |line: &str| context.report.progress(line);
-    let wait = Wait::until_canceled(&canceled).telling(&tell);
+    let wait = Wait::until_canceled(&canceled).with_notice(&tell);
     let lock = context
         .store
         .operation_shared(&found.lease_id, command, wait)?;

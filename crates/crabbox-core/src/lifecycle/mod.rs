@@ -12,7 +12,7 @@ mod run;
 mod status;
 mod stop;
 
-use crate::claims::{Among, Claim, ClaimStore};
+use crate::claims::{Claim, ClaimStore, ProviderFilter};
 use crate::process::Cancel;
 use crate::provider::Provider;
 use crate::{Code, Failure};
@@ -50,7 +50,7 @@ impl Context<'_> {
     /// The claim that a slug, a lease id or the provider's own name of a sandbox means. Whatever has no claim is not ours.
     pub fn find(&self, identifier: &str) -> Result<Claim, Failure> {
         let spec = self.provider.spec();
-        let among = Among::Provider(spec.name);
+        let among = ProviderFilter::Only(spec.name);
         let prefixed = format!("{}{identifier}", spec.lease_prefix);
         for identifier in [identifier, &prefixed] {
             if let Some(claim) = self.store.find(identifier, among)? {

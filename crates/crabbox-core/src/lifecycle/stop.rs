@@ -11,7 +11,7 @@ pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
     let found = context.find(identifier)?;
     let canceled = || context.canceled();
     let tell = |line: &str| context.report.line(line);
-    let wait = Wait::until_canceled(&canceled).telling(&tell);
+    let wait = Wait::until_canceled(&canceled).with_notice(&tell);
     let _lock = context
         .store
         .operation(&found.lease_id, "crabbox stop", wait)?;

@@ -13,7 +13,7 @@ impl Redactor {
         let window = match whole {
             true => window,
             false => window
-                .get(..self.exact().open_end(window))
+                .get(..self.known().partial_match_start(window))
                 .unwrap_or_default(),
         };
         let text = String::from_utf8_lossy(window);
@@ -39,7 +39,7 @@ impl Redactor {
     pub(crate) fn clean_tail(&self, bytes: &[u8], skip: usize) -> Vec<u8> {
         let mut clean = Vec::with_capacity(bytes.len());
         let mut at = skip;
-        for secret in self.exact().find(bytes) {
+        for secret in self.known().find(bytes) {
             if secret.end <= skip {
                 continue;
             }

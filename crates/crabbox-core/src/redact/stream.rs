@@ -1,8 +1,12 @@
 //! Known secrets out of a stream, also where one is split over two writes.
+//!
+//! The end of each chunk is searched for a prefix of a known secret. From there on the bytes are held back until the next
+//! chunk decides whether it is one, so at most the longest secret minus one byte is delayed. Matches may overlap:
+//! `covered` remembers how much of the held bytes belongs to a secret that was already replaced by the mark.
 
 use std::io::{self, Write};
 
-use super::{Exact, MARK, Redactor};
+use super::{KnownSecrets, MARK, Redactor};
 
 /// Holds back only what may be the beginning of a secret, which is less than the longest one.
 ///
@@ -10,14 +14,14 @@ use super::{Exact, MARK, Redactor};
 #[derive(Debug)]
 pub struct RedactingWriter<W> {
     out: W,
-    scan: Scan,
+    scan: StreamRedactor,
 }
 
 impl<W: Write> RedactingWriter<W> {
     pub fn new(out: W, redactor: &Redactor) -> Self {
         Self {
             out,
-            scan: Scan::new(redactor),
+            scan: StreamRedactor::new(redactor),
         }
     }
 
@@ -44,17 +48,17 @@ impl<W: Write> Write for RedactingWriter<W> {
 
 /// The same without a writer: bytes in, clean bytes out. What comes out does not depend on how the bytes were split.
 #[derive(Debug)]
-pub(crate) struct Scan {
-    exact: Exact,
+pub(crate) struct StreamRedactor {
+    known: KnownSecrets,
     held: Vec<u8>,
     /// How much of what is held back belongs to a secret that has been replaced already.
     covered: usize,
 }
 
-impl Scan {
+impl StreamRedactor {
     pub(crate) fn new(redactor: &Redactor) -> Self {
         Self {
-            exact: redactor.exact().clone(),
+            known: redactor.known().clone(),
             held: Vec::new(),
             covered: 0,
         }
@@ -66,11 +70,11 @@ impl Scan {
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
-        if self.exact.is_empty() {
+        if self.known.is_empty() {
             return bytes.to_vec();
         }
         self.held.extend_from_slice(bytes);
-        let decided = self.exact.open_end(&self.held);
+        let decided = self.known.partial_match_start(&self.held);
         self.emit(decided)
     }
 
@@ -83,7 +87,7 @@ impl Scan {
         let mut clean = Vec::with_capacity(decided);
         // Everything before this is written or hidden.
         let mut at = self.covered;
-        for secret in self.exact.find(&self.held) {
+        for secret in self.known.find(&self.held) {
             if secret.start >= decided {
                 break;
             }

@@ -96,7 +96,7 @@ fn known_secrets_are_hidden_longest_first_and_where_they_overlap() {
     assert_eq!(redactor.clean("-abcdefg-"), "-[redacted]-");
     assert_eq!(
         format!("{redactor:?}"),
-        "Redactor { exact: Exact(3 secrets) }"
+        "Redactor { known: KnownSecrets(3 secrets) }"
     );
 }
 
@@ -109,7 +109,7 @@ fn what_hiding_brings_out_is_hidden_too() {
     let redactor = Redactor::new(["x[redacted]"]);
     let text = format!("a {}[redacted] b", "x".repeat(10));
     assert_eq!(redactor.clean(&text), "a [redacted] b");
-    let text = format!("a {}[redacted] b", "x".repeat(PASSES));
+    let text = format!("a {}[redacted] b", "x".repeat(MAX_PASSES));
     assert_eq!(redactor.clean(&text), MARK);
 }
 
@@ -159,7 +159,7 @@ fn streamed(redactor: &Redactor, bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
 #[test]
 fn a_stream_holds_back_less_than_the_longest_secret() {
     let redactor = Redactor::new(["aaaaaaab", "aaaa"]);
-    let mut scan = Scan::new(&redactor);
+    let mut scan = StreamRedactor::new(&redactor);
     for _ in 0..1000 {
         scan.push(b"aaa");
         assert!(scan.held() < 8);
@@ -202,7 +202,7 @@ proptest! {
         sizes in proptest::collection::vec(1_usize..10, 1..6),
     ) {
         let redactor = Redactor::new(secrets.clone());
-        let whole = hide(&text, redactor.exact().find(text.as_bytes()));
+        let whole = hide(&text, redactor.known().find(text.as_bytes()));
         let split = String::from_utf8(streamed(&redactor, text.as_bytes(), &sizes)).unwrap();
         prop_assert_eq!(&split, &whole);
         for secret in &secrets {

@@ -12,16 +12,22 @@ pub const CORE: &[Setting] = &[
         "profile",
         Kind::Text,
         "default",
-        "Profile whose variables go with a command",
+        "Profile whose variables are passed to commands",
     )
     .env(&["CRABBOX_PROFILE"])
     .flag("profile")
     .trust(Trust::OwnProfile),
     // Its default is not in the table: which provider it is, the program says.
-    Setting::new(None, PROVIDER, Kind::Name, "", "Where commands run")
-        .env(&["CRABBOX_PROVIDER"])
-        .flag("provider")
-        .trust(Trust::ConfiguredProvider),
+    Setting::new(
+        None,
+        PROVIDER,
+        Kind::Name,
+        "",
+        "Provider that runs commands",
+    )
+    .env(&["CRABBOX_PROVIDER"])
+    .flag("provider")
+    .trust(Trust::ConfiguredProvider),
     Setting::new(
         None,
         TARGET,
@@ -37,7 +43,7 @@ pub const CORE: &[Setting] = &[
         "ttl",
         Kind::Lifetime("ttl"),
         "90m",
-        "Longest life of a lease",
+        "Maximum lifetime of a lease",
     )
     .aliases(&["lease.ttl"])
     .env(&["CRABBOX_TTL"])
@@ -49,7 +55,7 @@ pub const CORE: &[Setting] = &[
         "idleTimeout",
         Kind::Lifetime("idle timeout"),
         "30m",
-        "A lease that is not used for this long has expired",
+        "Idle time after which a lease expires",
     )
     .aliases(&["lease.idleTimeout"])
     .env(&["CRABBOX_IDLE_TIMEOUT"])
@@ -61,7 +67,7 @@ pub const CORE: &[Setting] = &[
         "exclude",
         Kind::List(Merge::Append),
         "",
-        "Patterns that are not sent, after the built-in ones; every file adds its own",
+        "Patterns to exclude from sync, added to the built-in ones and merged across files",
     )
     .aliases(&["sync.excludes"]),
     Setting::new(
@@ -69,7 +75,7 @@ pub const CORE: &[Setting] = &[
         "include",
         Kind::List(Merge::AppendUnique),
         "",
-        "If not empty, only these paths are sent; every file adds its own",
+        "If not empty, sync only these paths; merged across files",
     )
     .aliases(&["sync.includes"]),
     Setting::new(
@@ -77,7 +83,7 @@ pub const CORE: &[Setting] = &[
         "delete",
         Kind::Bool,
         "true",
-        "Remove remote files that are gone here",
+        "Delete remote files that no longer exist locally",
     )
     .env(&["CRABBOX_SYNC_DELETE"]),
     Setting::new(
@@ -93,7 +99,7 @@ pub const CORE: &[Setting] = &[
         "gitSeed",
         Kind::Bool,
         "true",
-        "Start from the remote's Git history where a provider can",
+        "Start from the remote's Git history if the provider supports it",
     )
     .env(&["CRABBOX_SYNC_GIT_SEED"]),
     Setting::new(
@@ -109,7 +115,7 @@ pub const CORE: &[Setting] = &[
         "baseRef",
         Kind::Text,
         "",
-        "Git reference that changes are counted from",
+        "Git reference to compare changes with",
     )
     .env(&["CRABBOX_SYNC_BASE_REF"]),
     Setting::new(
@@ -117,7 +123,7 @@ pub const CORE: &[Setting] = &[
         "timeout",
         Kind::Duration,
         "15m",
-        "Longest duration of a sync",
+        "Maximum duration of a sync",
     )
     .env(&["CRABBOX_SYNC_TIMEOUT"]),
     Setting::new(
@@ -125,7 +131,7 @@ pub const CORE: &[Setting] = &[
         "warnFiles",
         Kind::Count,
         "50000",
-        "Warn from this many files on",
+        "Warn at this number of files",
     )
     .env(&["CRABBOX_SYNC_WARN_FILES"]),
     Setting::new(
@@ -133,7 +139,7 @@ pub const CORE: &[Setting] = &[
         "warnBytes",
         Kind::Count,
         "5368709120",
-        "Warn from this many bytes on",
+        "Warn at this number of bytes",
     )
     .env(&["CRABBOX_SYNC_WARN_BYTES"]),
     Setting::new(
@@ -141,7 +147,7 @@ pub const CORE: &[Setting] = &[
         "failFiles",
         Kind::Count,
         "150000",
-        "Refuse from this many files on",
+        "Refuse to sync at this number of files",
     )
     .env(&["CRABBOX_SYNC_FAIL_FILES"]),
     Setting::new(
@@ -149,7 +155,7 @@ pub const CORE: &[Setting] = &[
         "failBytes",
         Kind::Count,
         "21474836480",
-        "Refuse from this many bytes on",
+        "Refuse to sync at this number of bytes",
     )
     .env(&["CRABBOX_SYNC_FAIL_BYTES"]),
     Setting::new(
@@ -157,7 +163,7 @@ pub const CORE: &[Setting] = &[
         "allowLarge",
         Kind::Bool,
         "false",
-        "Send also what is over the limits",
+        "Sync even if the limits are exceeded",
     )
     .env(&["CRABBOX_SYNC_ALLOW_LARGE"])
     .flag("force-sync-large"),
@@ -166,7 +172,7 @@ pub const CORE: &[Setting] = &[
         "allow",
         Kind::List(Merge::Replace),
         "CI,NODE_OPTIONS",
-        "Variables that go with a command; `NAME*` is a beginning",
+        "Variables to pass to commands; `NAME*` matches a prefix",
     )
     .env(&["CRABBOX_ENV_ALLOW"])
     .variables()
@@ -181,7 +187,7 @@ pub(super) const TARGET: &str = "target";
 pub(super) const EXCLUDE: &str = "sync.exclude";
 
 /// Keys of other programs that read the same files: known, and of no effect here. A whole section is named by its key.
-const ELSEWHERE: &[&str] = &[
+const FOREIGN_KEYS: &[&str] = &[
     "actions",
     "anthropicSandboxRuntime",
     "appleContainer",
@@ -287,10 +293,10 @@ const ELSEWHERE: &[&str] = &[
     "xcpNg",
 ];
 
-pub(super) fn is_elsewhere(path: &str) -> bool {
-    ELSEWHERE.contains(&path) || path.starts_with("ssh")
+pub(super) fn is_foreign_key(path: &str) -> bool {
+    FOREIGN_KEYS.contains(&path) || path.starts_with("ssh")
 }
 
 /// What a profile may hold besides its variables.
-pub(super) const PROFILE_ELSEWHERE: [&str; 4] =
+pub(super) const FOREIGN_PROFILE_KEYS: [&str; 4] =
     ["artifactGlobs", "doctor", "presets", "proofTemplates"];

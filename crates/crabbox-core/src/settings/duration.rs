@@ -32,9 +32,9 @@ pub enum DurationError {
 impl fmt::Display for DurationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "not a duration such as 90m or 1h30m",
-            Self::Negative => "a negative duration",
-            Self::TooLong => "longer than 292 years",
+            Self::Malformed => "expected a value such as 90m or 1h30m",
+            Self::Negative => "must not be negative",
+            Self::TooLong => "must be shorter than 292 years",
         })
     }
 }

@@ -13,7 +13,7 @@ pub enum Owner {
 
 /// A path as it was given (made absolute), and as the file system resolves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ResolvedPath {
     pub given: PathBuf,
     pub canonical: PathBuf,
 }
@@ -31,7 +31,11 @@ pub fn user_file(config_home: &Path) -> PathBuf {
 /// Whose word the file of `CRABBOX_CONFIG` is. It replaces all others, so a checkout must not become trusted by it:
 /// whatever lies in the active repository, by name or through a link, is the repository's. Only the user's own
 /// file is the user's wherever it lies.
-pub fn owner_of(file: &Place, user_file: Option<&Place>, repository: Option<&Place>) -> Owner {
+pub fn owner_of(
+    file: &ResolvedPath,
+    user_file: Option<&ResolvedPath>,
+    repository: Option<&ResolvedPath>,
+) -> Owner {
     if user_file.is_some_and(|user| user.canonical == file.canonical) {
         return Owner::User;
     }
@@ -67,8 +71,8 @@ fn clean(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn place(given: &str, canonical: &str) -> Place {
-        Place {
+    fn place(given: &str, canonical: &str) -> ResolvedPath {
+        ResolvedPath {
             given: given.into(),
             canonical: canonical.into(),
         }
@@ -116,7 +120,10 @@ mod tests {
             owner("/home/u/app/c.yaml", "/etc/c.yaml"),
             Owner::Repository
         );
-        assert_eq!(owner("/data/app/c.yaml", "/elsewhere"), Owner::Repository);
+        assert_eq!(
+            owner("/data/app/c.yaml", "/foreign_sections"),
+            Owner::Repository
+        );
         assert_eq!(
             owner_of(&place("/r/c", "/r/c"), Some(&user), None),
             Owner::User

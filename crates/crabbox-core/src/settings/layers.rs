@@ -1,15 +1,15 @@
-//! One file against the tables: which settings it sets, where, and what in it concerns somebody else.
+//! One file against the tables: which settings it sets, where, and which keys belong to other programs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::blame::Blame;
-use super::core_table::is_elsewhere;
+use super::core_table::is_foreign_key;
 use super::profiles::{self, ProfileLayer};
-use super::source::{At, Show, Source, printable};
+use super::source::{Position, Show, Source, printable};
 use super::suggest::nearest;
 use super::table::{Entries, Kind, ProviderTable, Setting, Trust};
 use super::value::{self, Value};
+use super::value_location::ValueLocation;
 use super::yaml::{Document, Key, Node, Shape};
 use crate::failure::Failure;
 
@@ -19,7 +19,7 @@ pub(super) struct Catalogue<'a> {
     pub(super) core: &'static [Setting],
     pub(super) providers: &'a [ProviderTable],
     /// Sections that are known but have no table.
-    pub(super) elsewhere: &'a [&'a str],
+    pub(super) foreign_sections: &'a [&'a str],
 }
 
 /// A key that is known and has no effect here.
@@ -42,8 +42,8 @@ pub(super) struct FileLayer {
 pub(super) struct Assigned {
     pub(super) setting: &'static Setting,
     pub(super) value: Value,
-    pub(super) at: At,
-    pub(super) blame: Blame,
+    pub(super) at: Position,
+    pub(super) location: ValueLocation,
 }
 
 const PROFILES: &str = "profiles";
@@ -54,7 +54,7 @@ impl<'a> Catalogue<'a> {
         self.core.iter().chain(providers)
     }
 
-    /// Everything that `document` says, or the first thing in it that is wrong.
+    /// Everything that `document` message, or the first thing in it that is wrong.
     pub(super) fn read(&self, document: &Document<'_>) -> Result<FileLayer, Failure> {
         let mut layer = FileLayer::default();
         let Document { source, root } = document;
@@ -86,7 +86,7 @@ impl<'a> Catalogue<'a> {
         layer: &mut FileLayer,
     ) -> Result<(), Failure> {
         let Some(setting) = self.find(path) else {
-            if is_elsewhere(path) || self.elsewhere.contains(&path) {
+            if is_foreign_key(path) || self.foreign_sections.contains(&path) {
                 layer
                     .ignored
                     .push(Ignored::new(source, path.to_owned(), key.at));
@@ -96,7 +96,7 @@ impl<'a> Catalogue<'a> {
         };
         refuse_in_files(source, setting, path, key)?;
         if let Some(other) = layer.assigned.iter().find(|other| other.setting == setting) {
-            let what = format!("`{path}` sets again what line {} sets", other.at.line);
+            let what = format!("`{path}` is already set on line {}", other.at.line);
             return Err(source.failure(key.at, Show::Line, &what));
         }
         if let Some(value) = setting_value(source, setting, path, node)? {
@@ -109,7 +109,7 @@ impl<'a> Catalogue<'a> {
                 setting,
                 value,
                 at: key.at,
-                blame: Blame::new(source, at),
+                location: ValueLocation::new(source, at),
             });
         }
         Ok(())
@@ -170,7 +170,7 @@ fn refuse_in_files(
     if let Some(instead) = instead {
         what.push_str(&format!("; use {instead}"));
     }
-    Err(source.failure(key.at, Show::UpToHere, &what))
+    Err(source.failure(key.at, Show::UpToMark, &what))
 }
 
 /// The value of a row; `None` when the file leaves it to weaker sources.
@@ -247,7 +247,7 @@ pub(super) fn mapping<'n>(
 }
 
 impl Ignored {
-    pub(super) fn new(source: &Source<'_>, key: String, at: At) -> Self {
+    pub(super) fn new(source: &Source<'_>, key: String, at: Position) -> Self {
         Self {
             key,
             file: source.path.to_owned(),

@@ -25,7 +25,7 @@ impl Origin {
         }
     }
 
-    /// Whether somebody chose the value.
+    /// Whether the value was set, and is not the default.
     pub fn is_choice(&self) -> bool {
         *self != Self::Default
     }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::core_table::PROFILE_ELSEWHERE;
+use super::core_table::FOREIGN_PROFILE_KEYS;
 use super::layers::{FileLayer, Ignored, entries, mapping};
-use super::source::{At, Show, Source, printable};
+use super::source::{Position, Show, Source, printable};
 use super::suggest::nearest;
 use super::table::Entries;
 use super::yaml::{Key, Node, Shape};
@@ -32,7 +32,7 @@ pub(super) struct ProfileLayer {
 #[derive(Debug)]
 pub(super) struct Allowed {
     pub(super) names: Vec<String>,
-    pub(super) at: At,
+    pub(super) at: Position,
 }
 
 const KEYS: [&str; 2] = ["env", "envAllow"];
@@ -47,14 +47,14 @@ pub(super) fn read(source: &Source<'_>, node: &Node, layer: &mut FileLayer) -> R
             match key.name.as_str() {
                 "env" => read_env(source, &path, value, &mut profile)?,
                 "envAllow" => profile.add(key, entries(source, &path, value, Entries::Variables)?),
-                name if PROFILE_ELSEWHERE.contains(&name) => {
+                name if FOREIGN_PROFILE_KEYS.contains(&name) => {
                     if name == "doctor" {
                         profile.doctor = enabled(value);
                     }
                     layer.ignored.push(Ignored::new(source, path, key.at));
                 }
                 name => {
-                    let known = KEYS.into_iter().chain(PROFILE_ELSEWHERE);
+                    let known = KEYS.into_iter().chain(FOREIGN_PROFILE_KEYS);
                     return Err(source.unknown_key(key.at, &path, nearest(name, known)));
                 }
             }
@@ -90,15 +90,15 @@ fn read_env(
             continue;
         }
         if !is_identifier(&key.name) {
-            let what = format!("`{}` is no name of a variable", printable(&key.name));
-            return Err(source.failure(key.at, Show::UpToHere, &what));
+            let what = format!("invalid variable name `{}`", printable(&key.name));
+            return Err(source.failure(key.at, Show::UpToMark, &what));
         }
         let text = match &value.shape {
             Shape::Scalar(text) if !text.contains('\0') => text.clone(),
             Shape::Null => String::new(),
             Shape::Scalar(_) | Shape::List(_) | Shape::Map(_) => {
-                let what = format!("`{}` must be a text", printable(&path));
-                return Err(source.failure(key.at, Show::UpToHere, &what));
+                let what = format!("`{}` must be a string", printable(&path));
+                return Err(source.failure(key.at, Show::UpToMark, &what));
             }
         };
         profile.env.insert(key.name.clone(), text);

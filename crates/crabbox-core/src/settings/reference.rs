@@ -54,10 +54,10 @@ fn repository(trust: Trust) -> &'static str {
     match trust {
         Trust::Anyone => "yes",
         Trust::User => "after `crabbox trust`",
-        Trust::ShorterThanUser => "only shorter than yours",
-        Trust::WithinUser => "only what your own list allows",
-        Trust::ConfiguredProvider => "only one that you have configured, or the default",
-        Trust::OwnProfile => "only one to which you have given no variables",
+        Trust::ShorterThanUser => "shorter than yours only",
+        Trust::WithinUser => "names in your own list only",
+        Trust::ConfiguredProvider => "configured providers and the default only",
+        Trust::OwnProfile => "profiles without variables of yours only",
         Trust::OutsideFiles | Trust::FlagOnly => "no",
     }
 }
@@ -72,7 +72,7 @@ fn meaning(setting: &Setting) -> String {
     meaning.push_str(match setting.applies {
         Applies::Always => "",
         Applies::ToNewSandboxes => " (for new sandboxes)",
-        Applies::ToRuns => " (for new sandboxes, and anew with every `run` in one)",
+        Applies::ToRuns => " (for new sandboxes; renewed by every `run`)",
     });
     meaning
 }

@@ -1,14 +1,17 @@
 //! All sources together: flags, then variables, then the repository's files, then the user's file, then defaults.
+//!
+//! Every value keeps its origin. The repository's files are untrusted: what they assign is checked against what the user
+//! says by the other sources, before anything is resolved, unless the file is trusted at its present hash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::allowed::{Own, User, beyond, refusal};
 use super::core_table::{PROVIDER, TARGET};
+use super::env_and_flags::{self, EnvAndFlags};
 use super::layers::{Assigned, Catalogue, FileLayer};
 use super::origin::Origin;
-use super::outside::{self, Outside};
 use super::profiles::ProfileEnv;
+use super::repository_limits::{User, UserValue, not_covered, refusal};
 use super::resolved::{Entry, Settings};
 use super::source::{SourceFile, printable};
 use super::table::{Kind, Merge, ProviderTable, Setting};
@@ -28,12 +31,12 @@ pub struct Sources<'a> {
     /// In the order of the command line.
     pub flags: &'a [FlagValue],
     pub trust: &'a TrustStore,
-    /// The provider when nobody chooses one.
+    /// The provider when none is chosen.
     pub default_provider: &'a str,
     /// Providers that the user has set up in a way that is not in the tables, such as a credential.
     pub configured: &'a [String],
     /// Sections of files that are known and have no table.
-    pub elsewhere: &'a [&'a str],
+    pub foreign_sections: &'a [&'a str],
     pub untrusted: Untrusted,
     /// The values of `target` that can be had.
     pub targets: &'a [&'a str],
@@ -44,7 +47,7 @@ pub struct Sources<'a> {
 pub enum Untrusted {
     /// An error: what the user asks for would not be what the repository expects.
     Refuse,
-    /// Left out and told, for commands that only look or put away: nobody's checkout may stand in their way.
+    /// Left out and told, for commands that only look or put away: a checkout must not prevent them.
     LeaveOut,
 }
 
@@ -65,7 +68,7 @@ pub fn load(
     let catalogue = Catalogue {
         core,
         providers,
-        elsewhere: sources.elsewhere,
+        foreign_sections: sources.foreign_sections,
     };
     let mut left_out = Vec::new();
     let mut repository = Vec::new();
@@ -79,7 +82,7 @@ pub fn load(
     let mut layers = Layers {
         user: (sources.user.map(|file| read(&catalogue, file))).transpose()?,
         repository,
-        outside: outside::read(&catalogue, sources)?,
+        env_and_flags: env_and_flags::read(&catalogue, sources)?,
     };
     let refused = refused(&catalogue, sources, &layers)?;
     match sources.untrusted {
@@ -88,7 +91,7 @@ pub fn load(
             let unsupported = unsupported(sources, &layers);
             for one in refused.into_iter().chain(unsupported) {
                 layers.leave_out(&one);
-                left_out.push(one.says);
+                left_out.push(one.message);
             }
         }
     }
@@ -98,17 +101,17 @@ pub fn load(
     Ok(layers.finish(entries, left_out))
 }
 
-/// Whether a file could ever be loaded, whoever's word it is.
+/// Whether a file could be loaded at all, trusted or not.
 pub fn check_file(
     core: &'static [Setting],
     providers: &[ProviderTable],
-    elsewhere: &[&str],
+    foreign_sections: &[&str],
     file: &SourceFile,
 ) -> Result<(), Failure> {
     let catalogue = Catalogue {
         core,
         providers,
-        elsewhere,
+        foreign_sections,
     };
     read(&catalogue, file).map(drop)
 }
@@ -117,24 +120,24 @@ pub fn check_file(
 struct Layers<'a> {
     user: Option<Layer<'a>>,
     repository: Vec<Layer<'a>>,
-    outside: Outside,
+    env_and_flags: EnvAndFlags,
 }
 
 #[derive(Debug)]
 struct Layer<'a> {
     file: &'a SourceFile,
-    says: FileLayer,
+    content: FileLayer,
 }
 
 fn read<'a>(catalogue: &Catalogue<'_>, file: &'a SourceFile) -> Result<Layer<'a>, Failure> {
     let document = yaml::parse(file)?;
-    let says = catalogue.read(&document)?;
-    Ok(Layer { file, says })
+    let content = catalogue.read(&document)?;
+    Ok(Layer { file, content })
 }
 
 impl Layer<'_> {
     fn find(&self, setting: &Setting) -> Option<&Assigned> {
-        (self.says.assigned.iter()).find(|assigned| assigned.setting == setting)
+        (self.content.assigned.iter()).find(|assigned| assigned.setting == setting)
     }
 }
 
@@ -159,7 +162,7 @@ fn resolve(
         value: default_of(setting, sources)?,
         origin: Origin::Default,
         also: Vec::new(),
-        blame: None,
+        location: None,
     };
     if let Some(layer) = &layers.user {
         entry.put(layer, |path, line| Origin::User { path, line });
@@ -167,7 +170,7 @@ fn resolve(
     for layer in &layers.repository {
         entry.put(layer, |path, line| Origin::Repository { path, line });
     }
-    for (value, origin) in layers.outside.of(setting) {
+    for (value, origin) in layers.env_and_flags.of(setting) {
         entry.value = value.clone();
         entry.origin = origin.clone();
         entry.also.clear();
@@ -192,7 +195,7 @@ impl Entry {
         if adds && !self.value.to_text().is_empty() {
             self.also.insert(0, weaker);
         }
-        self.blame = Some(assigned.blame.clone());
+        self.location = Some(assigned.location.clone());
         match (self.setting.kind, &mut self.value, &assigned.value) {
             (Kind::List(Merge::Append), Value::List(list), Value::List(more)) => {
                 list.extend(more.iter().cloned());
@@ -215,7 +218,7 @@ struct Refused {
     /// Which of the repository's files.
     layer: usize,
     what: Which,
-    says: String,
+    message: String,
 }
 
 #[derive(Debug)]
@@ -233,7 +236,7 @@ fn refused(
 ) -> Result<Vec<Refused>, Failure> {
     let user = User {
         providers: configured(catalogue, sources, layers),
-        profiles: layers.user.as_ref().map(|layer| &layer.says.profiles),
+        profiles: layers.user.as_ref().map(|layer| &layer.content.profiles),
     };
     let mut refused = Vec::new();
     for (number, layer) in layers.repository.iter().enumerate() {
@@ -241,33 +244,33 @@ fn refused(
         if sources.trust.trusts(&file.canonical, &file.bytes) {
             continue;
         }
-        for assigned in &layer.says.assigned {
+        for assigned in &layer.content.assigned {
             let own = layers.own(assigned.setting, sources)?;
             if let Some(why) = refusal(assigned.setting, &assigned.value, &own, &user) {
                 let key = assigned.setting.path();
                 refused.push(Refused {
                     layer: number,
                     what: Which::Setting(assigned.setting),
-                    says: refused_key(&file.path, assigned.at.line, &key, &why),
+                    message: refused_key(&file.path, assigned.at.line, &key, &why),
                 });
             }
         }
-        for (name, says) in refused_profiles(catalogue, sources, layers, layer)? {
+        for (name, message) in refused_profiles(catalogue, sources, layers, layer)? {
             refused.push(Refused {
                 layer: number,
                 what: Which::Profile(name),
-                says,
+                message,
             });
         }
     }
     Ok(refused)
 }
 
-/// What nobody can have, and would keep the user from every lease here.
+/// Values that no provider supports, and that would keep the user from every lease here.
 fn unsupported(sources: &Sources<'_>, layers: &Layers<'_>) -> Vec<Refused> {
     let mut unsupported = Vec::new();
     for (number, layer) in layers.repository.iter().enumerate() {
-        for assigned in &layer.says.assigned {
+        for assigned in &layer.content.assigned {
             let wanted = assigned.value.to_text();
             if !assigned.setting.answers_to(TARGET) || sources.targets.contains(&wanted.as_str()) {
                 continue;
@@ -277,8 +280,8 @@ fn unsupported(sources: &Sources<'_>, layers: &Layers<'_>) -> Vec<Refused> {
             unsupported.push(Refused {
                 layer: number,
                 what: Which::Setting(assigned.setting),
-                says: format!(
-                    "config {path}:{line}: `{TARGET}` is `{wanted}`, and there is only {known}"
+                message: format!(
+                    "config {path}:{line}: unsupported `{TARGET}` `{wanted}`, expected {known}"
                 ),
             });
         }
@@ -288,12 +291,12 @@ fn unsupported(sources: &Sources<'_>, layers: &Layers<'_>) -> Vec<Refused> {
 
 /// All of it at once.
 fn refuse(refused: Vec<Refused>) -> Result<(), Failure> {
-    let mut refused = refused.into_iter().map(|one| one.says);
+    let mut refused = refused.into_iter().map(|one| one.message);
     let Some(first) = refused.next() else {
         return Ok(());
     };
     let mut failure = Failure::new(Code::Untrusted, first)
-        .hint("read the file, then accept it as it is with `crabbox trust`");
+        .hint("review the file, then accept it with `crabbox trust`");
     failure.also = refused.collect();
     Err(failure)
 }
@@ -308,19 +311,19 @@ fn refused_profiles(
     let row = (catalogue.core.iter()).find(|setting| setting.answers_to("env.allow"));
     let own = (row.map(|row| layers.own(row, sources))).transpose()?;
     let mut refused = Vec::new();
-    for (name, profile) in &layer.says.profiles {
+    for (name, profile) in &layer.content.profiles {
         let Some(allow) = &profile.allow else {
             continue;
         };
-        let mut lists = own.as_ref().map(Own::lists).unwrap_or_default();
-        let mine = (layers.user.as_ref()).and_then(|user| user.says.profiles.get(name));
+        let mut lists = own.as_ref().map(UserValue::lists).unwrap_or_default();
+        let mine = (layers.user.as_ref()).and_then(|user| user.content.profiles.get(name));
         if let Some(mine) = mine.and_then(|profile| profile.allow.as_ref()) {
             lists.push(&mine.names);
         }
-        if let Some(why) = beyond(&allow.names, &lists) {
+        if let Some(why) = not_covered(&allow.names, &lists) {
             let key = format!("profiles.{}.envAllow", printable(name));
-            let says = refused_key(&layer.file.path, allow.at.line, &key, &why);
-            refused.push((name.clone(), says));
+            let message = refused_key(&layer.file.path, allow.at.line, &key, &why);
+            refused.push((name.clone(), message));
         }
     }
     Ok(refused)
@@ -342,7 +345,7 @@ fn configured(
     let own = |setting: &'static Setting| {
         let file = layers.user.as_ref().and_then(|layer| layer.find(setting));
         let file = file.map(|assigned| &assigned.value);
-        let outside = layers.outside.of(setting).map(|(value, _)| value);
+        let outside = layers.env_and_flags.of(setting).map(|(value, _)| value);
         file.into_iter().chain(outside)
     };
     if let Some(row) = catalogue.core.iter().find(|row| row.answers_to(PROVIDER)) {
@@ -358,12 +361,12 @@ fn configured(
 
 impl Layers<'_> {
     /// What the user says about `setting`, the repository's files left out.
-    fn own(&self, setting: &Setting, sources: &Sources<'_>) -> Result<Own, Failure> {
+    fn own(&self, setting: &Setting, sources: &Sources<'_>) -> Result<UserValue, Failure> {
         let default = default_of(setting, sources)?;
         let file = self.user.as_ref().and_then(|layer| layer.find(setting));
-        Ok(Own {
+        Ok(UserValue {
             base: file.map_or(default, |assigned| assigned.value.clone()),
-            stronger: (self.outside.of(setting))
+            stronger: (self.env_and_flags.of(setting))
                 .map(|(value, _)| value.clone())
                 .collect(),
         })
@@ -376,11 +379,11 @@ impl Layers<'_> {
         };
         match &refused.what {
             Which::Setting(setting) => {
-                let says = &mut layer.says;
-                says.assigned.retain(|one| one.setting != *setting);
+                let content = &mut layer.content;
+                content.assigned.retain(|one| one.setting != *setting);
             }
             Which::Profile(name) => {
-                if let Some(profile) = layer.says.profiles.get_mut(name) {
+                if let Some(profile) = layer.content.profiles.get_mut(name) {
                     profile.allow = None;
                 }
             }
@@ -391,9 +394,9 @@ impl Layers<'_> {
         let mut profiles: BTreeMap<String, ProfileEnv> = BTreeMap::new();
         let mut ignored = Vec::new();
         for layer in self.user.into_iter().chain(self.repository) {
-            ignored.extend(layer.says.ignored);
-            for (name, says) in layer.says.profiles {
-                profiles.entry(name).or_default().put(says);
+            ignored.extend(layer.content.ignored);
+            for (name, profile) in layer.content.profiles {
+                profiles.entry(name).or_default().put(profile);
             }
         }
         Settings {

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::blame::Blame;
 use super::core_table::PROVIDER;
 use super::layers::Ignored;
 use super::origin::Origin;
 use super::profiles::ProfileEnv;
 use super::table::Setting;
 use super::value::Value;
+use super::value_location::ValueLocation;
 
 /// Everything that was decided. A section of `None` is the file's top level.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub struct Entry {
     /// The weaker sources that a list comes from as well, the strongest of them first.
     pub also: Vec<Origin>,
     /// The place in the file that the origin names.
-    pub(super) blame: Option<Blame>,
+    pub(super) location: Option<ValueLocation>,
 }
 
 impl Settings {
@@ -54,35 +54,35 @@ impl Settings {
     pub fn text<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> &str {
         match self.value(section.into(), key) {
             Some(Value::Text(text)) => text,
-            other => mistaken(key, other),
+            other => wrong_kind(key, other),
         }
     }
 
     pub fn list<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> &[String] {
         match self.value(section.into(), key) {
             Some(Value::List(list)) => list,
-            other => mistaken(key, other),
+            other => wrong_kind(key, other),
         }
     }
 
     pub fn count<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> u64 {
         match self.value(section.into(), key) {
             Some(Value::Count(count)) => *count,
-            other => mistaken(key, other),
+            other => wrong_kind(key, other),
         }
     }
 
     pub fn flag<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> bool {
         match self.value(section.into(), key) {
             Some(Value::Bool(yes)) => *yes,
-            other => mistaken(key, other),
+            other => wrong_kind(key, other),
         }
     }
 
     pub fn duration<'s>(&self, section: impl Into<Option<&'s str>>, key: &str) -> Duration {
         match self.value(section.into(), key) {
             Some(Value::Duration(duration)) => *duration,
-            other => mistaken(key, other),
+            other => wrong_kind(key, other),
         }
     }
 
@@ -102,7 +102,7 @@ impl Settings {
 
 /// The caller asks for a row that no table has, or for another kind than it is: a mistake in the program, which
 /// every test that comes along here finds.
-fn mistaken<T: Default>(key: &str, found: Option<&Value>) -> T {
+fn wrong_kind<T: Default>(key: &str, found: Option<&Value>) -> T {
     debug_assert!(false, "no such setting: {key}, found {found:?}");
     T::default()
 }

@@ -12,23 +12,23 @@ use super::resolved::{Entry, Settings};
 use super::source::printable;
 use super::table::Kind;
 use super::value::Value;
-use crate::{Ordered, sync};
+use crate::{OrderedMap, sync};
 
 /// One flat object: top-level settings, one object per section, and `profiles`, `ignored` and `origins`.
 #[derive(Debug, Serialize)]
 pub struct Shown<'s> {
     #[serde(flatten)]
-    settings: Ordered<Field>,
+    settings: OrderedMap<Field>,
     profiles: BTreeMap<&'s str, ShownProfile<'s>>,
     ignored: Vec<ShownIgnored<'s>>,
-    origins: Ordered<ShownOrigin>,
+    origins: OrderedMap<ShownOrigin>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Field {
     Value(Json),
-    Section(Ordered<Json>),
+    Section(OrderedMap<Json>),
 }
 
 /// Names only: a profile's values may be anything.
@@ -73,7 +73,7 @@ pub fn show_json(settings: &Settings) -> Shown<'_> {
 fn origin(entry: &Entry) -> ShownOrigin {
     let mut shown = entry.origin.shown();
     shown.also = entry.also.iter().map(Origin::shown).collect();
-    // The built-in part is nobody's choice.
+    // The built-in part is a default.
     if entry.setting.path() == EXCLUDE && entry.origin != Origin::Default {
         shown.also.push(Origin::Default.shown());
     }

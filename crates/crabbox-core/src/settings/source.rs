@@ -1,6 +1,6 @@
 //! A configuration file as people see it: which one, and the place in it that an error is about.
 //!
-//! What is in a repository's file is somebody else's text. Control characters of it never reach the terminal.
+//! What is in a repository's file is untrusted text: its control characters never reach the terminal.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub struct SourceFile {
 
 /// A place in a file. Both count from 1, columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct At {
+pub(super) struct Position {
     pub(super) line: u64,
     pub(super) column: u64,
     /// How many characters are meant.
@@ -32,7 +32,7 @@ pub(super) struct At {
 pub(super) enum Show {
     Line,
     /// Up to the end of the marked part: what follows a key that we do not know may be a credential.
-    UpToHere,
+    UpToMark,
 }
 
 /// The text of a file with its name.
@@ -46,14 +46,14 @@ pub(super) struct Source<'a> {
 const CONTEXT: usize = 60;
 
 impl Source<'_> {
-    pub(super) fn failure(&self, at: At, show: Show, what: &str) -> Failure {
+    pub(super) fn failure(&self, at: Position, show: Show, what: &str) -> Failure {
         let mut failure = Failure::new(Code::Config, format!("{}: {what}", self.place(at)));
         failure.snippet = self.snippet(at, show).map(Into::into);
         failure
     }
 
     /// What an error about this place begins with.
-    pub(super) fn place(&self, at: At) -> String {
+    pub(super) fn place(&self, at: Position) -> String {
         format!(
             "parse config {}: line {} column {}",
             self.path.display(),
@@ -62,24 +62,24 @@ impl Source<'_> {
         )
     }
 
-    pub(super) fn unknown_key(&self, at: At, path: &str, meant: Option<&str>) -> Failure {
+    pub(super) fn unknown_key(&self, at: Position, path: &str, meant: Option<&str>) -> Failure {
         let path = printable(path);
         let what = match meant {
             Some(meant) => format!("unknown key `{path}`; did you mean `{meant}`?"),
             None => format!("unknown key `{path}`"),
         };
-        self.failure(at, Show::UpToHere, &what)
+        self.failure(at, Show::UpToMark, &what)
     }
 
     /// The line and a mark under the place.
-    pub(super) fn snippet(&self, at: At, show: Show) -> Option<String> {
+    pub(super) fn snippet(&self, at: Position, show: Show) -> Option<String> {
         let line = self.text.lines().nth(index(at.line)?)?;
         let start = index(at.column)?;
         let width = usize::try_from(at.width).ok()?.clamp(1, CONTEXT);
         let from = start.saturating_sub(CONTEXT);
         let end = match show {
             Show::Line => start.saturating_add(CONTEXT),
-            Show::UpToHere => start.saturating_add(width),
+            Show::UpToMark => start.saturating_add(width),
         };
         let shown: Vec<char> = line.chars().skip(from).take(end - from).collect();
         let before: String = shown.iter().take(start - from).map(|c| plain(*c)).collect();
@@ -115,7 +115,7 @@ fn plain(c: char) -> char {
 mod tests {
     use super::*;
 
-    fn shown(text: &str, at: At, show: Show) -> String {
+    fn shown(text: &str, at: Position, show: Show) -> String {
         let path = Path::new("/r/crabbox.yaml");
         let failure = Source { path, text }.failure(at, show, "no");
         match failure.snippet {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_place_is_marked_and_a_value_can_be_kept_back() {
-        let at = At {
+        let at = Position {
             line: 2,
             column: 3,
             width: 5,
@@ -137,7 +137,7 @@ mod tests {
             "parse config /r/crabbox.yaml: line 2 column 3: no\n  |\n2 |   token: s3cret\n  |   ^^^^^"
         );
         assert_eq!(
-            shown(text, at, Show::UpToHere),
+            shown(text, at, Show::UpToMark),
             "parse config /r/crabbox.yaml: line 2 column 3: no\n  |\n2 |   token ...\n  |   ^^^^^"
         );
     }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn long_lines_and_control_characters_are_tamed() {
         let text = format!("{}\u{1b}[31m{}", "x".repeat(500), "y".repeat(500));
-        let at = At {
+        let at = Position {
             line: 1,
             column: 501,
             width: 400,
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_place_that_does_not_exist_shows_nothing() {
-        let at = At {
+        let at = Position {
             line: 9,
             column: 0,
             width: 0,

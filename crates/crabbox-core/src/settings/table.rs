@@ -70,7 +70,7 @@ pub enum Applies {
     ToRuns,
 }
 
-/// Who may set it. A repository's file is somebody else's word: it may be a checkout of anything.
+/// Who may set it. A repository's file is untrusted: it may be a checkout of anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     Anyone,

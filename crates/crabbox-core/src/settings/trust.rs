@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::failure::{Code, Failure};
-use crate::regular;
+use crate::small_file;
 
 const FILE: &str = "trust.json";
 const LOCK: &str = "trust.lock";
@@ -44,16 +44,13 @@ impl TrustStore {
     /// Reads the store in the directory for state. Nothing is created; no store trusts nothing.
     pub fn read(state: &Path) -> Result<Self, Failure> {
         let path = state.join(FILE);
-        let bytes = match regular::read(&path) {
+        let bytes = match small_file::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(unusable(&path, &error)),
         };
         let damaged = |why: String| {
-            let message = format!(
-                "the record of trusted files `{}` is damaged",
-                path.display()
-            );
+            let message = format!("trust store `{}` is damaged", path.display());
             let mut failure = Failure::new(Code::State, message);
             failure.causes.push(why);
             failure.hint(format!(
@@ -64,7 +61,7 @@ impl TrustStore {
         let stored: Stored =
             serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if stored.version != VERSION {
-            return Err(damaged(format!("version {} is unknown", stored.version)));
+            return Err(damaged(format!("unknown version {}", stored.version)));
         }
         Ok(Self {
             records: stored.files,
@@ -86,7 +83,7 @@ impl TrustStore {
     pub fn add(state: &Path, canonical: &Path, content: &[u8]) -> Result<TrustRecord, Failure> {
         if canonical.to_str().is_none() {
             let path = canonical.display();
-            let message = format!("`{path}` cannot be trusted: its path is not UTF-8");
+            let message = format!("cannot trust `{path}`: path is not UTF-8");
             return Err(Failure::new(Code::State, message));
         }
         let record = TrustRecord {
@@ -162,10 +159,7 @@ fn write(state: &Path, path: &Path, stored: &Stored) -> io::Result<()> {
 }
 
 fn unusable(path: &Path, error: &io::Error) -> Failure {
-    let message = format!(
-        "the record of trusted files: cannot use `{}`",
-        path.display()
-    );
+    let message = format!("cannot use trust store `{}`", path.display());
     Failure::new(Code::State, message).because(error)
 }
 

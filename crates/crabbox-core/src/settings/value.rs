@@ -21,14 +21,14 @@ pub enum Value {
 pub(super) struct Problem {
     /// A name that the sentence begins with whatever the source is.
     pub(super) subject: Option<&'static str>,
-    pub(super) says: String,
+    pub(super) message: String,
 }
 
 impl Problem {
-    pub(super) fn new(says: impl Into<String>) -> Self {
+    pub(super) fn new(message: impl Into<String>) -> Self {
         Self {
             subject: None,
-            says: says.into(),
+            message: message.into(),
         }
     }
 
@@ -38,7 +38,7 @@ impl Problem {
 
     /// The sentence, for a setting that its source calls `name`.
     pub(super) fn about(&self, name: &str) -> String {
-        format!("{} {}", self.subject.unwrap_or(name), self.says)
+        format!("{} {}", self.subject.unwrap_or(name), self.message)
     }
 }
 
@@ -57,12 +57,12 @@ pub(super) fn scalar(kind: Kind, text: &str) -> Result<Option<Value>, Problem> {
         Kind::Duration | Kind::Lifetime(_) if trimmed.is_empty() => Ok(None),
         Kind::Duration => match parse_duration(trimmed) {
             Ok(duration) => Ok(Some(Value::Duration(duration))),
-            Err(error) => Err(no_duration(error, trimmed)),
+            Err(error) => Err(duration_problem(error, trimmed)),
         },
         Kind::Lifetime(subject) => match parse_duration(trimmed) {
             Ok(Duration::ZERO) | Err(DurationError::Negative) => Err(Problem {
                 subject: Some(subject),
-                says: "must be positive".to_owned(),
+                message: "must be positive".to_owned(),
             }),
             // Claims count in seconds: a fraction would be lost, and less than one would mean "for ever".
             Ok(duration) if duration.subsec_nanos() != 0 => Err(Problem {
@@ -70,7 +70,7 @@ pub(super) fn scalar(kind: Kind, text: &str) -> Result<Option<Value>, Problem> {
                 ..Problem::must_be("whole seconds, at least one", trimmed)
             }),
             Ok(duration) => Ok(Some(Value::Duration(duration))),
-            Err(error) => Err(no_duration(error, trimmed)),
+            Err(error) => Err(duration_problem(error, trimmed)),
         },
         Kind::List(_) => Err(Problem::must_be("a list", text)),
     }
@@ -104,7 +104,7 @@ fn boolean(text: &str) -> Result<bool, Problem> {
     }
 }
 
-fn no_duration(error: DurationError, text: &str) -> Problem {
+fn duration_problem(error: DurationError, text: &str) -> Problem {
     match error {
         DurationError::Malformed => Problem::must_be("a duration such as 90m or 1h30m", text),
         DurationError::Negative => Problem::must_be("non-negative", text),
@@ -146,7 +146,7 @@ pub(super) fn entry(entries: Entries, text: &str) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// A bare `*` is no mistake: it is ignored, and whoever reads the list says so.
+/// A bare `*` is not an error: it is ignored, and the caller warns.
 fn names_variables(name: &str) -> bool {
     match name.strip_suffix('*') {
         Some("") => true,
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::settings::table::Merge;
 
-    fn says(kind: Kind, text: &str) -> String {
+    fn message_of(kind: Kind, text: &str) -> String {
         scalar(kind, text).unwrap_err().about("KEY")
     }
 
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(scalar(Kind::Name, "  Made-UP "), text("made-up"));
         assert_eq!(scalar(Kind::Name, " "), Ok(None));
         assert_eq!(
-            says(Kind::Text, "a\0"),
+            message_of(Kind::Text, "a\0"),
             "KEY must not contain a NUL character"
         );
     }
@@ -214,22 +214,28 @@ mod tests {
         for (text, count) in [("0", 0), ("-0", 0), ("+3", 3), ("2.0", 2), ("007", 7)] {
             assert_eq!(scalar(Kind::Count, text), Ok(Some(Value::Count(count))));
         }
-        assert_eq!(says(Kind::Count, "x"), "KEY must be an integer, not `x`");
-        assert_eq!(says(Kind::Count, ""), "KEY must be an integer, not ``");
         assert_eq!(
-            says(Kind::Count, "1.5"),
+            message_of(Kind::Count, "x"),
+            "KEY must be an integer, not `x`"
+        );
+        assert_eq!(
+            message_of(Kind::Count, ""),
+            "KEY must be an integer, not ``"
+        );
+        assert_eq!(
+            message_of(Kind::Count, "1.5"),
             "KEY must be an integer, not `1.5`"
         );
         assert_eq!(
-            says(Kind::Count, "NaN"),
+            message_of(Kind::Count, "NaN"),
             "KEY must be an integer, not `NaN`"
         );
         assert_eq!(
-            says(Kind::Count, "-1"),
+            message_of(Kind::Count, "-1"),
             "KEY must be non-negative, not `-1`"
         );
         assert_eq!(
-            says(Kind::Count, "18446744073709551616"),
+            message_of(Kind::Count, "18446744073709551616"),
             "KEY must be an integer below 2^64, not `18446744073709551616`"
         );
     }
@@ -243,7 +249,7 @@ mod tests {
             assert_eq!(scalar(Kind::Bool, text), Ok(Some(Value::Bool(false))));
         }
         assert_eq!(
-            says(Kind::Bool, "maybe"),
+            message_of(Kind::Bool, "maybe"),
             "KEY must be true or false, not `maybe`"
         );
     }
@@ -257,20 +263,20 @@ mod tests {
         assert_eq!(scalar(life, "90m"), minutes(90));
         assert_eq!(scalar(life, ""), Ok(None));
         for text in ["0", "0s", "-5m"] {
-            assert_eq!(says(life, text), "idle timeout must be positive");
+            assert_eq!(message_of(life, text), "idle timeout must be positive");
         }
         for text in ["900ms", "1ns", "1.5s", "1h0.1s"] {
             let expected =
                 format!("idle timeout must be whole seconds, at least one, not `{text}`");
-            assert_eq!(says(life, text), expected);
+            assert_eq!(message_of(life, text), expected);
         }
         assert!(scalar(life, "1s").is_ok() && scalar(life, "1.5h").is_ok());
         assert_eq!(
-            says(life, "90"),
+            message_of(life, "90"),
             "KEY must be a duration such as 90m or 1h30m, not `90`"
         );
         assert_eq!(
-            says(Kind::Duration, "-5m"),
+            message_of(Kind::Duration, "-5m"),
             "KEY must be non-negative, not `-5m`"
         );
     }

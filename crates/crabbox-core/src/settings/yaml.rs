@@ -11,10 +11,10 @@ use serde_saphyr::{
     Location, MergeKeyPolicy, MessageFormatter, Options, Spanned, UserMessageFormatter,
 };
 
-use super::source::{At, Show, Source, SourceFile, printable};
+use super::source::{Position, Show, Source, SourceFile, printable};
 use crate::failure::{Code, Failure};
 
-/// Far more than anybody writes, and little to read.
+/// Far above any real file, and cheap to parse.
 const MAX_BYTES: usize = 1024 * 1024;
 const MAX_DEPTH: usize = 32;
 const MAX_NODES: usize = 50_000;
@@ -23,7 +23,7 @@ const MAX_REPLAYED: usize = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
-    pub(super) at: At,
+    pub(super) at: Position,
     pub(super) shape: Shape,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Shape {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
-    pub(super) at: At,
+    pub(super) at: Position,
     pub(super) name: String,
 }
 
@@ -220,8 +220,8 @@ fn written(location: Location, text: &str) -> &str {
     range().unwrap_or_default().trim()
 }
 
-fn place(location: Location) -> At {
-    At {
+fn place(location: Location) -> Position {
+    Position {
         line: location.line(),
         column: location.column(),
         width: location.span().len(),
@@ -257,7 +257,7 @@ mod tests {
 
     /// Keys and list entries with their places, scalars quoted.
     fn brief(node: &Node) -> String {
-        let at = |at: &At| format!("{}:{}", at.line, at.column);
+        let at = |at: &Position| format!("{}:{}", at.line, at.column);
         match &node.shape {
             Shape::Null => "null".to_owned(),
             Shape::Scalar(text) => format!("{text:?}@{}", at(&node.at)),

@@ -160,13 +160,13 @@ fn read_ignore_file(root: &Path) -> Result<Vec<u8>, Failure> {
         Err(error) => return Err(failed(&error)),
     };
     if !open.metadata().map_err(|e| failed(&e))?.is_file() {
-        return Err(failed(&Odd("it is not a regular file")));
+        return Err(failed(&Odd("not a regular file")));
     }
     let mut text = Vec::new();
     let mut bounded = open.take(LONGEST_IGNORE_FILE + 1);
     bounded.read_to_end(&mut text).map_err(|e| failed(&e))?;
     if bounded.limit() == 0 {
-        return Err(failed(&Odd("it is larger than 1 MiB")));
+        return Err(failed(&Odd("larger than 1 MiB")));
     }
     Ok(text)
 }

@@ -81,7 +81,7 @@ pub(super) fn find(cli: &Cli, places: &Places) -> Result<Found, Failure> {
                 }),
                 None => {
                     let message = "sbx not found: neither in PATH nor beside crabbox";
-                    Err(planted(missing(message), passed_over))
+                    Err(in_checkout(missing(message), passed_over))
                 }
             }
         }
@@ -107,7 +107,7 @@ fn named(program: &Path, places: &Places) -> Result<Found, Failure> {
         .map_err(|passed_over| {
             let message =
                 format!("sbx not found: dockerSandbox.cliPath is `{shown}`, which is not in PATH");
-            planted(missing(&message), passed_over)
+            in_checkout(missing(&message), passed_over)
         })
 }
 
@@ -120,8 +120,8 @@ fn in_path(name: &OsStr, places: &Places) -> Result<PathBuf, Missing> {
     programs::find(name, &places.path, &places.checkouts)
 }
 
-fn planted(failure: Failure, missing: Missing) -> Failure {
-    match missing.planted {
+fn in_checkout(failure: Failure, missing: Missing) -> Failure {
+    match missing.in_checkout {
         Some(program) => failure.hint(format!(
             "`{0}` is not started, because it lies in the checkout, where a sandbox can write; if it is yours: \
              --docker-sandbox-cli {0}",

@@ -93,7 +93,7 @@ impl DockerSandbox {
         let config = Config::from(settings, places);
         let valid = config.validate().map_err(|(key, message)| {
             let failure = Failure::new(Code::Config, message);
-            settings.blame(SPEC.table.section, key, failure)
+            settings.with_location(SPEC.table.section, key, failure)
         });
         let client = engine::find(&config.cli, places).map(|found| Client::new(found, state));
         let flag = match settings.origin(SPEC.table.section, "cliPath") {

@@ -1,7 +1,7 @@
 //! `crabbox claims list|forget`
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use crabbox_core::claims::{Among, Claim, ClaimStore, Listing, Wait};
+use crabbox_core::claims::{Claim, ClaimStore, Listing, ProviderFilter, Wait};
 use crabbox_core::{Code, Failure};
 use crabbox_providers::SPECS;
 use serde::Serialize;
@@ -19,32 +19,32 @@ pub(crate) fn command(name: &'static str) -> Command {
             .help(help)
     };
     Command::new(name)
-        .about("Show or drop the local records of leases")
+        .about("Manage the local claims of leases")
         .subcommand_required(true)
         .subcommand(
             Command::new("list")
-                .about("List them; no provider is asked")
-                .arg(json("As JSON")),
+                .about("List local claims without querying providers")
+                .arg(json("Output as JSON")),
         )
         .subcommand(
             Command::new(FORGET)
-                .about("Drop the record of a lease and leave its sandbox alone")
+                .about("Forget a lease without removing its sandbox")
                 .long_about(
-                    "Drop the record of a lease and leave its sandbox alone\n\n\
-                     No provider is asked and nothing is removed: for a sandbox whose engine is gone. \
-                     `crabbox stop` is for all others.",
+                    "Forget a lease without removing its sandbox\n\n\
+                     Only the local claim is removed; the provider is not contacted. Use it for a sandbox \
+                     whose engine is gone, and `crabbox stop` otherwise.",
                 )
-                .arg(json("The result, or the failure, as JSON"))
+                .arg(json("Output the result or failure as JSON"))
                 .arg(
                     Arg::new(LEASE)
                         .value_name("LEASE")
                         .required(true)
-                        .help("The lease: its slug, id or sandbox name"),
+                        .help("Lease slug, lease id or sandbox name"),
                 ),
         )
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     match matches.subcommand() {
         Some((FORGET, matches)) => forget(app, matches),
         Some((_, matches)) => list(app, matches.get_flag("json")),
@@ -79,11 +79,11 @@ fn forget(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let store = app.store()?;
     let lease = find(&store, id)?.lease_id;
     // Who works in it needs the record.
-    let _lock = store.operation(&lease, "crabbox claims forget", Wait::not_at_all())?;
+    let _lock = store.operation(&lease, "crabbox claims forget", Wait::none())?;
     let claim = store.read(&lease)?.ok_or_else(|| unknown(id))?;
     let sandbox = claim.sandbox().unwrap_or("-");
     app.ui.say(&format!(
-        "warning: sandbox {sandbox} of provider={} may live on: nobody was asked, and nothing is removed but the record",
+        "warning: sandbox {sandbox} of provider={} may still exist: only its local claim is removed",
         claim.provider
     ));
     store.remove(&claim)?;
@@ -103,12 +103,12 @@ fn forget(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
 
 /// Of whichever provider.
 fn find(store: &ClaimStore, id: &str) -> Result<Claim, Failure> {
-    if let Some(claim) = store.find(id, Among::AllProviders)? {
+    if let Some(claim) = store.find(id, ProviderFilter::All)? {
         return Ok(claim);
     }
     for spec in SPECS {
         let by_name = format!("{}{id}", spec.lease_prefix);
-        if let Some(claim) = store.find(&by_name, Among::Provider(spec.name))? {
+        if let Some(claim) = store.find(&by_name, ProviderFilter::Only(spec.name))? {
             return Ok(claim);
         }
     }
@@ -116,6 +116,6 @@ fn find(store: &ClaimStore, id: &str) -> Result<Claim, Failure> {
 }
 
 fn unknown(id: &str) -> Failure {
-    let message = format!("there is no record of a lease {id:?}");
+    let message = format!("no claim found for lease {id:?}");
     Failure::new(Code::NotFound, message).hint("crabbox claims list")
 }

@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
-/// Remove leases whose time is over
+/// Remove expired and idle leases
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only say what would be removed
+    /// Show what would be removed
     #[arg(long)]
     dry_run: bool,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }
@@ -47,11 +47,11 @@ struct Entry<'a> {
     reason: &'a str,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let settings = app.lenient_settings(matches)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
     let dry_run = if args.dry_run {
         DryRun::Yes

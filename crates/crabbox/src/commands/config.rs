@@ -12,18 +12,18 @@ const SET_BROKER: &str = "set-broker";
 
 pub(crate) fn command(name: &'static str) -> Command {
     let show = Command::new("show")
-        .about("Show every setting and where it came from")
+        .about("Show effective settings and their origins")
         .arg(
             Arg::new("json")
                 .long("json")
                 .action(ArgAction::SetTrue)
-                .help("As JSON, with the origin of each value"),
+                .help("Output as JSON, with the origin of each value"),
         );
     Command::new(name)
-        .about("Show the settings that hold here")
+        .about("Show effective settings")
         .subcommand_required(true)
         .subcommand(with_setting_flags(show, DEFAULT))
-        .subcommand(Command::new("path").about("Print the path of the user's file"))
+        .subcommand(Command::new("path").about("Print the path of the user config file"))
         // Known, so that it is refused for what it is.
         .subcommand(
             Command::new(SET_BROKER).hide(true).arg(
@@ -35,7 +35,7 @@ pub(crate) fn command(name: &'static str) -> Command {
         )
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     match matches.subcommand() {
         Some(("show", matches)) => {
             let settings = app.settings(matches)?;

@@ -7,43 +7,43 @@ use crabbox_core::provider::{CopyEnd, CopyRequest};
 use super::routing;
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
-/// Copy files between here and a sandbox
+/// Copy files between the host and a sandbox
 ///
-/// One of the two is a path here, and the other one `SANDBOX:PATH`.
+/// Exactly one of SRC and DST is `SANDBOX:PATH`; the other is a path on the host.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "crabbox cp --id LEASE [-L] SRC DST")]
 pub(crate) struct Args {
-    /// The lease: its slug, id or sandbox name
+    /// Lease slug, lease id or sandbox name
     #[arg(long, value_name = "LEASE", required = true)]
     id: String,
-    /// Follow links in the source
+    /// Follow symbolic links in the source
     #[arg(short = 'L')]
     follow_links: bool,
-    /// Failures as JSON
+    /// Output failures as JSON
     #[arg(long)]
     json: bool,
-    /// What to copy
+    /// Source
     #[arg(value_name = "SRC")]
     from: String,
-    /// Where to
+    /// Destination
     #[arg(value_name = "DST")]
     to: String,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let (from, to) = (end(&args.from), end(&args.to));
     let one_is_inside = matches!(from, CopyEnd::Sandbox(_)) != matches!(to, CopyEnd::Sandbox(_));
     if !one_is_inside {
         return Err(Failure::usage(
-            "usage: crabbox cp --id <lease> [-L] <src> <dst>, with exactly one of them as SANDBOX:PATH",
+            "usage: crabbox cp --id <lease> [-L] <src> <dst>, with exactly one SANDBOX:PATH",
         ));
     }
     let settings = routing::settings_for(app, matches, &args.id)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
     let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = CopyRequest {

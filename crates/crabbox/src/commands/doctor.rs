@@ -10,27 +10,27 @@ use crabbox_core::git::Git;
 use crabbox_core::lifecycle;
 use crabbox_core::provider::{ADVICE, Check, Class, Health, WorkspaceKind};
 use crabbox_core::redact::Redactor;
-use crabbox_core::settings::{Origin, Salvaged, Settings};
+use crabbox_core::settings::{Origin, PartialSettings, Settings};
 use crabbox_core::{Code, Failure};
 use serde::Serialize;
 
 use super::routing::provider_of_claim;
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// How long the provider's own checks may take together.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHECKS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Check that a provider can be used
+/// Check that a provider is usable
 ///
-/// Changes nothing. Every check is shown, also after one has failed.
+/// Makes no changes. All checks are shown, even after one has failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Check the provider of this lease
     #[arg(long, value_name = "LEASE")]
     id: Option<String>,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }
@@ -42,21 +42,21 @@ struct Checked<'a> {
     checks: &'a [Check],
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let route = match &args.id {
         Some(id) => provider_of_claim(app, matches, id)?,
         None => None,
     };
     let by_lease = route.is_some();
-    let Salvaged { settings, wrong } = app.salvaged_settings(matches, route)?;
+    let PartialSettings { settings, failures } = app.partial_settings(matches, route)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     if let Some(id) = &args.id {
         app.context(&*provider, &app.store()?).find(id)?;
     }
     let mut checks = vec![config(app.config_file())];
-    checks.extend(wrong.iter().map(wrong_setting));
+    checks.extend(failures.iter().map(wrong_setting));
     checks.push(selection(&settings, by_lease));
     checks.push(tool(
         "git",
@@ -66,7 +66,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     if let Err(failure) = provider.validate() {
         checks.push(wrong_provider(provider.spec().name, &failure));
     }
-    checks.extend(lifecycle::within(PATIENCE, |cancel| {
+    checks.extend(lifecycle::within(CHECKS_TIMEOUT, |cancel| {
         provider.doctor(cancel)
     }));
     if provider.spec().workspace == WorkspaceKind::Archive {
@@ -153,7 +153,7 @@ fn wrong_provider(name: &str, failure: &Failure) -> Check {
     }
 }
 
-/// The user's file may name programs and credentials' places: it is nobody else's.
+/// The user's file may name programs and credential paths: only the user may read it.
 fn config(path: Result<PathBuf, Failure>) -> Check {
     let path = match path {
         Ok(path) => path,
@@ -165,7 +165,7 @@ fn config(path: Result<PathBuf, Failure>) -> Check {
         Err(_) => Check::new(
             Health::Ok,
             "config",
-            format!("{shown} does not exist; defaults hold"),
+            format!("{shown} does not exist; using defaults"),
         ),
         Ok(meta) => match meta.permissions().mode() & 0o777 {
             mode if mode & 0o077 == 0 => Check::new(
@@ -212,6 +212,6 @@ mod tests {
 
     #[test]
     fn the_checks_have_ten_seconds_together() {
-        assert_eq!(PATIENCE, Duration::from_secs(10));
+        assert_eq!(CHECKS_TIMEOUT, Duration::from_secs(10));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crabbox_core::claims::Claim;
 use crabbox_core::env::{AllowList, AllowSources, Forwarded, ProfileFile, Request, Reserved};
 use crabbox_core::settings::{Origin, Settings};
-use crabbox_core::{Code, Failure, regular};
+use crabbox_core::{Code, Failure, small_file};
 
 use crate::app::App;
 
@@ -41,10 +41,10 @@ impl Forwarding {
             },
             flags: allow,
         })?;
-        warn_of_stars(app, settings, &allow_list);
+        warn_of_bare_star(app, settings, &allow_list);
         let mut files = Vec::new();
         for path in profiles {
-            let bytes = regular::read(&app.host.cwd.join(path)).map_err(|error| {
+            let bytes = small_file::read(&app.host.cwd.join(path)).map_err(|error| {
                 Failure::new(
                     Code::Usage,
                     format!("cannot read --env-from-profile `{path}`"),
@@ -53,11 +53,13 @@ impl Forwarding {
             })?;
             let file = ProfileFile::parse(&bytes);
             for skipped in &file.skipped {
-                let name = skipped.name.as_deref().unwrap_or("a line");
-                app.ui.say(&format!(
-                    "warning: {path}:{}: {name} {}",
-                    skipped.line, skipped.reason
-                ));
+                let what = match &skipped.name {
+                    Some(name) => format!("skipped `{name}`"),
+                    None => "skipped".to_owned(),
+                };
+                let (line, reason) = (skipped.line, skipped.reason);
+                app.ui
+                    .say(&format!("warning: {path}:{line}: {what}: {reason}"));
             }
             files.push(file);
         }
@@ -114,15 +116,15 @@ impl Forwarding {
     }
 }
 
-/// Nobody means all variables; whoever wrote it is told that it means none.
-fn warn_of_stars(app: &App<'_>, settings: &Settings, allow: &AllowList) {
+/// A bare `*` forwards no variable; the user is told.
+fn warn_of_bare_star(app: &App<'_>, settings: &Settings, allow: &AllowList) {
     for source in &allow.ignored {
         let name = match (*source, settings.origin("env", "allow")) {
             ("env.allow", Some(Origin::Environment { name })) => name,
             (source, _) => source,
         };
         app.ui.say(&format!(
-            "warning: {name}: `*` alone is ignored; name the variables, or a beginning such as `NPM_*`"
+            "warning: {name}: ignoring bare `*`; use names or prefixes such as `NPM_*`"
         ));
     }
 }

@@ -3,22 +3,22 @@
 use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::command::display;
-use crabbox_core::history::{Bounds, Ledger, Record};
+use crabbox_core::history::{Bounds, Record, RunStore};
 use serde::Serialize;
 
 use crate::app::App;
 use crate::cli::parsed;
 
-/// List the runs of this machine, newest first
+/// List local runs, newest first
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many
+    /// Maximum number of runs to show
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
-    /// Only runs with this label
+    /// Show only runs with this label
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }
@@ -29,9 +29,9 @@ struct Runs<'a> {
     runs: &'a [Record],
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let ledger = Ledger::new(&app.host.state()?, Bounds::default());
+    let ledger = RunStore::new(&app.host.state()?, Bounds::default());
     let mut listing = ledger.list()?;
     if let Some(label) = &args.label {
         listing.runs.retain(|run| run.label.as_ref() == Some(label));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
-use crabbox_core::claims::Ends;
+use crabbox_core::claims::Deadlines;
 use crabbox_core::lifecycle::{self, Listed};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// List the leases of a provider
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
-    /// Only the leases of this group
+    /// Show only leases of this group
     #[arg(long, value_name = "NAME")]
     pond: Option<String>,
     #[arg(long, hide = true)]
@@ -29,11 +29,11 @@ pub(crate) struct Args {
     refresh: bool,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let settings = app.lenient_settings(matches)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
     let (mut listed, problems) = lifecycle::list(app.context(&*provider, &store))?;
     for problem in problems {
@@ -104,7 +104,7 @@ struct Lease<'a> {
     idle_timeout_seconds: u64,
     ttl_seconds: u64,
     #[serde(flatten)]
-    ends: Ends,
+    ends: Deadlines,
 }
 
 fn entry<'a>(one: &'a Listed, provider: &'a str) -> Entry<'a> {
@@ -128,7 +128,7 @@ fn entry<'a>(one: &'a Listed, provider: &'a str) -> Entry<'a> {
             last_used_at: claim.last_used_at,
             idle_timeout_seconds: claim.idle_timeout_seconds,
             ttl_seconds: claim.ttl_seconds,
-            ends: claim.ends(),
+            ends: claim.deadlines(),
         },
     }
 }
@@ -140,7 +140,7 @@ pub(super) fn time(time: Option<Timestamp>) -> String {
 
 fn line(one: &Listed, provider: &str) -> String {
     let slug = one.claim.slug_str().unwrap_or("-");
-    let ends = one.claim.ends();
+    let ends = one.claim.deadlines();
     let (expires, due) = (time(ends.expires_at), time(ends.due_at));
     format!(
         "{:<20} {:<28} {:<12} {:<14} lease={} slug={slug} keep={} target=linux expires={expires} due={due}\n",

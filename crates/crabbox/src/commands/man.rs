@@ -7,22 +7,22 @@ use crabbox_providers::DEFAULT;
 use crate::app::App;
 use crate::cli::{parsed, tree};
 
-/// Print the manual page of crabbox or of one of its commands
+/// Print the manual page of crabbox or one of its commands
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The command: one word, or two such as `config show`
+    /// Command, such as `run` or `config show`
     #[arg(value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let root = tree(DEFAULT);
     let mut command = &root;
     for name in &args.command {
         command = command.find_subcommand(name).ok_or_else(|| {
             let named = args.command.join(" ");
-            Failure::usage(format!("there is no command `{named}`")).hint("crabbox --help")
+            Failure::usage(format!("unknown command `{named}`")).hint("crabbox --help")
         })?;
     }
     let words = std::iter::once("crabbox").chain(args.command.iter().map(String::as_str));
@@ -32,7 +32,9 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     clap_mangen::Man::new(command.clone().bin_name(words.join(" ")))
         .title(words.join("-"))
         .render(&mut text)
-        .map_err(|error| Failure::new(Code::Local, "cannot write the page").because(&error))?;
+        .map_err(|error| {
+            Failure::new(Code::Local, "cannot render the manual page").because(&error)
+        })?;
     app.ui.bytes(&text)?;
     Ok(0)
 }

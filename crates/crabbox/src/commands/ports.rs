@@ -8,26 +8,26 @@ use serde_json::Value;
 use super::routing;
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// List, publish or unpublish ports of a sandbox
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The lease: its slug, id or sandbox name
+    /// Lease slug, lease id or sandbox name
     #[arg(long, value_name = "LEASE", required = true)]
     id: String,
     /// Port to publish (can be repeated)
     #[arg(long, value_name = "PORT")]
     publish: Vec<String>,
-    /// Port to take back (can be repeated)
+    /// Port to unpublish (can be repeated)
     #[arg(long, value_name = "PORT")]
     unpublish: Vec<String>,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     if !args.publish.is_empty() && !args.unpublish.is_empty() {
         return Err(Failure::usage(
@@ -36,7 +36,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     }
     let settings = routing::settings_for(app, matches, &args.id)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
     let claim = app.context(&*provider, &store).find(&args.id)?;
     let request = PortsRequest {

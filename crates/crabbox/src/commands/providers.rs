@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::provider::Spec;
 use crabbox_core::settings::{Applies, CORE, Kind, Setting};
-use crabbox_core::{Code, Failure, Ordered};
+use crabbox_core::{Code, Failure, OrderedMap};
 use crabbox_providers::SPECS;
 use serde::Serialize;
 
@@ -57,7 +57,7 @@ pub(crate) fn command(name: &'static str) -> Command {
     })
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     match matches.subcommand() {
         Some(("describe", matches)) => {
             let requested = matches
@@ -133,7 +133,7 @@ fn filters(app: &App<'_>, as_json: bool) -> Result<(), Failure> {
     if as_json {
         let all = FILTERS.iter();
         let all = all.map(|filter| (filter.0.to_owned(), allowed(SPECS, filter)));
-        return app.ui.json(&all.collect::<Ordered<_>>());
+        return app.ui.json(&all.collect::<OrderedMap<_>>());
     }
     let lines = FILTERS
         .iter()

@@ -2,7 +2,7 @@
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use crabbox_core::claims::Among;
+use crabbox_core::claims::ProviderFilter;
 use crabbox_core::settings::{FlagValue, Settings, Untrusted};
 use crabbox_core::{Code, Failure};
 
@@ -54,17 +54,17 @@ pub(super) fn provider_of_claim(
     if matches.value_source("provider") == Some(ValueSource::CommandLine) {
         return Ok(None);
     }
-    let claim = app.store()?.find(identifier, Among::AllProviders)?;
+    let claim = app.store()?.find(identifier, ProviderFilter::All)?;
     Ok(claim.map(|claim| provider_flag(claim.provider)))
 }
 
 /// The lease that a command is about: `--id X` or `X`, and only one of them.
 #[derive(Debug, clap::Args)]
 pub(super) struct Which {
-    /// The same, as a flag
+    /// Lease, given as a flag
     #[arg(long, value_name = "LEASE")]
     id: Option<String>,
-    /// The lease: its slug, id or sandbox name
+    /// Lease slug, lease id or sandbox name
     #[arg(value_name = "LEASE")]
     lease: Option<String>,
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use crabbox_core::claims::{Claim, Reclaim, Slug, SlugChoice, run_id};
 use crabbox_core::command::{RemoteCommand, Shell, display};
-use crabbox_core::history::{ActiveRun, Begin, Bounds, Finish, Ledger};
+use crabbox_core::history::{ActiveRun, Begin, Bounds, Finish, RunStore};
 use crabbox_core::lifecycle::{self, Keep, Outcome, RunRequest, Session, Streams, Target, Terms};
 use crabbox_core::process::{Output, Stdin, Stream};
 use crabbox_core::redact::Redactor;
@@ -22,7 +22,7 @@ use super::forwarding::Forwarding;
 use super::routing;
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// Run a command in a sandbox
 ///
@@ -88,7 +88,7 @@ pub(crate) struct Args {
     words: Vec<String>,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let slug = slug(&args, matches)?;
     let settings = match &args.id {
@@ -98,9 +98,9 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let provider = app.provider(&settings)?;
     let spec = provider.spec();
     // What is refused may be the very reason why there is no command: `--script`, `--sync-only`.
-    refusals::check(matches, Of::Run, spec)?;
+    unsupported::check(matches, CommandKind::Run, spec)?;
     usage(app, &args)?;
-    refusals::check_profile(&settings, spec)?;
+    unsupported::check_profile(&settings, spec)?;
     provider.validate()?;
     let shell = if args.shell {
         Shell::Asked
@@ -131,7 +131,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     let run_id = run_id()?;
     let shown = display(&args.words);
     let record = record(app, &settings, &args, &run_id, &shown);
-    let ledger = Ledger::new(&app.host.state()?, Bounds::default());
+    let ledger = RunStore::new(&app.host.state()?, Bounds::default());
     let history = RefCell::new(begin(app, &ledger, record, redactor));
     let env = |claim: &Claim| {
         if let Some(run) = history.borrow_mut().as_mut() {
@@ -177,7 +177,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
 fn slug(args: &Args, matches: &ArgMatches) -> Result<SlugChoice, Failure> {
     let slug = requested_slug(args.slug.as_deref())?;
     if args.id.is_some() {
-        refusals::check_reuse(matches)?;
+        unsupported::check_reuse(matches)?;
     }
     Ok(slug)
 }
@@ -272,7 +272,7 @@ fn keep(args: &Args) -> Keep {
 }
 
 /// A record of the run. Without one the run goes on.
-fn begin(app: &App<'_>, ledger: &Ledger, record: Begin, redactor: Redactor) -> Option<ActiveRun> {
+fn begin(app: &App<'_>, ledger: &RunStore, record: Begin, redactor: Redactor) -> Option<ActiveRun> {
     match ledger.begin(record, redactor) {
         Ok(run) => Some(run),
         Err(failure) => {
@@ -335,7 +335,7 @@ fn streams(app: &App<'_>, args: &Args, run: Option<&ActiveRun>) -> Result<Stream
 }
 
 /// The end of the record. Without it the run is what it was.
-fn end(app: &App<'_>, ledger: &Ledger, run: ActiveRun, outcome: &Outcome) {
+fn end(app: &App<'_>, ledger: &RunStore, run: ActiveRun, outcome: &Outcome) {
     let timing = &outcome.timing;
     let finish = Finish {
         ended_at: Timestamp::now(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use crabbox_core::claims::{Claim, Ends, RepoRoot};
+use crabbox_core::claims::{Claim, Deadlines, RepoRoot};
 use crabbox_core::lifecycle::{self, Status, Watch};
 use crabbox_core::provider::Phase;
 use crabbox_core::settings::{format_duration, parse_duration};
@@ -16,17 +16,17 @@ use super::list::time;
 use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
-/// Show one lease
+/// Show a lease
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
-    /// Wait until it is ready
+    /// Wait until the lease is ready
     #[arg(long)]
     wait: bool,
-    /// How long to wait
+    /// Maximum time to wait
     #[arg(
         long,
         value_name = "DURATION",
@@ -34,22 +34,29 @@ pub(crate) struct Args {
         allow_hyphen_values = true
     )]
     wait_timeout: String,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let id = args.which.identifier("status")?;
-    let patience = parse_duration(&args.wait_timeout)
-        .map_err(|error| Failure::new(Code::Usage, format!("--wait-timeout: {error}")))?;
+    let timeout = parse_duration(&args.wait_timeout).map_err(|error| {
+        Failure::new(
+            Code::Usage,
+            format!(
+                "invalid duration `{}` for --wait-timeout: {error}",
+                args.wait_timeout
+            ),
+        )
+    })?;
     let settings = routing::lenient_settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
     let watch = if args.wait {
-        Watch::UntilReady(patience)
+        Watch::UntilReady(timeout)
     } else {
         Watch::Once
     };
@@ -92,7 +99,7 @@ struct Entry<'a> {
     idle_for: String,
     idle_timeout: String,
     #[serde(flatten)]
-    ends: Ends,
+    ends: Deadlines,
     repo_root: Option<&'a RepoRoot>,
     labels: BTreeMap<&'a str, &'a str>,
     has_host: bool,
@@ -120,7 +127,7 @@ fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
         last_touched_at: claim.last_used_at,
         idle_for: seconds(status.idle_for),
         idle_timeout: seconds(Duration::from_secs(claim.idle_timeout_seconds)),
-        ends: claim.ends(),
+        ends: claim.deadlines(),
         repo_root: claim.repo_root.as_ref(),
         labels,
         has_host: false,
@@ -134,7 +141,7 @@ fn pond(claim: &Claim) -> Option<&str> {
 
 fn line(status: &Status, provider: &str) -> String {
     let claim = &status.claim;
-    let ends = claim.ends();
+    let ends = claim.deadlines();
     let (expires, due) = (time(ends.expires_at), time(ends.due_at));
     format!(
         "{} slug={} provider={provider} target=linux windows_mode=- state={} type={provider} host= pond={} network=public ready={} has_host=false idle_for={} idle_timeout={} expires={expires} due={due}\n",

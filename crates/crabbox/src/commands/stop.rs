@@ -8,18 +8,18 @@ use serde::Serialize;
 use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// Remove a lease and its sandbox
 ///
-/// Waits for commands that run in it. The lease is forgotten only when the sandbox is proved to be gone.
+/// Waits for running commands. The lease is forgotten only after the sandbox is proved gone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
     #[arg(long, hide = true)]
     reclaim: bool,
-    /// The result, or the failure, as JSON
+    /// Output the result or failure as JSON
     #[arg(long)]
     json: bool,
 }
@@ -33,12 +33,12 @@ struct Stopped<'a> {
     released: bool,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let id = args.which.identifier("stop")?;
     let settings = routing::lenient_settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
-    refusals::check(matches, Of::Other, provider.spec())?;
+    unsupported::check(matches, CommandKind::Other, provider.spec())?;
     if args.reclaim {
         return Err(provider.unsupported("stop --reclaim"));
     }

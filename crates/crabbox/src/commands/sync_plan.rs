@@ -23,10 +23,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let settings = app.settings(matches)?;
-    app.somewhere()?;
+    app.require_cwd()?;
     let repository = Repository::discover(&app.host.cwd, &app.host.env)?;
     let root = repository
         .as_ref()

@@ -11,27 +11,27 @@ use serde_json::json;
 use crate::app::{App, place};
 use crate::cli::parsed;
 
-/// Accept the settings of this repository's file, as it is now
+/// Trust the settings files of this repository
 ///
-/// A repository may not choose programs, mounts or variables to pass on. This lifts the refusal for the file with exactly
-/// its present content; a changed file is refused again.
+/// Repositories are untrusted: they may not choose programs, mounts or variables to forward. Trust lifts this for a
+/// file's current content; a changed file is untrusted again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Take it back
+    /// Revoke trust
     #[arg(long, conflicts_with = "list")]
     revoke: bool,
-    /// Show what is trusted
+    /// List trusted files
     #[arg(long)]
     list: bool,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
-    /// With --revoke: which file, also one that is gone [default: those of this repository]
+    /// With --revoke: the file, even if it no longer exists [default: those of this repository]
     #[arg(value_name = "FILE", requires = "revoke")]
     file: Option<PathBuf>,
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let state = app.host.state()?;
     if args.list {
@@ -44,7 +44,7 @@ pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure>
     if files.is_empty() {
         return Err(nothing_here(app));
     }
-    // Trust is for what was read, and nobody has read what cannot be loaded.
+    // A file that cannot be loaded is not trusted: the user cannot know what it would do.
     for file in &files {
         app.check_file(file)?;
     }
@@ -113,7 +113,7 @@ fn resolved(path: &Path) -> PathBuf {
 fn nothing_here(app: &App<'_>) -> Failure {
     let [first, second] = repository_files(&app.root());
     let message = format!(
-        "there is neither `{}` nor `{}`",
+        "no settings files in this repository: neither `{}` nor `{}` exists",
         first.display(),
         second.display()
     );

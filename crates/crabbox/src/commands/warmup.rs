@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
-use crabbox_core::claims::{Claim, Ends};
+use crabbox_core::claims::{Claim, Deadlines};
 use crabbox_core::lifecycle;
 use crabbox_core::provider::Provider;
 use crabbox_core::timing::{ErrorKind, Phase, RunStatus, format_ms, judge, millis};
@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::run::{requested_slug, terms};
 use crate::app::App;
 use crate::cli::parsed;
-use crate::refusals::{self, Of};
+use crate::unsupported::{self, CommandKind};
 
 /// Make a sandbox and keep it
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ struct Leased<'a> {
     provider: &'a str,
     sandbox: &'a str,
     #[serde(flatten)]
-    ends: Ends,
+    ends: Deadlines,
     cleanup_command: String,
 }
 
@@ -65,13 +65,13 @@ struct Timing<'a> {
     phases: [Phase; 1],
 }
 
-pub(crate) fn answer(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
+pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
     let slug = requested_slug(args.slug.as_deref())?;
     let settings = app.settings(matches)?;
     let provider = app.provider(&settings)?;
     let spec = provider.spec();
-    refusals::check(matches, Of::Warmup, spec)?;
+    unsupported::check(matches, CommandKind::Warmup, spec)?;
     if args.keep == Some(false) {
         return Err(Failure::usage(format!(
             "{} warmup keeps its sandbox; --keep=false is not possible",
@@ -112,7 +112,7 @@ fn tell(
             slug,
             provider: spec.name,
             sandbox,
-            ends: claim.ends(),
+            ends: claim.deadlines(),
             cleanup_command: provider.stop_command(claim),
         })
     } else {

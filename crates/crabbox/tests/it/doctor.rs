@@ -77,7 +77,7 @@ fn blockers_are_named_with_what_to_do() {
         assert!(ran.out.contains("failed  sbx_inventory"), "{}", ran.out);
         assert!(ran.out.contains(said), "{}", ran.out);
         assert!(ran.err.contains(hint), "{}", ran.err);
-        assert_eq!(ran.last(), "doctor found problems");
+        assert_eq!(ran.cause(), "doctor found problems");
         let json = world.crabbox(&["doctor", "--json"]).exits(1).json();
         assert_eq!(json["ok"], false);
     }
@@ -182,8 +182,8 @@ fn a_config_that_is_wrong_hides_no_other_check() {
     world.user_config("bogus: 1\n");
     world.repo_config("env:\n  allow: [AWS_SECRET_ACCESS_KEY]\n");
     let ran = world.with_env(&[("CRABBOX_TTL", "soon")], &["doctor"]);
-    let ran = ran.exits(1).says("hint: read the file, then accept it");
-    assert_eq!(ran.last(), "doctor found problems");
+    let ran = ran.exits(1).says("hint: review the file, then accept it");
+    assert_eq!(ran.cause(), "doctor found problems");
     for line in [
         "config.yaml: line 1 column 1: unknown key `bogus`\n",
         "failed  settings           CRABBOX_TTL",

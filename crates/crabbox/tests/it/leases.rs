@@ -55,9 +55,9 @@ fn an_rm_that_removes_nothing_is_no_success() {
     world.behave("noop-rm", "yes");
     let ran = world.crabbox(&["stop", "a"]).exits(1);
     assert!(
-        ran.last().contains("the sandbox is still there"),
+        ran.cause().contains("the sandbox is still there"),
         "{}",
-        ran.last()
+        ran.cause()
     );
     ran.says(&hint);
     world.behave("fail-before-rm", "1\nbusy");
@@ -103,7 +103,7 @@ fn only_claimed_sandboxes_are_ours() {
         &["cp", "--id", "crabbox-my-app-000000", "SANDBOX:/a", "b"],
     ] {
         let ran = world.crabbox(args).exits(4);
-        assert_eq!(ran.last(), words);
+        assert_eq!(ran.cause(), words);
     }
     world.crabbox(&["cleanup"]).exits(0);
     assert_eq!(world.sandboxes(), ["crabbox-my-app-000000"]);
@@ -125,7 +125,7 @@ fn a_lease_belongs_to_a_repository_until_it_is_reclaimed() {
         .within(&other, &["run", "--id", "mine", "--", "true"])
         .exits(2);
     assert_eq!(
-        ran.last(),
+        ran.cause(),
         format!(
             "lease {lease} is claimed by repo {}; use --reclaim to claim it for {}",
             world.repo().display(),
@@ -163,7 +163,7 @@ fn use_renews_the_idle_time_and_not_the_ttl() {
     });
     let ran = world.crabbox(&["run", "--id", "a", "--", "true"]).exits(4);
     assert_eq!(
-        ran.last(),
+        ran.cause(),
         format!("lease {lease} reached its TTL expiry; command not run")
     );
 }
@@ -286,9 +286,9 @@ fn status_tells_and_waits() {
     );
     let ran = world.crabbox(&["status"]).exits(2);
     assert!(
-        ran.last().starts_with("usage: crabbox status"),
+        ran.cause().starts_with("usage: crabbox status"),
         "{}",
-        ran.last()
+        ran.cause()
     );
     let path = world
         .path("engine/sandboxes")
@@ -299,20 +299,20 @@ fn status_tells_and_waits() {
         .crabbox(&["status", "a", "--wait", "--wait-timeout", "10ms"])
         .exits(5);
     assert_eq!(
-        ran.last(),
+        ran.cause(),
         format!("timed out waiting for {lease} to become ready")
     );
     write(&path, one.replace("running", "failed"));
     let ran = world.crabbox(&["status", "a", "--wait"]).exits(5);
     assert_eq!(
-        ran.last(),
+        ran.cause(),
         format!("lease {lease} reached terminal state failed before ready")
     );
     let name = world.sandboxes().remove(0);
     world.lose_sandbox(&name);
     let said = format!("docker-sandbox sandbox {name:?} is not present in sbx inventory");
     for args in [&["status", "a"][..], &["run", "--id", "a", "--", "true"]] {
-        assert_eq!(world.crabbox(args).exits(4).last(), said);
+        assert_eq!(world.crabbox(args).exits(4).cause(), said);
     }
 }
 
@@ -344,7 +344,7 @@ fn a_lease_past_its_ttl_is_expired_and_not_ready() {
     );
     let ran = world.crabbox(&["status", "a", "--wait"]).exits(5);
     assert_eq!(
-        ran.last(),
+        ran.cause(),
         format!("lease {lease} reached terminal state expired before ready")
     );
     let list = world.crabbox(&["list", "--json"]).exits(0).json();
@@ -410,7 +410,7 @@ fn a_list_that_hangs_takes_no_longer_than_the_wait() {
         .exits(5);
     assert!(started.elapsed() < std::time::Duration::from_secs(30));
     assert!(
-        late.last().starts_with(&format!(
+        late.cause().starts_with(&format!(
             "timed out waiting for {lease} to become ready: `sbx ls"
         )),
         "{}",

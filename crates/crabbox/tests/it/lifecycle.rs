@@ -5,10 +5,10 @@ use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 
-use crate::world::{Gate, Ran, World, end, signal};
+use crate::world::{Barrier, Ran, World, end, signal};
 
 /// A command of ours, held up where it makes its sandbox.
-fn making(world: &World, when: &str, args: &[&str]) -> (Gate, Child) {
+fn making(world: &World, when: &str, args: &[&str]) -> (Barrier, Child) {
     let mut gate = world.gate("create", when);
     let child = world.spawn(args);
     gate.wait();
@@ -35,7 +35,7 @@ fn a_fresh_run_mirrors_the_code_and_leaves_nothing() {
         .crabbox(&["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"])
         .exits(7);
     assert_eq!(ran.out, "out\n");
-    assert_eq!(ran.last(), "docker-sandbox run exited 7");
+    assert_eq!(ran.cause(), "docker-sandbox run exited 7");
     assert!(ran.err.lines().any(|line| line == "err"));
     world.is_clean();
     let verbs: Vec<_> = world
@@ -206,7 +206,7 @@ fn a_create_that_fails_half_way_is_undone() {
     world.behave("fail-after-create", "1\nERROR: cannot attach the network");
     let ran = world.crabbox(&["run", "--", "true"]).exits(1);
     assert!(
-        ran.last().contains("cannot attach the network"),
+        ran.cause().contains("cannot attach the network"),
         "{}",
         ran.err
     );
@@ -243,7 +243,7 @@ fn ctrl_c_stops_the_command_releases_and_exits_130() {
     let read = out.read(&mut pid).unwrap();
     let pid = std::str::from_utf8(&pid[..read]).unwrap().trim().to_owned();
     let ran = end_by(child, Signal::INT).exits(130);
-    assert_eq!(ran.last(), "canceled: interrupted");
+    assert_eq!(ran.cause(), "canceled: interrupted");
     assert!(
         !std::path::Path::new(&format!("/proc/{pid}")).exists(),
         "the command is gone"
@@ -267,7 +267,7 @@ fn ctrl_c_keeps_what_is_to_stay_after_a_failure() {
     let world = World::new();
     let run = running(&world, &["run", "--keep-on-failure", "--slug", "f"]);
     let ran = end_by(run, Signal::INT).exits(130);
-    assert_eq!(ran.last(), "canceled: interrupted");
+    assert_eq!(ran.cause(), "canceled: interrupted");
     let lease = world.claim_names().remove(0);
     ran.says(&format!("keep-on-failure: kept lease={lease} slug=f "))
         .says("stop: crabbox stop --provider docker-sandbox f");

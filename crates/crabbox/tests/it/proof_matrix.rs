@@ -143,7 +143,7 @@ fn row_06_host_and_runtime_blockers() {
             .crabbox(&["doctor", "--provider", "docker-sandbox"])
             .exits(1);
         assert!(ran.out.contains(said), "{}", ran.out);
-        assert_eq!(ran.last(), "doctor found problems");
+        assert_eq!(ran.cause(), "doctor found problems");
         ran.says(hint);
     }
 }
@@ -193,7 +193,7 @@ fn row_08_unsupported_delegated_flags() {
         ]
         .concat();
         let ran = world.crabbox(&args).exits(2);
-        assert!(ran.last().contains("support"), "{}", ran.last());
+        assert!(ran.cause().contains("support"), "{}", ran.cause());
     }
     assert_eq!(world.calls().len(), 0);
     world

@@ -142,7 +142,7 @@ fn codes_are_mirrored() {
             .crabbox(&["run", "--id", "a", "--", "sh", "-c", &script])
             .exits(code);
         if code != 0 {
-            assert_eq!(ran.last(), format!("docker-sandbox run exited {code}"));
+            assert_eq!(ran.cause(), format!("docker-sandbox run exited {code}"));
         }
     }
     world
@@ -170,7 +170,7 @@ fn our_engine_says_who_ended_the_command() {
         let ran = world
             .crabbox(&["run", "--id", "a", "--", "sh", "-c", "exit 125"])
             .exits(1);
-        assert_eq!(ran.last(), last);
+        assert_eq!(ran.cause(), last);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A home, a repository, a stand-in for `sbx`, and the real `crabbox` in an environment of its own.
 
-mod gate;
+mod barrier;
 mod ran;
 
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) use gate::Gate;
+pub(crate) use barrier::Barrier;
 pub(crate) use ran::{Call, Ran};
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl World {
     pub(crate) fn new() -> Self {
         let world = Self::without_sbx();
         let program = world.path("bin/sbx");
-        let script = format!("#!{} -IS\n{}", python(), include_str!("standin.py"));
+        let script = format!("#!{} -IS\n{}", python(), include_str!("fake_sbx.py"));
         // Under another name first: a process that is forked meanwhile would have it open for writing.
         let fresh = world.path("bin/sbx.new");
         write(&fresh, script);
@@ -288,7 +288,7 @@ impl World {
     }
 
     /// Holds the stand-in up in a call of this verb.
-    pub(crate) fn gate(&self, verb: &str, when: &str) -> Gate {
+    pub(crate) fn gate(&self, verb: &str, when: &str) -> Barrier {
         let open = |end: &str| {
             let path = self.path("engine").join(format!("gate-{verb}.{end}"));
             let made = Command::new("mkfifo").arg(&path).status().unwrap();
@@ -299,7 +299,7 @@ impl World {
                 .open(&path)
                 .unwrap()
         };
-        let gate = Gate {
+        let gate = Barrier {
             reached: open("reached"),
             go: open("go"),
         };

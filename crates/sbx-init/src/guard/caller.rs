@@ -1,4 +1,7 @@
-//! The process that waits for an answer: its memory, its descriptors, and becoming like it.
+//! The caller of a reported system call: its memory, its descriptors, and how the guard takes on its identity.
+//!
+//! Everything is opened once, by the thread id of the notification, and used through these descriptors only. After
+//! `SECCOMP_IOCTL_NOTIF_ID_VALID` they are known to belong to the caller, whatever happens to the thread id later.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -14,18 +17,18 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions
 use sbx_sys::credentials::{self, Credentials};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 
-use super::{MAX_XATTR, Mount, Place, Work, Xattr};
+use super::{MAX_XATTR, Mount, Target, Work, Xattr};
 use sbx_sys::mountinfo::{self, Entry};
 
-/// What the call is done with, as init's own user namespace names it.
+/// The caller's `/proc/TID/status`. Ids are as init's user namespace sees them.
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
     credentials: Credentials,
     capabilities: u64,
     umask: u32,
-    group_leader: i32,
-    /// Set by programs that confine themselves, with Landlock for one.
-    no_new_privileges: bool,
+    tgid: i32,
+    /// Programs that confine themselves, for example with Landlock, set it first.
+    no_new_privs: bool,
 }
 
 #[derive(Debug)]
@@ -47,12 +50,12 @@ fn io(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// The caller's mounts as they are when it is asked.
+/// The caller's mountinfo, read when it is needed.
 #[derive(Debug)]
 pub(super) struct MountList(File);
 
 impl MountList {
-    /// Nothing when it cannot be read: then nothing is the sandbox's own.
+    /// Empty when it cannot be read: then no file counts as the sandbox's own.
     pub(super) fn read(&self) -> Vec<Entry> {
         let mut list = Vec::new();
         match (&self.0).take(4 << 20).read_to_end(&mut list) {
@@ -79,7 +82,7 @@ impl Caller {
             .map_err(io)?;
         let status = parse_status(&text).ok_or(Errno::SRCH)?;
         Ok(Self {
-            pidfd: pidfd_of(tid, status.group_leader)?,
+            pidfd: pidfd_of(tid, status.tgid)?,
             memory: open("mem", OFlags::RDONLY)?.into(),
             mounts: open("mountinfo", OFlags::RDONLY)?.into(),
             root: open("root", OFlags::PATH)?,
@@ -98,7 +101,7 @@ impl Caller {
         self.mounts.try_clone().map(MountList).map_err(io)
     }
 
-    /// A copy of the caller's descriptor: the same open file, whatever the number means later.
+    /// A copy of the caller's descriptor (`pidfd_getfd`): the same open file, even if the caller reuses the number.
     pub(super) fn descriptor(&self, number: u32) -> Result<OwnedFd, Errno> {
         let number = i32::try_from(number).map_err(|_| Errno::BADF)?;
         rustix::process::pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty())
@@ -118,7 +121,7 @@ impl Caller {
         let mut text = Vec::new();
         let mut at = address;
         while text.len() < max {
-            // Never across a page: the next one need not be there.
+            // Never across a page boundary: the next page may be unmapped.
             let step = usize::try_from(PAGE - at % PAGE)
                 .unwrap_or(1)
                 .min(max - text.len());
@@ -145,36 +148,36 @@ impl Caller {
         }
     }
 
-    /// The object that `dirfd` and the path at `address` name.
-    pub(super) fn place(&self, dirfd: u64, address: u64, flags: u32) -> Result<Place, Errno> {
+    /// The file that `dirfd` and the path at `address` name.
+    pub(super) fn target(&self, dirfd: u64, address: u64, flags: u32) -> Result<Target, Errno> {
         let flags = flags.cast_signed();
-        let dirfd = super::low(dirfd);
+        let dirfd = super::low32(dirfd);
         let is_here = dirfd.cast_signed() == libc::AT_FDCWD;
         let path = self.path(address)?;
         if path.is_empty() {
             return match flags & libc::AT_EMPTY_PATH {
                 0 => Err(Errno::NOENT),
                 _ if is_here => Err(Errno::NOENT),
-                _ => Ok(Place::Open(self.descriptor(dirfd)?)),
+                _ => Ok(Target::Open(self.descriptor(dirfd)?)),
             };
         }
-        if let Some(number) = descriptor_of(&path, self.status.group_leader) {
-            return Ok(Place::Open(self.descriptor(number)?));
+        if let Some(number) = descriptor_of(&path, self.status.tgid) {
+            return Ok(Target::Open(self.descriptor(number)?));
         }
-        // An absolute path does not need the descriptor, which may then be anything.
+        // With an absolute path the kernel ignores `dirfd`, which may be invalid.
         let base = match self.here(&path)? {
             Some(_) if !is_here => Some(self.descriptor(dirfd)?),
             here => here,
         };
-        Ok(Place::Path {
+        Ok(Target::Path {
             base,
             path,
             follow: flags & libc::AT_SYMLINK_NOFOLLOW == 0,
         })
     }
 
-    /// Where a relative path begins; an absolute one begins nowhere. Not entered: the kernel looks at the directory when a path
-    /// leads through it, as it does for the caller, who may be where it could not go any more.
+    /// The base of a relative path; none for an absolute one. It is not entered with `fchdir`: the caller may be in a
+    /// directory that it could not enter again, and a lookup that starts there must still work.
     fn here(&self, path: &CStr) -> Result<Option<OwnedFd>, Errno> {
         if path.to_bytes().starts_with(b"/") {
             return Ok(None);
@@ -189,19 +192,22 @@ impl Caller {
         mode: u32,
         flags: u32,
     ) -> Result<Work, Errno> {
-        Ok(Work::ChangeModeAt(self.place(dirfd, address, flags)?, mode))
+        Ok(Work::ChangeModeAt(
+            self.target(dirfd, address, flags)?,
+            mode,
+        ))
     }
 
-    /// Whoever confines itself must be marked so first: with power over a user namespace the kernel would not
-    /// ask for it, and [`Self::unconfined`] could not tell.
-    pub(super) fn is_marked_confined(&self) -> bool {
-        self.status.no_new_privileges
+    /// Required before `landlock_restrict_self`: with CAP_SYS_ADMIN the kernel would not demand it, and
+    /// [`Self::require_no_landlock`] could not tell such a caller.
+    pub(super) fn has_no_new_privs(&self) -> bool {
+        self.status.no_new_privs
     }
 
-    /// A file cannot be made in the place of a caller that may be confined by Landlock: its rules are not to be
-    /// seen from outside. It cannot use the bits either.
-    fn unconfined(&self) -> Result<(), Errno> {
-        if self.is_marked_confined() {
+    /// The guard makes no file for a caller that may be confined by Landlock: the rules cannot be read from outside, and the
+    /// guard's process is not bound by them. Such a caller has no use for setuid bits either (no_new_privs).
+    fn require_no_landlock(&self) -> Result<(), Errno> {
+        if self.has_no_new_privs() {
             Err(Errno::PERM)
         } else {
             Ok(())
@@ -215,9 +221,9 @@ impl Caller {
         flags: u32,
         mode: u32,
     ) -> Result<Work, Errno> {
-        self.unconfined()?;
+        self.require_no_landlock()?;
         Ok(Work::Create {
-            place: self.place(dirfd, address, 0)?,
+            target: self.target(dirfd, address, 0)?,
             flags: OFlags::from_bits_retain(flags),
             mode,
         })
@@ -230,9 +236,9 @@ impl Caller {
         mode: u32,
         device: u64,
     ) -> Result<Work, Errno> {
-        self.unconfined()?;
+        self.require_no_landlock()?;
         Ok(Work::MakeNode {
-            place: self.place(dirfd, address, 0)?,
+            target: self.target(dirfd, address, 0)?,
             mode,
             device,
         })
@@ -252,7 +258,7 @@ impl Caller {
         Ok(Xattr {
             name: self.string(name, 256).map_err(|_| Errno::RANGE)?,
             value: self.bytes(value, size)?,
-            flags: super::low(flags),
+            flags: super::low32(flags),
         })
     }
 
@@ -264,8 +270,8 @@ impl Caller {
         }
         let here = libc::AT_FDCWD as u32 as u64;
         Ok(Work::Watch {
-            inotify: self.descriptor(super::low(inotify))?,
-            place: self.place(here, address, flags)?,
+            inotify: self.descriptor(super::low32(inotify))?,
+            target: self.target(here, address, flags)?,
             events,
         })
     }
@@ -283,9 +289,9 @@ impl Caller {
         })
     }
 
-    /// A new proc, sysfs or mqueue shows the namespaces of whoever mounts it. Only a child is in a pid
-    /// namespace that was joined.
-    pub(super) fn join_what_mounts_show(&self, proof: &SingleThreaded) -> Result<Joined, Errno> {
+    /// A new proc, sysfs or mqueue shows the namespaces of the process that mounts it. `setns` to a pid namespace takes effect
+    /// for children only, hence the fork.
+    pub(super) fn join_namespaces(&self, proof: &SingleThreaded) -> Result<Joined, Errno> {
         let parent = Parent(rustix::process::pidfd_open(
             rustix::process::getpid(),
             PidfdFlags::empty(),
@@ -295,19 +301,19 @@ impl Caller {
         process::setns(self.pid.as_fd(), process::NEW_PID).map_err(io)?;
         match process::fork(proof, 0).map_err(io)? {
             Fork::Child => {
-                // From the beginning, and once more when the ids have changed.
-                parent.end_with()?;
+                // PR_SET_PDEATHSIG now, and again after the change of ids, which clears it.
+                parent.die_with()?;
                 Ok(Joined::Child(parent))
             }
             Fork::Parent { pidfd, .. } => Ok(Joined::Parent(Child(pidfd))),
         }
     }
 
-    /// From here on this process is to the kernel what the caller is. The mounts come before the user
-    /// namespace: they may belong to one above it.
-    pub(super) fn take_on(self, proc: &OwnedFd) -> Result<(), Errno> {
+    /// Takes on the caller's root, umask, ids, namespaces and capabilities. The mount namespace comes before the user
+    /// namespace: it may belong to a parent of that, and joining it needs CAP_SYS_ADMIN there.
+    pub(super) fn assume_identity(self, proc: &OwnedFd) -> Result<(), Errno> {
         let stays_owner = self.status.credentials.uid == rustix::process::geteuid().as_raw();
-        if !stays_owner && lets_others_in(proc)? {
+        if !stays_owner && suid_dumpable_is_open(proc)? {
             return Err(Errno::PERM);
         }
         process::setns(self.mount.as_fd(), process::NEW_MOUNT).map_err(io)?;
@@ -315,14 +321,14 @@ impl Caller {
         rustix::process::chroot(".")?;
         rustix::process::umask(FileMode::from_bits_truncate(self.status.umask));
         credentials::keep_capabilities().map_err(io)?;
-        // Where the user namespace forbids groups there are none to take on.
+        // Where the user namespace denies setgroups the caller has no groups to take on.
         let with_groups = credentials::become_user(&self.status.credentials, true);
         with_groups
             .or_else(|_| credentials::become_user(&self.status.credentials, false))
             .map_err(io)?;
         credentials::raise_capabilities().map_err(io)?;
-        // Each of these changes may have opened this process to others (`fs.suid_dumpable`): to nobody inside, as long as it
-        // has not joined the user namespace, and that changes nothing for whoever owns it.
+        // A change of ids sets the dumpable flag to `fs.suid_dumpable`. No process inside can use that before this one joins
+        // the caller's user namespace; joining sets it once more.
         process::set_not_dumpable().map_err(io)?;
         process::setns(self.user.as_fd(), process::NEW_USER).map_err(io)?;
         credentials::set_capabilities(self.status.capabilities).map_err(io)?;
@@ -330,31 +336,31 @@ impl Caller {
     }
 }
 
-/// Both return from the fork.
+/// Which side of the fork this is.
 #[derive(Debug)]
 pub(super) enum Joined {
-    /// This process is in the caller's namespaces, and does the work.
+    /// In the caller's namespaces: does the work.
     Child(Parent),
-    /// This one waits for the other.
+    /// Waits for the child.
     Parent(Child),
 }
 
-/// How long a mount may take: less than init waits for an answer.
-const WORK_LIMIT: Timespec = Timespec {
+/// How long a mount may take: less than init waits for the whole answer.
+const WORK_TIMEOUT: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
 
-/// Who does the work.
+/// A pidfd of the process that does the work.
 #[derive(Debug)]
 pub(super) struct Child(OwnedFd);
 
 impl Child {
-    /// What came of it, when nothing of it is left for the caller to see. Who stops it gains nothing: then it is ended.
+    /// Reaps the child and returns its result. A child that the caller stopped (SIGSTOP) is killed after the timeout.
     pub(super) fn outcome(&self) -> Result<(), Errno> {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
-        // A signal to this process is as good as the end of the time: whoever sends one wants nothing good.
-        if rustix::event::poll(&mut fds, Some(&WORK_LIMIT)) != Ok(1) {
+        // An interrupted poll counts as a timeout: only a process inside sends signals here.
+        if rustix::event::poll(&mut fds, Some(&WORK_TIMEOUT)) != Ok(1) {
             rustix::process::pidfd_send_signal(&self.0, Signal::KILL)?;
         }
         let ended = loop {
@@ -367,25 +373,25 @@ impl Child {
         match ended.and_then(|status| status.exit_status()) {
             Some(0) => Ok(()),
             Some(errno) => Err(Errno::from_raw_os_error(errno)),
-            // Somebody inside has killed it.
+            // A process inside has killed it.
             None => Err(Errno::IO),
         }
     }
 }
 
-/// What [`Child::outcome`] hears. Every error number fits.
-pub(super) fn tell_outcome(outcome: Result<(), Errno>) -> ! {
+/// Exits with what [`Child::outcome`] returns. Every error number fits into an exit code.
+pub(super) fn exit_with(outcome: Result<(), Errno>) -> ! {
     process::exit_now(outcome.err().map_or(0, Errno::raw_os_error))
 }
 
-/// Who waits for the process that does the work, and says that it was not done when it is ended.
+/// A pidfd of the process that waits for the child, and that reports an error if the child is killed.
 #[derive(Debug)]
 pub(super) struct Parent(OwnedFd);
 
 impl Parent {
-    /// This process ends with that one from here on, also where it was stopped, and does nothing if it is late. A change of
-    /// ids undoes this.
-    pub(super) fn end_with(&self) -> Result<(), Errno> {
+    /// Arranges that this process is killed when its parent dies (`PR_SET_PDEATHSIG`), and fails if the parent is dead
+    /// already. A change of ids clears the setting.
+    pub(super) fn die_with(&self) -> Result<(), Errno> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&Timespec::default()))? {
@@ -395,9 +401,9 @@ impl Parent {
     }
 }
 
-/// Whether a process that changes its ids is open to others until it closes itself. This one has the filter's listener,
-/// with which anything could be let through.
-fn lets_others_in(proc: &OwnedFd) -> Result<bool, Errno> {
+/// Whether `fs.suid_dumpable` lets processes of the same id trace one that has just changed its ids. The guard's process
+/// holds the filter's listener, with which a tracer could let any call through.
+fn suid_dumpable_is_open(proc: &OwnedFd) -> Result<bool, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let setting = rustix::fs::openat(proc, c"sys/fs/suid_dumpable", flags, FileMode::empty())?;
     let mut text = String::new();
@@ -405,12 +411,12 @@ fn lets_others_in(proc: &OwnedFd) -> Result<bool, Errno> {
     Ok(is_open(&text))
 }
 
-/// As `fs.suid_dumpable` says it: 0 is for nobody, 2 for root alone.
+/// `fs.suid_dumpable`: 0 is not dumpable, 2 is root only.
 fn is_open(setting: &str) -> bool {
     !matches!(setting.trim(), "0" | "2")
 }
 
-/// Of the thread, which may have descriptors of its own; of its process where the kernel knows no such thing.
+/// A pidfd of the thread, which may have its own descriptor table (`unshare(CLONE_FILES)`); of its process before Linux 6.9.
 fn pidfd_of(tid: u32, leader: i32) -> Result<OwnedFd, Errno> {
     /// `PIDFD_THREAD`, since Linux 6.9.
     const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
@@ -424,8 +430,8 @@ fn pidfd_of(tid: u32, leader: i32) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Programs change the mode of what they have open through its link in proc (the C library does, where the
-/// kernel has no call for it). `self` there would be the process that answers; the number is what is meant.
+/// The descriptor number in a path such as `/proc/self/fd/N`. Programs and C libraries use such paths for `fchmodat` with
+/// flags. In the guard's process `self` would be the guard, so the number is taken instead.
 fn descriptor_of(path: &CStr, leader: i32) -> Option<u32> {
     let path = path.to_str().ok()?;
     let number = match path.strip_prefix("/dev/fd/") {
@@ -442,7 +448,7 @@ fn descriptor_of(path: &CStr, leader: i32) -> Option<u32> {
         .then(|| number.parse().ok())?
 }
 
-/// Which mount a descriptor of this process is on.
+/// The mount id of a descriptor of this process.
 pub(super) fn mount_id(proc: &OwnedFd, fd: BorrowedFd<'_>) -> Option<u64> {
     let path = format!("self/fdinfo/{}", fd.as_raw_fd());
     let file = rustix::fs::openat(
@@ -458,7 +464,7 @@ pub(super) fn mount_id(proc: &OwnedFd, fd: BorrowedFd<'_>) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// A descriptor's link, relative to a mount of proc.
+/// The magic link of a descriptor, relative to a mount of proc.
 pub(super) fn self_path(fd: BorrowedFd<'_>) -> String {
     format!("self/fd/{}", fd.as_raw_fd())
 }
@@ -469,7 +475,7 @@ fn parse_status(text: &str) -> Option<Status> {
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
             .map(str::trim)
     };
-    // Real, effective, saved, file system: the last is what the kernel checks files with.
+    // Real, effective, saved, file system: the kernel checks file access with the last.
     let last = |name: &str| field(name)?.split_whitespace().nth(3)?.parse().ok();
     Some(Status {
         credentials: Credentials {
@@ -482,8 +488,8 @@ fn parse_status(text: &str) -> Option<Status> {
         },
         capabilities: u64::from_str_radix(field("CapEff")?, 16).ok()?,
         umask: u32::from_str_radix(field("Umask")?, 8).ok()?,
-        group_leader: field("Tgid")?.parse().ok()?,
-        no_new_privileges: field("NoNewPrivs")? != "0",
+        tgid: field("Tgid")?.parse().ok()?,
+        no_new_privs: field("NoNewPrivs")? != "0",
     })
 }
 
@@ -492,13 +498,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_closed_where_the_machine_says_so() {
+    fn suid_dumpable_values_are_classified() {
         assert!(!is_open("0\n") && !is_open("2\n"));
         assert!(is_open("1\n") && is_open("3\n") && is_open(""));
     }
 
     #[test]
-    fn links_of_descriptors_name_the_callers() {
+    fn proc_fd_paths_name_the_callers_descriptors() {
         for (path, number) in [
             (c"/proc/self/fd/7", Some(7)),
             (c"/proc/thread-self/fd/0", Some(0)),
@@ -515,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn status_says_what_the_kernel_checks_files_with() {
+    fn status_is_parsed_with_the_file_system_ids() {
         let text = "Name:\ta: b\nUmask:\t0027\nTgid:\t12\nNoNewPrivs:\t1\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000000001ff\n";
         assert_eq!(
             parse_status(text),
@@ -527,8 +533,8 @@ mod tests {
                 },
                 capabilities: 0x1ff,
                 umask: 0o027,
-                group_leader: 12,
-                no_new_privileges: true,
+                tgid: 12,
+                no_new_privs: true,
             })
         );
         assert_eq!(parse_status("Uid:\t0\n"), None);

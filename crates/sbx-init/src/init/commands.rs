@@ -14,7 +14,7 @@ use sbx_sys::fdpass;
 use sbx_sys::process::{self, Fork};
 
 use super::{Command, Ended, HandOver, Init, MAX_HAND_OVERS, Output, Starting, Stopping, executed};
-use crate::handover::{self, Patience};
+use crate::handover::{self, Budget};
 use crate::spare::{LISTENER, Order, Spare, TAKEN};
 use crate::spawn::{Failure, Stdio};
 
@@ -315,8 +315,8 @@ impl Init<'_> {
         self.hand_over_due = false;
         match process::fork(self.proof, 0) {
             Ok(Fork::Child) => {
-                let patience = Patience::AFTER_A_COMMAND;
-                let done = handover::hand_over(&self.workspaces, self.made_at, &[], patience);
+                let budget = Budget::AFTER_COMMAND;
+                let done = handover::hand_over(&self.workspaces, self.made_at, &[], budget);
                 process::exit_now(i32::from(done.is_err()))
             }
             Ok(Fork::Parent { pid, .. }) => {

@@ -29,8 +29,8 @@ use sbx_sys::signals::SignalFd;
 
 use crate::filter::{self, MountPoints};
 use crate::guard::{self, Guard};
-use crate::handover::{self, Patience};
-use crate::setup::{Namespaces, Network, Own};
+use crate::handover::{self, Budget};
+use crate::setup::{Namespaces, Network, OwnFileSystems};
 use crate::spare::{Order, Spare};
 use crate::spawn::{Failure, Surroundings};
 use held::{Held, LOOK_EVERY};
@@ -57,7 +57,7 @@ pub(crate) struct Parts {
     /// Open directories: names can be changed from inside.
     pub(crate) workspaces: Vec<OwnedFd>,
     /// Superblocks of the sandbox's own, as mountinfo names them.
-    pub(crate) own: Own,
+    pub(crate) own: OwnFileSystems,
     /// What setup has mounted, by id, and where.
     pub(crate) mounts: BTreeSet<(u64, PathBuf)>,
     pub(crate) namespaces: Namespaces,
@@ -96,7 +96,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
     // What the host has taken away since it was mounted is not in the list, and is missed at the first look.
     let anchored = held::anchored(&parts.mounts, &writable);
     let mount_points = if below || !anchored.is_empty() {
-        MountPoints::Hold
+        MountPoints::Protected
     } else {
         MountPoints::Absent
     };
@@ -291,7 +291,7 @@ impl Init<'_> {
     /// Ends those that are stuck, or whose caller has gone; whoever waits for one is told when it is reaped.
     fn look_after_answers(&self) {
         for (pid, question) in &self.answers {
-            let waiting = seccomp::still_waiting(question.filter.as_fd(), question.id);
+            let waiting = seccomp::is_valid(question.filter.as_fd(), question.id);
             if waiting && question.since.elapsed() < ANSWER_LIMIT {
                 continue;
             }
@@ -563,7 +563,7 @@ impl Init<'_> {
                 self.answers.insert(pid, Question { filter, id, since });
             }
             Err(_) => {
-                let _ = seccomp::answer(filter.as_fd(), call.id, Err(libc::EAGAIN));
+                let _ = seccomp::respond(filter.as_fd(), call.id, Err(libc::EAGAIN));
             }
         }
     }
@@ -582,7 +582,7 @@ impl Init<'_> {
             if let Some(question) = self.answers.remove(&pid) {
                 // Whoever was to answer has, or is dead: nobody waits for ever. A second answer is none.
                 let answer = Err(libc::EIO);
-                let _ = seccomp::answer(question.filter.as_fd(), question.id, answer);
+                let _ = seccomp::respond(question.filter.as_fd(), question.id, answer);
             } else if let Some(work) = self.handovers.remove(&pid) {
                 self.hand_over_ended(work, status.exit_status());
             } else if self.commands.contains_key(&pid) {
@@ -670,8 +670,8 @@ impl Init<'_> {
         if process::has_children() {
             return false;
         }
-        let patience = Patience::AT_THE_STOP;
-        if handover::hand_over(&self.workspaces, self.made_at, &[], patience).is_err() {
+        let budget = Budget::AT_STOP;
+        if handover::hand_over(&self.workspaces, self.made_at, &[], budget).is_err() {
             return true; // the daemon has it done
         }
         self.tell_daemons(&Reply::HandedOver);

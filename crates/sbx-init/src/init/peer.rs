@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn only_who_shows_the_namespace_comes_from_it() {
-        let own = || sbx_sys::peer::own_namespace().unwrap();
+        let own = || sbx_sys::peer::pid_namespace().unwrap();
         let outside = identity(&rustix::fs::fstat(own()).unwrap());
         let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         let shown = |fds: Vec<OwnedFd>| {

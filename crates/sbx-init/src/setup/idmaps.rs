@@ -1,4 +1,8 @@
-//! Writing the id maps of a new user namespace.
+//! Writing the id maps of a new user namespace (`/proc/PID/uid_map`, `gid_map`; user_namespaces(7)).
+//!
+//! Each map can be written once. Host root may map any range. An ordinary user may map only the own uid and gid, and the
+//! gid only after `setgroups` is denied; ranges of `/etc/subuid` and `/etc/subgid` need the setuid programs `newuidmap`
+//! and `newgidmap`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,7 +11,7 @@ use std::process::Command;
 
 use sbx_proto::plan::{IdRange, Ids, Mappers, Mode};
 
-use crate::error::{SetupError, SetupResult, While};
+use crate::error::{ErrorContext, SetupError, SetupResult};
 
 /// Gives the user namespace of `pid` (a child of this process) its maps.
 pub(super) fn write(pid: i32, ids: &Ids, mappers: Option<&Mappers>) -> SetupResult<()> {
@@ -24,7 +28,7 @@ pub(super) fn write(pid: i32, ids: &Ids, mappers: Option<&Mappers>) -> SetupResu
             run_mapper(mappers.gid.as_path(), pid, &ids.gid)
         }
         Mode::Single => {
-            // An ordinary user may map the own group only when nobody inside can drop groups.
+            // Required by the kernel: dropping a group can grant access (a file with mode 0604, say).
             write_file(pid, "setgroups", "deny")?;
             write_file(pid, "uid_map", &lines(&ids.uid))?;
             write_file(pid, "gid_map", &lines(&ids.gid))

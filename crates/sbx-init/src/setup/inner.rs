@@ -1,8 +1,9 @@
-//! The inner user namespace and what it owns: network, ipc, host name, cgroup view and, last, mounts.
+//! The inner user namespace and the namespaces that it owns: network, ipc, uts, cgroup and, last, mount.
 //!
-//! They are made by a child that ends once init holds their descriptors. The mount namespace comes last, as
-//! a copy of the finished tree made by a less privileged user namespace: that is what locks every mount in
-//! it, so that root inside can neither remount, move nor unmount one.
+//! A short-lived child creates them; init keeps their descriptors. The mount namespace comes last, as a copy of the
+//! finished tree: when a less privileged user namespace copies a mount namespace, the kernel locks every mount in the
+//! copy (`MNT_LOCKED`, and the lock on its flags; mount_namespaces(7)). Root inside can then neither remount, move nor
+//! unmount one.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,15 +21,14 @@ use sbx_sys::process::{self, Fork, SingleThreaded};
 
 use super::idmaps;
 use super::network::{self, Network};
-use crate::error::{SetupError, SetupResult, While};
+use crate::error::{ErrorContext, SetupError, SetupResult};
 
-/// As containers have it elsewhere: every port may be listened on. The network is the sandbox's own, so that nothing of
-/// the host is reached by it.
+/// As in other containers, programs may listen on every port: the network namespace is the sandbox's own.
 const NETWORK: &[(&str, &str)] = &[("sys/net/ipv4/ip_unprivileged_port_start", "0")];
-/// For the same reason the agent's group may ping.
-const MAY_PING: &str = "sys/net/ipv4/ping_group_range";
-/// Every address is local, and without rules that say otherwise the whole world would answer a ping.
-const MUTE: &[(&str, &str)] = &[
+/// For the same reason the agent's group may open ping sockets.
+const PING_GROUPS: &str = "sys/net/ipv4/ping_group_range";
+/// Every address is local: without nf_tables rules that drop pings, each one would seem to answer.
+const IGNORE_PINGS: &[(&str, &str)] = &[
     ("sys/net/ipv4/icmp_echo_ignore_all", "1"),
     ("sys/net/ipv6/icmp/echo_ignore_all", "1"),
 ];
@@ -44,12 +44,12 @@ pub(crate) struct Namespaces {
     pub(crate) uts: OwnedFd,
     pub(crate) cgroup: OwnedFd,
     pub(crate) mount: OwnedFd,
-    /// With one id only: a user namespace below the inner one in which that id is called root. It has no
-    /// power over the sandbox's other namespaces.
+    /// With one id only: a child of the inner user namespace in which that id is mapped to 0. Its capabilities do not apply to
+    /// the sandbox's other namespaces.
     pub(crate) named_root: Option<OwnedFd>,
 }
 
-/// All but the mount namespace, which must wait for the tree.
+/// All but the mount namespace, which has to wait for the tree.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) namespaces: WithoutMounts,
@@ -100,13 +100,13 @@ pub(super) fn start(
 }
 
 impl Inner {
-    /// The tree is finished: take a locked copy of it as the mount namespace of every command.
+    /// To be called when the tree is finished: the child copies the mount namespace for the commands.
     pub(super) fn finish(self) -> SetupResult<(Namespaces, Network)> {
         say(&self.child, b't')?;
         let one = |step| -> SetupResult<OwnedFd> {
             receive_fds(&self.child, 1, step)?
                 .pop()
-                .ok_or_else(|| SetupError::new(step, "it is missing"))
+                .ok_or_else(|| SetupError::new(step, "missing descriptor"))
         };
         let mount = one("make the inner mount namespace")?;
         let named_root = match self.mode {
@@ -146,7 +146,7 @@ fn child(
         Mode::Root | Mode::Subordinate => Ok(()),
     });
     if let Err(error) = &result {
-        // A capital letter says that words follow instead of what was expected.
+        // `E` instead of the expected byte: an error message follows.
         let _ = parent.write_all(format!("E{error}").as_bytes());
     }
     result
@@ -159,8 +159,8 @@ fn make(
     parent: &UnixStream,
 ) -> SetupResult<()> {
     process::unshare(proof, process::NEW_USER).doing(|| "make the inner user namespace".into())?;
-    // Changing ids made this process closed to others, and so its maps not writable for its parent.
-    process::set_dumpable().doing(|| "open this process to its parent".into())?;
+    // The change of ids cleared the dumpable flag, and the maps of such a process are not writable for its parent.
+    process::set_dumpable().doing(|| "set the dumpable flag".into())?;
     say(parent, b'u')?;
     expect(parent, b'm', "wait for the id maps")?;
     process::unshare(
@@ -172,11 +172,11 @@ fn make(
     let network = network::make()?;
     let mute = match network.redirect {
         Redirect::Nft => &[][..],
-        Redirect::Ports => MUTE,
+        Redirect::Ports => IGNORE_PINGS,
     };
     let agents = format!("{AGENT} {AGENT}");
-    for (path, value) in NETWORK.iter().chain(mute).chain([&(MAY_PING, &*agents)]) {
-        // A kernel without one of them is no reason to have no sandbox.
+    for (path, value) in NETWORK.iter().chain(mute).chain([&(PING_GROUPS, &*agents)]) {
+        // Optional: an older kernel lacks some of them.
         let _ = write(proc, path, value);
     }
     send_namespaces(parent, proc, &network)?;
@@ -194,10 +194,10 @@ fn make(
     .doing(|| "mount `/dev/mqueue`".into())?;
     let mount = namespace(proc, "mnt")?;
     fdpass::send_with_fds(parent, b"n", &[mount.as_fd()])
-        .doing(|| "hand the mount namespace over".into())
+        .doing(|| "send the mount namespace".into())
 }
 
-/// The namespaces' descriptors and the network's listeners, and what those are.
+/// Sends the namespaces' descriptors and the network's listeners (`SCM_RIGHTS`), and a description of the latter.
 fn send_namespaces(
     parent: &UnixStream,
     proc: BorrowedFd<'_>,
@@ -210,9 +210,9 @@ fn send_namespaces(
     let sockets = network.sockets.iter().map(|(_, socket)| socket);
     let fds: Vec<_> = namespaces.iter().chain(sockets).map(AsFd::as_fd).collect();
     let words = frame::encode(&network.listeners())
-        .map_err(|error| SetupError::new("hand the namespaces over", error.to_string()))?;
+        .map_err(|error| SetupError::new("send the namespaces", error.to_string()))?;
     fdpass::send_with_fds(parent, &[b"n", &*words].concat(), &fds)
-        .doing(|| "hand the namespaces over".into())
+        .doing(|| "send the namespaces".into())
 }
 
 fn receive_namespaces(child: &UnixStream) -> SetupResult<(WithoutMounts, Network)> {
@@ -250,13 +250,12 @@ fn make_named_root(
 ) -> SetupResult<()> {
     process::unshare(proof, process::NEW_USER)
         .doing(|| "make a namespace for root by name".into())?;
-    process::set_dumpable().doing(|| "open this process to itself".into())?;
+    process::set_dumpable().doing(|| "set the dumpable flag".into())?;
     let root_by_name = format!("0 {AGENT} 1\n");
     write(proc, "self/uid_map", &root_by_name)?;
     write(proc, "self/gid_map", &root_by_name)?;
     let user = namespace(proc, "user")?;
-    fdpass::send_with_fds(parent, b"n", &[user.as_fd()])
-        .doing(|| "hand a user namespace over".into())
+    fdpass::send_with_fds(parent, b"n", &[user.as_fd()]).doing(|| "send a user namespace".into())
 }
 
 fn write(proc: BorrowedFd<'_>, path: &str, text: &str) -> SetupResult<()> {
@@ -281,7 +280,7 @@ fn namespace(proc: BorrowedFd<'_>, name: &str) -> SetupResult<OwnedFd> {
     .doing(|| format!("open the {name} namespace"))
 }
 
-/// Inside the inner namespace ids are what they are in the outer one.
+/// The inner namespace has the same ids as the outer one.
 fn write_maps(proc: BorrowedFd<'_>, pid: i32, ids: &Ids) -> SetupResult<()> {
     if ids.mode == Mode::Single {
         write(proc, &format!("{pid}/setgroups"), "deny")?;
@@ -298,7 +297,7 @@ fn write_maps(proc: BorrowedFd<'_>, pid: i32, ids: &Ids) -> SetupResult<()> {
     )
 }
 
-/// The same ids on both sides. One line per line of the outer map: the kernel refuses a range that spans two.
+/// An identity map. One line per line of the outer map: the kernel refuses a range that spans two extents of the parent.
 fn identity(ranges: &[IdRange]) -> Vec<IdRange> {
     ranges
         .iter()

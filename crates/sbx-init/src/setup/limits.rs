@@ -1,21 +1,21 @@
-//! How much the sandbox may have of what the kernel counts per user.
+//! Limits for what the kernel counts per user: rlimits, and `/proc/sys/user/max_*` ("ucounts").
 
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What the kernel counts for the user who makes a user namespace, whoever uses it up inside.
-const COUNTED_FOR_THE_CALLER: &[Resource] =
+/// Resources that the kernel charges to the creator of a user namespace, whichever id inside uses them.
+const COUNTED_PER_USER: &[Resource] =
     &[Resource::Sigpending, Resource::Msgqueue, Resource::Memlock];
 
-/// Leaves half of it to the caller's other programs. Before the first user namespace: what its maker may have is what
-/// all in it may have together.
-pub(super) fn leave_half() {
-    for resource in COUNTED_FOR_THE_CALLER {
+/// Leaves half of them to the caller's other programs. To be called before the first user namespace: the limits of its
+/// creator hold for all processes in it together.
+pub(super) fn halve_rlimits() {
+    for resource in COUNTED_PER_USER {
         let own = getrlimit(*resource);
         if let Some(all) = own.current {
-            // Less is always allowed.
+            // Lowering a limit needs no privilege.
             let half = Rlimit {
                 current: Some(all / 2),
                 ..own
@@ -25,13 +25,13 @@ pub(super) fn leave_half() {
     }
 }
 
-/// Sets the limits of this process's user namespace, which hold for all below it. Root of a namespace below can
-/// change the values there, and not these.
-pub(super) fn set(proc: BorrowedFd<'_>, limits: &[(String, u64)]) {
+/// Sets the limits of this process's user namespace, which include all its descendants. Root of a child namespace can
+/// change the limits there, but not these.
+pub(super) fn set_ucounts(proc: BorrowedFd<'_>, limits: &[(String, u64)]) {
     for (name, value) in limits {
         let path = format!("sys/user/{name}");
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        // A kernel that does not count something cannot limit it.
+        // A kernel that does not count a resource has no such file.
         let _ = rustix::fs::openat(proc, path, flags, FileMode::empty())
             .and_then(|file| rustix::io::write(&file, value.to_string().as_bytes()));
     }

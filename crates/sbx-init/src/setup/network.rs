@@ -1,5 +1,5 @@
-//! The sandbox's network: no device but `lo`, to which every address in the world is local, and listeners that
-//! everything sent to the world ends at. Nothing here leads out; the daemon accepts on the listeners from outside.
+//! The sandbox's network: no device but `lo`, a local default route that makes every address local, and listeners that
+//! receive all egress. Nothing leaves the network namespace; the daemon accepts on the listeners from outside.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,19 +12,19 @@ use sbx_proto::net::{PROXY_PORT, SANDBOX_V4, SANDBOX_V6};
 use sbx_sys::nft;
 use sbx_sys::route::{self, Change};
 
-use crate::error::{SetupError, SetupResult, While};
+use crate::error::{ErrorContext, SetupError, SetupResult};
 
-/// Above the ports that the kernel gives to connections, and nobody's: programs inside do without them.
+/// Above the kernel's ephemeral range and not registered for any service. Programs inside cannot use these two ports.
 const TCP_PORT: u16 = 61951;
 const DNS_PORT: u16 = 61953;
-/// Where listeners are when nothing can be redirected to them: what programs dial most.
+/// The most used destination ports: listeners for a kernel without nf_tables, where nothing can be redirected.
 const DIALLED: [u16; 4] = [PROXY_PORT, 80, 443, 22];
 const DNS: u16 = 53;
-/// The kernel lowers it to `net.core.somaxconn`.
+/// The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// The listeners of a sandbox, open. Init keeps them for its life: while no daemon is there connections wait,
-/// and nothing inside can take the ports.
+/// The open listeners of a sandbox. Init keeps them as long as it lives: while no daemon runs, connections wait in the
+/// backlog, and no program inside can bind the ports.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) redirect: Redirect,
@@ -32,7 +32,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Without the sockets, which travel as descriptors.
+    /// The description without the sockets, which are passed as descriptors.
     pub(crate) fn listeners(&self) -> Listeners {
         Listeners {
             redirect: self.redirect,
@@ -40,12 +40,12 @@ impl Network {
         }
     }
 
-    /// The other way round.
+    /// The inverse of [`Self::listeners`].
     pub(super) fn from(listeners: &Listeners, fds: Vec<OwnedFd>) -> SetupResult<Self> {
         if listeners.sockets.len() != fds.len() {
             return Err(SetupError::new(
                 "take the network's listeners",
-                "some are missing",
+                "wrong number of descriptors",
             ));
         }
         Ok(Self {
@@ -69,13 +69,13 @@ pub(super) fn make() -> SetupResult<Network> {
     };
     let redirect = match nft::install(&rules) {
         Ok(()) => {
-            // The rules ask which addresses are the sandbox's own.
+            // `fib` expressions of the rules need to know the sandbox's own addresses.
             route::apply(&[Change::SeparateTables])
                 .doing(|| "separate the routing tables".into())?;
             Redirect::Nft
         }
         Err(error) if nft::is_missing(&error) => {
-            // All addresses are local: a listener on the port that is dialled hears of it.
+            // Every address is local: a listener on the destination port receives the connection.
             for port in DIALLED {
                 open(&mut sockets, &families, Service::Tcp, port)?;
             }
@@ -87,12 +87,12 @@ pub(super) fn make() -> SetupResult<Network> {
     Ok(Network { redirect, sockets })
 }
 
-/// Addresses and routes; the families that there are.
+/// Sets addresses and routes; returns the families that work.
 fn configure() -> SetupResult<Vec<IpAddr>> {
     let changes = |source| {
         [
             Change::Address(source),
-            Change::EverythingIsLocal { source },
+            Change::LocalDefaultRoute { source },
         ]
     };
     route::apply(&[Change::LoopbackUp]).doing(|| "bring the loopback device up".into())?;
@@ -100,7 +100,7 @@ fn configure() -> SetupResult<Vec<IpAddr>> {
     let mut families = vec![Ipv4Addr::UNSPECIFIED.into()];
     match route::apply(&changes(SANDBOX_V6.into())) {
         Ok(()) => families.push(Ipv6Addr::UNSPECIFIED.into()),
-        // A kernel without IPv6, or one that was told to do without: then there is none inside either.
+        // No IPv6 in this kernel, or `ipv6.disable=1`.
         Err(error) if is_without_ipv6(&error) => {}
         Err(error) => return Err(error).doing(|| "set the network's IPv6 addresses".into()),
     }

@@ -1,4 +1,4 @@
-//! Does this machine let us make a sandbox? Tries it, step by step, and leaves nothing.
+//! Tries every step of a sandbox's set-up, to find out whether this machine allows it. Leaves nothing behind.
 
 use std::os::fd::AsFd;
 
@@ -7,7 +7,7 @@ use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::seccomp;
 
 use super::{inner, tree};
-use crate::error::{SetupError, SetupResult, While};
+use crate::error::{ErrorContext, SetupError, SetupResult};
 use crate::filter::{self, MountPoints};
 
 /// Runs as root of a fresh user namespace, in fresh mount and pid namespaces.
@@ -16,15 +16,15 @@ pub(super) fn run(proof: &SingleThreaded, ids: &Ids) -> SetupResult<()> {
     let inner = inner::start(proof, ids, "probe", proc.as_fd())?;
     process::setns(inner.namespaces.net.as_fd(), process::NEW_NET)
         .doing(|| "join the new network namespace".into())?;
-    tree::try_everything(ids.mode)?;
+    tree::try_all_mounts(ids.mode)?;
     try_filter(proof)
 }
 
-/// In a child: a filter cannot be taken off again.
+/// In a child, because a filter cannot be removed.
 fn try_filter(proof: &SingleThreaded) -> SetupResult<()> {
     match process::fork(proof, 0).doing(|| "fork".into())? {
         Fork::Child => {
-            let installed = seccomp::install(&filter::program(MountPoints::Hold));
+            let installed = seccomp::install(&filter::program(MountPoints::Protected));
             process::exit_now(i32::from(installed.is_err()))
         }
         Fork::Parent { pidfd, .. } => match process::exit_code(&pidfd) {

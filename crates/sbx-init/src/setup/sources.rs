@@ -1,4 +1,7 @@
-//! Opening what the host gives to a sandbox, as detached mounts.
+//! Opening host directories and files as detached mounts (`open_tree` with `OPEN_TREE_CLONE`).
+//!
+//! A detached mount is in no mount namespace yet. Its attributes, and in root mode its id map (`MOUNT_ATTR_IDMAP`), are
+//! set before `move_mount` attaches it: it is never visible without them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,27 +18,27 @@ use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{fdpass, mounts};
 
 use super::idmaps;
-use crate::error::{SetupError, SetupResult, While};
+use crate::error::{ErrorContext, SetupError, SetupResult};
 use crate::handover;
 
-/// The source as a mount of its own, with the attributes that its access asks for.
+/// Opens a source as a detached mount with the attributes of its access.
 pub(super) fn open(source: &Source) -> SetupResult<OwnedFd> {
     let tree = open_tree(source)?;
     set_attributes(source, tree.as_fd(), None)?;
     Ok(tree)
 }
 
-/// Opens sources as root, who may also say how ids look.
-pub(super) struct AsRoot<'a> {
+/// Opens sources in root mode, where mounts can be idmapped.
+pub(super) struct RootOpener<'a> {
     proof: &'a SingleThreaded,
     ids: &'a Ids,
     /// The sandbox's user namespace.
     user: BorrowedFd<'a>,
-    /// A map for each owner of a workspace.
+    /// A user namespace as id map for each owner of a workspace.
     owners: BTreeMap<(u32, u32), OwnedFd>,
 }
 
-impl<'a> AsRoot<'a> {
+impl<'a> RootOpener<'a> {
     pub(super) fn new(proof: &'a SingleThreaded, ids: &'a Ids, user: BorrowedFd<'a>) -> Self {
         Self {
             proof,
@@ -64,7 +67,7 @@ impl<'a> AsRoot<'a> {
     }
 }
 
-/// A workspace as the sandbox has it, for the helper: in root mode only root may say how ids look.
+/// Opens a workspace with the sandbox's id map, for a hand-over by the helper. Only host root may idmap a mount.
 pub(super) fn open_workspace(
     proof: &SingleThreaded,
     ids: &Ids,
@@ -81,7 +84,7 @@ pub(super) fn open_workspace(
     }
 }
 
-/// The mounts that the helper sends, in the plan's order.
+/// Receives the mounts that the helper sends, in the plan's order.
 pub(super) fn receive(helper: &UnixStream, count: usize) -> SetupResult<Vec<OwnedFd>> {
     let mut trees = Vec::with_capacity(count);
     while trees.len() < count {
@@ -89,14 +92,17 @@ pub(super) fn receive(helper: &UnixStream, count: usize) -> SetupResult<Vec<Owne
         let mut byte = [0];
         fdpass::recv_with_fds(helper, &mut byte, &mut trees).doing(|| "receive a mount".into())?;
         if trees.len() == before {
-            return Err(SetupError::new("receive a mount", "the helper gave up"));
+            return Err(SetupError::new(
+                "receive a mount",
+                "the helper closed the connection",
+            ));
         }
     }
     Ok(trees)
 }
 
-/// No symbolic link is followed anywhere in the path: a nested workspace could have been replaced by one
-/// from inside, and the daemon names canonical paths only.
+/// Follows no symbolic link anywhere in the path (`RESOLVE_NO_SYMLINKS`): a program inside could have replaced a nested
+/// workspace by one, and the daemon passes canonical paths only.
 fn open_tree(source: &Source) -> SetupResult<OwnedFd> {
     let path = source.path.as_path();
     let place = rustix::fs::openat2(
@@ -107,12 +113,12 @@ fn open_tree(source: &Source) -> SetupResult<OwnedFd> {
         ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
     )
     .doing(|| format!("open `{}`", path.display()))?;
-    // Looked at when it is open: from then on a path that leads elsewhere does not matter.
+    // Compared on the open descriptor: a later change of the path does not matter.
     if let Some(node) = source.node {
-        let doing = || format!("look at `{}`", path.display());
+        let doing = || format!("stat `{}`", path.display());
         let stat = rustix::fs::fstat(&place).doing(doing)?;
         if handover::identity(&stat) != node {
-            return Err(SetupError::new(doing(), "it is another one by now"));
+            return Err(SetupError::new(doing(), "it was replaced by another one"));
         }
     }
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -133,7 +139,7 @@ fn set_attributes(
     let attributes = match source.access {
         Access::ReadOnly => mounts::RDONLY | mounts::NOSUID | mounts::NODEV,
         Access::ReadWrite => mounts::NOSUID | mounts::NODEV,
-        // A device is written to all the same; its times, mode and owner are the host's.
+        // Writing to a device node does not need a writable mount; its times, mode and owner must not change.
         Access::Device => mounts::RDONLY | mounts::NOSUID | mounts::NOEXEC,
         Access::Layer => mounts::NODEV,
     };
@@ -147,8 +153,8 @@ fn set_attributes(
     })
 }
 
-/// A user namespace that is only a map: the workspace's owner is the agent inside, every other id of the
-/// sandbox's range is itself. A map of the one id alone would give EOVERFLOW to root inside.
+/// A user namespace that serves only as an id map: the workspace's owner becomes the agent, every other id of the sandbox's
+/// range stays itself. With a map of the one id alone, root inside would get EOVERFLOW when it creates a file.
 fn owner_namespace(proof: &SingleThreaded, ids: &Ids, uid: u32, gid: u32) -> SetupResult<OwnedFd> {
     let ids = Ids {
         mode: Mode::Root,
@@ -157,7 +163,7 @@ fn owner_namespace(proof: &SingleThreaded, ids: &Ids, uid: u32, gid: u32) -> Set
     };
     match process::fork(proof, process::NEW_USER).doing(|| "make a user namespace".into())? {
         Fork::Child => loop {
-            // Killed as soon as the namespace is held by a descriptor.
+            // Killed as soon as the parent has a descriptor of the namespace.
             rustix::event::pause();
         },
         Fork::Parent { pid, pidfd } => {
@@ -171,7 +177,7 @@ fn owner_namespace(proof: &SingleThreaded, ids: &Ids, uid: u32, gid: u32) -> Set
     }
 }
 
-/// In a mount's map "inside" is what is on disk and "outside" what the kernel sees through the mount.
+/// In the id map of a mount, `inside` is the id on disk and `outside` the kernel id that the mount shows.
 fn owner_map(sandbox: &[IdRange], owner: u32) -> Vec<IdRange> {
     let mut map = BTreeMap::new();
     for range in sandbox {
@@ -229,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_the_agent_and_everybody_else_is_themselves() {
+    fn the_owner_becomes_the_agent_and_other_ids_stay() {
         let sandbox = [IdRange {
             inside: 0,
             outside: 500_000,

@@ -1,8 +1,10 @@
-//! Building the root file system step by step, then making it the root.
+//! Building the root file system step by step, then `pivot_root` to it.
 //!
-//! The sandbox's own layer is written by whoever was root inside before. Mounts therefore follow no link at all
-//! ([`Places`]); other paths below the new root are resolved by the kernel as if that root were `/` already, so that a
-//! link which a hostile program left behind leads to a place inside, never to one on the host.
+//! New file systems are made with `fsopen`, `fsconfig` and `fsmount`, host trees arrive as detached mounts, and both are
+//! attached with `move_mount` to a descriptor of the mount point: no path is resolved twice. Programs that were root
+//! inside before have written the sandbox's layer, so mount points are found without following links ([`MountTable`]).
+//! Other paths below the new root are resolved with `RESOLVE_IN_ROOT`, as if it were `/` already: a hostile link leads to
+//! a path inside, never to one of the host.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -23,24 +25,24 @@ use sbx_proto::inside::{AGENT, TTY_GROUP};
 use sbx_proto::plan::{Boot, Mode, Owner, Step};
 use sbx_sys::mounts;
 
-use super::places::{Own, Places, Whose};
+use super::mount_table::{MountTable, Origin, OwnFileSystems};
 use super::trust;
-use super::veil;
-use crate::error::{SetupError, SetupResult, While};
+use super::whiteouts;
+use crate::error::{ErrorContext, SetupError, SetupResult};
 
-/// An existing directory on every machine, hidden by our scratch file system after all sources are open.
+/// A directory that every machine has; covered by a scratch tmpfs once all sources are open.
 const SCRATCH: &str = "/tmp";
-/// Of a sandbox, at once.
-const MOST_TERMINALS: u32 = 256;
+/// Of one sandbox, at the same time.
+const MAX_TERMINALS: u32 = 256;
 
 pub(super) struct Built {
-    /// The directory of the sandbox's terminals, as init sees it.
+    /// The sandbox's `/dev/pts`.
     pub(super) ptys: OwnedFd,
-    /// The writable workspaces. Names on the way to them can be changed from inside; these cannot.
+    /// The writable workspaces. Paths to them can be changed from inside; these descriptors cannot.
     pub(super) workspaces: Vec<OwnedFd>,
-    /// The superblocks that were made for this sandbox, as mountinfo names them.
-    pub(super) own: Own,
-    /// What was mounted, by id, and where.
+    /// The file systems that were made for this sandbox.
+    pub(super) own: OwnFileSystems,
+    /// Every mount's id and path.
     pub(super) mounts: BTreeSet<(u64, PathBuf)>,
 }
 
@@ -56,11 +58,11 @@ pub(super) fn build(
     let mut builder = Builder {
         trees: trees.into_iter().map(Some).collect(),
         root: None,
-        places: Places::new(mode),
+        mount_table: MountTable::new(mode),
         program,
         null,
         mode,
-        veils: 0,
+        whiteout_layers: 0,
     };
     rustix::process::umask(FileMode::empty());
     for step in &boot.steps {
@@ -70,7 +72,7 @@ pub(super) fn build(
     let root = builder
         .root
         .take()
-        .ok_or_else(|| SetupError::new("build the root", "the plan has none"))?;
+        .ok_or_else(|| SetupError::new("build the root", "the plan has no root"))?;
     pivot(root.as_fd())?;
     let ptys = rustix::fs::open(
         "/dev/pts",
@@ -79,31 +81,30 @@ pub(super) fn build(
     )
     .doing(|| "open `/dev/pts` inside".into())?;
     Ok(Built {
-        mounts: builder.places.verify()?,
+        mounts: builder.mount_table.verify()?,
         ptys,
-        workspaces: open_workspaces(&builder.places, &boot.workspaces)?,
-        own: builder.places.into_own(),
+        workspaces: open_workspaces(&builder.mount_table, &boot.workspaces)?,
+        own: builder.mount_table.into_own(),
     })
 }
 
-fn open_workspaces(places: &Places, paths: &[OsBytes]) -> SetupResult<Vec<OwnedFd>> {
+fn open_workspaces(mount_table: &MountTable, paths: &[OsBytes]) -> SetupResult<Vec<OwnedFd>> {
     let mut workspaces = Vec::new();
     for path in paths {
-        let root = places.root_of(path.as_path())?;
-        // Not opened to be read: one may be closed to root, and not to the agent.
+        let root = mount_table.root_of(path.as_path())?;
+        // Duplicated as `O_PATH`: root may have no permission to read it where the agent has.
         workspaces.push(fcntl_dupfd_cloexec(root, 0).doing(|| "keep a workspace".into())?);
     }
     Ok(workspaces)
 }
 
-/// A detached mount of proc for the current pid namespace: init's own view, which nothing inside can cover.
+/// A detached mount of proc for the current pid namespace: nothing inside can cover it with another mount.
 pub(super) fn proc_mount() -> SetupResult<OwnedFd> {
     new_file_system("proc", &[], MountAttrFlags::MOUNT_ATTR_NOEXEC)
 }
 
-/// Mounts everything that a sandbox's tree is made of, once, on a scratch file system. The caller's mount
-/// namespace ends with it.
-pub(super) fn try_everything(mode: Mode) -> SetupResult<()> {
+/// Mounts everything that a sandbox's tree consists of, once, on a scratch file system in the probe's mount namespace.
+pub(super) fn try_all_mounts(mode: Mode) -> SetupResult<()> {
     make_private()?;
     mount_at(SCRATCH, "tmpfs", c"mode=0700")?;
     for name in ["lower", "upper", "work"] {
@@ -111,11 +112,17 @@ pub(super) fn try_everything(mode: Mode) -> SetupResult<()> {
         rustix::fs::mkdir(&path, FileMode::from_bits_truncate(0o755))
             .doing(|| format!("make `{path}`"))?;
     }
-    let veil = veil_place(0);
-    veil::make(Path::new(&veil), &["name".into()], &[], Owner::Root, mode)?;
+    let whiteouts = whiteout_dir(0);
+    whiteouts::make(
+        Path::new(&whiteouts),
+        &["name".into()],
+        &[],
+        Owner::Root,
+        mode,
+    )?;
     let [lower, upper, work] = ["lower", "upper", "work"].map(|name| format!("{SCRATCH}/{name}"));
     let layers = [
-        ("lowerdir", format!("{veil}:{lower}")),
+        ("lowerdir", format!("{whiteouts}:{lower}")),
         ("upperdir", upper),
         ("workdir", work),
     ];
@@ -127,30 +134,30 @@ pub(super) fn try_everything(mode: Mode) -> SetupResult<()> {
 }
 
 pub(super) struct Builder<'a> {
-    /// Taken as they are used.
+    /// By index in the plan; taken when used.
     trees: Vec<Option<OwnedFd>>,
     root: Option<OwnedFd>,
-    places: Places,
+    mount_table: MountTable,
     program: &'a OwnedFd,
     /// The host's `/dev/null`.
     null: OwnedFd,
     mode: Mode,
-    /// How many there are.
-    veils: usize,
+    /// How many have been made.
+    whiteout_layers: usize,
 }
 
 #[cfg(test)]
 impl<'a> Builder<'a> {
-    /// One that has its root already.
+    /// A builder that has its root already.
     pub(super) fn at(root: &Path, program: &'a OwnedFd) -> Self {
         Self {
             trees: Vec::new(),
             root: Some(open_path(root).unwrap()),
-            places: Places::new(Mode::Single),
+            mount_table: MountTable::new(Mode::Single),
             program,
             null: open_path(Path::new("/dev/null")).unwrap(),
             mode: Mode::Single,
-            veils: 0,
+            whiteout_layers: 0,
         }
     }
 }
@@ -174,26 +181,26 @@ impl Builder<'_> {
                 agents,
                 owner,
             } => {
-                let place = veil_place(self.veils);
-                self.veils += 1;
-                veil::make(Path::new(&place), hidden, agents, *owner, self.mode)
+                let place = whiteout_dir(self.whiteout_layers);
+                self.whiteout_layers += 1;
+                whiteouts::make(Path::new(&place), hidden, agents, *owner, self.mode)
             }
             Step::Veiled {
                 target,
                 source,
                 veil,
-            } => self.veiled(target.as_path(), *source, *veil),
+            } => self.hide_names(target.as_path(), *source, *veil),
             Step::Bind { target, source } => self.bind(target.as_path(), *source),
             Step::Tmpfs { target, mode } => {
                 let options = [("mode", format!("{mode:o}"))];
                 let mount = new_file_system("tmpfs", &options, MountAttrFlags::empty())?;
-                self.attach(mount, target.as_path(), Whose::Ours)
+                self.attach(mount, target.as_path(), Origin::Sandbox)
             }
-            Step::Proc { target } => self.attach(proc_mount()?, target.as_path(), Whose::Foreign),
+            Step::Proc { target } => self.attach(proc_mount()?, target.as_path(), Origin::Host),
             Step::Sysfs { target } => {
                 let flags = MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
                 let mount = new_file_system("sysfs", &[], flags)?;
-                self.attach(mount, target.as_path(), Whose::Foreign)
+                self.attach(mount, target.as_path(), Origin::Host)
             }
             Step::Devpts { target } => self.devpts(target.as_path()),
             Step::Dir {
@@ -237,32 +244,33 @@ impl Builder<'_> {
             let root = mount_root(&mount)?;
             let copy = fcntl_dupfd_cloexec(&root, 0).doing(|| "keep the root".into())?;
             self.root = Some(root);
-            return self.places.add(target, copy, Whose::Ours);
+            return self.mount_table.add(target, copy, Origin::Sandbox);
         }
-        self.attach(mount, target, Whose::Ours)
+        self.attach(mount, target, Origin::Sandbox)
     }
 
-    /// A mount on a name falls off when the host puts another file in its place; a layer above hides the name.
-    fn veiled(&mut self, target: &Path, source: usize, veil: usize) -> SetupResult<()> {
-        let lowers = self.lowers(&[source], Some(veil))?;
+    /// A read-only overlay with a whiteout layer on top. A mount over a name would be lost when the host replaces the file;
+    /// a whiteout hides the name whatever is below.
+    fn hide_names(&mut self, target: &Path, source: usize, whiteouts: usize) -> SetupResult<()> {
+        let lowers = self.lowers(&[source], Some(whiteouts))?;
         let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
             | MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV;
         let mount = overlay_mount(target, &[("lowerdir", lowers)], flags)?;
-        self.attach(mount, target, Whose::Foreign)
+        self.attach(mount, target, Origin::Host)
     }
 
-    /// The places of layers as overlay takes them, uppermost first.
-    fn lowers(&mut self, layers: &[usize], veil: Option<usize>) -> SetupResult<String> {
-        let mut places: Vec<String> = veil.map(veil_place).into_iter().collect();
+    /// The value of `lowerdir=`, uppermost layer first.
+    fn lowers(&mut self, layers: &[usize], whiteouts: Option<usize>) -> SetupResult<String> {
+        let mut dirs: Vec<String> = whiteouts.map(whiteout_dir).into_iter().collect();
         for &index in layers {
             self.attach_layer(index)?;
-            places.push(format!("{SCRATCH}/{index}"));
+            dirs.push(format!("{SCRATCH}/{index}"));
         }
-        Ok(places.join(":"))
+        Ok(dirs.join(":"))
     }
 
-    /// Overlay takes paths: a layer is mounted below the scratch directory under its number.
+    /// Overlay options are paths: mounts a layer below the scratch directory, under its number.
     fn attach_layer(&mut self, index: usize) -> SetupResult<()> {
         let Some(tree) = self.trees.get_mut(index).and_then(Option::take) else {
             return Ok(()); // there already
@@ -280,30 +288,34 @@ impl Builder<'_> {
             .trees
             .get_mut(source)
             .and_then(Option::take)
-            .ok_or_else(|| SetupError::new(doing(), "its source was used before"))?;
+            .ok_or_else(|| SetupError::new(doing(), "its source was used already"))?;
         let kind = rustix::fs::fstat(&tree).doing(doing)?.st_mode;
         let place = if FileType::from_raw_mode(kind) == FileType::Directory {
-            self.places.directory(target)?
+            self.mount_table.directory(target)?
         } else {
-            self.places.file(target)?
+            self.mount_table.file(target)?
         };
         move_to(tree.as_fd(), place.as_fd()).doing(doing)?;
-        self.places.add(target, tree, Whose::Foreign)
+        self.mount_table.add(target, tree, Origin::Host)
     }
 
     fn devpts(&mut self, target: &Path) -> SetupResult<()> {
         let options = Self::devpts_options(self.mode);
-        // Not nodev as all others are: terminals are devices.
+        // Without nodev, unlike all others: terminals are devices.
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        self.attach(mount_new("devpts", &options, flags)?, target, Whose::Ours)
+        self.attach(
+            mount_new("devpts", &options, flags)?,
+            target,
+            Origin::Sandbox,
+        )
     }
 
     fn devpts_options(mode: Mode) -> Vec<(&'static str, String)> {
         let mut options = vec![
             ("ptmxmode", "0666".into()),
             ("mode", "0620".into()),
-            // The machine has a few thousand for everybody.
-            ("max", MOST_TERMINALS.to_string()),
+            // `kernel.pty.max` is a few thousand for the whole machine.
+            ("max", MAX_TERMINALS.to_string()),
         ];
         if mode != Mode::Single {
             options.push(("gid", TTY_GROUP.to_string()));
@@ -313,7 +325,7 @@ impl Builder<'_> {
 
     fn directory(&self, target: &Path, mode: u32, owner: Owner) -> SetupResult<()> {
         let doing = || format!("make `{}`", target.display());
-        let place = self.places.directory(target)?;
+        let place = self.mount_table.directory(target)?;
         let real = rustix::fs::openat(
             &place,
             ".",
@@ -328,7 +340,7 @@ impl Builder<'_> {
     fn symlink(&self, target: &Path, to: &Path) -> SetupResult<()> {
         let name = target.file_name().unwrap_or_default();
         let parent = target.parent().unwrap_or(Path::new("/"));
-        let parent = self.places.directory(parent)?;
+        let parent = self.mount_table.directory(parent)?;
         match rustix::fs::symlinkat(to, &parent, name) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error).doing(|| format!("make the link `{}`", target.display())),
@@ -357,7 +369,7 @@ impl Builder<'_> {
 
     fn mask(&mut self, target: &Path) -> SetupResult<()> {
         let doing = || format!("mask `{}`", target.display());
-        let Some(place) = self.places.existing(target)? else {
+        let Some(place) = self.mount_table.existing(target)? else {
             return Ok(());
         };
         let kind = rustix::fs::fstat(&place).doing(doing)?.st_mode;
@@ -369,17 +381,17 @@ impl Builder<'_> {
                 | OpenTreeFlags::OPEN_TREE_CLOEXEC
                 | OpenTreeFlags::AT_EMPTY_PATH;
             let null = rustix::mount::open_tree(&self.null, c"", flags).doing(doing)?;
-            // It is the host's node: what is written goes nowhere, but its times could be changed.
+            // Read-only: it is the host's inode, whose times and mode must not change.
             let attributes = mounts::RDONLY | mounts::NOSUID | mounts::NOEXEC;
             mounts::set_attributes(null.as_fd(), false, attributes, None).doing(doing)?;
             null
         };
         move_to(cover.as_fd(), place.as_fd()).doing(doing)?;
-        self.places.add(target, cover, Whose::Foreign)
+        self.mount_table.add(target, cover, Origin::Host)
     }
 
     fn close(&self, target: &Path) -> SetupResult<()> {
-        let Some(mount) = self.places.mounted(target) else {
+        let Some(mount) = self.mount_table.mounted(target) else {
             return Ok(());
         };
         let attributes = mounts::RDONLY | mounts::NOSUID | mounts::NODEV;
@@ -387,10 +399,10 @@ impl Builder<'_> {
             .doing(|| format!("close `{}`", target.display()))
     }
 
-    fn attach(&mut self, mount: OwnedFd, target: &Path, whose: Whose) -> SetupResult<()> {
-        let place = self.places.directory(target)?;
+    fn attach(&mut self, mount: OwnedFd, target: &Path, origin: Origin) -> SetupResult<()> {
+        let place = self.mount_table.directory(target)?;
         move_to(mount.as_fd(), place.as_fd()).doing(|| format!("mount `{}`", target.display()))?;
-        self.places.add(target, mount, whose)
+        self.mount_table.add(target, mount, origin)
     }
 
     pub(super) fn root(&self) -> SetupResult<BorrowedFd<'_>> {
@@ -400,8 +412,8 @@ impl Builder<'_> {
             .ok_or_else(|| SetupError::new("build the root", "the plan does not begin with `/`"))
     }
 
-    /// The directory that `target` leads to inside, made with its parents if it is missing. For files of the
-    /// sandbox's own; what is mounted goes by [`Places`].
+    /// The directory that `target` leads to inside, made with its parents if missing. For files of the sandbox; mounts use
+    /// [`MountTable`].
     fn make_directory(&self, target: &Path) -> SetupResult<OwnedFd> {
         let root = self.root()?;
         let doing = || format!("make the directory `{}`", target.display());
@@ -439,7 +451,7 @@ impl Builder<'_> {
     }
 }
 
-/// `path` as a process whose root is `root` would find it.
+/// `path` as a process origin root is `root` would find it.
 fn resolve(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(
         root,
@@ -450,8 +462,8 @@ fn resolve(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     )
 }
 
-fn veil_place(number: usize) -> String {
-    format!("{SCRATCH}/veil{number}")
+fn whiteout_dir(number: usize) -> String {
+    format!("{SCRATCH}/whiteouts{number}")
 }
 
 fn overlay_mount(
@@ -464,7 +476,8 @@ fn overlay_mount(
     for (key, value) in layers {
         rustix::mount::fsconfig_set_string(context.as_fd(), *key, value.as_str()).doing(doing)?;
     }
-    // Without it `rm -r` and renames of directories fail in a user namespace.
+    // Overlay stores its marks in `user.overlay.*`: in a user namespace it may not set `trusted.*`, and without marks
+    // `rm -r` and renames of directories fail.
     rustix::mount::fsconfig_set_flag(context.as_fd(), "userxattr").doing(doing)?;
     rustix::mount::fsconfig_create(context.as_fd()).doing(doing)?;
     rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).doing(doing)
@@ -509,8 +522,8 @@ fn new_file_system(
     options: &[(&str, String)],
     flags: MountAttrFlags,
 ) -> SetupResult<OwnedFd> {
-    let tame = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    mount_new(kind, options, flags | tame)
+    let safe = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    mount_new(kind, options, flags | safe)
 }
 
 fn mount_new(
@@ -540,7 +553,7 @@ fn move_to(mount: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
 fn mount_root(mount: &OwnedFd) -> SetupResult<OwnedFd> {
     let place = format!("{SCRATCH}/root");
     rustix::fs::mkdir(&place, FileMode::from_bits_truncate(0o755))
-        .doing(|| "make a place for the root".into())?;
+        .doing(|| "make a mount point for the root".into())?;
     let place_fd = open_path(Path::new(&place))?;
     move_to(mount.as_fd(), place_fd.as_fd()).doing(|| "mount the root".into())?;
     open_path(Path::new(&place))
@@ -551,7 +564,7 @@ fn open_path(path: &Path) -> SetupResult<OwnedFd> {
         .doing(|| format!("open `{}`", path.display()))
 }
 
-/// Nothing that is mounted here may reach the host, and the other way round.
+/// No mount propagates between this namespace and the host (`MS_PRIVATE | MS_REC`).
 fn make_private() -> SetupResult<()> {
     rustix::mount::mount_change(
         c"/",
@@ -572,11 +585,11 @@ fn mount_at(place: &str, kind: &str, options: &std::ffi::CStr) -> SetupResult<()
     .doing(|| format!("mount `{place}`"))
 }
 
-/// The finished tree becomes the root; the host's goes away with everything below it.
+/// `pivot_root(".", ".")` puts the old root on top of the new one; detaching it (`MNT_DETACH`) removes the host's whole
+/// tree from this mount namespace.
 fn pivot(root: BorrowedFd<'_>) -> SetupResult<()> {
     rustix::process::fchdir(root).doing(|| "enter the root".into())?;
     rustix::process::pivot_root(".", ".").doing(|| "change the root".into())?;
-    rustix::mount::unmount(".", UnmountFlags::DETACH)
-        .doing(|| "let go of the host's root".into())?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).doing(|| "detach the host's root".into())?;
     rustix::process::chdir("/").doing(|| "enter the root".into())
 }

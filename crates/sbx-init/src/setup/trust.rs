@@ -1,7 +1,7 @@
-//! The certificate of the sandbox's authority among those that programs inside trust.
+//! Adds the certificate of the sandbox's authority to the trust store inside.
 //!
-//! The files are the sandbox's own, and whoever was root inside before may have put anything in their place: only
-//! a regular file of a sensible size is touched, and a sandbox without trust still starts.
+//! The files are in the sandbox's layer, and a program that was root inside before may have replaced them by anything:
+//! only a regular file of a limited size is changed, and the sandbox starts even if that fails.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use sbx_proto::OsBytes;
 
 use super::tree::Builder;
-use crate::error::{SetupResult, While};
+use crate::error::{ErrorContext, SetupResult};
 
 /// Ten times what distributions ship.
 const MAX_BUNDLE: u64 = 16 << 20;
@@ -24,28 +24,29 @@ pub(super) fn add(
     file: &Path,
     bundles: &[OsBytes],
 ) -> SetupResult<()> {
-    as_far_as_possible(replace(builder, file, certificate))?;
+    ignore_existing_files(replace(builder, file, certificate))?;
     let mut found = false;
     for bundle in bundles {
-        let opened = as_far_as_possible(open(builder, bundle.as_path()))?;
+        let opened = ignore_existing_files(open(builder, bundle.as_path()))?;
         if let Some(bundle) = opened.flatten() {
             found = true;
             let appended = append(bundle, certificate);
-            as_far_as_possible(appended.doing(|| "trust the sandbox's authority".into()))?;
+            ignore_existing_files(appended.doing(|| "trust the sandbox's authority".into()))?;
         }
     }
     if let Some(first) = bundles.first()
         && !found
     {
-        as_far_as_possible(replace(builder, first.as_path(), certificate))?;
+        ignore_existing_files(replace(builder, first.as_path(), certificate))?;
     }
     Ok(())
 }
 
-/// With one id most of the system's files are somebody else's, and any name may lead nowhere.
-fn as_far_as_possible<T>(done: SetupResult<T>) -> SetupResult<Option<T>> {
+/// Ignores errors that existing files cause: with one id most system files belong to another user, and any path may be a
+/// dangling link.
+fn ignore_existing_files<T>(done: SetupResult<T>) -> SetupResult<Option<T>> {
     match done {
-        Err(error) if error.is_about_the_place() => Ok(None),
+        Err(error) if error.is_about_existing_files() => Ok(None),
         other => other.map(Some),
     }
 }
@@ -55,7 +56,7 @@ fn replace(builder: &Builder<'_>, path: &Path, text: &str) -> SetupResult<()> {
     let (parent, name) = builder.parent(path)?;
     match rustix::fs::unlinkat(&parent, &name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
-        // A directory: root inside wants it so.
+        // A directory that root inside made: left alone.
         Err(Errno::ISDIR) => return Ok(()),
         Err(error) => return Err(error).doing(doing),
     }
@@ -65,13 +66,13 @@ fn replace(builder: &Builder<'_>, path: &Path, text: &str) -> SetupResult<()> {
     File::from(file).write_all(text.as_bytes()).doing(doing)
 }
 
-/// An existing bundle, if it is one.
+/// Opens an existing bundle if it is a regular file of limited size.
 fn open(builder: &Builder<'_>, path: &Path) -> SetupResult<Option<OwnedFd>> {
     let doing = || format!("open `{}`", path.display());
     let opened = rustix::fs::openat2(
         builder.root()?,
         path,
-        // Nothing that is put there in place of a file makes this wait.
+        // O_NONBLOCK: a FIFO in its place must not block.
         OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
         FileMode::empty(),
         ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
@@ -83,9 +84,9 @@ fn open(builder: &Builder<'_>, path: &Path) -> SetupResult<Option<OwnedFd>> {
         }
         Err(error) => return Err(error).doing(doing),
     };
-    let facts = rustix::fs::fstat(&file).doing(doing)?;
-    let regular = FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile;
-    let small = u64::try_from(facts.st_size).is_ok_and(|size| size <= MAX_BUNDLE);
+    let stat = rustix::fs::fstat(&file).doing(doing)?;
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let small = u64::try_from(stat.st_size).is_ok_and(|size| size <= MAX_BUNDLE);
     Ok((regular && small).then_some(file))
 }
 
@@ -97,7 +98,7 @@ fn append(bundle: OwnedFd, certificate: &str) -> std::io::Result<()> {
     if text.contains(certificate.trim()) {
         return Ok(());
     }
-    // Read to its end: what is written now comes after it.
+    // The offset is at the end now: what follows is appended.
     let gap = if text.is_empty() || text.ends_with('\n') {
         ""
     } else {
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_its_own_and_the_first_bundle_are_made() {
+    fn its_file_and_the_first_bundle_are_made() {
         let root = tempfile::tempdir().unwrap();
         add_below(root.path()).unwrap();
         for path in ["share/ca/proxy.crt", "etc/bundle.crt"] {
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_in_the_way_is_no_reason_not_to_start() {
+    fn obstacles_at_its_paths_do_not_fail_the_start() {
         let nowhere = |place: &Path| symlink("/nowhere/at/all", place).unwrap();
         let itself = |place: &Path| symlink(place.file_name().unwrap(), place).unwrap();
         let file = |place: &Path| drop(File::create(place).unwrap());
@@ -146,30 +147,30 @@ mod tests {
             ("itself", &itself),
             ("file", &file),
         ] {
-            for places in [["share", "etc"], ["share/ca", "etc"]] {
+            for paths in [["share", "etc"], ["share/ca", "etc"]] {
                 let root = tempfile::tempdir().unwrap();
-                for place in places {
+                for place in paths {
                     let place = root.path().join(place);
                     fs::create_dir_all(place.parent().unwrap()).unwrap();
                     plant(&place);
                 }
                 let added = add_below(root.path());
-                assert!(added.is_ok(), "{what} at {places:?}: {added:?}");
+                assert!(added.is_ok(), "{what} at {paths:?}: {added:?}");
             }
         }
     }
 
     #[test]
-    fn a_machine_without_room_is_one() {
+    fn a_full_disk_fails_the_start() {
         let failed = |errno| {
             let error = std::io::Error::from_raw_os_error(errno);
-            as_far_as_possible(Err::<(), _>(error).doing(|| "write".into())).is_err()
+            ignore_existing_files(Err::<(), _>(error).doing(|| "write".into())).is_err()
         };
-        let graves = [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::ENOMEM];
-        assert_eq!(graves.map(failed), [true; 4]);
+        let fatal = [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::ENOMEM];
+        assert_eq!(fatal.map(failed), [true; 4]);
         let usual = [libc::EEXIST, libc::ENOTDIR, libc::ELOOP, libc::EROFS];
         assert_eq!(usual.map(failed), [false; 4]);
-        let plan = SetupError::new("build the root", "the plan has none");
-        assert!(as_far_as_possible::<()>(Err(plan)).is_err());
+        let plan = SetupError::new("build the root", "the plan has no root");
+        assert!(ignore_existing_files::<()>(Err(plan)).is_err());
     }
 }

@@ -127,7 +127,7 @@ fn check() -> Result<CheckAnswer, ErrorBody> {
 
 fn daemon(ready: ReadyLine) -> ExitCode {
     // The kernel counts descriptors in flight (SCM_RIGHTS) per user against this limit, also those of sandboxes.
-    let _ = sbx_sys::process::raise_open_files();
+    let _ = sbx_sys::process::raise_nofile_limit();
     match serve(ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err((message, hint)) => {

@@ -65,20 +65,23 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         // A mistake in these leaves everything as it is.
         variables: args.flags.env.resolve(&context.env)?,
     };
-    let (sandbox, origin) = call.find_or_create()?;
-    match call.in_sandbox(&sandbox, origin) {
-        // It was found while somebody removed it, and nothing has run in it.
-        Err(failure)
-            if failure.kind == Kind::NotFound
-                && origin == Origin::Existing
-                && args.agent.as_deref().is_some_and(is_agent) =>
-        {
-            let (sandbox, origin) = call.find_or_create()?;
-            call.in_sandbox(&sandbox, origin)
+    let can_create = args.agent.as_deref().is_some_and(is_agent);
+    for _ in 0..MAX_RETRIES {
+        let (sandbox, origin) = call.find_or_create()?;
+        match call.in_sandbox(&sandbox, origin) {
+            // It was found while another client removed it, and nothing has run in it. The next one that is found may be
+            // about to be removed as well.
+            Err(failure)
+                if failure.kind == Kind::NotFound && origin == Origin::Existing && can_create => {}
+            other => return other,
         }
-        other => other,
     }
+    let (sandbox, origin) = call.find_or_create()?;
+    call.in_sandbox(&sandbox, origin)
 }
+
+/// How often a sandbox is looked for again that was removed before anything ran in it.
+const MAX_RETRIES: usize = 10;
 
 fn is_agent(word: &OsStr) -> bool {
     word.to_str().is_some_and(agents::is_agent)

@@ -1,5 +1,9 @@
 //! End-to-end tests of the real binaries. Tests of sandboxes run once per privilege mode; a mode that this
 //! machine or user does not have is reported as ignored, with the reason.
+//!
+//! Where the privilege mode makes no difference, or little, tests run in the strongest mode that there is, and a few of
+//! them in the others. Everything runs in all modes with `SBX_TEST_ALL_MODES` in the environment (`scripts/test
+//! --disk`), and so does what is chosen by name.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,25 +43,51 @@ type SomeModes = (&'static [Mode], &'static [ModeTest]);
 /// Those in which root inside is a user of its own.
 const REAL_ROOT: &[Mode] = &[Mode::Root, Mode::Subordinate];
 
-/// The areas, each in a module of its own.
-const AREAS: &[&[ModeTest]] = &[
-    sandbox::TESTS,
-    exec::TESTS,
+/// What the client does with streams, terminals and signals, and how a daemon is found, replaced and configured, which
+/// the privilege mode has no part in. [`IN_ALL_MODES`] are the exceptions.
+const INDEPENDENT: &[&[ModeTest]] = &[
     exec::STATUS,
     exec::STREAMS,
     exec::TERMINALS,
     run::TESTS,
-    lifecycle::reading::TESTS,
-    lifecycle::identity::TESTS,
-    lifecycle::ending::TESTS,
     lifecycle::auto_stop::TESTS,
-    lifecycle::failing::TESTS,
-    lifecycle::trouble::TESTS,
     daemon::restarting::TESTS,
     daemon::lost::TESTS,
     daemon::process::TESTS,
     daemon::access::TESTS,
     daemon::places::TESTS,
+];
+
+/// Of [`INDEPENDENT`], what has to do with ids, owners or processes of other users after all, and a smoke of the rest.
+const IN_ALL_MODES: &[&str] = &[
+    "exec::standard_streams_can_be_opened_again",
+    "exec::control_c_interrupts_the_command",
+    "run::in_a_directory_and_again",
+    "run::an_environment_file_may_be_a_pipe",
+    "lifecycle::idle_sandboxes_stop",
+    "daemon::killed_and_its_commands_go_on",
+    "daemon::killed_again_and_again",
+    "daemon::killed_during_creates",
+    "daemon::stop_stops_sandboxes_and_restart_does_not",
+    "daemon::stop_stops_sandboxes_without_a_daemon",
+    "daemon::one_without_a_socket_is_reset",
+    "daemon::inherits_nothing",
+    "daemon::works_without_companions",
+    "daemon::files_are_private",
+    "daemon::another_user_gets_nothing",
+    "daemon::another_products_directory",
+    "daemon::needs_no_home_besides_its_own_directory",
+];
+
+/// The areas, each in a module of its own.
+const AREAS: &[&[ModeTest]] = &[
+    sandbox::TESTS,
+    exec::TESTS,
+    lifecycle::reading::TESTS,
+    lifecycle::identity::TESTS,
+    lifecycle::ending::TESTS,
+    lifecycle::failing::TESTS,
+    lifecycle::trouble::TESTS,
     workspaces::TESTS,
     leaks::TESTS,
     network::TESTS,
@@ -73,8 +103,80 @@ const SOME_MODES: &[SomeModes] = &[
     (&[Mode::Root], network::ROOT),
 ];
 
+/// Tests whose names begin with the prefix, and those of them that run in every mode they have a meaning in.
+struct Group {
+    prefix: &'static str,
+    tests: &'static [&'static [ModeTest]],
+    some_modes: &'static [SomeModes],
+    in_all_modes: InAllModes,
+}
+
+/// Which tests of a group run in every mode.
+#[derive(Debug, Clone, Copy)]
+enum InAllModes {
+    All,
+    Only(&'static [&'static str]),
+}
+
+const GROUPS: &[Group] = &[
+    Group {
+        prefix: "",
+        tests: AREAS,
+        some_modes: SOME_MODES,
+        in_all_modes: InAllModes::All,
+    },
+    Group {
+        prefix: "",
+        tests: INDEPENDENT,
+        some_modes: &[],
+        in_all_modes: InAllModes::Only(IN_ALL_MODES),
+    },
+    Group {
+        prefix: "software::",
+        tests: software::TESTS,
+        some_modes: software::SOME_MODES,
+        in_all_modes: InAllModes::Only(software::IN_ALL_MODES),
+    },
+    Group {
+        prefix: "escape::",
+        tests: escape::TESTS,
+        some_modes: escape::SOME_MODES,
+        in_all_modes: InAllModes::All,
+    },
+];
+
+impl InAllModes {
+    fn contains(self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(&name),
+        }
+    }
+}
+
+/// A test that was renamed would else silently not run in all modes any more.
+fn check_names() {
+    for group in GROUPS {
+        let InAllModes::Only(names) = group.in_all_modes else {
+            continue;
+        };
+        for name in names {
+            let mut tests = MODES.into_iter().flat_map(|mode| of_mode(mode, group));
+            assert!(tests.any(|(test, _)| test == name), "no test `{name}`");
+        }
+    }
+    let tests = egress::trials(Mode::Root, true);
+    let smoke = tests
+        .iter()
+        .filter(|test| egress::in_all_modes(test.name()));
+    assert_eq!(smoke.count(), egress::IN_ALL_MODES.len());
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
+    check_names();
+    let all = arguments.filter.is_some() || std::env::var_os("SBX_TEST_ALL_MODES").is_some();
+    let strongest = MODES.into_iter().find(|mode| mode.blocked().is_none());
     let mut trials = cli::trials();
     trials.extend(policy::trials());
     for mode in MODES {
@@ -82,17 +184,20 @@ fn main() -> ExitCode {
         if let Some(reason) = &blocked {
             eprintln!("environment_blocked: {}: {reason}", mode.name());
         }
-        for (prefix, tests, some) in [
-            ("", AREAS, SOME_MODES),
-            ("software::", software::TESTS, software::SOME_MODES),
-            ("escape::", escape::TESTS, escape::SOME_MODES),
-        ] {
-            for (name, test) in of_mode(mode, tests, some) {
-                let name = format!("{prefix}{name}");
-                trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
+        let whole = all || strongest == Some(mode);
+        for group in GROUPS {
+            for (name, test) in of_mode(mode, group) {
+                let elsewhere =
+                    strongest.is_some_and(|it| of_mode(it, group).any(|(other, _)| other == name));
+                if whole || !elsewhere || group.in_all_modes.contains(name) {
+                    let name = format!("{}{name}", group.prefix);
+                    trials.push(in_mode(mode, &name, *test).with_ignored_flag(blocked.is_some()));
+                }
             }
         }
-        trials.extend(egress::trials(mode, blocked.is_some()));
+        let egress = egress::trials(mode, blocked.is_some());
+        let chosen = |trial: &Trial| whole || egress::in_all_modes(trial.name());
+        trials.extend(egress.into_iter().filter(chosen));
     }
     let listing = arguments.list;
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -103,14 +208,11 @@ fn main() -> ExitCode {
 }
 
 /// What has a meaning in a mode.
-fn of_mode(
-    mode: Mode,
-    tests: &'static [&'static [ModeTest]],
-    some: &'static [SomeModes],
-) -> impl Iterator<Item = &'static ModeTest> {
-    let some = some.iter().filter(move |(modes, _)| modes.contains(&mode));
+fn of_mode(mode: Mode, group: &'static Group) -> impl Iterator<Item = &'static ModeTest> {
+    let some = group.some_modes.iter();
+    let some = some.filter(move |(modes, _)| modes.contains(&mode));
     let some = some.map(|(_, tests)| *tests);
-    tests.iter().copied().chain(some).flatten()
+    group.tests.iter().copied().chain(some).flatten()
 }
 
 fn in_mode(mode: Mode, name: &str, test: fn(&'static World)) -> Trial {

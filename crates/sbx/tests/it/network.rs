@@ -19,7 +19,7 @@ use sbx_engine::control::Link;
 use sbx_engine::egress::Redirect;
 use sbx_proto::exec::{Reply, Request, Role};
 use sbx_proto::frame::{Decoder, MAX_REPLY, encode};
-use sbx_sys::{pktinfo, redirected};
+use sbx_sys::{original_dst, pktinfo};
 
 use crate::ModeTest;
 use crate::harness::{Mode, Ran, Sandbox, World, alive, blocked, eventually, kill};
@@ -138,7 +138,7 @@ fn clients(world: &'static World) {
         protocol: sbx_proto::PROTOCOL,
         role: Role::Daemon,
     };
-    let own = sbx_sys::peer::own_namespace().unwrap();
+    let own = sbx_sys::peer::pid_namespace().unwrap();
     let greeting = encode(&hello).unwrap();
     sbx_sys::fdpass::send_with_fds(&stream, &greeting, &[own.as_fd()]).unwrap();
     for request in [Request::Listeners, second, Request::Listeners] {
@@ -328,7 +328,7 @@ fn accept(socket: &OwnedFd, what: &str) {
     let listener = TcpListener::from(socket.try_clone().unwrap());
     if let Ok((stream, _)) = listener.accept() {
         let mut stream: TcpStream = stream;
-        let dialled = redirected::original_dst(&stream).unwrap();
+        let dialled = original_dst::original_dst(&stream).unwrap();
         // Who has given up meanwhile does not hear it.
         let _ = stream.write_all(format!("{what} {dialled}").as_bytes());
     }

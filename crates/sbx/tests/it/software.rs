@@ -28,6 +28,21 @@ pub(crate) const SOME_MODES: &[SomeModes] = &[
     (REAL_ROOT, containers::REAL_ROOT),
 ];
 
+/// The smoke in the modes besides the strongest: where ids and the layer of the sandbox meet.
+pub(crate) const IN_ALL_MODES: &[&str] = &[
+    "git_commits_with_the_callers_identity",
+    "credentials_beside_tool_chains_stay_outside",
+    "sandboxes_inside_the_sandbox",
+    "ports_below_1024_and_ping",
+    "system_files_look_owned",
+    "setuid_programs_of_the_own_layer",
+    "file_capabilities_of_the_own_layer",
+    "accounts_are_managed_as_ever",
+    "nothing_of_the_hosts_private_directories_is_visible",
+    "closed_files_of_system_directories_stay_closed",
+    "apt_installs_keeps_and_removes_a_new_package",
+];
+
 /// Root inside is a user of its own.
 fn has_real_root(world: &World) -> bool {
     REAL_ROOT.contains(&world.mode)

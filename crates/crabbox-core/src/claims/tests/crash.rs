@@ -62,7 +62,7 @@ fn one_damaged_file_breaks_nothing_else() {
     );
 
     // Everybody else goes on: look-up, allocation of slugs of both kinds, writing.
-    let find = |text| place.store.find(text, Among::AllProviders);
+    let find = |text| place.store.find(text, ProviderFilter::All);
     assert_eq!(find("blue-crab").unwrap(), Some(good.clone()));
     assert_eq!(find("no-such").unwrap(), None);
     place.create("x_6");
@@ -119,7 +119,7 @@ fn many_problems_are_cut_short() {
     assert_eq!(problems.len(), 100);
     let last = problems.last().unwrap();
     assert_eq!(last.code, ProblemCode::ProblemsTruncated);
-    assert_eq!(last.message, "2 more problems are not shown");
+    assert_eq!(last.message, "2 more problems not shown");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_write_leaves_no_temporary_file() {
         .create(claim("x_1"), &SlugChoice::Generated)
         .unwrap_err();
     let dir = place.file("");
-    files::write(&dir, "x_1.json", b"", files::Put::New).unwrap_err();
+    files::write(&dir, "x_1.json", b"", files::WriteMode::CreateNew).unwrap_err();
     let names = fs::read_dir(dir).unwrap();
     let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["x_1.json"]);
@@ -212,7 +212,7 @@ fn a_directory_that_others_write_into_is_refused() {
     let failure = place.store.scan().unwrap_err();
     assert_eq!(failure.code, Code::State);
     assert!(
-        failure.message.contains("other users can write"),
+        failure.message.contains("writable by other users"),
         "{failure}"
     );
     let hint = failure.hints.first().unwrap();
@@ -251,7 +251,7 @@ proptest! {
         let scan = place.store.scan().unwrap();
         prop_assert_eq!(scan.claims, vec![good]);
         prop_assert_eq!(scan.problems.len(), 1);
-        drop(place.store.find(&name, Among::AllProviders));
+        drop(place.store.find(&name, ProviderFilter::All));
         Listing::new(&place.store.scan().unwrap()).text();
     }
 }

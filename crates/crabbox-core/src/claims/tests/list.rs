@@ -114,7 +114,7 @@ fn problems_fail_the_command_after_the_listing() {
     let failure = listing().failure().unwrap();
     assert_eq!(failure.code, Code::State);
     assert_eq!(failure.code.exit_code(), 2);
-    assert_eq!(failure.message, "the local claims have 1 problem");
+    assert_eq!(failure.message, "local claims have 1 problem");
 }
 
 #[test]

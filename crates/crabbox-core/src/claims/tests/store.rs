@@ -36,7 +36,7 @@ fn reads_create_nothing_and_take_no_lock() {
     let place = Place::new();
     assert_eq!(place.store.read(&lease("x_1")).unwrap(), None);
     assert_eq!(place.store.scan().unwrap(), Scan::default());
-    assert_eq!(place.store.find("x_1", Among::AllProviders).unwrap(), None);
+    assert_eq!(place.store.find("x_1", ProviderFilter::All).unwrap(), None);
     assert!(!place.state().exists());
 
     place.create("x_1");
@@ -44,7 +44,7 @@ fn reads_create_nothing_and_take_no_lock() {
     fs::remove_dir_all(&locks).unwrap();
     place.store.read(&lease("x_1")).unwrap().unwrap();
     place.store.scan().unwrap();
-    place.store.find("x_1", Among::AllProviders).unwrap();
+    place.store.find("x_1", ProviderFilter::All).unwrap();
     assert!(!locks.exists());
 }
 
@@ -66,7 +66,7 @@ fn everything_is_the_users_alone() {
 fn names_of_locks_are_of_leases_only() {
     let place = Place::new();
     place.create("x_1");
-    let wait = Wait::not_at_all();
+    let wait = Wait::none();
     drop(place.store.operation(&lease("x_1"), "crabbox run", wait));
     let names = fs::read_dir(place.state().join("claim-locks")).unwrap();
     let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
@@ -145,11 +145,11 @@ fn a_lease_is_claimed_once() {
     for choice in [
         SlugChoice::Generated,
         SlugChoice::Requested(slug),
-        SlugChoice::Nameless,
+        SlugChoice::None,
     ] {
         let failure = place.store.create(claim("x_1"), &choice).unwrap_err();
         assert_eq!(failure.code, Code::State);
-        assert_eq!(failure.message, "lease x_1 has a claim already");
+        assert_eq!(failure.message, "lease x_1 is already claimed");
     }
     assert_eq!(place.store.read(&lease("x_1")).unwrap(), Some(created));
 
@@ -159,7 +159,7 @@ fn a_lease_is_claimed_once() {
         .store
         .create(claim("x_2"), &SlugChoice::Generated)
         .unwrap_err();
-    assert_eq!(failure.message, "lease x_2 has a claim already");
+    assert_eq!(failure.message, "lease x_2 is already claimed");
     assert_eq!(fs::read(place.file("x_2.json")).unwrap(), b"garbage");
 }
 
@@ -185,7 +185,7 @@ fn a_requested_slug_that_is_taken_is_an_error() {
 fn nameless_claims_do_not_get_in_each_others_way() {
     let place = Place::new();
     for id in ["x_1", "x_2"] {
-        let created = place.store.create(claim(id), &SlugChoice::Nameless);
+        let created = place.store.create(claim(id), &SlugChoice::None);
         assert_eq!(created.unwrap().slug, None);
     }
 }
@@ -197,7 +197,7 @@ fn leases_are_found_by_id_and_by_slug() {
     // A slug that is also another lease's id: the id wins.
     place.slugged("x_2", "x-3").unwrap();
     let third = place.slugged("x-3", "third").unwrap();
-    let find = |text| place.store.find(text, Among::AllProviders).unwrap();
+    let find = |text| place.store.find(text, ProviderFilter::All).unwrap();
     assert_eq!(find("x_1"), Some(first.clone()));
     assert_eq!(find("blue-crab"), Some(first.clone()));
     assert_eq!(find("Blue Crab"), Some(first.clone()));
@@ -205,9 +205,9 @@ fn leases_are_found_by_id_and_by_slug() {
     for unknown in ["", "x_9", "blue", "../x_1", "--", "x_1.json"] {
         assert_eq!(find(unknown), None, "{unknown}");
     }
-    let here = Among::Provider("somewhere");
+    let here = ProviderFilter::Only("somewhere");
     assert_eq!(place.store.find("blue-crab", here).unwrap(), Some(first));
-    let elsewhere = Among::Provider("elsewhere");
+    let elsewhere = ProviderFilter::Only("elsewhere");
     assert_eq!(place.store.find("blue-crab", elsewhere).unwrap(), None);
     let failure = place.store.find("x_1", elsewhere).unwrap_err();
     assert_eq!(failure.code, Code::Usage);
@@ -227,7 +227,7 @@ fn one_slug_of_two_providers_needs_an_answer() {
     place.put("y_1.json", text.replace("somewhere", "elsewhere"));
     let failure = place
         .store
-        .find("blue-crab", Among::AllProviders)
+        .find("blue-crab", ProviderFilter::All)
         .unwrap_err();
     assert_eq!(failure.code, Code::Usage);
     assert_eq!(
@@ -235,7 +235,7 @@ fn one_slug_of_two_providers_needs_an_answer() {
         "slug `blue-crab` is ambiguous; use the lease id or --provider: \
          x_1 (provider=somewhere), y_1 (provider=elsewhere)"
     );
-    let here = Among::Provider("somewhere");
+    let here = ProviderFilter::Only("somewhere");
     assert_eq!(place.store.find("blue-crab", here).unwrap(), Some(first));
     place.put("y_1.json", text);
     let failure = place.store.find("blue-crab", here).unwrap_err();

@@ -39,7 +39,7 @@ fn nothing_is_said_of_an_orphan_that_somebody_works_in() {
     let ready = place.orphan("s_1", State::Ready);
     let creating = place.orphan("s_2", State::Creating);
     let hold = |claim: &Claim| {
-        let wait = Wait::not_at_all();
+        let wait = Wait::none();
         place.store.operation(&claim.lease_id, "test", wait)
     };
     let _locks = (hold(&ready).unwrap(), hold(&creating).unwrap());
@@ -72,9 +72,7 @@ fn the_idle_time_of_what_stays_after_all_begins_when_the_command_ends() {
     let place = Place::new();
     let claim = place.orphan("s_1", State::Ready);
     assert!(claim.due(Timestamp::now()).is_some());
-    let lock = place
-        .store
-        .operation(&claim.lease_id, "test", Wait::not_at_all());
+    let lock = place.store.operation(&claim.lease_id, "test", Wait::none());
     let lease = Lease {
         claim,
         origin: Origin::Fresh,

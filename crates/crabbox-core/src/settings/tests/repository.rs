@@ -11,7 +11,7 @@ fn bug_7_a_repository_may_not_choose_the_program() {
     assert_eq!(
         case.failure(),
         untrusted(
-            "config /r/crabbox.yaml:3: a repository may not set `madeUp.cliPath`: it decides what is run or reached outside the sandbox"
+            "config /r/crabbox.yaml:3: a repository may not set `madeUp.cliPath`: it controls what runs or is reachable outside the sandbox"
         )
     );
     // Also when a flag would win.
@@ -170,7 +170,7 @@ fn profiles_carry_variables_and_a_repository_cannot_widen_them() {
     assert_eq!(
         case("profile: ci").failure(),
         untrusted(
-            "config /r/crabbox.yaml:1: a repository may not set `profile`: your own profile `ci` carries variables"
+            "config /r/crabbox.yaml:1: a repository may not set `profile`: your own profile `ci` sets variables"
         )
     );
     assert_eq!(
@@ -260,6 +260,6 @@ fn what_only_looks_goes_on_without_a_target_that_nobody_has() {
     assert_eq!(settings.count("madeUp", "cpus"), 2);
     assert_eq!(
         settings.left_out,
-        ["config /r/crabbox.yaml:1: `target` is `windows`, and there is only linux"]
+        ["config /r/crabbox.yaml:1: unsupported `target` `windows`, expected linux"]
     );
 }

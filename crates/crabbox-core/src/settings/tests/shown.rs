@@ -167,7 +167,7 @@ fn the_reference_has_a_line_per_row() {
         "| - | `--made-up-api-url` | `CRABBOX_MADE_UP_API_URL`, `MADE_UP_API_URL` | - | no | Where the server is |"
     );
     assert!(reference(CORE).contains(
-        "| `ttl`, `lease.ttl` | `--ttl` | `CRABBOX_TTL` | `90m` | only shorter than yours |"
+        "| `ttl`, `lease.ttl` | `--ttl` | `CRABBOX_TTL` | `90m` | shorter than yours only |"
     ));
 }
 

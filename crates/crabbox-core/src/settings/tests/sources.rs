@@ -118,7 +118,7 @@ fn other_spellings() {
             .failure(),
         failure(
             Code::Config,
-            "parse config /home/u/.config/crabbox/config.yaml: line 3 column 3: `lease.ttl` sets again what line 1 sets\n  |\n3 |   ttl: 2h\n  |   ^^^"
+            "parse config /home/u/.config/crabbox/config.yaml: line 3 column 3: `lease.ttl` is already set on line 1\n  |\n3 |   ttl: 2h\n  |   ^^^"
         )
     );
 }

@@ -290,7 +290,7 @@ fn configuration_that_is_no_file_is_an_error_at_once() {
         fifo(&config);
         let failure = discover().unwrap_err();
         assert!(failure.message.contains(name), "{failure}");
-        assert_eq!(failure.causes, ["it is not a regular file"]);
+        assert_eq!(failure.causes, ["not a regular file"]);
         fs::remove_file(&config).unwrap();
     }
 }
@@ -306,7 +306,7 @@ fn a_git_that_hangs_is_ended() {
     let repository = checkout.discover().hasty();
     let rules = Rules::load(&checkout.root, &[], &[]).unwrap();
     let failure = list(&checkout.root, Some(&repository), Source::Git, &rules).unwrap_err();
-    assert!(failure.message.starts_with("git hung: "), "{failure}");
+    assert!(failure.message.starts_with("git timed out: "), "{failure}");
 }
 
 #[test]
@@ -326,12 +326,12 @@ fn a_git_in_the_checkout_is_not_started() {
     let only = std::env::join_paths(dirs).unwrap();
     checkout.env.insert("PATH".into(), only);
     let failure = crate::git::Repository::discover(&checkout.root, &checkout.env).unwrap_err();
-    assert_eq!(failure.message, "`git` is not on PATH");
+    assert_eq!(failure.message, "`git` not found on PATH");
     assert!(
         failure
             .hints
             .iter()
-            .any(|h| h.contains("lies in the checkout")),
+            .any(|h| h.contains("inside the checkout")),
         "{failure:?}"
     );
     assert!(!proof.exists());

@@ -40,8 +40,14 @@ impl Ran {
         self
     }
 
-    /// The last line of stderr: the cause.
+    /// The cause of a failure: what follows `error: ` on the last line of stderr.
     #[track_caller]
+    pub(crate) fn cause(&self) -> &str {
+        let cause = self.last().strip_prefix("error: ");
+        cause.unwrap_or_else(|| panic!("the last line is no cause: {}", self.err))
+    }
+
+    /// The last line of stderr.
     pub(crate) fn last(&self) -> &str {
         self.err.lines().last().unwrap_or_default()
     }

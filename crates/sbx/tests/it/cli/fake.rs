@@ -29,8 +29,8 @@ pub(super) const TESTS: &[(&str, fn())] = &[
         an_init_that_sends_what_is_no_terminal,
     ),
     (
-        "an_init_that_goes_away_is_asked_again_once",
-        an_init_that_goes_away_is_asked_again_once,
+        "an_init_that_goes_away_is_asked_again",
+        an_init_that_goes_away_is_asked_again,
     ),
     (
         "nothing_of_the_host_is_handed_over",
@@ -255,12 +255,13 @@ fn an_init_that_sends_what_is_no_terminal() {
     assert!(said.err.contains("protocol error"), "{}", said.err);
 }
 
-fn an_init_that_goes_away_is_asked_again_once() {
+fn an_init_that_goes_away_is_asked_again() {
     let fake = Fake::with_init(|stream| drop(hear(stream)));
     let said = fake.home.sbx(["exec", "box", "true"]);
     assert_eq!(said.code, 125);
     assert!(said.err.contains("does not stay up"), "{}", said.err);
-    assert_eq!(fake.asked.load(Ordering::SeqCst), 2);
+    // A bounded number of times.
+    assert_eq!(fake.asked.load(Ordering::SeqCst), 7);
 
     let tries = AtomicUsize::new(0);
     let fake = Fake::with_init(move |stream| {

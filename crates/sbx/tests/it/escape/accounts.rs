@@ -16,7 +16,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
 
 fn another_user(world: &'static World) {
     if !rustix::process::geteuid().is_root() {
-        return blocked("only root can be somebody else");
+        return blocked("only root can become another user");
     }
     let sandbox = world.sandbox("other");
     sandbox.exec_with(&["-d"], ["echo", "private output"]).ok();
@@ -66,7 +66,7 @@ for name in os.listdir('/proc'):
         name = sandbox.name,
         workspace = sandbox.workspace.to_str().unwrap(),
     );
-    // Nobody in particular: an id that no account has.
+    // An id without an account.
     let mut other = Command::new("setpriv");
     other
         .args([
@@ -138,7 +138,7 @@ attempt('greet_with_own', lambda: greet(INIT, [os.open('/proc/self/ns/pid', os.O
 
 fn open_path(shared: &'static World) {
     if !rustix::process::geteuid().is_root() {
-        return blocked("only root can be somebody else");
+        return blocked("only root can become another user");
     }
     // Its state directory is open to others for a moment.
     let world = World::fresh(shared.mode);

@@ -47,8 +47,8 @@ fn self_exe(shared: &'static World) {
         fs::metadata(&program).unwrap().mode(),
     );
     let sandbox = world.sandbox("self-exe");
-    // A script whose interpreter is whoever executes it. Written once: while the last command of one round is still
-    // executing it, nobody may.
+    // A script whose interpreter is `/proc/self/exe`, the program that executes it. Written once: while the last command
+    // of one round still executes it, a write fails (ETXTBSY).
     let script = sandbox.path("script");
     world.write(&script, "#!/proc/self/exe --help\n");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();

@@ -50,7 +50,7 @@ for name, flags in (('read', os.O_RDONLY), ('both', os.O_RDWR)):
     {
         let settings = [("STREAM", stream), ("OTHER", other)];
         world.write(&sandbox.path("program.py"), script(program, &settings));
-        // The pipe is the user's own, and somebody else on the host writes to it all the time.
+        // The pipe is the user's own, and another host program writes to it all the time.
         let steps = format!(
             "cd '{}'; {{ {client}\"$0\" exec \"$1\" {PYTHON} program.py {streams} & i=0; \
                while [ $i -lt 40 ]; do echo HOST-SECRET; sleep 0.05; i=$((i+1)); done; wait; }} | {{ sleep 4; cat; }}",
@@ -73,7 +73,7 @@ for name, flags in (('read', os.O_RDONLY), ('both', os.O_RDWR)):
     }
 }
 
-/// Whoever else writes to the pipe may rely on being made to wait, while the command runs and afterwards.
+/// Other writers of the pipe may rely on blocking writes, while the command runs and afterwards.
 fn flags(world: &'static World) {
     let sandbox = world.sandbox("pipe-flags");
     let (mut read, write) = std::io::pipe().unwrap();

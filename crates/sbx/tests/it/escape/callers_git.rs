@@ -86,7 +86,7 @@ fn hostile_repository(world: &'static World) {
     assert_eq!(identity(&name), "Repo Name");
     sbx(world, &["rm", "--force", &name]).ok();
     assert!(!marker.exists());
-    // One that is a pipe, which nobody writes to, is none.
+    // A FIFO without a writer is not read.
     fs::remove_file(&config).unwrap();
     let mut fifo = world.command("mkfifo");
     run(fifo.arg(&config), b"").ok();

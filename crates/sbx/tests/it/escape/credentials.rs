@@ -71,7 +71,7 @@ const CREDENTIALS: &[&str] = &[
     "tools/client.pfx",
     "tools/sub/gradle.properties",
 ];
-/// What nobody has at the start.
+/// Names that do not exist at the start.
 const LATER: &[&str] = &[
     ".asdf/anything",
     ".asdf/installs/nodejs/20/.npmrc",

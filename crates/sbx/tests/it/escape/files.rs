@@ -401,7 +401,7 @@ fn devices(world: &'static World) {
                 sh(&format!("{change} /proc/{masked}")).refused();
             }
         }
-        // Whoever else uses them changes their times of access, not those of the last change.
+        // Other programs that use them change their atime, not their mtime or ctime.
         assert_eq!(times(), before, "{user}");
         sh("echo x > /dev/null; echo x >> /dev/zero; echo x > /dev/urandom; head -c 9 /dev/zero | wc -c; head -c 9 /dev/urandom | wc -c").ok();
         let full = sh("cat /etc/hostname > /dev/full").refused();

@@ -17,11 +17,11 @@ pub(crate) const TESTS: &[ModeTest] = &[
         stopped_answers,
     ),
     (
-        "who_mounts_opens_no_file_of_the_callers_choice",
+        "mount_options_open_no_file_of_the_callers_choice",
         proc_options,
     ),
     (
-        "who_mounts_is_gone_when_the_call_returns",
+        "the_mounting_process_is_reaped_before_the_call_returns",
         mounts_of_the_hunted,
     ),
     ("an_answer_comes_whatever_signals_do", signals_while_asking),
@@ -106,7 +106,7 @@ print('ended', True)
     world.run(["stop", &sandbox.name]).ok();
 }
 
-/// Whoever has the caller's id may stop the process that answers it.
+/// A process with the caller's id may stop the guard's process.
 fn stopped_answers(shared: &'static World) {
     let world = World::fresh(shared.mode);
     let sandbox = world.sandbox("guard-stopped");
@@ -156,7 +156,7 @@ os.kill(done, 9) if not ended else None
     world.run(["stop", &sandbox.name]).ok();
 }
 
-/// `pidns=` of a new proc (Linux 6.17) is opened by whoever mounts.
+/// `pidns=` of a new proc (Linux 6.17) is opened by the process that mounts.
 fn proc_options(world: &'static World) {
     let sandbox = world.sandbox("guard-options");
     let program = "

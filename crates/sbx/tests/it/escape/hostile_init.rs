@@ -162,7 +162,7 @@ impl Impostor {
 impl Drop for Impostor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // The accept ends by one more connection; the path may be somebody else's by now.
+        // The accept ends by one more connection; another process may have the path by now.
         drop(UnixStream::connect(&self.path));
         let _ = fs::remove_file(&self.path);
         if let Some(thread) = self.thread.take()

@@ -310,6 +310,8 @@ fn devices(world: &'static World) {
 /// Root inside has init's uid, which is all that the kernel asks for.
 fn priority(world: &'static World) {
     let sandbox = world.sandbox("priority");
+    // The caller's own: the tests may run with another than the usual one.
+    let before = scheduling(world.init_pid(&sandbox.name));
     let program = "
 SCHED_IDLE, IDLE_CLASS = 5, 3 << 13
 attributes = struct.pack('IIQiIQQQ', 48, SCHED_IDLE, 0, 0, 0, 0, 0, 0)
@@ -343,18 +345,18 @@ for who in (0, 1000):
             said.refused(&[(name, &["EPERM"])]);
         }
     }
-    // Nice value and policy, the 19th and 41st field.
-    let stat = fs::read_to_string(format!("/proc/{}/stat", world.init_pid(&sandbox.name))).unwrap();
-    let fields: Vec<_> = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .collect();
-    assert_eq!((fields[16], fields[38]), ("0", "0"), "{stat}");
+    assert_eq!(scheduling(world.init_pid(&sandbox.name)), before);
 }
 
-/// No call about keys works inside; a proc file lists them too, also one that somebody inside has mounted.
+/// Nice value and policy, the 19th and 41st field.
+fn scheduling(pid: i32) -> (String, String) {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    let fields: Vec<_> = after_name.split_whitespace().collect();
+    (fields[16].to_owned(), fields[38].to_owned())
+}
+
+/// No call about keys works inside; a proc file lists them too, also one that was mounted inside.
 fn keys(world: &'static World) {
     let sandbox = world.sandbox("keys");
     let name = world.name("sbx-escape-key");

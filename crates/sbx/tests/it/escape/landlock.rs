@@ -12,7 +12,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         without_new_privileges,
     ),
     (
-        "landlock_holds_for_who_has_power_over_a_user_namespace",
+        "landlock_holds_with_capabilities_in_a_user_namespace",
         with_privileges,
     ),
 ];
@@ -89,7 +89,7 @@ fn nothing_was_made(user: &str, said: &Said) {
             );
         }
         said.refused(&[(&format!("confined_{place}_write"), &["EPERM", "EACCES"])]);
-        // The kernel's own word, for a call that nobody answers in its place.
+        // The kernel's own error, for a call that is not reported to the guard.
         said.refused(&[(&format!("confined_{place}_plain"), &["EACCES"])]);
     }
 }

@@ -157,7 +157,7 @@ fn other_state(world: &'static World) {
     let mut reset = world.sbx(["reset", "--force"]);
     run(reset.env("SBX_HOME", &usual), b"").ok();
     assert!(!usual.join("vm").exists());
-    // What an agent makes of the same name keeps nobody out.
+    // A file of the same name that an agent made does not block the workspace.
     let sandbox = world.sandbox_with("planter", &[]);
     sandbox
         .sh("mkdir sub vm sub/vm; touch .sbx-owner; ln -s /etc/passwd sub/.sbx-owner")

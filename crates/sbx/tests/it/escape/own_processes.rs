@@ -104,7 +104,7 @@ fn ended_early(world: &'static World) {
             }
             let ran = ran.fails(125);
             assert!(!sandbox.path(&mark).exists());
-            // Nobody waits for the end of a detached one: its start says it.
+            // No client waits for a detached command: its start reports it.
             if options != ["-d"] {
                 assert!(ran.err.contains("before it was executed"), "{}", ran.err);
                 let said = fs::read_to_string(&status).unwrap();
@@ -124,7 +124,7 @@ fn hand_over(world: &'static World) {
         owners.filter(|owner| *owner != world.uid).count()
     };
     let go = sandbox.path("go");
-    // Enough files for a walk that somebody can see.
+    // Enough files for the walk to be observable.
     let make = format!(
         "import os; os.makedirs('tree', exist_ok=True); [open('tree/%d' % n, 'w').close() for n in range(20000)]; \
          [os.chown('tree/%d' % n, 0, 0) for n in range(20000)]; open('{}', 'w').close()",
@@ -143,7 +143,7 @@ fn hand_over(world: &'static World) {
         assert!(killed, "the attack was always too late");
         assert_eq!(others() > 0, left, "after {kills}");
     }
-    // What could not be done is done at the end, when nobody is there any more.
+    // What could not be done is done at the stop, when no program is left inside.
     sbx(world, &["stop", &sandbox.name]).ok();
     assert_eq!(others(), 0);
 }

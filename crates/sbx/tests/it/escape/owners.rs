@@ -87,7 +87,7 @@ fn other_owner(world: &'static World) {
         assert_eq!(owner(&sandbox.workspace), ours);
     }
     sbx(world, &["stop", &sandbox.name]).ok();
-    // Somebody outside does it: whoever that is, the record says who it was for.
+    // Another user of the host starts it: the record says whom the workspace belongs to.
     for (uid, gid) in [(65_534, 65_534), (65_534, world.gid), (world.uid, 65_534)] {
         chown(&sandbox.workspace, Some(uid), Some(gid)).unwrap();
         refused(&sandbox);

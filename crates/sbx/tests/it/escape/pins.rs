@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         replaced,
     ),
     (
-        "what_the_host_replaces_does_not_lie_open",
+        "a_read_only_file_that_the_host_replaces_ends_the_sandbox",
         replaced_while_it_runs,
     ),
 ];
@@ -158,7 +158,7 @@ fn between(world: &'static World) {
     sandbox.sh("touch file").ok();
 }
 
-/// Whoever did it: what is there now may be the work of a program inside.
+/// The engine cannot know who replaced it: a program inside may have.
 fn replaced(world: &'static World) {
     let workspace = world.workspace();
     let dir = workspace.join("rodir");

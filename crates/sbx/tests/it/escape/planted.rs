@@ -19,7 +19,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         "a_search_path_in_the_workspace_of_another_sandbox_shows_nothing",
         another_workspace,
     ),
-    ("secrets_are_no_tool_chains", secrets),
+    ("secret_directories_are_not_tool_chains", secrets),
     ("a_link_in_a_workspace_does_not_choose_a_workspace", lured),
 ];
 

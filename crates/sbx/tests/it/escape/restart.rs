@@ -26,7 +26,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
         planted_fifos,
     ),
     (
-        "whatever_lies_where_certificates_belong_the_next_start_works",
+        "planted_certificate_files_do_not_stop_a_start",
         planted_trust,
     ),
     (
@@ -187,7 +187,7 @@ fn replaced_workspace(world: &'static World) {
 }
 
 /// A read-only workspace inside a writable one: its parent can be renamed from inside. After a restart the
-/// name is somebody else, and the protected directory lies open under its new name.
+/// name is another one, and the protected directory lies open under its new name.
 fn moved_workspace(world: &'static World) {
     let outer = world.workspace();
     let parent = outer.join("a");

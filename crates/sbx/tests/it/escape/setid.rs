@@ -10,11 +10,14 @@ pub(crate) const TESTS: &[ModeTest] = &[
         every_call,
     ),
     (
-        "nor_does_any_call_in_a_nested_user_namespace",
+        "no_call_in_a_nested_user_namespace_gives_a_workspace_file_setuid",
         every_call_nested,
     ),
-    ("nor_does_any_race_against_the_answer", races),
-    ("the_own_layer_may_have_them", own_layer),
+    (
+        "no_race_against_the_guard_gives_a_workspace_file_setuid",
+        races,
+    ),
+    ("setuid_is_allowed_in_the_sandboxs_layers", own_layer),
 ];
 
 const CALLS: &str = include_str!("attack/set_id.py");

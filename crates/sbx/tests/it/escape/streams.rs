@@ -350,6 +350,9 @@ fn injection(world: &'static World) {
         ] {
             assert!(seen.out.contains(name), "no `{name}` in {}", seen.out);
         }
-        assert_eq!(seen.typed, "", "somebody typed into the host's terminal");
+        assert_eq!(
+            seen.typed, "",
+            "input was injected into the host's terminal"
+        );
     }
 }

@@ -24,7 +24,7 @@ while True:
         break
 while select.select([master], [], [], 0)[0]:
     out += os.read(master, 65536)
-# Nobody typed: whatever can be read on the slave was injected.
+# No input was typed: anything that can be read on the slave was injected.
 attributes = termios.tcgetattr(slave)
 attributes[3] &= ~(termios.ICANON | termios.ECHO)
 termios.tcsetattr(slave, termios.TCSANOW, attributes)

@@ -1,4 +1,4 @@
-# Pid 1 is ours to look at and nobody's to touch. The same calls on an own child show that they are real.
+# Pid 1 is visible, and cannot be traced or changed. The same calls on an own child show that they are real.
 class Vector(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 

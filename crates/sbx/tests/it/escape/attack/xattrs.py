@@ -39,7 +39,7 @@ def tries():
         for way, work in ways(path, "user.note", b"mine").items():
             attempt("note/%s/%s" % (kind, way), work)
         attempt("acl/" + kind, lambda: os.setxattr(path, "system.posix_acl_access", ACL))
-    # What new files there get in place of the umask of whoever makes them.
+    # Replaces the umask for new files in the directory, whichever user makes them.
     for way, work in ways(directory, "system.posix_acl_default", ACL).items():
         attempt("default-acl/" + way, work)
     own = "/tmp/%s-%s-own" % (WHO, HOW)

@@ -1,0 +1,303 @@
+//! Flags of the original that providers which run commands themselves cannot honour. They are known, so that they are
+//! refused by name instead of being mistaken for a slip.
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use crabbox_core::provider::{Spec, WorkspaceKind};
+use crabbox_core::settings::{Applies, Settings};
+use crabbox_core::{Code, Failure};
+
+use crate::app::flagged;
+
+/// Which words a flag is refused with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// The provider has its own way to bring the files.
+    Sync,
+    /// The same, but not for providers that we send an archive to.
+    SyncUnlessArchive,
+    /// The provider runs the command.
+    Execution,
+    Desktop(&'static str),
+    Tailscale,
+    Class,
+    Type,
+    Arch,
+    CacheVolume,
+    Pool,
+    ArtifactSchema,
+    ActionsRunner,
+    LeaseId,
+    /// Another issue brings it.
+    Planned,
+    /// For leases over SSH alone.
+    Ssh,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Nothing,
+    Value,
+}
+
+use Refusal::{
+    ActionsRunner, Arch, ArtifactSchema, CacheVolume, Class, Desktop, Execution, LeaseId, Planned,
+    Pool, Ssh, Sync, SyncUnlessArchive, Tailscale, Type,
+};
+use Takes::{Nothing, Value};
+
+type Row = (&'static str, Takes, Refusal);
+
+/// What a machine over SSH could be told: every command that asks a provider knows these.
+const MACHINE: &[Row] = &[
+    ("windows-mode", Value, Ssh),
+    ("static-host", Value, Ssh),
+    ("static-user", Value, Ssh),
+    ("static-port", Value, Ssh),
+    ("static-work-root", Value, Ssh),
+];
+
+/// What a new lease could be told.
+const LEASE: &[Row] = &[
+    ("class", Value, Class),
+    ("type", Value, Type),
+    ("arch", Value, Arch),
+    ("os", Value, Ssh),
+    ("ssh-port", Value, Ssh),
+    ("market", Value, Ssh),
+    ("expose", Value, Ssh),
+    ("cache-volume", Value, CacheVolume),
+    ("image-min-os", Value, Ssh),
+    ("image-sdk", Value, Ssh),
+    ("image-runtime", Value, Ssh),
+    ("image-require-browser", Nothing, Ssh),
+    ("image-require-webview2", Nothing, Ssh),
+    ("image-require-desktop", Nothing, Ssh),
+    ("desktop", Nothing, Desktop("desktop/VNC is not supported")),
+    (
+        "desktop-env",
+        Value,
+        Desktop("desktop/VNC is not supported"),
+    ),
+    (
+        "browser",
+        Nothing,
+        Desktop("browser provisioning is not supported"),
+    ),
+    ("code", Nothing, Desktop("web code is not supported")),
+    ("network", Value, Ssh),
+    ("tailscale", Nothing, Tailscale),
+    ("tailscale-tags", Value, Tailscale),
+    ("tailscale-hostname-template", Value, Tailscale),
+    ("tailscale-auth-key-env", Value, Tailscale),
+    ("tailscale-exit-node", Value, Tailscale),
+    ("tailscale-exit-node-allow-lan-access", Nothing, Tailscale),
+];
+
+const RUN: &[Row] = &[
+    ("sync-only", Nothing, SyncUnlessArchive),
+    ("checksum", Nothing, Sync),
+    ("full-resync", Nothing, Sync),
+    ("fresh-sync", Nothing, Sync),
+    ("fresh-pr", Value, Sync),
+    ("apply-local-patch", Nothing, Sync),
+    ("env-helper", Value, Execution),
+    ("capture-stdout", Value, Execution),
+    ("capture-stderr", Value, Execution),
+    ("capture-on-fail", Nothing, Execution),
+    ("download", Value, Execution),
+    ("artifact-glob", Value, Execution),
+    ("require-artifact", Value, Execution),
+    ("require-artifact-schema", Value, ArtifactSchema),
+    ("emit-proof", Value, Execution),
+    ("proof-template", Value, Execution),
+    ("stop-after", Value, Execution),
+    ("script", Value, Execution),
+    ("script-stdin", Nothing, Execution),
+    ("junit", Value, Execution),
+    ("results-auto", Nothing, Execution),
+    ("fail-on-test-failures", Nothing, Execution),
+    ("preflight-tools", Value, Execution),
+    ("pool", Value, Pool),
+    ("pool-compatibility-key", Value, Pool),
+    ("pool-return", Value, Pool),
+    ("attest", Value, Planned),
+    ("attest-key", Value, Planned),
+    ("preset", Value, Planned),
+    ("preset-var", Value, Planned),
+    ("scenario", Value, Planned),
+    ("timing-record", Value, Planned),
+];
+
+const WARMUP: &[Row] = &[
+    ("actions-runner", Nothing, ActionsRunner),
+    ("lease-id", Value, LeaseId),
+];
+
+/// Which commands know which of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CommandKind {
+    Run,
+    Warmup,
+    /// One that makes no lease.
+    Other,
+}
+
+impl CommandKind {
+    fn rows(self) -> impl Iterator<Item = &'static Row> {
+        let (lease, own) = match self {
+            Self::Run => (LEASE, RUN),
+            Self::Warmup => (LEASE, WARMUP),
+            Self::Other => (&[][..], &[][..]),
+        };
+        MACHINE.iter().chain(lease).chain(own)
+    }
+}
+
+/// Known to the parser, and in no help text.
+pub(crate) fn add(command: Command, of: CommandKind) -> Command {
+    of.rows().fold(command, |command, (flag, takes, _)| {
+        let arg = Arg::new(*flag).long(*flag).hide(true);
+        command.arg(match takes {
+            Nothing => arg
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+                .action(ArgAction::Append),
+            Value => arg.num_args(1).action(ArgAction::Append),
+        })
+    })
+}
+
+/// A setting's flag that means nothing where nothing is sent.
+const LARGE: &str = "force-sync-large";
+
+/// Flags that mean something only with another one. That is wrong with any provider.
+const REQUIRES: &[(&str, &str)] = &[("attest-key", "attest"), ("apply-local-patch", "fresh-pr")];
+
+/// The first of them that was used, as a failure.
+pub(crate) fn check(matches: &ArgMatches, of: CommandKind, spec: &Spec) -> Result<(), Failure> {
+    let given = |flag: &str| {
+        matches.try_contains_id(flag).is_ok()
+            && matches.value_source(flag) == Some(ValueSource::CommandLine)
+    };
+    if let Some((flag, other)) = REQUIRES
+        .iter()
+        .find(|(flag, other)| given(flag) && !given(other))
+    {
+        return Err(Failure::usage(format!("--{flag} requires --{other}")));
+    }
+    if of != CommandKind::Other
+        && matches.value_source(LARGE) == Some(ValueSource::CommandLine)
+        && let Some(value) = matches.get_one::<String>(LARGE)
+        && let Some(failure) = SyncUnlessArchive.failure(LARGE, value, spec)
+    {
+        return Err(failure);
+    }
+    for (flag, _, refusal) in of.rows() {
+        let Some(value) = matches
+            .get_many::<String>(flag)
+            .and_then(|mut values| values.next_back())
+        else {
+            continue;
+        };
+        if let Some(failure) = refusal.failure(flag, value, spec) {
+            return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a flag of a setting is refused by `command` with this provider, and so is not worth showing.
+pub(crate) fn is_refused(flag: &str, command: &str, spec: &Spec) -> bool {
+    flag == LARGE
+        && match command {
+            "run" | "warmup" => SyncUnlessArchive.failure(LARGE, "true", spec).is_some(),
+            // They send nothing, whatever the provider is.
+            "list" | "status" | "stop" | "cleanup" | "ports" | "cp" => true,
+            _ => false,
+        }
+}
+
+/// What could only be said of a sandbox that is yet to be made.
+pub(crate) fn check_reuse(matches: &ArgMatches) -> Result<(), Failure> {
+    let settings = flagged().filter(|setting| setting.applies == Applies::ToNewSandboxes);
+    let flags = settings.filter_map(|setting| setting.flag);
+    for flag in ["slug", "pond"].into_iter().chain(flags) {
+        if matches.value_source(flag) == Some(ValueSource::CommandLine) {
+            return Err(Failure::usage(format!(
+                "--{flag} only applies when creating a new lease; omit it with --id"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A profile may want checks that only leases over SSH can make.
+pub(crate) fn check_profile(settings: &Settings, spec: &Spec) -> Result<(), Failure> {
+    let profile = settings.profile_env(settings.text(None, "profile"));
+    if profile.is_some_and(|profile| profile.doctor) {
+        let message = format!(
+            "{} delegates run execution; profile doctor is not supported",
+            spec.name
+        );
+        return Err(Failure::new(Code::Unsupported, message));
+    }
+    Ok(())
+}
+
+impl Refusal {
+    fn failure(self, flag: &str, value: &str, spec: &Spec) -> Option<Failure> {
+        let name = spec.name;
+        let unsupported = |message: String| Some(Failure::new(Code::Unsupported, message));
+        // `--desktop=false` asks for nothing.
+        if value == "false" {
+            return None;
+        }
+        match self {
+            Self::Sync => unsupported(format!("{name} delegates sync; --{flag} is not supported")),
+            Self::SyncUnlessArchive => match spec.workspace {
+                WorkspaceKind::Archive => None,
+                WorkspaceKind::Shared => {
+                    unsupported(format!("{name} delegates sync; --{flag} is not supported"))
+                }
+            },
+            Self::Execution => unsupported(format!(
+                "{name} delegates run execution; --{flag} is not supported"
+            )),
+            Self::Desktop(what) => unsupported(format!("{what} for provider={name}")),
+            Self::Tailscale => unsupported(format!(
+                "provider={name} is delegated-run only and does not support Tailscale options"
+            )),
+            Self::Class => unsupported(format!(
+                "--class is not supported for provider={name}; use {}",
+                spec.instead_of_class
+            )),
+            Self::Type => unsupported(format!(
+                "--type is not supported for provider={name}; use {}",
+                spec.instead_of_type
+            )),
+            Self::Arch => match value {
+                "amd64" | "x86_64" => None,
+                _ => unsupported(format!("provider={name} does not support --arch {value}")),
+            },
+            Self::CacheVolume => unsupported(format!(
+                "provider={name} does not support required cache volume {value:?}"
+            )),
+            Self::Pool => unsupported("--pool requires a brokered SSH lease provider".to_owned()),
+            Self::ArtifactSchema => unsupported(format!(
+                "--require-artifact-schema is not supported for provider={name} yet; use an SSH-backed provider"
+            )),
+            Self::ActionsRunner => unsupported(format!(
+                "--actions-runner is not supported for provider={name}"
+            )),
+            Self::LeaseId => unsupported(format!(
+                "provider={name} does not support fixed idempotent lease IDs"
+            )),
+            Self::Planned => unsupported(format!("--{flag} is not available in this version")),
+            Self::Ssh => unsupported(format!(
+                "provider={name} has no SSH lease; --{flag} is not supported"
+            )),
+        }
+    }
+}
