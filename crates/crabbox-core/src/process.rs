@@ -12,7 +12,6 @@ mod pass;
 mod pump;
 mod run;
 mod slate;
-mod watch;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,5 @@
 //! `crabbox`: runs commands and coding agents in sandboxes.
 
-#![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
-
 mod app;
 mod cli;
 mod commands;
@@ -11,6 +9,7 @@ mod ui;
 mod unsupported;
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 
 use crabbox_core::process::Cancel;
 use crabbox_core::{Code, Failure};
@@ -19,7 +18,9 @@ use crate::app::App;
 use crate::host::Host;
 use crate::ui::{Style, Ui, one_line};
 
-sbx_sys::program!(run);
+fn main() -> ExitCode {
+    ExitCode::from(run())
+}
 
 fn run() -> u8 {
     let args: Vec<OsString> = std::env::args_os().collect();

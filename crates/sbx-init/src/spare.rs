@@ -52,10 +52,6 @@ enum Request {
 
 const SHORT: usize = 2048;
 
-/// A command that nobody has asked for and that is never executed.
-const REHEARSAL: &[u8] =
-    br#"{"argv":["-"],"env":[["-","-"]],"user":null,"workdir":null,"stdio":"pipes"}"#;
-
 impl Order {
     pub(crate) fn new(exec: &Exec, stdio: Stdio) -> Result<Self, Failure> {
         let write = || {
@@ -139,11 +135,6 @@ impl Spare {
 fn serve(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failure> {
     get_ready(surroundings, door)?;
     let foreseen = Foreseen::look(surroundings);
-    if let Some(foreseen) = &foreseen
-        && let Ok(exec) = parse(REHEARSAL)
-    {
-        foreseen.rehearse(surroundings, &exec);
-    }
     let Some((exec, stdio)) = wait(door)? else {
         return Ok(());
     };
@@ -209,16 +200,4 @@ fn read(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rehearsal_is_a_command_like_others() {
-        let exec = parse(REHEARSAL).unwrap();
-        assert_eq!(exec.argv.len(), 1);
-        assert_eq!(exec.env.len(), 1);
-    }
 }

@@ -119,13 +119,6 @@ impl Foreseen {
     fn account(&self, user: Option<&str>) -> Option<Account> {
         (user.is_none() && stamps() == Some(self.files)).then(|| self.agent.clone())
     }
-
-    /// Everything about a command that needs no command: the first time, this process has to fetch its memory page by
-    /// page, which is as slow as the rest of it.
-    pub(crate) fn rehearse(&self, surroundings: &Surroundings, exec: &Exec) {
-        let _ = std::hint::black_box(words(surroundings, &self.agent.clone(), exec));
-        let _ = std::hint::black_box(stamps());
-    }
 }
 
 fn stamps() -> Option<Stamps> {

@@ -17,7 +17,6 @@ pub mod process;
 pub mod route;
 pub mod seccomp;
 pub mod signals;
-pub mod start;
 pub mod terminal;
 
 mod netlink;

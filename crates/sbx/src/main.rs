@@ -3,8 +3,6 @@
 //! The daemon is a separate program, `sandboxd`, so that `sbx exec` stays small. Executed under the name `sbx-init`, this
 //! program is also the set-up helper, which `sbx diagnose` uses.
 
-#![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
-
 mod agents;
 mod attach;
 mod autostart;
@@ -35,6 +33,7 @@ mod workspace;
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
@@ -49,7 +48,9 @@ use crate::ui::{ErrorStyle, Ui};
 const USAGE: u8 = 2;
 const SESSION_USAGE: u8 = 125;
 
-sbx_sys::program!(run);
+fn main() -> ExitCode {
+    ExitCode::from(run())
+}
 
 fn run() -> u8 {
     let args: Vec<OsString> = std::env::args_os().collect();

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::process::ChildStdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,13 +45,8 @@ impl Event {
     }
 
     pub(super) fn happen(&self) {
-        self.happen_silently();
-        self.cancel.nudge();
-    }
-
-    /// Wakes nobody: for what something else follows that does.
-    fn happen_silently(&self) {
         self.happened.store(true, Ordering::Release);
+        self.cancel.nudge();
     }
 
     /// Runs `work` in a thread, and happens when that ends, by a panic too.
@@ -72,22 +67,10 @@ impl Event {
     }
 }
 
-/// What becomes of one stream of a child.
+/// The thread that copies one stream of a child.
 pub(super) struct Pump<S> {
     done: Event,
     result: Receiver<(S, io::Result<()>)>,
-}
-
-/// The other side of a [`Pump`]: a stream that nobody carries yet.
-pub(super) struct Waiting {
-    stream: OwnedFd,
-    begin: Box<dyn FnOnce(Stage) + Send>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Speaks,
-    Closed,
 }
 
 impl<S: Write + Send + 'static> Pump<S> {
@@ -97,39 +80,21 @@ impl<S: Write + Send + 'static> Pump<S> {
         ended: PipeReader,
         mut sink: S,
         cancel: &Cancel,
-    ) -> io::Result<(Self, Waiting)> {
-        Self::carried(from, cancel, move |from| {
-            let copied = from.map_or(Ok(()), |from| copy(from, &ended, &mut sink));
+    ) -> io::Result<Self> {
+        Self::spawn(cancel, move || {
+            let copied = copy(from, &ended, &mut sink);
             (sink, copied)
         })
     }
 
-    /// `carry` is called in a thread of its own, or without anything when there is nothing to carry.
-    fn carried<F: AsFd + Send + 'static>(
-        from: F,
+    fn spawn(
         cancel: &Cancel,
-        carry: impl FnOnce(Option<F>) -> (S, io::Result<()>) + Send + 'static,
-    ) -> io::Result<(Self, Waiting)> {
-        let stream = from.as_fd().try_clone_to_owned()?;
+        carry: impl FnOnce() -> (S, io::Result<()>) + Send + 'static,
+    ) -> io::Result<Self> {
         let (tell, result) = mpsc::sync_channel(1);
         let done = Event::new(cancel);
-        let event = done.clone();
-        let begin = move |stage| match stage {
-            Stage::Speaks => {
-                // Without a thread, the other side of `result` finds that nobody speaks.
-                let begun = event.after(move || drop(tell.send(carry(Some(from)))));
-                if begun.is_err() {
-                    event.happen();
-                }
-            }
-            Stage::Closed => {
-                drop(tell.send(carry(None)));
-                // The end of the child comes next, and there is nothing to do before.
-                event.happen_silently();
-            }
-        };
-        let begin = Box::new(begin);
-        Ok((Self { done, result }, Waiting { stream, begin }))
+        done.after(move || drop(tell.send(carry())))?;
+        Ok(Self { done, result })
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -152,30 +117,11 @@ impl Pump<Box<dyn Write + Send>> {
         to: File,
         listener: Box<dyn Listener>,
         cancel: &Cancel,
-    ) -> io::Result<(Self, Waiting)> {
-        Self::carried(from, cancel, move |from| {
-            let passed = from.map_or(Ok(()), |from| pass(from, &ended, to, &*listener));
+    ) -> io::Result<Self> {
+        Self::spawn(cancel, move || {
+            let passed = pass(from, &ended, to, &*listener);
             (Box::new(io::sink()) as Box<dyn Write + Send>, passed)
         })
-    }
-}
-
-impl Waiting {
-    /// In a thread: the stream has something to say.
-    pub(super) fn carry(self) {
-        drop(self.stream);
-        (self.begin)(Stage::Speaks);
-    }
-
-    /// The stream is closed, and nothing was in it. Whoever says so says next that the child has ended.
-    pub(super) fn close(self) {
-        (self.begin)(Stage::Closed);
-    }
-}
-
-impl AsFd for Waiting {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
     }
 }
 

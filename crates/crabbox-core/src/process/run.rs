@@ -6,11 +6,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 
 use super::cancel::Woken;
-use super::pump::{Event, Pump, Waiting, feed};
-use super::watch::watch;
+use super::pump::{Event, Pump, feed};
 use super::{
     Cancel, Captured, End, Limits, Output, ProcessError, Reason, Stdin, Stream, Streamed, Tool,
 };
@@ -117,8 +119,6 @@ struct Running {
     group: Group,
     started: Instant,
     exited: Event,
-    /// Streams that nobody carries yet.
-    waiting: Vec<Waiting>,
     /// Closed when the child has ended: then pumps stop waiting for more.
     ended: Option<(io::PipeReader, PipeWriter)>,
     cancel: Cancel,
@@ -169,7 +169,6 @@ impl Running {
             group,
             started: Instant::now(),
             exited: Event::new(cancel),
-            waiting: Vec::new(),
             ended: Some(pipe),
             cancel: cancel.clone(),
         };
@@ -206,24 +205,26 @@ impl Running {
     fn carried<F, S>(
         &mut self,
         from: Option<F>,
-        how: impl FnOnce(F, io::PipeReader, &Cancel) -> io::Result<(Pump<S>, Waiting)>,
+        how: impl FnOnce(F, io::PipeReader, &Cancel) -> io::Result<Pump<S>>,
     ) -> Result<Option<Pump<S>>, ProcessError> {
         let (Some(from), Some((ended, _))) = (from, &self.ended) else {
             return Ok(None);
         };
-        let (pump, waiting) = ended
+        ended
             .try_clone()
             .and_then(|ended| how(from, ended, &self.cancel))
-            .map_err(|source| self.io(source))?;
-        self.waiting.push(waiting);
-        Ok(Some(pump))
+            .map(Some)
+            .map_err(|source| self.io(source))
     }
 
     fn watch(&mut self) -> Result<(), ProcessError> {
-        let waiting = std::mem::take(&mut self.waiting);
         let pid = self.pid;
         self.exited
-            .after(move || watch(pid, waiting))
+            .after(move || {
+                // Not reaped: until it is, its pid cannot become another process's.
+                let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+                while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
+            })
             .map_err(|source| self.io(source))
     }
 
