@@ -1,4 +1,4 @@
-//! The agents that a sandbox can be made for, and the command line that each starts with.
+//! The agents a sandbox can be created for, and the command line of each.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use crate::failure::{Failure, Kind};
 
 pub(crate) use sbx_engine::sandbox::agents::SHELL;
 
-/// An agent of this version.
+/// A supported agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Agent {
     Shell,
@@ -23,13 +23,13 @@ impl Agent {
         if LATER.contains(&name) {
             return Err(Failure::new(
                 Kind::NotYet,
-                format!("agent `{name}` comes with a later version of sbx"),
+                format!("agent `{name}` is not supported by this version of sbx"),
             )
             .hint("sbx run shell"));
         }
         Err(
             Failure::new(Kind::BadRequest, format!("unknown agent `{name}`")).hint(format!(
-                "known agents: {SHELL}; with a later version: {}",
+                "supported agents: {SHELL}; planned: {}",
                 LATER.join(", ")
             )),
         )
@@ -41,8 +41,8 @@ impl Agent {
         }
     }
 
-    /// The program with its default flags. What the user gives is appended when it begins with a flag, and
-    /// stands in place of the default flags when it begins with a word.
+    /// The program with its default flags. The user's arguments are appended if the first one is a flag, and replace the
+    /// default flags otherwise.
     pub(crate) fn argv(self, user: &[OsString]) -> Vec<OsBytes> {
         let (program, defaults) = match self {
             Self::Shell => ("bash", ["-l"]),
@@ -59,7 +59,7 @@ impl Agent {
     }
 }
 
-/// Whether the word names an agent, of this version or a later one.
+/// Whether the word names an agent, supported or planned.
 pub(crate) fn is_agent(name: &str) -> bool {
     name == SHELL || LATER.contains(&name)
 }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn later_agents_are_told_from_unknown_ones() {
+    fn planned_agents_differ_from_unknown_ones() {
         assert_eq!(Agent::parse("claude").unwrap_err().kind, Kind::NotYet);
         assert_eq!(Agent::parse("clod").unwrap_err().kind, Kind::BadRequest);
     }

@@ -18,8 +18,8 @@ use crate::detach_keys::DetachKeys;
 use crate::env::Transport;
 use crate::failure::{Failure, Kind, engine};
 use crate::init::{self, Init, Terminal};
+use crate::lookup;
 use crate::plumbing::{Plumbing, Stdin, same_file};
-use crate::reading;
 use crate::terminal;
 use session::Session;
 
@@ -113,7 +113,7 @@ pub(crate) fn run(
         }
     } else {
         // No daemon is started for one that is not there.
-        reading::known(context, client, name)?;
+        lookup::ensure_exists(context, client, name)?;
     }
     // The daemon hears of a killed init when the kernel has ended everything in its pid namespace; until then it says that
     // the sandbox runs, and its socket refuses. A second try at once may be in that time as well.

@@ -1,6 +1,7 @@
-//! Starting `sandboxd`: the program beside ours, detached.
+//! Starts `sandboxd`, the program installed beside ours, as a detached process.
 //!
-//! The daemon's stdout is a pipe to us until it serves: one line `ready` means yes, the end means no.
+//! Its stdout is a pipe to us until it accepts connections: a line `ready` means success, end of file means failure. When two
+//! clients start a daemon at the same time, the lock lets one of them win, and both use that one.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -23,33 +24,35 @@ use serde::de::DeserializeOwned;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 
-/// The daemon's program, which is installed together with ours.
+/// The daemon's program, installed beside ours.
 pub(crate) const DAEMON_NAME: &str = "sandboxd";
-/// What the daemon says when it serves.
+/// What the daemon prints when it accepts connections.
 const READY: &[u8] = b"ready\n";
-const PATIENCE: Duration = Duration::from_secs(10);
-/// What its program does instead of serving: answers a `CheckRequest` from stdin on stdout.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// For a daemon that another client has started at the same time.
+const OTHER_START_TIMEOUT: Duration = Duration::from_secs(1);
+/// Makes `sandboxd` answer one `CheckRequest` from stdin on stdout instead of serving.
 pub(crate) const CHECK_NETWORK: &str = "--check-network";
-/// How much of the log an error shows.
-const TAIL: u64 = 2048;
+/// How much of the log an error quotes, in bytes.
+const LOG_TAIL: u64 = 2048;
 
-/// Starts the daemon and connects to it. When somebody else starts one at the same time, theirs is used.
+/// Starts the daemon and connects to it.
 pub(crate) fn start(context: &Context, state: &StateDir) -> Result<UnixStream, Failure> {
-    // First, because without it nothing is to be made.
+    // First: without the program, no state directory should be created.
     let program = program()?;
     state.claim()?;
     context.ui.progress("Starting sandboxd daemon...");
     let log_end = std::fs::metadata(state.log()).map_or(0, |meta| meta.len());
     let ready = spawn(context, state, program)
         .map_err(|error| Failure::new(Kind::Engine, format!("cannot start sandboxd: {error}")))?;
-    let deadline = Instant::now() + PATIENCE;
-    let patience = if wait_ready(ready, deadline) {
-        PATIENCE
+    let deadline = Instant::now() + START_TIMEOUT;
+    let timeout = if wait_ready(ready, deadline) {
+        START_TIMEOUT
     } else {
-        // It gave up; perhaps because another one is about to serve.
-        Duration::from_secs(1)
+        // It gave up, perhaps because another client's daemon holds the lock.
+        OTHER_START_TIMEOUT
     };
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut wait = Duration::from_millis(1);
     loop {
         match connect_unix(state.root(), SOCKET) {
@@ -68,7 +71,7 @@ pub(crate) fn start(context: &Context, state: &StateDir) -> Result<UnixStream, F
     }
 }
 
-/// The daemon in the foreground, in place of this process. Returns only when that fails.
+/// Replaces this process with a daemon in the foreground. Returns only on failure.
 pub(crate) fn become_daemon(context: &Context, state: &StateDir) -> Failure {
     let attempt = || -> Result<io::Error, Failure> {
         let program = program()?;
@@ -87,15 +90,14 @@ pub(crate) fn become_daemon(context: &Context, state: &StateDir) -> Failure {
     }
 }
 
-/// What the daemon's program says to `question` when it is called with `argument`: it answers and ends, and no daemon
-/// is started.
+/// Runs `sandboxd ARGUMENT` with `question` on stdin and parses its answer; no daemon is started.
 pub(crate) fn ask<Q: Serialize, A: DeserializeOwned>(
     context: &Context,
     argument: &str,
     question: &Q,
 ) -> Result<A, Failure> {
     let failed =
-        |error: &dyn Display| Failure::new(Kind::Engine, format!("cannot ask sandboxd: {error}"));
+        |error: &dyn Display| Failure::new(Kind::Engine, format!("cannot run sandboxd: {error}"));
     let question = serde_json::to_vec(question).map_err(|error| failed(&error))?;
     let mut child = Command::new(program()?)
         .arg(argument)
@@ -107,7 +109,7 @@ pub(crate) fn ask<Q: Serialize, A: DeserializeOwned>(
         .spawn()
         .map_err(|error| failed(&error))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It reads before it answers; if it does not, its end says more.
+        // If it exits without reading, its exit status is the better error.
         drop(stdin.write_all(&question));
     }
     let ended = child.wait_with_output().map_err(|error| failed(&error))?;
@@ -117,7 +119,7 @@ pub(crate) fn ask<Q: Serialize, A: DeserializeOwned>(
     serde_json::from_slice(&ended.stdout).map_err(|error| failed(&error))
 }
 
-/// A program that is installed with ours. Never looked for elsewhere: it must be of our own version.
+/// A program installed beside ours. PATH is not searched: it must have our version.
 pub(crate) fn beside(name: &str) -> PathBuf {
     std::env::current_exe()
         .map(|path| path.with_file_name(name))
@@ -130,7 +132,7 @@ pub(crate) fn program() -> Result<PathBuf, Failure> {
     if beside.is_file() {
         return Ok(beside);
     }
-    let message = format!("the daemon's program `{}` is missing", beside.display());
+    let message = format!("program `{}` is missing", beside.display());
     Err(Failure::new(Kind::Engine, message)
         .hint("install `sbx`, `sandboxd`, `sbx-init` and `sbx-sudo` together"))
 }
@@ -149,7 +151,7 @@ fn spawn(context: &Context, state: &StateDir, program: PathBuf) -> io::Result<Ch
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::from(log));
-    // Whatever else the caller has open stays the caller's.
+    // No other descriptor of the caller is inherited.
     sbx_sys::process::close_on_exec_from(3)?;
     let mut child = sbx_sys::process::spawn_detached(&mut command)?;
     context
@@ -161,7 +163,7 @@ fn spawn(context: &Context, state: &StateDir, program: PathBuf) -> io::Result<Ch
         .ok_or_else(|| io::Error::other("no pipe to the daemon"))
 }
 
-/// True when the daemon says that it serves.
+/// True when the daemon reports that it accepts connections.
 fn wait_ready(mut pipe: ChildStdout, deadline: Instant) -> bool {
     let mut said = Vec::new();
     let mut chunk = [0_u8; 64];
@@ -184,25 +186,38 @@ fn wait_ready(mut pipe: ChildStdout, deadline: Instant) -> bool {
 }
 
 fn did_not_start(state: &StateDir, log_end: u64, error: &io::Error) -> Failure {
-    let said = tail(state, log_end).unwrap_or_default();
-    let said = said.trim();
-    let message = if said.is_empty() {
-        format!("sandboxd did not start: {error}")
+    let logged = tail(state, log_end).unwrap_or_default();
+    // Its own hints and error, so that ours stay the last lines.
+    let (hints, reasons): (Vec<&str>, Vec<&str>) = logged
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .partition(|line| line.starts_with("hint: "));
+    let reasons: Vec<&str> = reasons
+        .iter()
+        .map(|line| line.strip_prefix("error: ").unwrap_or(line))
+        .collect();
+    let why = if reasons.is_empty() {
+        error.to_string()
     } else {
-        format!("sandboxd did not start; it said:\n{said}")
+        reasons.join("; ")
     };
-    Failure::new(Kind::Engine, message).hint(format!(
-        "sbx diagnose; the log is `{}`",
-        state.log().display()
-    ))
+    let failure = Failure::new(Kind::Engine, format!("sandboxd did not start: {why}"));
+    match hints.first().and_then(|line| line.strip_prefix("hint: ")) {
+        Some(hint) => failure.hint(hint),
+        None => failure.hint(format!(
+            "run `sbx diagnose`, or see the log `{}`",
+            state.log().display()
+        )),
+    }
 }
 
-/// The end of what was logged after `from`.
+/// The end of what was logged after offset `from`.
 fn tail(state: &StateDir, from: u64) -> io::Result<String> {
     let mut file = std::fs::File::open(state.log())?;
     let end = file.metadata()?.len();
-    file.seek(SeekFrom::Start(from.max(end.saturating_sub(TAIL))))?;
+    file.seek(SeekFrom::Start(from.max(end.saturating_sub(LOG_TAIL))))?;
     let mut bytes = Vec::new();
-    file.take(TAIL).read_to_end(&mut bytes)?;
+    file.take(LOG_TAIL).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,4 +1,7 @@
-//! The command tree, and what each command's result means for the exit code.
+//! The command tree and the exit codes.
+//!
+//! `exec` has a parser of its own, because programs call it in a loop and building the whole tree takes longer than the rest
+//! of the client's work; a line `exec SANDBOX COMMAND...` without flags does not even load the parser.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -14,29 +17,28 @@ use crate::commands::{
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use crate::ui::ErrorStyle;
-use crate::{later, names};
+use crate::{similar, unsupported};
 
-/// Sandboxes for agents and for anything else that should not touch this machine
+/// Run coding agents and other commands in isolated sandboxes
 #[derive(Debug, Parser)]
 #[command(
     name = "sbx",
     version = sbx_api::VERSION,
-    after_help = "Start with: sbx run shell"
+    after_help = "Get started: sbx run shell"
 )]
 pub(crate) struct Cli {
-    /// Tell on stderr what is being done
+    /// Print debug messages to stderr
     #[arg(short = 'D', long, global = true)]
     pub(crate) debug: bool,
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 }
 
-// `sbx exec` by itself: it is what programs call in a loop, and the whole tree takes longer to build than the
-// rest of the client's work. (No doc comment: the help text is that of the arguments.)
+// `sbx exec` by itself. (No doc comment: the help text is that of the arguments.)
 #[derive(Debug, Parser)]
 #[command(name = "sbx exec", disable_version_flag = true)]
 struct ExecCli {
-    /// Tell on stderr what is being done
+    /// Print debug messages to stderr
     #[arg(short = 'D', long)]
     debug: bool,
     #[command(flatten)]
@@ -68,22 +70,22 @@ pub(crate) enum Command {
     Other(Vec<OsString>),
 }
 
-/// Whose exit codes a command has.
+/// Which set of exit codes a command uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Codes {
     Plain,
-    /// A command's own code, and docker's 125 to 127.
+    /// The program's own code, and docker's 125 to 127.
     Session,
 }
 
-/// Of `exec`: a sandbox and a command, for which the parser of flags need not even be loaded into memory.
+/// Whether the words after `exec` are just a sandbox and a command: then clap's code need not be paged in.
 fn has_no_flags(words: &[OsString]) -> bool {
     let is_flag = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
     matches!(words, [sandbox, _, ..] if !is_flag(sandbox)) && !words.iter().any(|word| word == "--")
 }
 
-/// The line without the value of a switch that its parser stumbled over: `--flag=true` is `--flag`, and `--flag=false` is
-/// nothing. Lines without such a value need not be looked through for that.
+/// The line with the offending `--flag=true` replaced by `--flag`, or `--flag=false` removed: docker accepts values for
+/// switches, clap does not. Driven by clap's error, so that lines without such a value cost nothing.
 fn with_bare_switch(line: &[OsString], error: &clap::Error) -> Option<Vec<OsString>> {
     if error.kind() != ErrorKind::TooManyValues {
         return None;
@@ -94,14 +96,14 @@ fn with_bare_switch(line: &[OsString], error: &clap::Error) -> Option<Vec<OsStri
     };
     let switch = context(ContextKind::InvalidArg)?;
     let value = context(ContextKind::InvalidValue)?;
-    // The parser gives its own name, of which `--detach` is the beginning.
-    let is_meant = |word: &OsString| {
+    // clap reports its full form of the argument, such as `--detach <...>`.
+    let is_switch = |word: &OsString| {
         let flag = word.to_str().and_then(|word| word.split_once('='));
         flag.is_some_and(|(name, given)| {
             given == value && name.len() > "--".len() && switch.starts_with(name)
         })
     };
-    let place = line.iter().position(is_meant)?;
+    let place = line.iter().position(is_switch)?;
     let mut bare = line.to_vec();
     match value {
         "true" => *bare.get_mut(place)? = switch.into(),
@@ -141,8 +143,8 @@ impl Cli {
         }
     }
 
-    /// Which exit codes a line means that does not make sense as a whole.
-    pub(crate) fn codes_of_broken(line: &[OsString]) -> Codes {
+    /// The exit codes for a line that cannot be parsed.
+    pub(crate) fn codes_of_invalid(line: &[OsString]) -> Codes {
         let is_flag = |word: &&OsString| word.as_encoded_bytes().starts_with(b"-");
         match line.iter().skip(1).find(|word| !is_flag(word)) {
             Some(command) if command == "exec" || command == "run" => Codes::Session,
@@ -150,8 +152,8 @@ impl Cli {
         }
     }
 
-    /// The status file that a line asks for which does not make sense as a whole, as far as it could be read.
-    pub(crate) fn status_file_of_broken(line: &[OsString]) -> Option<PathBuf> {
+    /// The `--status-file` of a line that cannot be parsed as a whole, if it comes before the error.
+    pub(crate) fn status_file_of_invalid(line: &[OsString]) -> Option<PathBuf> {
         match line {
             [_, command, ..] if command == "exec" => {
                 let exec = ExecCli::command().ignore_errors(true);
@@ -199,7 +201,7 @@ impl Cli {
         }
     }
 
-    /// Runs the command; the number is the exit code.
+    /// Runs the command and returns its exit code.
     pub(crate) fn run(&self, context: &Context) -> Result<u8, Failure> {
         let done = |()| 0;
         let Some(command) = &self.command else {
@@ -228,19 +230,17 @@ impl Cli {
     }
 }
 
-/// A command that is not ours: one of a later version, or a slip.
+/// A command that does not exist: one of Docker's, or a typing error.
 fn other(context: &Context, words: &[OsString]) -> Result<(), Failure> {
     let name = words
         .first()
         .map(|word| word.to_string_lossy().into_owned())
         .unwrap_or_default();
     if name == "login" {
-        context
-            .ui
-            .note("No account is needed: everything works without signing in.");
+        context.ui.note("No account is needed.");
         return Ok(());
     }
-    if later::is_later_command(&name) {
+    if unsupported::is_unsupported_command(&name) {
         return Err(Failure::not_yet(&format!("sbx {name}")));
     }
     let sbx = Cli::command();
@@ -248,7 +248,7 @@ fn other(context: &Context, words: &[OsString]) -> Result<(), Failure> {
         .get_subcommands()
         .flat_map(clap::Command::get_name_and_visible_aliases)
         .collect();
-    let close = names::close_to(&name, known);
+    let close = similar::similar_names(&name, known);
     let failure = Failure::new(
         Kind::Usage,
         format!("unknown command `{}`", name.escape_debug()),
@@ -317,11 +317,11 @@ mod tests {
     }
 
     #[test]
-    fn the_status_file_is_read_up_to_what_is_wrong() {
+    fn the_status_file_is_found_up_to_the_error() {
         let file = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             assert!(Cli::parse_line(&words).is_err(), "{line}");
-            Cli::status_file_of_broken(&words)
+            Cli::status_file_of_invalid(&words)
         };
         let found = Some(PathBuf::from("sf"));
         assert_eq!(file("sbx exec --status-file sf --bad box true"), found);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_way_is_the_long_way() {
+    fn the_fast_path_parses_like_clap() {
         for line in [
             "exec box true",
             "exec box sh -c x -t --status-file",

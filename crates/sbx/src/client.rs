@@ -1,4 +1,8 @@
-//! Calls to `sandboxd`. Commands that change something start it when it is not there; reading commands do not.
+//! Requests to `sandboxd`. Commands that change something start the daemon when it is not running; read-only commands
+//! do not.
+//!
+//! A slow request is not given up while the daemon still answers a version probe. A request whose connection breaks is sent
+//! again only when that is idempotent: the daemon may have been restarted in between.
 
 use std::cell::Cell;
 use std::io;
@@ -23,21 +27,21 @@ use serde::de::DeserializeOwned;
 use crate::autostart;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
-use crate::http::{self, Patience, Response, timed_out};
-use crate::names;
+use crate::http::{self, Response, Timeout, timed_out};
+use crate::similar;
 
-/// What even a busy daemon answers.
-const AT_ONCE: Duration = Duration::from_secs(5);
-/// Calls that answer from memory.
-const QUICK: Duration = Duration::from_secs(30);
-/// Calls that build, boot or remove something.
-const SLOW: Duration = Duration::from_secs(600);
+/// For the version, which even a busy daemon answers immediately.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For requests that are answered from memory.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// For requests that create, boot or remove something.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long one that was killed takes connections, until the kernel is done with it.
-const LAST_BREATH: Duration = Duration::from_secs(1);
-const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+/// While a killed daemon may still accept connections, until the kernel has closed its socket.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What to do when no daemon runs.
+/// What to do when no daemon is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absent {
     Start,
@@ -65,37 +69,37 @@ impl<'a> Client<'a> {
     }
 
     pub(crate) fn version(&self) -> Result<DaemonInfo, Failure> {
-        self.call("GET", VERSION, &NOTHING, AT_ONCE)
+        self.call("GET", VERSION, &NOTHING, PROBE_TIMEOUT)
     }
 
-    /// Whether a daemon is there that says nothing at all.
+    /// Whether a daemon accepts connections but does not answer a version probe.
     pub(crate) fn is_silent(&self) -> bool {
-        let patience = Patience::blind(AT_ONCE);
+        let waiting = Timeout::fixed(PROBE_TIMEOUT);
         connect_unix(self.state.root(), SOCKET)
-            .and_then(|stream| http::exchange(&stream, "GET", VERSION, &[], &patience))
+            .and_then(|stream| http::exchange(&stream, "GET", VERSION, &[], &waiting))
             .is_err_and(|error| timed_out(&error))
     }
 
     pub(crate) fn list(&self) -> Result<Vec<Sandbox>, Failure> {
-        let list: SandboxList = self.call("GET", SANDBOXES, &NOTHING, QUICK)?;
+        let list: SandboxList = self.call("GET", SANDBOXES, &NOTHING, QUERY_TIMEOUT)?;
         Ok(list.sandboxes)
     }
 
     pub(crate) fn create(&self, request: &CreateRequest) -> Result<Created, Failure> {
-        self.call("POST", SANDBOXES, &Some(request), SLOW)
+        self.call("POST", SANDBOXES, &Some(request), OPERATION_TIMEOUT)
     }
 
     /// `None` when no sandbox has the name.
     pub(crate) fn find(&self, name: &str) -> Result<Option<Sandbox>, Failure> {
-        match self.call("GET", &route(name, ""), &NOTHING, QUICK) {
+        match self.call("GET", &route(name, ""), &NOTHING, QUERY_TIMEOUT) {
             Ok(sandbox) => Ok(Some(sandbox)),
             Err(failure) if failure.kind == Kind::NotFound => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Where the init of a sandbox listens that may be running, as long as a daemon watches over it: without
-    /// one nobody would stop an idle sandbox.
+    /// The exec socket of a sandbox that may be running. `None` without a daemon: nothing would stop the sandbox when it
+    /// is idle, so the daemon has to be started first.
     pub(crate) fn socket_of_running(&self, name: &str) -> Result<Option<String>, Failure> {
         let Ok(name) = SandboxName::parse(name) else {
             return Ok(None);
@@ -106,56 +110,71 @@ impl<'a> Client<'a> {
 
     pub(crate) fn start(&self, name: &str) -> Result<Started, Failure> {
         self.named(name, |client| {
-            client.call("POST", &route(name, "/start"), &NOTHING, SLOW)
+            client.call("POST", &route(name, "/start"), &NOTHING, OPERATION_TIMEOUT)
         })
     }
 
     pub(crate) fn stop(&self, name: &str) -> Result<Sandbox, Failure> {
         let path = route(name, "/stop");
-        self.named(name, |client| client.call("POST", &path, &NOTHING, SLOW))
+        self.named(name, |client| {
+            client.call("POST", &path, &NOTHING, OPERATION_TIMEOUT)
+        })
     }
 
     pub(crate) fn remove(&self, name: &str, force: bool) -> Result<Removed, Failure> {
         let path = route(name, if force { "?force=true" } else { "" });
-        self.named(name, |client| client.call("DELETE", &path, &NOTHING, SLOW))
+        self.named(name, |client| {
+            client.call("DELETE", &path, &NOTHING, OPERATION_TIMEOUT)
+        })
     }
 
-    /// This one, and no other that has its name by now; not while commands run in it.
+    /// Removes exactly this sandbox (by id, as the name may have been reused), unless commands run in it.
     pub(crate) fn remove_idle(&self, sandbox: &Sandbox) -> Result<Removed, Failure> {
         let path = route(&sandbox.name, &format!("?id={}", sandbox.id));
-        self.call("DELETE", &path, &NOTHING, SLOW)
+        self.call("DELETE", &path, &NOTHING, OPERATION_TIMEOUT)
     }
 
     pub(crate) fn keep(&self, name: &str, request: &KeepRequest) -> Result<(), Failure> {
         self.named(name, |client| {
             client
-                .send("POST", &route(name, "/keep"), &Some(request.clone()), QUICK)
+                .send(
+                    "POST",
+                    &route(name, "/keep"),
+                    &Some(request.clone()),
+                    QUERY_TIMEOUT,
+                )
                 .map(drop)
         })
     }
 
     pub(crate) fn shutdown(&self, stop_sandboxes: bool) -> Result<(), Failure> {
         let request = ShutdownRequest { stop_sandboxes };
-        self.send("POST", "/v1/daemon/shutdown", &Some(request), SLOW)
-            .map(drop)
+        self.send(
+            "POST",
+            "/v1/daemon/shutdown",
+            &Some(request),
+            OPERATION_TIMEOUT,
+        )
+        .map(drop)
     }
 
     pub(crate) fn log_levels(&self) -> Result<LogLevels, Failure> {
-        self.call("GET", "/v1/daemon/log-level", &NOTHING, QUICK)
+        self.call("GET", "/v1/daemon/log-level", &NOTHING, QUERY_TIMEOUT)
     }
 
     pub(crate) fn set_log_levels(&self, levels: &LogLevels) -> Result<(), Failure> {
-        self.send("PUT", "/v1/daemon/log-level", &Some(levels), QUICK)
+        self.send("PUT", "/v1/daemon/log-level", &Some(levels), QUERY_TIMEOUT)
             .map(drop)
     }
 
     pub(crate) fn init_policy(&self, request: &PolicyInit) -> Result<(), Failure> {
-        self.send("POST", "/v1/policy/init", &Some(request), QUICK)
+        self.send("POST", "/v1/policy/init", &Some(request), QUERY_TIMEOUT)
             .map(drop)
     }
 
     pub(crate) fn add_rule(&self, request: &RuleRequest) -> Result<RuleList, Failure> {
-        let add = |client: &Self| client.call("POST", "/v1/policy/rules", &Some(request), QUICK);
+        let add =
+            |client: &Self| client.call("POST", "/v1/policy/rules", &Some(request), QUERY_TIMEOUT);
         match &request.sandbox {
             Some(name) => self.named(name, add),
             None => add(self),
@@ -163,16 +182,22 @@ impl<'a> Client<'a> {
     }
 
     pub(crate) fn remove_rules(&self, request: &RuleRemoval) -> Result<RuleList, Failure> {
-        self.call("POST", "/v1/policy/rules/remove", &Some(request), QUICK)
+        self.call(
+            "POST",
+            "/v1/policy/rules/remove",
+            &Some(request),
+            QUERY_TIMEOUT,
+        )
     }
 
     pub(crate) fn reset_policy(&self) -> Result<(), Failure> {
-        self.send("POST", "/v1/policy/reset", &NOTHING, SLOW)
+        self.send("POST", "/v1/policy/reset", &NOTHING, OPERATION_TIMEOUT)
             .map(drop)
     }
 
     pub(crate) fn check_policy(&self, request: &CheckRequest) -> Result<CheckAnswer, Failure> {
-        let check = |client: &Self| client.call("POST", "/v1/policy/check", &Some(request), QUICK);
+        let check =
+            |client: &Self| client.call("POST", "/v1/policy/check", &Some(request), QUERY_TIMEOUT);
         match &request.sandbox {
             Some(name) => self.named(name, check),
             None => check(self),
@@ -185,27 +210,29 @@ impl<'a> Client<'a> {
         change: &ProxyConfigChange,
     ) -> Result<ProxyConfigState, Failure> {
         self.named(name, |client| {
-            client.call("POST", &route(name, "/proxy-config"), &Some(change), QUICK)
+            client.call(
+                "POST",
+                &route(name, "/proxy-config"),
+                &Some(change),
+                QUERY_TIMEOUT,
+            )
         })
     }
 
-    /// A connection to the daemon; starts it when that is wanted and needed.
+    /// A connection to the daemon, which is started if necessary and [`Absent::Start`].
     pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
         let socket = self.state.socket();
         match connect_unix(self.state.root(), SOCKET) {
-            Ok(stream) => self.of_own_user(stream),
+            Ok(stream) => self.check_peer(stream),
             Err(error) if is_unserved(&error) => {
                 self.state.check_own()?;
                 if let Some(daemon) = self.state.cut_off_daemon() {
-                    return Err(self.cut_off(daemon));
+                    return Err(self.unreachable(daemon));
                 }
                 match self.absent {
                     Absent::Start => autostart::start(self.context, &self.state),
-                    Absent::Report => Err(Failure::new(
-                        Kind::NoDaemon,
-                        "no sandboxd daemon is running",
-                    )
-                    .hint("sbx daemon start -d")),
+                    Absent::Report => Err(Failure::new(Kind::NoDaemon, "sandboxd is not running")
+                        .hint("sbx daemon start -d")),
                 }
             }
             Err(error) => {
@@ -216,28 +243,28 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Another one cannot start, and this one cannot be asked to end.
-    fn cut_off(&self, daemon: Holder) -> Failure {
+    /// A daemon that holds the lock without a socket: no other can start, and it cannot be asked to stop.
+    fn unreachable(&self, daemon: Holder) -> Failure {
         let pid = daemon
             .pid
             .map_or_else(String::new, |pid| format!(" (pid {})", pid.as_raw_pid()));
         let socket = self.state.socket();
         let message = format!(
-            "sandboxd{pid} runs and cannot be reached: nobody listens at `{}`",
+            "cannot reach sandboxd{pid}: it is running but does not listen on `{}`",
             socket.display()
         );
         Failure::new(Kind::Unreachable, message).hint("sbx daemon restart")
     }
 
-    /// Another user's daemon would hang up without a word; whose it is can be told before.
-    fn of_own_user(&self, stream: UnixStream) -> Result<UnixStream, Failure> {
+    /// Another user's daemon would close the connection without an answer: SO_PEERCRED gives a better error.
+    fn check_peer(&self, stream: UnixStream) -> Result<UnixStream, Failure> {
         if let Ok(peer) = rustix::net::sockopt::socket_peercred(&stream) {
             self.state.check_owner(peer.uid.as_raw())?;
         }
         Ok(stream)
     }
 
-    /// An unknown name is reported with the names that it may be a slip of.
+    /// Adds similar names to the error for an unknown sandbox.
     fn named<T>(
         &self,
         name: &str,
@@ -260,7 +287,7 @@ impl<'a> Client<'a> {
         serde_json::from_slice(&response.body).map_err(|error| {
             Failure::new(
                 Kind::Engine,
-                format!("the daemon's answer is not understood: {error}"),
+                format!("invalid answer from the daemon: {error}"),
             )
             .hint("sbx daemon restart")
         })
@@ -278,31 +305,31 @@ impl<'a> Client<'a> {
                 .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?,
             None => Vec::new(),
         };
-        // Work takes its time; a daemon that hangs would take just as long.
+        // A long operation and a hanging daemon look alike from here; the probe tells them apart.
         let silent = Cell::new(false);
-        let patience = Patience {
+        let waiting = Timeout {
             limit: timeout,
-            worth_it: &|| {
-                silent.set(timeout > AT_ONCE && self.is_silent());
+            keep_waiting: &|| {
+                silent.set(timeout > PROBE_TIMEOUT && self.is_silent());
                 !silent.get()
             },
         };
-        let ask = |stream: UnixStream| http::exchange(&stream, method, path, &body, &patience);
+        let ask = |stream: UnixStream| http::exchange(&stream, method, path, &body, &waiting);
         let mut answer = ask(self.connect()?);
-        // It ended while it was asked, and perhaps another one serves.
-        let deadline = Instant::now() + LAST_BREATH;
+        // The daemon exited during the request, and another one may be serving by now.
+        let deadline = Instant::now() + RECONNECT_TIMEOUT;
         while answer.as_ref().is_err_and(hung_up)
-            && is_harmless_twice(method, path)
+            && is_idempotent(method, path)
             && Instant::now() < deadline
         {
-            std::thread::sleep(BETWEEN_TRIES);
+            std::thread::sleep(RECONNECT_INTERVAL);
             answer = ask(self.connect()?);
         }
         let response = answer.map_err(|error| {
             let what = format!("the daemon did not answer `{method} {path}`");
             if timed_out(&error) && (silent.get() || path == VERSION) {
-                let seconds = AT_ONCE.as_secs();
-                let message = format!("the daemon does not answer: no version within {seconds} s");
+                let seconds = PROBE_TIMEOUT.as_secs();
+                let message = format!("sandboxd does not answer: no version within {seconds} s");
                 return Failure::new(Kind::Unreachable, message).hint("sbx daemon restart");
             }
             if timed_out(&error) {
@@ -310,9 +337,9 @@ impl<'a> Client<'a> {
                 return Failure::new(Kind::Engine, message).hint("sbx daemon restart");
             }
             let hint = if hung_up(&error) {
-                "it has ended; try again".to_owned()
+                "the daemon has exited; try again".to_owned()
             } else {
-                format!("its log is `{}`", self.state.log().display())
+                format!("see the log `{}`", self.state.log().display())
             };
             Failure::new(Kind::Engine, format!("{what}: {error}")).hint(hint)
         })?;
@@ -330,9 +357,9 @@ const NOTHING: Option<()> = None;
 const VERSION: &str = "/v1/version";
 const SANDBOXES: &str = "/v1/sandboxes";
 
-/// Whether it does no harm to ask a second time, of one that may have done it already. What was half made is swept, and
-/// what was made has the name.
-fn is_harmless_twice(method: &str, path: &str) -> bool {
+/// Whether a request may be repeated although it may have been carried out: a half-created sandbox is cleaned up, and a
+/// finished one has the name.
+fn is_idempotent(method: &str, path: &str) -> bool {
     let of_sandbox = path.starts_with(SANDBOXES);
     let starts_or_ends = path.ends_with("/start") || path.ends_with("/stop");
     match method {
@@ -343,7 +370,7 @@ fn is_harmless_twice(method: &str, path: &str) -> bool {
     }
 }
 
-/// The daemon went away without an answer.
+/// The daemon closed the connection without an answer.
 fn hung_up(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -353,8 +380,8 @@ fn hung_up(error: &io::Error) -> bool {
 
 /// No sandbox has that name.
 pub(crate) fn unknown(name: &str, known: &[Sandbox]) -> Failure {
-    let close = names::close_to(name, known.iter().map(|sandbox| sandbox.name.as_str()));
-    let mut message = format!("no sandbox is called `{}`", name.escape_debug());
+    let close = similar::similar_names(name, known.iter().map(|sandbox| sandbox.name.as_str()));
+    let mut message = format!("no sandbox named `{}`", name.escape_debug());
     if !close.is_empty() {
         message.push_str(&format!("; did you mean `{}`?", close.join("` or `")));
     }

@@ -1,4 +1,4 @@
-//! What every command is given: the caller's environment, the way to print, the place of the state.
+//! What every command gets: the caller's environment, the output and the state directory.
 
 use sbx_engine::StateDir;
 

@@ -10,14 +10,14 @@ use sbx_engine::policy::default_proxy_config;
 
 use crate::failure::{Failure, Kind};
 
-/// Moves the state directory.
+/// Overrides the state directory.
 pub(crate) const SBX_HOME: &str = "SBX_HOME";
 
 /// How a command's streams travel: `descriptors` (the default) or `frames`. For the engine's own tests: frames are what a
 /// sandbox will need that does not share the host's kernel.
 const SBX_EXEC_TRANSPORT: &str = "SBX_EXEC_TRANSPORT";
 
-/// What a daemon that we start inherits; everything else of the environment stays outside.
+/// The variables that a daemon inherits; no others are passed on, as they may be secrets.
 const FOR_DAEMON: [&str; 15] = [
     "HOME",
     "PATH",
@@ -36,8 +36,7 @@ const FOR_DAEMON: [&str; 15] = [
     "no_proxy",
 ];
 
-/// Variables that tell where tool chains and git's configuration are, and those of locale and time zone (`LC_*` in
-/// addition).
+/// Variables for tool chains, git's configuration, locale and time zone that a sandbox inherits (and `LC_*`).
 const FOR_SANDBOX: [&str; 15] = [
     "RUSTUP_HOME",
     "CARGO_HOME",
@@ -123,18 +122,18 @@ impl Env {
             .map(Path::new)
     }
 
-    /// The network settings that a new sandbox begins with.
+    /// The proxy configuration that new sandboxes start with.
     pub(crate) fn default_proxy_config(&self) -> PathBuf {
         default_proxy_config(&self.home().unwrap_or_default(), self.sbx_home())
     }
 
-    /// Where everything of the engine lies; nothing is created by asking.
+    /// Locates the state directory without creating it.
     pub(crate) fn state_dir(&self) -> Result<StateDir, Failure> {
         let sbx_home = self.sbx_home();
         let home = self.home();
         if home.is_none() && sbx_home.is_none() {
             return Err(
-                Failure::failed("HOME is not set, so there is no state directory")
+                Failure::failed("cannot locate the state directory: HOME is not set")
                     .hint(format!("set {SBX_HOME}=/some/directory")),
             );
         }

@@ -1,4 +1,4 @@
-//! `--env` and `--env-file`: docker's format, byte for byte.
+//! `--env` and `--env-file`, in docker's format.
 //!
 //! A line is `KEY=VALUE` with the value raw to the end of the line, or `KEY` alone, which copies the caller's
 //! variable and is skipped when the caller has none. `#` begins a comment only at the start of a line.
@@ -14,7 +14,7 @@ use sbx_proto::OsBytes;
 use crate::env::Env;
 use crate::failure::{Failure, Kind};
 
-/// More than the kernel lets a program's environment be.
+/// More than the kernel allows as an environment (execve(2)).
 const MAX_FILE: u64 = 16 << 20;
 
 pub(crate) type Variables = BTreeMap<OsBytes, OsBytes>;
@@ -31,7 +31,7 @@ pub(crate) struct EnvArgs {
 }
 
 impl EnvArgs {
-    /// A later file beats an earlier one, and `--env` beats every file. To be asked once: a file may be a pipe.
+    /// A later file overrides an earlier one, and `--env` overrides every file. Call it once: a file may be a pipe.
     pub(crate) fn resolve(&self, caller: &Env) -> Result<Variables, Failure> {
         let mut variables = Variables::new();
         for path in &self.env_file {
@@ -46,7 +46,7 @@ impl EnvArgs {
             match split(arg.as_bytes()) {
                 ([], _) => {
                     return Err(failure(format!(
-                        "`--env {}` has no variable name",
+                        "missing variable name in `--env {}`",
                         arg.display()
                     )));
                 }
@@ -64,7 +64,7 @@ impl EnvArgs {
     }
 }
 
-/// What is stored in a sandbox, which is text.
+/// The form in which the variables are stored in a sandbox's record: UTF-8 only.
 pub(crate) fn as_text(variables: &Variables) -> Result<BTreeMap<String, String>, Failure> {
     let text = |bytes: &OsBytes| String::from_utf8(bytes.0.clone());
     let pairs = variables
@@ -104,11 +104,11 @@ fn parse(
             continue;
         }
         if text.contains(&0) {
-            return Err(bad("line has a NUL byte".to_owned()));
+            return Err(bad("NUL byte in line".to_owned()));
         }
         let (key, value) = split(text);
         if key.is_empty() {
-            return Err(bad("line has no variable name before `=`".to_owned()));
+            return Err(bad("missing variable name before `=`".to_owned()));
         }
         if key.iter().any(u8::is_ascii_whitespace) {
             return Err(bad(format!(

@@ -1,4 +1,4 @@
-//! The one error type of the command line: what went wrong, for people and for programs, and what to type next.
+//! The error type of the command line: a message, a machine-readable kind and a hint with the next command to run.
 
 use std::io;
 
@@ -9,39 +9,39 @@ use sbx_engine::policy::PolicyBookError;
 use sbx_engine::sandbox::name::NameError;
 use sbx_engine::state::StateError;
 
-/// Decides the exit code, and the word that programs see.
+/// Determines the exit code and the `code` of the JSON form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Arguments that make no sense together.
+    /// Invalid command line.
     Usage,
-    /// Anything that did not work and has no kind of its own.
+    /// Any other failure.
     Failed,
     /// No such sandbox.
     NotFound,
-    /// The name is taken, a session is open.
+    /// The name is in use, or a session is open.
     Conflict,
-    /// Comes with a later version.
+    /// Not supported by this version.
     NotYet,
-    /// The request is not understood or not allowed.
+    /// The request is invalid or not allowed.
     BadRequest,
-    /// Client and daemon, or client and sandbox, are of different versions.
+    /// Client and daemon, or client and init, have different versions.
     VersionMismatch,
     /// The engine or the sandbox failed.
     Engine,
-    /// No daemon runs.
+    /// No daemon is running.
     NoDaemon,
-    /// A daemon runs, and says nothing or cannot be asked.
+    /// A daemon is running but does not answer or cannot be reached.
     Unreachable,
     /// The program to run exists but cannot be executed.
     NotExecutable,
     /// The program to run does not exist.
     CommandNotFound,
-    /// Everything has been said already; only the exit code is left.
+    /// Everything has been printed already; only the exit code is left.
     Quiet(u8),
 }
 
 impl Kind {
-    /// The stable word for programs.
+    /// The stable `code` of the JSON form.
     fn code(self) -> &'static str {
         match self {
             Self::Usage => "usage",
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// Exit code of commands that run nothing themselves.
+    /// Exit code of commands that do not run a program in a sandbox.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
             Self::Usage => 2,
@@ -78,7 +78,7 @@ impl Kind {
         }
     }
 
-    /// Exit code of `exec` and `run`, where everything below 125 belongs to the command: docker's codes.
+    /// Exit code of `exec` and `run`: as with docker, codes below 125 are the program's own.
     pub(crate) fn session_exit_code(self) -> u8 {
         match self {
             Self::NotExecutable => 126,
@@ -122,11 +122,11 @@ impl Failure {
         Self::new(Kind::Usage, message)
     }
 
-    /// `what` is known, but not part of this version.
+    /// `what` exists in Docker's `sbx` but not in this version.
     pub(crate) fn not_yet(what: &str) -> Self {
         Self::new(
             Kind::NotYet,
-            format!("`{what}` comes with a later version of sbx"),
+            format!("`{what}` is not supported by this version of sbx"),
         )
     }
 
@@ -140,7 +140,7 @@ impl Failure {
         self
     }
 
-    /// The line for programs.
+    /// The form for programs.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
             "error": {"code": self.kind.code(), "message": self.message, "hint": self.hint}
@@ -202,7 +202,7 @@ impl From<NameError> for Failure {
     }
 }
 
-/// An operation of the kernel that a session cannot do without.
+/// Wraps the error of a system call that a session depends on.
 pub(crate) fn engine(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::new(Kind::Engine, format!("{what}: {error}"))
 }

@@ -1,4 +1,7 @@
-//! One HTTP/1.1 exchange over a Unix socket: request bytes out, a bounded response in.
+//! One HTTP/1.1 exchange (RFC 9112) over a Unix socket, with `Connection: close` and a bounded response.
+//!
+//! The daemon is local and of our own version, so only what it sends is parsed: a status line, headers, and a body with
+//! Content-Length or up to the end of the stream. A transfer encoding is refused.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use sbx_api::{VERSION, VERSION_HEADER};
 
-/// A daemon that sends more than this is not ours.
+/// No answer of the daemon is larger.
 const MAX_RESPONSE: usize = 16 << 20;
 const MAX_HEADERS: usize = 64;
-/// When a wait is first doubted, and how often from then on.
-const FIRST_DOUBT: Duration = Duration::from_secs(1);
-const MORE_DOUBTS: Duration = Duration::from_secs(15);
+/// When [`Timeout::keep_waiting`] is asked for the first time, and how often after that.
+const FIRST_CHECK_DELAY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Response {
@@ -19,19 +22,19 @@ pub(crate) struct Response {
     pub(crate) body: Vec<u8>,
 }
 
-/// How long every single wait may last.
-pub(crate) struct Patience<'a> {
+/// How long each read or write may take.
+pub(crate) struct Timeout<'a> {
     pub(crate) limit: Duration,
-    /// Whether it makes sense to wait on; asked now and then, and never of one who answers at once.
-    pub(crate) worth_it: &'a dyn Fn() -> bool,
+    /// Whether the peer is still worth waiting for; asked only when an answer is late.
+    pub(crate) keep_waiting: &'a dyn Fn() -> bool,
 }
 
-impl Patience<'_> {
-    /// Without a doubt.
-    pub(crate) fn blind(limit: Duration) -> Self {
+impl Timeout<'_> {
+    /// Waits for the whole limit in any case.
+    pub(crate) fn fixed(limit: Duration) -> Self {
         Self {
             limit,
-            worth_it: &|| true,
+            keep_waiting: &|| true,
         }
     }
 
@@ -41,22 +44,22 @@ impl Patience<'_> {
         mut attempt: impl FnMut() -> io::Result<T>,
     ) -> io::Result<T> {
         let begin = Instant::now();
-        let mut doubt = FIRST_DOUBT;
+        let mut next_check = FIRST_CHECK_DELAY;
         loop {
             let left = self.limit.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let next = Some(doubt.min(left));
+            let next = Some(next_check.min(left));
             stream.set_read_timeout(next)?;
             stream.set_write_timeout(next)?;
             match attempt() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if timed_out(&error) => {
-                    if doubt < left && !(self.worth_it)() {
+                    if next_check < left && !(self.keep_waiting)() {
                         return Err(error);
                     }
-                    doubt = MORE_DOUBTS;
+                    next_check = CHECK_INTERVAL;
                 }
                 other => return other,
             }
@@ -64,7 +67,7 @@ impl Patience<'_> {
     }
 }
 
-/// A socket's way to say so.
+/// SO_RCVTIMEO and SO_SNDTIMEO report EAGAIN.
 pub(crate) fn timed_out(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -78,7 +81,7 @@ pub(crate) fn exchange(
     method: &str,
     path: &str,
     body: &[u8],
-    patience: &Patience<'_>,
+    timeout: &Timeout<'_>,
 ) -> io::Result<Response> {
     let mut request = format!(
         "{method} {path} HTTP/1.1\r\nHost: sandboxd\r\n{VERSION_HEADER}: {VERSION}\r\n\
@@ -89,7 +92,7 @@ pub(crate) fn exchange(
     request.extend_from_slice(body);
     let mut unsent = request.as_slice();
     while !unsent.is_empty() {
-        let count = patience.wait(stream, || stream.write(unsent))?;
+        let count = timeout.wait(stream, || stream.write(unsent))?;
         unsent = unsent.get(count..).unwrap_or_default();
     }
 
@@ -99,7 +102,7 @@ pub(crate) fn exchange(
         if let Some(response) = parse(&received, Stream::Open)? {
             return Ok(response);
         }
-        let count = patience.wait(stream, || stream.read(&mut chunk))?;
+        let count = timeout.wait(stream, || stream.read(&mut chunk))?;
         if count == 0 && received.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
@@ -117,7 +120,7 @@ pub(crate) fn exchange(
     }
 }
 
-/// A path segment with everything but the plainest characters escaped.
+/// A path segment, with everything but letters, digits and `.-_` percent-encoded.
 pub(crate) fn segment(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -137,7 +140,7 @@ enum Stream {
     Ended,
 }
 
-/// The response when all of it is there.
+/// The response, or `None` while it is incomplete.
 fn parse(bytes: &[u8], stream: Stream) -> io::Result<Option<Response>> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Response::new(&mut headers);
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_cannot_leave_their_place() {
+    fn segments_cannot_escape_their_path() {
         assert_eq!(segment("shell-app.1"), "shell-app.1");
         assert_eq!(segment("../x y\n?"), "..%2Fx%20y%0A%3F");
     }

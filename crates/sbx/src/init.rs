@@ -1,5 +1,6 @@
-//! The connection to a sandbox's init, which is treated as hostile: everything it says is bounded and must come
-//! in the one order that the protocol has.
+//! The connection to a sandbox's init, which is treated as hostile: root in the sandbox cannot trace init, but a bug there
+//! must not become one here. Every message is bounded, must come in the order of the protocol (hello, started or failed,
+//! exited), and may carry one descriptor (SCM_RIGHTS) at most, which must be a pty master.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,12 +21,12 @@ use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 
 use crate::env::Transport;
 use crate::failure::{Failure, Kind};
-use crate::text::draws;
+use crate::text::is_unsafe_to_print;
 
 /// `/dev/ptmx`, and so every pty master.
 const PTY_MASTER: (u32, u32) = (5, 2);
 
-/// What init can tell a client.
+/// A message of init.
 #[derive(Debug)]
 pub(crate) enum Event {
     Started {
@@ -49,7 +50,7 @@ pub(crate) enum Event {
     InputClosed,
 }
 
-/// Where the conversation is.
+/// The state of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Greeting,
@@ -82,7 +83,7 @@ const FRAMES_AT_ONCE: usize = 64 << 10;
 /// How long the last message to init may take: one that does not read must not keep us.
 const LAST_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The greeting and the command in one breath: init wakes up once.
+/// Hello and the command as one message, so that init is woken once.
 pub(crate) fn opening(exec: &Request) -> io::Result<Vec<u8>> {
     let hello = Request::Hello {
         protocol: PROTOCOL,
@@ -118,7 +119,7 @@ impl Init {
         }
     }
 
-    /// Says everything at once. From here on nothing blocks.
+    /// Sends hello, the command and its descriptors. From here on the socket is non-blocking.
     pub(crate) fn open(&self, opening: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let own = sbx_sys::peer::pid_namespace()?;
         let mut all = vec![own.as_fd()];
@@ -166,12 +167,12 @@ impl Init {
         Ok(())
     }
 
-    /// False before init has said that the command runs: then another attempt does no harm.
+    /// False until init has reported the start: until then the request may be repeated.
     pub(crate) fn has_started(&self) -> bool {
         matches!(self.stage, Stage::Running | Stage::Over)
     }
 
-    /// Reads what there is. `Ok(false)` means that init has closed the connection.
+    /// Reads what has arrived. `Ok(false)` means that init has closed the connection.
     pub(crate) fn receive(&mut self) -> Result<bool, Failure> {
         let mut small = [0; 4096];
         let mut large = Vec::new();
@@ -200,7 +201,7 @@ impl Init {
         }
     }
 
-    /// The next thing that init has said, when all of it has arrived.
+    /// The next complete message.
     pub(crate) fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
             let frame = match self.transport {
@@ -251,9 +252,9 @@ impl Init {
                 if protocol != PROTOCOL {
                     return Err(Failure::new(
                         Kind::VersionMismatch,
-                        "the sandbox was started by another version of sbx",
+                        "the sandbox was started by a different version of sbx",
                     )
-                    .hint("`sbx stop` it; the next command starts it again"));
+                    .hint("stop it with `sbx stop`; the next command starts it again"));
                 }
                 self.stage = Stage::Starting;
                 // The descriptor of the next message may be read together with the greeting.
@@ -278,7 +279,7 @@ impl Init {
                 self.stage = Stage::Over;
                 Ok(Some(Event::Failed { kind, message }))
             }
-            // That it was never executed can show late.
+            // The spare process reports a failed execve(2) after `Started`.
             (
                 Stage::Running,
                 Reply::Failed {
@@ -305,7 +306,7 @@ impl AsFd for Init {
     }
 }
 
-/// A pty master and nothing else: what we write to it must not be something of the host.
+/// Accepts a pty master only: what the user types must not be written to any other file.
 fn checked_master(fd: OwnedFd) -> Result<OwnedFd, Failure> {
     let genuine = fstat(&fd).is_ok_and(|stat| {
         let device = (
@@ -317,24 +318,21 @@ fn checked_master(fd: OwnedFd) -> Result<OwnedFd, Failure> {
     if genuine && rustix::termios::tcgetwinsize(&fd).is_ok() {
         Ok(fd)
     } else {
-        Err(out_of_protocol("the terminal is not a terminal"))
+        Err(out_of_protocol("the descriptor is not a terminal"))
     }
 }
 
 pub(crate) fn out_of_protocol(what: &str) -> Failure {
     Failure::new(
         Kind::Engine,
-        format!(
-            "the sandbox's init answered out of protocol ({})",
-            harmless(what)
-        ),
+        format!("protocol error from the sandbox's init: {}", harmless(what)),
     )
 }
 
-/// What a hostile init says is shown without control characters, and not at any length.
+/// Text of a hostile init, without control characters and cut to 500 characters.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars()
-        .map(|c| if draws(c) { '\u{fffd}' } else { c })
+        .map(|c| if is_unsafe_to_print(c) { '\u{fffd}' } else { c })
         .take(500)
         .collect()
 }
@@ -460,7 +458,7 @@ mod tests {
             let (mut init, theirs) = pair(Terminal::None);
             io::Write::write_all(&mut &theirs, bytes).unwrap();
             let failure = hear(&mut init).unwrap_err();
-            assert!(failure.message.contains("out of protocol"));
+            assert!(failure.message.contains("protocol error"));
         }
     }
 }

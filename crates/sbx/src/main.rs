@@ -1,7 +1,7 @@
 //! `sbx`: the command line of the sandbox engine.
 //!
-//! The daemon is a program of its own, `sandboxd`, beside this one: a command in a sandbox should not have to
-//! load it. Under the name `sbx-init` this program is the setup helper as well, for `sbx diagnose`.
+//! The daemon is a separate program, `sandboxd`, so that `sbx exec` stays small. Executed under the name `sbx-init`, this
+//! program is also the set-up helper, which `sbx diagnose` uses.
 
 mod agents;
 mod attach;
@@ -10,6 +10,7 @@ mod cli;
 mod client;
 mod commands;
 mod context;
+mod daemon_process;
 mod detach_keys;
 mod diagnose;
 mod env;
@@ -17,31 +18,33 @@ mod envfile;
 mod failure;
 mod http;
 mod init;
-mod later;
-mod names;
+mod lookup;
 mod netlog;
 mod plumbing;
-mod reading;
 mod relay;
-mod serving;
+mod similar;
 mod statusfile;
 mod terminal;
 mod text;
+mod time_args;
 mod ui;
-mod when;
+mod unsupported;
 mod workspace;
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
+
 use crate::cli::{Cli, Codes};
 use crate::context::Context;
 use crate::env::Env;
+use crate::failure::Failure;
 use crate::statusfile::{By, StatusFile};
 use crate::ui::{ErrorStyle, Ui};
 
-/// The exit code of a command line that makes no sense. Where a command's own code may be 2, it is the engine's.
+/// Exit code for an invalid command line; 125 where 2 could be the code of a program in the sandbox.
 const USAGE: u8 = 2;
 const SESSION_USAGE: u8 = 125;
 
@@ -79,13 +82,15 @@ fn command_line(env: Env, args: &[OsString]) -> u8 {
     }
 }
 
-/// Help goes to stdout, a wrong command line to stderr.
+/// Help goes to stdout, the error of an invalid command line to stderr.
 fn usage(ui: &Ui, error: &clap::Error, args: &[OsString]) -> u8 {
     if let [_, help, topic] = args
         && help == "help"
-        && topic.to_str().is_some_and(later::is_later_command)
+        && topic
+            .to_str()
+            .is_some_and(unsupported::is_unsupported_command)
     {
-        let failure = failure::Failure::not_yet(&format!("sbx {}", topic.to_string_lossy()));
+        let failure = Failure::not_yet(&format!("sbx {}", topic.to_string_lossy()));
         ui.failure(&failure);
         return failure.kind.exit_code();
     }
@@ -96,17 +101,37 @@ fn usage(ui: &Ui, error: &clap::Error, args: &[OsString]) -> u8 {
             Err(failure) => failure.kind.exit_code(),
         };
     }
-    ui.stderr(text.as_bytes());
-    let by = By::Engine("the command line makes no sense");
-    let code = match Cli::codes_of_broken(args) {
+    usage_error(ui, error, &text);
+    let by = By::Engine("invalid command line");
+    let code = match Cli::codes_of_invalid(args) {
         Codes::Plain => USAGE,
         Codes::Session => SESSION_USAGE,
     };
-    if let Some(path) = Cli::status_file_of_broken(args)
+    if let Some(path) = Cli::status_file_of_invalid(args)
         && let Err(failure) = StatusFile::prepare(&path).and_then(|status| status.write(by, code))
     {
-        // One of an earlier run may be left, and nothing was run now.
+        // Otherwise the caller could take the file of an earlier run for this one's.
         ui.failure(&failure);
     }
     code
+}
+
+/// clap's message as one `error:` line, after its tips and the usage as `hint:` lines.
+fn usage_error(ui: &Ui, error: &clap::Error, text: &str) {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        ui.stderr(text.as_bytes());
+        return ui.failure(&Failure::usage("missing command"));
+    }
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));
+    for line in rest.lines().map(str::trim) {
+        let hint = ["tip: ", "Usage: "]
+            .into_iter()
+            .find_map(|label| line.strip_prefix(label));
+        if let Some(hint) = hint {
+            ui.note(format!("hint: {hint}"));
+        }
+    }
+    let words: Vec<&str> = message.split_whitespace().collect();
+    ui.failure(&Failure::usage(words.join(" ")));
 }

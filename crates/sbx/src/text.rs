@@ -1,4 +1,4 @@
-//! Small pieces of text that several commands print: tables, durations, status words.
+//! Formatting shared by commands: tables, paths, durations, and escaping of untrusted text.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
-/// The path on one line, with the caller's home as `~`.
+/// The path on one line, with the home directory as `~`.
 pub(crate) fn path(path: &str, home: Option<&Path>) -> String {
     let short = match home.map(|home| Path::new(path).strip_prefix(home)) {
         Some(Ok(rest)) if rest.as_os_str().is_empty() => "~".to_owned(),
@@ -46,20 +46,21 @@ pub(crate) fn path(path: &str, home: Option<&Path>) -> String {
     one_line(&short)
 }
 
-/// Control characters, and those that change the direction of what is around them or are not seen.
-pub(crate) fn draws(c: char) -> bool {
+/// Characters that can change what a terminal shows around them: control characters, bidirectional overrides and
+/// invisible ones.
+pub(crate) fn is_unsafe_to_print(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// So that a name cannot draw on the terminal or break a table.
+/// Escapes untrusted text for one line of a terminal or table.
 pub(crate) fn one_line(text: &str) -> String {
-    escaped(text, draws)
+    escaped(text, is_unsafe_to_print)
 }
 
-/// So that nothing in a message can draw on the terminal; the message may have lines.
+/// Escapes untrusted text, keeping line breaks and tabs.
 pub(crate) fn lines(text: &str) -> String {
-    escaped(text, |c| draws(c) && !matches!(c, '\n' | '\t'))
+    escaped(text, |c| is_unsafe_to_print(c) && !matches!(c, '\n' | '\t'))
 }
 
 fn escaped(text: &str, unwanted: impl Fn(char) -> bool) -> String {

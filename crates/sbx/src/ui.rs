@@ -1,6 +1,7 @@
-//! Everything that is printed goes through here: data to stdout, all else to stderr.
+//! All output: data to stdout, everything else to stderr.
 //!
-//! A reader that has gone away ends the command quietly; a closed stderr is never an error.
+//! EPIPE on stdout ends the command with 141 and no message, as SIGPIPE would; errors of writing to stderr are ignored. Text
+//! that may come from a sandbox is escaped before it reaches a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -10,11 +11,11 @@ use std::time::Duration;
 use crate::failure::{Failure, Kind};
 use crate::text;
 
-/// What a shell reports for a program that SIGPIPE ended.
+/// What a shell reports for a program that was killed by SIGPIPE.
 const BROKEN_PIPE: u8 = 141;
 
-/// What nobody wonders about.
-const A_MOMENT: Duration = Duration::from_secs(1);
+/// Before a progress message is shown.
+const PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
 /// How failures are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl Ui {
         }
     }
 
-    /// Data for whoever asked: written at once and flushed.
+    /// Writes data to stdout and flushes it.
     pub(crate) fn data(&self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         out.write_all(bytes.as_ref())
@@ -57,29 +58,29 @@ impl Ui {
         self.data(text)
     }
 
-    /// A line for people, beside the data. It may name what a sandbox has made.
+    /// A line for users, on stderr. Escaped, because it may contain names that come from a sandbox.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
         self.stderr(format!("{}\n", text::lines(text.as_ref())).as_bytes());
     }
 
-    /// On one line.
+    /// A warning on one line.
     pub(crate) fn warning(&self, text: impl AsRef<str>) {
         self.note(format!("warning: {}", text::one_line(text.as_ref())));
     }
 
-    /// Progress that only a watching person cares for.
+    /// Progress, shown on a terminal or with `--debug`.
     pub(crate) fn progress(&self, text: impl AsRef<str>) {
         if self.debug || self.watched() {
             self.note(text);
         }
     }
 
-    /// Does the work, and says to a watching person what takes so long when it takes longer than a moment.
-    pub(crate) fn meanwhile<T>(&self, text: &str, work: impl FnOnce() -> T) -> T {
+    /// Does the work, and shows `text` on a terminal when it takes longer than [`PROGRESS_DELAY`].
+    pub(crate) fn with_progress<T>(&self, text: &str, work: impl FnOnce() -> T) -> T {
         if !self.watched() {
             return work();
         }
-        unless_done_within(A_MOMENT, || self.note(text), work)
+        notify_if_slower_than(PROGRESS_DELAY, || self.note(text), work)
     }
 
     pub(crate) fn debug(&self, text: impl FnOnce() -> String) {
@@ -88,12 +89,12 @@ impl Ui {
         }
     }
 
-    /// A person looks at stderr.
+    /// Whether stderr is a terminal.
     pub(crate) fn watched(&self) -> bool {
         io::stderr().is_terminal()
     }
 
-    /// The heading in bold on a terminal, unless colour is not wanted.
+    /// The heading, in bold on a terminal unless colour is disabled.
     pub(crate) fn heading(&self, text: &str) -> String {
         if self.colour && io::stdout().is_terminal() {
             format!("\u{1b}[1m{text}\u{1b}[0m")
@@ -108,29 +109,29 @@ impl Ui {
         }
         match self.errors {
             ErrorStyle::Json => self.note(failure.to_json().to_string()),
+            // The error is the last line: the one that is left when output is cut off at the top.
             ErrorStyle::Text => {
-                self.note(format!("error: {}", failure.message));
                 if let Some(hint) = &failure.hint {
                     self.note(format!("hint: {hint}"));
                 }
+                self.note(format!("error: {}", failure.message));
             }
         }
     }
 
-    /// Bytes of a sandbox's stderr, or of a finished message. Nobody can be told when this fails.
+    /// Raw bytes for stderr. A failure cannot be reported anywhere and is ignored.
     pub(crate) fn stderr(&self, bytes: &[u8]) {
         drop(io::stderr().lock().write_all(bytes));
     }
 
-    /// Asks a person whether to go on, unless that is said already; `what` needs to be agreed to. Only an explicit yes is
-    /// one, and where nobody can be asked there is none.
-    pub(crate) fn agreed(&self, force: bool, what: &str, question: &str) -> Result<(), Failure> {
+    /// Asks for confirmation of `what`, unless `force` is set. Only an explicit yes counts; without a terminal the answer
+    /// is an error.
+    pub(crate) fn confirm(&self, force: bool, what: &str, question: &str) -> Result<(), Failure> {
         if force {
             return Ok(());
         }
         if !self.interactive() {
-            let message =
-                format!("{what} needs a confirmation, and there is no terminal to ask on");
+            let message = format!("cannot confirm {what}: stdin or stderr is not a terminal");
             return Err(Failure::new(Kind::BadRequest, message).hint("use --force"));
         }
         self.stderr(format!("{question} [y/N] ").as_bytes());
@@ -144,13 +145,13 @@ impl Ui {
         }
     }
 
-    /// Somebody can be asked.
+    /// Whether a question can be asked and answered.
     fn interactive(&self) -> bool {
         io::stdin().is_terminal() && self.watched()
     }
 }
 
-fn unless_done_within<T>(
+fn notify_if_slower_than<T>(
     limit: Duration,
     say: impl FnOnce() + Send,
     work: impl FnOnce() -> T,
@@ -162,7 +163,7 @@ fn unless_done_within<T>(
                 say();
             }
         };
-        // Without a thread nothing is said.
+        // If the thread cannot be started, the message is left out.
         drop(thread::Builder::new().spawn_scoped(scope, wait));
         let result = work();
         drop(done);
@@ -175,16 +176,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_takes_long_is_talked_about() {
+    fn only_slow_work_shows_the_message() {
         let (said, hear) = mpsc::channel();
         let say = said.clone();
-        let told = unless_done_within(
+        let told = notify_if_slower_than(
             Duration::ZERO,
             move || say.send("slow").unwrap(),
             || hear.recv().unwrap(),
         );
         assert_eq!(told, "slow");
-        unless_done_within(
+        notify_if_slower_than(
             Duration::from_secs(3600),
             move || said.send("quick").unwrap(),
             || (),

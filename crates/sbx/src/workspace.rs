@@ -1,4 +1,4 @@
-//! The PATH arguments of `create` and `run`: which directories a sandbox sees, and how.
+//! The PATH arguments of `create` and `run`: the workspaces of a sandbox.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,8 @@ use crate::failure::{Failure, Kind};
 
 const READ_ONLY: [&[u8]; 2] = [b":ro", b":readonly"];
 
-/// The directory that relative paths begin with, as the user came to it: where a link on that way leads is judged.
+/// The working directory as the user named it (`PWD`), with its symbolic links, because the daemon checks where links
+/// lead.
 pub(crate) fn here(env: &Env) -> PathBuf {
     let node = |path: &Path| {
         let meta = std::fs::metadata(path).ok()?;
@@ -23,12 +24,12 @@ pub(crate) fn here(env: &Env) -> PathBuf {
     let shells = shells.filter(|path| path.is_absolute() && node(path) == node(Path::new(".")));
     shells
         .or_else(|| std::env::current_dir().ok())
-        // Without a directory that has a name no relative path leads anywhere.
+        // Removed: relative paths then fail to resolve.
         .unwrap_or_else(|| "/".into())
 }
 
-/// The workspaces that the arguments name; the first one is the primary and must be writable. `here` is where the user
-/// is.
+/// The workspaces that the arguments name; the first one is the primary and must be writable. Relative paths start at
+/// `here`.
 pub(crate) fn parse_all<T: AsRef<OsStr>>(
     args: &[T],
     here: &Path,
@@ -39,23 +40,21 @@ pub(crate) fn parse_all<T: AsRef<OsStr>>(
         .collect::<Result<Vec<_>, _>>()?;
     if let Some(primary) = workspaces.first() {
         if primary.readonly {
-            return Err(
-                bad("primary workspace must be read/write (remove ':ro' or ':readonly')")
-                    .hint("put a writable directory first and the read-only one after it"),
-            );
+            return Err(bad("the primary workspace must be writable")
+                .hint("remove `:ro`, or put a writable directory first"));
         }
         if !Path::new(&primary.path).is_dir() {
             return Err(
                 bad(format!("workspace `{}` is not a directory", primary.path))
-                    .hint("put a directory first; a file can follow it as `FILE:ro`"),
+                    .hint("put a directory first; a file can follow as `FILE:ro`"),
             );
         }
     }
     Ok(workspaces)
 }
 
-/// A suffix `:ro` or `:readonly` means read-only. Whoever has something that is called so, and nothing without the suffix,
-/// must say what is meant: it would be writable.
+/// A suffix `:ro` or `:readonly` means read-only. If only a path exists whose name ends that way, the argument is ambiguous
+/// and refused: a guess could make it writable.
 fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
     let stripped = READ_ONLY
         .iter()
@@ -75,29 +74,28 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
     let real = std::fs::canonicalize(path).map_err(|error| {
         let shown = Path::new(path).display();
         match error.kind() {
-            std::io::ErrorKind::NotFound if Path::new(path).is_relative() && nowhere() => {
-                bad("the working directory does not exist any more")
-                    .hint("go to a directory that exists: cd")
+            std::io::ErrorKind::NotFound
+                if Path::new(path).is_relative() && working_directory_is_removed() =>
+            {
+                bad("the working directory no longer exists").hint("cd")
             }
             std::io::ErrorKind::NotFound if names_writable(path) => {
                 bad(format!("workspace `{shown}` does not exist"))
-                    .hint("a workspace is writable unless `:ro` says otherwise: leave out `:rw`")
+                    .hint("remove `:rw`: workspaces are writable by default")
             }
-            std::io::ErrorKind::NotFound if Path::new(path).is_symlink() => bad(format!(
-                "workspace `{shown}` is a link to what does not exist"
-            )),
+            std::io::ErrorKind::NotFound if Path::new(path).is_symlink() => {
+                bad(format!("workspace `{shown}` is a broken symbolic link"))
+            }
             std::io::ErrorKind::NotFound => bad(format!("workspace `{shown}` does not exist"))
                 .hint(format!("mkdir -p {}", quoted(&path.to_string_lossy()))),
-            _ => bad(format!("workspace `{shown}` cannot be used: {error}"))
+            _ => bad(format!("cannot use workspace `{shown}`: {error}"))
                 .hint("share a directory of your own instead"),
         }
     })?;
     let text = |path: PathBuf| {
         path.into_os_string().into_string().map_err(|path| {
             let shown = path.display();
-            bad(format!(
-                "workspace `{shown}` has a name that is not UTF-8, which is not supported"
-            ))
+            bad(format!("workspace path `{shown}` is not valid UTF-8"))
         })
     };
     Ok(WorkspaceRequest {
@@ -110,7 +108,7 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
 fn literally_read_only(path: &OsStr, arg: &OsStr) -> Failure {
     let [path, arg] = [path, arg].map(|path| path.to_string_lossy());
     bad(format!(
-        "workspace `{path}` does not exist, but `{arg}` does: whether that is to be read-only is not clear"
+        "ambiguous workspace `{arg}`: `{path}` does not exist, but `{arg}` does"
     ))
     .hint(format!(
         "{} for read-only; {} for a directory that can be written",
@@ -119,14 +117,14 @@ fn literally_read_only(path: &OsStr, arg: &OsStr) -> Failure {
     ))
 }
 
-/// Something that exists, with docker's word for what is writable.
+/// An existing path with docker's suffix `:rw`.
 fn names_writable(path: &OsStr) -> bool {
     let stripped = path.as_bytes().strip_suffix(b":rw");
     stripped.is_some_and(|path| Path::new(OsStr::from_bytes(path)).exists())
 }
 
-/// The directory in which we are has been removed.
-fn nowhere() -> bool {
+/// Whether getcwd(2) fails with ENOENT.
+fn working_directory_is_removed() -> bool {
     std::env::current_dir().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 

@@ -1,7 +1,7 @@
-//! `sandboxd`: the daemon of the sandbox engine. `sbx` starts it; nobody has to.
+//! `sandboxd`: the daemon of the sandbox engine. `sbx` starts it when it is needed.
 //!
-//! The same executable is the setup helper, under the name `sbx-init`. What stays in a sandbox is the smaller program
-//! of that name, where it is installed.
+//! Executed under the name `sbx-init`, this program is also the set-up helper; the small program of that name is used
+//! where it is installed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -15,23 +15,23 @@ use sbx_engine::StateDir;
 use sbx_engine::error::chain;
 use sbx_engine::policy::{PolicyBook, default_proxy_config};
 
-/// What a client that started us waits for on our stdout.
+/// Tells the client that started us that connections are accepted.
 const READY: &[u8] = b"ready\n";
-/// No question is longer.
-const QUESTION: u64 = 1 << 20;
+/// Limit for a `CheckRequest`.
+const MAX_REQUEST: u64 = 1 << 20;
 const HELP: &str = "\
-The daemon of sbx, for one user. The first `sbx` command that needs it starts it; `sbx daemon` controls it.
+The daemon of sbx, one per user. It is started on demand; use `sbx daemon` to control it.
 
 Usage: sandboxd [--foreground]
 
 Options:
-      --foreground  Do not say `ready` on stdout
+      --foreground  Do not print `ready` to stdout
   -h, --help        Print help
   -V, --version     Print version
 
 Environment:
   SBX_HOME            State directory [default: ~/.docker/sandboxes]
-  SANDBOXD_LOG_LEVEL  What is logged: error, warn, info, debug or trace
+  SANDBOXD_LOG_LEVEL  Log level: error, warn, info, debug or trace
 ";
 
 fn main() -> ExitCode {
@@ -45,45 +45,46 @@ fn main() -> ExitCode {
             sbx_engine::machine::namespace::helper::run_task,
         ));
     }
-    match Asked::of(args) {
-        Asked::Serve(waiting) => daemon(waiting),
-        Asked::CheckNetwork => answer_check(),
-        Asked::Print(text) => say(text.as_bytes()),
-        Asked::Unknown(word) => {
+    match Action::of(args) {
+        Action::Serve(ready) => daemon(ready),
+        Action::CheckNetwork => answer_check(),
+        Action::Print(text) => print(text.as_bytes()),
+        Action::Unknown(word) => {
             let word = word.to_string_lossy();
             let word = word.escape_debug();
-            complain(&format!(
-                "unexpected argument `{word}`\nhint: sandboxd --help"
-            ));
+            complain(
+                &format!("unexpected argument `{word}`"),
+                Some("sandboxd --help"),
+            );
             ExitCode::from(2)
         }
     }
 }
 
-/// Who waits for the daemon to serve.
+/// Whether a client waits for the daemon to accept connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waiting {
-    Client,
-    Nobody,
+enum ReadyLine {
+    Print,
+    Omit,
 }
 
 /// What the arguments ask for.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
-    Serve(Waiting),
-    /// A question of `sbx policy check` without a daemon; not for people, so the help does not have it.
+enum Action {
+    Serve(ReadyLine),
+    /// For `sbx policy check` without a daemon; internal, so the help does not list it.
     CheckNetwork,
     Print(String),
     Unknown(OsString),
 }
 
-impl Asked {
-    /// Nothing is made for words that are not understood.
+impl Action {
+    /// An unknown argument must not start a daemon.
     fn of(args: impl Iterator<Item = OsString>) -> Self {
-        let mut waiting = Waiting::Client;
+        let mut ready = ReadyLine::Print;
         for word in args {
             match word.to_str() {
-                Some("--foreground") => waiting = Waiting::Nobody,
+                Some("--foreground") => ready = ReadyLine::Omit,
                 Some("--check-network") => return Self::CheckNetwork,
                 Some("-h" | "--help") => return Self::Print(HELP.to_owned()),
                 Some("-V" | "--version") => {
@@ -92,21 +93,21 @@ impl Asked {
                 _ => return Self::Unknown(word),
             }
         }
-        Self::Serve(waiting)
+        Self::Serve(ready)
     }
 }
 
-fn say(text: &[u8]) -> ExitCode {
+fn print(text: &[u8]) -> ExitCode {
     match std::io::stdout().write_all(text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// A `CheckRequest` comes from stdin; an answer or an error goes to stdout, both as JSON.
+/// Reads a `CheckRequest` from stdin and writes the answer or an error to stdout, all as JSON.
 fn answer_check() -> ExitCode {
     match serde_json::to_vec(&check()) {
-        Ok(text) => say(&text),
+        Ok(text) => print(&text),
         Err(_) => ExitCode::FAILURE,
     }
 }
@@ -117,7 +118,7 @@ fn check() -> Result<CheckAnswer, ErrorBody> {
         code: ErrorCode::Engine,
         hint: None,
     };
-    let request = serde_json::from_reader(std::io::stdin().take(QUESTION))
+    let request = serde_json::from_reader(std::io::stdin().take(MAX_REQUEST))
         .map_err(|error| failed(error.to_string()))?;
     let home = value("HOME").map(PathBuf::from).unwrap_or_default();
     let moved = value("SBX_HOME").map(PathBuf::from);
@@ -126,31 +127,42 @@ fn check() -> Result<CheckAnswer, ErrorBody> {
     sandboxd::check_offline(&book, &request)
 }
 
-fn daemon(waiting: Waiting) -> ExitCode {
-    // A sandbox of the same user may have half of it, of descriptors under way too.
+fn daemon(ready: ReadyLine) -> ExitCode {
+    // The kernel counts descriptors in flight (SCM_RIGHTS) per user against this limit, also those of sandboxes.
     let _ = sbx_sys::process::raise_nofile_limit();
-    match serve(waiting) {
+    match serve(ready) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            complain(&message);
+        Err((message, hint)) => {
+            complain(&message, hint.as_deref());
             ExitCode::FAILURE
         }
     }
 }
 
-/// Stderr is the log, of which a client shows the end, or a terminal.
-fn complain(message: &str) {
-    drop(writeln!(std::io::stderr(), "error: {message}"));
+/// To stderr, which is the log (a client quotes its end) or a terminal. The error is the last line.
+fn complain(message: &str, hint: Option<&str>) {
+    let mut text = String::new();
+    if let Some(hint) = hint {
+        text.push_str(&format!("hint: {hint}\n"));
+    }
+    text.push_str(&format!("error: {message}\n"));
+    drop(std::io::stderr().write_all(text.as_bytes()));
 }
 
-fn serve(waiting: Waiting) -> Result<(), String> {
+fn serve(ready: ReadyLine) -> Result<(), (String, Option<String>)> {
     let moved = value("SBX_HOME").map(PathBuf::from);
     let home = match (value("HOME"), &moved) {
         (Some(home), _) => PathBuf::from(home),
         (None, Some(_)) => PathBuf::new(),
-        (None, None) => return Err("neither HOME nor SBX_HOME is set".to_owned()),
+        (None, None) => {
+            return Err((
+                "cannot locate the state directory: neither HOME nor SBX_HOME is set".to_owned(),
+                None,
+            ));
+        }
     };
-    let state = StateDir::locate(&home, moved.as_deref()).map_err(|error| chain(&error))?;
+    let state = StateDir::locate(&home, moved.as_deref())
+        .map_err(|error| (chain(&error), error.hint().map(str::to_owned)))?;
     let path = value("PATH").unwrap_or_default();
     let default_proxy_config = default_proxy_config(&home, moved.as_deref());
     let served = sandboxd::serve(ServeConfig {
@@ -159,30 +171,27 @@ fn serve(waiting: Waiting) -> Result<(), String> {
         log_level: value("SANDBOXD_LOG_LEVEL").map(|level| level.to_string_lossy().into_owned()),
         default_proxy_config,
         companions: beside(),
-        on_ready: Box::new(move || say_ready(waiting)),
+        on_ready: Box::new(move || print_ready(ready)),
     });
-    served.map_err(|error| match error.hint() {
-        Some(hint) => format!("{}\nhint: {hint}", chain(&error)),
-        None => chain(&error),
-    })
+    served.map_err(|error| (chain(&error), error.hint()))
 }
 
 fn value(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// What is installed with this program lies beside it.
+/// The directory of the programs that are installed with this one.
 fn beside() -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.to_owned())
 }
 
-/// One line to the client, which then goes its way.
-fn say_ready(waiting: Waiting) {
-    if waiting == Waiting::Nobody {
+/// Tells the waiting client, and replaces stdout, which is its pipe.
+fn print_ready(ready: ReadyLine) {
+    if ready == ReadyLine::Omit {
         return;
     }
     let mut stdout = std::io::stdout();
-    // A client that has gone away needs no answer.
+    // The client may have exited.
     drop(stdout.write_all(READY).and_then(|()| stdout.flush()));
     if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(null);
@@ -194,14 +203,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_known_words_start_a_daemon() {
-        let asked = |line: &str| Asked::of(line.split_whitespace().map(OsString::from));
-        assert_eq!(asked(""), Asked::Serve(Waiting::Client));
-        assert_eq!(asked("--foreground"), Asked::Serve(Waiting::Nobody));
-        assert_eq!(asked("--foreground -h"), Asked::Print(HELP.to_owned()));
-        assert!(matches!(asked("--version"), Asked::Print(text) if text.starts_with("sandboxd ")));
-        assert_eq!(asked("--bogus --help"), Asked::Unknown("--bogus".into()));
-        assert_eq!(asked("--check-network"), Asked::CheckNetwork);
-        assert_eq!(asked("start"), Asked::Unknown("start".into()));
+    fn only_known_arguments_start_a_daemon() {
+        let action = |line: &str| Action::of(line.split_whitespace().map(OsString::from));
+        assert_eq!(action(""), Action::Serve(ReadyLine::Print));
+        assert_eq!(action("--foreground"), Action::Serve(ReadyLine::Omit));
+        assert_eq!(action("--foreground -h"), Action::Print(HELP.to_owned()));
+        assert!(
+            matches!(action("--version"), Action::Print(text) if text.starts_with("sandboxd "))
+        );
+        assert_eq!(action("--bogus --help"), Action::Unknown("--bogus".into()));
+        assert_eq!(action("--check-network"), Action::CheckNetwork);
+        assert_eq!(action("start"), Action::Unknown("start".into()));
     }
 }

@@ -1,10 +1,10 @@
-//! What makes a sandbox and stays in it as its init, and nothing else of the engine: every sandbox has a copy of it in
-//! memory, and every command begins as a fork of it. `sandboxd` starts it; nobody else does.
+//! `sbx-init`: the set-up helper and the init of a sandbox. It is a program of its own because every sandbox runs from a
+//! copy in memory, and every command starts as a fork of it. Only `sandboxd` starts it.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ExitCode::from(sbx_init::helper_main(|_| {
-        Err("the daemon's own program does that".to_owned())
+        Err("this task needs the daemon's program".to_owned())
     }))
 }

@@ -1,7 +1,7 @@
-//! `sudo` inside a sandbox: the agent may always become root there, so it asks nothing.
+//! `sudo` inside a sandbox: the agent may always become root there, so there is no password.
 //!
-//! The engine installs this program setuid root in the sandbox's own layer. It understands the options that
-//! scripts use and refuses the others by name.
+//! The engine installs this program setuid root in the sandbox's upper layer. It supports the options that scripts use and
+//! refuses the others by name.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -23,10 +23,10 @@ struct Invocation {
     shell: bool,
     keep_env: bool,
     set_home: bool,
-    /// `-v`, `-k`, `-K`: about passwords, of which there are none.
-    nothing: bool,
-    /// What is to be told instead of done.
-    told: Option<&'static str>,
+    /// `-v`, `-k`, `-K`: they manage cached passwords, so there is nothing to do.
+    no_op: bool,
+    /// Text to print instead of running a command.
+    printed: Option<&'static str>,
     assignments: Vec<(OsString, OsString)>,
     command: Vec<OsString>,
 }
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 
 fn complain(message: &str) {
     use std::io::Write;
-    // Nothing can be said when stderr is gone.
+    // stderr may be closed.
     let _ = writeln!(std::io::stderr(), "sudo: {message}");
 }
 
@@ -90,13 +90,13 @@ fn long_option(invocation: &mut Invocation, text: &str) -> Result<(), String> {
         ("--set-home", None) => invocation.set_home = true,
         ("--login", None) => invocation.login = true,
         ("--shell", None) => invocation.shell = true,
-        // Nobody is asked for a password.
+        // There is no password prompt.
         ("--non-interactive", None) | ("--prompt", Some(_)) => {}
         ("--validate" | "--reset-timestamp" | "--remove-timestamp", None) => {
-            invocation.nothing = true;
+            invocation.no_op = true;
         }
-        ("--list", None) => invocation.told = Some(ALLOWED),
-        ("--help", None) => invocation.told = Some(USAGE),
+        ("--list", None) => invocation.printed = Some(ALLOWED),
+        ("--help", None) => invocation.printed = Some(USAGE),
         ("--group" | "--host", _) => return Err(not_offered(name)),
         _ => return Err(format!("unknown option `{text}`")),
     }
@@ -118,8 +118,8 @@ fn short_options(
             'H' => invocation.set_home = true,
             'i' => invocation.login = true,
             's' => invocation.shell = true,
-            'k' | 'K' | 'v' => invocation.nothing = true,
-            'l' => invocation.told = Some(ALLOWED),
+            'k' | 'K' | 'v' => invocation.no_op = true,
+            'l' => invocation.printed = Some(ALLOWED),
             'u' | 'p' => {
                 let rest = letters.as_str();
                 let value = if rest.is_empty() {
@@ -140,7 +140,7 @@ fn short_options(
 }
 
 fn not_offered(option: &str) -> String {
-    format!("`{option}` is not offered in a sandbox")
+    format!("`{option}` is not supported in a sandbox")
 }
 
 /// `NAME=value` before the command.
@@ -160,8 +160,8 @@ fn split_assignment(arg: &OsStr) -> Option<(OsString, OsString)> {
 
 fn run(invocation: &Invocation) -> Result<ExitCode, String> {
     use std::io::Write;
-    if let Some(told) = invocation.told {
-        return match writeln!(std::io::stdout(), "{told}") {
+    if let Some(text) = invocation.printed {
+        return match writeln!(std::io::stdout(), "{text}") {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(error) => Err(format!("cannot write to stdout: {error}")),
         };
@@ -172,17 +172,17 @@ fn run(invocation: &Invocation) -> Result<ExitCode, String> {
         groups: vec![0],
     };
     credentials::become_user(&root, true).map_err(|error| {
-        format!("this sandbox runs with one id; root has no power in it ({error})")
+        format!("cannot become root: this sandbox runs with a single user id: {error}")
     })?;
-    // Without it the files are handed over when the sandbox stops.
+    // Marks that files of root may need a hand-over; if it cannot be written, that happens when the sandbox stops.
     let _ = std::fs::File::create(ROOT_WAS_USED);
     let target = account(invocation.user.as_deref().unwrap_or("root"))?;
     let shell = invocation.login || invocation.shell;
     if invocation.command.is_empty() && !shell {
-        if invocation.nothing {
+        if invocation.no_op {
             return Ok(ExitCode::SUCCESS);
         }
-        return Err(format!("no command given\n{USAGE}"));
+        return Err(format!("missing command\n{USAGE}"));
     }
     let mut command = if shell {
         let mut command = Command::new(&target.shell);
@@ -196,21 +196,21 @@ fn run(invocation: &Invocation) -> Result<ExitCode, String> {
         command
     } else {
         let mut words = invocation.command.iter();
-        let mut command = Command::new(words.next().ok_or("no command given")?);
+        let mut command = Command::new(words.next().ok_or("missing command")?);
         command.args(words);
         command
     };
     environment(&mut command, invocation, &target);
     credentials::become_user(&target.credentials, true)
-        .map_err(|error| format!("cannot become the user: {error}"))?;
+        .map_err(|error| format!("cannot switch to the user: {error}"))?;
     let error = command.exec();
     complain(&format!("{}: {error}", command.get_program().display()));
     let missing = error.kind() == std::io::ErrorKind::NotFound;
     Ok(ExitCode::from(if missing { 127 } else { 126 }))
 }
 
-/// The sandbox's own variables (tool chains, proxies) are kept: there is no secret root here to protect from
-/// the agent's environment. Only what names the user changes.
+/// The environment is kept (tool chains, proxies): root here needs no protection from the agent. Only the variables that
+/// name the user change.
 fn environment(command: &mut Command, invocation: &Invocation, target: &Account) {
     if !invocation.keep_env || invocation.set_home || invocation.login {
         command.env("HOME", &target.home);
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(parsed(&["-iun", "id"]), Ok(login("n")));
         assert_eq!(parsed(&["--login", "--user=www", "id"]), Ok(login("www")));
         assert_eq!(parsed(&["-nu", "www", "-i", "id"]), Ok(login("www")));
-        // Ansible has a prompt of its own, which nobody sees.
+        // Ansible passes a prompt of its own.
         for prompt in [
             &["-H", "-S", "-n", "-p", "[sudo] password: ", "-u", "www"][..],
             &["-Hnpx", "-uwww"],

@@ -5,13 +5,13 @@ use clap_complete::Shell;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Print a completion script for a shell
+/// Print a shell completion script
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The shell
+    /// Shell to complete for
     #[arg(value_enum)]
     shell: ShellName,
-    /// Leave descriptions out
+    /// Omit descriptions
     #[arg(long)]
     no_descriptions: bool,
 }

@@ -13,37 +13,36 @@ use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::envfile::{self, EnvArgs, Variables};
 use crate::failure::{Failure, Kind};
-use crate::later::LaterFlags;
+use crate::unsupported::UnsupportedFlags;
 use crate::{text, workspace};
 
-const TAKES_LONG: &str =
-    "Creating the sandbox (once per version of this machine's system its template is prepared)...";
+const PROGRESS: &str = "Creating the sandbox (the first one also prepares the template)...";
 
-/// A request to the daemon has no room for more.
+/// Limit of a request to the daemon, in bytes.
 const MAX_ENVIRONMENT: usize = 1 << 20;
 
 /// Create a sandbox without attaching to it
 ///
-/// The first PATH is the primary workspace: commands start in it. All of them appear inside at the same
-/// absolute path. The sandbox is left running and stops by itself 30 seconds after its last command; see
+/// The first PATH is the primary workspace, in which commands start. Workspaces are mounted at the same absolute
+/// path as on the host. The sandbox stays running and stops itself 30 seconds after its last command; see
 /// `sbx run --help`.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "sbx create [OPTIONS] AGENT PATH [PATH...]")]
 pub(crate) struct Args {
-    /// The agent to make it for (`shell`)
+    /// Agent to create the sandbox for (`shell`)
     #[arg(value_name = "AGENT", required = true)]
     agent: Option<String>,
-    /// Directories to share; `:ro` at the end makes one read-only
+    /// Directories to share; add `:ro` to make one read-only
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) flags: CreateFlags,
-    /// Print nothing but the name
+    /// Print only the name
     #[arg(short = 'q', long)]
     quiet: bool,
 }
 
-/// What `create` and `run` have in common.
+/// Flags of both `create` and `run`.
 #[derive(Debug, Default, Clone, clap::Args)]
 pub(crate) struct CreateFlags {
     /// Name of the sandbox [default: AGENT-DIRECTORY]
@@ -51,18 +50,18 @@ pub(crate) struct CreateFlags {
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) env: EnvArgs,
-    /// Refuse when this machine is not of that platform, such as linux/amd64
+    /// Fail unless this machine has the given platform, such as linux/amd64
     #[arg(long, value_name = "OS/ARCH")]
     pub(crate) platform: Option<String>,
-    /// Never let it reach these hosts, whatever the network policy allows; can be given again
+    /// Deny these hosts, whatever the network policy allows (can be repeated)
     #[arg(long, value_name = "RESOURCES")]
     pub(crate) deny_network: Vec<String>,
     #[command(flatten)]
-    pub(crate) later: LaterFlags,
+    pub(crate) unsupported: UnsupportedFlags,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    args.flags.later.check()?;
+    args.flags.unsupported.check()?;
     let agent = Agent::parse(args.agent.as_deref().unwrap_or_default())?;
     let workspaces = workspace::parse_all(&args.paths, &workspace::here(&context.env))?;
     let name = name(agent, args.flags.name.as_deref(), &workspaces)?;
@@ -77,7 +76,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     context.ui.data(format!("{}\n", sandbox.name))
 }
 
-/// The name that was asked for, or the one that follows from agent and primary workspace.
+/// The requested name, or one derived from the agent and the primary workspace.
 pub(crate) fn name(
     agent: Agent,
     asked: Option<&str>,
@@ -88,11 +87,11 @@ pub(crate) fn name(
     }
     let primary = workspaces
         .first()
-        .ok_or_else(|| Failure::usage("a workspace PATH is needed"))?;
+        .ok_or_else(|| Failure::usage("missing workspace PATH"))?;
     Ok(SandboxName::derive(agent.name(), Path::new(&primary.path))?)
 }
 
-/// `variables` are what `flags` have given.
+/// `variables` are the resolved `--env` and `--env-file` of `flags`.
 pub(crate) fn request(
     context: &Context,
     agent: Agent,
@@ -130,18 +129,18 @@ pub(crate) fn create(
     Ok(created.sandbox)
 }
 
-/// What the daemon takes no longer, said in words that name it.
+/// A clearer error than the daemon's, which only sees a request that is too large.
 fn check_size(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     let size: usize = env.iter().map(|(key, value)| key.len() + value.len()).sum();
     if size < MAX_ENVIRONMENT {
         return Ok(());
     }
-    let message =
-        format!("the environment for the sandbox has {size} bytes, which is more than 1 MiB");
-    Err(Failure::new(Kind::BadRequest, message).hint("put large values in a file of the workspace"))
+    let message = format!("environment too large: {size} bytes, the limit is 1 MiB");
+    Err(Failure::new(Kind::BadRequest, message)
+        .hint("put large values into a file in the workspace"))
 }
 
-/// As [`create`], with what a person wants to know who watches.
+/// [`create`] with progress and a summary on a terminal.
 pub(crate) fn create_watched(
     context: &Context,
     client: &Client<'_>,
@@ -149,7 +148,7 @@ pub(crate) fn create_watched(
 ) -> Result<Sandbox, Failure> {
     let sandbox = context
         .ui
-        .meanwhile(TAKES_LONG, || create(context, client, request))?;
+        .with_progress(PROGRESS, || create(context, client, request))?;
     summary(context, &sandbox);
     Ok(sandbox)
 }
@@ -164,7 +163,7 @@ fn denied(flags: &CreateFlags) -> Result<Vec<String>, Failure> {
     Ok(denied)
 }
 
-/// What was made, for a person who watches.
+/// A summary of the new sandbox, on a terminal only.
 fn summary(context: &Context, sandbox: &Sandbox) {
     let ui = &context.ui;
     if !ui.watched() {
@@ -194,15 +193,17 @@ pub(crate) fn backend(backend: Backend) -> &'static str {
     }
 }
 
-/// The few things of the caller that a sandbox carries in.
+/// What a sandbox takes over from the caller.
 fn caller(context: &Context) -> Result<Caller, Failure> {
     let env = &context.env;
     let text = |key: &str| match env.get(key) {
         None => Ok(String::new()),
-        Some(value) => value
-            .to_str()
-            .map(str::to_owned)
-            .ok_or_else(|| Failure::new(Kind::BadRequest, format!("variable {key} is not UTF-8"))),
+        Some(value) => value.to_str().map(str::to_owned).ok_or_else(|| {
+            Failure::new(
+                Kind::BadRequest,
+                format!("variable {key} is not valid UTF-8"),
+            )
+        }),
     };
     Ok(Caller {
         home: text("HOME")?,
@@ -218,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_environment_without_end_is_named() {
+    fn an_environment_that_is_too_large_is_refused() {
         let env = |size| BTreeMap::from([("K".to_owned(), "v".repeat(size))]);
         assert_eq!(check_size(&env(1 << 19)), Ok(()));
         let failure = check_size(&env(1 << 20)).unwrap_err();
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_denied_has_one_meaning() {
+    fn denied_hosts_are_normalised() {
         let of = |texts: &[&str]| {
             denied(&CreateFlags {
                 deny_network: texts.iter().map(|text| (*text).to_owned()).collect(),

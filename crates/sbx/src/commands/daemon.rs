@@ -11,11 +11,11 @@ use super::policy::{choose, presets};
 use crate::autostart;
 use crate::client::{Absent, Client};
 use crate::context::Context;
+use crate::daemon_process::{DaemonProcess, Reach};
 use crate::failure::{Failure, Kind};
-use crate::reading;
-use crate::serving::{Serving, Way};
+use crate::lookup;
 
-/// Look at and control the daemon; every command that needs it starts it
+/// Manage the daemon, which starts on demand
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -26,24 +26,24 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Start the daemon
     Start {
-        /// Leave it running in the background
+        /// Run in the background
         #[arg(short = 'd', long)]
         detach: bool,
-        /// Choose what all sandboxes may reach to begin with; see `sbx policy init`
+        /// Set the initial network policy; see `sbx policy init`
         #[arg(long, value_name = "PRESET", value_parser = presets())]
         policy: Option<String>,
     },
     /// Stop the daemon and all sandboxes
     Stop,
-    /// Restart the daemon; sandboxes and their commands go on, unless they were started by a version that speaks another protocol
+    /// Restart the daemon; sandboxes keep running unless they use another protocol version
     Restart,
-    /// Tell whether the daemon runs
+    /// Show whether the daemon is running
     Status {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show or set how much the daemon logs
+    /// Show or set the daemon's log levels
     #[command(args_conflicts_with_subcommands = true)]
     LogLevel {
         /// Print JSON
@@ -56,12 +56,12 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum LogLevel {
-    /// Set how much the daemon logs, until it ends
+    /// Set a log level until the daemon stops
     Set {
-        /// What it logs about
+        /// Which messages
         #[arg(value_enum)]
         target: Target,
-        /// The least important messages to log
+        /// Lowest level to log
         #[arg(value_parser = ["error", "warn", "info", "debug", "trace"])]
         level: String,
     },
@@ -102,7 +102,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
 
 fn start(context: &Context, detach: bool, policy: Option<&str>) -> Result<(), Failure> {
     let state = context.state()?;
-    let running = reading::daemon(context)?.is_some();
+    let running = lookup::daemon(context)?.is_some();
     if let Some(preset) = policy {
         choose(context, preset, running)?;
     }
@@ -112,14 +112,16 @@ fn start(context: &Context, detach: bool, policy: Option<&str>) -> Result<(), Fa
     }
     if detach {
         drop(autostart::start(context, &state)?);
-        context
-            .ui
-            .note(format!("sandboxd serves {}", state.socket().display()));
+        context.ui.note(format!(
+            "sandboxd is listening on {}",
+            state.socket().display()
+        ));
         return Ok(());
     }
-    context
-        .ui
-        .note(format!("sandboxd serves {}", state.socket().display()));
+    context.ui.note(format!(
+        "sandboxd is listening on {}",
+        state.socket().display()
+    ));
     Err(autostart::become_daemon(context, &state))
 }
 
@@ -132,7 +134,7 @@ fn stop(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How a daemon that was to end was found.
+/// Whether there was a daemon to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Ended,
@@ -142,9 +144,9 @@ pub(crate) enum End {
 /// Stops the daemon and all sandboxes, and waits until its process is gone.
 pub(crate) fn end(context: &Context) -> Result<End, Failure> {
     let client = Client::new(context, Absent::Report)?;
-    let found = match Serving::find(&client)? {
-        Some(serving) if !ended_unasked(context, &client, &serving)? => {
-            serving.wait_after(client.shutdown(true))?;
+    let found = match DaemonProcess::find(&client)? {
+        Some(process) if !killed_unresponsive(context, &client, &process)? => {
+            process.wait_after(client.shutdown(true))?;
             return Ok(End::Ended);
         }
         Some(_) => End::Ended,
@@ -154,52 +156,52 @@ pub(crate) fn end(context: &Context) -> Result<End, Failure> {
     if !offline::list(client.state())?.iter().any(is_up) {
         return Ok(found);
     }
-    // Sandboxes outlive a daemon that was killed, and only a daemon can stop them.
+    // Sandboxes survive a daemon that was killed, and only a daemon can stop them.
     let client = Client::new(context, Absent::Start)?;
     drop(client.connect()?);
-    if let Some(serving) = Serving::find(&client)? {
-        serving.wait_after(client.shutdown(true))?;
+    if let Some(process) = DaemonProcess::find(&client)? {
+        process.wait_after(client.shutdown(true))?;
     }
     Ok(End::Ended)
 }
 
-/// Whether a daemon could not be asked and was therefore ended; its sandboxes live on.
-fn ended_unasked(
+/// Kills a daemon that cannot be reached or does not answer, and tells whether it did. Sandboxes keep running.
+fn killed_unresponsive(
     context: &Context,
     client: &Client<'_>,
-    serving: &Serving,
+    process: &DaemonProcess,
 ) -> Result<bool, Failure> {
-    let trouble = match serving.way() {
-        Way::CutOff => "cannot be reached",
-        Way::Socket if client.is_silent() => "does not answer",
-        Way::Socket => return Ok(false),
+    let trouble = match process.reach() {
+        Reach::Unreachable => "cannot be reached",
+        Reach::Socket if client.is_silent() => "does not answer",
+        Reach::Socket => return Ok(false),
     };
-    let pid = serving.pid();
-    let message = format!("sandboxd (pid {pid}) {trouble}, and is ended");
+    let pid = process.pid();
+    let message = format!("killing sandboxd (pid {pid}): it {trouble}");
     context.ui.warning(message);
-    serving.put_an_end_to()?;
+    process.terminate_then_kill()?;
     Ok(true)
 }
 
-/// Starts a new daemon even when the old one does not end properly.
+/// Starts a new daemon even when the old one does not shut down properly.
 fn restart(context: &Context) -> Result<(), Failure> {
     let client = Client::new(context, Absent::Report)?;
-    // A daemon that none could follow is better than none.
+    // Check first that a new daemon can start: an old daemon is better than none.
     autostart::program()?;
     client.state().settings()?;
     check_log_level(context)?;
-    if let Some(serving) = Serving::find(&client)?
-        && !ended_unasked(context, &client, &serving)?
+    if let Some(process) = DaemonProcess::find(&client)?
+        && !killed_unresponsive(context, &client, &process)?
     {
         match client.shutdown(false) {
             Ok(()) => {}
             Err(failure) if failure.kind == Kind::NoDaemon => {}
             Err(failure) => {
                 context.ui.warning(&failure.message);
-                serving.terminate()?;
+                process.terminate()?;
             }
         }
-        if let Err(failure) = serving.wait() {
+        if let Err(failure) = process.wait() {
             context.ui.warning(&failure.message);
         }
     }
@@ -222,7 +224,7 @@ fn check_log_level(context: &Context) -> Result<(), Failure> {
 
 fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
     let state = context.state()?;
-    let (daemon, trouble) = match reading::daemon(context) {
+    let (daemon, trouble) = match lookup::daemon(context) {
         Ok(daemon) => (daemon, None),
         Err(failure) if failure.kind == Kind::Unreachable => (None, Some(failure)),
         Err(failure) => return Err(failure),
@@ -254,7 +256,7 @@ fn status(context: &Context, as_json: bool) -> Result<(), Failure> {
     trouble.map_or(Ok(()), Err)
 }
 
-/// The pid of a daemon that cannot be asked for it.
+/// The pid of a daemon that does not answer, from its lock.
 fn holder(state: &StateDir) -> Option<u32> {
     let pid = state.lock_holder()?.pid?;
     u32::try_from(pid.as_raw_pid()).ok()

@@ -7,10 +7,10 @@ use crate::context::Context;
 use crate::diagnose::{self, Check, Group, Status};
 use crate::failure::Failure;
 
-/// Find out what this machine offers, and what is in the way
+/// Check whether this machine can run sandboxes
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print it in another form
+    /// Output format
     #[arg(short = 'o', long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
     /// Print JSON
@@ -34,8 +34,10 @@ impl Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     if args.upload {
-        return Err(Failure::failed("nothing is ever uploaded")
-            .hint("sbx diagnose -o github-issue prints a report to paste"));
+        return Err(
+            Failure::failed("`--upload` is not supported: nothing is ever uploaded")
+                .hint("sbx diagnose -o github-issue"),
+        );
     }
     let facts = diagnose::gather(context);
     let checks = diagnose::check(&facts);

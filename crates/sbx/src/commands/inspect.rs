@@ -10,13 +10,13 @@ use super::create::backend;
 use super::policy::book;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::{reading, text};
+use crate::{lookup, text};
 
-/// Nothing is signed in to.
+/// There are no accounts.
 const AUTH_MODE: &str = "none";
 const NONE: &str = "none";
 
-/// Show what is known about sandboxes
+/// Show details of sandboxes
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Names of sandboxes
@@ -28,12 +28,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let sandboxes = reading::list(context)?;
-    let daemon = reading::daemon(context)?;
+    let sandboxes = lookup::list(context)?;
+    let daemon = lookup::daemon(context)?;
     let now = Timestamp::now();
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for name in &args.names {
-        match reading::pick(&sandboxes, name) {
+        match lookup::find(&sandboxes, name) {
             Ok(sandbox) => found.push((sandbox, rules(context, sandbox))),
             Err(failure) => missing.push(failure),
         }
@@ -56,13 +56,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Which rules a sandbox's network has, or why that cannot be told.
+/// The network rules of a sandbox, or why they cannot be read.
 type Rules = Result<OwnRules, Failure>;
 
 #[derive(Debug)]
 struct OwnRules {
     preset: Option<Preset>,
-    /// Besides those that all sandboxes have.
+    /// The number of rules for this sandbox only.
     own: usize,
 }
 
@@ -98,7 +98,7 @@ fn policy_text(rules: &Rules) -> String {
                 more => format!("{preset}, and {more} rules of its own"),
             }
         }
-        Err(failure) => format!("cannot be read, and allows nothing: {}", failure.message),
+        Err(failure) => format!("unreadable, so everything is denied: {}", failure.message),
     }
 }
 
@@ -150,7 +150,7 @@ fn to_json(sandbox: &Sandbox, rules: &Rules, daemon: Option<&DaemonInfo>, now: T
     })
 }
 
-/// Seconds since the start of a sandbox that runs.
+/// Seconds since a running sandbox was started.
 fn uptime(sandbox: &Sandbox, now: Timestamp) -> Option<i64> {
     match (sandbox.status, sandbox.started_at) {
         (Status::Running, Some(started)) => Some(seconds(started, now)),
@@ -187,7 +187,7 @@ fn to_text(
         lines.add("Keep alive", "yes");
     }
     if sandbox.temporary {
-        lines.add("Temporary", "removed when it stops");
+        lines.add("Temporary", "removed when stopped");
     }
     lines.add("Sessions", &sandbox.sessions.to_string());
     lines.add("Created", &sandbox.created_at.to_string());
@@ -245,7 +245,7 @@ fn list(names: &[String]) -> String {
     names.join(", ")
 }
 
-/// What the inside can do to the place, and what it is for.
+/// Access and purpose of a mount.
 fn access(mount: &Mount) -> String {
     let kind = match mount.kind {
         MountKind::Workspace => "workspace",
@@ -256,7 +256,7 @@ fn access(mount: &Mount) -> String {
     let access = match (mount.readonly, mount.kind) {
         (true, _) => "ro",
         (false, MountKind::Workspace) => "rw",
-        // The host's files are below a layer of the sandbox's own.
+        // The host's files are the lower layer of an overlay.
         (false, MountKind::Template | MountKind::Toolchain | MountKind::Cache) => {
             "changes stay inside"
         }
@@ -292,7 +292,7 @@ impl Lines {
             .push_str(&format!("{shown:<16}{}\n", text::one_line(value)));
     }
 }
-/// Where programs inside find it.
+/// The proxy's address inside a sandbox.
 fn proxy() -> String {
     format!("{GATEWAY}:{PROXY_PORT}")
 }

@@ -1,4 +1,5 @@
-//! `sbx logs`: what detached commands have written. Read from the files, so no daemon is needed.
+//! `sbx logs`: the output of detached commands, read from the log files, so that no daemon is needed. The files are
+//! written by the sandbox's init and therefore untrusted.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -10,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::reading;
+use crate::lookup;
 
-/// A log file is written from inside: no more than this of it is read.
+/// Upper bound for reading a log file.
 const MAX_FILE: u64 = 256 << 20;
 
-/// Show the output of commands that ran in the background
+/// Show the output of detached commands
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the sandbox
@@ -47,7 +48,7 @@ enum Source {
     Err,
     Start,
     Exit,
-    /// Older output had to make room.
+    /// Older output was rotated away.
     Dropped,
 }
 
@@ -62,7 +63,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         .map(|name| state.sandbox(&name))
         .filter(|directory| directory.record().exists());
     let Some(directory) = directory else {
-        return Err(crate::client::unknown(&args.name, &reading::list(context)?));
+        return Err(crate::client::unknown(&args.name, &lookup::list(context)?));
     };
     let mut records = Vec::new();
     for path in directory.outputs() {
@@ -74,7 +75,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     if !args.json && records.iter().any(|record| record.s == Source::Dropped) {
         context
             .ui
-            .note("note: older output is gone; the newest 8 to 16 MiB are kept");
+            .note("note: older output was dropped; the newest 8 to 16 MiB are kept");
     }
     for record in &records {
         print(context, args, record)?;
@@ -98,7 +99,7 @@ fn print(context: &Context, args: &Args, record: &Record) -> Result<(), Failure>
     }
 }
 
-/// Adds the records of a file that may not exist. What is no record (the last line may be half-written) is skipped.
+/// Adds the records of a file that may not exist. Invalid lines are skipped; the last one may be half-written.
 fn read(path: &Path, records: &mut Vec<Record>) -> io::Result<()> {
     let file = match File::open(path) {
         Ok(file) => file,

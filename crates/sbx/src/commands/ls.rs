@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::create::backend;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::{reading, text};
+use crate::{lookup, text};
 
 /// List sandboxes
 #[derive(Debug, clap::Args)]
@@ -20,7 +20,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let sandboxes = reading::list(context)?;
+    let sandboxes = lookup::list(context)?;
     if args.json {
         let sandboxes: Vec<Value> = sandboxes.iter().map(to_json).collect();
         return context.ui.json(&json!({"sandboxes": sandboxes}));

@@ -3,10 +3,10 @@
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Print the manual page of sbx or of one of its commands
+/// Print the manual page of sbx or of a command
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The command, word by word: `policy allow network`
+    /// The command, such as `policy allow network`
     #[arg(value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -17,7 +17,7 @@ pub(crate) fn run(context: &Context, args: &Args, sbx: clap::Command) -> Result<
     for word in &args.command {
         command = command.find_subcommand(word).ok_or_else(|| {
             let name = args.command.join(" ");
-            Failure::usage(format!("there is no command `{name}`")).hint("sbx --help")
+            Failure::usage(format!("unknown command `{name}`")).hint("sbx --help")
         })?;
         title = format!("{title}-{}", command.get_name());
     }
@@ -25,6 +25,6 @@ pub(crate) fn run(context: &Context, args: &Args, sbx: clap::Command) -> Result<
     clap_mangen::Man::new(command.clone())
         .title(title)
         .render(&mut text)
-        .map_err(|error| Failure::failed(format!("cannot write the page: {error}")))?;
+        .map_err(|error| Failure::failed(format!("cannot write the manual page: {error}")))?;
     context.ui.data(text)
 }

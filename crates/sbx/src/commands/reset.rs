@@ -9,15 +9,15 @@ use crate::commands::daemon;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 
-/// Stop everything and remove all that sbx has made: sandboxes, templates, network rules, logs and settings
+/// Stop everything and remove all sandboxes, templates, network rules, logs and settings
 ///
-/// Workspaces are not touched. The next command starts from nothing.
+/// Workspaces are not touched.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short = 'f', long)]
     force: bool,
-    /// Keep stored secrets; this version stores none
+    /// Keep stored secrets (no effect: this version stores none)
     #[arg(long)]
     preserve_secrets: bool,
 }
@@ -26,16 +26,20 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let state = context.state()?;
     if !state.is_claimed() {
         state.check_own()?;
-        context.ui.note("There is nothing to reset.");
+        context.ui.note("Nothing to reset.");
         return Ok(());
     }
-    let question = "Remove all sandboxes and everything in them, templates, rules and settings?";
-    context.ui.agreed(args.force, "a reset", question)?;
+    let question = "Remove all sandboxes, templates, network rules, logs and settings?";
+    context.ui.confirm(args.force, "the reset", question)?;
     daemon::end(context)?;
     let path = context.env.get("PATH").unwrap_or_default();
     let facts = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
-    let helper = Helper::new()
-        .map_err(|error| Failure::new(Kind::Engine, format!("cannot copy sbx: {error}")))?;
+    let helper = Helper::new().map_err(|error| {
+        Failure::new(
+            Kind::Engine,
+            format!("cannot prepare the set-up helper: {error}"),
+        )
+    })?;
     reset(&state, &Machines::new(Namespace::new(facts, helper, None)))?;
     context
         .ui

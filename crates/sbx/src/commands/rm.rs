@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::client::{Absent, Client, unknown};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
-use crate::reading;
+use crate::lookup;
 
-/// How many are removed at the same time.
-const AT_ONCE: usize = 8;
+/// How many sandboxes are removed at the same time.
+const MAX_PARALLEL: usize = 8;
 
-/// Remove sandboxes and everything in them; workspaces are not touched
+/// Remove sandboxes; workspaces are not touched
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Names of sandboxes
@@ -19,14 +19,14 @@ pub(crate) struct Args {
     /// Remove all sandboxes
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// Do not ask, and also remove sandboxes with an open session
+    /// Do not ask for confirmation, and also remove sandboxes with open sessions
     #[arg(short = 'f', long)]
     force: bool,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    // Looked up first, without starting anything: there may be nothing to do.
-    let existing = reading::list(context)?;
+    // Without starting a daemon: there may be nothing to do.
+    let existing = lookup::list(context)?;
     let names: Vec<String> = if args.all {
         existing
             .iter()
@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     if !wanted.is_empty() {
         let names = wanted.join(", ");
         let them = if wanted.len() == 1 { "it" } else { "them" };
-        context.ui.agreed(
+        context.ui.confirm(
             args.force,
             &format!("removing {names}"),
             &format!("Remove {names} and everything in {them}?"),
@@ -66,7 +66,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Several at a time: each may have to wait for processes that do not end. False when one could not be removed.
+/// Removes several at a time, as each may have to wait for processes that do not end. False when one could not be removed.
 fn remove_all(context: &Context, names: &[String], force: bool) -> Result<bool, Failure> {
     let client = Client::new(context, Absent::Start)?;
     let next = AtomicUsize::new(0);
@@ -81,11 +81,11 @@ fn remove_all(context: &Context, names: &[String], force: bool) -> Result<bool, 
                         context.ui.warning(warning);
                     }
                 }
-                // It was there, and somebody else was faster: another `rm`, or the daemon that sweeps what it finds half made.
+                // Another `rm` was faster, or the daemon's clean-up of half-created sandboxes.
                 Err(failure) if failure.kind == Kind::NotFound => {
                     context
                         .ui
-                        .note(format!("Sandbox '{name}' was removed meanwhile"));
+                        .note(format!("Sandbox '{name}' was already removed"));
                 }
                 Err(failure) => {
                     context.ui.failure(&failure);
@@ -95,8 +95,8 @@ fn remove_all(context: &Context, names: &[String], force: bool) -> Result<bool, 
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..names.len().min(AT_ONCE) {
-            // Where no thread can be had, this one does it all.
+        for _ in 1..names.len().min(MAX_PARALLEL) {
+            // If no thread can be started, this one does all the work.
             drop(std::thread::Builder::new().spawn_scoped(scope, work));
         }
         work();

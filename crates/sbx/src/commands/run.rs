@@ -16,7 +16,7 @@ use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::envfile::Variables;
 use crate::failure::{Failure, Kind};
-use crate::netlog::{Mark, NetworkLog, denied_hosts};
+use crate::netlog::{Cursor, NetworkLog, denied_hosts};
 use crate::plumbing::Stdin;
 use crate::{reading, workspace};
 
@@ -57,7 +57,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
-    args.flags.later.check()?;
+    args.flags.unsupported.check()?;
     let call = Call {
         context,
         client: &Client::new(context, Absent::Start)?,
@@ -289,7 +289,7 @@ impl Target {
         };
         if let (Some(word), None) = (word, &args.flags.name)
             && !agents::is_agent(word)
-            && let Some(sandbox) = reading::list(context)?.into_iter().find(|s| s.name == word)
+            && let Some(sandbox) = lookup::list(context)?.into_iter().find(|s| s.name == word)
         {
             context.ui.warning(format!(
                 "`sbx run {word}` is deprecated; use `sbx run --name {word}`"
@@ -357,7 +357,7 @@ impl Target {
 /// One that is being removed is not found: whoever creates it anew waits for that. No daemon is started for one that is not
 /// there.
 fn find(client: &Client<'_>, name: &str) -> Result<Option<Sandbox>, Failure> {
-    if !client.state().has_daemon()? && !reading::is_known(client, name) {
+    if !client.state().has_daemon()? && !lookup::exists(client, name) {
         return Ok(None);
     }
     let found = client.find(name)?;
@@ -418,7 +418,7 @@ fn check_existing(
 }
 
 /// What the network policy refused since the mark, in a line; a log that cannot be read is no reason to fail.
-fn denials(log: &NetworkLog, name: &str, mut mark: Mark) -> Option<String> {
+fn denials(log: &NetworkLog, name: &str, mut mark: Cursor) -> Option<String> {
     let entries = log.read_on(name, &mut mark).ok()?;
     let (hosts, them) = match denied_hosts(&entries.lines) {
         0 => return None,

@@ -3,9 +3,9 @@
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::reading;
+use crate::lookup;
 
-/// Stop sandboxes; what is in them is kept
+/// Stop sandboxes; their files are kept
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Names of sandboxes
@@ -14,15 +14,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    // Looked up first, without starting anything: there may be nothing to do.
-    let existing = reading::list(context)?;
+    // Without starting a daemon: there may be nothing to do.
+    let existing = lookup::list(context)?;
     let client = Client::new(context, Absent::Start)?;
     let mut failed = false;
     for name in &args.names {
-        let stopped = reading::pick(&existing, name).and_then(|_| client.stop(name));
+        let stopped = lookup::find(&existing, name).and_then(|_| client.stop(name));
         match stopped {
             Ok(sandbox) if sandbox.temporary => context.ui.note(format!(
-                "Sandbox '{name}' stopped and removed: it was started with --rm"
+                "Sandbox '{name}' stopped and removed (it was started with --rm)"
             )),
             Ok(_) => context.ui.note(format!(
                 "Sandbox '{name}' stopped; start it again with: sbx run --name {name}"

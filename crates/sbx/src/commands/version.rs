@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::{reading, text};
+use crate::{lookup, text};
 
 /// Show the versions of client and daemon
 #[derive(Debug, clap::Args)]
@@ -16,8 +16,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    // A daemon that cannot be reached is no reason to hide the client's version.
-    let (server, failure) = match reading::daemon(context) {
+    // The client's version is shown even when the daemon cannot be reached.
+    let (server, failure) = match lookup::daemon(context) {
         Ok(daemon) => (daemon.map(|daemon| daemon.version), None),
         Err(failure) => (None, Some(failure)),
     };

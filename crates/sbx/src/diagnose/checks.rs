@@ -1,4 +1,4 @@
-//! Facts in, checks out: what each fact means for sandboxes and what to do about it. No I/O.
+//! Evaluates facts: what each means for sandboxes, and how to fix it. No I/O.
 
 use sbx_api::VERSION;
 use sbx_engine::machine::namespace::ids::{CONFINED_REMEDY, OTHER_GROUP_REMEDY};
@@ -13,11 +13,11 @@ const DISK_FAIL: u64 = 100 << 20;
 const DISK_WARN: u64 = 1 << 30;
 /// Unprivileged overlayfs and idmapped mounts.
 const KERNEL_MIN: (u32, u32) = (5, 12);
-/// Idmapped layers below an overlay, which root's sandboxes use.
+/// Idmapped lower layers of overlayfs, which root's sandboxes use.
 const KERNEL_ROOT: (u32, u32) = (5, 19);
 const IDS: u32 = 65_536;
 const TOGETHER: &str = "install `sbx`, `sandboxd`, `sbx-init` and `sbx-sudo` in one directory";
-const NO_STATE: &str = "there is no state directory";
+const NO_STATE_DIR: &str = "no state directory";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -155,7 +155,7 @@ fn binary(facts: &Facts) -> Check {
         Some(path) => check(Status::Pass, path.display().to_string()),
         None => check(
             Status::Warn,
-            "cannot tell where this program lies".to_owned(),
+            "cannot determine the path of this program".to_owned(),
         ),
     }
 }
@@ -169,21 +169,21 @@ fn daemon_binary(facts: &Facts) -> Check {
         return check(Status::Pass, path.to_string());
     }
     check(Status::Fail, format!("{path} is missing"))
-        .detail("without it no sandbox can be made")
+        .detail("no sandbox can be created without it")
         .hint(TOGETHER)
 }
 
 fn init_binary(facts: &Facts) -> Check {
-    let without = "without it every sandbox has a copy of the daemon's larger program in memory";
+    let without = "without it every sandbox keeps a copy of the larger daemon program in memory";
     companion("Init binary", &facts.companions.init, without)
 }
 
 fn sudo_binary(facts: &Facts) -> Check {
-    let without = "without it there is no `sudo` inside";
+    let without = "without it there is no `sudo` in sandboxes";
     companion("Sudo binary", &facts.companions.sudo, without)
 }
 
-/// A program that makes sandboxes better.
+/// An optional program.
 fn companion(name: &'static str, companion: &Companion, without: &str) -> Check {
     let path = companion.path.display();
     let check = |status, message: String| Check::new(Group::Installation, name, status, message);
@@ -206,13 +206,13 @@ fn kernel(facts: &Facts) -> Check {
     let kernel = &facts.kernel;
     if version < KERNEL_MIN {
         return check(Status::Fail, format!("{kernel} is too old"))
-            .detail("overlayfs in user namespaces and idmapped mounts are needed")
+            .detail("overlayfs in user namespaces and idmapped mounts are required")
             .hint("use Linux 5.12 or newer");
     }
     if facts.mode == Mode::Root && version < KERNEL_ROOT {
         return check(
             Status::Fail,
-            format!("{kernel} has no idmapped overlay layers"),
+            format!("{kernel} does not support idmapped overlay layers"),
         )
         .detail("sandboxes of root need them; those of an ordinary user do not")
         .hint("use Linux 5.19 or newer, or run sbx as an ordinary user");
@@ -222,7 +222,7 @@ fn kernel(facts: &Facts) -> Check {
 
 fn virtualization(facts: &Facts) -> Check {
     let kvm = if facts.kvm {
-        "/dev/kvm is there"
+        "/dev/kvm is available"
     } else {
         "no /dev/kvm"
     };
@@ -230,10 +230,10 @@ fn virtualization(facts: &Facts) -> Check {
         Group::Platform,
         "Virtualization",
         Status::Pass,
-        "backend `namespace`: sandboxes share this machine's kernel, they have none of their own",
+        "backend `namespace`: sandboxes share this machine's kernel",
     )
     .detail(format!(
-        "the backend `microvm` comes with a later version of sbx ({kvm})"
+        "the backend `microvm` is not supported by this version of sbx ({kvm})"
     ))
 }
 
@@ -243,9 +243,9 @@ fn trial(facts: &Facts) -> Check {
     match &facts.trial {
         Ok(()) => check(
             Status::Pass,
-            "namespaces, overlay, proc, terminals and the system-call filter can be made",
+            "namespaces, overlay, proc, terminals and seccomp filter work",
         ),
-        Err(reason) => check(Status::Fail, "a sandbox cannot be made here")
+        Err(reason) => check(Status::Fail, "a sandbox cannot be created here")
             .detail(reason.clone())
             .hint("see the other failed checks; in a container, start it with user namespaces allowed (for docker: --security-opt seccomp=unconfined --security-opt systempaths=unconfined)"),
     }
@@ -255,9 +255,9 @@ fn mode(facts: &Facts) -> Check {
     let check =
         |status, message: String| Check::new(Group::Platform, "Privilege mode", status, message);
     if facts.mode == Mode::Root && facts.confined {
-        let message = "root of a user namespace, which has no ids for sandboxes";
+        let message = "root of a user namespace without ids for sandboxes";
         return check(Status::Fail, message.to_owned())
-            .detail("/proc/self/uid_map: this root is another user outside")
+            .detail("/proc/self/uid_map: root here is another user on the host")
             .hint(CONFINED_REMEDY);
     }
     let (mode, gives) = match facts.mode {
@@ -267,11 +267,11 @@ fn mode(facts: &Facts) -> Check {
         ),
         Mode::Subordinate => (
             "subordinate",
-            "root inside is a subordinate id of yours; package installation works",
+            "root inside is one of your subordinate ids; package installation works",
         ),
         Mode::Single => (
             "single",
-            "one id only: `-u root` is root by name, package installation is not offered",
+            "one id only: `-u root` is root in name, package installation does not work",
         ),
     };
     check(Status::Pass, format!("{mode}: {gives}"))
@@ -282,11 +282,11 @@ fn user_namespaces(facts: &Facts) -> Check {
         |status, message: &str| Check::new(Group::Platform, "User namespaces", status, message);
     let switches = &facts.user_namespaces;
     if !switches.supported {
-        return check(Status::Fail, "the kernel has no user namespaces")
+        return check(Status::Fail, "not supported by the kernel")
             .hint("use a kernel with CONFIG_USER_NS");
     }
     if switches.max_user_namespaces == Some(0) {
-        return check(Status::Fail, "switched off: user.max_user_namespaces is 0")
+        return check(Status::Fail, "disabled: user.max_user_namespaces is 0")
             .hint("sudo sysctl -w user.max_user_namespaces=28633");
     }
     if facts.mode == Mode::Root {
@@ -295,7 +295,7 @@ fn user_namespaces(facts: &Facts) -> Check {
     if switches.unprivileged_userns_clone == Some(0) {
         return check(
             Status::Fail,
-            "switched off for users: kernel.unprivileged_userns_clone is 0",
+            "disabled for users: kernel.unprivileged_userns_clone is 0",
         )
         .hint("sudo sysctl -w kernel.unprivileged_userns_clone=1");
     }
@@ -304,7 +304,7 @@ fn user_namespaces(facts: &Facts) -> Check {
             Status::Fail,
             "restricted by AppArmor: kernel.apparmor_restrict_unprivileged_userns is 1",
         )
-        .detail("a program needs a profile that allows `userns`, or the restriction must go")
+        .detail("sbx needs an AppArmor profile that allows `userns`, or no restriction")
         .hint("sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0");
     }
     check(Status::Pass, "available")
@@ -314,10 +314,10 @@ fn subordinate(facts: &Facts) -> Check {
     let check =
         |status, message: String| Check::new(Group::Platform, "Subordinate ids", status, message);
     if facts.mode == Mode::Root {
-        return check(Status::Skip, "not needed by root".to_owned());
+        return check(Status::Skip, "not needed for root".to_owned());
     }
     let ids = &facts.subordinate;
-    let weaker = "without them `sudo` and package installation do not work inside";
+    let weaker = "without them `sudo` and package installation do not work in sandboxes";
     if !ids.tools {
         return check(
             Status::Warn,
@@ -371,24 +371,27 @@ fn seccomp(facts: &Facts) -> Check {
     let check = |status, message: &str| Check::new(Group::Platform, "Seccomp", status, message);
     let knows = |action: &str| facts.seccomp_actions.iter().any(|known| known == action);
     if facts.seccomp_actions.is_empty() {
-        check(Status::Fail, "the kernel has no seccomp filters")
+        check(Status::Fail, "not supported by the kernel")
             .hint("use a kernel with CONFIG_SECCOMP_FILTER")
     } else if knows("user_notif") {
-        check(Status::Pass, "filters and notification are available")
+        check(Status::Pass, "filters and user notification are available")
     } else {
-        check(Status::Fail, "the kernel has no seccomp notification")
-            .hint("use Linux 5.12 or newer")
+        check(
+            Status::Fail,
+            "the kernel does not support seccomp user notification",
+        )
+        .hint("use Linux 5.12 or newer")
     }
 }
 
 fn proc_mount(facts: &Facts) -> Check {
     let check = |status, message: &str| Check::new(Group::Platform, "Proc mount", status, message);
     if facts.proc_masks.is_empty() {
-        return check(Status::Pass, "nothing of /proc is masked");
+        return check(Status::Pass, "/proc is not masked");
     }
     check(
         Status::Fail,
-        "parts of /proc are masked, so that the kernel refuses a new /proc to sandboxes",
+        "parts of /proc are masked, so the kernel refuses to mount /proc in sandboxes",
     )
     .detail(format!("mounts: {}", facts.proc_masks.join(", ")))
     .hint("in a container: docker run --security-opt systempaths=unconfined ...")
@@ -424,8 +427,8 @@ fn nf_tables(facts: &Facts) -> Check {
     if facts.nf_tables {
         check(Status::Pass, "available")
     } else {
-        check(Status::Warn, "nf_tables was not found")
-            .detail("without it the proxy takes the ports 22, 53, 80, 443 and 3128 from programs inside, and hears of no other")
+        check(Status::Warn, "not found")
+            .detail("without it the proxy occupies the ports 22, 53, 80, 443 and 3128 in sandboxes, and other ports have no network")
             .hint("sudo modprobe nf_tables")
     }
 }
@@ -436,23 +439,20 @@ fn directories(facts: &Facts) -> Check {
     };
     let path = facts.storage.path.display();
     match &facts.storage.state {
-        StorageState::Nowhere { message, hint } => {
+        StorageState::Unresolved { message, hint } => {
             check(Status::Fail, message.clone()).hint(hint.clone())
         }
         StorageState::Missing {
             parent_writable: true,
-        } => check(
-            Status::Pass,
-            format!("{path} will be made by the first command that needs it"),
-        ),
+        } => check(Status::Pass, format!("{path} will be created on first use")),
         StorageState::Missing {
             parent_writable: false,
-        } => check(Status::Fail, format!("{path} cannot be made"))
+        } => check(Status::Fail, format!("{path} cannot be created"))
             .hint("set SBX_HOME to a directory that you can write to"),
         StorageState::NotDirectory => check(Status::Fail, format!("{path} is not a directory"))
             .hint("set SBX_HOME to a directory that you can write to"),
-        StorageState::Closed { reason } => {
-            check(Status::Fail, format!("{path} cannot be looked at"))
+        StorageState::Inaccessible { reason } => {
+            check(Status::Fail, format!("{path} cannot be accessed"))
                 .detail(reason.clone())
                 .hint("set SBX_HOME to a directory that you can write to")
         }
@@ -460,11 +460,8 @@ fn directories(facts: &Facts) -> Check {
             check(Status::Fail, format!("{path} belongs to user {owner}"))
                 .hint("set SBX_HOME to a directory of your own")
         }
-        StorageState::Foreign => check(
-            Status::Fail,
-            format!("{path} was made by another product and is left alone"),
-        )
-        .hint("set SBX_HOME to a directory of its own"),
+        StorageState::Foreign => check(Status::Fail, format!("{path} belongs to another product"))
+            .hint("set SBX_HOME to a directory of its own"),
         StorageState::Ours { .. } => check(Status::Pass, path.to_string()),
     }
 }
@@ -480,23 +477,23 @@ fn permissions(facts: &Facts) -> Check {
                 .hint(format!("chmod 700 {}", quoted(&path.to_string())))
         }
         StorageState::Ours { mode } => check(Status::Pass, format!("mode {mode:o}")),
-        StorageState::Nowhere { .. }
+        StorageState::Unresolved { .. }
         | StorageState::Missing { .. }
         | StorageState::NotDirectory
-        | StorageState::Closed { .. }
+        | StorageState::Inaccessible { .. }
         | StorageState::OtherUser { .. }
-        | StorageState::Foreign => check(Status::Skip, NO_STATE.to_owned()),
+        | StorageState::Foreign => check(Status::Skip, NO_STATE_DIR.to_owned()),
     }
 }
 
 fn settings(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new(Group::Storage, "Settings", status, message);
     match &facts.settings {
-        Settings::Unread => check(Status::Skip, NO_STATE.to_owned()),
+        Settings::Unread => check(Status::Skip, NO_STATE_DIR.to_owned()),
         Settings::Valid => check(Status::Pass, "valid".to_owned()),
         Settings::Broken { path, reason } => {
             let path = path.display();
-            check(Status::Fail, format!("{path} cannot be used"))
+            check(Status::Fail, format!("{path} is invalid"))
                 .detail(reason.clone())
                 .hint(format!("correct '{path}', or remove it"))
         }
@@ -507,11 +504,10 @@ fn rules(facts: &Facts) -> Check {
     let check =
         |status, message: &str| Check::new(Group::Storage, "Network rules", status, message);
     match &facts.rules {
-        Rules::Unread => check(Status::Skip, NO_STATE),
+        Rules::Unread => check(Status::Skip, NO_STATE_DIR),
         Rules::Readable => check(Status::Pass, "readable"),
         Rules::Broken { reason, hint } => {
-            let check =
-                check(Status::Fail, "a file with rules cannot be read").detail(reason.clone());
+            let check = check(Status::Fail, "a rules file cannot be read").detail(reason.clone());
             match hint {
                 Some(hint) => check.hint(hint.clone()),
                 None => check,
@@ -523,7 +519,7 @@ fn rules(facts: &Facts) -> Check {
 fn disk(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new(Group::Storage, "Disk space", status, message);
     let Some(free) = facts.disk_free else {
-        return check(Status::Skip, "cannot tell".to_owned());
+        return check(Status::Skip, "unknown".to_owned());
     };
     let message = format!("{} MiB free", free >> 20);
     let path = facts.storage.path.display();
@@ -540,11 +536,8 @@ fn disk(facts: &Facts) -> Check {
 fn daemon(facts: &Facts) -> Check {
     let check = |status, message: &str| Check::new(Group::Connection, "Daemon", status, message);
     match &facts.daemon {
-        Daemon::Unasked => check(Status::Skip, NO_STATE),
-        Daemon::NotRunning => check(
-            Status::Pass,
-            "not running; the first command that needs it starts it",
-        ),
+        Daemon::NotChecked => check(Status::Skip, NO_STATE_DIR),
+        Daemon::NotRunning => check(Status::Pass, "not running; it starts on demand"),
         Daemon::Running { .. } => check(Status::Pass, "running"),
         Daemon::Unreachable { message } => check(Status::Fail, "does not answer")
             .detail(message.clone())
@@ -556,7 +549,7 @@ fn version_match(facts: &Facts) -> Check {
     let check =
         |status, message: String| Check::new(Group::Connection, "Version match", status, message);
     match &facts.daemon {
-        Daemon::Unasked | Daemon::NotRunning | Daemon::Unreachable { .. } => {
+        Daemon::NotChecked | Daemon::NotRunning | Daemon::Unreachable { .. } => {
             check(Status::Skip, "no daemon to compare with".to_owned())
         }
         Daemon::Running { version } if version == VERSION => {
@@ -574,9 +567,9 @@ fn socket(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new(Group::Connection, "Socket", status, message);
     let path = facts.socket.path.display();
     match (facts.socket.mode, facts.socket.own) {
-        _ if facts.daemon == Daemon::Unasked => check(Status::Skip, NO_STATE.to_owned()),
+        _ if facts.daemon == Daemon::NotChecked => check(Status::Skip, NO_STATE_DIR.to_owned()),
         (None, _) if facts.daemon == Daemon::NotRunning => {
-            check(Status::Skip, "there is none without a daemon".to_owned())
+            check(Status::Skip, "no daemon is running".to_owned())
         }
         (None, _) => check(Status::Fail, format!("{path} is missing")).hint("sbx daemon restart"),
         (Some(_), false) => check(Status::Fail, format!("{path} belongs to another user"))

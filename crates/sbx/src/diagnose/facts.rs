@@ -1,4 +1,4 @@
-//! Everything that the checks look at, as plain data: recorded facts of another machine are as good as this one's.
+//! The input of the checks as plain data, so that tests can use the facts of any machine.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,9 @@ pub(crate) struct Facts {
     pub(crate) executable: Option<PathBuf>,
     pub(crate) companions: Companions,
     pub(crate) version: &'static str,
-    /// What the engine picks here.
+    /// The privilege mode that the engine chooses here.
     pub(crate) mode: Mode,
-    /// The user namespace that this process is in lacks the ids that sandboxes of root get.
+    /// This process is root of a user namespace without the ids that sandboxes of root need.
     pub(crate) confined: bool,
     pub(crate) user: String,
     pub(crate) daemon: Daemon,
@@ -19,7 +19,7 @@ pub(crate) struct Facts {
     pub(crate) storage: Storage,
     pub(crate) settings: Settings,
     pub(crate) rules: Rules,
-    /// Bytes free where the state lies or will lie.
+    /// Free bytes on the file system of the state directory.
     pub(crate) disk_free: Option<u64>,
     pub(crate) kernel: String,
     pub(crate) user_namespaces: UserNamespaces,
@@ -29,7 +29,7 @@ pub(crate) struct Facts {
     pub(crate) subordinate: Subordinate,
     /// The actions that the kernel's seccomp knows; empty without seccomp.
     pub(crate) seccomp_actions: Vec<String>,
-    /// What making a sandbox's namespaces and mounts came to, when it was tried: why it failed.
+    /// The result of creating a sandbox's namespaces and mounts as a trial.
     pub(crate) trial: Result<(), String>,
     /// Mounts below /proc, which hide parts of it.
     pub(crate) proc_masks: Vec<String>,
@@ -52,8 +52,8 @@ pub(crate) struct Companion {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Daemon {
-    /// There is no state directory in which one of ours could serve.
-    Unasked,
+    /// There is no usable state directory.
+    NotChecked,
     NotRunning,
     Running {
         version: String,
@@ -79,25 +79,25 @@ pub(crate) struct Storage {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StorageState {
-    /// The environment does not say where it is: why, and what to do.
-    Nowhere {
+    /// Its path cannot be determined from the environment.
+    Unresolved {
         message: String,
         hint: String,
     },
-    /// Made by the first command that needs it; whether that can work.
+    /// The first command that needs it creates it, if the parent is writable.
     Missing {
         parent_writable: bool,
     },
-    /// It is something else, or something else is where a directory above it should be.
+    /// It, or a parent, is not a directory.
     NotDirectory,
-    /// It cannot be looked at.
-    Closed {
+    /// It cannot be accessed.
+    Inaccessible {
         reason: String,
     },
     OtherUser {
         owner: u32,
     },
-    /// Exists, and another product made it.
+    /// It belongs to another product.
     Foreign,
     Ours {
         mode: u32,
@@ -105,13 +105,13 @@ pub(crate) enum StorageState {
 }
 
 impl StorageState {
-    /// Whether there can be a daemon of ours, and settings.
+    /// Whether it can have a daemon and settings of ours.
     pub(crate) fn is_usable(&self) -> bool {
         match self {
             Self::Missing { .. } | Self::Ours { .. } => true,
-            Self::Nowhere { .. }
+            Self::Unresolved { .. }
             | Self::NotDirectory
-            | Self::Closed { .. }
+            | Self::Inaccessible { .. }
             | Self::OtherUser { .. }
             | Self::Foreign => false,
         }
@@ -130,7 +130,7 @@ pub(crate) enum Rules {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Settings {
-    /// There is no state directory to look into.
+    /// There is no usable state directory.
     Unread,
     Valid,
     /// Why they cannot be used.
@@ -174,6 +174,6 @@ pub(crate) struct Subordinate {
     /// The largest range of the user.
     pub(crate) uids: u32,
     pub(crate) gids: u32,
-    /// The first and last id of a range that nobody has.
+    /// The first and last id of an unassigned range.
     pub(crate) free: Option<(u32, u32)>,
 }

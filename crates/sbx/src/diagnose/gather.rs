@@ -1,5 +1,5 @@
-//! Gathers the facts: reads files below /proc, /sys and /etc, asks the daemon, and tries once whether the kernel
-//! lets us make a sandbox's namespaces. Starts no daemon and leaves nothing.
+//! Collects the facts: reads files below /proc, /sys and /etc, asks the daemon, and creates a sandbox's namespaces once as a
+//! trial. Starts no daemon and leaves nothing behind.
 
 use std::error::Error;
 use std::fs;
@@ -24,9 +24,9 @@ use super::facts::{
 use crate::autostart;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::reading;
+use crate::lookup;
 
-/// Whatever cannot be found out is a fact too: this is the command that explains it.
+/// Never fails: what cannot be determined is a fact too.
 pub(crate) fn gather(context: &Context) -> Facts {
     let uid = rustix::process::geteuid();
     let user = user_name(context, uid.as_raw());
@@ -35,7 +35,7 @@ pub(crate) fn gather(context: &Context) -> Facts {
     let state = context.state();
     let storage = match &state {
         Ok(state) => storage(state, uid.as_raw()),
-        Err(failure) => nowhere(failure),
+        Err(failure) => unresolved(failure),
     };
     let state = state.ok().filter(|_| storage.state.is_usable());
     let (settings, wanted_mode) = match &state {
@@ -56,7 +56,7 @@ pub(crate) fn gather(context: &Context) -> Facts {
         trial: trial(&ids, mode),
         daemon: match state {
             Some(_) => daemon(context),
-            None => Daemon::Unasked,
+            None => Daemon::NotChecked,
         },
         socket: socket(&storage.path, uid.as_raw()),
         settings,
@@ -106,8 +106,8 @@ fn companions() -> Companions {
     }
 }
 
-/// What files say may be wrong (a container's own filter, a security module): only a trial knows. It takes
-/// some milliseconds and leaves nothing.
+/// The files can be misleading (seccomp filter of a container, security module), so try it. Takes a few milliseconds and
+/// leaves nothing behind.
 fn trial(facts: &ids::Facts, mode: Mode) -> Result<(), String> {
     let ids = ids::maps(facts, mode, ids::Used::default()).map_err(|error| chain(&error))?;
     let helper = Helper::new().map_err(|error| error.to_string())?;
@@ -116,7 +116,7 @@ fn trial(facts: &ids::Facts, mode: Mode) -> Result<(), String> {
 }
 
 fn daemon(context: &Context) -> Daemon {
-    match reading::daemon(context) {
+    match lookup::daemon(context) {
         Ok(None) => Daemon::NotRunning,
         Ok(Some(info)) => Daemon::Running {
             version: info.version,
@@ -137,10 +137,10 @@ fn socket(state: &Path, uid: u32) -> Socket {
     }
 }
 
-fn nowhere(failure: &Failure) -> Storage {
+fn unresolved(failure: &Failure) -> Storage {
     Storage {
         path: PathBuf::new(),
-        state: StorageState::Nowhere {
+        state: StorageState::Unresolved {
             message: failure.message.clone(),
             hint: failure.hint.clone().unwrap_or_default(),
         },
@@ -155,7 +155,7 @@ fn storage(state: &StateDir, uid: u32) -> Storage {
                 parent_writable: access(existing_ancestor(&path), Access::WRITE_OK).is_ok(),
             },
             ErrorKind::NotADirectory => StorageState::NotDirectory,
-            _ => StorageState::Closed {
+            _ => StorageState::Inaccessible {
                 reason: error.to_string(),
             },
         },
@@ -171,7 +171,7 @@ fn storage(state: &StateDir, uid: u32) -> Storage {
     Storage { path, state }
 }
 
-/// Whether they can be used, and the mode that they ask for.
+/// Whether they are valid, and the privilege mode that they ask for.
 fn settings(state: &StateDir) -> (Settings, Option<ModeOverride>) {
     match state.settings() {
         Ok(settings) => (Settings::Valid, settings.mode),
@@ -192,7 +192,7 @@ fn existing_ancestor(path: &Path) -> &Path {
 }
 
 fn disk_free(storage: &Storage) -> Option<u64> {
-    if matches!(storage.state, StorageState::Nowhere { .. }) {
+    if matches!(storage.state, StorageState::Unresolved { .. }) {
         return None;
     }
     let stat = statvfs(existing_ancestor(&storage.path)).ok()?;
@@ -213,7 +213,7 @@ fn user_namespaces() -> UserNamespaces {
     }
 }
 
-/// Loaded, built in, or there to be loaded.
+/// Loaded, built in, or available as a module.
 fn nf_tables() -> bool {
     if Path::new("/sys/module/nf_tables").exists() {
         return true;
@@ -229,7 +229,7 @@ fn nf_tables() -> bool {
     }) || symbols_have_nf_tables()
 }
 
-/// A kernel without modules says only in its symbols what is built in.
+/// A kernel without module support shows built-in code only in its symbol table.
 fn symbols_have_nf_tables() -> bool {
     lines("/proc/kallsyms").any(|line| line.ends_with(" nf_tables_newtable"))
 }
@@ -315,12 +315,12 @@ fn proc_masks() -> Vec<String> {
         .collect()
 }
 
-/// Mounts that do not hide anything: the kernel itself leaves these directories empty for them.
+/// Mounts that hide nothing: the kernel keeps these directories empty as mount points.
 fn allowed_below_proc(target: &str) -> bool {
     matches!(target, "/proc/sys/fs/binfmt_misc" | "/proc/fs/nfsd")
 }
 
-/// The lines of a file, none when it cannot be read.
+/// The lines of a file; none if it cannot be read.
 fn lines(path: impl AsRef<Path>) -> impl Iterator<Item = String> {
     let text = fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&text)

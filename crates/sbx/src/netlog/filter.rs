@@ -1,4 +1,4 @@
-//! Which lines are wanted.
+//! Selection of lines.
 
 use jiff::Timestamp;
 use sbx_policy::{Host, Pattern, Target};
@@ -10,7 +10,7 @@ pub(crate) struct Filter {
     pub(crate) until: Option<Timestamp>,
     pub(crate) host: Option<Pattern>,
     pub(crate) verdict: Option<Outcome>,
-    /// Allowed look-ups of names as well: every connection has one, so they say little.
+    /// Include allowed DNS queries; every connection has one, so they are left out by default.
     pub(crate) dns: bool,
 }
 

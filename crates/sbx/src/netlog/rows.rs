@@ -1,4 +1,4 @@
-//! Lines that say the same, counted.
+//! Groups lines with the same sandbox, destination, way and verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use sbx_policy::Kind;
 use sbx_proxy::audit::{Line, Outcome, Via};
 
-/// What a sandbox did with one `host:port` in one way.
+/// The requests of a sandbox to one `host:port` by one way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) sandbox: String,
-    /// `host:port`; a name that was only looked up has no port.
+    /// `host:port`; a DNS query has no port.
     pub(crate) host: String,
     pub(crate) proxy: Via,
     pub(crate) verdict: Outcome,
@@ -20,13 +20,13 @@ pub(crate) struct Row {
     pub(crate) last_seen: Timestamp,
     pub(crate) since: Timestamp,
     pub(crate) count: u64,
-    /// How many of them were broken off, and why the latest was.
+    /// How many connections were cut, and the reason of the latest.
     pub(crate) cut: u64,
     cut_reason: String,
 }
 
 impl Row {
-    /// Why it was decided so, and what became of it.
+    /// The reason of the decision, and of cut connections.
     pub(crate) fn outcome(&self) -> String {
         match self.cut {
             0 => self.reason.clone(),
@@ -81,23 +81,23 @@ pub(crate) fn rows(lines: &[Line]) -> Vec<Row> {
     rows
 }
 
-/// How many different hosts were refused, on whichever ports and in whichever way.
+/// The number of different denied hosts.
 pub(crate) fn denied_hosts(lines: &[Line]) -> usize {
     let denied = lines
         .iter()
-        .filter(|line| line.verdict == Outcome::Deny && !is_odd_question(line));
+        .filter(|line| line.verdict == Outcome::Deny && !is_unanswerable_query(line));
     let hosts: BTreeSet<&str> = denied.map(|line| line.host.as_str()).collect();
     hosts.len()
 }
 
-/// A question to the resolver that no rule would have it answer: of a type that is never answered, or no question.
-pub(crate) fn is_odd_question(line: &Line) -> bool {
-    // Lines of before have a port instead.
+/// A DNS query that no rule could allow: of a record type that is never answered, or malformed.
+pub(crate) fn is_unanswerable_query(line: &Line) -> bool {
+    // Lines of older versions have a port instead of the kind.
     let records = line.deny_kind == Some(Kind::RecordType) || line.port.is_some();
     line.proxy == Via::Dns && (records || line.host.is_empty())
 }
 
-/// `host:port` as people write it.
+/// `host:port`, with brackets around an IPv6 address.
 pub(crate) fn place(line: &Line) -> String {
     match line.port {
         Some(port) if line.host.contains(':') => format!("[{}]:{port}", line.host),
@@ -106,7 +106,7 @@ pub(crate) fn place(line: &Line) -> String {
     }
 }
 
-/// The word of the `PROXY` column.
+/// The `PROXY` column.
 pub(crate) fn via(via: Via) -> &'static str {
     match via {
         Via::Forward => "forward",

@@ -118,7 +118,7 @@ fn failures(world: &'static World) {
         (
             &["exec", "no-such-sandbox", "true"],
             125,
-            "no sandbox is called `no-such-sandbox`",
+            "no sandbox named `no-such-sandbox`",
         ),
         (&["exec", "../vm", "true"], 125, "no sandbox is called"),
         (&["exec", "-w", "/no/such", &name, "true"], 125, "/no/such"),
@@ -167,7 +167,7 @@ fn failures(world: &'static World) {
     for (args, code, word) in cases {
         let ran = world.run(*args).fails(*code);
         assert!(
-            ran.err.starts_with("error: ") && ran.err.contains(word),
+            ran.err.contains("error: ") && ran.err.contains(word),
             "{args:?}: {}",
             ran.err
         );

@@ -144,7 +144,7 @@ fn reading_creates_nothing() {
     ] {
         let ran = untouched(line).fails(1);
         assert_eq!(
-            ran.err, "error: no sandbox is called `gone`\nhint: sbx ls\n",
+            ran.err, "hint: sbx ls\nerror: no sandbox named `gone`\n",
             "{line}"
         );
     }
@@ -182,7 +182,7 @@ fn wrong_input_creates_nothing() {
         (
             "policy allow network --for soon a.test",
             1,
-            "hint: write it like 90s",
+            "hint: use a duration such as 90s",
         ),
         ("policy allow network --sandbox a_b a.test", 1, "a_b"),
         ("policy rm network", 2, "--resource"),

@@ -81,7 +81,7 @@ fn kind(line: &Line) -> &'static str {
     }
 }
 
-/// Only CONNECT is known: what is inside a request is not written down.
+/// Only CONNECT is known: the content of requests is not logged.
 fn method(line: &Line) -> &'static str {
     match line.entrance {
         Entrance::Connect => "CONNECT",
@@ -89,7 +89,7 @@ fn method(line: &Line) -> &'static str {
     }
 }
 
-/// Nothing where a request named no host that could be read.
+/// Empty if the request had no valid host.
 fn url(line: &Line) -> String {
     if line.host.is_empty() {
         return String::new();

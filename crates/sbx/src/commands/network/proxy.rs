@@ -10,9 +10,9 @@ use crate::failure::{Failure, Kind};
 
 /// Show or change the older network settings of a sandbox
 ///
-/// They lie in the sandbox's `proxy-config.json` and hold beside the rules of `sbx policy`: each side can allow,
-/// and a block of either side wins. `*.example.com` means every name below example.com here, `*` everything;
-/// `--policy allow` allows HTTP and HTTPS only. Without options the settings are shown.
+/// The settings are stored in the sandbox's `proxy-config.json` and apply in addition to the rules of `sbx policy`:
+/// either can allow, and a block of either wins. Here `*.example.com` matches every name below example.com and `*`
+/// everything; `--policy allow` allows HTTP and HTTPS only. Without options the settings are shown.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "sbx network proxy SANDBOX [OPTIONS]",
@@ -23,16 +23,16 @@ pub(crate) struct Args {
     /// Name of the sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: String,
-    /// What holds for hosts that are not named
+    /// Default for hosts that are not listed
     #[arg(long, value_parser = ["allow", "deny"])]
     policy: Option<String>,
-    /// Allow a host; can be given again, as all of these
+    /// Allow a host (can be repeated, like the options below)
     #[arg(long, value_name = "HOST")]
     allow_host: Vec<String>,
     /// Block a host
     #[arg(long, value_name = "HOST")]
     block_host: Vec<String>,
-    /// Never look into the encrypted connections to a host
+    /// Never intercept TLS to a host
     #[arg(long, value_name = "HOST")]
     bypass_host: Vec<String>,
     /// Allow a network
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Block a network
     #[arg(long, value_name = "CIDR")]
     block_cidr: Vec<String>,
-    /// Never look into the encrypted connections to a network
+    /// Never intercept TLS to a network
     #[arg(long, value_name = "CIDR")]
     bypass_cidr: Vec<String>,
 }
@@ -64,7 +64,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         let state = client.change_proxy_config(&args.sandbox, &change)?;
         let config = state.config.map(serde_json::from_value).transpose();
         config.map_err(|error| {
-            let message = format!("the daemon's answer is not understood: {error}");
+            let message = format!("invalid answer from the daemon: {error}");
             Failure::new(Kind::Engine, message)
         })?
     };
@@ -78,7 +78,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     context.ui.data(to_text(config.as_ref()))
 }
 
-/// What `deny` does not close: other rules that allow something in particular.
+/// A note on allow rules that `--policy deny` does not override.
 fn still_open(config: &ProxyConfig, name: &str, rules: &[Rule]) -> Option<String> {
     let others: Vec<&Rule> = (rules.iter())
         .filter(|rule| rule.decision == Decision::Allow && rule.origin != Origin::ProxyConfig)
@@ -88,21 +88,21 @@ fn still_open(config: &ProxyConfig, name: &str, rules: &[Rule]) -> Option<String
     }
     let count: usize = others.iter().map(|rule| rule.resources.len()).sum();
     Some(format!(
-        "Note: other rules still allow {count} resource(s) here, see: sbx policy ls {name} --wide --decision allow\n\
-         To close one: sbx policy deny network --sandbox {name} RESOURCE\n\
-         To close all of a preset, for all sandboxes: sbx policy reset, then sbx policy init deny-all"
+        "Note: other rules still allow {count} resource(s), see: sbx policy ls {name} --wide --decision allow\n\
+         To deny one: sbx policy deny network --sandbox {name} RESOURCE\n\
+         To deny everything for all sandboxes: sbx policy reset, then sbx policy init deny-all"
     ))
 }
 
 /// Labelled lines, in the order of the file.
 fn to_text(config: Option<&ProxyConfig>) -> String {
     let Some(config) = config else {
-        return "No proxy-config.json: only the rules of `sbx policy` hold.\n".to_owned();
+        return "No proxy-config.json: only the rules of `sbx policy` apply.\n".to_owned();
     };
     let policy = match config.policy {
         Some(ProxyMode::Allow) => "allow",
         Some(ProxyMode::Deny) => "deny",
-        None => "as `sbx policy` says",
+        None => "as set by `sbx policy`",
     };
     let mut text = format!("Policy:          {policy}\n");
     let network = &config.network;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_open_is_said() {
+    fn remaining_allow_rules_are_mentioned() {
         let of = |json: &str| ProxyConfig::parse(json).unwrap();
         let others = sbx_policy::preset(sbx_policy::Preset::Balanced);
         let deny = of(r#"{"policy": "deny", "network": {"allowedDomains": ["a.test"]}}"#);

@@ -1,4 +1,4 @@
-//! What `sbx policy allow` and `sbx policy deny` have in common.
+//! The part that `sbx policy allow` and `sbx policy deny` share.
 
 use jiff::Timestamp;
 use sbx_api::policy::{PolicyRule, RuleDecision, RuleRequest};
@@ -9,17 +9,17 @@ use sbx_proto::shell::quoted;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
-use crate::when;
+use crate::time_args;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Hosts, addresses and networks, separated by commas
+    /// Comma-separated hosts, addresses and networks
     #[arg(value_name = "RESOURCES", required = true)]
     resources: Vec<String>,
     /// Only for this sandbox
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<String>,
-    /// The rule ends by itself after this time, such as 10m or 2h
+    /// Let the rule expire after this time, such as 10m or 2h
     #[arg(long = "for", value_name = "DURATION")]
     for_: Option<String>,
 }
@@ -33,7 +33,7 @@ pub(crate) fn run(context: &Context, args: &Args, decision: RuleDecision) -> Res
     }
     for existing in &added.existing {
         context.ui.note(format!(
-            "{} has this decision already, by rule {}{}",
+            "{} is already covered by rule {}{}",
             existing.resource,
             existing.rule_id,
             until(existing.expires_at)
@@ -47,7 +47,7 @@ pub(crate) fn run(context: &Context, args: &Args, decision: RuleDecision) -> Res
     context.ui.data(lines)
 }
 
-/// Checked before anything is started.
+/// Checked before a daemon is started.
 fn request(args: &Args, decision: RuleDecision) -> Result<RuleRequest, Failure> {
     let verb = word(decision);
     let text = match args.resources.as_slice() {
@@ -66,7 +66,7 @@ fn request(args: &Args, decision: RuleDecision) -> Result<RuleRequest, Failure> 
             None => failure,
         }
     })?;
-    let for_seconds = args.for_.as_deref().map(when::duration).transpose()?;
+    let for_seconds = args.for_.as_deref().map(time_args::duration).transpose()?;
     if let Some(name) = &args.sandbox {
         SandboxName::parse(name)?;
     }
@@ -78,7 +78,7 @@ fn request(args: &Args, decision: RuleDecision) -> Result<RuleRequest, Failure> 
     })
 }
 
-/// The older form `NAME RESOURCES`, or a list with spaces: said with the command that is meant.
+/// The old form `NAME RESOURCES`, or a list with spaces: the hint is the corrected command.
 fn several_words(verb: &str, sandbox: Option<&str>, words: &[String]) -> Failure {
     let looks_like_host = |word: &String| word.contains(['.', '*', ':', '/', ',']);
     let base = format!("sbx policy {verb} network");
@@ -86,14 +86,14 @@ fn several_words(verb: &str, sandbox: Option<&str>, words: &[String]) -> Failure
         [name, rest @ ..]
             if sandbox.is_none() && !looks_like_host(name) && SandboxName::parse(name).is_ok() =>
         {
-            Failure::usage("the sandbox is named with `--sandbox`").hint(format!(
+            Failure::usage("unexpected sandbox name: use `--sandbox`").hint(format!(
                 "{base} --sandbox {name} {}",
                 quoted(&rest.join(","))
             ))
         }
         _ => {
             let scope = flag(sandbox);
-            Failure::usage("resources are one word, separated by commas")
+            Failure::usage("too many arguments: separate resources with commas")
                 .hint(format!("{base}{scope} {}", quoted(&words.join(","))))
         }
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_forms_are_answered_with_the_right_one() {
+    fn wrong_forms_get_the_corrected_command() {
         for (words, sandbox, hint) in [
             (
                 &["dev", "*.a.test"][..],

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use crate::text;
 
-/// Tell whether something would be allowed, and why
+/// Check whether a target is allowed, and why
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -20,12 +20,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Tell whether a host may be reached; the exit code is 1 when it may not
+    /// Check whether a host is allowed; the exit code is 1 if it is denied
     ///
-    /// TARGET is a host, `host:port`, an address or a URL. The port is 443 when none is given; a URL that is
-    /// not of HTTP needs one. Names are looked up, since the address has a say. Without a URL it is not known
-    /// what is spoken there; where that matters, the answer is about HTTP and HTTPS, and a line about other TCP
-    /// follows.
+    /// TARGET is a host, `host:port`, an address or a URL. The default port is 443; a URL with another scheme than
+    /// HTTP or HTTPS needs a port. Names are resolved, because addresses are checked too. Without a URL the
+    /// protocol is unknown; if that matters, the answer is for HTTP and HTTPS, and a line for other TCP follows.
     #[command(after_help = "Examples:\n  sbx policy check network example.com\n  \
                             sbx policy check network --sandbox dev --json https://a.test/v1")]
     Network(Network),
@@ -35,13 +34,13 @@ enum What {
 struct Network {
     #[arg(value_name = "TARGET")]
     target: String,
-    /// For this sandbox; else by the rules that hold for all
+    /// Check for this sandbox instead of by the global rules only
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Also print the rule, the addresses and what would change the answer
+    /// Also print the rule, the addresses and the command that would change the answer
     #[arg(long)]
     verbose: bool,
 }
@@ -65,7 +64,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     Ok(u8::from(!answer.allowed))
 }
 
-/// Who copied an address of git's is told what of it can be asked about.
+/// The hint for a git URL with a user is the target without it.
 fn unreadable(args: &Network, error: &TargetError) -> Failure {
     let failure = Failure::new(Kind::BadRequest, error.to_string());
     let user = matches!(error, TargetError::UserInfo(_));
@@ -79,8 +78,8 @@ fn unreadable(args: &Network, error: &TargetError) -> Failure {
     }
 }
 
-/// Asks the daemon when one runs: it knows what names led to. Else its program, which reads the rules and ends: a
-/// program with libc in it, as ours is, must not look up names.
+/// Asks a running daemon, which knows its resolver's answers; otherwise runs `sandboxd` once, because a statically
+/// linked program such as this one cannot resolve names by the host's NSS modules.
 fn ask(context: &Context, args: &Network) -> Result<CheckAnswer, Failure> {
     let client = Client::new(context, Absent::Report)?;
     let request = CheckRequest {
@@ -136,12 +135,12 @@ fn to_text(answer: &CheckAnswer, verbose: bool) -> String {
         .collect()
 }
 
-/// What was asked about, and what rules call it where that is something else.
+/// The target, and its name in rules if that differs.
 fn asked(answer: &CheckAnswer) -> String {
     let called = &answer.resource_value;
     let asked = Target::parse_loose(&answer.target).map(|target| target.to_string());
     match asked {
-        Ok(asked) if asked != *called => format!("{asked}, which rules call {called}"),
+        Ok(asked) if asked != *called => format!("{asked} ({called} in rules)"),
         Ok(_) | Err(_) => called.clone(),
     }
 }
@@ -184,7 +183,7 @@ mod tests {
             target: "host.docker.internal:8000".into(),
             ..answer.clone()
         };
-        let first = "Denied: host.docker.internal:8000, which rules call localhost:8000\n";
+        let first = "Denied: host.docker.internal:8000 (localhost:8000 in rules)\n";
         assert!(to_text(&host, false).starts_with(first));
         let mixed = CheckAnswer {
             allowed: true,

@@ -6,7 +6,7 @@ use super::add;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Deny sandboxes to reach something
+/// Add deny rules
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -15,9 +15,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Deny hosts, for all sandboxes or for one, whatever other rules allow
+    /// Deny hosts for all sandboxes or for one, whatever other rules allow
     ///
-    /// RESOURCES is written as for `sbx policy allow network`.
+    /// See `sbx policy allow network --help` for the form of RESOURCES.
     #[command(after_help = "Examples:\n  sbx policy deny network example.com\n  \
                             sbx policy deny network --sandbox dev '**'")]
     Network(add::Args),

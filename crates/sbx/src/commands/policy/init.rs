@@ -10,16 +10,16 @@ use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// What can be chosen.
+/// The names of all presets.
 pub(crate) fn presets() -> [&'static str; Preset::ALL.len()] {
     Preset::ALL.map(Preset::as_str)
 }
 
-/// Choose what all sandboxes may reach to begin with
+/// Choose the initial network policy of all sandboxes
 ///
 /// `balanced` allows what development needs: package registries, code hosts, AI services, system packages.
-/// `allow-all` allows everything but this machine and its local network, `deny-all` nothing. The choice is made
-/// once; `sbx policy reset` takes it back.
+/// `allow-all` allows everything except this machine and its local network; `deny-all` allows nothing. The choice
+/// is made once; use `sbx policy reset` to undo it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(value_name = "PRESET", value_parser = presets())]
@@ -35,8 +35,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     ))
 }
 
-/// The choice of `daemon start --policy`: made when none has been, and an error when it was another one. With a daemon
-/// (`running`) it is the daemon's to write it down.
+/// `daemon start --policy`: stores the preset if none is stored, and fails if it is a different one. A `running` daemon
+/// stores it itself.
 pub(crate) fn choose(context: &Context, preset: &str, running: bool) -> Result<(), Failure> {
     let client = Client::new(context, Absent::Report)?;
     let state = client.state();
@@ -57,7 +57,7 @@ pub(crate) fn choose(context: &Context, preset: &str, running: bool) -> Result<(
     }
     autostart::program()?;
     state.claim()?;
-    // None can start meanwhile and choose by itself.
+    // The lock keeps a daemon from starting and choosing in between.
     let _no_daemon = state.lock_daemon()?;
     book.init(preset, Timestamp::now())?;
     Ok(())

@@ -7,12 +7,12 @@ use serde_json::json;
 
 use super::add::word;
 use super::ls::{groups, source};
-use super::{book, note_when_unchosen};
+use super::{book, note_default_preset};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
-use crate::{names, text};
+use crate::{similar, text};
 
-/// Show a policy or a rule: its resources, and how to remove it
+/// Show a policy or a rule, with its resources and how to remove it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of a policy, or name or id of a rule
@@ -36,7 +36,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     if args.json {
         return context.ui.json(&json!({"rules": found}));
     }
-    note_when_unchosen(context, &book)?;
+    note_default_preset(context, &book)?;
     context.ui.data(to_text(&found))
 }
 
@@ -56,8 +56,8 @@ fn find<'a>(rules: &'a [PolicyRule], name: &str) -> Result<Vec<&'a PolicyRule>, 
         .collect();
     known.sort_unstable();
     known.dedup();
-    let mut message = format!("no policy or rule is called `{}`", name.escape_debug());
-    let close = names::close_to(name, known);
+    let mut message = format!("no policy or rule named `{}`", name.escape_debug());
+    let close = similar::similar_names(name, known);
     if !close.is_empty() {
         message.push_str(&format!("; did you mean `{}`?", close.join("` or `")));
     }
@@ -114,7 +114,7 @@ fn status(rule: &PolicyRule) -> String {
     status
 }
 
-/// The command, or why there is none.
+/// The command that removes the rule, or why there is none.
 fn removal(rule: &PolicyRule) -> String {
     let sandbox = rule.scope.strip_prefix("sandbox:");
     match (rule.editable, rule.origin.as_str(), sandbox) {

@@ -13,16 +13,15 @@ use serde_json::{Value, json};
 use super::RuleType;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
-use crate::netlog::{Filter, Mark, NetworkLog, Row, place, rows, via};
-use crate::{text, when};
+use crate::netlog::{Cursor, Filter, NetworkLog, Row, place, rows, via};
+use crate::{text, time_args};
 
-/// How often the files are looked at.
-const PAUSE: Duration = Duration::from_millis(200);
+/// How often `--follow` reads the files.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Show what sandboxes reached and what they were refused
+/// Show allowed and denied requests of sandboxes
 ///
-/// Requests to the same place in the same way are one row. The log of a sandbox stays when the sandbox is
-/// removed.
+/// Requests of a sandbox to the same host by the same way are one row. The log is kept when a sandbox is removed.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "sbx policy log [SANDBOX] [OPTIONS]",
@@ -32,30 +31,30 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) shown: Shown,
-    /// What the entries are about; there are none about files
+    /// Type of the entries (there are no filesystem entries)
     #[arg(long = "type", value_enum, default_value_t = RuleType::All)]
     kind: RuleType,
-    /// Print what happens from now on, a line each, until interrupted; with --since or --limit also what happened before
+    /// Print new requests until interrupted, one per line; with --since or --limit also earlier ones
     #[arg(short = 'f', long)]
     follow: bool,
-    /// Nothing before this: a duration back (10m, 2d), or a moment (2026-01-31T12:00:00Z)
+    /// Only requests since this time: a duration (10m, 2d) or a timestamp (2026-01-31T12:00:00Z)
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
-    /// Nothing from this on
+    /// Only requests before this time
     #[arg(long, value_name = "WHEN")]
     until: Option<String>,
-    /// Only hosts that this matches, written as in rules
+    /// Only hosts that match this pattern, written as in rules
     #[arg(long, value_name = "PATTERN")]
     host: Option<String>,
-    /// Only what was allowed, or only what was denied
+    /// Only allowed, or only denied requests
     #[arg(long, value_enum)]
     verdict: Option<Verdict>,
-    /// Also names that were looked up and allowed
+    /// Also show allowed DNS queries
     #[arg(long)]
     dns: bool,
 }
 
-/// What every log is asked for.
+/// Flags of both log commands.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Shown {
     /// Only this sandbox
@@ -64,10 +63,10 @@ pub(crate) struct Shown {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show the latest N only; 0 is all of them
+    /// Show only the latest N entries (0 for all)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) limit: usize,
-    /// Print the entries only, without headings
+    /// Print entries without headings
     #[arg(short = 'q', long)]
     pub(crate) quiet: bool,
 }
@@ -107,7 +106,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         .data(to_text(&found, args.shown.quiet, &TimeZone::system()))
 }
 
-/// The lines that the filter takes; others that cannot be read are reported.
+/// The lines that match the filter; unreadable ones are counted in a warning.
 pub(crate) fn read(
     context: &Context,
     log: &NetworkLog,
@@ -117,7 +116,7 @@ pub(crate) fn read(
     let mut entries = log.read(sandbox)?;
     if entries.damaged > 0 {
         context.ui.warning(format!(
-            "{} damaged line(s) of the network log were skipped",
+            "skipped {} damaged line(s) of the network log",
             entries.damaged
         ));
     }
@@ -125,7 +124,7 @@ pub(crate) fn read(
     Ok(entries.lines)
 }
 
-/// A sandbox that neither exists nor has left a log is a slip.
+/// Fails unless the sandbox exists or has left a log.
 pub(crate) fn check_name(context: &Context, log: &NetworkLog, name: &str) -> Result<(), Failure> {
     if log.sandboxes()?.iter().any(|known| known == name) {
         return Ok(());
@@ -134,7 +133,11 @@ pub(crate) fn check_name(context: &Context, log: &NetworkLog, name: &str) -> Res
 }
 
 fn filter(args: &Args, now: Timestamp) -> Result<Filter, Failure> {
-    let moment = |text: &Option<String>| text.as_deref().map(|t| when::moment(t, now)).transpose();
+    let moment = |text: &Option<String>| {
+        text.as_deref()
+            .map(|t| time_args::timestamp(t, now))
+            .transpose()
+    };
     let pattern = |text: &String| {
         text.parse::<Pattern>()
             .map_err(|error| Failure::new(Kind::BadRequest, format!("--host: {error}")))
@@ -229,7 +232,7 @@ fn seen(time: Timestamp, zone: &TimeZone) -> String {
     time.strftime("%H:%M:%S %d-%b").to_string()
 }
 
-/// Prints lines as they come, for ever or until no more are wanted.
+/// Prints lines as they are written, until `--until` or an interrupt.
 fn follow(
     context: &Context,
     args: &Args,
@@ -247,7 +250,7 @@ fn follow(
         lines.drain(..skipped);
     }
     let zone = TimeZone::system();
-    // Asked before the files are: what came until then is shown.
+    // Taken before the files are read, so that no line before `until` is missed.
     let mut now = Timestamp::now();
     loop {
         for line in &lines {
@@ -258,7 +261,7 @@ fn follow(
         if filter.until.is_some_and(|until| until <= now) {
             return Ok(());
         }
-        sleep(PAUSE);
+        sleep(POLL_INTERVAL);
         now = Timestamp::now();
         lines = tail.look(log, args.shown.sandbox.as_deref())?;
         lines.retain(|line| filter.takes(line));
@@ -267,13 +270,13 @@ fn follow(
 
 #[derive(Debug, Default)]
 struct Tail {
-    marks: BTreeMap<String, Mark>,
-    /// Connections that were shown while they were open, and where they were said to go.
+    cursors: BTreeMap<String, Cursor>,
+    /// Connections that were shown while they were open, with their destination.
     open: BTreeMap<(String, Timestamp, u64), String>,
 }
 
 impl Tail {
-    /// What is new, in the order of time.
+    /// New lines, sorted by time.
     fn look(&mut self, log: &NetworkLog, sandbox: Option<&str>) -> Result<Vec<Line>, Failure> {
         let sandboxes = match sandbox {
             Some(sandbox) => vec![sandbox.to_owned()],
@@ -281,15 +284,14 @@ impl Tail {
         };
         let mut lines = Vec::new();
         for sandbox in sandboxes {
-            let mark = self.marks.entry(sandbox.clone()).or_default();
-            lines.extend(log.read_on(&sandbox, mark)?.lines);
+            let cursor = self.cursors.entry(sandbox.clone()).or_default();
+            lines.extend(log.read_on(&sandbox, cursor)?.lines);
         }
         lines.sort_by_key(|line| line.time);
         Ok(lines)
     }
 
-    /// The line as JSON, or as text; the end of a connection that was shown already is no news in text, unless it
-    /// was cut.
+    /// The line as JSON or text. In text, the end of a connection that was shown already is left out, unless it was cut.
     fn shown(
         &mut self,
         line: &Line,

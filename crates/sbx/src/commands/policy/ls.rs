@@ -7,36 +7,36 @@ use sbx_policy::Rule;
 use serde_json::json;
 
 use super::add::word;
-use super::{RuleType, book, existing, note_when_unchosen};
+use super::{RuleType, book, existing, note_default_preset};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::text;
 
-/// List the rules that hold
+/// List network rules
 ///
-/// Without SANDBOX the rules of all sandboxes are listed, else those that hold for that one.
+/// Lists the rules of all sandboxes, or those that apply to SANDBOX.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "sbx policy ls [SANDBOX] [OPTIONS]")]
 pub(crate) struct Args {
-    /// Only what holds for this sandbox
+    /// Only rules that apply to this sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: Option<String>,
-    /// One line per rule, with ids and resources
+    /// Show one line per rule, with ids and resources
     #[arg(long)]
     wide: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// What the rules are about; there are none about files
+    /// Type of the rules (there are no filesystem rules)
     #[arg(long = "type", value_enum, default_value_t = RuleType::All)]
     kind: RuleType,
-    /// Only rules from there
+    /// Only rules from this source
     #[arg(long, value_enum)]
     source: Option<Source>,
-    /// Only rules that allow, or only those that deny
+    /// Only allow rules, or only deny rules
     #[arg(long, value_enum)]
     decision: Option<Decision>,
-    /// Also rules that have expired
+    /// Also show expired rules
     #[arg(long)]
     include_inactive: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         None => book.all_rules()?,
     };
     show(context, args, &book, &rules)?;
-    // What can be read is shown, and then what cannot be.
+    // Show the readable rules first, then fail.
     broken.map_or(Ok(()), |error| Err(error.into()))
 }
 
@@ -75,7 +75,7 @@ fn show(context: &Context, args: &Args, book: &PolicyBook, rules: &[Rule]) -> Re
         .map(|rule| shown(rule, now))
         .filter(|rule| args.takes(rule))
         .collect();
-    // What holds for all comes first.
+    // Global rules first.
     rules.sort_by(|a, b| a.scope.cmp(&b.scope));
     if args.json {
         return context.ui.json(&json!({"rules": rules}));
@@ -88,7 +88,7 @@ fn show(context: &Context, args: &Args, book: &PolicyBook, rules: &[Rule]) -> Re
     if let Some(header) = lines.first_mut() {
         *header = context.ui.heading(header);
     }
-    note_when_unchosen(context, book)?;
+    note_default_preset(context, book)?;
     if let Some(narrowed) = book.narrowed(args.sandbox.as_deref(), now)? {
         context.ui.note(format!("Note: {narrowed}"));
     }
@@ -118,7 +118,7 @@ impl Args {
     }
 }
 
-/// The word of the `SOURCE` column: everything that this user made or chose is local.
+/// The `SOURCE` column: everything that this user added or chose is local.
 pub(crate) fn source(rule: &PolicyRule) -> &str {
     match rule.origin.as_str() {
         "kit" => "kit",
@@ -127,7 +127,7 @@ pub(crate) fn source(rule: &PolicyRule) -> &str {
     }
 }
 
-/// A line per policy.
+/// One line per policy.
 fn overview(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
     let mut header = vec!["POLICY", "SOURCE", "APPLIES TO", "SUMMARY"];
     if inactive {
@@ -150,7 +150,7 @@ fn overview(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
     text::table(&rows)
 }
 
-/// Rules of one policy, scope and status, in the order in which they come.
+/// Groups rules by policy and scope (and status), in their order.
 pub(crate) fn groups<'a>(
     rules: impl IntoIterator<Item = &'a PolicyRule>,
     by_status: bool,
@@ -191,17 +191,17 @@ fn summary(rules: &[&PolicyRule]) -> String {
         }
     }
     if let Some(first) = rules.iter().filter_map(|rule| rule.expires_at).min() {
-        parts.push(format!("the first ends at {}", moment(first)));
+        parts.push(format!("first expires at {}", moment(first)));
     }
     parts.join(", ")
 }
 
-/// To the second: nobody asks for more.
+/// Without fractions of a second.
 fn moment(time: Timestamp) -> String {
     format!("{time:.0}")
 }
 
-/// A line per rule. The resources come last: beside a long list everything would be far away.
+/// One line per rule. The resources come last, because the list may be long.
 fn wide(rules: &[PolicyRule], inactive: bool) -> Vec<String> {
     let mut header = vec![
         "SOURCE",

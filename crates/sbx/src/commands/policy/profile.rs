@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Profiles of an organisation, of which there are none here
+/// Show organization profiles (there are none)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -5,31 +5,31 @@ use crate::commands::daemon;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Take the choice of a preset back and remove all rules
+/// Remove all network rules and the chosen preset
 ///
-/// Stops the daemon and with it all sandboxes; what is in them is kept, and so is the network log.
+/// Stops the daemon and all sandboxes. The files of sandboxes and the network log are kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short = 'f', long)]
     force: bool,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     if !context.state()?.is_claimed() {
-        context.ui.note("There is no network policy to reset.");
+        context.ui.note("No network policy to reset.");
         return Ok(());
     }
     let question = "Remove all network rules and stop all sandboxes?";
     context
         .ui
-        .agreed(args.force, "resetting the network policy", question)?;
-    // Started if need be: sandboxes may run without a daemon.
+        .confirm(args.force, "resetting the network policy", question)?;
+    // Started if necessary: sandboxes may run without a daemon.
     Client::new(context, Absent::Start)?.reset_policy()?;
     daemon::end(context)?;
     context.ui.note(
-        "Network policy reset: all rules are removed, the sandboxes are stopped. \
-         Choose again with: sbx policy init allow-all|balanced|deny-all",
+        "Network policy reset: all rules were removed and all sandboxes stopped. \
+         Choose a new one with: sbx policy init allow-all|balanced|deny-all",
     );
     Ok(())
 }

@@ -17,10 +17,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Remove rules about hosts
+    /// Remove network rules
     ///
-    /// With both `--id` and `--resource` only what matches both is removed. A resource is taken out of the rules
-    /// that name it; a rule without resources goes.
+    /// With both `--id` and `--resource`, only what matches both is removed. A resource is removed from every rule
+    /// that names it; a rule without resources is removed.
     #[command(
         after_help = "Examples:\n  sbx policy rm network --resource a.test\n  \
                             sbx policy rm network --sandbox dev --id 0b4f..."
@@ -31,13 +31,13 @@ enum What {
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).multiple(true))]
 struct Network {
-    /// A rule of this sandbox; else one of all sandboxes
+    /// Remove a rule of this sandbox instead of a global one
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<String>,
-    /// The rule's id, which `sbx policy ls --wide` shows
+    /// Id of the rule; see `sbx policy ls --wide`
     #[arg(long, value_name = "ID", group = "which")]
     id: Option<String>,
-    /// Resources as rules name them, separated by commas
+    /// Comma-separated resources, exactly as in the rules
     #[arg(long = "resource", value_name = "RESOURCES", group = "which")]
     resources: Option<String>,
     #[arg(short = 'f', long, hide = true)]

@@ -16,19 +16,19 @@ use super::book;
 use super::log::{check_name, read};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::netlog::{Filter, NetworkLog, is_odd_question};
-use crate::when;
+use crate::netlog::{Filter, NetworkLog, is_unanswerable_query};
+use crate::time_args;
 
-/// Show the rules that would allow what a sandbox was denied
+/// Suggest rules that would allow what a sandbox was denied
 ///
-/// The smallest set of rules, as commands to look at and to run. What is allowed by now is left out; what a rule
-/// denies on purpose, and what leads to addresses that should not be opened in passing, is told apart.
+/// Prints the smallest set of rules, as commands to review and run. Requests that are allowed by now are left out;
+/// those that a rule denies explicitly or that lead to sensitive addresses are listed separately.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: String,
-    /// Nothing before this: a duration back (10m, 2d), or a moment (2026-01-31T12:00:00Z). Else since it was made
+    /// Only requests since this time: a duration (10m, 2d) or a timestamp (2026-01-31T12:00:00Z) [default: creation]
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
     /// Print JSON
@@ -42,8 +42,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let name = SandboxName::parse(&args.sandbox)?;
     let now = Timestamp::now();
     let since = match &args.since {
-        Some(text) => Some(when::moment(text, now)?),
-        // Another one of that name is another one. Of one that is gone, there is nothing but its log.
+        Some(text) => Some(time_args::timestamp(text, now)?),
+        // Not older requests of another sandbox with the same name. A removed sandbox has only its log.
         None => Record::read(&context.state()?.sandbox(&name))
             .ok()
             .map(|record| record.created_at),
@@ -59,7 +59,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         .flat_map(|denied| [denied.address, denied.target.host.as_ip()])
         .flatten()
         .collect();
-    // By the rules of now: what was denied then may be allowed, or denied on purpose.
+    // By the current rules: what was denied may be allowed by now.
     let policy = book(context)?.policy_for(Some(name.as_str()))?;
     let policy = policy.with_local_addresses(own_addresses(&asked));
     let suggestion = suggest(denied, &policy, name.as_str(), now);
@@ -68,14 +68,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     if !suggestion.rules.is_empty() && !context.state()?.sandbox(&name).record().exists() {
         context.ui.note(format!(
-            "Sandbox `{name}` is gone: the commands need one of that name, or no `--sandbox`."
+            "Sandbox `{name}` no longer exists: create it again, or run the commands without `--sandbox`."
         ));
     }
     for unsolved in &suggestion.unsolved {
         let target = &unsolved.target;
         context.ui.note(match &unsolved.resource {
             Some(resource) => format!(
-                "not suggested: {target} {}; if it is meant: {}",
+                "not suggested: {target} {}; to allow it anyway: {}",
                 unsolved.reason,
                 command(name.as_str(), &resource.to_string())
             ),
@@ -85,24 +85,24 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     if suggestion.rules.is_empty() {
         context
             .ui
-            .note("Nothing to suggest: no denied request would need a rule.");
+            .note("Nothing to suggest: no denied request needs a rule.");
     }
     context.ui.data(to_text(name.as_str(), &suggestion))
 }
 
-/// What was asked for. A name that was only looked up stands for HTTPS, unless a port is known.
+/// The denied targets. A name that was only resolved counts as port 443, unless a port is known.
 fn denied(lines: &[Line]) -> BTreeSet<Denied> {
     let denied = |line: &Line, port| {
         let host = Host::parse(&line.host).ok()?;
         let address = line.address.map(|address| address.ip());
         Some(Denied {
-            // That a literal address was denied for itself says nothing new.
+            // For a literal address the target says it all.
             address: address.filter(|_| host.as_ip().is_none()),
             target: Target { host, port },
             protocol: protocol(line),
         })
     };
-    let lines = || lines.iter().filter(|line| is_wish(line));
+    let lines = || lines.iter().filter(|line| can_be_allowed(line));
     let mut all: BTreeSet<Denied> = lines()
         .filter_map(|line| denied(line, line.port?))
         .collect();
@@ -115,12 +115,12 @@ fn denied(lines: &[Line]) -> BTreeSet<Denied> {
     all
 }
 
-/// Whether there is something that a rule could allow: not what nobody could read.
-fn is_wish(line: &Line) -> bool {
-    !is_odd_question(line) && line.deny_kind != Some(Kind::Malformed)
+/// Whether a rule could allow it: not a malformed request.
+fn can_be_allowed(line: &Line) -> bool {
+    !is_unanswerable_query(line) && line.deny_kind != Some(Kind::Malformed)
 }
 
-/// What was spoken, as far as that was known when it was denied.
+/// The protocol, as far as it was known when the request was denied.
 fn protocol(line: &Line) -> Protocol {
     match line.proxy {
         Via::Network => Protocol::Other,

@@ -234,7 +234,7 @@ fn an_init_that_talks_garbage() {
             "true",
         ]);
         assert_eq!(said.code, 125, "{}", said.err);
-        assert!(said.err.contains("out of protocol"), "{}", said.err);
+        assert!(said.err.contains("protocol error"), "{}", said.err);
         let status = std::fs::read_to_string(status).unwrap();
         assert!(
             status.starts_with(r#"{"by":"engine","code":125,"message":"#),
@@ -252,7 +252,7 @@ fn an_init_that_sends_what_is_no_terminal() {
     });
     let said = fake.home.sbx(["exec", "-t", "box", "true"]);
     assert_eq!(said.code, 125);
-    assert!(said.err.contains("out of protocol"), "{}", said.err);
+    assert!(said.err.contains("protocol error"), "{}", said.err);
 }
 
 fn an_init_that_goes_away_is_asked_again() {
@@ -370,7 +370,7 @@ fn a_daemon_of_another_version() {
         assert_eq!(said.code, code);
         assert_eq!(
             said.err,
-            "error: this is sbx 0.1.0, the daemon is 9.9\nhint: sbx daemon restart\n"
+            "hint: sbx daemon restart\nerror: this is sbx 0.1.0, the daemon is 9.9\n"
         );
     }
     let version = fake.home.line("version");
@@ -425,11 +425,14 @@ fn a_daemon_that_dies_is_asked_again() {
     assert_eq!((code, asked), (0, DEATHS + 1), "{said}");
     let (code, said, asked) = dying(DEATHS, "stop box");
     assert_eq!((code, asked), (1, DEATHS + 1), "{said}");
-    assert!(said.contains("no sandbox is called `box`"), "{said}");
+    assert!(said.contains("no sandbox named `box`"), "{said}");
     // A rule might be there twice.
     let (code, said, asked) = dying(DEATHS, "policy deny network example.org");
     assert_eq!((code, asked), (1, 1), "{said}");
-    assert!(said.contains("hint: it has ended; try again"), "{said}");
+    assert!(
+        said.contains("hint: the daemon has exited; try again"),
+        "{said}"
+    );
 }
 
 fn a_daemon_that_hangs_is_told() {
@@ -441,8 +444,8 @@ fn a_daemon_that_hangs_is_told() {
             }
         },
     );
-    let told = "the daemon does not answer: no version within 5 s";
-    let error = format!("error: {told}\nhint: sbx daemon restart\n");
+    let told = "sandboxd does not answer: no version within 5 s";
+    let error = format!("hint: sbx daemon restart\nerror: {told}\n");
     let json = format!(
         r#"{{"error":{{"code":"unreachable","hint":"sbx daemon restart","message":"{told}"}}}}"#
     );
@@ -492,7 +495,7 @@ fn a_daemon_whose_socket_is_gone_is_told() {
     assert_eq!(status(1, "unreachable")["pid"], pid);
     let socket = state.socket();
     let told = format!(
-        "error: sandboxd (pid {pid}) runs and cannot be reached: nobody listens at `{}`\nhint: sbx daemon restart\n",
+        "hint: sbx daemon restart\nerror: cannot reach sandboxd (pid {pid}): it is running but does not listen on `{}`\n",
         socket.display()
     );
     let work = home.path().join("work");

@@ -36,7 +36,7 @@ fn a_daemon_that_is_missing() {
         let (code, _, err) = sbx(args);
         assert_eq!(code, Some(1), "{args:?}: {err}");
         assert!(
-            err.contains("sandboxd` is missing\nhint: install "),
+            err.starts_with("hint: install ") && err.ends_with("sandboxd` is missing\n"),
             "{args:?}: {err}"
         );
     }
@@ -63,7 +63,7 @@ fn the_daemons_own_words() {
     let version = format!("sandboxd {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(sandboxd("--version"), (Some(0), version, String::new()));
     for word in ["--bogus", "-d", "start"] {
-        let said = format!("error: unexpected argument `{word}`\nhint: sandboxd --help\n");
+        let said = format!("hint: sandboxd --help\nerror: unexpected argument `{word}`\n");
         assert_eq!(sandboxd(word), (Some(2), String::new(), said));
     }
     // Nothing was asked.

@@ -250,8 +250,10 @@ fn restart_with_bad_settings(world: &'static World) {
     world.write(&settings, good);
     let mut loud = world.sbx(["daemon", "restart"]);
     let refused = Ran::from(loud.env("SANDBOXD_LOG_LEVEL", "loud").output().unwrap());
-    let said = "invalid log level \"loud\" in SANDBOXD_LOG_LEVEL\nhint: one of error, warn";
-    assert!(refused.fails(1).err.contains(said));
+    let err = refused.fails(1).err;
+    assert!(err.contains("hint: one of error, warn"), "{err}");
+    let cause = "invalid log level \"loud\" in SANDBOXD_LOG_LEVEL";
+    assert!(err.contains(cause), "{err}");
     assert_eq!(world.daemon_pid(), daemon);
     world.run(["daemon", "restart"]).ok();
     assert_ne!(world.daemon_pid(), daemon);

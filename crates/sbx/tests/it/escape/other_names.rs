@@ -30,7 +30,7 @@ const BEGIN: &str = "set -e; sbx=$1 user=$2 group=$3; shift 3
     try() {
         name=$1 word=$2; shift 2
         if said=$(as \"$@\" 2>&1); then echo \"$name ok\"; return; fi
-        case $said in *\"$word\"*hint:*) echo \"$name refused\";; *) echo \"$name $said\" | tr '\\n' ' '; echo;; esac
+        case $said in *hint:*\"$word\"*) echo \"$name refused\";; *) echo \"$name $said\" | tr '\\n' ' '; echo;; esac
     }
 ";
 

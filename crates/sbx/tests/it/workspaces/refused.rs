@@ -98,7 +98,7 @@ pub(super) fn closed(world: &'static World) {
     let mut cases = vec![
         (
             vec![text(&dir)],
-            format!("enter workspace `{0}`\nhint: chmod u+rwX {0}", text(&dir)),
+            format!("hint: chmod u+rwX {}\n", text(&dir)),
         ),
         (
             vec![text(&fine), text(&dir)],
@@ -107,10 +107,7 @@ pub(super) fn closed(world: &'static World) {
         (vec![text(&fine), &file_ro], "to read workspace".to_owned()),
     ];
     if tester_is_root() {
-        cases.push((
-            vec!["/root"],
-            "enter workspace `/root`\nhint: share a directory of your own".to_owned(),
-        ));
+        cases.push((vec!["/root"], "enter workspace `/root`\n".to_owned()));
     } else {
         blocked("only root is sure that `/root` is closed to others");
     }

@@ -1,5 +1,5 @@
-//! Sandboxes for commands that only look: from the daemon when one runs, else from the files it left. Nothing is
-//! started and nothing is created.
+//! Sandboxes and daemon facts for read-only commands: from the daemon when one is running, otherwise from its files on
+//! disk. Nothing here starts a daemon or creates a file.
 
 use sbx_api::{DaemonInfo, Sandbox};
 use sbx_engine::SandboxName;
@@ -22,27 +22,31 @@ pub(crate) fn list(context: &Context) -> Result<Vec<Sandbox>, Failure> {
     Ok(sandboxes)
 }
 
-/// The one with that name among them.
-pub(crate) fn pick<'a>(sandboxes: &'a [Sandbox], name: &str) -> Result<&'a Sandbox, Failure> {
+/// The sandbox with that name, or an error that suggests similar names.
+pub(crate) fn find<'a>(sandboxes: &'a [Sandbox], name: &str) -> Result<&'a Sandbox, Failure> {
     sandboxes
         .iter()
         .find(|sandbox| sandbox.name == name)
         .ok_or_else(|| unknown(name, sandboxes))
 }
 
-/// That there is one of that name, whatever it is doing. The others are looked at only when there is none.
-pub(crate) fn known(context: &Context, client: &Client<'_>, name: &str) -> Result<(), Failure> {
-    if is_known(client, name) {
+/// Fails unless a sandbox has that name. The full list is read only for the error's suggestions.
+pub(crate) fn ensure_exists(
+    context: &Context,
+    client: &Client<'_>,
+    name: &str,
+) -> Result<(), Failure> {
+    if exists(client, name) {
         return Ok(());
     }
-    pick(&list(context)?, name).map(drop)
+    find(&list(context)?, name).map(drop)
 }
 
-pub(crate) fn is_known(client: &Client<'_>, name: &str) -> bool {
+pub(crate) fn exists(client: &Client<'_>, name: &str) -> bool {
     SandboxName::parse(name).is_ok_and(|name| offline::is_known(client.state(), &name))
 }
 
-/// The daemon's own facts, `None` when none runs.
+/// Version, pid and start time of the daemon; `None` when no daemon is running.
 pub(crate) fn daemon(context: &Context) -> Result<Option<DaemonInfo>, Failure> {
     match Client::new(context, Absent::Report)?.version() {
         Ok(info) => Ok(Some(info)),

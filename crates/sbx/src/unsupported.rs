@@ -1,22 +1,23 @@
-//! Commands and flags of Docker's `sbx` that come with a later version: known, and refused clearly.
+//! Commands and flags of Docker's `sbx` that this version does not have. They are recognised, so that the error can say
+//! "not yet supported" instead of "unknown".
 
 use std::ffi::OsString;
 
 use crate::failure::{Failure, Kind};
 
-/// Commands that exist there and not yet here.
+/// Commands of Docker's `sbx` without an implementation here.
 const COMMANDS: [&str; 15] = [
     "cp", "env", "kit", "logout", "mcp", "ports", "prune", "save", "secret", "settings", "setup",
     "ssh", "skills", "template", "tui",
 ];
 
-pub(crate) fn is_later_command(name: &str) -> bool {
+pub(crate) fn is_unsupported_command(name: &str) -> bool {
     COMMANDS.contains(&name)
 }
 
-/// Flags of `create` and `run` that mean something only with a later version.
+/// Flags of `create` and `run` that are parsed and then refused by [`Self::check`].
 #[derive(Debug, Default, Clone, clap::Args)]
-pub(crate) struct LaterFlags {
+pub(crate) struct UnsupportedFlags {
     #[arg(long, hide = true)]
     clone: bool,
     /// Number of CPUs, 0 for all of them
@@ -24,7 +25,7 @@ pub(crate) struct LaterFlags {
     cpus: Option<String>,
     #[arg(short = 'm', long, hide = true, value_name = "SIZE")]
     memory: Option<String>,
-    /// What the sandbox is made from; `host` is this machine's own system
+    /// Template to create the sandbox from; `host` is this machine's own system
     #[arg(short = 't', long, value_name = "TEMPLATE")]
     template: Option<String>,
     #[arg(long, hide = true)]
@@ -57,17 +58,17 @@ pub(crate) struct LaterFlags {
     branch: Option<Option<OsString>>,
 }
 
-impl LaterFlags {
-    /// Values that mean what this version does anyway are accepted.
+impl UnsupportedFlags {
+    /// Values that ask for the default behaviour (`--cpus 0`, `-t host`) are accepted.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.branch.is_some() {
             return Err(
                 Failure::new(Kind::BadRequest, "`--branch` is no longer supported")
-                    .hint("use `--clone`, which comes with a later version of sbx"),
+                    .hint("use `--clone`, which a later version of sbx will support"),
             );
         }
         if self.template.as_deref().is_some_and(|name| name != "host") {
-            return Err(Failure::not_yet("--template").hint("leave it out, or use `-t host`"));
+            return Err(Failure::not_yet("--template").hint("omit `--template`, or use `-t host`"));
         }
         let given = [
             ("--clone", self.clone),

@@ -1,12 +1,13 @@
-//! The network log, read from its files: no daemon is needed and nothing is created.
+//! The network log, read from its files; no daemon is needed and nothing is created.
 //!
-//! [`NetworkLog`] finds and reads lines, [`Filter`] picks some, [`rows`] counts them.
+//! [`NetworkLog`] finds and reads lines, [`Filter`] selects, [`rows`] groups them. A [`Cursor`] remembers inode and offset of
+//! each file, so that a reader that follows the log survives rotation (a rename) and half-written lines.
 
 mod filter;
 mod rows;
 
 pub(crate) use filter::Filter;
-pub(crate) use rows::{Row, denied_hosts, is_odd_question, place, rows, via};
+pub(crate) use rows::{Row, denied_hosts, is_unanswerable_query, place, rows, via};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -20,7 +21,7 @@ use sbx_proxy::audit::{self, Line, Part, Phase};
 
 use crate::failure::Failure;
 
-/// Files are rotated long before they are as large as this.
+/// Files are rotated long before this size.
 const MAX_FILE: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -28,14 +29,14 @@ pub(crate) struct NetworkLog {
     dir: PathBuf,
 }
 
-/// How far the log of one sandbox has been read: of each part.
+/// How far the log of one sandbox has been read, for each part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Mark([Place; Part::ALL.len()]);
+pub(crate) struct Cursor([Position; Part::ALL.len()]);
 
-/// How far the files of one part.
+/// How far the files of one part have been read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Place {
-    /// The inode; none when there was no file.
+struct Position {
+    /// The inode; `None` when there was no file.
     file: Option<u64>,
     offset: u64,
 }
@@ -45,12 +46,12 @@ pub(crate) struct Entries {
     pub(crate) lines: Vec<Line>,
     /// Lines that could not be read.
     pub(crate) damaged: usize,
-    /// Last lines without an end: they are being written, or were cut off.
+    /// Last lines without a line break: being written, or cut off.
     unfinished: usize,
 }
 
 impl NetworkLog {
-    /// Of the caller's own state: in another's, links and pipes could be in the place of files.
+    /// Only in a state directory of the caller: another user could have put symbolic links or FIFOs there.
     pub(crate) fn of(state: &StateDir) -> Result<Self, Failure> {
         state.check_own()?;
         Ok(Self {
@@ -58,7 +59,7 @@ impl NetworkLog {
         })
     }
 
-    /// The sandboxes that have a log; they need not exist any more.
+    /// The sandboxes that have a log, including removed ones.
     pub(crate) fn sandboxes(&self) -> Result<Vec<String>, Failure> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
@@ -74,7 +75,7 @@ impl NetworkLog {
         Ok(names.into_iter().collect())
     }
 
-    /// Everything about one sandbox, or about all of them, in the order of time.
+    /// All lines of one sandbox or of all, sorted by time.
     pub(crate) fn read(&self, sandbox: Option<&str>) -> Result<Entries, Failure> {
         let sandboxes = match sandbox {
             Some(sandbox) => vec![sandbox.to_owned()],
@@ -82,7 +83,7 @@ impl NetworkLog {
         };
         let mut all = Entries::default();
         for sandbox in sandboxes {
-            let entries = self.read_on(&sandbox, &mut Mark::default())?;
+            let entries = self.read_on(&sandbox, &mut Cursor::default())?;
             all.lines.extend(entries.lines);
             all.damaged += entries.damaged + entries.unfinished;
         }
@@ -92,22 +93,22 @@ impl NetworkLog {
     }
 
     /// The end of a sandbox's log.
-    pub(crate) fn end(&self, sandbox: &str) -> Mark {
-        let place = |part| match fs::metadata(audit::file(&self.dir, sandbox, part)) {
-            Ok(meta) => Place {
+    pub(crate) fn end(&self, sandbox: &str) -> Cursor {
+        let position = |part| match fs::metadata(audit::file(&self.dir, sandbox, part)) {
+            Ok(meta) => Position {
                 file: Some(meta.ino()),
                 offset: meta.len(),
             },
-            Err(_) => Place::default(),
+            Err(_) => Position::default(),
         };
-        Mark(Part::ALL.map(place))
+        Cursor(Part::ALL.map(position))
     }
 
-    /// What was added after the mark, which moves on behind the last whole line.
-    pub(crate) fn read_on(&self, sandbox: &str, mark: &mut Mark) -> Result<Entries, Failure> {
+    /// The lines after the cursor, which moves behind the last complete one.
+    pub(crate) fn read_on(&self, sandbox: &str, cursor: &mut Cursor) -> Result<Entries, Failure> {
         let mut entries = Entries::default();
-        for (part, place) in Part::ALL.into_iter().zip(&mut mark.0) {
-            self.add(&mut entries, (sandbox, part), place)?;
+        for (part, position) in Part::ALL.into_iter().zip(&mut cursor.0) {
+            self.add(&mut entries, (sandbox, part), position)?;
         }
         Ok(entries)
     }
@@ -116,22 +117,22 @@ impl NetworkLog {
         &self,
         entries: &mut Entries,
         of: (&str, Part),
-        place: &mut Place,
+        position: &mut Position,
     ) -> Result<(), Failure> {
         let mut files = self.open(of)?;
-        let known = |files: &[Opened]| files.iter().position(|f| Some(f.inode) == place.file);
+        let known = |files: &[Opened]| files.iter().position(|f| Some(f.inode) == position.file);
         let mut start = known(&files);
-        if place.file.is_some() && start.is_none() {
-            // Files that are rotated at this very moment can be missed once.
+        if position.file.is_some() && start.is_none() {
+            // A rotation between two of our opens can hide the file once.
             files = self.open(of)?;
             start = known(&files);
         }
-        let mut offset = start.map_or(0, |_| place.offset);
+        let mut offset = start.map_or(0, |_| position.offset);
         for opened in files.into_iter().skip(start.unwrap_or(0)) {
             let read = entries
                 .add(opened.file, offset)
                 .map_err(|error| unreadable(&opened.path, &error))?;
-            *place = Place {
+            *position = Position {
                 file: Some(opened.inode),
                 offset: offset + read,
             };
@@ -153,7 +154,7 @@ impl NetworkLog {
                 .metadata()
                 .map_err(|error| unreadable(&path, &error))?
                 .ino();
-            // Renamed between two of our steps.
+            // Renamed between two opens, so that it was opened twice.
             opened.retain(|other| other.inode != inode);
             opened.push(Opened { path, file, inode });
         }
@@ -169,7 +170,7 @@ struct Opened {
 }
 
 impl Entries {
-    /// Adds the lines after `offset`; says how many bytes the whole ones have.
+    /// Adds the lines after `offset`; returns the size of the complete ones.
     fn add(&mut self, mut file: File, offset: u64) -> io::Result<u64> {
         file.seek(SeekFrom::Start(offset))?;
         let mut bytes = Vec::new();
@@ -188,17 +189,17 @@ impl Entries {
     }
 }
 
-/// A connection that was written down when it began, perhaps as it became another, and when it ended is one.
+/// Merges the lines of one connection: logged when opened, perhaps when its host became known, and when closed.
 fn joined(lines: Vec<Line>) -> Vec<Line> {
     let mut open: BTreeMap<(String, Timestamp, u64), usize> = BTreeMap::new();
     let mut joined: Vec<Line> = Vec::with_capacity(lines.len());
     for line in lines {
         let key = (line.sandbox.clone(), line.time, line.id);
-        let place = open.remove(&key).unwrap_or(joined.len());
+        let position = open.remove(&key).unwrap_or(joined.len());
         if line.phase == Phase::Open {
-            open.insert(key, place);
+            open.insert(key, position);
         }
-        match joined.get_mut(place) {
+        match joined.get_mut(position) {
             Some(earlier) => *earlier = line,
             None => joined.push(line),
         }
@@ -266,11 +267,11 @@ pub(crate) mod tests {
     #[test]
     fn a_missing_log_is_an_empty_one() {
         let log = NetworkLog {
-            dir: "/nowhere/at/all".into(),
+            dir: "/missing".into(),
         };
         assert!(log.sandboxes().unwrap().is_empty());
         assert!(log.read(None).unwrap().lines.is_empty());
-        assert_eq!(log.end("ab"), Mark::default());
+        assert_eq!(log.end("ab"), Cursor::default());
     }
 
     #[test]
@@ -299,35 +300,35 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_mark_survives_rotation_and_half_lines() {
+    fn a_cursor_survives_rotation_and_half_lines() {
         let (temp, log) = log();
         let path = |name: &str| temp.path().join(name);
-        let hosts = |mark: &mut Mark| -> Vec<String> {
-            let entries = log.read_on("ab", mark).unwrap();
+        let hosts = |cursor: &mut Cursor| -> Vec<String> {
+            let entries = log.read_on("ab", cursor).unwrap();
             entries.lines.into_iter().map(|line| line.host).collect()
         };
         let deny = |host| text(&line("ab", host, Outcome::Deny));
         append(&path("ab.jsonl"), &deny("one"));
-        let mut mark = log.end("ab");
-        assert_eq!(hosts(&mut mark), [""; 0]);
+        let mut cursor = log.end("ab");
+        assert_eq!(hosts(&mut cursor), [""; 0]);
         let two = deny("two");
         let (half, rest) = two.split_at(9);
         append(&path("ab.jsonl"), half);
-        assert_eq!(hosts(&mut mark), [""; 0]);
+        assert_eq!(hosts(&mut cursor), [""; 0]);
         append(&path("ab.jsonl"), rest);
         append(&path("ab.jsonl"), &deny("three"));
         fs::rename(path("ab.jsonl"), path("ab.jsonl.1")).unwrap();
         append(&path("ab.jsonl"), &deny("four"));
-        assert_eq!(hosts(&mut mark), ["two", "three", "four"]);
-        assert_eq!(hosts(&mut mark), [""; 0]);
-        assert_eq!(hosts(&mut Mark::default()).len(), 4);
-        // What was denied or looked up has files of its own; what was written before it had is read as well.
+        assert_eq!(hosts(&mut cursor), ["two", "three", "four"]);
+        assert_eq!(hosts(&mut cursor), [""; 0]);
+        assert_eq!(hosts(&mut Cursor::default()).len(), 4);
+        // Denials and DNS queries have files of their own; older logs had them in the main file.
         append(&path("ab_denied.jsonl"), &deny("five"));
         let seven = text(&line("ab", "seven", Outcome::Allow));
         append(&path("ab_dns.jsonl"), &seven);
         append(&path("ab.jsonl"), &text(&line("ab", "six", Outcome::Allow)));
-        assert_eq!(hosts(&mut mark), ["six", "seven", "five"]);
+        assert_eq!(hosts(&mut cursor), ["six", "seven", "five"]);
         assert_eq!(log.sandboxes().unwrap(), ["ab"]);
-        assert_eq!(mark, log.end("ab"));
+        assert_eq!(cursor, log.end("ab"));
     }
 }

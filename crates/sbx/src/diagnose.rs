@@ -1,4 +1,4 @@
-//! What a machine offers for sandboxes: facts are gathered in one place, judged in another.
+//! `sbx diagnose`: [`gather`] collects facts about the machine, [`check`] evaluates them without I/O.
 
 mod checks;
 mod facts;

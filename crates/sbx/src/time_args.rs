@@ -1,20 +1,20 @@
-//! Durations and moments as people type them.
+//! Parsing of the durations and points in time that users type: `1h30m`, `2026-01-31T12:00:00Z`.
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::failure::{Failure, Kind};
 
-/// Ten years: what is longer was meant otherwise.
-const LONGEST: u64 = 10 * 366 * 86_400;
+/// Ten years; anything longer is taken for a typing error.
+const MAX_SECONDS: u64 = 10 * 366 * 86_400;
 
 /// `90s`, `10m`, `1h30m`, `2d`: whole seconds, at least one.
 pub(crate) fn duration(text: &str) -> Result<u64, Failure> {
     let refused = || {
         Failure::new(
             Kind::BadRequest,
-            format!("`{}` is no duration", text.escape_debug()),
+            format!("invalid duration `{}`", text.escape_debug()),
         )
-        .hint("write it like 90s, 10m, 1h30m or 2d")
+        .hint("use a duration such as 90s, 10m, 1h30m or 2d")
     };
     let (mut total, mut digits) = (0_u64, String::new());
     for c in text.chars() {
@@ -36,26 +36,23 @@ pub(crate) fn duration(text: &str) -> Result<u64, Failure> {
             .ok_or_else(refused)?;
         digits.clear();
     }
-    if !digits.is_empty() || !(1..=LONGEST).contains(&total) {
+    if !digits.is_empty() || !(1..=MAX_SECONDS).contains(&total) {
         return Err(refused());
     }
     Ok(total)
 }
 
-/// A moment in RFC 3339, or a duration before `now`.
-pub(crate) fn moment(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
-    if let Ok(moment) = text.parse() {
-        return Ok(moment);
+/// An RFC 3339 timestamp, or a duration before `now`.
+pub(crate) fn timestamp(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
+    if let Ok(timestamp) = text.parse() {
+        return Ok(timestamp);
     }
     let seconds = duration(text).map_err(|_| {
         Failure::new(
             Kind::BadRequest,
-            format!(
-                "`{}` is neither a moment nor a duration",
-                text.escape_debug()
-            ),
+            format!("invalid time `{}`", text.escape_debug()),
         )
-        .hint("write it like 10m, 2d or 2026-01-31T12:00:00Z")
+        .hint("use a duration such as 10m or 2d, or a timestamp such as 2026-01-31T12:00:00Z")
     })?;
     let before = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
     Ok(now.checked_sub(before).unwrap_or(Timestamp::MIN))
@@ -95,11 +92,11 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_absolute_or_ago() {
+    fn timestamps_are_absolute_or_relative() {
         let now: Timestamp = "2026-01-31T12:00:00Z".parse().unwrap();
-        let shown = |text| moment(text, now).unwrap().to_string();
+        let shown = |text| timestamp(text, now).unwrap().to_string();
         assert_eq!(shown("10m"), "2026-01-31T11:50:00Z");
         assert_eq!(shown("2026-01-01T00:00:00+01:00"), "2025-12-31T23:00:00Z");
-        assert!(moment("yesterday", now).is_err());
+        assert!(timestamp("yesterday", now).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! `sbx network`: the older commands for the network of a sandbox.
+//! `sbx network`: the older commands, kept for compatibility.
 
 mod log;
 mod proxy;
@@ -6,7 +6,7 @@ mod proxy;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// The older commands for what a sandbox may reach; `sbx policy` is the newer one
+/// Older network commands; use `sbx policy` instead
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

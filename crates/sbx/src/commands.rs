@@ -1,4 +1,4 @@
-//! One file per command: its arguments, its help text (the doc comments) and what it does.
+//! One file per command: its arguments, its help text (the doc comments) and its implementation.
 
 pub(crate) mod completion;
 pub(crate) mod create;

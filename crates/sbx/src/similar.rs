@@ -1,10 +1,13 @@
-//! Which names look alike: for errors that say what was probably meant.
+//! "Did you mean": names that are similar to a mistyped one, by edit distance (Levenshtein).
 
-/// Longer words are compared by their beginning only.
-const MAX: usize = 128;
+/// Only this many characters are compared: the distance takes quadratic time.
+const MAX_CHARS: usize = 128;
 
-/// Those of `known` that `name` may be a slip of, best first.
-pub(crate) fn close_to<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+/// Up to three of `known` that `name` may be a typing error of, best first.
+pub(crate) fn similar_names<'a>(
+    name: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Vec<&'a str> {
     let limit = (name.chars().count() / 3).max(1);
     let mut close: Vec<_> = known
         .into_iter()
@@ -17,11 +20,11 @@ pub(crate) fn close_to<'a>(name: &str, known: impl IntoIterator<Item = &'a str>)
     close.into_iter().take(3).map(|(_, other)| other).collect()
 }
 
-/// Insertions, deletions and replacements between the two.
+/// The number of insertions, deletions and replacements between the two.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().take(MAX).collect();
+    let b: Vec<char> = b.chars().take(MAX_CHARS).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().take(MAX).enumerate() {
+    for (i, x) in a.chars().take(MAX_CHARS).enumerate() {
         let mut diagonal = i;
         let mut left = i + 1;
         let mut next = vec![left];
@@ -42,12 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_found() {
+    fn typing_errors_are_found() {
         assert_eq!(
-            close_to("shell-ap", ["shell-app", "other", "shell-a"]),
+            similar_names("shell-ap", ["shell-app", "other", "shell-a"]),
             ["shell-a", "shell-app"]
         );
-        assert!(close_to("xyz", ["shell-app"]).is_empty());
+        assert!(similar_names("xyz", ["shell-app"]).is_empty());
         assert_eq!(distance("kitten", "sitting"), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! `sbx policy`: what sandboxes may reach. Commands that only look read the files, whether a daemon runs or not.
+//! `sbx policy`: the network policy. Read-only commands read the files directly, with or without a daemon.
 
 mod add;
 mod allow;
@@ -21,12 +21,12 @@ use sbx_engine::policy::{PolicyBook, PolicyBookError};
 use crate::client::unknown;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::reading;
+use crate::lookup;
 
-/// Decide what sandboxes may reach, and see what they did
+/// Manage the network policy and show the network log
 ///
-/// Rules allow or deny hosts, for all sandboxes or for one. A deny always wins; what no rule allows is denied.
-/// Rules take effect at once, also for connections that are open.
+/// Rules allow or deny hosts, for all sandboxes or for one. A deny rule always wins; what no rule allows is denied.
+/// Changes take effect immediately, also for open connections.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -51,7 +51,7 @@ enum Command {
     Profile(profile::Args),
 }
 
-/// What rules and log entries are about.
+/// The type of rules and log entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum RuleType {
     All,
@@ -77,7 +77,7 @@ impl Args {
     }
 }
 
-/// The number is the exit code.
+/// Returns the exit code.
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     let done = |()| 0;
     match &args.command {
@@ -95,7 +95,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// The rules as they lie on disk.
+/// The rules on disk.
 pub(crate) fn book(context: &Context) -> Result<PolicyBook, Failure> {
     Ok(PolicyBook::new(
         &context.state()?,
@@ -103,7 +103,7 @@ pub(crate) fn book(context: &Context) -> Result<PolicyBook, Failure> {
     ))
 }
 
-/// The name of a sandbox that exists, without a daemon.
+/// The name of an existing sandbox, checked without a daemon.
 pub(crate) fn existing(context: &Context, name: &str) -> Result<SandboxName, Failure> {
     let state = context.state()?;
     let found = SandboxName::parse(name)
@@ -111,16 +111,16 @@ pub(crate) fn existing(context: &Context, name: &str) -> Result<SandboxName, Fai
         .filter(|name| state.sandbox(name).record().exists());
     match found {
         Some(name) => Ok(name),
-        None => Err(unknown(name, &reading::list(context)?)),
+        None => Err(unknown(name, &lookup::list(context)?)),
     }
 }
 
-/// Said beside the rules while nobody has chosen.
-fn note_when_unchosen(context: &Context, book: &PolicyBook) -> Result<(), PolicyBookError> {
+/// Shown beside the rules until a preset has been chosen.
+fn note_default_preset(context: &Context, book: &PolicyBook) -> Result<(), PolicyBookError> {
     if book.load()?.is_none() {
         context.ui.note(
-            "No network policy has been chosen yet: \"balanced\" holds. \
-             Choose with: sbx policy init allow-all|balanced|deny-all",
+            "No network policy has been chosen yet; the default is \"balanced\". \
+             Choose one with: sbx policy init allow-all|balanced|deny-all",
         );
     }
     Ok(())
