@@ -438,6 +438,11 @@ fn unpacked(upload: &Upload<'_>) -> Files {
     files
 }
 
+pub(crate) fn write(dir: &Path, name: &str, text: &str) {
+    let mut file = std::fs::File::create(dir.join(name)).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
 /// What was said, in order.
 #[derive(Default)]
 pub(crate) struct Lines(RefCell<Vec<String>>);
@@ -504,7 +509,7 @@ pub(crate) struct Ran {
 impl Bench {
     pub(crate) fn new() -> Self {
         let (state, repo) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        std::fs::write(repo.path().join("a.txt"), "a").unwrap();
+        write(repo.path(), "a.txt", "a");
         Self {
             store: ClaimStore::open(state.path()),
             state,

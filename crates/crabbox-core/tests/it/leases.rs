@@ -12,7 +12,7 @@ fn the_provider_may_choose_the_id() {
     bench.fake.world().final_id = Some("t_final");
     let claim = bench.warmup();
     assert_eq!(claim.lease_id.as_str(), "t_final");
-    assert_eq!(bench.claims(), [claim.clone()]);
+    assert_eq!(bench.claims(), std::slice::from_ref(&claim));
     assert_eq!(claim.labels["uid"], "uid-1");
     assert_eq!(claim.labels["pod"], "pod-1");
     assert_eq!(claim.state, State::Ready);
@@ -51,7 +51,7 @@ fn a_missing_sandbox_is_shown_and_never_taken_for_gone() {
     assert_eq!(status.unwrap_err().code, Code::NotFound);
     let stopped = lifecycle::stop(bench.context(), id);
     assert_eq!(stopped.unwrap_err().to_string(), "missing-or-inaccessible");
-    assert_eq!(bench.claims(), [claim.clone()]);
+    assert_eq!(bench.claims(), std::slice::from_ref(&claim));
     bench.fake.world().forget_missing = true;
     bench.said();
     lifecycle::stop(bench.context(), id).unwrap();

@@ -8,7 +8,7 @@ use crabbox_core::provider::SyncMode;
 use crabbox_core::sync::Limits;
 use crabbox_core::{Code, Failure};
 
-use crate::fake::{Bench, Ran, Run, When};
+use crate::fake::{Bench, Ran, Run, When, write};
 
 fn phase_names(ran: &Ran) -> Vec<&str> {
     let phases = ran.outcome.timing.phases.iter();
@@ -178,7 +178,7 @@ fn a_failed_replacement_is_rolled_back() {
         });
         assert_eq!(old.outcome.ended, Ok(0));
         let before = bench.sandbox("box-1").unwrap().tree;
-        std::fs::write(bench.repo.path().join("b.txt"), "b").unwrap();
+        write(bench.repo.path(), "b.txt", "b");
         bench.fail("replace", when);
         let ran = bench.run(Run {
             id: Some(id),
@@ -362,7 +362,7 @@ fn an_unchanged_tree_is_not_sent_again_until_a_command_ran() {
     // The command may have changed the tree.
     assert!(!sync().outcome.timing.sync_skipped);
     assert!(!bench.sandbox("box-1").unwrap().tree.contains_key("made"));
-    std::fs::write(bench.repo.path().join("a.txt"), "other").unwrap();
+    write(bench.repo.path(), "a.txt", "other");
     assert!(!bench_run(&bench, id, None).outcome.timing.sync_skipped);
     bench.options.fingerprint = false;
     assert!(!bench_run(&bench, id, None).outcome.timing.sync_skipped);

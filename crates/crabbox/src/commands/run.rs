@@ -108,15 +108,7 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     usage(app, &args, sync_only)?;
     unsupported::check_profile(&settings, spec)?;
     provider.validate()?;
-    let shell = if args.shell {
-        Shell::Asked
-    } else {
-        Shell::Auto
-    };
-    let job = match sync_only {
-        true => Job::SyncOnly,
-        false => Job::Command(RemoteCommand::build(&args.words, shell, spec.command)?.argv()),
-    };
+    let job = job(&args, sync_only, spec)?;
     let lease_output = match &args.lease_output {
         Some(path) => Some(LeaseOutput::prepare(&app.host.cwd.join(path))?),
         None => None,
@@ -176,10 +168,24 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     if let Some(run) = history.into_inner() {
         end(app, &ledger, run, &outcome);
     }
-    if let Some(workdir) = &outcome.synced {
-        app.ui.data(&format!("synced {workdir}\n"))?;
-    }
     finish(app, &args, lease_output, &outcome)?;
+    exit(app, spec, outcome)
+}
+
+fn job(args: &Args, sync_only: bool, spec: &Spec) -> Result<Job, Failure> {
+    let shell = if args.shell {
+        Shell::Asked
+    } else {
+        Shell::Auto
+    };
+    Ok(match sync_only {
+        true => Job::SyncOnly,
+        false => Job::Command(RemoteCommand::build(&args.words, shell, spec.command)?.argv()),
+    })
+}
+
+/// A command's own exit code is ours.
+fn exit(app: &App<'_>, spec: &Spec, outcome: Outcome) -> Result<u8, Failure> {
     match outcome.ended {
         Ok(0) => Ok(0),
         Ok(code) => {
@@ -428,6 +434,9 @@ fn finish(
     lease_output: Option<LeaseOutput>,
     outcome: &Outcome,
 ) -> Result<(), Failure> {
+    if let Some(workdir) = &outcome.synced {
+        app.ui.data(&format!("synced {workdir}\n"))?;
+    }
     let mut unwritten = None;
     if let (Some(output), Some(session)) = (lease_output, &outcome.session)
         && let Err(failure) = output.write(session)
