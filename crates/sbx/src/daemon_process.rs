@@ -128,9 +128,9 @@ impl DaemonProcess {
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).ok();
+            let remaining = Timespec::try_from(left).ok();
             let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-            match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            match rustix::event::poll(&mut fds, remaining.as_ref()) {
                 Ok(0) => return Err(self.still_running(timeout)),
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}

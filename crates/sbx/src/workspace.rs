@@ -40,8 +40,10 @@ pub(crate) fn parse_all<T: AsRef<OsStr>>(
         .collect::<Result<Vec<_>, _>>()?;
     if let Some(primary) = workspaces.first() {
         if primary.readonly {
-            return Err(bad("the primary workspace must be writable")
-                .hint("remove `:ro`, or put a writable directory first"));
+            return Err(
+                bad("primary workspace must be read/write (remove ':ro' or ':readonly')")
+                    .hint("put a writable directory first"),
+            );
         }
         if !Path::new(&primary.path).is_dir() {
             return Err(
@@ -160,7 +162,7 @@ mod tests {
             ("a".to_owned(), true)
         );
         let unclear = in_dir(&["a:ro"], "a:ro").unwrap_err();
-        assert!(unclear.message.contains("not clear"), "{unclear:?}");
+        assert!(unclear.message.contains("ambiguous"), "{unclear:?}");
         for (arg, readonly) in [("a:ro:ro", true), ("a:ro/", false)] {
             let found = in_dir(&["a:ro"], arg).unwrap();
             assert_eq!(found, ("a:ro".to_owned(), readonly));
@@ -221,7 +223,7 @@ mod tests {
             parse(path.as_os_str(), Path::new("/"))
                 .unwrap_err()
                 .message
-                .contains("not UTF-8")
+                .contains("not valid UTF-8")
         );
     }
 }

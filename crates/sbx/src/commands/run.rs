@@ -18,7 +18,7 @@ use crate::envfile::Variables;
 use crate::failure::{Failure, Kind};
 use crate::netlog::{Cursor, NetworkLog, denied_hosts};
 use crate::plumbing::Stdin;
-use crate::{reading, workspace};
+use crate::{lookup, workspace};
 
 /// Run an agent in a sandbox, which is created when it does not exist
 ///

@@ -257,17 +257,17 @@ fn state_and_daemon() {
 
 #[test]
 fn a_state_directory_that_cannot_be_used_is_the_one_failure() {
-    let nowhere = StorageState::Nowhere {
+    let unresolved = StorageState::Unresolved {
         message: "HOME is not set".to_owned(),
         hint: "set SBX_HOME=/some/directory".to_owned(),
     };
-    let closed = StorageState::Closed {
+    let inaccessible = StorageState::Inaccessible {
         reason: "Permission denied".to_owned(),
     };
     for (state, message) in [
-        (nowhere, "HOME is not set"),
+        (unresolved, "HOME is not set"),
         (StorageState::NotDirectory, "/s is not a directory"),
-        (closed, "/s cannot be looked at"),
+        (inaccessible, "/s cannot be accessed"),
         (
             StorageState::OtherUser { owner: 1007 },
             "/s belongs to user 1007",
@@ -282,7 +282,7 @@ fn a_state_directory_that_cannot_be_used_is_the_one_failure() {
             facts.storage.state = state;
             facts.settings = Settings::Unread;
             facts.rules = Rules::Unread;
-            facts.daemon = Daemon::Unasked;
+            facts.daemon = Daemon::NotChecked;
         });
         let failed: Vec<_> = checks.iter().filter(|c| c.status == Status::Fail).collect();
         assert_eq!(failed.len(), 1, "{checks:?}");

@@ -281,7 +281,7 @@ pub(crate) mod tests {
         let rules = [short, rule("long", RuleDecision::Allow, &["b.test"])];
         let shown = overview(&rules, false).join("\n");
         assert!(
-            shown.contains("the first ends at 2026-01-29T10:15:25Z"),
+            shown.contains("first expires at 2026-01-29T10:15:25Z"),
             "{shown}"
         );
         let shown = wide(&rules, false).join("\n");
