@@ -272,10 +272,7 @@ fn a_state_directory_that_cannot_be_used_is_the_one_failure() {
             StorageState::OtherUser { owner: 1007 },
             "/s belongs to user 1007",
         ),
-        (
-            StorageState::Foreign,
-            "/s was made by another product and is left alone",
-        ),
+        (StorageState::Foreign, "/s belongs to another product"),
     ] {
         assert!(!state.is_usable());
         let checks = changed(|facts| {
