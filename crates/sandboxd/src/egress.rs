@@ -1,4 +1,4 @@
-//! The sandboxes' way out: for each one that runs, its sockets, its authority and its policy meet here.
+//! Egress of the sandboxes: for each one that runs, its sockets, its authority and its policy meet here.
 
 use std::collections::BTreeMap;
 use std::fmt;

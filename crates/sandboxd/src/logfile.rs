@@ -32,7 +32,7 @@ impl LogFile {
         })
     }
 
-    /// For those who append to it themselves.
+    /// For code that appends to it directly.
     pub(crate) fn handle(&self) -> io::Result<File> {
         self.file.try_clone()
     }
@@ -47,7 +47,7 @@ impl LogFile {
             if ours {
                 self.put_aside()?;
             }
-            // In place, for those who have it open.
+            // In place, for processes that have it open.
             self.file.set_len(0)?;
         }
         self.file.write_all(line)

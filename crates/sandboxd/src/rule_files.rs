@@ -1,5 +1,5 @@
-//! Notices when a person edits a file with rules, so that the edit holds from then on, and when somebody removes or moves
-//! the state directory.
+//! Notices when a person edits a file with rules, so that the edit holds from then on, and when the state directory is
+//! removed or moved.
 //!
 //! What the API changes is reloaded by the API; this is for editors. A thread waits, nothing is polled.
 
@@ -48,7 +48,7 @@ impl RuleFiles {
 }
 
 /// Follows the files on a thread of its own, as long as the daemon lives. `moved` is called when the state directory may
-/// not be where it was, and once to begin with: it may have gone before anybody looked.
+/// not be where it was, and once to begin with: it may have gone before the watch began.
 pub(crate) fn follow(
     files: Arc<RuleFiles>,
     rules: Arc<dyn PolicyReload>,
@@ -106,7 +106,7 @@ mod tests {
         }
 
         fn gate(&self, _: Option<&str>) -> Arc<Gate> {
-            unreachable!("nobody asks")
+            unreachable!("not asked for in this test")
         }
     }
 
@@ -120,7 +120,7 @@ mod tests {
         let (dir, file) = (temp.path(), temp.path().join("policy.json"));
         let (other, away) = (dir.join("other"), dir.join("away"));
         put(&other).unwrap();
-        // Each by somebody who knows of nothing that was before.
+        // Each by a new watch, which knows of nothing that was before.
         let noticed = |what: &str, deed: &dyn Fn() -> io::Result<()>| {
             let files = Arc::new(RuleFiles::new().unwrap());
             files.watch(dir).unwrap();

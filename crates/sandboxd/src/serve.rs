@@ -1,4 +1,8 @@
 //! The whole daemon: claims the state directory, takes the sandboxes over, serves until it is told to end.
+//!
+//! The order of the start is what makes it safe: lock, recover, and only then bind the socket, so that a client that can
+//! connect sees reconciled sandboxes. The order of the end mirrors it: requests, egress, socket, lock. The sandboxes stay,
+//! and the next daemon takes them over.
 
 use std::fs::File;
 use std::io;
@@ -241,7 +245,7 @@ fn remove_socket(state: &StateDir, lock: &DaemonLock) {
         return;
     }
     if let Err(error) = lock.stop_serving() {
-        tracing::warn!(%error, "cannot say that nothing is served any more");
+        tracing::warn!(%error, "cannot mark the lock as not serving");
     }
     match std::fs::remove_file(state.socket()) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -84,7 +84,7 @@ pub struct CreateRequest {
     /// Hosts that this sandbox may not reach, whatever other rules say.
     #[serde(default)]
     pub deny_network: Vec<String>,
-    /// Removed when it stops, whoever is there by then.
+    /// Removed when it stops, whether or not its creator is still there.
     #[serde(default)]
     pub temporary: bool,
 }
@@ -93,7 +93,7 @@ pub struct CreateRequest {
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceRequest {
     pub path: String,
-    /// The path as the user gave it, made absolute: where a link in it leads is judged. Absent when that is `path`.
+    /// The path as the user gave it, made absolute: where a link in it leads is checked. Absent when that is `path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given: Option<String>,
     #[serde(default)]
@@ -125,7 +125,7 @@ pub struct Caller {
 pub struct Created {
     #[serde(flatten)]
     pub sandbox: Sandbox,
-    /// Said once, to whoever made it: the network policy that was taken because none had been chosen.
+    /// Sent once, to the client that created it: the network policy that was taken because none had been chosen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }
@@ -244,7 +244,7 @@ pub struct Started {
     /// False when it was running already.
     pub started: bool,
     pub warnings: Vec<String>,
-    /// Said once, to whoever started it: the network policy that was taken because none had been chosen.
+    /// Sent once, to the client that started it: the network policy that was taken because none had been chosen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }
@@ -254,7 +254,7 @@ pub struct Started {
 #[serde(deny_unknown_fields)]
 pub struct KeepRequest {
     pub keep_alive: bool,
-    /// Removed when it stops, whoever is there by then.
+    /// Removed when it stops, whether or not its creator is still there.
     #[serde(default)]
     pub temporary: bool,
     /// Of the sandbox that is meant: another one may have its name by now.

@@ -39,7 +39,7 @@ fn bodies_that_are_not_understood() {
     }
     let (_, error) = daemon.refused("POST", "/v1/sandboxes", &unknown.to_string());
     assert!(error.message.contains("novel"), "{}", error.message);
-    // An array of the values is no object, however well they fit.
+    // An array of the values is not an object, however well they fit.
     for (method, path, body) in [
         ("POST", "/v1/sandboxes", "[]"),
         ("PUT", "/v1/daemon/log-level", r#"["trace","trace"]"#),
@@ -101,7 +101,7 @@ fn a_body_that_is_too_large() {
     assert_eq!((status, error.code), (413, ErrorCode::TooLarge));
 }
 
-/// Whoever sends all of it before looking for the answer finds one.
+/// A client that sends all of it before it reads the answer gets one.
 #[test]
 fn an_upload_that_is_far_too_large() {
     let daemon = Daemon::start();
