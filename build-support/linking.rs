@@ -4,7 +4,7 @@
 //! - The unwinder comes from an archive. `libgcc_s.so` would be the only library besides libc, and its constructor
 //!   asks the processor for its features, which a virtual machine is slow to answer.
 //! - Programs of [`SELF_CONTAINED`] have libc in them as well, and no dynamic loader before them. They stay
-//!   position independent. Whoever looks up hosts or users by name must not be one of them: libc would load
+//!   position independent. A program that looks up hosts or users by name must not be one of them: libc would load
 //!   modules for it.
 //!
 //! `docs/decisions/0006-static-linking.md` has the figures. Where the C compiler has no such archive, and where it builds
