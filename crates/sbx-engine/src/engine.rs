@@ -137,7 +137,7 @@ impl Engine {
         if entry.use_now(grace) {
             return Ok(started(&entry, false, Vec::new()));
         }
-        // Asked with the operation lock, which whoever stops all of them takes after this was set.
+        // Asked with the operation lock held: `stop_for_good` sets `closed` first and takes that lock afterwards.
         if lock(&self.shared.registry).closed {
             return Err(EngineError::Closed);
         }
@@ -154,7 +154,7 @@ impl Engine {
         self.shared.halt(&entry, "user")?;
         let stopped = shown(&entry);
         if stopped.temporary {
-            // Here, before anybody else can start it: it is not there any more when this answers.
+            // Under the same lock, so that no other request can start it: it is gone when this answers.
             self.shared.delete(&entry, HAND_OVER_TIMEOUT)?;
         }
         Ok(stopped)
@@ -212,7 +212,7 @@ impl Engine {
                 }
                 HAND_OVER_TIMEOUT
             }
-            // As docker's: whoever forces it does not wait for what ignores SIGTERM.
+            // As docker does it: a forced removal does not wait for processes that ignore SIGTERM.
             Removal::Forced => {
                 self.shared.halt_within(&entry, REMOVED, Duration::ZERO)?;
                 SHORT_HAND_OVER_TIMEOUT
@@ -225,7 +225,7 @@ impl Engine {
     /// Whether it stays up without a command, and whether anything of it stays when it stops.
     pub fn keep(&self, name: &str, request: &KeepRequest) -> Result<Sandbox, EngineError> {
         let entry = self.shared.entry(name)?;
-        // Whoever stops a temporary one removes it: what comes in between would be promised, and not kept.
+        // A stop removes a temporary one: without the lock this could promise to keep what is being removed.
         let _operation = entry.operate();
         is_meant(&entry, request.id.as_deref())?;
         let grace = self.shared.config.settings.auto_stop;
@@ -239,7 +239,7 @@ impl Engine {
             }
         })?;
         if request.temporary && stopped {
-            // Whoever stopped it did not know yet.
+            // The stop came before this request, and so did not remove it.
             self.shared.remove_temporary(&entry);
         }
         self.shared.alarm.ring();
@@ -313,8 +313,8 @@ impl Shared {
         registry.entries.get(&name).cloned().ok_or_else(not_found)
     }
 
-    /// The registry, with nothing of that name in it. Who asks for a name that is being removed, perhaps by
-    /// the sweep of a create that a killed daemon did not finish, gets it when that is done.
+    /// The registry, with nothing of that name in it. A request for a name that is being removed, perhaps by
+    /// the sweep of a create that a killed daemon did not finish, waits until that is done.
     fn with_free_name(&self, wanted: &Record) -> Result<MutexGuard<'_, Registry>, EngineError> {
         let name = &wanted.name;
         loop {

@@ -1,6 +1,6 @@
 //! Where the network rules lie: `policy.json` of the state directory for what `sbx policy` decides, and a
 //! `proxy-config.json` per sandbox for the older surface. Both are read again for every question, so that what a
-//! person edits by hand counts. The daemon alone writes; whoever only looks creates nothing.
+//! person edits by hand counts. The daemon alone writes; reading creates nothing.
 //!
 //! A file that cannot be read is an error and never an empty one: the daemon then lets nothing out.
 
@@ -39,10 +39,10 @@ use crate::threads::lock;
 const POLICY: &str = "policy.json";
 /// No file with rules is larger.
 const MAX_SIZE: u64 = 16 << 20;
-/// What holds until somebody chooses.
+/// What holds until the user chooses.
 const DEFAULT: Preset = Preset::Balanced;
 /// Expired rules are shown on request for that long.
-const KEPT: SignedDuration = SignedDuration::from_hours(24);
+const EXPIRED_REMOVAL_DELAY: SignedDuration = SignedDuration::from_hours(24);
 const NOTICE: &str = "No network policy had been chosen, so \"balanced\" was taken: package registries, code hosts, AI \
      services and system packages are allowed, the rest is denied. See `sbx policy ls`; `sbx policy reset` takes it back.";
 
@@ -165,7 +165,7 @@ impl PolicyBook {
     }
 
     /// The rules of every scope; and the first of the older settings that cannot be read, which are those of one sandbox
-    /// and nobody else's matter.
+    /// and do not concern the others.
     pub fn all_rules(&self) -> Result<(Vec<Rule>, Option<PolicyBookError>), PolicyBookError> {
         let mut rules = match self.load()? {
             Some(file) => {
@@ -385,7 +385,10 @@ impl PolicyBook {
         now: Timestamp,
     ) -> Result<PolicyFile, PolicyBookError> {
         if let Some(mut file) = self.load()? {
-            file.drop_expired(now.saturating_sub(KEPT).unwrap_or(Timestamp::MIN));
+            file.drop_expired(
+                now.saturating_sub(EXPIRED_REMOVAL_DELAY)
+                    .unwrap_or(Timestamp::MIN),
+            );
             return Ok(file);
         }
         **told = Told::NotYet;
@@ -419,7 +422,7 @@ fn scope(sandbox: Option<&str>) -> Result<Scope, PolicyBookError> {
     })
 }
 
-/// That an allow of this can ever open something. The names of the host and the sandbox are judged before any pattern.
+/// That an allow of this can ever open something. The names of the host and the sandbox are decided before any pattern.
 fn check_acts(resource: &Pattern) -> Result<(), PolicyBookError> {
     let Some(name) = resource.name() else {
         return Ok(());

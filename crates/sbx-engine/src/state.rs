@@ -263,7 +263,7 @@ impl StateDir {
         }
     }
 
-    /// Names that have a directory, whatever is in it. Entries that cannot be names are somebody else's.
+    /// Names that have a directory, whatever is in it. Entries that cannot be names are not the engine's.
     pub fn names(&self) -> Result<Vec<SandboxName>, StateError> {
         let dir = self.sandboxes();
         let entries = match fs::read_dir(&dir) {
@@ -286,7 +286,7 @@ impl StateDir {
 }
 
 /// A directory can hand its group down to those that are made in it, and root of a user namespace has no power over a
-/// directory whose group is not in it. The bits for the group are off: which one it is matters to nobody else.
+/// directory whose group is not in it. The bits for the group are off, so that it grants nothing whichever one it is.
 fn keep_to_own_group(dir: &Path) {
     let group = rustix::process::getegid().as_raw();
     let changed = match fs::metadata(dir) {
@@ -321,7 +321,7 @@ pub fn marker(dir: &Path) -> PathBuf {
     dir.join(MARKER)
 }
 
-/// Whether somebody keeps the state of sandboxes in that very directory. A file of the marker's name alone says nothing:
+/// Whether that very directory is a state directory, of any user. A file of the marker's name alone says nothing:
 /// programs in a sandbox can make one.
 pub fn is_state(dir: &Path) -> bool {
     let keeps = |meta: fs::Metadata| meta.is_dir();
@@ -601,7 +601,7 @@ mod tests {
         fs::remove_file(at(MARKER)).unwrap();
         let mode = Mode::from_raw_mode(0o600);
         rustix::fs::mkfifoat(rustix::fs::CWD, at(MARKER), mode).unwrap();
-        assert!(!is_state(temp.path()), "a pipe that nobody writes to");
+        assert!(!is_state(temp.path()), "a pipe without a writer");
         fs::remove_file(at(MARKER)).unwrap();
         fs::rename(at("text"), at(MARKER)).unwrap();
         assert!(is_state(temp.path()));

@@ -85,7 +85,7 @@ pub enum WorkspaceError {
     Planted {
         path: PathBuf,
         link: PathBuf,
-        /// Whoever has the link in a writable workspace.
+        /// The one that has the link in a writable workspace.
         sandbox: SandboxName,
         to: PathBuf,
     },
@@ -270,7 +270,7 @@ pub struct Found {
 }
 
 /// That none of them shows another state directory, such as the usual one where `SBX_HOME` names this one: what serves
-/// there trusts whoever has the caller's id.
+/// there trusts every process with the caller's id.
 pub fn keep_clear_of(workspaces: &[WorkspaceRecord], state: &Path) -> Result<(), WorkspaceError> {
     let guard = Guard::new(state)?;
     workspaces
@@ -331,7 +331,7 @@ pub(crate) struct StillShared {
 
 impl StillShared {
     /// What a walk through one of them leaves to others.
-    pub(crate) fn spared(&self) -> Vec<Node> {
+    pub(crate) fn excluded(&self) -> Vec<Node> {
         let writable = self.writable.iter().map(|(_, node)| *node);
         let others = self.readonly.iter().chain(&self.moved).copied();
         others.chain(writable).collect()
@@ -391,7 +391,7 @@ fn is_another(before: &WorkspaceRecord, now: &WorkspaceRecord) -> bool {
 }
 
 /// Whether programs inside could have put it there, by renaming what is above it, and have something of it. In place of
-/// a read-only directory: they have that one under another name then. And in place of what is somebody else's: they are
+/// a read-only directory: they have that one under another name then. And in place of what another user owns: they are
 /// shown as its owner what they could not enter. A file is replaced by every editor; and what lies in no writable
 /// workspace only the user can replace.
 fn gains_by_swap(now: &WorkspaceRecord, all: &[WorkspaceRecord], mounts: &[Entry]) -> bool {
@@ -449,7 +449,7 @@ fn check_ways(
 }
 
 /// What would be read-only is where the link leads. The link is not, and leads elsewhere as soon as a program inside
-/// wants it to: whoever uses the path that was given would not have what is protected.
+/// wants it to: a program that uses the given path would not get the protected one.
 fn check_read_only_way(
     request: &WorkspaceRequest,
     untrusted: &UntrustedPaths,
@@ -473,7 +473,7 @@ fn given_path(request: &WorkspaceRequest) -> &Path {
     Path::new(request.given.as_deref().unwrap_or(&request.path))
 }
 
-/// Who asked must have meant this place. A link in a workspace may be the work of a program inside, and so may be the
+/// The user must have meant this directory. A link in a workspace may be the work of a program inside, and so may be the
 /// way by which a shell came to a directory of secrets.
 fn check_way(
     request: &WorkspaceRequest,
@@ -511,7 +511,7 @@ fn is_spelt_out(given: &Path, real: &Path) -> bool {
     end.and_then(|end| given.get(..=end)) == Some(real.as_os_str().as_encoded_bytes())
 }
 
-/// What the caller may not enter or read, nobody inside may either: every command would fail.
+/// What the caller may not enter or read, no program inside may either: every command would fail.
 fn check_open(workspace: &WorkspaceRecord) -> Result<(), WorkspaceError> {
     let (access, what) = match workspace.kind {
         WorkspaceKind::Directory => (Access::EXEC_OK, "enter"),

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(credentials(Some("4711")), (4711, 0, vec![0]));
         assert_eq!(credentials(Some("www:sudo")), (33, 27, vec![27]));
         assert_eq!(credentials(Some("www:28")), (33, 28, vec![28]));
-        for wrong in ["nobodyhere", "www:nothere", "70000", "1:70000", ""] {
+        for wrong in ["missing", "www:nothere", "70000", "1:70000", ""] {
             assert!(
                 find(Some(wrong), Mode::Root, PASSWD, GROUP).is_err(),
                 "{wrong}"

@@ -76,16 +76,16 @@ pub(crate) enum Incomplete {
 
 /// Walks every workspace, starting from a descriptor of its root: the path that leads to it can be changed from inside.
 /// Skipped are files of other host users, files whose last change was before `made_at` (nanoseconds since the Unix epoch),
-/// and the directories in `spared` with everything below them.
+/// and the directories in `excluded` with everything below them.
 pub(crate) fn hand_over(
     workspaces: &[OwnedFd],
     made_at: i64,
-    spared: &[Node],
+    excluded: &[Node],
     budget: Budget,
 ) -> Result<(), Incomplete> {
     let rules = Rules {
         made_at,
-        spared,
+        excluded,
         deadline: Instant::now() + budget.timeout,
     };
     let mut left = Ok(());
@@ -198,7 +198,7 @@ fn open_above(dir: &OwnedFd, below: ReadAs, above: ReadAs) -> Option<OwnedFd> {
 /// What is skipped, and when the walk ends.
 struct Rules<'a> {
     made_at: i64,
-    spared: &'a [Node],
+    excluded: &'a [Node],
     deadline: Instant,
 }
 
@@ -261,7 +261,7 @@ impl<'a> Walk<'a> {
         };
         let identity = identity(&stat);
         // Checked again now that it is open: it may have been swapped in meanwhile. Not for the root of the walk.
-        if !self.levels.is_empty() && self.rules.spared.contains(&identity) {
+        if !self.levels.is_empty() && self.rules.excluded.contains(&identity) {
             return Ok(());
         }
         // A directory that was moved below itself, or is mounted there: it is being visited already.
@@ -315,7 +315,7 @@ impl<'a> Walk<'a> {
                 self.note(Incomplete::Moved);
                 continue;
             };
-            if self.rules.spared.contains(&identity(&stat)) {
+            if self.rules.excluded.contains(&identity(&stat)) {
                 continue;
             }
             if needs_new_owner(&stat, self.rules.made_at) {
@@ -427,7 +427,7 @@ mod tests {
     fn rules(limit: Duration) -> Rules<'static> {
         Rules {
             made_at: i64::MAX,
-            spared: &[],
+            excluded: &[],
             deadline: Instant::now() + limit,
         }
     }

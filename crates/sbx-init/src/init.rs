@@ -1,7 +1,13 @@
 //! Pid 1 of a sandbox: serves exec requests, reaps, answers the filter's questions, hands files over.
 //!
-//! One thread, one `poll` loop, one child of its own: the [`Spare`]. Bytes of commands do not pass through it,
-//! except what detached commands write to the log.
+//! One thread, one `poll` loop. Whatever can block is done by a forked child: the [`Spare`] that becomes the next
+//! command, the answers to seccomp user notifications, the hand-over of files after a command. Init itself must never
+//! wait for a process inside, because a stopped or hostile one would stop the whole sandbox: its sockets and pipes are
+//! non-blocking, and `SIGCHLD` arrives by a signalfd. One thread is also what makes `fork` without `execve` sound
+//! ([`SingleThreaded`]).
+//!
+//! Bytes of commands do not pass through it, except what detached commands write to the log, and streams of clients that
+//! have no descriptors to pass.
 
 mod commands;
 mod executed;
@@ -42,13 +48,13 @@ use sbx_sys::mountinfo;
 
 /// Answers to the filter that are worked on at the same time.
 const MAX_ANSWERS: usize = 16;
-/// How long one may take. Whoever has the caller's id can stop the process that answers.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// How often answers that nobody waits for any more are looked for, while there are any.
-const ANSWERS_EVERY: Duration = Duration::from_secs(1);
+/// How long one may take. A process inside with the same id can stop the process that answers.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often answers whose system call has gone are looked for, while there are any.
+const ANSWER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a stop waits for clients to take the last frames of their commands' output.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often files are handed over for one command, when somebody ends the process that does it.
+/// How often files are handed over for one command, when the process that does it is killed.
 const MAX_HAND_OVERS: u32 = 3;
 
 /// What setup leaves to init.
@@ -67,7 +73,7 @@ pub(crate) struct Parts {
     pub(crate) namespaces: Namespaces,
     pub(crate) network: Network,
     pub(crate) mode: Mode,
-    /// The pid namespace of those who may talk to init.
+    /// The pid namespace of the clients that may talk to init.
     pub(crate) outside: Node,
 }
 
@@ -82,7 +88,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
     ) else {
         return 1;
     };
-    // Without the list nothing can be judged.
+    // Without the list no mount can be checked.
     let mut text = Vec::new();
     let Ok(mut list) = File::open("/proc/self/mountinfo") else {
         return 1;
@@ -183,7 +189,7 @@ struct Init<'a> {
 
 struct Command {
     id: u64,
-    /// Who asked for it, while connected.
+    /// The client that requested it, while connected.
     peer: Option<u64>,
     /// Not yet executed: where it says how that goes.
     starting: Option<Starting>,
@@ -192,7 +198,7 @@ struct Command {
     /// By its caller, whose signals may end it at any time.
     signalled: bool,
     master: Option<OwnedFd>,
-    /// The other side of its terminal. That hangs up when nobody has it open, and who reads it takes that for the end; a
+    /// The other side of its terminal. That hangs up when no process has it open, and a reader takes that for the end; a
     /// command may close all that it has of it, and open it again.
     terminal: Option<OwnedFd>,
     root: bool,
@@ -216,7 +222,7 @@ impl Starting {
     }
 
     /// When the filter's listener is here, only the end is waited for (which is always polled): that the order was
-    /// taken is no reason to wake up, and to keep the command from running.
+    /// taken need not wake init, which would keep the command from running.
     fn interest(&self) -> PollFlags {
         if self.said.is_empty() {
             PollFlags::IN
@@ -298,7 +304,8 @@ impl Init<'_> {
                 // It cannot wait any more, so it must not go on: the kernel ends the sandbox with it.
                 return;
             };
-            // Listeners and pipes are removed by position: the last ones first.
+            // Handlers remove filters and outputs by index: from the last to the first, the indices that are left hold.
+            // What is gone by the time its turn comes is looked up by key or index, and not found.
             for (source, flags) in ready.into_iter().rev() {
                 self.handle(source, flags);
             }
@@ -307,15 +314,15 @@ impl Init<'_> {
         }
     }
 
-    /// Ends those that are stuck, or whose caller has gone; whoever waits for one is told when it is reaped.
+    /// Kills those that are stuck, or whose caller has gone. The caller gets its answer when the process is reaped.
     fn look_after_answers(&self) {
         for (pid, question) in &self.answers {
             let waiting = seccomp::is_valid(question.filter.as_fd(), question.id);
-            if waiting && question.since.elapsed() < ANSWER_LIMIT {
+            if waiting && question.since.elapsed() < ANSWER_TIMEOUT {
                 continue;
             }
             // An answer that was given ends its process by itself, which takes a moment.
-            if question.since.elapsed() >= ANSWERS_EVERY
+            if question.since.elapsed() >= ANSWER_CHECK_INTERVAL
                 && let Some(pid) = Pid::from_raw(*pid)
             {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -333,7 +340,7 @@ impl Init<'_> {
             .chain(stopping.and_then(|it| it.drain_until));
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let look = self.mount_watch.as_ref().map(|_| CHECK_INTERVAL);
-        let answers = (!self.answers.is_empty()).then_some(ANSWERS_EVERY);
+        let answers = (!self.answers.is_empty()).then_some(ANSWER_CHECK_INTERVAL);
         let times = left.chain(look).chain(answers);
         let timeout = times.min().map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -579,9 +586,11 @@ impl Init<'_> {
             }
             return;
         }
+        // Fails when the caller was killed before this: the next `poll` shows what is left.
         let Ok(Some(call)) = seccomp::receive(filter.as_fd()) else {
             return;
         };
+        // By a child: an answer reads the caller's memory and may mount, and either can block.
         let forked = filter
             .try_clone()
             .and_then(|copy| Ok((copy, process::fork(self.proof, 0)?)));
@@ -603,6 +612,7 @@ impl Init<'_> {
     fn reap(&mut self) {
         let before = self.commands.len();
         while let Some(EndedChild { pid, by }) = process::ended_child() {
+            // Before it is reaped, while `/proc/PID` still tells whether it was executed.
             if by == EndedBy::Signal {
                 self.command_killed(pid);
             }
@@ -612,7 +622,8 @@ impl Init<'_> {
                 break;
             };
             if let Some(question) = self.answers.remove(&pid) {
-                // Whoever was to answer has, or is dead: nobody waits for ever. A second answer is none.
+                // The process has answered or is dead, and its caller must not wait for ever. After an answer the id is
+                // not valid any more, and the kernel refuses a second one (ENOENT).
                 let answer = Err(libc::EIO);
                 let _ = seccomp::respond(question.filter.as_fd(), question.id, answer);
             } else if let Some(work) = self.handovers.remove(&pid) {
@@ -629,14 +640,14 @@ impl Init<'_> {
             }
         }
         // Not when a command starts or while a client hears of its end, which it would slow down: when that client has
-        // gone. Nor when a spare dies, which whoever is root inside could make it do for ever.
+        // gone. Nor when a spare dies: root inside could kill one after the other for ever.
         let mut peers = self.peers.values();
         if self.commands.len() < before && !peers.any(|peer| peer.role() == Some(Role::Client)) {
             self.keep_a_spare();
         }
     }
 
-    /// The command stays: somebody has to hold its terminal, and to read it, or it hangs up or stands still.
+    /// The command stays: init holds its terminal and reads it from now on, or it would hang up or block.
     fn detach(&mut self, key: u64) {
         let pid = self.peers.get(&key).and_then(|peer| peer.command);
         let Some(command) = pid.and_then(|pid| self.commands.get_mut(&pid)) else {
@@ -709,6 +720,7 @@ impl Init<'_> {
             let _ = process::kill_all(Signal::KILL);
         }
         self.reap();
+        // As pid 1 init is the parent of every orphan: without children, no process is left in the sandbox.
         if process::has_children() || self.drains() {
             return false;
         }

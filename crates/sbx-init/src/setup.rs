@@ -385,7 +385,7 @@ fn hand_over(proof: &SingleThreaded, maps: Maps<'_>, job: &HandOver) -> SetupRes
     let prepare = || Ok(opened_as_root.unwrap_or_else(open));
     in_namespaces(proof, maps, namespaces, prepare, |(workspaces, opened)| {
         let budget = Budget::within(Duration::from_millis(job.limit_ms.into()));
-        let done = handover::hand_over(&workspaces, job.made_at, &job.spared, budget)
+        let done = handover::hand_over(&workspaces, job.made_at, &job.excluded, budget)
             .map_err(|left| SetupError::new("hand files over", left.to_string()));
         opened.and(done)
     })

@@ -1,8 +1,12 @@
 //! A process that is in the sandbox already and waits to become a command.
 //!
 //! Joining the namespaces and installing the filter is most of what starting a command takes, and no command is
-//! needed for it: init keeps one process that has done so. Whoever is root inside sees it and can stop or end it,
-//! as it can every command; it can neither look into it nor trace it. It holds no descriptor of init's.
+//! needed for it: init keeps one process that has done so. Root inside sees it and can stop or kill it, as it can every
+//! command; it can neither look into it nor trace it, because it is not dumpable. It holds no descriptor of init's.
+//!
+//! Init and the spare share a socket pair, the *door*. The spare sends the seccomp listener when it is ready; init
+//! sends one order with the command's stdio (SCM_RIGHTS); the spare confirms it and executes. The door is
+//! close-on-exec, so that its end tells init that `execve` succeeded, unless a failure came before it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -44,19 +48,19 @@ pub(crate) struct Order {
 /// What to execute, as JSON.
 #[derive(Debug)]
 enum Request {
-    /// Of at most [`SHORT`] bytes, which the door always takes at once.
+    /// Of at most [`MAX_INLINE`] bytes, which the door always takes at once.
     Short(Vec<u8>),
     /// A process that was stopped must not make init wait, however much there is to say.
     File(File),
 }
 
-const SHORT: usize = 2048;
+const MAX_INLINE: usize = 2048;
 
 impl Order {
     pub(crate) fn new(exec: &Exec, stdio: Stdio) -> Result<Self, Failure> {
         let write = || {
             let bytes = serde_json::to_vec(exec)?;
-            if bytes.len() <= SHORT {
+            if bytes.len() <= MAX_INLINE {
                 return Ok(Request::Short(bytes));
             }
             let mut file = File::from(rustix::fs::memfd_create(c"exec", MemfdFlags::CLOEXEC)?);
@@ -100,7 +104,7 @@ impl Spare {
 
     /// False when it does not take the order: it is dead.
     pub(crate) fn give(&self, order: &Order) -> bool {
-        // Whoever is root inside may have stopped it, with everything else.
+        // Root inside may have stopped it (`kill -STOP -1`), with everything else.
         self.signal(Signal::CONT);
         let [input, output, errors] = &order.stdio;
         let mut fds = vec![input.as_fd(), output.as_fd(), errors.as_fd()];
@@ -131,7 +135,7 @@ impl Spare {
     }
 }
 
-/// The spare process: gets ready, waits, becomes the command. Returns `Ok` when nobody wants it any more.
+/// The spare process: gets ready, waits, becomes the command. Returns `Ok` when init has no use for it any more.
 fn serve(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failure> {
     get_ready(surroundings, door)?;
     let foreseen = Foreseen::look(surroundings);
@@ -147,14 +151,16 @@ fn get_ready(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failu
     let engine = |step: &'static str| move |error: io::Error| Failure::engine(step, error);
     rustix::process::setsid().map_err(|e| Failure::engine("make a session", e))?;
     signals::reset().map_err(engine("reset signals"))?;
-    let _ = rustix::thread::set_name(NAME); // for those who look
+    let _ = rustix::thread::set_name(NAME); // for `ps`
     join(&surroundings.namespaces).map_err(engine("join the sandbox"))?;
-    // Joining a user namespace that this id owns opens this process to nobody, whatever `fs.suid_dumpable` says. From here on
-    // nothing of init's is left in it but its memory.
+    // Joining a user namespace that this id owns does not make this process dumpable, whatever `fs.suid_dumpable` says.
+    // From here on nothing of init's is left in it but its memory.
     let mut keep = vec![door.as_fd()];
     keep.extend(surroundings.namespaces.named_root.as_ref().map(AsFd::as_fd));
     process::close_all_but(&keep).map_err(engine("close descriptors"))?;
     process::set_not_dumpable().map_err(engine("close this process to others"))?;
+    // In the sandbox's user namespace, where this process has CAP_SYS_ADMIN: without it, a filter needs `no_new_privs`,
+    // under which `sudo` would not work.
     let listener = seccomp::install(&surroundings.filter).map_err(engine("install the filter"))?;
     fdpass::send_with_fds(door, &[LISTENER], &[listener.as_fd()])
         .map_err(engine("hand the filter over"))
@@ -173,7 +179,7 @@ fn join(namespaces: &Namespaces) -> io::Result<()> {
 /// `None` when init has gone, or has no use for this process.
 fn wait(door: &UnixStream) -> Result<Option<(Exec, Stdio)>, Failure> {
     let mut fds: Vec<OwnedFd> = Vec::new();
-    let mut bytes = vec![0; SHORT];
+    let mut bytes = vec![0; MAX_INLINE];
     // Whole: init sends nothing else, and no more than that.
     let count = fdpass::recv_with_fds(door, &mut bytes, &mut fds)
         .map_err(|e| Failure::engine("wait for a command", e))?;

@@ -1,7 +1,11 @@
 //! From a process in the sandbox into a command: take the streams, become the user, execute.
 //!
-//! Until `execve` the process has init's memory. It is closed to root inside, because init is not dumpable and
-//! was executed outside of the inner user namespace; every descriptor is close-on-exec.
+//! Until `execve` the process has init's memory. It is closed to root inside (`ptrace`, `/proc/PID/mem`), because init is
+//! not dumpable and was executed outside of the inner user namespace; every descriptor is close-on-exec.
+//!
+//! The working directory is entered after the change of user, so that the user's own permissions decide, and is checked
+//! with `getcwd`: a path through `/proc/PID/fd` can lead out of the root. A failure up to `execve` goes to init as data,
+//! and becomes the client's error message instead of an exit code.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -25,8 +29,8 @@ use crate::setup::Namespaces;
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
-/// Where `pip` puts programs that root installs where it cannot write `/usr`. Nobody else looks for them.
-const ROOTS_PROGRAMS: &[u8] = b"/root/.local/bin";
+/// Where `pip` puts programs that root installs where it cannot write `/usr`. Other users do not look for them.
+const ROOT_USER_BIN: &[u8] = b"/root/.local/bin";
 
 /// What every command of a sandbox has in common.
 #[derive(Debug)]
@@ -44,7 +48,7 @@ pub(crate) type Stdio = [OwnedFd; 3];
 
 /// How many characters of a message are kept, from its beginning and its end. Names of programs, directories and users
 /// can be longer than a frame may be, or a socket takes at once, and escaped they grow six-fold.
-const KEPT: (usize, usize) = (300, 200);
+const MESSAGE_ENDS: (usize, usize) = (300, 200);
 
 /// Why a command did not start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +60,7 @@ pub(crate) struct Failure {
 impl Failure {
     /// The only way to make one: a message of any length becomes one that can be sent.
     pub(crate) fn new(kind: FailKind, message: String) -> Self {
-        let message = brief(message);
+        let message = shorten(message);
         Self { kind, message }
     }
 
@@ -84,8 +88,8 @@ impl Failure {
 }
 
 /// What was being done is said first, and why it failed last: what goes is in the middle.
-fn brief(message: String) -> String {
-    let (first, last) = KEPT;
+fn shorten(message: String) -> String {
+    let (first, last) = MESSAGE_ENDS;
     let begin = message.char_indices().nth(first);
     let end = message.char_indices().rev().nth(last - 1);
     match (begin, end) {
@@ -98,7 +102,7 @@ fn brief(message: String) -> String {
     }
 }
 
-/// The user that most commands run as, looked up before anybody asked.
+/// The user that most commands run as, looked up before a command needs it.
 #[derive(Debug)]
 pub(crate) struct Foreseen {
     agent: Account,
@@ -173,8 +177,8 @@ fn prepare(
         Some(account) => account,
         None => account(surroundings, user)?,
     };
-    // Becoming somebody can open this process to others of that id (`fs.suid_dumpable`), for the moment until it
-    // is closed again.
+    // A change of uid resets the dumpable flag to `fs.suid_dumpable`, which can open this process to others of that
+    // id, for the moment until it is closed again.
     become_account(surroundings, &account).map_err(engine("become the user"))?;
     process::set_not_dumpable().map_err(engine("close this process to others"))?;
     enter_directory(&directory(&surroundings.workdir, exec.workdir.as_ref()))?;
@@ -292,7 +296,7 @@ fn environment(
     if account.credentials.uid == 0 && !asked {
         let path = env.iter_mut().find(|(key, _)| key.as_bytes() == b"PATH");
         if let Some((_, path)) = path {
-            path.0 = [ROOTS_PROGRAMS, b":", path.as_bytes()].concat();
+            path.0 = [ROOT_USER_BIN, b":", path.as_bytes()].concat();
         }
     }
     env
@@ -408,9 +412,9 @@ mod tests {
             assert!(frame.len() < 4096, "{}", frame.len());
         }
         for short in ["", "x", &"é".repeat(500), &"x".repeat(500)] {
-            assert_eq!(brief(short.to_owned()), short);
+            assert_eq!(shorten(short.to_owned()), short);
         }
-        let cut = brief("é".repeat(502));
+        let cut = shorten("é".repeat(502));
         assert_eq!(cut.chars().count(), 501, "{cut}");
     }
 

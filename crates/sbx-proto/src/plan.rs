@@ -44,7 +44,7 @@ pub enum Job {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Task {
-    /// Remove everything below `path` and `path` itself; a missing path is no error.
+    /// Remove everything below `path` and `path` itself; a missing path is not an error.
     RemoveTree { path: OsBytes },
     /// Build the host template's layers in `path`; `spec` is the engine's own JSON.
     BuildTemplate { path: OsBytes, spec: String },
@@ -58,7 +58,7 @@ pub struct HandOver {
     pub workspaces: Vec<Source>,
     /// What the sandbox could only read, and the workspaces themselves: left alone wherever they lie in another one, whose
     /// owner need not be theirs.
-    pub spared: Vec<Node>,
+    pub excluded: Vec<Node>,
     /// As [`Boot::made_at`].
     pub made_at: i64,
     /// After which it is given up.
@@ -109,7 +109,7 @@ pub const BOOT_DESCRIPTORS: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Boot {
-    /// The sandbox's uuid; init says it to whoever connects.
+    /// The sandbox's uuid; init sends it to every client that connects.
     pub id: String,
     pub hostname: String,
     pub sources: Vec<Source>,
@@ -188,8 +188,8 @@ pub enum Step {
     Overlay {
         target: OsBytes,
         lowers: Vec<usize>,
-        /// The number of a veil above the lowers.
-        veil: Option<usize>,
+        /// The number of a whiteout layer above the lowers.
+        whiteouts: Option<usize>,
         upper: usize,
         dir: String,
         /// Who owns the top directory of a new upper layer.
@@ -203,16 +203,16 @@ pub enum Step {
     /// A layer that hides these paths in the layers below it, whatever is there or comes to be there. They are
     /// numbered in their order. Directories on the way belong to `owner`, those in `agents` to the agent: overlay takes
     /// that from the uppermost layer.
-    Veil {
+    Whiteouts {
         hidden: Vec<OsBytes>,
         agents: Vec<OsBytes>,
         owner: Owner,
     },
-    /// A directory as [`Step::Bind`] shows it, behind a veil.
-    Veiled {
+    /// A directory as [`Step::Bind`] shows it, with a whiteout layer above it.
+    BindHidden {
         target: OsBytes,
         source: usize,
-        veil: usize,
+        whiteouts: usize,
     },
     Tmpfs {
         target: OsBytes,

@@ -14,7 +14,7 @@ pub(crate) fn deadline(
     keep_alive: bool,
 ) -> Option<Timestamp> {
     let grace = grace.filter(|_| sessions == 0 && !keep_alive)?;
-    // A grace period beyond the end of time is no deadline.
+    // A grace period beyond the last timestamp means no deadline.
     now.checked_add(grace).ok()
 }
 

@@ -15,7 +15,7 @@ use crate::machine::control::Sender;
 use crate::machine::process::Process;
 use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError};
-use crate::state::settings::DEFAULT_AUTO_STOP;
+use crate::state::settings::DEFAULT_AUTO_STOP_DELAY;
 use crate::state::{Durability, SandboxDir};
 use crate::threads::lock;
 
@@ -155,7 +155,7 @@ impl Entry {
         self.changed.notify_all();
     }
 
-    /// The init is ending or dead, and nothing can be started in it any more. `reason` counts when nobody asked for it.
+    /// The init is ending or dead, and nothing can be started in it any more. `reason` counts if no stop was requested.
     pub(crate) fn set_ending(&self, reason: &str) {
         self.state().end(reason);
     }
@@ -166,7 +166,7 @@ impl Entry {
             let reason = state.stopping.clone().unwrap_or_default();
             state.record.set_stopped(reason, Timestamp::now());
         });
-        // Only now: whoever waits for it goes on to change the record.
+        // Only now: a request that waits for it goes on to change the record.
         let mut state = self.state();
         state.stopping = None;
         state.sessions = 0;
@@ -199,8 +199,8 @@ impl State {
     }
 
     pub(crate) fn set_deadline(&mut self, now: Timestamp, grace: Option<Duration>) {
-        // A temporary one ends also where the others stay up: whoever would end it may have been killed.
-        let grace = grace.or(self.record.temporary.then_some(DEFAULT_AUTO_STOP));
+        // A temporary one ends also where the others stay up: the client that would end it may have been killed.
+        let grace = grace.or(self.record.temporary.then_some(DEFAULT_AUTO_STOP_DELAY));
         self.record.stop_at = deadline(now, grace, self.sessions, self.record.keep_alive);
     }
 

@@ -1,5 +1,13 @@
 //! What a daemon does first: it finds the sandboxes of the one before it, takes the running ones over and
 //! finishes what was interrupted.
+//!
+//! The record on disk says what was intended, the machine says what is: `Running` is believed only if init answers on
+//! its socket with the sandbox's id, and its process is the recorded one. `Creating` and `Removing` can only be interrupted operations, since the daemon lock
+//! excludes another daemon, so both end in a removal. Whatever else may still run of a sandbox that is not adopted is
+//! killed before anything of it is touched ([`leftover::end`]).
+//!
+//! Reconciling happens before the first request is served; removals and hand-overs, which can take long, go on in the
+//! background under the operation lock of their sandbox, and look again once they have that lock.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -60,6 +68,7 @@ impl Shared {
                 self.hand_over_later(entry);
             }
             Status::Creating | Status::Removing => {
+                // In memory only: if this daemon dies as well, the next one sees the same record and does the same.
                 entry.state().record.status = Status::Removing;
                 let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
                 spawn("sweep", move || {
@@ -74,7 +83,7 @@ impl Shared {
     /// Waits for the removal that is under way, or does what is left of one that was interrupted.
     pub(crate) fn finish_removal(&self, entry: &Entry) -> Result<(), EngineError> {
         let _operation = entry.operate();
-        // Somebody else was first, and the name may be another sandbox's by now.
+        // Another thread was first, and the name may be another sandbox's by now.
         if entry.state().removed {
             return Ok(());
         }
@@ -83,13 +92,14 @@ impl Shared {
     }
 
     fn reconcile_running(self: &Arc<Self>, entry: &Arc<Entry>, record: &Record) {
-        // Records of earlier versions do not say so.
+        // Until this init confirms its hand-over, files may be due. Records of earlier versions do not say so.
         entry.state().record.hand_over_due = true;
         let error = match self.adopt(entry, record) {
             Ok(()) => return,
             Err(error) => error,
         };
         leftover::end(&entry.dir, record);
+        // A pid means nothing after a reboot: the kernel's boot id tells a crash from a restart of the host.
         let rebooted = record
             .init
             .as_ref()
@@ -115,7 +125,7 @@ impl Shared {
         }
     }
 
-    /// Removes one that has stopped, unless somebody starts or removes it first.
+    /// Removes one that has stopped, unless another request starts or removes it first.
     pub(crate) fn remove_temporary(self: &Arc<Self>, entry: &Arc<Entry>) {
         let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
         spawn("clean-up", move || {
@@ -166,7 +176,7 @@ impl Shared {
 }
 
 /// A directory without a record holds nothing but an interrupted first write, or nothing at all. False of one of ours
-/// that holds more: what a removal left, and whoever wants the name has to get rid of it.
+/// that holds more: what a removal left, which the user has to remove before the name can be used again.
 fn sweep_unborn(dir: &SandboxDir) -> bool {
     let Ok(files) = fs::read_dir(dir.path()) else {
         return true;

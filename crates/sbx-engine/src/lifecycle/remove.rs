@@ -28,8 +28,8 @@ impl Shared {
             return Ok(());
         }
         if let Err(error) = entry.update(|state| state.record.status = Status::Removing) {
-            // A full disk is no reason to keep what fills it.
-            tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot note the removal");
+            // A full disk must not prevent the removal of what fills it.
+            tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot record the removal");
         }
         self.hand_over(entry, limit);
         self.config

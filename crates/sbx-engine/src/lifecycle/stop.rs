@@ -1,5 +1,8 @@
-//! How a machine is stopped: sent first, then killed; on request, or because it is idle. The caller holds the
-//! operation lock of the sandbox.
+//! How a machine is stopped, on request or because it is idle. The caller holds the operation lock of the sandbox.
+//!
+//! Init is asked first: it sends SIGTERM to all processes, SIGKILL after `TERM_TIMEOUT`, hands files over and ends. An
+//! init that does not end in time is killed through its pidfd, and its pid namespace with it. Whether a command runs is
+//! known to init alone, since clients connect to it without the daemon: an idle stop is a request that it may refuse.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The sandbox's way out: the listeners that init holds are checked here and handed to whoever serves them.
+//! Egress: the listeners that init holds arrive by SCM_RIGHTS, are checked here, and go to the daemon's proxy.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -89,9 +89,9 @@ impl Listeners {
             dns_tcp: Vec::new(),
         };
         for (kind, socket) in said.sockets.iter().zip(sockets) {
-            // An error of a system call: the descriptor is no socket at all.
+            // An error of `getsockopt`: the descriptor is not a socket at all.
             if !is(*kind, &socket).unwrap_or(false) {
-                return Err(format!("a descriptor that is no {kind:?} listener"));
+                return Err(format!("a descriptor that is not a {kind:?} listener"));
             }
             prepare(&socket).map_err(|error| format!("a {kind:?} listener: {error}"))?;
             match kind {

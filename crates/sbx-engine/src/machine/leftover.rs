@@ -1,4 +1,8 @@
 //! Machines of an earlier daemon that are not taken over, and have to end.
+//!
+//! The recorded init is found by pid, start time and boot id, and killed; the kernel then kills its whole pid namespace.
+//! A daemon that died between the start of init and the write of the record leaves no pid: such an init is found by its
+//! socket, which has a known path, and is told to shut down. Nothing of the sandbox may be removed before.
 
 use std::time::{Duration, Instant};
 

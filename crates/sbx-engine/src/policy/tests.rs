@@ -118,7 +118,7 @@ fn the_notice_comes_once() {
     let changed = place.add(RuleDecision::Allow, None, "a.test").unwrap();
     assert_eq!(changed.notice, Some(notice));
     assert_eq!(place.book.ensure_chosen(now()).unwrap(), None);
-    // A create that brings denials chooses before anybody can be told.
+    // A create that brings denials chooses the preset before the user can be told.
     place.book.reset().unwrap();
     let name = place.sandbox("ab");
     let denied = parse_resources(&["x.test".into()]).unwrap();
@@ -460,7 +460,7 @@ fn older_settings_that_take_something_away_are_named() {
     assert!(!said(later).contains(&added[0].name), "{}", said(later));
 }
 
-/// A reader must not wait for whoever writes to a pipe, nor believe what it cannot watch.
+/// A reader must not wait for the writer of a pipe, nor believe what it cannot watch.
 #[test]
 fn rules_are_read_from_a_plain_file_only() {
     let place = claimed();

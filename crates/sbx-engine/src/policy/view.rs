@@ -73,7 +73,7 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         ..
     } = *question;
     let rule = verdict.rule.as_ref();
-    // The name of this machine inside is judged as the name that rules have for it.
+    // The name of this machine inside is decided as the name that rules have for it.
     let resource_value = if is_host_alias(&target.host) {
         format!("localhost:{}", target.port)
     } else {
@@ -87,7 +87,7 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         governance: Governance { active: false },
         origin: rule.map(|rule| rule.origin.as_str().to_owned()),
         reason: (!verdict.reason.is_empty()).then(|| match question.narrowed {
-            // Who has allowed everything wants to know why this is not allowed.
+            // A user who has allowed everything wants to know why this is not allowed.
             Some(narrowed) if verdict.kind == Kind::Implicit => {
                 format!("{}; {narrowed}", verdict.reason)
             }

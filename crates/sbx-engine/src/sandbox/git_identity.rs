@@ -24,7 +24,7 @@ const MAX_ANSWER: u64 = 64 << 10;
 const MAX_CONFIG: u64 = 1 << 20;
 const QUESTION: [&str; 3] = ["-z", "--get-regexp", r"^user\.(name|email)$"];
 /// What tells git where the caller's own configuration is, besides the home.
-const KEPT: &[&str] = &[
+const KEPT_VARIABLES: &[&str] = &[
     "GIT_CONFIG_GLOBAL",
     "GIT_CONFIG_NOSYSTEM",
     "GIT_CONFIG_SYSTEM",
@@ -52,7 +52,7 @@ pub(crate) fn ask(caller: &Caller, workspace: &Path, untrusted: &UntrustedPaths)
         return Question::default();
     };
     let asked = |arguments: &[&str], stdin: Stdio| {
-        let kept = KEPT
+        let kept = KEPT_VARIABLES
             .iter()
             .filter_map(|key| Some((*key, caller.env.get(*key)?)));
         let home = Some(("HOME", &caller.home)).filter(|(_, home)| !home.is_empty());
@@ -78,7 +78,7 @@ pub(crate) fn ask(caller: &Caller, workspace: &Path, untrusted: &UntrustedPaths)
 pub(crate) struct Question(Vec<Asked>);
 
 impl Question {
-    /// Nobody without git.
+    /// Empty without git.
     pub(crate) fn answer(self) -> Identity {
         let said = self.0.into_iter().filter_map(Asked::answer);
         parse(&said.collect::<Vec<_>>().concat())

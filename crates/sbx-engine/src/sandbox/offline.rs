@@ -30,7 +30,7 @@ pub fn list(state: &StateDir) -> Result<Vec<Sandbox>, EngineError> {
     Ok(sandboxes)
 }
 
-/// Whether there is one of that name, without asking anybody.
+/// Whether there is one of that name, without asking a daemon or an init.
 pub fn is_known(state: &StateDir, name: &SandboxName) -> bool {
     let missing = |error| matches!(error, RecordError::Missing { .. });
     state.is_claimed() && !Record::read(&state.sandbox(name)).is_err_and(missing)
@@ -50,7 +50,7 @@ pub fn inspect(state: &StateDir, name: &SandboxName) -> Result<Sandbox, EngineEr
 }
 
 /// The record says what a daemon knew last. Only an init that listens is running, and what it says does not matter:
-/// processes inside go on under an init that is silent. Without a daemon nobody makes or removes anything: what was
+/// processes inside go on under an init that is silent. Without a daemon nothing is created or removed: what was
 /// interrupted is left for the next one to sweep.
 fn observed(mut record: Record, dir: &SandboxDir) -> Sandbox {
     let reason = match record.status {
@@ -78,10 +78,10 @@ fn observed(mut record: Record, dir: &SandboxDir) -> Sandbox {
     view::sandbox(record, 0)
 }
 
-/// Whether there is nobody behind the socket.
+/// Whether no process is behind the socket.
 fn has_ended(error: &ControlError) -> bool {
     match error {
-        // Nobody takes what is sent.
+        // No process takes what is sent (EPIPE, ECONNRESET).
         ControlError::Io(error) => error.kind() != io::ErrorKind::WouldBlock,
         ControlError::Ended => true,
         ControlError::TimedOut | ControlError::Violation(_) | ControlError::OtherVersion(_) => {
@@ -110,7 +110,7 @@ mod tests {
         let mut record = example("silent", Mode::Root);
         record.status = Status::Running;
         record.write(&dir, Durability::Soon).unwrap();
-        // Connections are taken by the kernel, and nobody answers.
+        // The kernel queues connections (`listen` backlog), and nothing answers.
         let listener = bind_unix(dir.path(), EXEC_SOCKET).unwrap();
         let shown = inspect(&state, &name).unwrap();
         assert_eq!((shown.status, shown.stop_reason), (Status::Running, None));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_at_work_without_a_daemon() {
+    fn no_work_is_under_way_without_a_daemon() {
         let temp = tempfile::tempdir().unwrap();
         let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
         state.claim().unwrap();

@@ -57,7 +57,7 @@ pub struct Record {
     pub last_used_at: Option<Timestamp>,
     pub stop_reason: Option<String>,
     pub keep_alive: bool,
-    /// Removed when it stops, whoever is there by then.
+    /// Removed when it stops, whether or not its creator is still there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub temporary: bool,
     /// When it stops by itself, unless a command starts before.

@@ -1,8 +1,13 @@
 //! The lock of the one daemon of a state directory, and what others can tell by it.
 //!
-//! There are two on the file. The first keeps other daemons out, until nothing is left of a process that was killed.
-//! The second is a mark for whoever looks: of the kind that ends before anything else of a killed process, and of
-//! which the kernel says who has it.
+//! There are two locks on the one file, of two kinds, because neither kind does both jobs.
+//!
+//! - An exclusive `flock(2)` keeps other daemons out. It belongs to the open file description, so the kernel drops it
+//!   only when the last descriptor is closed: until nothing is left of a daemon that was killed.
+//! - A POSIX record lock (`fcntl(F_SETLK)`) is a mark for other processes. It belongs to the process and goes with
+//!   the first descriptor that it closes, also on exit, and `F_GETLK` tells who holds it. Shared means "not serving", exclusive means "serves a socket".
+//!
+//! So the daemon itself must not ask for the holder: to open and close the file would take the mark away.
 
 use std::fs::{self, File};
 use std::io;
@@ -38,7 +43,7 @@ pub struct LockPlace {
 pub struct Holder {
     /// `None` when it is not of our pid namespace.
     pub pid: Option<Pid>,
-    /// It has a socket, or has lost it. Others are about to serve, about to end, or no daemons.
+    /// It has a socket, or has lost it. Others are about to serve, about to end, or not daemons.
     serves: bool,
 }
 
@@ -47,7 +52,7 @@ impl StateDir {
         let path = self.root().join(LOCK);
         loop {
             let lock = self.lock_file(&path)?;
-            // Whoever held it before may have removed it: then it locks nothing that others see.
+            // The holder before may have unlinked the file: then this locks an inode that no other process opens.
             match lock.place.check() {
                 Ok(true) => return Ok(lock),
                 Ok(false) => {}
@@ -98,12 +103,13 @@ impl StateDir {
             inode: meta.ino(),
         };
         let lock = DaemonLock { file, place };
+        // The record lock comes second: only the holder of the `flock` may set the mark.
         lock.stop_serving().map_err(failed)?;
         Ok(lock)
     }
 
     /// Whether there is a daemon, found out without waking it: while a command runs in a sandbox that is up, it has
-    /// nothing to do. An error when it is somebody else's. As [`StateDir::cut_off_daemon`], not for the daemon itself:
+    /// nothing to do. An error when it is another user's. As [`StateDir::cut_off_daemon`], not for the daemon itself:
     /// it does not see its own mark, and loses it by looking.
     pub fn has_daemon(&self) -> Result<bool, StateError> {
         let Ok(file) = File::open(self.root().join(LOCK)) else {
@@ -115,7 +121,7 @@ impl StateDir {
         Ok(holder(&file).is_some())
     }
 
-    /// Who has the lock.
+    /// The process that has the lock.
     pub fn lock_holder(&self) -> Option<Holder> {
         holder(&File::open(self.root().join(LOCK)).ok()?)
     }
@@ -131,7 +137,7 @@ impl StateDir {
 }
 
 impl DaemonLock {
-    /// Whoever does not find the socket from now on is told that it is lost.
+    /// A client that does not find the socket from now on is told that it is lost.
     pub fn serve(&self) -> io::Result<()> {
         Ok(fcntl_lock(
             &self.file,
@@ -190,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_removed_meanwhile_is_none() {
+    fn a_lock_file_that_was_removed_meanwhile_locks_nothing() {
         let temp = tempfile::tempdir().unwrap();
         let state = state(&temp.path().join("s"));
         let path = state.root().join(LOCK);

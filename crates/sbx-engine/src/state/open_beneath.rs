@@ -1,4 +1,8 @@
 //! One step down from a directory that is held open: no link is followed, and no mount point crossed.
+//!
+//! `openat2(2)` with `RESOLVE_BENEATH | RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS` decides and opens in one call. Where that
+//! call is not there, the directory is opened first and its mount id compared afterwards (`statx`), on the descriptor:
+//! a rename in between cannot change what was opened.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};

@@ -34,13 +34,13 @@ pub enum RemoveError {
 }
 
 impl RemoveError {
-    /// Whether somebody with other ids may be able to.
+    /// Whether a process with other ids may be able to.
     pub(crate) fn is_a_matter_of_ids(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
     }
 }
 
-/// Removes everything below `path` and `path` itself; a missing path is no error.
+/// Removes everything below `path` and `path` itself; a missing path is not an error.
 pub fn remove_tree(path: &Path) -> Result<(), RemoveError> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(RemoveError::NoName {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use crate::machine::namespace::ModeOverride;
 
 /// How long a sandbox without a command stays up.
-pub(crate) const DEFAULT_AUTO_STOP: Duration = Duration::from_secs(30);
+pub(crate) const DEFAULT_AUTO_STOP_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -23,7 +23,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            auto_stop: Some(DEFAULT_AUTO_STOP),
+            auto_stop: Some(DEFAULT_AUTO_STOP_DELAY),
             mode: None,
         }
     }

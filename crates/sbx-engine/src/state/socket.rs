@@ -17,7 +17,7 @@ const LONGEST: usize = 107;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A listener at `dir/name` that only the owner can reach. One that lies there already is replaced: the
-/// caller knows (by a lock) that nobody serves it.
+/// caller knows (by a lock) that no process serves it.
 pub fn bind_unix(dir: &Path, name: &str) -> io::Result<UnixListener> {
     let dir = open_dir(dir)?;
     // Bound under another name, so that at its own name the socket never has a wider mode.
@@ -32,7 +32,7 @@ pub fn bind_unix(dir: &Path, name: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Waits for whoever listens to take connections, but not for ever: it may be hostile.
+/// Waits for the listening process to accept, but not for ever: it may be hostile.
 pub fn connect_unix(dir: &Path, name: &str) -> io::Result<UnixStream> {
     connect_within(dir, name, CONNECT_TIMEOUT)
 }
@@ -59,7 +59,7 @@ fn connect_within(dir: &Path, name: &str, limit: Duration) -> io::Result<UnixStr
     Ok(UnixStream::from(socket))
 }
 
-/// Whether somebody listens at `dir/name`, without ever waiting.
+/// Whether a process listens at `dir/name`, without ever waiting.
 pub(crate) fn listens(dir: &Path, name: &str) -> bool {
     let connected = || {
         let dir = open_dir(dir)?;
@@ -75,7 +75,7 @@ pub(crate) fn listens(dir: &Path, name: &str) -> bool {
     }
 }
 
-/// Nobody is there, as opposed to somebody who is out of reach.
+/// No process listens, as opposed to one that cannot be reached.
 pub fn is_unserved(error: &io::Error) -> bool {
     matches!(
         error.kind(),

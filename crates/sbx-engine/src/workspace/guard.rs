@@ -1,4 +1,8 @@
 //! What no workspace may show: the state directory, by any of its names, and the kernel.
+//!
+//! A program that can reach the daemon's socket or a record controls all sandboxes of the user. Comparing paths is not
+//! enough, because bind mounts give one directory several names: the nodes (device and inode) of every directory on the
+//! way are compared, and the names that mountinfo has for the same file system ([`aliases`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};

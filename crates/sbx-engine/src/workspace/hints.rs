@@ -36,7 +36,7 @@ const SYNCED: &[&str] = &[
 const SCAN_DEPTH: usize = 2;
 const SCAN_ENTRIES: usize = 2000;
 
-/// What is mounted where, by which nobody is asked anything.
+/// What is mounted where: the text of mountinfo, which is read without touching (and so waking) any file system.
 #[derive(Debug)]
 pub(crate) struct Mounts(Vec<u8>);
 

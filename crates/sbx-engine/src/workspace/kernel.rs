@@ -1,4 +1,8 @@
 //! File systems in which the kernel shows or takes settings: they are the host's wherever they are mounted.
+//!
+//! A new mount of proc or sysfs shows the namespaces of its mounter, but a bind mount shows those of the original. So a
+//! workspace may neither lie on such a file system nor have one mounted below it. Both `statfs` magic numbers and the
+//! types of mountinfo are checked, since either may be missing for a kind.
 
 use std::path::{Path, PathBuf};
 

@@ -304,7 +304,7 @@ fn what_was_replaced_is_told_and_a_read_only_directory_in_a_writable_one_refused
 }
 
 #[test]
-fn what_is_somebody_elses_is_not_swapped_from_inside() {
+fn what_another_user_owns_is_not_swapped_from_inside() {
     let workspace = |path: &str, readonly, kind, uid, gid| WorkspaceRecord {
         path: path.into(),
         readonly,
@@ -372,7 +372,7 @@ fn a_read_only_path_through_a_link_that_can_be_changed_protects_nothing() {
         let hint = refused.hint().unwrap();
         assert!(hint.contains("project/sub"), "{hint}");
         resolved(first, "project/sub", others).unwrap();
-        // The user's own link lies where nobody inside can change it.
+        // The user's own link lies where no program inside can change it.
         resolved(first, "own", others).unwrap();
     }
     resolved("other", "project/in", &[]).unwrap();

@@ -173,7 +173,7 @@ impl UntrustedPaths {
         root.map(PathBuf::as_path)
     }
 
-    /// One step of it: whether what a name in a directory outside is, itself, is no workspace.
+    /// One step of it: whether what a name in a directory outside leads to is not itself a workspace.
     pub fn is_trusted(&self, next: &Path, meta: &Metadata) -> bool {
         !self.is_known(next) && self.root_by_identity(meta).is_none()
     }

@@ -61,7 +61,7 @@ fn a_removal_by_force_gives_no_grace() {
 }
 
 #[test]
-fn files_are_due_until_an_init_or_somebody_else_has_handed_them_over() {
+fn files_are_due_until_an_init_or_the_daemon_has_handed_them_over() {
     let world = World::new();
     let _honest = world.running("honest", Manner::Honest { running: 0 }, None);
     let _killed = world.running("killed", Manner::Garbage, None);
@@ -71,7 +71,7 @@ fn files_are_due_until_an_init_or_somebody_else_has_handed_them_over() {
         world.record(name, |record| {
             record.status = Status::Running;
             record.init = init;
-            // Ids of its own, and a workspace that nobody can find.
+            // Ids of its own, and a workspace that does not exist.
             record.ids.mode = Mode::Root;
             record.workspaces = vec![nonexistent()];
         });
@@ -92,7 +92,7 @@ fn files_are_due_until_an_init_or_somebody_else_has_handed_them_over() {
         }
     };
     assert_eq!((due("honest"), due("killed")), (false, true));
-    // What cannot be found is no reason to keep the sandbox.
+    // A missing workspace must not prevent the removal.
     engine.remove("killed", None, Removal::Forced).unwrap();
 }
 
@@ -311,7 +311,7 @@ fn a_name_that_is_being_swept_can_be_taken() {
         }
         let engine = world.recover();
         let request = request(&name, workspace.path());
-        // It fails later, before a setup helper is needed: this program is none.
+        // It fails later, before a setup helper is needed: this program is not one.
         let error = engine.create(request).unwrap_err();
         assert!(matches!(error, EngineError::Template(_)), "{error}");
         assert_eq!(world.state.names().unwrap(), []);

@@ -1,4 +1,9 @@
-//! Commands: from a request to a process, its terminal and log, its end, and who is told.
+//! Commands: from a request to a process, its terminal and log, its end, and the reports of it.
+//!
+//! A command is an order to the spare process, which may have been killed while it waited. Until it confirms the order,
+//! init keeps it and can give it to a new process; afterwards it must not run twice. A process that ends before `execve`
+//! is a failed start, not the program's exit status. Before a client hears of the end, files that root inside has
+//! created in workspaces are handed over by a child, so that the client finds them with the right owner.
 
 use std::os::fd::OwnedFd;
 
@@ -208,7 +213,7 @@ impl Init<'_> {
         };
         match after(start_of(&said), order, self.stopping.as_ref()) {
             After::Runs if command.failed.is_some() => {}
-            // Nobody waits for the end of such a command: what is said now is the last word.
+            // No client waits for the end of a detached command: this reply is the last one.
             After::Runs if command.detached && executed::was_never(self.guard.proc(), pid) => {
                 command.failed = Some(died_early());
             }
@@ -262,7 +267,7 @@ impl Init<'_> {
         };
         let mut buffer = [0; 32 << 10];
         match rustix::io::read(&output.pipe, &mut buffer) {
-            // Who has the other side can take back what was there a moment ago.
+            // The process at the other end can take back what was there a moment ago.
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(0) | Err(_) => {
                 self.outputs.remove(index);
@@ -299,7 +304,7 @@ impl Init<'_> {
         let Some(mut command) = self.commands.remove(&pid) else {
             return;
         };
-        // Before anybody hears of it, and before another process has a copy: whoever reads it sees the end at once.
+        // Before the client is told, and before a fork copies it: then a reader of the terminal sees its end at once.
         drop(command.terminal.take());
         if let Some(failure) = command.failed {
             if command.detached {
@@ -346,7 +351,7 @@ impl Init<'_> {
         }
     }
 
-    /// Whoever is root inside can end the process that does it: then it has no exit code.
+    /// Root inside can kill the process that does it: then it has no exit code.
     pub(super) fn hand_over_ended(&mut self, work: HandOver, code: Option<i32>) {
         match code {
             Some(0) => self.report(work.ended),
@@ -359,7 +364,7 @@ impl Init<'_> {
         }
     }
 
-    /// The next command does it, or the stop, which does it always and when nobody else is there.
+    /// The next command does it, or the stop, which does it always and when no other process is left.
     fn hand_over_failed(&mut self, work: HandOver) {
         self.hand_over_due = true;
         self.report(work.ended);
@@ -463,8 +468,8 @@ fn terminal_of(wanted: &WantedStdio, [input, ..]: &Stdio) -> Result<Option<Owned
 
 /// A pipe from a command to init: where init reads, and where the command writes.
 ///
-/// Whoever writes to a pipe can open it anew for reading, and take the bytes back that init was woken for: init must
-/// not wait for others. The mode is that of its own end alone.
+/// The writer of a pipe can open it for reading (`/proc/self/fd`), and take the bytes back that init was woken for: init
+/// must not block in `read`. The mode is that of its own end alone.
 pub(super) fn pipe_to_us() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;

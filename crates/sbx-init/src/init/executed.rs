@@ -1,4 +1,7 @@
 //! Whether a process has executed a program since it was forked. The kernel keeps that until the process is reaped.
+//!
+//! Exit status and signal do not tell the command's end from the end of the process that was to become it, which any
+//! process inside with the same id can kill. The flags field of `/proc/PID/stat` does: `execve` clears `PF_FORKNOEXEC`.
 
 use std::fs::File;
 use std::io::Read;

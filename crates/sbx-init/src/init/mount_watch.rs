@@ -1,8 +1,8 @@
 //! Read-only parts of writable workspaces, and the mounts that hold these in place.
 //!
-//! Nothing inside can take them away. The host can: whoever replaces or removes on the host what is mounted on takes the
-//! mount away in every mount namespace, and whoever renames it takes the mount along to another name; what has the old name
-//! then lies open. No mount is made in its place, because whatever lies there by now may be the inside's choice: the
+//! Nothing inside can take them away. The host can: replacing or removing a mount point on the host takes the mount
+//! away in every mount namespace, and renaming it takes the mount along to another name; what has the old name then lies
+//! open. No mount is made in its place, because whatever lies there by now may be the inside's choice: the
 //! sandbox ends, and its next start looks at everything again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub(super) struct Mount {
     below: PathBuf,
 }
 
-/// Whether any of `mounts`, by id and place, is in a writable workspace, whoever made it.
+/// Whether any of `mounts`, by id and place, is in a writable workspace, also if the sandbox did not make it.
 pub(super) fn any_below(mounts: &BTreeSet<(u64, PathBuf)>, workspaces: &[&Path]) -> bool {
     let points = mounts.iter().map(|(_, point)| point);
     points.into_iter().any(|point| {
@@ -47,7 +47,7 @@ pub(super) fn any_below(mounts: &BTreeSet<(u64, PathBuf)>, workspaces: &[&Path])
 pub(super) fn anchored(made: &BTreeSet<(u64, PathBuf)>, workspaces: &[&Path]) -> BTreeSet<Mount> {
     let mut found = BTreeSet::new();
     for path in workspaces {
-        // One that nobody has mounted is missed at the first look.
+        // One that was not mounted is missed at the first look.
         let workspace = made.iter().find(|(_, point)| point == path);
         let workspace = workspace.map_or(0, |(id, _)| *id);
         for (id, point) in made {
@@ -158,8 +158,8 @@ mod tests {
         assert!(lost(&[(2, "/w"), (6, "/w/ro")]));
         let directory = File::open("/").unwrap();
         assert!(MountWatch::new(directory, BTreeSet::new()).lost());
-        let nobodys = anchored(&set(&[(3, "/w/ro")]), &[Path::new("/w")]);
-        assert!(MountWatch::new(listed(&[(3, "/w/ro")]), nobodys).lost());
+        let unmounted = anchored(&set(&[(3, "/w/ro")]), &[Path::new("/w")]);
+        assert!(MountWatch::new(listed(&[(3, "/w/ro")]), unmounted).lost());
     }
 
     #[test]

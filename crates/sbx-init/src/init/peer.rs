@@ -1,4 +1,9 @@
 //! One connection to init: a client with its command, or the daemon.
+//!
+//! A peer must not be able to slow init down: reads are bounded per turn, a peer that sends more descriptors (SCM_RIGHTS)
+//! than a command has is cut off, and so is one that leaves more than [`MAX_UNSENT`] replies unread. Of several queued
+//! counts of commands only the last is sent. A reply with descriptors fits into the socket's buffer and is sent whole or
+//! not at all, so that they go out exactly once.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -292,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_busy_hears_the_last_number_of_commands() {
+    fn a_busy_peer_gets_the_last_number_of_commands() {
         let (mut peer, mut theirs) = pair();
         theirs.set_nonblocking(true).unwrap();
         for running in (0..100_000).rev() {
@@ -334,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_read_is_cut_off() {
+    fn a_peer_that_does_not_read_is_cut_off() {
         let (mut peer, mut theirs) = pair();
         let started = Reply::Started { id: 7 };
         while peer.unsent.len() < MAX_UNSENT {

@@ -168,15 +168,15 @@ impl Builder<'_> {
             Step::Overlay {
                 target,
                 lowers,
-                veil,
+                whiteouts,
                 upper,
                 dir,
                 owner,
             } => {
-                let lowers = self.lowers(lowers, *veil)?;
+                let lowers = self.lowers(lowers, *whiteouts)?;
                 self.overlay(target.as_path(), lowers, *upper, dir, *owner)
             }
-            Step::Veil {
+            Step::Whiteouts {
                 hidden,
                 agents,
                 owner,
@@ -185,11 +185,11 @@ impl Builder<'_> {
                 self.whiteout_layers += 1;
                 whiteouts::make(Path::new(&place), hidden, agents, *owner, self.mode)
             }
-            Step::Veiled {
+            Step::BindHidden {
                 target,
                 source,
-                veil,
-            } => self.hide_names(target.as_path(), *source, *veil),
+                whiteouts,
+            } => self.hide_names(target.as_path(), *source, *whiteouts),
             Step::Bind { target, source } => self.bind(target.as_path(), *source),
             Step::Tmpfs { target, mode } => {
                 let options = [("mode", format!("{mode:o}"))];

@@ -1,4 +1,9 @@
 //! The boot half of a sandbox's life: the template and the files that its plan refers to, then the helper.
+//!
+//! Templates are shared by sandboxes and removed when no sandbox was started with them. The lock on `template` covers
+//! finding or building one, recording its fingerprint and retiring the unused, so that no start loses its template to
+//! another. The listening socket and the log files are opened here, outside, and passed to init as descriptors: init has
+//! no way to the state directory.
 
 use std::fs;
 use std::io;

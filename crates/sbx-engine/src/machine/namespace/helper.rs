@@ -152,7 +152,7 @@ impl Helper {
             sudo.as_fd(),
         ];
         let mut process = self.prestarted.take()?;
-        // One that fails to answer is ended, with all that it has started, before anybody removes what it may be working on.
+        // One that fails to answer is ended, with all that it has started, before the caller removes what it may be working on.
         let (outcome, received) = process.carry_out(&self.complete(plan), &fds, BOOT_TIMEOUT)?;
         if let Outcome::Booted { .. } = outcome {
             process.leave_init();
@@ -197,7 +197,8 @@ impl Helper {
         match ids.mode {
             Mode::Root | Mode::Single => run_task(&task).map_err(SetupError::Task),
             Mode::Subordinate => {
-                // What nobody inside has had is the caller's, also when no helper can be had: that may be why it goes.
+                // Without files of other ids the caller can do it alone. That also works where no helper starts, which may be
+                // the reason for the removal.
                 if let Task::RemoveTree { path } = &task
                     && remove_tree(path.as_path()).is_ok()
                 {

@@ -1,6 +1,15 @@
 //! Which privilege mode the machine offers this caller, and how ids inside relate to ids outside.
 //!
 //! Pure functions over [`Facts`]; [`Facts::read`] is the only part that looks at the machine.
+//!
+//! - Root: each sandbox has a range of 65536 host ids of its own, between `FIRST_BASE` and `LAST_BASE` and outside
+//!   every range of `/etc/subuid` and `/etc/subgid`. Two sandboxes of a state directory share no id, and none is one that
+//!   systems give to users.
+//! - Subordinate: the caller's range of `/etc/subuid` is mapped by `newuidmap`, with a gap at [`AGENT`], where the
+//!   caller's own id is. So the agent's files in a workspace are the caller's, without any hand-over.
+//! - Single: an unprivileged process may map only its own id (`user_namespaces(7)`), which becomes the agent's.
+//!
+//! Host uid 0 is in no map of any mode.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -76,14 +85,14 @@ pub struct Facts {
     /// The caller's subordinate ids, in the order of the files.
     pub subuid: Vec<Span>,
     pub subgid: Vec<Span>,
-    /// Every subordinate range of the machine, whoever owns it.
+    /// Every subordinate range of the machine, of all users.
     pub reserved: Vec<Span>,
     /// `newuidmap` and `newgidmap` are installed, and know the caller: they refuse a user without a name.
     pub map_tools: Option<Mappers>,
     /// The caller's group is not the one that the account has, as after `newgrp`: the map tools refuse such a process.
     pub other_group: bool,
-    /// The caller is in a user namespace that lacks the ids which sandboxes of root get: its root is somebody
-    /// else outside.
+    /// The caller is in a user namespace that lacks the ids which sandboxes of root get: its root is another
+    /// user outside.
     pub confined: bool,
 }
 
@@ -110,7 +119,7 @@ impl Facts {
         }
     }
 
-    /// The first and last of [`RANGE`] ids that could become the caller's: nobody has them as uids or gids.
+    /// The first and last of [`RANGE`] ids that could become the caller's: no user has them as uids or gids.
     pub fn free_subordinate(&self) -> Option<(u32, u32)> {
         (FIRST_SUBORDINATE..FIRST_BASE)
             .step_by(RANGE as usize)
@@ -139,7 +148,7 @@ impl Facts {
     }
 }
 
-/// Whoever executes them has no PATH of its own, nor the caller's directory.
+/// Absolute paths: the helper that executes them has neither a PATH nor the caller's working directory.
 fn map_tools(path_dirs: &[PathBuf]) -> Option<Mappers> {
     let usual = PathBuf::from("/usr/bin");
     let dirs: Vec<_> = [&usual].into_iter().chain(path_dirs).collect();
@@ -209,6 +218,8 @@ pub fn base(ids: &Ids) -> Option<u32> {
     }
 }
 
+/// The subordinate ids in order, with the caller's own id in the agent's place. The first is a line of its own: root
+/// inside.
 fn around_agent(span: Span, caller: u32) -> Vec<IdRange> {
     let range = |inside, outside, count| IdRange {
         inside,
@@ -236,6 +247,7 @@ pub struct Used<'a> {
 impl Used<'_> {
     fn free_base(self, reserved: &[Span]) -> Result<u32, IdsError> {
         let ranges = (LAST_BASE - FIRST_BASE) / RANGE;
+        // From a random start, so that sandboxes of another state directory rarely have the same range.
         (0..ranges)
             .map(|n| FIRST_BASE + (self.start % ranges + n) % ranges * RANGE)
             .find(|base| !self.bases.contains(base) && !overlaps(*base, reserved))
@@ -243,7 +255,7 @@ impl Used<'_> {
     }
 }
 
-/// Whether somebody has one of the [`RANGE`] ids from `first` on.
+/// Whether one of the [`RANGE`] ids from `first` on is reserved.
 fn overlaps(first: u32, reserved: &[Span]) -> bool {
     reserved.iter().any(|span| {
         first < span.first.saturating_add(span.count) && span.first < first.saturating_add(RANGE)
@@ -252,7 +264,7 @@ fn overlaps(first: u32, reserved: &[Span]) -> bool {
 
 /// [`Facts::confined`] of this process. Every command of root asks: in few system calls.
 pub fn is_confined() -> bool {
-    // Who has all users is in no namespace, and has all groups.
+    // The whole range of ids is mapped in the initial user namespace only, which has all groups as well.
     if has_everybody(&map_of_ids::<ONE_LINE>("/proc/self/uid_map")) {
         return false;
     }
@@ -343,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapper_that_somebody_else_may_have_planted_is_not_found() {
+    fn a_mapper_that_another_user_may_have_planted_is_not_found() {
         let temp = tempfile::tempdir().unwrap();
         let planted = temp.path().to_owned();
         fs::copy("/bin/true", planted.join("true")).unwrap();
@@ -356,7 +368,7 @@ mod tests {
         assert!(find(&[&planted], "linked").is_some());
         std::os::unix::fs::symlink(planted.join("true"), planted.join("elsewhere")).unwrap();
         assert_eq!(find(&[&planted], "elsewhere"), None);
-        // A directory is no program, and a path is not seen from where somebody stands.
+        // A directory is not a program, and a relative PATH entry is not used.
         let [lib, usr] = ["/usr/lib", "/usr"].map(PathBuf::from);
         assert_eq!(find(&[&usr], "lib"), None);
         assert_eq!(find(&[&lib, &PathBuf::from(".")], "true"), None);
@@ -493,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn the_range_of_a_remedy_is_nobodys() {
+    fn the_range_of_a_remedy_is_free() {
         let free = |reserved: &[(u32, u32)]| {
             let span = |(first, count): &(u32, u32)| Span {
                 first: *first,

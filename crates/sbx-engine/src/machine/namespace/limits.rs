@@ -39,7 +39,7 @@ pub fn current() -> Limits {
 }
 
 /// Half of everything. For open files that is what keeps messages with descriptors going: the kernel counts those
-/// under way per user, and refuses more to whoever has a smaller limit than that.
+/// under way per user, and refuses more (ETOOMANYREFS) to a process with a smaller limit than that.
 fn limits(host: &dyn Fn(&str) -> Option<u64>, open_files: Option<u64>) -> Limits {
     let half = |name: &str| host(name).map(|all| (all / 2).max(1));
     let namespaces = NAMESPACES

@@ -21,7 +21,7 @@ const CARRIED: &[&str] = &["LANG", "LANGUAGE", "TZ"];
 /// Ours, since the host may have none and its own would not know our users.
 const SUDO: &str = "/usr/bin/sudo";
 const DEVICES: &[&str] = &["full", "null", "random", "tty", "urandom", "zero"];
-/// An unmasked proc and sysfs lie here, where nobody can look: the kernel refuses both to nested user
+/// An unmasked proc and sysfs lie here, where no program can look: the kernel refuses both to nested user
 /// namespaces unless a whole instance is mounted somewhere.
 const HIDDEN: &str = "/run/.visible";
 /// For tidiness; what protects is that no id inside is the host's root.
@@ -136,7 +136,7 @@ pub(crate) fn hand_over_plan(record: &Record, found: &StillShared, limit: Durati
         mappers: None,
         job: Job::HandOver(HandOver {
             workspaces: workspaces.collect(),
-            spared: found.spared(),
+            excluded: found.excluded(),
             made_at: made_at(record),
             limit_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
         }),
@@ -241,7 +241,7 @@ struct Builder {
     sources: Vec<Source>,
     steps: Vec<Step>,
     /// Those among the steps, by their numbers.
-    veils: Vec<Step>,
+    whiteouts: Vec<Step>,
 }
 
 impl Builder {
@@ -250,7 +250,7 @@ impl Builder {
             mode,
             sources: Vec::new(),
             steps: Vec::new(),
-            veils: Vec::new(),
+            whiteouts: Vec::new(),
         }
     }
 
@@ -410,11 +410,12 @@ impl Builder {
             Some(_) => Owner::Agent,
             None => Owner::Root,
         };
-        let veil = (!dir.hidden.is_empty()).then(|| self.veil(&dir.hidden, &dir.agents, owner));
+        let whiteouts =
+            (!dir.hidden.is_empty()).then(|| self.whiteout_layer(&dir.hidden, &dir.agents, owner));
         self.steps.push(Step::Overlay {
             target: dir.target.as_path().into(),
             lowers,
-            veil,
+            whiteouts,
             upper,
             dir: dir.dir.clone(),
             owner,
@@ -457,16 +458,16 @@ impl Builder {
             return self.bind(&bind.target, source);
         }
         self.sources.push(source);
-        let veil = self.veil(&bind.hidden, &BTreeSet::new(), Owner::Root);
-        self.steps.push(Step::Veiled {
+        let whiteouts = self.whiteout_layer(&bind.hidden, &BTreeSet::new(), Owner::Root);
+        self.steps.push(Step::BindHidden {
             target: bind.target.as_path().into(),
             source: self.sources.len() - 1,
-            veil,
+            whiteouts,
         });
     }
 
-    /// The number of the veil that hides these paths. Most tool chains hide the same.
-    fn veil(
+    /// The number of the whiteout layer that hides these paths. Most tool chains hide the same.
+    fn whiteout_layer(
         &mut self,
         hidden: &BTreeSet<PathBuf>,
         agents: &BTreeSet<PathBuf>,
@@ -476,17 +477,17 @@ impl Builder {
             let paths = paths.iter().map(|path| path.as_path().into());
             paths.collect()
         };
-        let veil = Step::Veil {
+        let whiteouts = Step::Whiteouts {
             hidden: list(hidden),
             agents: list(agents),
             owner,
         };
-        if let Some(known) = self.veils.iter().position(|known| *known == veil) {
+        if let Some(known) = self.whiteouts.iter().position(|known| *known == whiteouts) {
             return known;
         }
-        self.veils.push(veil.clone());
-        self.steps.push(veil);
-        self.veils.len() - 1
+        self.whiteouts.push(whiteouts.clone());
+        self.steps.push(whiteouts);
+        self.whiteouts.len() - 1
     }
 
     /// Every bind has a source of its own: a mount can be put in one place only.
@@ -516,7 +517,7 @@ impl Builder {
 }
 
 /// The directories between a writable workspace and a read-only one below it, each a mount of its own. A mount
-/// point cannot be renamed by anybody whose mount namespace has the mount, and the system-call profile sees to it that
+/// point cannot be renamed by a process whose mount namespace has the mount, and the system-call profile sees to it that
 /// commands have no other; without them `mv` of a directory in between would take the read-only files out from
 /// under their mount, to a place where the next start shows them writable.
 fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
@@ -531,7 +532,7 @@ fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
             if known.all(|known| known.path.as_path() != between) {
                 pins.push(WorkspaceRecord {
                     path: between.into(),
-                    // Nobody has looked which one it is.
+                    // Its inode has not been looked up.
                     identity: None,
                     ..outer.clone()
                 });

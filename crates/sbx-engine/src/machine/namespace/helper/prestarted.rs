@@ -54,7 +54,7 @@ impl Prestarted {
         }
     }
 
-    /// Its answer is here; nobody has to wait for its end.
+    /// Its answer is here; no request has to wait for its end.
     pub(super) fn done_with(&self, process: Process) {
         let used = self.used.get_or_init(|| {
             let (used, from_boots) = mpsc::channel();

@@ -1,4 +1,9 @@
 //! One setup helper: a process that waits for one plan, says how it went, and ends.
+//!
+//! It is `sbx-init`, executed from a descriptor (`/proc/self/fd/N`), with an empty environment and one end of a socket
+//! pair as stdin. The plan goes over it with the descriptors it refers to (SCM_RIGHTS); the outcome comes back with a
+//! pidfd of init. The helper leads a process group of its own, so that one `kill(-pgid)` ends all that works on a failed
+//! plan. The daemon is a subreaper and reaps that group.
 
 use std::fs::File;
 use std::io;
@@ -14,8 +19,8 @@ use sbx_proto::plan::{Outcome, Plan};
 
 use super::SetupError;
 
-/// Killed and waited for when it is dropped, with all that it has started: whoever has its answer drops it, and so does
-/// who gives it up.
+/// Killed and waited for when it is dropped, with all that it has started: by the caller that has its answer, and by
+/// the one that gives it up.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
@@ -23,14 +28,14 @@ pub(super) struct Process {
     others: Others,
 }
 
-/// Who is in its process group besides itself.
+/// What is in its process group besides itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Others {
     /// It has no plan yet.
-    Nobody,
+    None,
     /// Those that carry out its plan, and have to end with it.
     Workers,
-    /// Who stays.
+    /// The init, which stays.
     Init,
 }
 
@@ -55,11 +60,11 @@ impl Process {
         Ok(Self {
             child,
             socket: ours,
-            others: Others::Nobody,
+            others: Others::None,
         })
     }
 
-    /// None if it has ended while nobody needed it.
+    /// None if it has ended before it was needed.
     pub(super) fn still_waiting(mut self) -> Option<Self> {
         matches!(self.child.try_wait(), Ok(None)).then_some(self)
     }
@@ -90,7 +95,7 @@ impl Drop for Process {
         // One that has answered is ending; one that was never asked, or does not answer, does not by itself. It is not
         // waited for yet: the group's number is its own.
         let killed = match self.others {
-            Others::Nobody | Others::Init => self.child.kill(),
+            Others::None | Others::Init => self.child.kill(),
             Others::Workers => kill_process_group(self.group(), Signal::KILL).map_err(Into::into),
         };
         if let Err(error) = killed {
@@ -163,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// A helper that has started somebody and does not answer, and who that is.
+    /// A helper that has started a process and does not answer, and the pid of that process.
     fn silent() -> (Process, i32) {
         // Reads what it does from the socket, as a helper does.
         let shell = File::open("/bin/sh").unwrap().into();

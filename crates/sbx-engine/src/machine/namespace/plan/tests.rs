@@ -185,7 +185,10 @@ fn a_directory_in_which_nothing_is_hidden_has_a_layer_too() {
     layout.binds.iter_mut().for_each(|bind| bind.layered = true);
     let boot = boot_with(Mode::Root, &layout);
     let shown: Vec<_> = boot.steps.iter().map(brief).collect();
-    assert_eq!(shown[3..5], ["veil  Root", "veiled /home/u/.rustup 4 0"]);
+    assert_eq!(
+        shown[3..5],
+        ["whiteouts  Root", "bind hidden /home/u/.rustup 4 0"]
+    );
     assert!(boot.sources.get(4).is_some_and(|source| !source.recursive));
 }
 
@@ -199,12 +202,12 @@ fn steps_in_order() {
         "overlay /usr [2, 3] 0/usr Root",
         "tmpfs /home/u/.asdf 755",
         "bind /home/u/.rustup 4",
-        "veil .env etc/npmrc Root",
-        "veiled /home/u/java 5 0",
-        "veiled /home/u/tools 6 0",
+        "whiteouts .env etc/npmrc Root",
+        "bind hidden /home/u/java 5 0",
+        "bind hidden /home/u/tools 6 0",
         "symlink /home/u/current tools",
         "overlay /home/agent/.cargo/registry [7] 0/cargo Agent",
-        "veil cache/vcs Agent",
+        "whiteouts cache/vcs Agent",
         "overlay /home/agent/go/pkg/mod [8] 0/go Agent 1",
         "bind /etc/hostname 9",
         "dir /tmp 1777",
@@ -312,15 +315,17 @@ fn brief(step: &Step) -> String {
             upper,
             dir,
             owner,
-            veil,
+            whiteouts,
         } => {
-            let veil = veil.map(|veil| format!(" {veil}")).unwrap_or_default();
+            let whiteouts = whiteouts
+                .map(|whiteouts| format!(" {whiteouts}"))
+                .unwrap_or_default();
             format!(
-                "overlay {} {lowers:?} {upper}/{dir} {owner:?}{veil}",
+                "overlay {} {lowers:?} {upper}/{dir} {owner:?}{whiteouts}",
                 text(target)
             )
         }
-        Step::Veil {
+        Step::Whiteouts {
             hidden,
             agents,
             owner,
@@ -335,13 +340,13 @@ fn brief(step: &Step) -> String {
             } else {
                 format!(" ({agents})")
             };
-            format!("veil {hidden}{agents} {owner:?}")
+            format!("whiteouts {hidden}{agents} {owner:?}")
         }
-        Step::Veiled {
+        Step::BindHidden {
             target,
             source,
-            veil,
-        } => format!("veiled {} {source} {veil}", text(target)),
+            whiteouts,
+        } => format!("bind hidden {} {source} {whiteouts}", text(target)),
         Step::Install { target } => format!("install {}", text(target)),
         Step::Bind { target, source } => format!("bind {} {source}", text(target)),
         Step::Tmpfs { target, mode } => format!("tmpfs {} {mode:o}", text(target)),

@@ -1,4 +1,4 @@
-//! Which of the host's directories and files a template may have something of, by what they say once they are open.
+//! Which of the host's directories and files a template may have something of, decided on the `fstat` of what was opened.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +14,8 @@ use super::host_dir::{HostDir, kind_of};
 use super::spec::Spec;
 use sbx_proto::inside::AGENT;
 
-/// Whom the kernel names where the owner is nobody of this user namespace.
-pub(super) const NOBODY: u32 = 65534;
+/// The id that the kernel shows for an owner who has none in this user namespace (`/proc/sys/kernel/overflowuid`).
+pub(super) const OVERFLOW_ID: u32 = 65534;
 const OTHERS_SEARCH: u32 = 0o001;
 const WRITABLE_FOR_MORE: u32 = 0o022;
 
@@ -58,7 +58,9 @@ impl AccessRules {
     }
 
     pub(super) fn is_roots(&self, stat: &Stat) -> bool {
-        stat.st_uid == 0 || stat.st_uid == self.us || (self.in_namespace() && stat.st_uid == NOBODY)
+        stat.st_uid == 0
+            || stat.st_uid == self.us
+            || (self.in_namespace() && stat.st_uid == OVERFLOW_ID)
     }
 
     /// Whether only root can change what is in it.
@@ -66,7 +68,7 @@ impl AccessRules {
         self.is_roots(&place.stat) && place.stat.st_mode & WRITABLE_FOR_MORE == 0
     }
 
-    /// Whether directories are made again. Where nobody but the caller exists inside, the host's alone do.
+    /// Whether directories are made again. Where the caller is the only user inside, the host's alone do.
     pub(super) fn mirrors(&self) -> bool {
         match self.mode {
             Mode::Root | Mode::Subordinate => true,
@@ -87,7 +89,7 @@ impl AccessRules {
     pub(super) fn is_callers(&self, stat: &Stat) -> bool {
         match self.mode {
             Mode::Root => false,
-            Mode::Subordinate if self.us == 0 => stat.st_uid != NOBODY,
+            Mode::Subordinate if self.us == 0 => stat.st_uid != OVERFLOW_ID,
             Mode::Subordinate | Mode::Single => stat.st_uid == self.us,
         }
     }
@@ -115,7 +117,7 @@ impl AccessRules {
         }
     }
 
-    /// Whether programs inside may find something in a directory that nobody could look through. What is closed to the
+    /// Whether programs inside may find something in a directory that could not be looked through. What is closed to the
     /// builder may be open to the agent, who has the caller's group.
     pub(super) fn opens_inside(&self, reach: Reach) -> bool {
         match (self.mode, reach) {

@@ -1,5 +1,10 @@
 //! Copies from the host into a template: only regular files, directories and symlinks, only what others may
 //! read, no symlink followed, modes without setuid and group or world write.
+//!
+//! The builder may be root while another user renames what is being copied. So no path of the host is resolved twice: each
+//! directory is an `O_PATH` descriptor ([`HostDir`]), each name is opened relative to it with `O_NOFOLLOW`, and owner,
+//! mode and size are those of the descriptor (`fstat`), not of the name. A name that changes its kind between `statat`
+//! and `openat` is left out. Sizes and depths are bounded, because files can grow while they are copied.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -90,6 +95,7 @@ impl Copying<'_> {
         let Some(stat) = above.look(name)? else {
             return Ok(());
         };
+        // Only a choice of how to open it: each of these checks the kind again on what it has opened.
         match kind_of(&stat) {
             FileType::Symlink => match above.link(name)? {
                 Some(target) => make_link(to, &target),
@@ -174,7 +180,7 @@ impl Copying<'_> {
 }
 
 /// Whether something could be made where it has to be. Left out is what has too long a path, and what was something else
-/// when its name was met before: whoever does that on the host must not keep others from making sandboxes.
+/// when its name was met before: a user who does that on the host must not keep others from making sandboxes.
 pub(super) fn fits(made: Result<(), TemplateError>) -> Result<bool, TemplateError> {
     match made {
         Ok(()) => Ok(true),
@@ -191,7 +197,7 @@ pub(super) fn fits(made: Result<(), TemplateError>) -> Result<bool, TemplateErro
 
 /// Writes a new file.
 pub(super) fn write_file(path: &Path, content: &str, mode: u32) -> Result<(), TemplateError> {
-    // Our own file wins over a copied symlink of the same name.
+    // Our own file wins over a copied symlink of the same name, which `open` would refuse (`O_NOFOLLOW`).
     absent(fs::remove_file(path)).at("replace", path)?;
     let mut file = create(path, mode)?;
     file.write_all(content.as_bytes()).at("write", path)

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# dpkg keeps a hard link to every file it replaces. The host's files look like nobody's in this sandbox and
+# dpkg keeps a hard link to every file it replaces. The host's files belong to nobody in this sandbox and
 # cannot be linked (EOVERFLOW), so each one that a package is about to replace is first copied under root's
 # name. Then the real dpkg-deb runs. Only modules of perl-base are used.
 use strict;

@@ -59,7 +59,7 @@ const LAYERED: &[rustix::fs::FsWord] = &[
     0xe0f5_e1e2,
 ];
 
-/// Who asks for a sandbox, and what is known of its surroundings.
+/// The user that a sandbox is for, and what is known of its surroundings.
 #[derive(Debug, Clone, Copy)]
 pub struct LayoutRequest<'a> {
     pub caller: &'a Caller,
@@ -109,8 +109,8 @@ pub fn ensure(
     ))
 }
 
-/// Puts the templates aside whose fingerprint is not in `used`, and returns what lies aside: to be removed by whoever has
-/// the time. The caller knows which ones sandboxes use.
+/// Puts the templates aside whose fingerprint is not in `used`, and returns what lies aside: to be removed later, in the
+/// background. The caller knows which ones sandboxes use.
 pub fn retire_unused(store: &Path, used: &BTreeSet<String>) -> Result<Vec<PathBuf>, TemplateError> {
     let Some(entries) = present(fs::read_dir(store)).at("list", store)? else {
         return Ok(Vec::new());
@@ -355,7 +355,7 @@ pub(super) fn lay_out(
 
 /// What of the system directories is not the sandbox's to see. Its own workspaces are mounted on top.
 fn hidden(request: LayoutRequest<'_>, state: &Path, private: Vec<OsBytes>) -> Hidden {
-    // The home of an account that is nobody's own may be any directory.
+    // The home of an account without a person may be any directory.
     let own = |home: &PathBuf| fs::metadata(home).is_ok_and(|meta| is_callers(&meta));
     let home = clean(&request.caller.home).and_then(|home| fs::canonicalize(home).ok());
     let untrusted = request.untrusted.roots().iter().cloned();
@@ -369,7 +369,7 @@ fn hidden(request: LayoutRequest<'_>, state: &Path, private: Vec<OsBytes>) -> Hi
     )
 }
 
-/// Whether a directory of programs is somebody's own. Root's are the system's, but for those that root added as a caller.
+/// Whether a directory of programs is a user's own. Root's are the system's, but for those that root added as a caller.
 fn is_personal(dir: &Path) -> bool {
     let usual = || DIRS_OF_PROGRAMS.iter().any(|usual| dir == Path::new(usual));
     let owner = fs::metadata(dir).map(|meta| meta.uid());

@@ -72,8 +72,8 @@ pub(super) fn fingerprint(spec: &Spec) -> String {
     format!("{:016x}", hash.0)
 }
 
-/// Directories that only root or the caller changes. Whoever else can change one at will would have a template made
-/// each time.
+/// Directories that only root or the caller changes. Another user who can change one at will would
+/// have a template made each time.
 struct Ours<'a> {
     owners: BTreeSet<u32>,
     left_out: &'a [OsBytes],
@@ -81,7 +81,7 @@ struct Ours<'a> {
 
 impl<'a> Ours<'a> {
     fn of(spec: &'a Spec) -> Self {
-        // In a user namespace root is whoever the host's top belongs to.
+        // In a user namespace the host's root is the owner of the host's top directory.
         let root = fs::metadata(&spec.host).map_or(0, |meta| meta.uid());
         Self {
             owners: [0, root, geteuid().as_raw()].into(),

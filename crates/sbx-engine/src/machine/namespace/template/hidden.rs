@@ -15,7 +15,7 @@ const NEEDED: &str = "/usr";
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Hidden(BTreeSet<PathBuf>);
 
-/// What cannot be hidden by a layer, because the directory is no overlay.
+/// What cannot be hidden by a layer, because the directory is not an overlay.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Covers {
     /// Directories that an empty one is put on.

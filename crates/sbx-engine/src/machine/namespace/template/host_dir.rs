@@ -1,6 +1,6 @@
 //! The host's directories as the builder walks them: by descriptors, one name at a time. Others may be able to
 //! rename what is being walked, so that a path is somewhere else at every use. What was opened stays what it is, and is
-//! judged by what it says of itself.
+//! checked by its own `fstat`.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
@@ -48,7 +48,7 @@ impl HostDir {
         Self::of(opened, path.to_owned())
     }
 
-    /// A directory in this one. What is judged is what was opened, whatever has its name now.
+    /// A directory in this one. What is checked is what was opened, whatever has its name now.
     pub(super) fn dir(&self, name: &CStr, mounts: Mounts) -> Result<Option<Self>, TemplateError> {
         let opened = match mounts {
             Mounts::Stay => open_beneath::open_dir(&self.fd, name),

@@ -2,11 +2,11 @@
 //!
 //! The host's files keep the host's ids in every mode, so that the kernel decides at every access, with the
 //! permissions of that moment, what a sandbox may read: what others may read, or what the caller may read
-//! where the caller is an id inside. Such files are nobody's inside, and a directory of nobody's cannot be
-//! written. So every directory is there again under root's name, to make packages installable, and so is
-//! every setuid program of root's, which would be powerless as nobody's, and the few packages that are updated in
-//! place. No symlink is followed, and what is mounted below a directory is not part of an overlay. What lies in a
-//! directory of somebody else's is as the host has it: neither its number nor its depth is ours to answer for.
+//! where the caller is an id inside. Inside, such files belong to the overflow uid (`nobody`), and a directory of that
+//! owner cannot be written. So every directory is there again under root's name, to make packages installable, and so
+//! is every setuid program of root's, which would have no effect under that owner, and the few packages that are updated
+//! in place. No symlink is followed, and what is mounted below a directory is not part of an overlay. What lies in a
+//! directory of another user is as the host has it: we do not account for its number or its depth.
 //! Where programs inside have the caller's ids, what the caller keeps from others is looked for as well, also on other
 //! file systems; what could not be looked through is taken for private.
 
@@ -22,17 +22,17 @@ use rustix::fs::{CWD, Dir, FileType, Mode, Stat, mknodat};
 use rustix::process::geteuid;
 
 use super::TemplateError;
-use super::access_rules::{AccessRules, NOBODY, Reach};
+use super::access_rules::{AccessRules, OVERFLOW_ID, Reach};
 use super::copy::{Copying, NAME, Take, create, fits, make_dir, make_link, may_enter, may_read};
 use super::error::At as _;
 use super::host_dir::{HostDir, MOST_DEPTH, Mounts, kind_of, next_name};
 
 const SETID: u32 = 0o6000;
-/// The device number that means "not there" to overlayfs; anybody may make it.
+/// The device number that means "not there" to overlayfs; making it needs no privilege.
 const WHITEOUT: u64 = 0;
 /// Below `/usr`: packages that are updated in place by their own manager, and where the links to their
-/// programs are. npm moves every file of a package aside before it replaces it, and a file of nobody's cannot
-/// be moved (EOVERFLOW).
+/// programs are. npm moves every file of a package aside before it replaces it, and a file of the
+/// overflow uid cannot be moved (EOVERFLOW).
 const OWNED: &[(&str, &str)] = &[
     ("lib/node_modules", "bin"),
     ("local/lib/node_modules", "local/bin"),
@@ -40,11 +40,11 @@ const OWNED: &[(&str, &str)] = &[
 /// More than this stays the host's, and cannot be updated: a copy would take longer than it is worth.
 const OWNED_LIMIT: u64 = 64 << 20;
 
-/// Of one top-level directory, so that whoever can make many directories below one fills neither the disk nor our time.
+/// Of one top-level directory, so that a user who makes many directories below one fills neither the disk nor our time.
 const MOST_DIRS: u32 = 100_000;
 const MOST_NAMES: u32 = 4_000_000;
-/// A directory has half of the names that are left to the one above it, down to this depth: whoever uses up their own
-/// uses up nobody else's.
+/// A directory has half of the names that are left to the one above it, down to this depth: a user who uses
+/// up their own does not use up those of others.
 const SHARED_DEPTH: usize = 2;
 const MOST_SET_ID: u64 = 256 << 20;
 
@@ -261,7 +261,7 @@ impl<'a> Mirror<'a> {
                 self.keep_unseen(below);
                 Ok(())
             }
-            // Nobody's, as the host has it.
+            // The overflow uid's, as the host has it.
             Reach::Entered | Reach::Closed => Ok(()),
         }
     }
@@ -295,8 +295,8 @@ impl<'a> Mirror<'a> {
         let made = match self.open.last().filter(|level| level.made) {
             None => return Ok(()),
             Some(_) if stat.st_mode & SETID == 0 => return Ok(()),
-            // It does not exist inside: dpkg changes the mode of such a file before it removes it, which nobody's file
-            // does not let it do.
+            // It does not exist inside: dpkg changes the mode of such a file before it removes it, which fails on a
+            // file of the overflow uid.
             Some(_) if !may_read(stat.st_mode) => hide(&to),
             Some(level) => set_id(level, name, &to, self.rules, &mut self.left.set_id),
         };
@@ -307,7 +307,7 @@ impl<'a> Mirror<'a> {
         self.rel.join(OsStr::from_bytes(name.to_bytes()))
     }
 
-    /// Notes what nobody looked through: all of it may be private.
+    /// Notes what was not looked through: all of it may be private.
     fn keep_unseen(&mut self, below: PathBuf) {
         if self.rules.seeks_private() {
             self.keep(below);
@@ -398,7 +398,7 @@ fn copy_links(from: &HostDir, to: &Path, into: &str) -> Result<(), TemplateError
         return Ok(());
     };
     while let Some((name, _)) = next_name(&mut entries) {
-        // What is no link says nothing.
+        // Only a symlink has a target.
         let target = from.link(&name)?;
         if let Some(target) = target.filter(|target| target.iter().any(|part| Some(part) == into)) {
             make_link(&to.join(OsStr::from_bytes(name.to_bytes())), &target)?;
@@ -482,16 +482,16 @@ fn is_dir(path: &Path) -> bool {
 }
 
 /// The mode of the host's directory, always with everything for the owner, and its owner where root builds
-/// and the id exists: one that does not looks like nobody's, and becomes root's.
+/// and the id exists: one that does not appears as the overflow uid, and becomes root's.
 fn imitate(path: &Path, host: &Stat) -> Result<(), TemplateError> {
     match fs::create_dir(path) {
-        // What is no directory was put there when the host's was something else.
+        // Anything but a directory was put there when the host's was something else.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !is_dir(path) => {
             return Err(error).at("make", path);
         }
         Ok(()) | Err(_) => {}
     }
-    let known = |id: u32| if id >= NOBODY { 0 } else { id };
+    let known = |id: u32| if id >= OVERFLOW_ID { 0 } else { id };
     let owner = (known(host.st_uid), known(host.st_gid));
     if owner != (0, 0) && geteuid().is_root() {
         chown(path, Some(owner.0), Some(owner.1)).at("set the owner of", path)?;

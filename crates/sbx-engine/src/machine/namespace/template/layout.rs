@@ -30,8 +30,8 @@ pub struct HostBind {
     pub source: PathBuf,
     pub target: PathBuf,
     pub kind: MountKind,
-    /// Whether it is shown through a layer: a directory without anything mounted below it. A read-only mount alone keeps
-    /// nobody from connecting to a socket of the host's in there, or from watching what the host opens.
+    /// Whether it is shown through a layer: a directory without anything mounted below it. A read-only mount alone does
+    /// not prevent connecting to a socket of the host's in there, or watching what the host opens.
     pub layered: bool,
     /// Must not be seen, now or when it is made later: paths below it. Only a layer hides them.
     pub hidden: BTreeSet<PathBuf>,

@@ -15,11 +15,11 @@ pub(super) struct Part {
 pub(super) enum What {
     /// Nothing but programs, or a settings file that programs need. Scan at, and only its top.
     Programs,
-    /// Unpacked releases, in which by convention nobody keeps anything of their own.
+    /// Unpacked releases, in which by convention users keep nothing of their own.
     Packages,
     /// The prefix of an installation, or a clone: `bin`, `lib`, and by convention the settings of its tools.
     Installation,
-    /// Anything: somebody's own directory.
+    /// Anything: a user's own directory.
     Unknown,
 }
 

@@ -11,7 +11,7 @@ pub(super) fn profile(env: &BTreeMap<String, String>) -> String {
         "# Login shells have the sandbox's PATH and tool chains.\n\
          if [ -z \"${SBX_PATH-}\" ]; then\n",
     );
-    // What is no name to a shell could be anything else to it.
+    // A shell would take an invalid variable name for something else, such as a command.
     let variables = env
         .iter()
         .filter(|(name, _)| *name != "PATH" && is_name(name));
@@ -67,16 +67,16 @@ DPkg::Path \"/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin\";
 ";
 
 /// Not all of the host's `/etc` is here, and some of it is edited: dpkg must not ask about that. What it asks
-/// has no answer where nobody types.
+/// has no answer in a command without a terminal.
 pub(super) const DPKG_CONF: &str = "force-confmiss\nforce-confold\n";
 
-/// Who installs the distribution's `sudo` replaces ours by it, until the next start: it asks for no password either.
+/// Installing the distribution's `sudo` replaces ours by it, until the next start: it asks for no password either.
 pub(super) const SUDOERS: &str = "agent ALL=(ALL:ALL) NOPASSWD: ALL\n";
 
 /// No package may start a service: nothing inside supervises it.
 pub(super) const POLICY_RC: &str = "#!/bin/sh\nexit 101\n";
 
-/// Installed as `/usr/local/sbin/dpkg-deb` where host files look like nobody's.
+/// Installed as `/usr/local/sbin/dpkg-deb` where host files belong to the overflow uid (`nobody`).
 pub(super) const DPKG_DEB: &str = include_str!("dpkg-deb.pl");
 
 /// Installed as `apt`, `apt-get` and `dpkg` where no package can be installed.

@@ -44,7 +44,7 @@ const CREDENTIALS: &[&str] = &[
     "settings-security.xml",
     "settings.xml",
 ];
-/// The same in somebody's own directory. In an installation they are as likely part of a package.
+/// The same in a user's own directory. In an installation they are as likely part of a package.
 const IN_OWN_DIRECTORIES: &[&str] = &[
     "auth.json",
     "auth.toml",
@@ -84,7 +84,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
 /// The npm that comes with node has one more.
 const NPM: &[&str] = &["lib", "lib/node_modules", "lib/node_modules/npm"];
 const NPM_SETTINGS: &str = "lib/node_modules/npm/npmrc";
-/// In how many directories of somebody's own one credentials are looked for: it is done at every start.
+/// In how many directories of a user's own directory credentials are looked for: it is done at every start.
 const MOST_DIRS: usize = 200;
 
 /// A name in a directory.
@@ -164,7 +164,7 @@ pub(super) fn scan(source: &Path, part: &Part, view: &FileSystemView<'_>) -> Sca
     looked
 }
 
-/// The same for somebody's own directory of programs, and not for what lies below it.
+/// The same for a user's own directory of programs, and not for what lies below it.
 pub(super) fn scan_top(source: &Path, view: &FileSystemView<'_>) -> Scan {
     let mut looked = Scan::default();
     looked.note(Path::new(""), &(view.list)(source), is_secret);
@@ -214,7 +214,7 @@ impl Scan {
         for (dir, names) in SETTINGS {
             let found = top.iter().find(|entry| entry.name == **dir);
             match found.map(|entry| entry.kind) {
-                // A link would have to be followed by whoever hides a name behind it.
+                // A whiteout cannot lie behind a symlink: the link itself is hidden.
                 Some(Kind::Link) => {
                     self.hidden.insert(dir.into());
                 }

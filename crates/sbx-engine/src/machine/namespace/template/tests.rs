@@ -240,7 +240,7 @@ fn single_mode_has_only_our_programs() {
         .collect();
     let sbin = out.path().join("layers/usr/local/sbin");
     assert_eq!(files, [sbin.join("apt-get"), sbin.join("dpkg")]);
-    // And a place for the sandbox's own certificate, which nobody's directory would not be.
+    // And a directory for the sandbox's own certificate: one that `nobody` owns could not be written.
     let share = "usr/local/share";
     let certificates = format!("layers/{share}/ca-certificates");
     assert!(out.path().join(&certificates).is_dir());
@@ -335,7 +335,7 @@ fn a_template_is_built_once_and_only_used_when_complete() {
     assert!(dir.is_dir());
     let aside = retire_unused(store.path(), &BTreeSet::new()).unwrap();
     assert!(!dir.exists());
-    // What nobody has removed yet is found again, and stands in no new template's way.
+    // What was not removed yet is found again, and does not prevent a new template.
     assert_eq!(retire_unused(store.path(), &used).unwrap(), aside);
     maker.template(host.path(), Mode::Single, b"").unwrap();
     assert!(dir.is_dir() && aside.len() == 1 && aside[0].is_dir());

@@ -17,7 +17,7 @@ use super::toolchain::{Probe, tool_chains};
 use super::{HostBind, HostLayout};
 use crate::workspace::untrusted::UntrustedPaths;
 
-/// Somebody without sandboxes.
+/// A caller without sandboxes.
 fn request(caller: &Caller) -> LayoutRequest<'_> {
     static NOWHERE: UntrustedPaths = UntrustedPaths::none();
     static NOTHING: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
@@ -211,28 +211,28 @@ fn tool_chains_of_the_path() {
         .binds
         .iter()
         .map(|bind| {
-            let veil = match (bind.layered, bind.hidden.is_empty()) {
+            let suffix = match (bind.layered, bind.hidden.is_empty()) {
                 (true, true) => " layered",
-                (true, false) => " veiled",
+                (true, false) => " hidden",
                 (false, _) => "",
             };
             let (source, target) = (bind.source.display(), bind.target.display());
-            format!("{target} <- {source}{veil}")
+            format!("{target} <- {source}{suffix}")
         })
         .collect();
-    let same = |path: &str, veil: &str| format!("{path} <- {path}{veil}");
+    let same = |path: &str, suffix: &str| format!("{path} <- {path}{suffix}");
     let expected = [
-        same("/data/tools", " veiled"),
+        same("/data/tools", " hidden"),
         same("/home/u/.cargo/bin", " layered"),
-        same("/home/u/.config/yarn/global/bin", " veiled"),
-        same("/home/u/.local/bin", " veiled"),
-        same("/home/u/.nvm/versions/node/v22", " veiled"),
+        same("/home/u/.config/yarn/global/bin", " hidden"),
+        same("/home/u/.local/bin", " hidden"),
+        same("/home/u/.nvm/versions/node/v22", " hidden"),
         same("/home/u/.pyenv/shims", " layered"),
         same("/home/u/.pyenv/version", ""),
-        same("/home/u/.pyenv/versions/3.1", " veiled"),
+        same("/home/u/.pyenv/versions/3.1", " hidden"),
         same("/home/u/.rustup/toolchains", " layered"),
-        same("/home/u/go/bin", " veiled"),
-        "/home/u/mytools <- /data/tools veiled".to_owned(),
+        same("/home/u/go/bin", " hidden"),
+        "/home/u/mytools <- /data/tools hidden".to_owned(),
     ];
     assert_eq!(shown, expected);
     assert_eq!(
@@ -307,7 +307,7 @@ fn what_is_hidden_in_system_directories() {
     assert!(!got.hidden.iter().any(|path| path.starts_with("/usr")));
 }
 
-/// A home with these files, and what is shown of it to somebody with these directories in PATH.
+/// A home with these files, and what is shown of it to a caller with these directories in PATH.
 struct Home {
     dir: TempDir,
     layout: HostLayout,

@@ -20,7 +20,7 @@ use crate::workspace::private_dirs::is_private;
 pub(super) struct Probe<'a> {
     /// Whether the template itself shows a path.
     pub(super) system: &'a dyn Fn(&Path) -> bool,
-    /// Whether somebody else than root puts files into such a directory.
+    /// Whether another user than root puts files into such a directory.
     pub(super) personal: &'a dyn Fn(&Path) -> bool,
     /// The path without symlinks, if it exists.
     pub(super) canonical: &'a dyn Fn(&Path) -> Option<PathBuf>,
@@ -140,7 +140,7 @@ struct Finder<'a> {
     probe: &'a Probe<'a>,
 }
 
-/// What is never shown, whoever asks for it.
+/// What is never shown, whatever asks for it.
 #[derive(Debug)]
 pub(super) struct Refusals {
     /// The caller's, by every name.
@@ -446,7 +446,7 @@ impl Finder<'_> {
         tools
     }
 
-    /// The same in what the template itself shows, where somebody has directories of the PATH among root's.
+    /// The same in what the template itself shows, where a user has directories of the PATH among root's.
     fn hide_in_system(&self, path: &[PathBuf], tools: &mut ToolChains) {
         let system = |path: &PathBuf| (self.probe.system)(path);
         let places = path.iter().filter_map(|entry| (self.probe.dir)(entry));

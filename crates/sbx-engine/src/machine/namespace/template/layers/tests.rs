@@ -1,4 +1,4 @@
-//! Hosts on which somebody else changes names while the template is made, or has made what cannot be mirrored.
+//! Hosts on which another user changes names while the template is made, or has made what cannot be mirrored.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -13,8 +13,8 @@ use crate::machine::namespace::template::spec::Spec;
 use sbx_proto::inside::AGENT;
 
 const MODES: [SandboxMode; 2] = [SandboxMode::Root, SandboxMode::Subordinate];
-/// Neither root, nor who runs the tests.
-const SOMEBODY: u32 = 12_345;
+/// Neither root nor the user who runs the tests.
+const OTHER_USER: u32 = 12_345;
 
 /// A host's `/opt`, and the layer of it.
 struct Host {
@@ -110,7 +110,7 @@ fn a_directory_that_is_exchanged_while_it_is_walked_redirects_nothing() {
 }
 
 #[test]
-fn what_takes_the_place_of_a_setuid_program_is_judged_itself() {
+fn what_takes_the_place_of_a_setuid_program_is_checked_itself() {
     let host = Host::new();
     host.put("secret", 0o4755);
     host.put("opt/unreadable", 0o4750);
@@ -142,7 +142,7 @@ fn what_takes_the_place_of_a_setuid_program_is_judged_itself() {
     assert_eq!(copy(&loose, c"writable", u64::MAX), None);
 }
 
-/// A directory that replaced another one is judged by its own mode.
+/// A directory that replaced another one is checked by its own mode.
 #[test]
 fn no_name_of_a_closed_directory_is_mirrored() {
     let host = Host::new();
@@ -176,13 +176,13 @@ fn set_id_is_only_taken_from_root() {
     if !geteuid().is_root() {
         return;
     }
-    chown(host.at("opt/solid/tool"), Some(SOMEBODY), None).unwrap();
+    chown(host.at("opt/solid/tool"), Some(OTHER_USER), None).unwrap();
     host.chmod("opt/solid/tool", 0o4755);
     for mode in MODES {
         assert!(!host.layer(mode, &[]).has("solid/tool"), "{mode:?}");
     }
     host.make("opt/foreign/below", 0o755);
-    chown(host.at("opt/foreign"), Some(SOMEBODY), None).unwrap();
+    chown(host.at("opt/foreign"), Some(OTHER_USER), None).unwrap();
     let layer = host.layer(SandboxMode::Root, &[]);
     assert!(layer.has("solid") && !layer.has("foreign"));
 }
@@ -344,7 +344,7 @@ fn what_is_too_deep_is_not_shown_to_ids_of_the_callers() {
     if geteuid().is_root() {
         let all = (0..=MOST_DEPTH).map(|depth| format!("opt/deep{}", "/d".repeat(depth)));
         for path in all {
-            chown(host.at(&path), Some(NOBODY), None).unwrap();
+            chown(host.at(&path), Some(OVERFLOW_ID), None).unwrap();
         }
     }
     let cut = host.at(&format!("opt/deep{}", "/d".repeat(MOST_DEPTH - 1)));
@@ -386,8 +386,8 @@ fn files_of_subordinate_ids_are_private() {
     host.put("opt/key", 0o600);
     for (path, id) in [
         ("opt/volume", 69),
-        ("opt/key", SOMEBODY),
-        ("opt/foreign", NOBODY),
+        ("opt/key", OTHER_USER),
+        ("opt/foreign", OVERFLOW_ID),
     ] {
         chown(host.at(path), Some(id), None).unwrap();
     }
@@ -417,7 +417,7 @@ fn what_can_be_entered_and_not_listed_may_hold_anything() {
     }
 }
 
-/// Somebody who makes more names than are looked at hides their own, and what is beside it is looked through.
+/// A user who makes more names than are looked at hides their own, and what is beside it is looked through.
 #[test]
 fn what_was_not_looked_through_is_not_shown() {
     let host = Host::new();
