@@ -314,7 +314,7 @@ impl Target {
                     Some(agent) => Self::new(agent, args, &here),
                     None => Err(Failure::new(
                         Kind::NotFound,
-                        format!("no sandbox is called `{}`", name.escape_debug()),
+                        format!("no sandbox named `{}`", name.escape_debug()),
                     )
                     .hint(format!(
                         "name an agent to create it: sbx run --name {name} shell"
