@@ -128,14 +128,14 @@ fn failures(world: &'static World) {
             "/etc/passwd",
         ),
         (
-            &["exec", "-u", "nobody-knows", &name, "true"],
+            &["exec", "-u", "no-such-user", &name, "true"],
             125,
-            "nobody-knows",
+            "no-such-user",
         ),
         (
-            &["exec", "-u", "agent:nobody-knows", &name, "true"],
+            &["exec", "-u", "agent:no-such-user", &name, "true"],
             125,
-            "nobody-knows",
+            "no-such-user",
         ),
         (
             &["exec", "--env-file", "/no/such", &name, "true"],
@@ -332,7 +332,7 @@ fn users(world: &'static World) {
             assert_eq!(as_user("daemon", "id -un").ok(), "daemon");
             assert_eq!(as_user("4321:8765", "id -u; id -g").ok(), "4321\n8765");
         }
-        // One id: there is nobody else, and it says so.
+        // One id: there is no other user, and the message says so.
         Mode::Single => {
             assert!(as_user("daemon", "true").fails(125).err.contains("one id"));
             assert!(
