@@ -2,8 +2,8 @@
 //!
 //! **Only an anonymous pipe of the caller is handed over, only as stdout or stderr, and only by root.** A process that
 //! holds a descriptor can re-open it through `/proc/self/fd`: a file for writing, a directory to walk out of, a
-//! terminal to read from. A pipe can be re-opened for reading by its owner, who is the agent inside when the caller is an
-//! ordinary user: then what others write to it could be read. Everything else ends in a fresh pipe that we relay.
+//! terminal to read from. A pipe can be re-opened for reading by its owner, who is the agent inside when the caller is
+//! an ordinary user: then what others write to it could be read. Everything else ends in a fresh pipe that we relay.
 //!
 //! What is handed over is the pipe opened anew, not the caller's descriptor: whether writing to it may wait is a matter
 //! of the description behind a descriptor, and the other writers of the pipe share that with the caller.
