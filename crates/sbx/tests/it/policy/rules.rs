@@ -149,7 +149,7 @@ pub fn checks() {
         .line("policy check network host.docker.internal:80")
         .fails(1)
         .out;
-    let first = "Denied: host.docker.internal:80, which rules call localhost:80\n";
+    let first = "Denied: host.docker.internal:80 (localhost:80 in rules)\n";
     assert!(host.starts_with(first), "{host}");
     let unknown = world
         .line("policy check network --sandbox gone a.test")
