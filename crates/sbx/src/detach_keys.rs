@@ -1,7 +1,7 @@
 //! `--detach-keys`: a sequence such as `ctrl-p,ctrl-q` that leaves a session without ending its command.
 //!
-//! Keys that may be its beginning are held back. Whoever holds them decides for how long: a single ctrl-p is for the
-//! program, as in a shell's history.
+//! Keys that may be its beginning are held back. The session that holds them decides for how long: a single ctrl-p is
+//! for the program, as in a shell's history.
 
 use crate::failure::{Failure, Kind};
 

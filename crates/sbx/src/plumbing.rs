@@ -1,12 +1,12 @@
 //! Which descriptors a sandbox gets for a command's stdin, stdout and stderr.
 //!
-//! **Only an anonymous pipe of the caller is handed over, only as stdout or stderr, and only by root.** Whoever holds
-//! a descriptor can re-open it through `/proc/self/fd`: a file for writing, a directory to walk out of, a terminal to
-//! read from. A pipe can be re-opened for reading by its owner, who is the agent inside when the caller is an
-//! ordinary user: then what others write to it could be read. Everything else ends in a fresh pipe that we relay.
+//! **Only an anonymous pipe of the caller is handed over, only as stdout or stderr, and only by root.** A process that
+//! holds a descriptor can re-open it through `/proc/self/fd`: a file for writing, a directory to walk out of, a
+//! terminal to read from. A pipe can be re-opened for reading by its owner, who is the agent inside when the caller is
+//! an ordinary user: then what others write to it could be read. Everything else ends in a fresh pipe that we relay.
 //!
 //! What is handed over is the pipe opened anew, not the caller's descriptor: whether writing to it may wait is a matter
-//! of the description behind a descriptor, and whoever else writes to the pipe has that in common with the caller.
+//! of the description behind a descriptor, and the other writers of the pipe share that with the caller.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -101,7 +101,7 @@ struct Sharing {
 impl Sharing {
     fn of_this_process() -> Self {
         Self {
-            // In a user namespace root may be anybody, also the one that programs inside run as.
+            // In a user namespace root may map to any user, also to the one that programs inside run as.
             root: rustix::process::geteuid().is_root()
                 && !sbx_engine::machine::namespace::ids::is_confined(),
         }
@@ -147,11 +147,11 @@ impl Sharing {
     }
 }
 
-/// As much as anybody may ask for where the administrator has said nothing.
+/// The default of `/proc/sys/fs/pipe-max-size`: what a user without CAP_SYS_RESOURCE may ask for.
 const WIDE: usize = 1 << 20;
 
 /// A pipe of the usual size runs empty again and again when its writer is only a little slower than its reader, as one
-/// behind a filter of system calls is, and each time somebody has to be woken. In a wide one the two meet less often.
+/// behind a filter of system calls is, and each time a process has to be woken. In a wide one the two meet less often.
 pub(crate) fn widen(pipe: impl AsFd) {
     widen_to(pipe, WIDE);
 }

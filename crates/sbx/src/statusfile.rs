@@ -132,7 +132,7 @@ impl Place {
         Ok((file.into(), place))
     }
 
-    /// One that nobody can foresee.
+    /// A name that no other process can predict.
     fn temporary_name(&self) -> io::Result<OsString> {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, GetRandomFlags::empty())?;
@@ -162,7 +162,7 @@ impl Place {
             Ok(())
         } else {
             Err(io::Error::other(
-                "somebody has put another file in its place",
+                "another process replaced it with another file",
             ))
         }
     }
@@ -221,7 +221,7 @@ mod tests {
         let path = dir.path().join("status");
         let mut status = StatusFile::prepare(&path).unwrap();
         let place = status.place.as_mut().unwrap();
-        // As where there are no files without a name: somebody has found the one it has.
+        // As where O_TMPFILE is not supported: another process has found the temporary name.
         let forged = OsString::from(".forged");
         drop(File::create(dir.path().join(&forged)).unwrap());
         place.temporary = Some(forged);

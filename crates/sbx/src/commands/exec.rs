@@ -101,7 +101,7 @@ fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {
     }
     if args.detach && args.status_file.is_some() {
         return Err(Failure::usage(
-            "`--status-file` tells how a command ended, and with `--detach` nobody waits for that",
+            "`--status-file` cannot be used with `--detach`: sbx does not wait for the command to end",
         )
         .hint("leave out one of them"));
     }

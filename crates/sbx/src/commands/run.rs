@@ -127,7 +127,7 @@ impl Call<'_> {
         };
         match created {
             Ok(sandbox) => Ok((sandbox, Origin::Created)),
-            // Somebody was faster. Whether it is the one that is meant has to be looked at as at any other.
+            // Another client created it first. Check it like any other existing sandbox.
             Err(failure) if failure.kind == Kind::Conflict => {
                 match Target::find(context, client, args)? {
                     Target::Existing(sandbox) => Ok((*sandbox, Origin::Existing)),
@@ -162,7 +162,7 @@ impl Call<'_> {
         result.map(|outcome| outcome.told(context))
     }
 
-    /// Unless somebody has decided since to keep it.
+    /// Unless another client has decided since to keep it.
     fn remove_created(&self, sandbox: &Sandbox) {
         match self.client.find(&sandbox.name) {
             // It has been removed, and what has its name is another.
@@ -170,7 +170,7 @@ impl Call<'_> {
             Ok(Some(found)) if !found.temporary => {
                 if !self.args.quiet {
                     self.context.ui.note(format!(
-                        "sandbox {} stays: somebody has decided since to keep it",
+                        "sandbox {} is kept: another client asked for that",
                         sandbox.name
                     ));
                 }
@@ -353,8 +353,8 @@ impl Target {
     }
 }
 
-/// One that is being removed is not found: whoever creates it anew waits for that. No daemon is started for one that is not
-/// there.
+/// One that is being removed is not found: a client that creates it anew waits for the removal. No daemon is started
+/// for one that does not exist.
 fn find(client: &Client<'_>, name: &str) -> Result<Option<Sandbox>, Failure> {
     if !client.state().has_daemon()? && !lookup::exists(client, name) {
         return Ok(None);

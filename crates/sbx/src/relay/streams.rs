@@ -23,8 +23,8 @@ pub(super) enum Sink {
     Plain(BorrowedFd<'static>),
     /// A terminal or a named pipe, opened again so that non-blocking mode is ours alone.
     Reopened(OwnedFd),
-    /// The same where opening again is not possible, as with the terminal of whoever became another user: pieces that
-    /// are taken at once, as long as nobody else writes there, and a look before each.
+    /// The same where opening again is not possible, as with a terminal after a change of user: pieces that
+    /// are taken at once, as long as no other process writes there, and a look before each.
     Cautious {
         to: BorrowedFd<'static>,
         piece: usize,
@@ -87,8 +87,8 @@ fn has_room(fd: BorrowedFd<'_>) -> bool {
     rustix::event::poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-/// The same pipe or terminal with a mode of its own: whoever shares the caller's description keeps theirs. `None` when
-/// it is not ours to open.
+/// The same pipe or terminal with a mode of its own: processes that share the caller's file description keep theirs.
+/// `None` when it is not ours to open.
 pub(super) fn open_anew(fd: BorrowedFd<'_>, access: OFlags) -> Option<OwnedFd> {
     let device = fstat(fd).ok()?.st_rdev;
     if (major(device), minor(device)) == TERMINAL_MAKER {

@@ -152,8 +152,8 @@ fn only_what_the_command_wrote_is_relayed_after_its_end() {
     rustix::io::write(&write, b"from the command").unwrap();
     output.command_ended();
     assert_eq!(output.wait(), Wait::Done);
-    let later = rustix::io::write(&write, b"from somebody else");
-    assert_eq!(later, Err(Errno::PIPE), "nobody reads it any more");
+    let later = rustix::io::write(&write, b"from another writer");
+    assert_eq!(later, Err(Errno::PIPE), "it has no reader any more");
 }
 
 #[test]

@@ -142,14 +142,14 @@ fn reading_without_a_daemon_creates_nothing() {
     assert_eq!(said.err, "hint: sbx run shell\n");
     assert_eq!(home.line("ls -q").out, "");
     home.fails(
-        "inspect nobody",
+        "inspect absent",
         1,
-        "hint: sbx ls\nerror: no sandbox named `nobody`\n",
+        "hint: sbx ls\nerror: no sandbox named `absent`\n",
     );
     home.fails(
-        "logs nobody",
+        "logs absent",
         1,
-        "hint: sbx ls\nerror: no sandbox named `nobody`\n",
+        "hint: sbx ls\nerror: no sandbox named `absent`\n",
     );
     for line in [
         "version",
@@ -291,11 +291,11 @@ fn agents_and_paths() {
     assert!(unknown.err.starts_with("hint: supported agents: shell"));
     assert!(unknown.err.ends_with("\nerror: unknown agent `clod`\n"));
     home.fails(
-        "exec nobody true",
+        "exec absent true",
         125,
-        "hint: sbx ls\nerror: no sandbox named `nobody`\n",
+        "hint: sbx ls\nerror: no sandbox named `absent`\n",
     );
-    let unnamed = home.line("run --name nobody");
+    let unnamed = home.line("run --name absent");
     assert_eq!(unnamed.code, 125);
     assert!(home.is_untouched());
     let unknown = home.line("run clod");
@@ -400,14 +400,14 @@ fn a_wrong_line_has_a_status_too() {
 fn removal_is_never_silent() {
     let home = Home::new();
     home.fails(
-        "rm nobody",
+        "rm absent",
         1,
-        "hint: sbx ls\nerror: no sandbox named `nobody`\n",
+        "hint: sbx ls\nerror: no sandbox named `absent`\n",
     );
     home.fails(
-        "stop nobody",
+        "stop absent",
         1,
-        "hint: sbx ls\nerror: no sandbox named `nobody`\n",
+        "hint: sbx ls\nerror: no sandbox named `absent`\n",
     );
     let all = home.line("rm --all --force");
     assert_eq!((all.code, all.err.as_str()), (0, "No sandboxes found.\n"));
@@ -416,13 +416,13 @@ fn removal_is_never_silent() {
 
 fn json_errors() {
     let home = Home::new();
-    let said = home.line("inspect --json nobody");
+    let said = home.line("inspect --json absent");
     assert_eq!((said.code, said.out.as_str()), (1, ""));
     let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
     assert_eq!(
         error,
         serde_json::json!({"error": {
-            "code": "not_found", "message": "no sandbox named `nobody`", "hint": "sbx ls"
+            "code": "not_found", "message": "no sandbox named `absent`", "hint": "sbx ls"
         }})
     );
 }

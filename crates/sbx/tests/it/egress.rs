@@ -46,7 +46,7 @@ pub(crate) const IN_ALL_MODES: &[&str] = &[
     "allowed::certificates_are_the_origins",
     "clients::curl",
     "names::questions_are_answered_or_refused",
-    "neighbours::the_daemon_listens_to_nobody_else",
+    "neighbours::the_daemon_accepts_no_other_client",
 ];
 
 pub(crate) fn in_all_modes(name: &str) -> bool {

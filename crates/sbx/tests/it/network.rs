@@ -156,7 +156,7 @@ fn clients(world: &'static World) {
         }
     }
     assert!(fds.is_empty());
-    // Whoever cannot show that it is outside of all sandboxes gets no answer.
+    // A client that cannot show that it is outside of all sandboxes gets no answer.
     let elsewhere = format!(
         "/proc/{}/ns/pid_for_children",
         world.init_pid(&sandbox.name)

@@ -20,8 +20,8 @@ pub const TESTS: &[ModeTest] = &[
         "run::rm_is_the_daemons_work_when_the_client_is_killed",
         killed_rm,
     ),
-    ("run::rm_ends_nobody_elses_command", shared_rm),
-    ("run::rm_spares_what_somebody_keeps", kept_rm),
+    ("run::rm_does_not_end_another_command", shared_rm),
+    ("run::rm_spares_a_sandbox_that_is_kept", kept_rm),
     (
         "run::one_that_is_removed_is_made_anew",
         run_while_it_is_removed,
@@ -290,7 +290,7 @@ fn killed_rm(world: &'static World) {
     killed(client);
     world.run(["daemon", "start", "-d"]).ok();
     gone("one that crashed is removed");
-    // Stopped by somebody else.
+    // Stopped by another client.
     let mut client = begin("stopped");
     let ran = world.run(["stop", "stopped"]);
     assert!(ran.err.contains("stopped and removed"), "{}", ran.err);
@@ -320,11 +320,11 @@ fn kept_rm(world: &'static World) {
         .unwrap();
     let stdout = client.stdout.as_mut().unwrap();
     stdout.read_exact(&mut [0; 6]).unwrap();
-    // Somebody else decides that it stays.
+    // Another client decides that it stays.
     world.run(["run", "-d", "--name", &name]).ok();
     world.write(&dir.join("go"), "");
     let told = Ran::from(client.wait_with_output().unwrap()).fails(38);
-    assert!(told.err.contains("stays"), "{}", told.err);
+    assert!(told.err.contains("is kept"), "{}", told.err);
     let shown = world.inspect(&name);
     assert_eq!(
         (&shown["status"], &shown["keep_alive"], &shown["temporary"]),
@@ -338,7 +338,7 @@ fn rm_of_a_name(world: &'static World) {
     let name = world.name("same");
     world.create(&name, &dir).ok();
     let first = world.id(&name);
-    // It is in no hurry: nobody reads what its command has said, which is more than a pipe takes.
+    // It is in no hurry: the output of its command, more than a pipe takes, is not read.
     let mut client = world
         .sbx([
             "run",
@@ -369,7 +369,7 @@ fn run_while_it_is_removed(world: &'static World) {
     let dir = world.workspace();
     let name = world.name("going");
     let path = dir.to_str().unwrap();
-    // What does not end at once: whoever removes it waits for the grace.
+    // What does not end at once: the client that removes it waits for the grace.
     let stubborn = "trap '' TERM; (while :; do sleep 0.1; done) >/dev/null 2>&1 &";
     let run = ["run", "--rm", "--name", &name, "shell", path, "--", "-c"];
     let mut first = world.sbx(run.iter().chain(&[stubborn])).spawn().unwrap();
@@ -388,7 +388,7 @@ fn shared_rm(world: &'static World) {
     world.create(&name, &dir).ok();
     let sandbox = world.adopt(&name, &dir);
     let mut session = sandbox.open_session();
-    // Somebody else's command is no reason to end this one, nor the other way round.
+    // Another client's command is no reason to end this one, nor the other way round.
     let ran = world
         .run(["run", "--rm", "--name", &name, "--", "-c", "exit 36"])
         .fails(36);
@@ -508,7 +508,7 @@ fn run_env_pipe(world: &'static World) {
     let dir = world.workspace();
     let name = world.name("env-pipe");
     let piped = |value: &str, path: &[&str]| {
-        // The caller's own pipe: nobody else's can be opened by name.
+        // The caller's own pipe: no other user's can be opened by name.
         let script = "printf 'PIPED=%s\\n' \"$0\" | \"$@\"";
         let mut shell = world.command("sh");
         shell

@@ -38,7 +38,7 @@ fn agent_and_root(world: &'static World) {
         assert!(allowed.contains("any command"), "{allowed}");
         let usage = sandbox.sh("sudo --help").ok();
         assert!(usage.starts_with("usage: sudo"), "{usage}");
-        // For the distribution's own, should somebody install it.
+        // For the distribution's own, should it be installed.
         let rule = "/etc/sudoers.d/sbx-agent";
         assert_eq!(
             sandbox

@@ -63,7 +63,7 @@ const STARTED: &str = r#"{"exec_socket":"vm/box/exec.sock","started":false,"warn
 struct Fake {
     home: Home,
     asked: Arc<AtomicUsize>,
-    /// What tells clients that somebody serves.
+    /// What tells clients that a daemon serves.
     _lock: DaemonLock,
 }
 
@@ -476,7 +476,7 @@ fn a_daemon_whose_socket_is_gone_is_told() {
     let state = StateDir::locate(home.path(), None).unwrap();
     state.claim().unwrap();
     let lock = state.lock_daemon().unwrap();
-    // Who has the lock and does not serve is no daemon, or not yet: nothing is said of it, and nobody ends it.
+    // A process that has the lock and does not serve is no daemon, or not yet: it is neither reported nor ended.
     let status = |code, word: &str| {
         let ran = home.line("daemon status --json");
         let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
@@ -511,7 +511,7 @@ fn a_daemon_whose_socket_is_gone_is_told() {
         home.fails(&line, code, &told);
     }
     assert!(!state.log().exists(), "a second one was tried");
-    // A socket to which nobody listens leads no further.
+    // A socket without a listener leads no further.
     drop(bind_unix(state.root(), SOCKET).unwrap());
     status(1, "unreachable");
     let diagnosis = home.line("diagnose");
@@ -537,7 +537,7 @@ fn a_daemon_that_is_busy_is_waited_for() {
             }
         }
     };
-    // The start takes until somebody has asked whether the daemon is still there.
+    // The start takes until a client has asked whether the daemon is still there.
     let asked = Barrier::new(2);
     let fake = Fake::new(init, move |line| {
         asked.wait();

@@ -73,7 +73,7 @@ fn the_daemons_own_words() {
     assert!(home.is_untouched());
 }
 
-/// Whoever looks up names takes libc from the machine, with the modules that belong to it.
+/// A program that looks up names takes libc from the machine, with the modules that belong to it.
 fn no_program_has_a_resolver_in_it() {
     // What `getaddrinfo` reads, and nothing else of libc.
     const SETTINGS: &[u8] = b"/etc/gai.conf";

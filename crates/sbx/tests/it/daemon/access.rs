@@ -86,7 +86,7 @@ fn other_user(world: &'static World) {
     }
     assert!(!attempt(&["ls", "--json"]).out.contains(&sandbox.name));
     assert_eq!(world.status(&sandbox.name), "running");
-    // Somebody for whom no file is closed is told nothing all the same. (In root mode that is the daemon's user.)
+    // A user who may open every file is told nothing all the same. (In root mode that is the daemon's user.)
     if world.uid != 0 {
         let mut stream = UnixStream::connect(world.state().join("sandboxd.sock")).unwrap();
         let _ = stream.write_all(b"GET /v1/version HTTP/1.1\r\nhost: x\r\n\r\n");
@@ -217,7 +217,7 @@ fn nonsense(world: &'static World) {
     }
     let (_, answer) = request(world, "GET", "/v1/sandboxes", Some("0.0.0"), "");
     assert_eq!(answer["hint"], "sbx daemon restart");
-    // As the daemon's user: nobody else is heard.
+    // As the daemon's user: no other is answered.
     let mut send = world.command("/usr/bin/python3");
     send.args(["-c", GARBAGE])
         .arg(world.state().join("sandboxd.sock"));

@@ -1,4 +1,4 @@
-//! Where the state is: far away, or somebody else's.
+//! Where the state is: far away, or in another product's directory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

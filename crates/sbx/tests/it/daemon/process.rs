@@ -15,7 +15,7 @@ use crate::harness::{
 pub const TESTS: &[ModeTest] = &[
     ("daemon::status_and_log_level", status),
     ("daemon::start_chooses_a_policy_once", start_policy),
-    ("daemon::a_slow_create_blocks_nobody", slow_create),
+    ("daemon::a_slow_create_does_not_block_others", slow_create),
     ("daemon::inherits_nothing", inherits_nothing),
     ("daemon::the_next_helper_is_not_needed", helper_ahead),
     ("daemon::works_without_companions", without_companions),
@@ -93,7 +93,7 @@ fn start_policy(world: &'static World) {
     assert_eq!(world.daemon()["status"], "running");
     let check = || world.run(["policy", "check", "network", "www.github.com:443"]);
     check().fails(1);
-    // The same choice again is none; another one is refused, with or without a daemon.
+    // The same choice again changes nothing; another one is refused, with or without a daemon.
     start("deny-all").ok();
     let refused = || {
         let err = start("balanced").fails(1).err;
@@ -108,7 +108,7 @@ fn start_policy(world: &'static World) {
     refused();
     assert_eq!(world.daemon()["status"], "stopped");
     check().fails(1);
-    // A daemon that runs takes a choice that nobody has made.
+    // A daemon that runs takes a choice that was not made yet.
     world.run(["policy", "reset", "--force"]).ok();
     world.run(["daemon", "start", "-d"]).ok();
     start("allow-all").ok();

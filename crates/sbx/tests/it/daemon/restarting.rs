@@ -36,7 +36,7 @@ pub const TESTS: &[ModeTest] = &[
 fn kill_daemon(world: &World) {
     let daemon = world.daemon_pid();
     assert!(kill(daemon, Signal::KILL));
-    // Whoever asks at that moment is told the truth too.
+    // A client that asks at that moment is told the truth too.
     world.run(["ls", "--json"]).ok();
     eventually("the daemon is dead", || {
         (world.daemon()["status"] == "stopped" && !alive(daemon)).then_some(())
@@ -122,7 +122,7 @@ fn killed_often(world: &'static World) {
         );
     }
     assert_eq!(world.init_pid(&sandbox.name), init);
-    // An init that dies while nobody watches is found dead, and starts again.
+    // An init that dies while no daemon watches is found dead, and starts again.
     kill_daemon(&world);
     assert!(kill(init, Signal::KILL));
     eventually("init is dead", || (!alive(init)).then_some(()));
@@ -162,7 +162,7 @@ fn killed_at(world: &World, mark: &Path, dir: &Path) -> bool {
     let record: Value = serde_json::from_slice(&record).unwrap();
     let half_made = record["status"] == "creating";
     let first = Ran::from(first.wait_with_output().unwrap());
-    // The next daemon sweeps what was half made, and the name is free for whoever asks: that may be the first client
+    // The next daemon sweeps what was half made, and the name is free for every client: that may be the first one
     // again. Only one that was made completely is in the way, and then it works.
     let second = world.create("half", dir);
     if half_made && first.code != 0 {
@@ -291,7 +291,10 @@ fn interrupted_stop(world: &'static World) {
     let daemon = world.daemon_pid();
     let mut stop = world.sbx(["daemon", "stop"]).spawn().unwrap();
     eventually("it is stopping", || {
-        let refused = world.run(["exec", "nobody", "true"]).fails(125).err;
+        let refused = world
+            .run(["exec", "no-such-sandbox", "true"])
+            .fails(125)
+            .err;
         refused.contains("is stopping").then_some(())
     });
     stop.kill().unwrap();

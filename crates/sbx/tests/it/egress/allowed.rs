@@ -81,7 +81,7 @@ fn certificates(world: &'static World) {
         assert_eq!(shown.matches("BEGIN CERTIFICATE").count(), 1, "{shown}");
         let denied = connect("other.test");
         match way {
-            // Its client is told why, by somebody who says who he is.
+            // Its client is told why, by the proxy under its own name.
             Way::Forward => {
                 assert!(denied.out.contains("Proxy CA"), "{}", denied.out);
                 assert!(!denied.out.contains("Origin Test CA"), "{}", denied.out);

@@ -73,7 +73,7 @@ fn by_the_end_of_the_daemon(mode: Mode) {
     let ended =
         (log.iter()).filter(|line| line["error"] == "cut: the sandbox or the daemon stopped");
     assert_eq!(ended.count(), KINDS.len(), "{log:#?}");
-    // Nobody writes anything after this end.
+    // Nothing is written after this end.
     let held = sandbox.begin(&script);
     let daemon = world.daemon_pid();
     assert!(kill(daemon, Signal::KILL));

@@ -48,7 +48,7 @@ fn by_default(world: &'static World) {
     }
     // The name was never asked for outside, nor was anything dialled.
     assert_eq!(heard_of(world, &host), Vec::<Value>::new());
-    // An address is there, and whoever dials it is cut off.
+    // An address is there, and a client that dials it is cut off.
     for url in ["https://198.51.100.8/", "http://198.51.100.8/"] {
         let cut = sandbox.curl(Way::Transparent, url);
         assert!(matches!(cut.code, 35 | 52 | 56), "{} {}", cut.code, cut.err);

@@ -85,7 +85,7 @@ fn without_a_daemon(sandbox: &Sandbox<'_>) {
         assert!(kill(daemon, Signal::KILL));
         eventually("the daemon is dead", || (!alive(daemon)).then_some(()));
         finish(sandbox, attacking);
-        // Nobody has started another meanwhile.
+        // No other one was started meanwhile.
         let status = world.run(["daemon", "status"]).ok();
         assert!(status.contains("stopped"), "{status}");
     }

@@ -21,7 +21,7 @@ fn calls(world: &'static World) {
         let id = format!("{}-{way:?}", sandbox.name);
         sandbox.python(way, script, &[&id, host, PORTS[0], PORTS[1]])
     };
-    // In a tunnel there is somebody who says why; else it does not come about.
+    // In a tunnel the proxy answers with the reason; else there is no connection.
     let refused = |way| match way {
         Way::Forward => "PERMISSION_DENIED",
         Way::Transparent => "UNAVAILABLE",

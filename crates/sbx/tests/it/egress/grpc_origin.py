@@ -24,7 +24,7 @@ def count(request, context):
     for number in range(3):
         yield b"%d" % number
         if not gate(request + b"-%d" % number).wait(60):
-            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "nobody has read it")
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it was not read")
     context.set_trailing_metadata((("x-last", "3"),))
 
 

@@ -11,7 +11,7 @@ ip -6 route add local default dev lo
 # One is the machine's own, and one is routed to it and on no interface.
 ip address add 203.0.113.99/32 dev lo
 ip route add local 203.0.113.97/32 dev lo
-# For whoever asks where an address is, and not for what is sent there, the others are elsewhere.
+# For a lookup of an address's place, and not for what is sent there, the others are elsewhere.
 for family in -4 -6; do
     ip $family rule add pref 1 ipproto tcp dport 1-65534 lookup local
     ip $family rule add pref 2 ipproto udp dport 1-65534 lookup local

@@ -19,4 +19,4 @@ while not os.path.exists("go"):
         conn, peer = server.accept()
         conn.sendall(b"from two\n")
         print("a connection from", peer, flush=True)
-print("nobody else", flush=True)
+print("no other client", flush=True)

@@ -31,7 +31,7 @@ fn raw_tcp(world: &'static World) {
         );
     };
     sandbox.allow("raw.test:2525,raw.test:7000");
-    // An address is no name while nobody has asked for one; who waits for the other side to speak waits a while.
+    // An address is no name while no client has asked for one; who waits for the other side to speak waits a while.
     cut("203.0.113.3:7000");
     cut("203.0.113.3:2525");
     assert_eq!(said("raw.test:2525"), BANNER);

@@ -1,4 +1,4 @@
-//! Nobody else: not the sandbox next door, and not another user of the machine.
+//! No other client: not the sandbox next door, and not another user of the machine.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::harness::{World, tester_is_root};
 
 pub(super) const TESTS: &[ModeTest] = &[
     ("neighbours::sandboxes_do_not_see_each_other", sandboxes),
-    ("neighbours::the_daemon_listens_to_nobody_else", listeners),
+    ("neighbours::the_daemon_accepts_no_other_client", listeners),
 ];
 
 fn sandboxes(world: &'static World) {
@@ -52,7 +52,7 @@ fn sandboxes(world: &'static World) {
     }
     world.write(&two.path("go"), "");
     let said = crate::harness::Ran::from(listening.wait_with_output().unwrap()).ok();
-    assert_eq!(said, "its own connection\nnobody else");
+    assert_eq!(said, "its own connection\nno other client");
 }
 
 /// Its way in is a socket file of its user's; its listeners for sandboxes are in theirs.
@@ -74,7 +74,7 @@ fn listeners(world: &'static World) {
         let text = fs::read_to_string(format!("/proc/{daemon}/net/{table}")).unwrap();
         for line in text.lines().skip(1) {
             let fields: Vec<&str> = line.split_whitespace().collect();
-            // Listening, or a socket that takes from anybody.
+            // Listening, or an unconnected socket, which takes from every sender.
             let open = table != "tcp" && table != "tcp6" || fields[3] == "0A";
             let inode = if table == "packet" {
                 fields[8]

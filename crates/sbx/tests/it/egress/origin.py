@@ -219,7 +219,7 @@ class Web(ThreadingHTTPServer):
 
     def finish_request(self, request, client):
         if self.tls:
-            # In the thread of the connection: a client that is slow keeps nobody waiting.
+            # In the thread of the connection: a slow client keeps no other waiting.
             record("tls", at=place(request))
             request = self.tls.wrap_socket(request, server_side=True)
         super().finish_request(request, client)
@@ -296,7 +296,7 @@ def dns_answer(query, over):
 
 
 def dns_udp(sock):
-    """From the address that was asked: elsewhere nobody would believe it."""
+    """From the address that was asked: a client ignores an answer from another one."""
     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
     while True:
         query, ancillary, _, peer = sock.recvmsg(4096, 128)

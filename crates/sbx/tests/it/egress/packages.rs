@@ -158,7 +158,7 @@ fn apt(world: &'static World) {
     };
     let client = Client {
         name: "apt",
-        // With one id there is nobody else; nothing is installed, so that it takes no root, and what stands before the
+        // With one id there is no other user; nothing is installed, so it needs no root, and what stands before the
         // program on the path there says only that it could not be.
         user: if world.mode == Mode::Single {
             "agent"

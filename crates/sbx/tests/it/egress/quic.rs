@@ -1,12 +1,12 @@
-//! HTTP/3 by a client of its own: QUIC is UDP, which nobody gets out by, whatever the rules say.
+//! HTTP/3 by a client of its own: QUIC is UDP, which does not leave a sandbox, whatever the rules say.
 
 use super::{NO_PROXY, Way, host_has, sandbox};
 use crate::ModeTest;
 use crate::harness::{Ran, World, eventually};
 
-pub(super) const TESTS: &[ModeTest] = &[("quic::finds_nobody", finds_nobody)];
+pub(super) const TESTS: &[ModeTest] = &[("quic::reaches_no_server", reaches_no_server)];
 
-fn finds_nobody(world: &'static World) {
+fn reaches_no_server(world: &'static World) {
     let found = ["gtlsclient", "gtlsserver"].map(host_has);
     if found.contains(&false) {
         return;

@@ -1,4 +1,4 @@
-"""Dials each target and says what it hears: the first line, after having said `ping` where nobody speaks first."""
+"""Dials each target and says what it hears: the first line, after a `ping` where the server does not speak first."""
 import socket, sys
 
 for target in sys.argv[1:]:

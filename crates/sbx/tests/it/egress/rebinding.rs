@@ -1,4 +1,4 @@
-//! A name that somebody else controls must not lead to addresses that nobody meant.
+//! A name that an attacker controls must not lead to private addresses.
 
 use super::{WAYS, Way, sandbox};
 use crate::ModeTest;
@@ -31,7 +31,7 @@ fn wildcards(world: &'static World) {
             for line in reached(way, &INWARD) {
                 assert!(!line.starts_with("200 "), "{way:?} {rule}: {line}");
             }
-            // Of two addresses the one that is nobody's secret.
+            // Of two addresses the public one.
             let line = reached(way, &["rebind.test"]).remove(0);
             assert_eq!(line, "200 203.0.113.1:80", "{way:?} {rule}");
         }

@@ -109,7 +109,7 @@ def tunnel_in_names(server, tcp_too):
 works = [fast_open, own_header, ping, frames]
 for address in (V4, 443), (V4, 53), (V4, 123), ("203.0.113.53", 5353), ("224.0.0.251", 5353), ("255.255.255.255", 9), \
         ("169.254.169.254", 80), ("10.9.9.9", 9), ("10.0.2.3", 9), ("10.0.2.2", 3128):
-    # The resolver answers what is no question with an error of its own.
+    # The resolver answers an invalid question with an error of its own.
     if address[1] != 53:
         works.append(made("udp %s %d" % address, udp(socket.AF_INET, address)))
 for address in (V6, 443), ("fe80::1", 9), ("ff02::1", 9), ("fd00:ec2::254", 80):

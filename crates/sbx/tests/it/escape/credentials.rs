@@ -176,7 +176,7 @@ fn replaced(world: &'static World) {
         let ran = sbx(world, &["exec", "-u", "root", &name, "cat", &home.at(file)]);
         assert!(ran.code != 0 && !ran.out.contains(CANARY), "{file}");
     }
-    // The hunt is real: what is no credential is found.
+    // The hunt is real: a file that is not a credential is found.
     home.put("tools/sub/notes", CANARY);
     assert!(home.hunt(&name).contains("tools/sub/notes"));
     fs::remove_file(home.dir.join("tools/sub/notes")).unwrap();

@@ -47,7 +47,7 @@ impl Session {
         session
     }
 
-    /// `setsid` makes the terminal the controlling one, as a terminal program does. Nobody looks at it yet.
+    /// `setsid` makes the terminal the controlling one, as a terminal program does. No process reads it yet.
     fn unread(world: &World, args: &[&str]) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = rustix::pty::openpt(flags).unwrap();
@@ -373,7 +373,7 @@ fn closed(world: &'static World) {
     assert!(!sandbox.path("hung-up").exists());
 }
 
-/// Nobody reads until the command has ended long ago.
+/// The output is read only long after the command has ended.
 fn slow(world: &'static World) {
     let sandbox = world.sandbox("slow");
     // More than the caller's terminal holds (some 12 KiB), less than both do.
@@ -425,7 +425,7 @@ fn detach_keys(world: &'static World) {
     session.type_in("\x10\x11");
     assert_eq!(session.end().0, Some(0));
     world.write(&sandbox.path("go"), "");
-    // Nobody looks at its terminal any more, and it goes on to its end all the same.
+    // Its terminal has no reader any more, and it goes on to its end all the same.
     eventually("the command goes on to its end", || {
         sandbox.path("ended").exists().then_some(())
     });

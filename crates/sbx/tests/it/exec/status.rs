@@ -28,7 +28,7 @@ fn status_file(world: &'static World) {
         (&["-d", name, "true"], 125, "engine"),
         (&["no-such-sandbox", "true"], 125, "engine"),
         (&["-w", "/no/such", name, "true"], 125, "engine"),
-        (&["-u", "nobody-knows", name, "true"], 125, "engine"),
+        (&["-u", "no-such-user", name, "true"], 125, "engine"),
         (&[name, "/etc"], 126, "engine"),
         (&[name, "no-such-program"], 127, "engine"),
     ];

@@ -57,7 +57,7 @@ fn stdin(world: &'static World) {
             .unwrap();
         let mut stdin = client.stdin.take().unwrap();
         let bytes = sent.clone();
-        // Without -i nobody reads it.
+        // Without -i it is not read.
         let writer = std::thread::spawn(move || drop(stdin.write_all(&bytes)));
         let output = client.wait_with_output().unwrap();
         writer.join().unwrap();
@@ -130,7 +130,7 @@ fn conversation(world: &'static World) {
     assert_eq!(client.wait().unwrap().code(), Some(0));
 }
 
-/// Somebody else is faster, again and again: bytes are gone between the client's look at its input and its reading.
+/// Another reader is faster, again and again: bytes are gone between the client's look at its input and its reading.
 fn shared(world: &'static World) {
     let sandbox = world.sandbox("shared");
     let fifo = sandbox.path("fifo");
@@ -352,7 +352,7 @@ fn reader_goes_away(world: &'static World) {
 fn reopened(world: &'static World) {
     let sandbox = world.sandbox("reopen");
     let script = "echo one >/dev/stdout; echo two >/dev/stderr; echo three >>/dev/fd/1; echo four >/proc/self/fd/2";
-    // The pipes are the user's own, as in a shell: outside too, nobody can open another's pipe again.
+    // The pipes are the user's own, as in a shell: outside too, no user can reopen another's pipe.
     let piped = "{ \"$@\" 2>&3 | cat; } 3>&1 >out | cat >err; cat out; echo --; cat err";
     let dir = world.workspace();
     for user in ["agent", "root"] {

@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Sends a signal; false when there is nobody to send it to.
+/// Sends a signal; false when there is no such process.
 pub fn kill(number: i32, signal: Signal) -> bool {
     kill_process(Pid::from_raw(number).unwrap(), signal).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Sandboxes that nobody uses stop by themselves.
+//! Sandboxes that are not used stop by themselves.
 
 use serde_json::{Value, json};
 

@@ -12,7 +12,7 @@ use crate::harness::{Ran, World, alive, eventually, kill};
 pub const TESTS: &[ModeTest] = &[
     ("lifecycle::rm_respects_open_sessions", rm_busy),
     ("lifecycle::rm_of_many", rm_many),
-    ("lifecycle::rm_by_force_waits_for_nobody", rm_does_not_wait),
+    ("lifecycle::rm_by_force_does_not_wait", rm_does_not_wait),
     ("lifecycle::stop_ends_what_runs", stop_ends),
     ("lifecycle::reset_leaves_nothing", reset),
 ];

@@ -85,7 +85,7 @@ fn hostname(world: &'static World) {
             .ok(),
         format!("{0}\n{0}", sandbox.name)
     );
-    // It resolves, and changing it concerns nobody else.
+    // It resolves, and changing it concerns no other sandbox.
     sandbox
         .sh("grep -qw \"$(cat /etc/hostname)\" /etc/hosts")
         .ok();
@@ -168,7 +168,7 @@ fn in_the_way(world: &'static World) {
     world.run(["daemon", "start", "-d"]).ok();
     let ghost = world.state().join("vm").join(&name);
     world.make_dir(&ghost);
-    world.write(&ghost.join("file"), "somebody's");
+    world.write(&ghost.join("file"), "unrelated");
     let told = world.create(&name, &dir).fails(1).err;
     assert!(
         told.contains("is in the way: it is not a sandbox"),

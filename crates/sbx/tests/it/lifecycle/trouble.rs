@@ -59,7 +59,7 @@ fn workspace_out_of_reach(world: &'static World) {
     }
     let world = World::fresh(world.mode);
     let (near, far) = (world.workspace(), world.workspace());
-    // Whoever waits for the far one is ended, which shows.
+    // A command that waits for the far one is ended, which shows.
     let script = r#"
         "$SBX" create --name near shell "$NEAR" && "$SBX" create --name far shell "$FAR"
         "$SBX" stop near; "$SBX" stop far

@@ -1,4 +1,4 @@
-# Nobody is there: connections are made and wait.
+# Nothing accepts: connections are made and wait.
 say("silence", lambda: tcp("1.2.3.4", 80, 0.3))
 open("waited", "w").close()
 await_file("served")

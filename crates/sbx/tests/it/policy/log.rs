@@ -80,7 +80,7 @@ pub fn following_the_log() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // Written again and again: nobody says when it begins to follow.
+        // Written again and again: it does not tell when it begins to follow.
         let heard = AtomicBool::new(false);
         let said = std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -204,7 +204,7 @@ pub fn a_run_says_what_was_denied() {
         "1 host was denied by the network policy; sbx policy log dev shows it\n"
     );
     assert_eq!(run(&["-q"], &|| denied(&["a.test"])), "");
-    // These lines are older than the sandbox: of another one of its name, unless somebody asks for them.
+    // These lines are older than the sandbox: of another one of its name, unless they are asked for.
     assert_eq!(world.line("policy suggest dev").ok(), "");
     let since = "--since 2026-01-29T00:00:00Z";
     let suggested = world.line(&format!("policy suggest dev {since}")).ok();

@@ -317,7 +317,7 @@ fn ownership(world: &'static World) {
         "755\n755\n1777\n755\n755"
     );
     if has_real_root(world) {
-        // Files of the engine's own, which nobody inside may change, are nobody's.
+        // Files of the engine's own, which no user inside may change, belong to `nobody`.
         let strangers = "find /etc /var /root -xdev -user nobody \
              ! -path '/etc/host*' ! -name zz-sbx-path.sh ! -name gitconfig.sbx";
         assert_eq!(

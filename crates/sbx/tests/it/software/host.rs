@@ -55,7 +55,7 @@ fn private_directories(world: &'static World) {
             "{gone}"
         );
     }
-    // The agent's own rule, where there is a root to become, and nobody else's.
+    // The agent's own rule, where there is a root to become, and no other rule.
     let rules = root("ls -A /etc/sudoers.d 2>/dev/null || true");
     let own = if has_real_root(world) {
         "sbx-agent"

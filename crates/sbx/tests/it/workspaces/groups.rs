@@ -8,7 +8,7 @@ use std::path::Path;
 use super::text;
 use crate::harness::{Mode, Ran, SYSTEM_PATH, Sandbox, World, blocked, tester_is_root};
 
-/// Nobody's first one.
+/// Not the primary group of any user.
 const GROUP: u32 = 100;
 
 fn give_to_group(world: &World, path: &Path, mode: u32) {

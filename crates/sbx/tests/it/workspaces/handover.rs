@@ -117,7 +117,7 @@ pub(super) fn handed_over_after_a_crash(world: &'static World) {
     );
     // The daemon watches.
     plant(&sandbox, "watched");
-    // What lies where the sandbox can only read was made by somebody else.
+    // What lies where the sandbox can only read was made by another user.
     let others = inner.join("others");
     world.write(&others, "x");
     make_strange(&others, owner(&sandbox.path("watched")));
@@ -133,7 +133,7 @@ pub(super) fn handed_over_after_a_crash(world: &'static World) {
     assert!(is_the_callers(&sandbox, "again"));
     assert_eq!(owner(&moved.join("others")), before);
     fs::rename(&moved, &inner).unwrap();
-    // Nobody watches.
+    // No daemon watches.
     plant(&sandbox, "unwatched");
     let (init, daemon) = (world.init_pid(&sandbox.name), world.daemon_pid());
     assert!(kill(daemon, Signal::KILL) && kill(init, Signal::KILL));
@@ -153,16 +153,16 @@ pub(super) fn handed_over_to_its_owner(world: &'static World) {
     let inner = between.join("inner");
     world.make_dir(&between);
     world.make_dir(&inner);
-    let somebody = 12_345;
+    let other_user = 12_345;
     for dir in [&outer, &between] {
-        std::os::unix::fs::chown(dir, Some(somebody), Some(somebody)).unwrap();
+        std::os::unix::fs::chown(dir, Some(other_user), Some(other_user)).unwrap();
     }
     let sandbox = create(world, "nested", &[text(&outer), text(&inner)]);
     plant(&sandbox, "outers");
     plant(&sandbox, "between/inner/inners");
     let root = (world.uid, world.gid);
     sandbox.kill_init();
-    assert_eq!(owner(&outer.join("outers")), (somebody, somebody));
+    assert_eq!(owner(&outer.join("outers")), (other_user, other_user));
     assert_eq!(owner(&inner.join("inners")), root);
     // One that has been moved within the other is not the other's either.
     plant(&sandbox, "between/inner/later");
@@ -181,7 +181,7 @@ pub(super) fn handed_over_at_last(world: &'static World) {
     let sandbox = world.sandbox("away");
     let outer = &sandbox.workspace;
     plant(&sandbox, "made");
-    // The workspace is elsewhere when init dies, and another directory in its place is nobody's business.
+    // The workspace is elsewhere when init dies, and another directory in its place is left alone.
     let away = outer.with_extension("away");
     fs::rename(outer, &away).unwrap();
     world.make_dir(outer);

@@ -1,4 +1,4 @@
-# The way out: there is none but the engine, which tells nothing to who says nothing.
+# The way out: there is no other than the engine, which answers nothing to a client that says nothing.
 def connect(family, address):
     with socket.socket(family, socket.SOCK_STREAM) as s:
         s.settimeout(1)
