@@ -132,7 +132,7 @@ fn everything_is_the_users_alone() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    // Nothing is made for a stream that nobody wrote to.
+    // No file is created for a stream without output.
     let expected = ["run_0a.json", "run_0b.json", "run_0b.stdout.log"];
     assert_eq!(names, expected);
     for file in expected {

@@ -229,7 +229,7 @@ impl Text<'_> {
             }
         };
         let value = self.lower.get(span.clone()).unwrap_or_default();
-        // `secret=true,OTHER=...`: the next pair is judged by its own name.
+        // `secret=true,OTHER=...`: the next pair is classified by its own name.
         let value = match value.split_once(',') {
             Some((first, rest)) if begins_a_pair(rest) => first,
             Some(_) | None => value,

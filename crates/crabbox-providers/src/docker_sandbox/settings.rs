@@ -41,7 +41,7 @@ const ROWS: &[Setting] = &[
         "template",
         Kind::OptionalText,
         "",
-        "Template to make the sandbox from",
+        "Template to create the sandbox from",
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_TEMPLATE"])
     .flag("docker-sandbox-template")
@@ -76,7 +76,7 @@ const ROWS: &[Setting] = &[
         "extraWorkspaces",
         Kind::List(Merge::Replace),
         "",
-        "Further directories to share",
+        "Additional directories to share",
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_EXTRA_WORKSPACES"])
     .flag("docker-sandbox-extra-workspace")

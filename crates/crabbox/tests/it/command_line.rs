@@ -227,7 +227,7 @@ fn a_directory_that_is_gone_only_stops_what_needs_it() {
         &["sync-plan"],
     ] {
         let ran = nowhere(&world, args).exits(1);
-        assert_eq!(ran.cause(), "the working directory does not exist any more");
+        assert_eq!(ran.cause(), "the working directory no longer exists");
     }
     assert_eq!(world.count("create"), 1);
     nowhere(&world, &["stop", "w"]).exits(0);

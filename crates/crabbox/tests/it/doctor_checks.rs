@@ -72,8 +72,8 @@ fn problems_have_a_class_and_a_hint() {
     }
     let ran = world.crabbox(&["doctor", "--json"]).exits(0);
     assert_eq!(class_of(&ran, "sbx_inventory"), (Value::Null, Value::Null));
-    let nobody = World::without_sbx();
-    let ran = Ran::from(nobody.alone(&["doctor", "--json"]).output().unwrap()).exits(1);
+    let without = World::without_sbx();
+    let ran = Ran::from(without.alone(&["doctor", "--json"]).output().unwrap()).exits(1);
     for check in ["sbx_engine", "sbx_version"] {
         let told = class_of(&ran, check);
         assert_eq!(told, ("tool".into(), "install_provider_cli".into()));

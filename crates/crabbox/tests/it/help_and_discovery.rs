@@ -305,7 +305,7 @@ fn failures_are_json_where_data_would_be() {
     let told = error(&["stop", "--json", "a"], 1);
     assert_eq!(told["error"]["code"], "provider");
     assert_eq!(told["error"]["exitCode"], 1);
-    // Nobody takes "it cannot be told" for "it is gone", nor "not yours" for either.
+    // "Unknown" is never reported as "gone", nor "not yours" as either.
     let flag = ["--docker-sandbox-cli", "/nonexistent/sbx"];
     let told = error(&[&["stop", "--json"], &flag[..], &["a"]].concat(), 1);
     assert_eq!(told["error"]["code"], "provider_missing");

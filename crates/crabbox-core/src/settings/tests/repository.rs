@@ -109,7 +109,7 @@ fn a_repository_may_only_forward_what_the_user_forwards() {
     let user = "env: {allow: ['AWS_*', HOME]}";
     let mine = case("env: {allow: [AWS_REGION, 'AWS_S3_*']}").user(user);
     assert_eq!(allow(mine), ["AWS_REGION", "AWS_S3_*"]);
-    // Whoever forwards nothing forwards nothing.
+    // An empty list of the user stays empty.
     assert!(
         case("env: {allow: [CI]}")
             .user("env: {allow: []}")
