@@ -22,7 +22,7 @@ const NAMES: [&str; 9] = [
 /// What only a URL calls so.
 const QUERY_NAMES: [&str; 4] = ["signature", "sig", "key", "code"];
 const QUERY_PREFIXES: [&str; 2] = ["x-amz-", "x-goog-"];
-/// What reports say about secrets, and which is none.
+/// Words that reports use in the place of a secret, and that need no redaction.
 const NOT_SECRET: [&str; 6] = ["true", "false", "null", "none", "set", "empty"];
 /// After "bearer": a sentence about it.
 const BEARER_PROSE: [&str; 4] = ["token", "tokens", "auth", "authentication"];

@@ -208,7 +208,7 @@ fn program(text: &str, origin: &Origin, host: &HostContext) -> PathBuf {
     }
 }
 
-/// What is no path at all stays what it is, to be refused as such.
+/// An invalid path is left unchanged, so that it is refused as such.
 fn directory(text: &str, origin: &Origin, host: &HostContext) -> String {
     if text.trim().is_empty() || text.starts_with('-') {
         return text.to_owned();

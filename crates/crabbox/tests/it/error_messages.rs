@@ -326,7 +326,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_instead_of_waited_for() {
 }
 
 #[test]
-fn a_target_that_nobody_has_stands_in_nobodys_way() {
+fn an_unsupported_target_does_not_stop_lenient_commands() {
     let world = World::new();
     let lease = world.warm("w");
     world.repo_config("target: windows\n");

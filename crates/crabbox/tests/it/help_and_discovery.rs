@@ -84,7 +84,7 @@ fn help_shows_the_chosen_providers_flags_only() {
         .crabbox(&["run", "--provider", "opensandbox", "--help"])
         .ok();
     assert!(!other.contains("--docker-sandbox"), "{other}");
-    // What only concerns a new sandbox is no flag of commands that make none.
+    // Commands that create no sandbox have no flags that only apply to a new one.
     let stop = world.crabbox(&["stop", "--help"]).ok();
     assert!(
         stop.contains("--docker-sandbox-cli") && !stop.contains("--docker-sandbox-clone"),

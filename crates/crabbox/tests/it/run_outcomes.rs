@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::world::{Ran, World, end, signal};
 
 #[test]
-fn output_that_nobody_can_take_fails_the_run() {
+fn output_that_cannot_be_written_fails_the_run() {
     let world = World::new();
     world.warm("w");
     let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();

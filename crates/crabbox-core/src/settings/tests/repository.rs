@@ -248,7 +248,7 @@ fn what_only_looks_goes_on_without_what_is_refused() {
 }
 
 #[test]
-fn what_only_looks_goes_on_without_a_target_that_nobody_has() {
+fn lenient_commands_skip_an_unsupported_target() {
     let case = Case::default().repository("targetOS: windows\nmadeUp: {cpus: 2}\n");
     assert_eq!(case.settings().text(None, "target"), "windows");
     let case = Case {
