@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All that a sync does before it judges: find the repository, read the rules, list.
+/// All that a sync does before it checks: find the repository, read the rules, list.
 fn manifest(root: &Path, env: &Env) -> Result<crabbox_core::sync::Manifest, Box<dyn Error>> {
     let repository = Repository::discover(root, env)?.ok_or("no repository")?;
     let rules = Rules::load(repository.root(), &[], &[])?;

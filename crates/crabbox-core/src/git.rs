@@ -41,7 +41,7 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Finds the work tree around `dir`, with one git process where there is one. None when there is none: no
+    /// Finds the work tree around `dir`, with one git process where there is one. `None` outside of a work tree: no
     /// repository, a bare one, or the inside of a `.git` directory.
     pub fn discover(dir: &Path, env: &Env) -> Result<Option<Self>, Failure> {
         let Some(location) = discover::find(dir, env)? else {

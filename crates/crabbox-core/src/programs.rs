@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
-/// There is none, or only one that was passed over.
+/// No program was found, or only one that was refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Missing {
     /// In a checkout.

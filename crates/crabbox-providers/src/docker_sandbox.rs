@@ -8,7 +8,7 @@ mod argv;
 mod client;
 mod doctor;
 mod engine;
-mod env_file;
+mod env_file_probe;
 mod parse;
 mod settings;
 
@@ -73,7 +73,7 @@ const SANDBOX: &str = "sandbox";
 const CLONE: &str = "clone";
 /// The program that created it; where that keeps its sandboxes is the claim's scope.
 const ENGINE: &str = "engine";
-/// The states of a sandbox that only another engine knows, and of one whose engine does not exist any more.
+/// The states of a sandbox that only another engine knows, and of one whose engine no longer exists.
 const OTHER_ENGINE: &str = "other-engine";
 const ENGINE_MISSING: &str = "engine-missing";
 
@@ -266,14 +266,14 @@ impl Mismatch {
 fn engine_missing(claim: &Claim, here: &EngineIdentity, creator: &EngineIdentity) -> Failure {
     let name = sandbox_name(claim);
     let message = format!(
-        "docker-sandbox sandbox {name:?} was created with {}, which does not exist any more; {} does not list it, which proves nothing",
+        "docker-sandbox sandbox {name:?} was created with {}, which no longer exists; {} does not list it, but that does not prove that it is gone",
         creator.program, here.program
     );
     let forget = format!("crabbox claims forget {}", SPEC.shown_id(claim));
     Failure::new(Code::ProviderMissing, message)
         .hint("the same command with --docker-sandbox-cli and where that program is now")
         .hint(format!(
-            "{forget} drops the record alone; the sandbox may live on"
+            "{forget} removes only the record; the sandbox may still exist"
         ))
 }
 
@@ -399,7 +399,7 @@ impl Provider for DockerSandbox {
                 .keys()
                 .any(|name| !name.starts_with(RESERVED_PREFIX))
         {
-            env_file::prove(client, &self.state, name, cancel)?;
+            env_file_probe::prove(client, &self.state, name, cancel)?;
         }
         let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
         let status = match known.bundled {
@@ -501,7 +501,7 @@ impl Provider for DockerSandbox {
             (Ok(None), _) => Ok(Removal::Gone),
             (Ok(Some(_)), Ok(())) => Err(Failure::new(
                 Code::Provider,
-                format!("`sbx rm --force {name}` succeeded, and the sandbox is still there"),
+                format!("`sbx rm --force {name}` succeeded, but the sandbox still exists"),
             )),
             (Ok(Some(_)) | Err(_), Err(failure)) | (Err(failure), Ok(())) => Err(failure),
         }

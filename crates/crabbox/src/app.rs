@@ -64,7 +64,7 @@ impl App<'_> {
 
     pub(crate) fn tell_left_out(&self, settings: &Settings) {
         for what in &settings.left_out {
-            self.ui.say(&format!("warning: left out: {what}"));
+            self.ui.say(&format!("warning: skipped: {what}"));
         }
     }
 
@@ -315,8 +315,8 @@ impl App<'_> {
         if !self.host.cwd_is_gone {
             return Ok(());
         }
-        let message = "the working directory does not exist any more";
-        Err(Failure::new(Code::Local, message).hint("cd to a directory that is there"))
+        let message = "the working directory no longer exists";
+        Err(Failure::new(Code::Local, message).hint("cd to an existing directory"))
     }
 }
 

@@ -352,7 +352,7 @@ pub(crate) fn named_provider(args: &[OsString]) -> Option<String> {
     None
 }
 
-/// Finds who answers. `None` for a name that is no command of ours.
+/// Runs the command of that name. `None` for an unknown name.
 pub(crate) fn execute(
     app: &App<'_>,
     name: &str,
@@ -367,7 +367,7 @@ pub(crate) fn needs_coordinator() -> Failure {
     Failure::new(Code::Unsupported, message)
 }
 
-/// Why a command of the original is not here; `None` when it is none of its commands. `provider` finds the chosen one.
+/// Why a command of the original is not here; `None` for a name that the original does not know either. `provider` finds the chosen one.
 pub(crate) fn unavailable_command(
     name: &str,
     provider: impl FnOnce() -> Result<&'static Spec, Failure>,
@@ -526,7 +526,7 @@ fn invalid_switch_value(switch: &Arg, value: &str) -> Failure {
     Failure::usage(message)
 }
 
-/// Long flags with one hyphen, as the original also takes them: up to the first word that is no flag.
+/// Long flags with one hyphen, as the original also takes them: up to the first word that is not a flag.
 pub(crate) fn with_two_hyphens(tree: &Command, args: Vec<OsString>) -> Vec<OsString> {
     let mut command = tree;
     let mut out = Vec::with_capacity(args.len());

@@ -27,7 +27,7 @@ fn run() -> u8 {
     let ui = Ui::new(style(&args));
     Host::read()
         .map_err(|error| {
-            Failure::new(Code::Local, "cannot tell the working directory").because(&error)
+            Failure::new(Code::Local, "cannot determine the working directory").because(&error)
         })
         .and_then(|host| command_line(&host, &ui, args))
         .unwrap_or_else(|failure| {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_nobody_is_taken_by_its_first_user() {
+    fn a_claim_without_a_repository_is_taken_by_its_first_user() {
         let mut claim = claim("x_1");
         claim.repo_root = None;
         let ours = repo("/src/app");

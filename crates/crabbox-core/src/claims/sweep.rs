@@ -42,8 +42,8 @@ mod tests {
             });
             claim
         };
-        let mut nobodys = claim("x_6");
-        nobodys.creator = None;
+        let mut without_creator = claim("x_6");
+        without_creator.creator = None;
         let ready = |id: &str, pid: u32, keep: bool| {
             let mut claim = made_by(id, pid);
             claim.state = State::Ready;
@@ -56,7 +56,7 @@ mod tests {
             made_by("x_3", 3),
             ready("x_4", 1, true),
             made_by("x_5", 1).releasing(),
-            nobodys,
+            without_creator,
             made_by("x_7", 1),
             ready("x_8", 1, false),
             ready("x_9", 2, false),

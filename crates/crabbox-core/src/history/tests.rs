@@ -132,7 +132,7 @@ fn everything_is_the_users_alone() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    // Nothing is made for a stream that nobody wrote to.
+    // No file is created for a stream without output.
     let expected = ["run_0a.json", "run_0b.json", "run_0b.stdout.log"];
     assert_eq!(names, expected);
     for file in expected {
@@ -399,7 +399,7 @@ fn bug_16_of_a_long_log_the_beginning_and_the_end_are_kept() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_harms_nobody() {
+fn a_log_that_cannot_be_written_does_not_fail_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let nowhere = dir.path().join("no/log");
     let log = RunLog::new(nowhere, &Redactor::default(), 64);

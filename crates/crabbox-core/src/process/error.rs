@@ -66,7 +66,7 @@ impl ProcessError {
             source,
         };
         if let Some(cwd) = cwd.filter(|cwd| !cwd.is_dir()) {
-            let message = format!("there is no directory `{}`", cwd.display());
+            let message = format!("no such directory `{}`", cwd.display());
             return start(
                 StartKind::Other,
                 io::Error::new(io::ErrorKind::NotFound, message),

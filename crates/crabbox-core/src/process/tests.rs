@@ -9,7 +9,7 @@ use crate::Code;
 use crate::redact::Redactor;
 
 /// Far more than any of these takes, far less than what it would wait for.
-const SOON: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn sh(script: &str) -> Tool {
     Tool::new("/bin/sh").args(["-c", script])
@@ -219,7 +219,7 @@ fn bug_16_captured_output_is_bounded() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(started.elapsed() < SOON);
+    assert!(started.elapsed() < TEST_TIMEOUT);
     let exact = sh("yes | head -c 100000").capture(&limits, &Cancel::new());
     assert_eq!(exact.unwrap().stdout.len(), 100_000);
 }
@@ -235,14 +235,14 @@ fn a_child_that_takes_too_long_is_ended_with_its_group() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(started.elapsed() < SOON);
+    assert!(started.elapsed() < TEST_TIMEOUT);
 }
 
 #[test]
 fn a_child_may_clean_up_when_it_is_ended() {
     let directory = tempfile::tempdir().unwrap();
     let limits = Limits {
-        grace: SOON,
+        grace: TEST_TIMEOUT,
         ..quick()
     };
     let tool = sh("trap 'echo clean > done; exit 0' TERM; while :; do sleep 0.01; done");
@@ -287,7 +287,7 @@ fn canceling_ends_the_child_at_once() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(started.elapsed() < SOON);
+    assert!(started.elapsed() < TEST_TIMEOUT);
     // Nothing is started any more.
     let later = sh("echo late > /nowhere/file").capture(&Limits::default(), &cancel);
     assert!(matches!(later, Err(ProcessError::Canceled { .. })));
@@ -310,7 +310,7 @@ fn unread_output_does_not_delay_a_canceled_run() {
     );
     canceler.join().unwrap();
     assert!(matches!(ended, Err(ProcessError::Canceled { .. })));
-    assert!(started.elapsed() < SOON);
+    assert!(started.elapsed() < TEST_TIMEOUT);
     drop(reader);
 }
 
@@ -327,7 +327,7 @@ fn grandchildren_that_hold_the_pipes_do_not_hold_us() {
     let talkative = sh("(while echo x; do sleep 0.1; done) & exit 0");
     let captured = capture(talkative).unwrap();
     assert!(captured.stdout.starts_with(b"x\n"));
-    assert!(started.elapsed() < SOON);
+    assert!(started.elapsed() < TEST_TIMEOUT);
     // Our side of the pipe is closed now: the talkative one ends by itself.
 }
 

@@ -22,7 +22,7 @@ const NAMES: [&str; 9] = [
 /// What only a URL calls so.
 const QUERY_NAMES: [&str; 4] = ["signature", "sig", "key", "code"];
 const QUERY_PREFIXES: [&str; 2] = ["x-amz-", "x-goog-"];
-/// What reports say about secrets, and which is none.
+/// Words that reports use in the place of a secret, and that need no redaction.
 const NOT_SECRET: [&str; 6] = ["true", "false", "null", "none", "set", "empty"];
 /// After "bearer": a sentence about it.
 const BEARER_PROSE: [&str; 4] = ["token", "tokens", "auth", "authentication"];
@@ -229,7 +229,7 @@ impl Text<'_> {
             }
         };
         let value = self.lower.get(span.clone()).unwrap_or_default();
-        // `secret=true,OTHER=...`: the next pair is judged by its own name.
+        // `secret=true,OTHER=...`: the next pair is classified by its own name.
         let value = match value.split_once(',') {
             Some((first, rest)) if begins_a_pair(rest) => first,
             Some(_) | None => value,

@@ -112,7 +112,7 @@ pub struct ProviderTable {
 }
 
 impl Setting {
-    /// A setting that only files can set, and everybody's file.
+    /// A setting that only files can set, the repository's included.
     pub const fn new(
         section: Option<&'static str>,
         key: &'static str,

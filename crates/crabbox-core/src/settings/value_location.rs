@@ -1,4 +1,4 @@
-//! Errors about a value that only a provider or the program can judge, when its file is long closed.
+//! Errors about a value that only a provider or the program can check, after its file was read.
 
 use super::origin::Origin;
 use super::resolved::Settings;

@@ -223,7 +223,7 @@ impl<W: Write> Packer<W> {
     }
 }
 
-const NOT_A_FILE: &str = "it is not a regular file any more";
+const NOT_A_FILE: &str = "it is no longer a regular file";
 
 fn unread(entry: &Entry, error: &dyn std::error::Error) -> Failure {
     let message = format!("read {} for the sync archive", entry.path);

@@ -100,8 +100,8 @@ impl Rules {
     }
 
     /// Judges one path. For many, a cursor is faster.
-    pub fn judge(&self, path: &super::RelPath) -> Decision<'_> {
-        Cursor::new(self).judge(path)
+    pub fn decide(&self, path: &super::RelPath) -> Decision<'_> {
+        Cursor::new(self).decide(path)
     }
 
     fn push_line(&mut self, line: &[u8], origin: &str) -> Result<(), Failure> {
@@ -141,7 +141,7 @@ impl Rules {
 fn parse(text: &[u8], origin: &str) -> Result<Option<Pattern>, Failure> {
     Pattern::parse(text).map_err(|why| {
         let text = super::path::escaped(text);
-        let message = format!("{origin}: `{text}` is no pattern: {why}");
+        let message = format!("{origin}: invalid pattern `{text}`: {why}");
         Failure::new(Code::Config, message).hint("write `\\` before a character that means itself")
     })
 }

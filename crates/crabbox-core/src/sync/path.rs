@@ -61,7 +61,7 @@ impl fmt::Debug for RelPath {
 
 impl fmt::Display for UnsafePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is no path below the root", self.0)
+        write!(f, "invalid path `{}`: not below the root", self.0)
     }
 }
 

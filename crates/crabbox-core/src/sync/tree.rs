@@ -100,7 +100,7 @@ impl Tree {
     }
 }
 
-/// A directory of the path that is none any more, be it a file or a symlink, makes the file as absent as a missing
+/// A directory of the path that was replaced by a file or a symlink (ENOTDIR, ELOOP) makes the file as absent as a missing
 /// name does.
 fn absent_is_none<T>(found: Result<T, Errno>) -> io::Result<Option<T>> {
     match found {

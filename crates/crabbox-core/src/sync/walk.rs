@@ -45,7 +45,7 @@ pub(super) fn walk(root: &Path, rules: &Rules) -> Result<Manifest, Failure> {
             match kind_of(&stat) {
                 Found::Directory if cursor.is_dead_end(&path) => {}
                 Found::Directory => dirs.push(path.as_bytes().to_vec()),
-                Found::Sendable(_) | Found::Special if cursor.judge(&path) != Decision::Keep => {}
+                Found::Sendable(_) | Found::Special if cursor.decide(&path) != Decision::Keep => {}
                 Found::Sendable(kind) => entries.push(Entry::new(path, kind, &stat, false)),
                 Found::Special => skipped.push(Skipped {
                     path,

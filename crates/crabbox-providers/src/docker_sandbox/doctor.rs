@@ -12,7 +12,7 @@ use super::client::Client;
 use super::parse::{self, BASELINE, Engine, Finding};
 
 /// What one question may take of the time for all of them: one that hangs leaves some for the others.
-const SHARE: Duration = Duration::from_secs(4);
+const CALL_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The engine's own check that says what keeps a sandbox in.
 const ISOLATION: &str = "Virtualization";
@@ -21,7 +21,7 @@ const DIAGNOSE: &str = "sbx_diagnose";
 
 /// The same checks where there is nothing to ask.
 pub(super) fn missing(failure: &Failure) -> Vec<Check> {
-    let reason = "there is no sbx to ask";
+    let reason = "no sbx found";
     vec![
         bad(Health::Missing, "sbx_engine", failure),
         check(Health::Missing, "sbx_version", reason.to_owned()).class(Class::Tool),
@@ -81,7 +81,7 @@ fn ask<T>(
     if let Some(reason) = cancel.reason() {
         return Err(Unanswered::NotAsked(reason));
     }
-    question(&cancel.until(Instant::now() + SHARE)).map_err(Unanswered::Failed)
+    question(&cancel.until(Instant::now() + CALL_TIMEOUT)).map_err(Unanswered::Failed)
 }
 
 fn engine(client: &Client) -> Check {

@@ -163,7 +163,7 @@ impl EngineIdentity {
 pub(super) enum EngineMismatch {
     StateDir,
     Program,
-    /// The other program does not exist any more. If this one has the sandbox, it is that engine under another name; if
+    /// The other program no longer exists. If this one has the sandbox, it is that engine under another name; if
     /// not, there is no engine to ask.
     ProgramGone,
 }

@@ -41,7 +41,7 @@ const ROWS: &[Setting] = &[
         "template",
         Kind::OptionalText,
         "",
-        "Template to make the sandbox from",
+        "Template to create the sandbox from",
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_TEMPLATE"])
     .flag("docker-sandbox-template")
@@ -76,7 +76,7 @@ const ROWS: &[Setting] = &[
         "extraWorkspaces",
         Kind::List(Merge::Replace),
         "",
-        "Further directories to share",
+        "Additional directories to share",
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_EXTRA_WORKSPACES"])
     .flag("docker-sandbox-extra-workspace")
@@ -208,7 +208,7 @@ fn program(text: &str, origin: &Origin, host: &HostContext) -> PathBuf {
     }
 }
 
-/// What is no path at all stays what it is, to be refused as such.
+/// An invalid path is left unchanged, so that it is refused as such.
 fn directory(text: &str, origin: &Origin, host: &HostContext) -> String {
     if text.trim().is_empty() || text.starts_with('-') {
         return text.to_owned();

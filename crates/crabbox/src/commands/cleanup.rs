@@ -31,7 +31,7 @@ struct Done<'a> {
     failed: usize,
 }
 
-/// What became of one lease, or of a file that is no claim.
+/// What became of one lease, or of a file that is not a claim.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry<'a> {

@@ -17,7 +17,7 @@ pub(super) fn settings_for(
     routed(app, matches, identifier, Untrusted::Refuse)
 }
 
-/// The same for a command that only looks at the lease or puts it away.
+/// The same for a command that only shows or removes the lease.
 pub(super) fn lenient_settings_for(
     app: &App<'_>,
     matches: &ArgMatches,

@@ -31,11 +31,11 @@ use crate::unsupported::{self, CommandKind};
 
 /// Run a command in a sandbox
 ///
-/// Makes a sandbox with the repository in it, runs the command, mirrors its exit code, and removes the sandbox.
+/// Creates a sandbox with the repository in it, runs the command, mirrors its exit code, and removes the sandbox.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "crabbox run [OPTIONS] -- COMMAND [ARG...]")]
 pub(crate) struct Args {
-    /// Run in a lease that exists: its slug, id or sandbox name
+    /// Run in an existing lease: its slug, id or sandbox name
     #[arg(long, value_name = "LEASE")]
     id: Option<String>,
     /// Name of the new lease
@@ -50,22 +50,22 @@ pub(crate) struct Args {
     /// Take over a lease of another repository
     #[arg(long)]
     reclaim: bool,
-    /// The words are a script for a login shell
+    /// Run COMMAND as a script in a login shell
     #[arg(long)]
     shell: bool,
     /// Give the command a terminal
     #[arg(short = 't', long)]
     tty: bool,
-    /// Directory to run in, relative to the root of the repository [default: that]
+    /// Directory to run in, relative to the repository root [default: the root]
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
-    /// Variables to pass on, `NAME*` for a beginning (can be repeated)
+    /// Variables to pass on; `NAME*` matches a prefix (can be repeated)
     #[arg(long, value_name = "NAME,...")]
     allow_env: Vec<String>,
-    /// File with variables; the allowed ones are passed on (can be repeated)
+    /// File with variables; those that are allowed are passed on (can be repeated)
     #[arg(long, value_name = "FILE")]
     env_from_profile: Vec<String>,
-    /// A word about this run, for history and timing
+    /// Label for this run, shown in history and timing
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
     /// Group of leases that this one belongs to
@@ -77,7 +77,7 @@ pub(crate) struct Args {
     /// Print how long everything took, as one line of JSON
     #[arg(long)]
     timing_json: bool,
-    /// Failures as JSON
+    /// Output failures as JSON
     #[arg(long)]
     json: bool,
     #[arg(long, hide = true)]
@@ -88,7 +88,7 @@ pub(crate) struct Args {
     debug: bool,
     #[arg(long, hide = true)]
     preflight: bool,
-    /// The command
+    /// Command and its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     words: Vec<String>,
 }
@@ -461,7 +461,7 @@ struct LeaseOutput(PathBuf);
 impl LeaseOutput {
     fn prepare(path: &Path) -> Result<Self, Failure> {
         let refused = |error: &std::io::Error| {
-            let message = format!("--lease-output `{}` cannot be written", path.display());
+            let message = format!("cannot write --lease-output `{}`", path.display());
             Failure::new(Code::Usage, message).because(error)
         };
         // A file takes its place: a device, a pipe or a link would be gone.
@@ -469,9 +469,9 @@ impl LeaseOutput {
             Ok(meta) if meta.is_file() => {}
             Ok(meta) => {
                 let what = match meta.file_type() {
-                    kind if kind.is_dir() => "it is a directory",
-                    kind if kind.is_symlink() => "it is a symbolic link",
-                    _ => "it is not a regular file",
+                    kind if kind.is_dir() => "is a directory",
+                    kind if kind.is_symlink() => "is a symbolic link",
+                    _ => "not a regular file",
                 };
                 return Err(refused(&std::io::Error::other(what))
                     .hint("name a regular file, or one that does not exist"));

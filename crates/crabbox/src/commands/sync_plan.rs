@@ -12,13 +12,13 @@ use crate::cli::parsed;
 /// Show what would be sent to a sandbox that needs a copy
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many of the largest files and directories
+    /// Number of largest files and directories to show
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
-    /// Also outside of a Git repository
+    /// Work outside of a Git repository too
     #[arg(long)]
     no_git: bool,
-    /// As JSON
+    /// Output as JSON
     #[arg(long)]
     json: bool,
 }

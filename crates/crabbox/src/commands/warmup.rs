@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::cli::parsed;
 use crate::unsupported::{self, CommandKind};
 
-/// Make a sandbox and keep it
+/// Create a sandbox and keep it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the new lease
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Print how long it took, as one line of JSON
     #[arg(long)]
     timing_json: bool,
-    /// The lease, or the failure, as JSON
+    /// Output the lease or failure as JSON
     #[arg(long)]
     json: bool,
 }

@@ -183,7 +183,7 @@ fn what_is_wrong_with_claims_is_told_by_code() {
 }
 
 #[test]
-fn more_problems_than_anybody_reads_are_counted() {
+fn problems_beyond_the_limit_are_counted() {
     let world = World::new();
     world.warm("whole");
     for number in 0..150 {

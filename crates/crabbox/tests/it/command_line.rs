@@ -105,7 +105,7 @@ fn long_flags_may_have_one_hyphen() {
 }
 
 #[test]
-fn a_flag_is_nobodys_value() {
+fn a_flag_is_not_taken_for_a_value() {
     let world = World::new();
     for (args, flag) in [
         (
@@ -183,7 +183,7 @@ fn what_a_named_file_was_trusted_for_can_be_taken_back() {
 }
 
 #[test]
-fn help_shows_what_means_something() {
+fn help_shows_only_flags_that_apply() {
     let world = World::new();
     for command in ["list", "status", "stop", "cleanup", "ports", "cp", "run"] {
         world
@@ -194,10 +194,7 @@ fn help_shows_what_means_something() {
     let plan = world.crabbox(&["sync-plan", "--help"]).ok();
     assert!(plan.contains("--force-sync-large"), "{plan}");
     let run = world.crabbox(&["run", "--help"]).ok();
-    assert!(
-        run.contains("relative to the root of the repository"),
-        "{run}"
-    );
+    assert!(run.contains("relative to the repository root"), "{run}");
 }
 
 /// A shell in a directory that it removes.
@@ -227,7 +224,7 @@ fn a_directory_that_is_gone_only_stops_what_needs_it() {
         &["sync-plan"],
     ] {
         let ran = nowhere(&world, args).exits(1);
-        assert_eq!(ran.cause(), "the working directory does not exist any more");
+        assert_eq!(ran.cause(), "the working directory no longer exists");
     }
     assert_eq!(world.count("create"), 1);
     nowhere(&world, &["stop", "w"]).exits(0);

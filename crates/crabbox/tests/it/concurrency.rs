@@ -22,14 +22,14 @@ fn run(world: &World, who: usize, args: &[&str]) -> Ran {
     Ran::from(command.output().unwrap())
 }
 
-/// Each has leases of its own, looks at everybody's and cleans up after everybody. Nobody loses anything, nothing is left,
-/// and nobody removes what is not theirs.
+/// Each has its own leases, lists all and cleans up after all. No lease is lost, nothing is left, and no process removes
+/// a sandbox of another one.
 #[test]
 fn sixteen_processes_share_one_state() {
     let world = World::new();
     world.foreign_sandbox("crabbox-my-app-000000");
     let until = Instant::now() + duration();
-    // Leases that end by themselves: whoever cleans up may remove them.
+    // Leases that expire: every process that cleans up may remove them.
     let brief = Mutex::new(BTreeSet::new());
     let rounds: usize = thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS)

@@ -125,12 +125,12 @@ fn discovery_for_people() {
       features=run-session,mcp-attachments,cleanup
       --docker-sandbox-cli                 The sbx program: a name in PATH or a path
       --docker-sandbox-agent               Agent of the sandbox; only shell is supported
-      --docker-sandbox-template            Template to make the sandbox from
+      --docker-sandbox-template            Template to create the sandbox from
       --docker-sandbox-cpus                Processors; 0 leaves it to sbx
       --docker-sandbox-memory              Memory, such as 4g
       --docker-sandbox-clone               Work on a clone of the repository instead of the directory itself
       --docker-sandbox-workdir             Where commands run; empty means the repository's own path
-      --docker-sandbox-extra-workspace     Further directories to share
+      --docker-sandbox-extra-workspace     Additional directories to share
       --docker-sandbox-mcp                 MCP servers to attach
       --docker-sandbox-kit                 Kits to add
     "#);

@@ -72,8 +72,8 @@ fn problems_have_a_class_and_a_hint() {
     }
     let ran = world.crabbox(&["doctor", "--json"]).exits(0);
     assert_eq!(class_of(&ran, "sbx_inventory"), (Value::Null, Value::Null));
-    let nobody = World::without_sbx();
-    let ran = Ran::from(nobody.alone(&["doctor", "--json"]).output().unwrap()).exits(1);
+    let without = World::without_sbx();
+    let ran = Ran::from(without.alone(&["doctor", "--json"]).output().unwrap()).exits(1);
     for check in ["sbx_engine", "sbx_version"] {
         let told = class_of(&ran, check);
         assert_eq!(told, ("tool".into(), "install_provider_cli".into()));
@@ -136,10 +136,10 @@ fn a_missing_program_is_missing_and_the_rest_is_shown() {
     assert!(ran.out.contains("ok      git"), "{}", ran.out);
     for line in [
         "missing sbx_engine         sbx not found: neither in PATH nor beside crabbox",
-        "missing sbx_version        there is no sbx to ask",
-        "skip    sbx_compatibility  not checked: there is no sbx to ask",
-        "skip    sbx_inventory      not checked: there is no sbx to ask",
-        "skip    sbx_diagnose       not checked: there is no sbx to ask",
+        "missing sbx_version        no sbx found",
+        "skip    sbx_compatibility  not checked: no sbx found",
+        "skip    sbx_inventory      not checked: no sbx found",
+        "skip    sbx_diagnose       not checked: no sbx found",
     ] {
         assert!(ran.out.contains(line), "{line}: {}", ran.out);
     }

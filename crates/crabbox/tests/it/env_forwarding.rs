@@ -373,7 +373,7 @@ fn the_variable_blocks_the_names_of_a_profile() {
     assert_eq!(said(&[nothing]), [false, false, true]);
 }
 
-/// Whoever names a file wants to know what became of it.
+/// A user who names a file wants to know which of its variables were used.
 #[test]
 fn a_profile_file_alone_is_reason_enough_to_say_what_is_forwarded() {
     let world = World::new();

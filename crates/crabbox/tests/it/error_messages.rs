@@ -73,7 +73,7 @@ fn what_an_engine_says_on_several_lines_is_one_cause() {
 }
 
 #[test]
-fn bad_values_in_files_are_shown_where_they_are_whoever_judges_them() {
+fn invalid_values_in_files_are_shown_with_file_and_line() {
     let world = World::new();
     let file = world.path("config/crabbox/config.yaml");
     let sandbox = "dockerSandbox:\n  ";
@@ -214,7 +214,7 @@ fn without_a_home_nothing_is_made_and_what_needs_none_works() {
     crate::world::Ran::from(command.output().unwrap()).exits(0);
 }
 
-/// Only the user's file has no place then, and nobody needs it.
+/// Only the path of the user's file is unknown then, and no command needs that file.
 #[test]
 fn where_only_state_has_a_place_the_users_file_is_missing_and_nothing_else() {
     let world = World::new();
@@ -326,13 +326,13 @@ fn a_pipe_in_the_place_of_a_file_is_refused_instead_of_waited_for() {
 }
 
 #[test]
-fn a_target_that_nobody_has_stands_in_nobodys_way() {
+fn an_unsupported_target_does_not_stop_lenient_commands() {
     let world = World::new();
     let lease = world.warm("w");
     world.repo_config("target: windows\n");
     let file = world.repo().join(".crabbox.yaml");
     let told = format!(
-        "warning: left out: config {}:1: unsupported `target` `windows`, expected linux\n",
+        "warning: skipped: config {}:1: unsupported `target` `windows`, expected linux\n",
         file.display()
     );
     for args in [

@@ -84,7 +84,7 @@ fn help_shows_the_chosen_providers_flags_only() {
         .crabbox(&["run", "--provider", "opensandbox", "--help"])
         .ok();
     assert!(!other.contains("--docker-sandbox"), "{other}");
-    // What only concerns a new sandbox is no flag of commands that make none.
+    // Commands that create no sandbox have no flags that only apply to a new one.
     let stop = world.crabbox(&["stop", "--help"]).ok();
     assert!(
         stop.contains("--docker-sandbox-cli") && !stop.contains("--docker-sandbox-clone"),
@@ -305,7 +305,7 @@ fn failures_are_json_where_data_would_be() {
     let told = error(&["stop", "--json", "a"], 1);
     assert_eq!(told["error"]["code"], "provider");
     assert_eq!(told["error"]["exitCode"], 1);
-    // Nobody takes "it cannot be told" for "it is gone", nor "not yours" for either.
+    // "Unknown" is never reported as "gone", nor "not yours" as either.
     let flag = ["--docker-sandbox-cli", "/nonexistent/sbx"];
     let told = error(&[&["stop", "--json"], &flag[..], &["a"]].concat(), 1);
     assert_eq!(told["error"]["code"], "provider_missing");

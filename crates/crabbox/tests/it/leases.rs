@@ -55,7 +55,7 @@ fn an_rm_that_removes_nothing_is_no_success() {
     world.behave("noop-rm", "yes");
     let ran = world.crabbox(&["stop", "a"]).exits(1);
     assert!(
-        ran.cause().contains("the sandbox is still there"),
+        ran.cause().contains("the sandbox still exists"),
         "{}",
         ran.cause()
     );
@@ -195,7 +195,7 @@ fn cleanup_removes_what_is_due_and_nothing_else() {
         )),
         "{dry}"
     );
-    assert_eq!(world.calls().len(), 0, "a dry run asks nobody");
+    assert_eq!(world.calls().len(), 0, "a dry run calls no engine");
     let out = world.crabbox(&["cleanup"]).exits(0).out;
     assert_eq!(
         out.lines()
@@ -316,7 +316,7 @@ fn status_tells_and_waits() {
     }
 }
 
-/// `run --id` would refuse it: nobody is told that it is ready.
+/// `run --id` would refuse it, so it is never reported as ready.
 #[test]
 fn a_lease_past_its_ttl_is_expired_and_not_ready() {
     let world = World::new();

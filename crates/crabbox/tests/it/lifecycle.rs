@@ -71,7 +71,7 @@ fn the_claim_comes_before_the_sandbox() {
 #[test]
 fn what_a_killed_run_left_is_swept_by_the_next() {
     let world = World::new();
-    // The sandbox is made, and whoever asked for it is dead before it hears of it.
+    // The sandbox is created, and the process that asked for it is killed before it gets the answer.
     let (mut gate, child) = making(&world, "after", &["run", "--", "true"]);
     end_by(child, Signal::KILL);
     gate.open();
@@ -120,7 +120,7 @@ fn a_sandbox_that_stays_can_be_used_while_its_first_command_runs() {
     let world = World::new();
     let mut first = running(&world, &["run", "--keep", "--slug", "kk"]);
     world.crabbox(&["run", "--id", "kk", "--", "true"]).exits(0);
-    // Nobody takes it away meanwhile.
+    // It is not removed meanwhile.
     world.crabbox(&["cleanup"]).exits(0);
     assert_eq!(world.sandboxes().len(), 1);
     drop(first.stdin.take());
@@ -143,7 +143,7 @@ fn the_sandbox_of_a_run_that_was_killed_is_swept_by_the_next() {
     ));
     world.is_clean();
 
-    // Whoever works in it then has it.
+    // The next run that uses it takes it over.
     let killed = running(&world, &["run", "--slug", "left"]);
     kill(killed);
     world
@@ -168,7 +168,7 @@ fn what_stays_after_a_failure_is_not_taken_for_left_behind() {
     world.is_clean();
 }
 
-/// A clone may hold commits that nobody has fetched.
+/// A clone may hold commits that were not fetched.
 #[test]
 fn a_clone_of_a_run_that_was_killed_stays() {
     let world = World::new();
@@ -179,7 +179,7 @@ fn a_clone_of_a_run_that_was_killed_stays() {
     assert_eq!(world.sandboxes().len(), 1);
 }
 
-/// `sbx create` outlives whoever started it. As long as it may still make the sandbox, the claim stays.
+/// `sbx create` outlives its parent. As long as it may still create the sandbox, the claim stays.
 #[test]
 fn a_sandbox_that_is_made_after_its_maker_died_is_not_lost() {
     let world = World::new();
@@ -279,7 +279,7 @@ fn ctrl_c_keeps_what_is_to_stay_after_a_failure() {
     world.is_clean();
 }
 
-/// Whoever changed the claim has other plans for the sandbox.
+/// The process that changed the claim now decides about the sandbox.
 #[test]
 fn a_claim_that_changed_during_a_run_keeps_its_sandbox() {
     let world = World::new();
@@ -349,7 +349,7 @@ fn a_stop_waits_for_a_run() {
     let mut out = run.stdout.take().unwrap();
     out.read_exact(&mut [0; 6]).unwrap();
     let mut stop = world.spawn(&["stop", "busy"]);
-    // Whoever waits says so, also where nobody watches.
+    // A command that waits says so, also without a terminal.
     let mut told = BufReader::new(stop.stderr.take().unwrap());
     let mut line = String::new();
     told.read_line(&mut line).unwrap();

@@ -94,7 +94,7 @@ fn what_another_program_made_is_not_gone_while_that_is_there() {
 
 /// A program that is missing is never taken for a sandbox that is gone.
 #[test]
-fn an_engine_that_went_away_leaves_nobody_to_ask() {
+fn the_list_of_another_engine_proves_nothing_after_the_creating_one_is_gone() {
     let world = World::new();
     let other = other_program(&world);
     let flag = ["--docker-sandbox-cli", &other];
@@ -113,15 +113,15 @@ fn an_engine_that_went_away_leaves_nobody_to_ask() {
     ] {
         let refused = world.crabbox(args).exits(1);
         assert!(
-            refused.cause().contains(&format!(
-                "was created with {other}, which does not exist any more"
-            )),
+            refused
+                .cause()
+                .contains(&format!("was created with {other}, which no longer exists")),
             "{}",
             refused.err
         );
         refused
             .says("hint: the same command with --docker-sandbox-cli")
-            .says("hint: crabbox claims forget x drops the record alone; the sandbox may live on\n")
+            .says("hint: crabbox claims forget x removes only the record; the sandbox may still exist\n")
             .never_says("released");
     }
     let told = world.crabbox(&["stop", "x", "--json"]).exits(1);

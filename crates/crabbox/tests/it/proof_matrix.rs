@@ -9,7 +9,7 @@ use crate::world::{Ran, World};
 
 /// A script of the repository, with this build and the stand-in as the program that is named.
 ///
-/// It works in the directory above its own, and git refuses one that belongs to somebody else, as this checkout may:
+/// It works in the directory above its own, and git refuses one that belongs to another user, as this checkout may:
 /// so the world's repository has a copy.
 fn smoke(world: &World, name: &str, env: &[(&str, &str)]) -> Ran {
     smoke_with(world, name, env, &[])

@@ -230,7 +230,7 @@ fn a_reader_that_goes_away_does_not_hang_the_run() {
     world.is_clean();
 }
 
-/// A daemon that the engine starts must not hold the pipe of whoever reads our output.
+/// A daemon that the engine starts must not keep the pipe open that our caller reads from.
 #[test]
 fn children_inherit_no_output_of_ours() {
     let world = World::new();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::world::{Ran, World, end, signal};
 
 #[test]
-fn output_that_nobody_can_take_fails_the_run() {
+fn output_that_cannot_be_written_fails_the_run() {
     let world = World::new();
     world.warm("w");
     let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -47,17 +47,17 @@ fn a_lease_is_only_written_to_a_regular_file() {
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
     for (path, why) in [
-        ("/dev/null", "it is not a regular file"),
-        (link.to_str().unwrap(), "it is a symbolic link"),
-        (pipe.to_str().unwrap(), "it is not a regular file"),
-        (world.path("home").to_str().unwrap(), "it is a directory"),
+        ("/dev/null", "not a regular file"),
+        (link.to_str().unwrap(), "is a symbolic link"),
+        (pipe.to_str().unwrap(), "not a regular file"),
+        (world.path("home").to_str().unwrap(), "is a directory"),
     ] {
         let ran = world
             .crabbox(&["run", "--lease-output", path, "--", "true"])
             .exits(2);
         assert_eq!(
             ran.cause(),
-            format!("--lease-output `{path}` cannot be written: {why}")
+            format!("cannot write --lease-output `{path}`: {why}")
         );
         ran.says("hint: name a regular file");
     }

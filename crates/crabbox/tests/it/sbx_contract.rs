@@ -192,7 +192,7 @@ fn every_wrapper_and_spelling_of_ls_is_read() {
     );
 }
 
-/// Nothing at all is none; anything that is no list is a blocker, and proves nothing about any sandbox.
+/// No output is an empty list; anything else that is not a list is a blocker, and proves nothing about any sandbox.
 #[test]
 fn a_malformed_list_is_a_blocker() {
     let world = World::new();

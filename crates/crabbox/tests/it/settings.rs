@@ -128,7 +128,7 @@ fn no_checkout_keeps_its_user_from_looking_and_stopping() {
             &["stop", &slug],
         ] {
             let ran = world.crabbox(args).exits(0);
-            ran.says("warning: left out: ").says(".crabbox.yaml");
+            ran.says("warning: skipped: ").says(".crabbox.yaml");
         }
         fs::remove_file(world.repo().join(".crabbox.yaml")).unwrap();
         world.is_clean();
@@ -248,7 +248,7 @@ fn a_file_named_by_the_environment_stands_for_all_others() {
         create.ends_with(world.path("home").to_str().unwrap()),
         "{create}"
     );
-    // One that lies in the repository is the repository's, whoever names it, also through a link.
+    // A file in the repository is untrusted, also when a variable names it, and also through a symlink.
     let inside = world.repo().join("inside.yaml");
     fs::copy(&file, &inside).unwrap();
     let link = world.path("link.yaml");

@@ -43,7 +43,7 @@ fn the_limits_are_those_of_the_settings() {
         ("failFiles", "FAIL_FILES", 4, "failed", "files"),
         ("failBytes", "FAIL_BYTES", 12, "failed", "bytes"),
     ] {
-        let judged = |env: &[(&str, &str)]| {
+        let checked = |env: &[(&str, &str)]| {
             let mut guardrail = plan(&world, env, &[])["guardrail"].take();
             assert_eq!(guardrail["limits"][key], limit, "{key}");
             let reason =
@@ -52,11 +52,11 @@ fn the_limits_are_those_of_the_settings() {
             guardrail["status"].take()
         };
         world.user_config(&format!("sync:\n  {key}: {limit}\n"));
-        assert_eq!(judged(&[]), status, "{key}");
+        assert_eq!(checked(&[]), status, "{key}");
         world.user_config("");
         let variable = format!("CRABBOX_SYNC_{variable}");
         let env = [(variable.as_str(), &*limit.to_string())];
-        assert_eq!(judged(&env), status, "{key}");
+        assert_eq!(checked(&env), status, "{key}");
     }
 }
 

@@ -99,7 +99,7 @@ fn a_stop_that_died_is_finished_by_cleanup() {
     let mut gate = world.gate("rm", "after");
     let mut stop = world.spawn(&["stop", "a"]);
     gate.wait();
-    // As long as somebody is at it, it is theirs.
+    // As long as a process works on it, no other process does.
     let busy = world.crabbox(&["cleanup"]).exits(0);
     assert!(busy.out.contains("reason=in use"), "{}", busy.out);
     signal(&stop, Signal::KILL);

@@ -179,7 +179,7 @@ fn every_other_row_of_the_table() {
     );
 }
 
-/// Whoever asks for another system, and not the flag alone.
+/// By a variable or a file, not only by the flag.
 #[test]
 fn a_target_is_refused_wherever_it_comes_from() {
     let world = World::new();
@@ -210,7 +210,7 @@ fn a_profile_with_a_doctor_is_refused() {
         &["run", "--", "true"],
         "docker-sandbox delegates run execution; profile doctor is not supported",
     );
-    // Another profile's is nobody's business here.
+    // That of another profile does not matter.
     world
         .crabbox(&["run", "--profile", "other", "--", "true"])
         .exits(0);

@@ -61,7 +61,7 @@ fn one_damaged_file_breaks_nothing_else() {
         ]
     );
 
-    // Everybody else goes on: look-up, allocation of slugs of both kinds, writing.
+    // All others work as before: look-up, allocation of slugs of both kinds, writing.
     let find = |text| place.store.find(text, ProviderFilter::All);
     assert_eq!(find("blue-crab").unwrap(), Some(good.clone()));
     assert_eq!(find("no-such").unwrap(), None);
@@ -70,7 +70,7 @@ fn one_damaged_file_breaks_nothing_else() {
     let ready = place.store.replace(&good, good.ready()).unwrap();
     place.store.remove(&ready).unwrap();
 
-    // Only whoever means a damaged one hears of it.
+    // A damaged claim is an error only for a caller that asks for exactly that one.
     for id in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "z"] {
         let failure = find(id).unwrap_err();
         assert_eq!(failure.code, Code::State, "{id}");
@@ -86,7 +86,7 @@ fn one_damaged_file_breaks_nothing_else() {
 
 #[test]
 fn a_file_that_may_not_be_read_is_a_problem_of_its_own() {
-    // What everybody may open, and nobody may read at its start.
+    // Every process may open this file, but a read at offset 0 fails.
     let fault = files::read(Path::new("/proc/self/mem"));
     assert_eq!(fault.unwrap_err().code, ProblemCode::ReadError);
 
@@ -134,7 +134,7 @@ fn half_written_files_are_ignored_and_go_when_they_are_old() {
     );
     assert_eq!(problems(&place), []);
 
-    // It may be somebody's who is about to rename it.
+    // It may belong to a process that is about to rename it.
     place.create("x_2");
     assert!(place.file(TEMP).exists());
 

@@ -93,7 +93,7 @@ fn no_update_is_lost() {
     place.store.create(start, &SlugChoice::Generated).unwrap();
     all_at_once(&place, |_, store| {
         for _ in 0..ROUNDS {
-            // Counts up by one, however often somebody else was faster.
+            // Counts up by one, however often another thread was faster.
             loop {
                 let old = store.read(&lease("x_1")).unwrap().unwrap();
                 let mut new = old.clone();

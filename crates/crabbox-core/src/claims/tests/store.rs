@@ -17,7 +17,7 @@ fn a_claim_lives_from_create_to_remove() {
 
     let ready = place.store.replace(&created, created.ready()).unwrap();
     assert_eq!(ready.state, State::Ready);
-    // One that is not to be kept still has somebody who sees to it.
+    // The creator of a lease that is not kept is still responsible for it.
     assert_eq!(ready.creator, created.creator);
     assert_eq!(created.kept().ready().creator, None);
     assert_ne!(ready.revision(), created.revision());
@@ -98,7 +98,7 @@ fn a_claim_that_changed_is_left_alone() {
         Some(ready.clone())
     );
 
-    // A change that kept the revision counts as well, and one by somebody who knows fields that we do not.
+    // A change that kept the revision counts as well, and so does one by a version with fields that we do not know.
     let text = fs::read_to_string(place.file("x_1.json")).unwrap();
     let text = text.replacen('{', "{\n  \"future\": 1,", 1);
     write(&place.file("x_1.json"), text.as_bytes());
@@ -173,7 +173,7 @@ fn a_requested_slug_that_is_taken_is_an_error() {
     assert_eq!(failure.message, "slug `blue-crab` is taken by lease x_1");
     assert_eq!(place.store.read(&lease("x_2")).unwrap(), None);
 
-    // Somebody asked for the name that would be generated: the generated one evades.
+    // The name that would be generated is taken: the generated one gets a suffix.
     let generated = Slug::generate(&lease("x_4"));
     place.slugged("x_3", generated.as_str()).unwrap();
     let evaded = place.create("x_4").slug.unwrap();

@@ -1,4 +1,4 @@
-//! What is not understood is said, with its place; what is somebody else's is listed.
+//! Unknown keys and invalid values are errors with file and line; sections of other programs are listed as ignored.
 
 use super::*;
 

@@ -109,7 +109,7 @@ fn a_repository_may_only_forward_what_the_user_forwards() {
     let user = "env: {allow: ['AWS_*', HOME]}";
     let mine = case("env: {allow: [AWS_REGION, 'AWS_S3_*']}").user(user);
     assert_eq!(allow(mine), ["AWS_REGION", "AWS_S3_*"]);
-    // Whoever forwards nothing forwards nothing.
+    // An empty list of the user stays empty.
     assert!(
         case("env: {allow: [CI]}")
             .user("env: {allow: []}")
@@ -248,7 +248,7 @@ fn what_only_looks_goes_on_without_what_is_refused() {
 }
 
 #[test]
-fn what_only_looks_goes_on_without_a_target_that_nobody_has() {
+fn lenient_commands_skip_an_unsupported_target() {
     let case = Case::default().repository("targetOS: windows\nmadeUp: {cpus: 2}\n");
     assert_eq!(case.settings().text(None, "target"), "windows");
     let case = Case {

@@ -27,7 +27,7 @@ impl<'r> Cursor<'r> {
         }
     }
 
-    pub(crate) fn judge(&mut self, path: &RelPath) -> Decision<'r> {
+    pub(crate) fn decide(&mut self, path: &RelPath) -> Decision<'r> {
         let path = path.as_bytes();
         let holds = self.holds(path);
         if builtin::is_protected(path) || !holds.included {

@@ -12,12 +12,12 @@ fn rules(exclude: &[&str], include: &[&str], ignore: &str) -> Rules {
     Rules::new(&owned(exclude), &owned(include), ignore.as_bytes()).unwrap()
 }
 
-fn judge<'r>(rules: &'r Rules, path: &str) -> Decision<'r> {
-    rules.judge(&RelPath::parse(path.as_bytes()).unwrap())
+fn decide<'r>(rules: &'r Rules, path: &str) -> Decision<'r> {
+    rules.decide(&RelPath::parse(path.as_bytes()).unwrap())
 }
 
 fn kept(rules: &Rules, path: &str) -> bool {
-    judge(rules, path) == Decision::Keep
+    decide(rules, path) == Decision::Keep
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn built_ins() {
         ".crabbox/env",
         "target/node_modules/a",
     ] {
-        assert_eq!(judge(&rules, path), Decision::Drop, "{path}");
+        assert_eq!(decide(&rules, path), Decision::Drop, "{path}");
     }
     for (path, pattern) in [
         ("dist/a", "dist"),
@@ -43,7 +43,7 @@ fn built_ins() {
         ("coverage", "coverage"),
     ] {
         assert_eq!(
-            judge(&rules, path),
+            decide(&rules, path),
             Decision::DropUntracked(pattern),
             "{path}"
         );
@@ -111,14 +111,14 @@ fn all_built_ins_are_there() {
     // No path can be made with `.git` in it.
     for pattern in certain[1..].iter().chain(&protected) {
         let path = format!("{}/a", pattern.replace('*', "x"));
-        assert_eq!(judge(&rules, &path), Decision::Drop, "{path}");
+        assert_eq!(decide(&rules, &path), Decision::Drop, "{path}");
     }
     for pattern in ambiguous {
         let path = format!("{}/a", pattern.replace('*', "x"));
-        let judged = judge(&rules, &path);
+        let decided = decide(&rules, &path);
         // What is in `apps/x/.build` is also in a `.build`.
         let said = [pattern, ".build"].map(Decision::DropUntracked);
-        assert!(said.contains(&judged), "{path}: {judged:?}");
+        assert!(said.contains(&decided), "{path}: {decided:?}");
     }
 }
 
@@ -193,7 +193,7 @@ fn our_own_files_are_never_brought_back() {
         ".CrabBox/ENV/a",
         ".crabbox/\u{17f}cripts",
     ] {
-        assert_eq!(judge(&rules, path), Decision::Drop, "{path}");
+        assert_eq!(decide(&rules, path), Decision::Drop, "{path}");
     }
     assert!(kept(&rules, ".crabbox/environment"));
     assert!(kept(&rules, "node_modules/a"));
@@ -226,12 +226,12 @@ fn a_malformed_pattern_is_named_with_its_place() {
     assert_eq!(failure.code, Code::Config);
     assert_eq!(
         failure.message,
-        "sync.exclude: `[a` is no pattern: a `[` has no end"
+        "sync.exclude: invalid pattern `[a`: a `[` has no end"
     );
     let failure = Rules::new(&[], &[], b"ok\nx\\\n").unwrap_err();
     assert_eq!(
         failure.message,
-        ".crabboxignore:2: `x\\` is no pattern: it ends with a backslash"
+        ".crabboxignore:2: invalid pattern `x\\`: it ends with a backslash"
     );
 }
 
@@ -302,7 +302,7 @@ proptest! {
         for path in &paths {
             let expected = naive(&exclude, path);
             let parsed = RelPath::parse(path.as_bytes()).unwrap();
-            prop_assert_eq!(cursor.judge(&parsed) == Decision::Keep, expected, "{}", path);
+            prop_assert_eq!(cursor.decide(&parsed) == Decision::Keep, expected, "{}", path);
             prop_assert_eq!(kept(&rules, path), expected, "{}", path);
             // A dead end holds nothing that is kept.
             for (at, _) in path.match_indices('/') {

@@ -1,6 +1,6 @@
 //! From git's listing to a manifest: what the rules leave, as far as it is there.
 //!
-//! The listing is taken in pieces while git still writes it, and each piece is judged and looked at on a thread of its
+//! The listing is taken in pieces while git still writes it, and each piece is matched and looked up on a thread of its
 //! own: a work tree of 20,000 files takes as long as `git status` does, which works likewise.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A piece of git's listing, judged and looked at.
+//! A piece of git's listing, matched against the rules and looked up in the tree.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -74,7 +74,7 @@ impl Share {
             cannot_list(root, "has an index that is not safe to use").because(&error)
         })?;
         let conflict = matches!(tag, Tag::Unmerged(_));
-        let spared_from = match cursor.judge(&path) {
+        let spared_from = match cursor.decide(&path) {
             Decision::Keep => None,
             // In a conflict the other side may be a file.
             Decision::DropUntracked(by) if conflict || tag.is_tracked_regular() => Some(by),

@@ -209,7 +209,7 @@ fn what_has_become_something_else_is_an_error() {
     // It has no writer: opening it must not wait.
     fifo(&file);
     let failure = pack().unwrap_err();
-    assert_eq!(failure.causes, ["it is not a regular file any more"]);
+    assert_eq!(failure.causes, ["it is no longer a regular file"]);
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     assert!(pack().is_err());

@@ -17,7 +17,7 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// Until somebody stands at the gate.
+    /// Waits until a process has reached the barrier.
     #[track_caller]
     pub(crate) fn wait(&mut self) {
         let timeout = Timespec::try_from(WAIT_TIMEOUT).unwrap();
@@ -25,7 +25,7 @@ impl Barrier {
         assert_eq!(
             poll(&mut fds, Some(&timeout)).unwrap(),
             1,
-            "nobody came to the gate"
+            "no process reached the barrier"
         );
         let mut line = [0; 5];
         self.reached.read_exact(&mut line).unwrap();

@@ -32,7 +32,7 @@ pub(super) fn prove(
     let command = ["printenv", EXAMPLE].map(str::to_owned);
     let argv = argv::exec(name, Path::new("/"), file.path(), None, attach, &command);
     let said = client.look(argv, cancel)?;
-    match judge(said.end, &said.stdout, &value) {
+    match classify(said.end, &said.stdout, &value) {
         Shown::Arrives => Ok(()),
         Shown::Another => Err(ignored()),
         // Also what an engine says that cannot find the sandbox.
@@ -63,7 +63,7 @@ enum Shown {
 }
 
 /// `printenv` exits with 1 and prints nothing where a variable is not set.
-fn judge(end: End, stdout: &[u8], value: &str) -> Shown {
+fn classify(end: End, stdout: &[u8], value: &str) -> Shown {
     let found = stdout.trim_ascii();
     match end {
         End::Exited(0) if found == value.as_bytes() => Shown::Arrives,
@@ -108,7 +108,7 @@ mod tests {
             (End::Signaled(9), "", Shown::Nothing),
         ] {
             assert_eq!(
-                judge(end, stdout.as_bytes(), "0123abcd"),
+                classify(end, stdout.as_bytes(), "0123abcd"),
                 shown,
                 "{end:?} {stdout:?}"
             );
