@@ -4,6 +4,7 @@
 //! the same checks. A function that panics has found a fault.
 
 mod dns;
+mod exec_frames;
 mod h2;
 mod http1;
 mod policy;
@@ -12,6 +13,7 @@ mod socks;
 mod tls;
 
 pub use dns::fuzz_dns_message;
+pub use exec_frames::fuzz_exec_frames;
 pub use h2::fuzz_h2_opening;
 pub use http1::fuzz_http1_head;
 pub use policy::{fuzz_host_pattern, fuzz_policy_file, fuzz_proxy_config};
@@ -25,6 +27,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("client_hello", fuzz_client_hello),
     ("dns_message", fuzz_dns_message),
+    ("exec_frames", fuzz_exec_frames),
     ("h2_opening", fuzz_h2_opening),
     ("host_pattern", fuzz_host_pattern),
     ("http1_head", fuzz_http1_head),

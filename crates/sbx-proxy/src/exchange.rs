@@ -8,6 +8,7 @@ use sbx_policy::{Target, is_host_alias};
 use thiserror::Error;
 
 use crate::answer::close_gracefully;
+use crate::body::{BodyFailure, pass_body};
 use crate::conn::{Conn, fill};
 use crate::entry::Entry;
 use crate::gate::GateDecision;
@@ -307,23 +308,14 @@ async fn send_body(
     counters: &Counters,
 ) -> Result<(), ExchangeError> {
     let mut body = BodyTracker::new(kind);
-    while !body.is_done() {
-        if buffered.is_empty()
-            && !fill(client, buffered)
-                .await
-                .map_err(ExchangeError::Client)?
-        {
-            return Err(ExchangeError::Client(io::ErrorKind::UnexpectedEof.into()));
-        }
-        let length = body.advance(buffered)?;
-        let piece = buffered.get(..length).unwrap_or_default();
-        write_all(origin, piece)
-            .await
-            .map_err(ExchangeError::Origin)?;
-        counters.add_sent(length);
-        buffered.drain(..length);
-    }
-    Ok(())
+    let count = |bytes| counters.add_sent(bytes);
+    let passed = pass_body(client, buffered, origin, &mut body, count).await;
+    passed.map_err(|failure| match failure {
+        BodyFailure::Ended => ExchangeError::Client(io::ErrorKind::UnexpectedEof.into()),
+        BodyFailure::From(error) => ExchangeError::Client(error),
+        BodyFailure::Invalid(error) => ExchangeError::Body(error),
+        BodyFailure::To(error) => ExchangeError::Origin(error),
+    })
 }
 
 enum End {
@@ -375,20 +367,16 @@ async fn receive(
         BodyKind::None | BodyKind::Length(_) | BodyKind::Chunked => ExchangeError::Origin(error),
     };
     let mut body = BodyTracker::new(kind);
-    while !body.is_done() {
-        if received.is_empty() && !fill(origin, received).await.map_err(broken)? {
+    let count = |bytes| counters.add_received(bytes);
+    match pass_body(origin, received, client, &mut body, count).await {
+        Ok(()) => {}
+        Err(BodyFailure::Ended) => {
             let cut = body.end_of_input().map_err(io::Error::other);
             cut.map_err(broken)?;
-            break;
         }
-        let length = body.advance(received).map_err(io::Error::other);
-        let length = length.map_err(broken)?;
-        let piece = received.get(..length).unwrap_or_default();
-        write_all(client, piece)
-            .await
-            .map_err(ExchangeError::Client)?;
-        counters.add_received(length);
-        received.drain(..length);
+        Err(BodyFailure::From(error)) => return Err(broken(error)),
+        Err(BodyFailure::Invalid(error)) => return Err(broken(io::Error::other(error))),
+        Err(BodyFailure::To(error)) => return Err(ExchangeError::Client(error)),
     }
     if received.is_empty() {
         *received = Vec::new();

@@ -16,6 +16,9 @@ use sbx_policy::{
 use sbx_proto::net::{GATEWAY_V4, HOST_V4};
 use tokio::sync::watch;
 
+#[cfg(test)]
+pub(crate) mod questions;
+
 use crate::active::ActiveSessions;
 use crate::resolver::{Lookup, Resolver};
 
@@ -106,6 +109,8 @@ struct Rules {
 
 impl Rules {
     fn decide(&self, target: &Target, protocol: Protocol) -> Verdict {
+        #[cfg(test)]
+        questions::record(target, None, protocol);
         self.policy.decide(target, protocol, self.now)
     }
 
@@ -116,6 +121,8 @@ impl Rules {
         address: IpAddr,
         protocol: Protocol,
     ) -> Verdict {
+        #[cfg(test)]
+        questions::record(target, Some(address), protocol);
         let policy = &self.policy;
         policy.decide_address(named, target, address, protocol, self.now)
     }

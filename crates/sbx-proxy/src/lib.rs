@@ -17,6 +17,7 @@ pub mod workers;
 
 mod active;
 mod answer;
+mod body;
 mod conn;
 mod connect;
 mod denial;

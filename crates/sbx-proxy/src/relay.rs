@@ -101,7 +101,7 @@ pub(crate) async fn pump(
     }
 }
 
-enum Moved {
+pub(crate) enum Moved {
     All,
     /// The other side takes no more for now: these bytes are left, or (none) it has yet to send what it took.
     Rest(Vec<u8>),
@@ -123,22 +123,31 @@ fn poll_move(
             Poll::Pending => return Poll::Pending,
         };
         let bytes = scratch.get(..length).unwrap_or_default();
-        let written = match to.poll_write(cx, bytes) {
-            Poll::Ready(Ok(written)) => written,
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::To(error))),
-            Poll::Pending => 0,
-        };
-        count(written);
-        let rest = bytes.get(written..).unwrap_or_default();
-        if !rest.is_empty() {
-            return Poll::Ready(Ok(Moved::Rest(rest.to_vec())));
-        }
-        Poll::Ready(match to.poll_flush(cx) {
-            Poll::Ready(Ok(())) => Ok(Moved::All),
-            Poll::Ready(Err(error)) => Err(Broken::To(error)),
-            Poll::Pending => Ok(Moved::Rest(Vec::new())),
-        })
+        Poll::Ready(write_now(cx, to, bytes, count).map_err(Broken::To))
     })
+}
+
+/// Writes as much as the other side takes at once. Only what is left is copied, so that bytes which pass through the
+/// thread's buffer need no memory of their connection's.
+pub(crate) fn write_now(
+    cx: &mut Context<'_>,
+    to: &dyn Transport,
+    bytes: &[u8],
+    count: &impl Fn(usize),
+) -> io::Result<Moved> {
+    let written = match to.poll_write(cx, bytes) {
+        Poll::Ready(written) => written?,
+        Poll::Pending => 0,
+    };
+    count(written);
+    let rest = bytes.get(written..).unwrap_or_default();
+    if !rest.is_empty() {
+        return Ok(Moved::Rest(rest.to_vec()));
+    }
+    match to.poll_flush(cx) {
+        Poll::Ready(flushed) => flushed.map(|()| Moved::All),
+        Poll::Pending => Ok(Moved::Rest(Vec::new())),
+    }
 }
 
 #[cfg(test)]

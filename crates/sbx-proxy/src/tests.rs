@@ -10,6 +10,7 @@ mod limits;
 mod oddities;
 mod origin;
 mod property;
+mod questions;
 mod rebinding;
 mod resolving;
 mod silence;

@@ -31,7 +31,7 @@ fn body() -> Vec<u8> {
     (0..300_000u32).map(|n| n as u8).collect()
 }
 
-async fn serve_over(world: &World, dialled: SocketAddr, transport: impl Transport + 'static) {
+fn serve_over(world: &World, dialled: SocketAddr, transport: impl Transport + 'static) {
     let served = admit(&world.shared, transport, move |shared, stream, slot| {
         route(shared, Conn::new(stream), dialled, slot)
     });
@@ -107,10 +107,10 @@ async fn an_in_memory_stream() {
     let world = World::new(&["allow one.test"]).await;
     let pair = || -> (DuplexStream, DuplexStream) { tokio::io::duplex(1000) };
     let (client, inner) = pair();
-    serve_over(&world, proxy(), AsyncTransport::new(inner)).await;
+    serve_over(&world, proxy(), AsyncTransport::new(inner));
     exchanges(client, &world).await;
     let (client, inner) = pair();
-    serve_over(&world, proxy(), AsyncTransport::new(inner)).await;
+    serve_over(&world, proxy(), AsyncTransport::new(inner));
     tunnels(client, &world).await;
 }
 
@@ -118,15 +118,15 @@ async fn an_in_memory_stream() {
 async fn a_unix_socket() {
     let world = World::new(&["allow one.test"]).await;
     let (client, inner) = UnixStream::pair().unwrap();
-    serve_over(&world, proxy(), AsyncTransport::new(inner)).await;
+    serve_over(&world, proxy(), AsyncTransport::new(inner));
     exchanges(client, &world).await;
     let (client, inner) = UnixStream::pair().unwrap();
-    serve_over(&world, proxy(), AsyncTransport::new(inner)).await;
+    serve_over(&world, proxy(), AsyncTransport::new(inner));
     tunnels(client, &world).await;
     // The transparent entrance as well.
     let (mut client, inner) = UnixStream::pair().unwrap();
     let dialled = "192.0.2.1:443".parse().unwrap();
-    serve_over(&world, dialled, AsyncTransport::new(inner)).await;
+    serve_over(&world, dialled, AsyncTransport::new(inner));
     let hello = hello(Some("one.test"));
     soon(client.write_all(&hello)).await.unwrap();
     let mut origin = world.arrives().await;
@@ -174,7 +174,7 @@ async fn tls_from_the_client() {
             )
         })
         .await;
-        serve_over(&world, proxy(), AsyncTransport::new(inner.unwrap())).await;
+        serve_over(&world, proxy(), AsyncTransport::new(inner.unwrap()));
         if tunnel {
             tunnels(client.unwrap(), &world).await;
         } else {
