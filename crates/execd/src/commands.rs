@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 
 pub(crate) use registry::Registry;
-pub(crate) use stream::{Output, Running, stream_events};
+pub(crate) use stream::{Output, stream_events};
 
 use crate::App;
 use crate::process::{Invocation, ending, read_env_file};

@@ -14,7 +14,7 @@ pub(super) struct TerminalStream(AsyncFd<OwnedFd>);
 impl TerminalStream {
     pub(super) fn new(controller: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&controller, true)?;
-        AsyncFd::new(controller).map(Self)
+        Ok(Self(AsyncFd::register(controller)?))
     }
 
     pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {

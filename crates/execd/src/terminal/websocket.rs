@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
-use axum::response::Response;
 use execd_proto::error::Code;
 use execd_proto::pty::{Control, Notice, Output, TAKEN_OVER, decode_input};
 use rustix::process::Signal;
 use serde::Deserialize;
+use tokio::sync::watch;
 
 use super::Terminal;
 use super::shell::{Channel, Shell, Streams};
@@ -97,13 +97,18 @@ async fn drive(socket: &mut WebSocket, shell: &Shell, id: String, since: u64) ->
                 None => return Some(TAKEN_OVER),
             },
             message = socket.recv() => handle(shell, socket, message?.ok()?).await?,
-            ended = exit.wait_for(Option::is_some) => {
-                let exit_code = ended.ok().and_then(|code| *code).unwrap_or(-1);
+            exit_code = exited(&mut exit) => {
                 notify(socket, &Notice::Exit { exit_code }).await?;
                 return Some(1000);
             }
         }
     }
+}
+
+async fn exited(exit: &mut watch::Receiver<Option<i32>>) -> i32 {
+    let code = exit.wait_for(Option::is_some).await;
+    // The sender lives as long as the shell, which the caller holds.
+    code.ok().and_then(|code| *code).unwrap_or(-1)
 }
 
 fn encode(channel: Channel, bytes: &[u8]) -> Message {
