@@ -62,9 +62,9 @@ impl CommandRequest {
 
 /// The kernel takes any string with a `=`; a name that contains one, or a NUL byte, would become another variable.
 fn has_invalid_name(envs: Option<&BTreeMap<String, String>>) -> bool {
-    envs.into_iter().flatten().any(|(name, value)| {
-        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-    })
+    envs.into_iter()
+        .flatten()
+        .any(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'))
 }
 
 /// The body of `POST /session`.
@@ -124,8 +124,14 @@ mod tests {
 
     #[test]
     fn exactly_one_program() {
-        assert_eq!(program(r#"{"command":"ls"}"#), Ok(Program::Script("ls".into())));
-        assert_eq!(program(r#"{"argv":["ls"],"command":""}"#), Ok(Program::Argv(vec!["ls".into()])));
+        assert_eq!(
+            program(r#"{"command":"ls"}"#),
+            Ok(Program::Script("ls".into()))
+        );
+        assert_eq!(
+            program(r#"{"argv":["ls"],"command":""}"#),
+            Ok(Program::Argv(vec!["ls".into()]))
+        );
         assert_eq!(program("{}"), Err("command is required".into()));
         assert!(program(r#"{"command":"a","argv":["b"]}"#).is_err());
         assert!(program(r#"{"command":"a","gid":1}"#).is_err());

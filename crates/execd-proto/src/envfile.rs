@@ -42,7 +42,10 @@ fn parse_value(text: &str) -> (String, &str) {
     let (value, rest) = quoted.unwrap_or_else(|| {
         let (value, _) = split_line(text);
         let trimmed = value.trim_end_matches('\r');
-        (trimmed.to_owned(), text.get(value.len()..).unwrap_or_default())
+        (
+            trimmed.to_owned(),
+            text.get(value.len()..).unwrap_or_default(),
+        )
     });
     (value, split_line(rest).1)
 }
@@ -84,7 +87,12 @@ mod tests {
     fn forms_of_values() {
         let text = "# comment\nA=1\nB='two\nlines'\nC=\"it's\\n\\\"3\\\"\"\nA=4\nnot a pair\nD=\n";
         let variables: Vec<(String, String)> = parse(text).into_iter().collect();
-        let expected = [("A", "4"), ("B", "two\nlines"), ("C", "it's\n\"3\""), ("D", "")];
+        let expected = [
+            ("A", "4"),
+            ("B", "two\nlines"),
+            ("C", "it's\n\"3\""),
+            ("D", ""),
+        ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(variables, expected);
     }

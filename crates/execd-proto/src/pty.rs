@@ -19,7 +19,10 @@ pub enum Output<'a> {
     Stdout(&'a [u8]),
     Stderr(&'a [u8]),
     /// Output from before this connection, and the offset of its first byte.
-    Replay { offset: u64, bytes: &'a [u8] },
+    Replay {
+        offset: u64,
+        bytes: &'a [u8],
+    },
 }
 
 impl<'a> Output<'a> {

@@ -29,10 +29,7 @@ use crate::reply::{Failure, Reply, now_millis};
 /// Where clients continue to read a background command's output.
 const CURSOR_HEADER: &str = "EXECD-COMMANDS-TAIL-CURSOR";
 
-pub(crate) async fn run(
-    State(app): State<Arc<App>>,
-    Json(request): Json<CommandRequest>,
-) -> Reply {
+pub(crate) async fn run(State(app): State<Arc<App>>, Json(request): Json<CommandRequest>) -> Reply {
     let program = request.program()?;
     let mut envs = read_env_file(app.env_file.as_deref());
     envs.extend(request.envs.clone().unwrap_or_default());
@@ -65,7 +62,9 @@ pub(crate) fn checked_directory(cwd: Option<&str>) -> Reply<Option<String>> {
 }
 
 pub(crate) fn milliseconds(timeout: Option<u64>) -> Option<Duration> {
-    timeout.filter(|limit| *limit > 0).map(Duration::from_millis)
+    timeout
+        .filter(|limit| *limit > 0)
+        .map(Duration::from_millis)
 }
 
 pub(crate) fn event_response(body: Body) -> Response {
@@ -93,7 +92,8 @@ fn start_background(
         Ok::<_, std::io::Error>((file.try_clone()?, file))
     };
     let (stdout, stderr) = open().map_err(|error| Failure::file(&log, &error))?;
-    app.commands.started(&id, text.unwrap_or_default(), Some(log));
+    app.commands
+        .started(&id, text.unwrap_or_default(), Some(log));
     let mut frames = Event::new(Kind::Init, now_millis())
         .with_text(id.clone())
         .encode();

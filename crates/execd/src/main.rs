@@ -76,7 +76,10 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "help and version are this program's data")]
+#[expect(
+    clippy::print_stdout,
+    reason = "help and version are this program's data"
+)]
 fn run(words: &[OsString]) -> io::Result<()> {
     let mut address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), DEFAULT_PORT);
     let mut words = words.iter().map(|word| word.to_string_lossy());
@@ -92,12 +95,16 @@ fn run(words: &[OsString]) -> io::Result<()> {
         match name.trim_start_matches('-') {
             "port" => {
                 let text = argument()?;
-                let port = text.parse().map_err(|_| usage(&format!("invalid port `{text}`")))?;
+                let port = text
+                    .parse()
+                    .map_err(|_| usage(&format!("invalid port `{text}`")))?;
                 address.set_port(port);
             }
             "host" => {
                 let text = argument()?;
-                let host = text.parse().map_err(|_| usage(&format!("invalid address `{text}`")))?;
+                let host = text
+                    .parse()
+                    .map_err(|_| usage(&format!("invalid address `{text}`")))?;
                 address.set_ip(host);
             }
             "version" => {
@@ -127,20 +134,27 @@ fn serve(address: SocketAddr) -> io::Result<()> {
     std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
         .create(&directory)?;
     let app = Arc::new(App {
-        token: std::env::var("EXECD_ACCESS_TOKEN").ok().filter(|token| !token.is_empty()),
+        token: std::env::var("EXECD_ACCESS_TOKEN")
+            .ok()
+            .filter(|token| !token.is_empty()),
         env_file: std::env::var_os("EXECD_ENVS").map(PathBuf::from),
         directory: directory.clone(),
         commands: commands::Registry::default(),
         sessions: sessions::Sessions::default(),
         terminals: terminal::Terminals::default(),
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let served = runtime.block_on(listen(address, app));
     let removed = std::fs::remove_dir_all(directory);
     served.and(removed)
 }
 
-#[expect(clippy::print_stdout, reason = "a caller that asks for a free port needs its number")]
+#[expect(
+    clippy::print_stdout,
+    reason = "a caller that asks for a free port needs its number"
+)]
 async fn listen(address: SocketAddr, app: Arc<App>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     if address.port() == 0 {
@@ -173,14 +187,20 @@ fn router(app: Arc<App>) -> Router {
         .route("/files/mv", post(files::rename))
         .route("/files/search", get(files::search))
         .route("/files/replace", post(files::replace))
-        .route("/directories", post(files::make_directories).delete(files::remove_directories))
+        .route(
+            "/directories",
+            post(files::make_directories).delete(files::remove_directories),
+        )
         .route("/directories/list", get(files::list))
         .route("/metrics", get(metrics::read))
         .route("/metrics/watch", get(metrics::watch))
         .route("/proxy/{port}", any(proxy::root))
         .route("/proxy/{port}/", any(proxy::root))
         .route("/proxy/{port}/{*path}", any(proxy::path))
-        .layer(middleware::from_fn_with_state(Arc::clone(&app), auth::check))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&app),
+            auth::check,
+        ))
         // Readiness probes carry no token.
         .route("/ping", get(|| async {}))
         // Uploads are as large as the disk allows; JSON bodies are bounded by the memory of the sandbox.

@@ -43,7 +43,11 @@ async fn sample(delay: Duration) -> Metrics {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     Metrics {
         cpu_count: to_f64(u64::try_from(cpus).unwrap_or(1)),
-        cpu_used_pct: if total == 0 { 0.0 } else { 100.0 * to_f64(busy) / to_f64(total) },
+        cpu_used_pct: if total == 0 {
+            0.0
+        } else {
+            100.0 * to_f64(busy) / to_f64(total)
+        },
         mem_total_mib: to_f64(memory_total) / 1024.0,
         mem_used_mib: to_f64(memory_total.saturating_sub(available)) / 1024.0,
         timestamp: now_millis(),
@@ -79,7 +83,10 @@ fn kib(meminfo: &str, key: &str) -> u64 {
 }
 
 /// Exact up to 2^53, far above any number of ticks or KiB.
-#[expect(clippy::cast_precision_loss, reason = "metrics are floating-point on the wire")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "metrics are floating-point on the wire"
+)]
 fn to_f64(value: u64) -> f64 {
     value as f64
 }

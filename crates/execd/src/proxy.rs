@@ -33,9 +33,16 @@ pub(crate) async fn path(Path((port, path)): Path<(u16, String)>, request: Reque
 async fn forward(port: u16, _decoded: String, mut request: Request) -> Response {
     // The undecoded path is what the server must see.
     let prefix = format!("/proxy/{port}");
-    let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    let target = request
+        .uri()
+        .path_and_query()
+        .map_or("/", PathAndQuery::as_str);
     let target = target.strip_prefix(&prefix).unwrap_or("/");
-    let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+    let target = if target.starts_with('/') {
+        target.to_owned()
+    } else {
+        format!("/{target}")
+    };
     let Ok(uri) = target.parse::<Uri>() else {
         return bad_gateway("invalid path");
     };
@@ -69,7 +76,10 @@ async fn exchange(
     tokio::spawn(connection.with_upgrades());
     let client_side = upgrade.map(|protocol| {
         let headers = request.headers_mut();
-        headers.insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+        headers.insert(
+            header::CONNECTION,
+            header::HeaderValue::from_static("upgrade"),
+        );
         headers.insert(header::UPGRADE, protocol);
         hyper::upgrade::on(&mut request)
     });

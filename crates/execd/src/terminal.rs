@@ -6,7 +6,6 @@
 
 mod history;
 mod shell;
-mod stream;
 mod websocket;
 
 use std::collections::BTreeMap;
@@ -35,7 +34,6 @@ pub(crate) struct Terminals(Mutex<BTreeMap<String, Arc<Terminal>>>);
 /// A session: what to start, and the shell once it runs.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    id: String,
     cwd: Option<String>,
     command: Option<String>,
     /// Async, because starting the shell and taking over a client wait.
@@ -63,7 +61,6 @@ pub(crate) async fn create(State(app): State<Arc<App>>, body: axum::body::Bytes)
     };
     let id = new_id();
     let terminal = Terminal {
-        id: id.clone(),
         cwd: checked_directory(request.cwd.as_deref())?,
         command: request.command.filter(|command| !command.is_empty()),
         shell: tokio::sync::Mutex::default(),

@@ -82,7 +82,10 @@ impl Registry {
     }
 
     pub(crate) fn status(&self, id: &str) -> Option<CommandStatus> {
-        self.lock().commands.get(id).map(|entry| entry.status.clone())
+        self.lock()
+            .commands
+            .get(id)
+            .map(|entry| entry.status.clone())
     }
 
     pub(crate) fn log(&self, id: &str) -> Option<PathBuf> {

@@ -104,8 +104,14 @@ async fn drive(
         Output::Merged => Kind::Stdout,
     };
     let readers = [
-        child.stdout.take().map(|pipe| spawn_reader(pipe, Kind::Stdout, frames)),
-        child.stderr.take().map(|pipe| spawn_reader(pipe, stderr, frames)),
+        child
+            .stdout
+            .take()
+            .map(|pipe| spawn_reader(pipe, Kind::Stdout, frames)),
+        child
+            .stderr
+            .take()
+            .map(|pipe| spawn_reader(pipe, stderr, frames)),
     ];
     let ping = tokio::spawn(ping(frames.clone()));
     let status = wait(&mut child, group, timeout).await;

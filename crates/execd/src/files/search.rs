@@ -13,10 +13,12 @@ pub(crate) async fn search(RawQuery(query): RawQuery) -> Reply<Json<Vec<FileInfo
     let query = query.as_deref();
     let root = expand(&first(query, "path")?);
     let pattern = query_values(query, "pattern").pop();
-    let pattern = pattern.filter(|text| !text.is_empty()).unwrap_or("**".into());
+    let pattern = pattern
+        .filter(|text| !text.is_empty())
+        .unwrap_or("**".into());
     let walk = move || walk(&root, &pattern);
     let infos = tokio::task::spawn_blocking(walk).await;
-    infos.map_err(|error| Failure::body(error))?.map(Json)
+    infos.map_err(Failure::body)?.map(Json)
 }
 
 fn walk(root: &Path, pattern: &str) -> Reply<Vec<FileInfo>> {

@@ -117,23 +117,41 @@ pub(crate) async fn download(RawQuery(query): RawQuery, headers: HeaderMap) -> R
         let unsatisfied = [(header::CONTENT_RANGE, format!("bytes */{size}"))];
         return Ok((StatusCode::RANGE_NOT_SATISFIABLE, unsatisfied).into_response());
     };
-    file.seek(io::SeekFrom::Start(start)).await.map_err(failed)?;
+    file.seek(io::SeekFrom::Start(start))
+        .await
+        .map_err(failed)?;
     let described = format!("bytes {start}-{}/{size}", end - 1);
     let length = end - start;
-    Ok(content(file, length, StatusCode::PARTIAL_CONTENT, Some(described)))
+    Ok(content(
+        file,
+        length,
+        StatusCode::PARTIAL_CONTENT,
+        Some(described),
+    ))
 }
 
-fn content(file: tokio::fs::File, length: u64, status: StatusCode, range: Option<String>) -> Response {
+fn content(
+    file: tokio::fs::File,
+    length: u64,
+    status: StatusCode,
+    range: Option<String>,
+) -> Response {
     let chunks = futures_util::stream::try_unfold(file.take(length), |mut file| async move {
         let mut buffer = Vec::with_capacity(CHUNK);
-        let count = (&mut file).take(CHUNK as u64).read_to_end(&mut buffer).await?;
+        let count = (&mut file)
+            .take(CHUNK as u64)
+            .read_to_end(&mut buffer)
+            .await?;
         Ok::<_, io::Error>((count > 0).then_some((buffer, file)))
     });
     let mut response = Response::new(Body::from_stream(chunks));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     let values = [
-        (header::CONTENT_TYPE, Some("application/octet-stream".to_owned())),
+        (
+            header::CONTENT_TYPE,
+            Some("application/octet-stream".to_owned()),
+        ),
         (header::ACCEPT_RANGES, Some("bytes".to_owned())),
         (header::CONTENT_LENGTH, Some(length.to_string())),
         (header::CONTENT_RANGE, range),

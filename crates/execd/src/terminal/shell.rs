@@ -19,12 +19,12 @@ use rustix::process::Signal;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 use tokio::io::{AsyncRead, AsyncWriteExt};
+use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{mpsc, watch};
 
 use super::Terminal;
 use super::history::History;
-use super::stream::TerminalStream;
 use crate::output::{self, ReaderHandle};
 use crate::process::{Group, Invocation, read_env_file, shell};
 
@@ -65,7 +65,7 @@ struct Feed {
 
 #[derive(Debug)]
 enum Input {
-    Terminal(TerminalStream),
+    Terminal(pipe::Sender),
     Pipe(tokio::sync::Mutex<Option<ChildStdin>>),
 }
 
@@ -95,11 +95,16 @@ impl Shell {
         rustix::pty::unlockpt(&controller)?;
         let name = rustix::pty::ptsname(&controller, Vec::new())?;
         let name = OsString::from_vec(name.into_bytes());
-        let name = name.into_string().map_err(|_| io::Error::other("invalid terminal name"))?;
+        let name = name
+            .into_string()
+            .map_err(|_| io::Error::other("invalid terminal name"))?;
         let mut words = vec!["/proc/self/exe".to_owned(), TERMINAL_CHILD.to_owned(), name];
         words.extend(argv);
         invocation.program = Program::Argv(words);
-        invocation.envs.entry("TERM".into()).or_insert("xterm-256color".into());
+        invocation
+            .envs
+            .entry("TERM".into())
+            .or_insert("xterm-256color".into());
         let mut command = invocation.command()?;
         // `setsid` fails for a process group leader.
         reset_group(&mut command);
@@ -109,8 +114,10 @@ impl Shell {
             .stderr(Stdio::null())
             .spawn()?;
         let group = Group::of(&child)?;
-        let stream = TerminalStream::new(controller.try_clone()?)?;
-        let input = Input::Terminal(TerminalStream::new(controller)?);
+        rustix::io::ioctl_fionbio(&controller, true)?;
+        // Tokio has no type for terminals. Its pipes read, write and poll a descriptor and do nothing else.
+        let stream = pipe::Receiver::from_owned_fd_unchecked(controller.try_clone()?)?;
+        let input = Input::Terminal(pipe::Sender::from_owned_fd_unchecked(controller)?);
         let shell = Self::new(Streams::Terminal, group, input);
         let reader = shell.spawn_reader(stream, Channel::Stdout);
         tokio::spawn(Arc::clone(&shell).reap(child, vec![reader]));
@@ -169,7 +176,9 @@ impl Shell {
 
     pub(crate) fn has_client(&self) -> bool {
         let feed = self.feed();
-        feed.client.as_ref().is_some_and(|client| !client.is_closed())
+        feed.client
+            .as_ref()
+            .is_some_and(|client| !client.is_closed())
     }
 
     /// Makes the caller the client: earlier output from `since` on, and the messages that follow it without a gap. The client
@@ -221,7 +230,7 @@ impl Shell {
     }
 
     pub(crate) fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
-        let Input::Terminal(stream) = &self.input else {
+        let Input::Terminal(controller) = &self.input else {
             return Ok(());
         };
         let size = Winsize {
@@ -230,13 +239,13 @@ impl Shell {
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
-        Ok(rustix::termios::tcsetwinsize(stream.as_fd(), size)?)
+        Ok(rustix::termios::tcsetwinsize(controller.as_fd(), size)?)
     }
 
     /// Writes input; none at all ends a pipe's input.
     pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<()> {
         match &self.input {
-            Input::Terminal(stream) => stream.write_all(bytes).await,
+            Input::Terminal(controller) => write_all(controller, bytes).await,
             Input::Pipe(stdin) => {
                 let mut stdin = stdin.lock().await;
                 if bytes.is_empty() {
@@ -259,6 +268,19 @@ impl Shell {
         let code = status.map_or(-1, exit_code);
         self.exit.send_replace(Some(code));
     }
+}
+
+/// Without `&mut`, which [`AsyncWriteExt::write_all`] takes: resizing needs the descriptor at the same time.
+async fn write_all(controller: &pipe::Sender, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        controller.writable().await?;
+        match controller.try_write(bytes) {
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn exit_code(status: std::process::ExitStatus) -> i32 {

@@ -42,11 +42,7 @@ pub(crate) async fn connect(
     Ok(upgrade.on_upgrade(move |socket| serve(socket, shell, id, since)))
 }
 
-async fn running_shell(
-    app: &App,
-    terminal: &Terminal,
-    streams: Streams,
-) -> Reply<Arc<Shell>> {
+async fn running_shell(app: &App, terminal: &Terminal, streams: Streams) -> Reply<Arc<Shell>> {
     let mut slot = terminal.shell.lock().await;
     if let Some(shell) = slot.as_ref() {
         return Ok(Arc::clone(shell));

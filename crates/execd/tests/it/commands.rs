@@ -72,7 +72,8 @@ fn a_descendant_does_not_delay_the_end_and_lives_on() {
 fn a_client_that_disconnects_ends_the_command() {
     let daemon = Daemon::start();
     let file = daemon.path("pid");
-    let body = json!({"command": format!("echo $$ > {file}.new; mv {file}.new {file}; sleep 1000")});
+    let body =
+        json!({"command": format!("echo $$ > {file}.new; mv {file}.new {file}; sleep 1000")});
     let mut stream = daemon.connect();
     let body = serde_json::to_vec(&body).unwrap();
     let json = "content-type: application/json\r\n";
@@ -97,8 +98,15 @@ fn background_commands_have_status_and_logs() {
     assert_eq!(status()["exit_code"], 4);
     let logs = daemon.get(&format!("/command/{id}/logs"));
     assert_eq!(logs.text(), "one\ntwo\n");
-    assert!(logs.head.to_lowercase().contains("execd-commands-tail-cursor: 8"));
-    assert_eq!(daemon.get(&format!("/command/{id}/logs?cursor=4")).text(), "two\n");
+    assert!(
+        logs.head
+            .to_lowercase()
+            .contains("execd-commands-tail-cursor: 8")
+    );
+    assert_eq!(
+        daemon.get(&format!("/command/{id}/logs?cursor=4")).text(),
+        "two\n"
+    );
     assert_eq!(daemon.get("/command/status/none").status, 404);
 }
 
@@ -107,12 +115,20 @@ fn background_commands_can_be_interrupted() {
     let daemon = Daemon::start();
     let body = json!({"command": "sleep 1000", "background": true});
     let id = daemon.events("/command", &body)[0].text.clone();
-    assert_eq!(daemon.request("DELETE", &format!("/command?id={id}"), "", b"").status, 200);
+    assert_eq!(
+        daemon
+            .request("DELETE", &format!("/command?id={id}"), "", b"")
+            .status,
+        200
+    );
     let status = || daemon.get(&format!("/command/status/{id}")).json();
     wait_for(|| status()["running"] == false);
     assert_eq!(status()["exit_code"], -1);
     assert_eq!(daemon.request("DELETE", "/command", "", b"").status, 400);
-    assert_eq!(daemon.request("DELETE", "/command?id=none", "", b"").status, 404);
+    assert_eq!(
+        daemon.request("DELETE", "/command?id=none", "", b"").status,
+        404
+    );
 }
 
 #[test]
@@ -143,7 +159,11 @@ fn a_token_is_checked() {
     assert!(!refused.text().contains("s3cret"));
     for (token, status) in [("s3cret", 200), ("s3cre", 401), ("s3cretx", 401), ("", 401)] {
         let header = format!("X-EXECD-ACCESS-TOKEN: {token}\r\n");
-        assert_eq!(daemon.request("GET", "/metrics", &header, b"").status, status, "{token}");
+        assert_eq!(
+            daemon.request("GET", "/metrics", &header, b"").status,
+            status,
+            "{token}"
+        );
     }
 }
 

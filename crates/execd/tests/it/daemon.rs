@@ -62,7 +62,12 @@ impl Daemon {
     }
 
     pub fn path(&self, name: &str) -> String {
-        self.directory.path().join(name).to_str().unwrap().to_owned()
+        self.directory
+            .path()
+            .join(name)
+            .to_str()
+            .unwrap()
+            .to_owned()
     }
 
     pub fn connect(&self) -> TcpStream {

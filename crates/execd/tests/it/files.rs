@@ -24,7 +24,10 @@ fn upload_and_download_are_byte_exact() {
     let target = format!("/files/download?path={path}");
     assert!(daemon.get(&target).body == content);
     let part = daemon.request("GET", &target, "range: bytes=4-7\r\n", b"");
-    assert_eq!((part.status, part.body), (206, 1_u32.to_le_bytes().to_vec()));
+    assert_eq!(
+        (part.status, part.body),
+        (206, 1_u32.to_le_bytes().to_vec())
+    );
     let beyond = daemon.request("GET", &target, "range: bytes=99999999-\r\n", b"");
     assert_eq!(beyond.status, 416);
     let info = &daemon.get(&format!("/files/info?path={path}")).json()[&path];
@@ -48,23 +51,64 @@ fn files_and_directories() {
     let directory = daemon.path("d/e");
     let made = daemon.post("/directories", &json!({directory.clone(): {"mode": 750}}));
     assert_eq!(made.status, 200, "{}", made.text());
-    let (one, two) = (format!("{directory}/one.txt"), format!("{directory}/two.txt"));
+    let (one, two) = (
+        format!("{directory}/one.txt"),
+        format!("{directory}/two.txt"),
+    );
     std::fs::write(&one, "old old").unwrap();
-    let replaced = daemon.post("/files/replace?verbose=true", &json!({one.clone(): {"old": "old", "new": "n"}}));
+    let replaced = daemon.post(
+        "/files/replace?verbose=true",
+        &json!({one.clone(): {"old": "old", "new": "n"}}),
+    );
     assert_eq!(replaced.json()[&one]["replacedCount"], 2);
     assert_eq!(std::fs::read_to_string(&one).unwrap(), "n n");
-    assert_eq!(daemon.post("/files/mv", &json!([{"src": one, "dest": two}])).status, 200);
+    assert_eq!(
+        daemon
+            .post("/files/mv", &json!([{"src": one, "dest": two}]))
+            .status,
+        200
+    );
     let changed = daemon.post("/files/permissions", &json!({two.clone(): {"mode": 600}}));
     assert_eq!(changed.status, 200);
-    let listed = daemon.get(&format!("/directories/list?path={}&depth=2", daemon.path("d"))).json();
-    let paths: Vec<&str> = listed.as_array().unwrap().iter().map(|info| info["path"].as_str().unwrap()).collect();
+    let listed = daemon
+        .get(&format!(
+            "/directories/list?path={}&depth=2",
+            daemon.path("d")
+        ))
+        .json();
+    let paths: Vec<&str> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|info| info["path"].as_str().unwrap())
+        .collect();
     assert_eq!(paths, [directory.as_str(), two.as_str()]);
-    let found = daemon.get(&format!("/files/search?path={}&pattern=*.txt", daemon.path("d"))).json();
+    let found = daemon
+        .get(&format!(
+            "/files/search?path={}&pattern=*.txt",
+            daemon.path("d")
+        ))
+        .json();
     assert_eq!(found[0]["path"], two);
     assert_eq!(found[0]["mode"], 600);
-    assert_eq!(daemon.request("DELETE", &format!("/files?path={two}"), "", b"").status, 200);
-    assert_eq!(daemon.request("DELETE", &format!("/files?path={two}"), "", b"").status, 404);
-    let gone = daemon.request("DELETE", &format!("/directories?path={}", daemon.path("d")), "", b"");
+    assert_eq!(
+        daemon
+            .request("DELETE", &format!("/files?path={two}"), "", b"")
+            .status,
+        200
+    );
+    assert_eq!(
+        daemon
+            .request("DELETE", &format!("/files?path={two}"), "", b"")
+            .status,
+        404
+    );
+    let gone = daemon.request(
+        "DELETE",
+        &format!("/directories?path={}", daemon.path("d")),
+        "",
+        b"",
+    );
     assert_eq!(gone.status, 200);
     assert!(!std::path::Path::new(&directory).exists());
     assert_eq!(daemon.get("/files/info").status, 400);

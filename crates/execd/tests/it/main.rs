@@ -1,8 +1,11 @@
-//! The real daemon, driven over HTTP by `curl` and a small WebSocket-free client.
+//! The real daemon, driven over HTTP and WebSockets.
 
 #![expect(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    unreachable_pub,
     reason = "tests: one that panics has failed"
 )]
 
@@ -10,3 +13,4 @@ mod commands;
 mod daemon;
 mod files;
 mod sessions;
+mod terminals;
