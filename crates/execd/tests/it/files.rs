@@ -1,0 +1,115 @@
+use serde_json::json;
+
+use crate::daemon::{Answer, Daemon};
+
+fn upload(daemon: &Daemon, path: &str, content: &[u8], metadata_name: &str) -> Answer {
+    let metadata = json!({"path": path, "owner": null, "group": null, "mode": 640});
+    let mut body = format!(
+        "--b\r\ncontent-disposition: form-data; name=\"metadata\"{metadata_name}\r\n\r\n{metadata}\r\n--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n"
+    )
+    .into_bytes();
+    body.extend_from_slice(content);
+    body.extend_from_slice(b"\r\n--b--\r\n");
+    let headers = "content-type: multipart/form-data; boundary=b\r\n";
+    daemon.request("POST", "/files/upload", headers, &body)
+}
+
+#[test]
+fn upload_and_download_are_byte_exact() {
+    let daemon = Daemon::start();
+    let content: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let path = daemon.path("deep/er/file");
+    let answer = upload(&daemon, &path, &content, "; filename=\"metadata\"");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let target = format!("/files/download?path={path}");
+    assert!(daemon.get(&target).body == content);
+    let part = daemon.request("GET", &target, "range: bytes=4-7\r\n", b"");
+    assert_eq!(
+        (part.status, part.body),
+        (206, 1_u32.to_le_bytes().to_vec())
+    );
+    let beyond = daemon.request("GET", &target, "range: bytes=99999999-\r\n", b"");
+    assert_eq!(beyond.status, 416);
+    let info = &daemon.get(&format!("/files/info?path={path}")).json()[&path];
+    assert_eq!(info["mode"], 640);
+    assert_eq!(info["size"], 12_000_000);
+    assert_eq!(info["type"], "file");
+}
+
+#[test]
+fn uploads_without_metadata_are_refused() {
+    let daemon = Daemon::start();
+    let answer = upload(&daemon, &daemon.path("f"), b"x", "");
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.json()["code"], "INVALID_FILE_METADATA");
+    assert!(!std::path::Path::new(&daemon.path("f")).exists());
+}
+
+#[test]
+fn files_and_directories() {
+    let daemon = Daemon::start();
+    let directory = daemon.path("d/e");
+    let made = daemon.post("/directories", &json!({directory.clone(): {"mode": 750}}));
+    assert_eq!(made.status, 200, "{}", made.text());
+    let (one, two) = (
+        format!("{directory}/one.txt"),
+        format!("{directory}/two.txt"),
+    );
+    std::fs::write(&one, "old old").unwrap();
+    let replaced = daemon.post(
+        "/files/replace?verbose=true",
+        &json!({one.clone(): {"old": "old", "new": "n"}}),
+    );
+    assert_eq!(replaced.json()[&one]["replacedCount"], 2);
+    assert_eq!(std::fs::read_to_string(&one).unwrap(), "n n");
+    assert_eq!(
+        daemon
+            .post("/files/mv", &json!([{"src": one, "dest": two}]))
+            .status,
+        200
+    );
+    let changed = daemon.post("/files/permissions", &json!({two.clone(): {"mode": 600}}));
+    assert_eq!(changed.status, 200);
+    let listed = daemon
+        .get(&format!(
+            "/directories/list?path={}&depth=2",
+            daemon.path("d")
+        ))
+        .json();
+    let paths: Vec<&str> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|info| info["path"].as_str().unwrap())
+        .collect();
+    assert_eq!(paths, [directory.as_str(), two.as_str()]);
+    let found = daemon
+        .get(&format!(
+            "/files/search?path={}&pattern=*.txt",
+            daemon.path("d")
+        ))
+        .json();
+    assert_eq!(found[0]["path"], two);
+    assert_eq!(found[0]["mode"], 600);
+    assert_eq!(
+        daemon
+            .request("DELETE", &format!("/files?path={two}"), "", b"")
+            .status,
+        200
+    );
+    assert_eq!(
+        daemon
+            .request("DELETE", &format!("/files?path={two}"), "", b"")
+            .status,
+        404
+    );
+    let gone = daemon.request(
+        "DELETE",
+        &format!("/directories?path={}", daemon.path("d")),
+        "",
+        b"",
+    );
+    assert_eq!(gone.status, 200);
+    assert!(!std::path::Path::new(&directory).exists());
+    assert_eq!(daemon.get("/files/info").status, 400);
+}
