@@ -128,7 +128,9 @@ fn terminals_have_a_size_and_signals() {
     client.input(b"stty size; tty; pwd\n");
     client.wait_for("45 123");
     client.wait_for("/dev/pts/");
-    client.input(b"sleep 1000\n");
+    // Ctrl-C goes to the foreground process group, which is the command's once it prints.
+    client.input(b"sh -c 'echo ready$((1+1)); exec sleep 1000'\n");
+    client.wait_for("ready2");
     client.input(b"\x03");
     client.input(b"exit 9\n");
     assert_eq!(client.read_to_end().2, 9);
