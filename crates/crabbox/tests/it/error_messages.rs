@@ -172,7 +172,7 @@ fn bad_values_elsewhere_come_with_the_name_of_the_variable_or_flag() {
 #[test]
 fn without_a_home_nothing_is_made_and_what_needs_none_works() {
     let world = World::new();
-    let homeless = |home: Option<&str>, args: &[&str]| {
+    let without_home = |home: Option<&str>, args: &[&str]| {
         let mut command = world.command(args);
         for name in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
             command.env_remove(name);
@@ -188,7 +188,7 @@ fn without_a_home_nothing_is_made_and_what_needs_none_works() {
             &["history"],
             &["trust"],
         ] {
-            let ran = homeless(home, args).exits(2);
+            let ran = without_home(home, args).exits(2);
             assert!(
                 ran.cause().contains("HOME") && ran.cause().contains("XDG_STATE_HOME"),
                 "{}",
@@ -206,7 +206,7 @@ fn without_a_home_nothing_is_made_and_what_needs_none_works() {
         &["providers"],
         &["completion", "bash"],
     ] {
-        homeless(None, args).exits(0);
+        without_home(None, args).exits(0);
     }
     // A place for state is enough.
     let mut command = world.command(&["run", "--", "true"]);

