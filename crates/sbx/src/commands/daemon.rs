@@ -118,10 +118,9 @@ fn start(context: &Context, detach: bool, policy: Option<&str>) -> Result<(), Fa
         ));
         return Ok(());
     }
-    context.ui.note(format!(
-        "sandboxd is listening on {}",
-        state.socket().display()
-    ));
+    context
+        .ui
+        .note(format!("starting sandboxd on {}", state.socket().display()));
     Err(autostart::become_daemon(context, &state))
 }
 

@@ -69,10 +69,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     for _ in 0..MAX_RETRIES {
         let (sandbox, origin) = call.find_or_create()?;
         match call.in_sandbox(&sandbox, origin) {
-            // It was found while another client removed it, and nothing has run in it. The next one that is found may be
-            // about to be removed as well.
-            Err(failure)
-                if failure.kind == Kind::NotFound && origin == Origin::Existing && can_create => {}
+            // Another client has removed it before anything ran in it: one that was found, or one that this client has
+            // created and another `run --rm` has used. The next one may be about to be removed as well.
+            Err(failure) if failure.kind == Kind::NotFound && can_create => {}
             other => return other,
         }
     }
@@ -314,7 +313,7 @@ impl Target {
                     Some(agent) => Self::new(agent, args, &here),
                     None => Err(Failure::new(
                         Kind::NotFound,
-                        format!("no sandbox is called `{}`", name.escape_debug()),
+                        format!("no sandbox named `{}`", name.escape_debug()),
                     )
                     .hint(format!(
                         "name an agent to create it: sbx run --name {name} shell"

@@ -120,7 +120,7 @@ fn failures(world: &'static World) {
             125,
             "no sandbox named `no-such-sandbox`",
         ),
-        (&["exec", "../vm", "true"], 125, "no sandbox is called"),
+        (&["exec", "../vm", "true"], 125, "no sandbox named"),
         (&["exec", "-w", "/no/such", &name, "true"], 125, "/no/such"),
         (
             &["exec", "-w", "/etc/passwd", &name, "true"],
@@ -166,11 +166,14 @@ fn failures(world: &'static World) {
     ];
     for (args, code, word) in cases {
         let ran = world.run(*args).fails(*code);
+        // Hints, if there are any, then the error as the last line.
+        let (hints, error) = ran.err.split_at(ran.err.find("error: ").unwrap());
         assert!(
-            ran.err.contains("error: ") && ran.err.contains(word),
+            hints.lines().all(|line| line.starts_with("hint: ")) && error.contains(word),
             "{args:?}: {}",
             ran.err
         );
+        assert_eq!(error.lines().count(), 1, "{args:?}: {error}");
         assert_eq!(ran.out, "", "{args:?}");
     }
     // A script without its interpreter is not found, as a shell has it.

@@ -16,6 +16,7 @@
 
 mod cli;
 mod daemon;
+mod documents;
 mod egress;
 mod escape;
 mod exec;
@@ -178,6 +179,7 @@ fn main() -> ExitCode {
     let all = arguments.filter.is_some() || std::env::var_os("SBX_TEST_ALL_MODES").is_some();
     let strongest = MODES.into_iter().find(|mode| mode.blocked().is_none());
     let mut trials = cli::trials();
+    trials.extend(documents::trials());
     trials.extend(policy::trials());
     for mode in MODES {
         let blocked = mode.blocked();

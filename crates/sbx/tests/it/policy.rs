@@ -128,7 +128,7 @@ fn reading_creates_nothing() {
         "{}",
         ls.out
     );
-    assert!(ls.err.contains("\"balanced\" holds"), "{}", ls.err);
+    assert!(ls.err.contains("the default is \"balanced\""), "{}", ls.err);
     let rules: Value = serde_json::from_str(&untouched("policy ls --json").ok()).unwrap();
     assert_eq!(rules["rules"].as_array().unwrap().len(), 6);
     assert_eq!(rules["rules"][0]["origin"], "preset");
@@ -196,7 +196,7 @@ fn wrong_input_creates_nothing() {
         (
             "policy log --since yesterday",
             1,
-            "neither a moment nor a duration",
+            "invalid time `yesterday`",
         ),
         ("policy log --host *", 1, "--host"),
         ("policy inspect nothing", 1, "hint: sbx policy ls --wide"),

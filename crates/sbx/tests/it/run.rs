@@ -111,11 +111,7 @@ fn run_by_name(world: &'static World) {
     let missing = world
         .run_in(&dir, &["run", "--name", &name, "--", "-c", "true"])
         .fails(125);
-    assert!(
-        missing.err.contains("no sandbox is called"),
-        "{}",
-        missing.err
-    );
+    assert!(missing.err.contains("no sandbox named"), "{}", missing.err);
     world
         .run_in(&dir, &["run", "--name", &name, "shell", "--", "-c", "true"])
         .ok();

@@ -519,7 +519,7 @@ fn a_daemon_whose_socket_is_gone_is_told() {
     assert!(
         diagnosis
             .out
-            .contains("Daemon: does not answer\n      sandboxd (pid "),
+            .contains("Daemon: does not answer\n      cannot reach sandboxd (pid "),
         "{}",
         diagnosis.out
     );

@@ -36,7 +36,7 @@ fn a_daemon_that_is_missing() {
         let (code, _, err) = sbx(args);
         assert_eq!(code, Some(1), "{args:?}: {err}");
         assert!(
-            err.starts_with("hint: install ") && err.ends_with("sandboxd` is missing\n"),
+            err.contains("hint: install ") && err.ends_with("sandboxd` is missing\n"),
             "{args:?}: {err}"
         );
     }

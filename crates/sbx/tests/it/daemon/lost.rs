@@ -45,7 +45,7 @@ fn without_socket(world: &'static World) {
     );
     let refused = world.run(["stop", &sandbox.name]).fails(1).err;
     assert!(
-        refused.contains("cannot be reached") && refused.contains("hint: sbx daemon restart"),
+        refused.contains("cannot reach sandboxd") && refused.contains("hint: sbx daemon restart"),
         "{refused}"
     );
     // A sandbox that runs needs no daemon for a command.

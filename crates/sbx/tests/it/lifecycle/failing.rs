@@ -133,7 +133,7 @@ fn namespace_root(world: &'static World) {
     let create = ["create", "--name", "unreal", "shell", dir.to_str().unwrap()];
     let error = unshared(&create).fails(1).err;
     assert!(
-        error.contains("user namespace, which has no ids"),
+        error.contains("root is only root of a user namespace here"),
         "{error}"
     );
     assert!(error.contains("hint: run sbx outside"), "{error}");

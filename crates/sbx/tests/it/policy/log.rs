@@ -21,7 +21,7 @@ pub fn the_log() {
     assert_eq!(all.code, 0);
     assert_eq!(
         all.err,
-        "warning: 2 damaged line(s) of the network log were skipped\n"
+        "warning: skipped 2 damaged line(s) of the network log\n"
     );
     let lines: Vec<&str> = all.out.lines().collect();
     assert_eq!(lines[0], "Blocked requests:");

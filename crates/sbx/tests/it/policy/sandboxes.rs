@@ -58,7 +58,11 @@ pub fn denials_of_a_create() {
     );
     assert!(world.line("policy log dev").ok().contains("a.test:443"));
     let suggested = world.line("policy suggest dev");
-    assert!(suggested.err.contains("`dev` is gone"), "{}", suggested.err);
+    assert!(
+        suggested.err.contains("`dev` no longer exists"),
+        "{}",
+        suggested.err
+    );
     let suggested = suggested.ok();
     assert!(
         suggested.contains("--sandbox dev a.test:443"),
@@ -107,7 +111,7 @@ pub fn older_settings() {
     let sandbox = world.sandbox("old");
     let name = &sandbox.name;
     let proxy = |flags: &str| world.line(&format!("network proxy {name}{flags}"));
-    let begin = "Policy:          as `sbx policy` says\nAllowed hosts:   *.a.test";
+    let begin = "Policy:          as set by `sbx policy`\nAllowed hosts:   *.a.test";
     assert_eq!(proxy("").ok(), begin);
     let changed = proxy(
         " --policy deny --allow-host b.test:443 --block-host c.test --bypass-host d.test \

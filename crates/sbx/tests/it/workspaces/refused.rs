@@ -98,7 +98,10 @@ pub(super) fn closed(world: &'static World) {
     let mut cases = vec![
         (
             vec![text(&dir)],
-            format!("hint: chmod u+rwX {}\n", text(&dir)),
+            format!(
+                "hint: chmod u+rwX {0}\nerror: you have no permission to enter workspace `{0}`\n",
+                text(&dir)
+            ),
         ),
         (
             vec![text(&fine), text(&dir)],
@@ -107,7 +110,12 @@ pub(super) fn closed(world: &'static World) {
         (vec![text(&fine), &file_ro], "to read workspace".to_owned()),
     ];
     if tester_is_root() {
-        cases.push((vec!["/root"], "enter workspace `/root`\n".to_owned()));
+        cases.push((
+            vec!["/root"],
+            "hint: share a directory of your own instead\n\
+             error: you have no permission to enter workspace `/root`\n"
+                .to_owned(),
+        ));
     } else {
         blocked("only root is sure that `/root` is closed to others");
     }

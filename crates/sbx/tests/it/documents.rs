@@ -1,0 +1,62 @@
+//! Checks of the security documents: every test that the table of attacks names exists, and no table cell is too long.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use libtest_mimic::Trial;
+
+use crate::escape;
+use crate::harness::trial;
+
+const MAX_CELL_WORDS: usize = 40;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let tests: [(&str, fn()); 2] = [
+        ("every_named_test_exists", every_named_test_exists),
+        ("no_table_cell_is_too_long", no_table_cell_is_too_long),
+    ];
+    let tests = tests.into_iter();
+    tests
+        .map(|(name, test)| trial(format!("documents::{name}"), test))
+        .collect()
+}
+
+fn document(name: &str) -> String {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::read_to_string(repository.join("docs/engine").join(name)).unwrap()
+}
+
+fn is_test_name(text: &str) -> bool {
+    text.matches('_').count() >= 2
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+fn every_named_test_exists() {
+    let some_modes = escape::SOME_MODES.iter().map(|(_, tests)| *tests);
+    let all = escape::TESTS.iter().copied().chain(some_modes).flatten();
+    let tests: BTreeSet<_> = all.map(|(name, _)| *name).collect();
+    let text = document("attacks.md");
+    let quoted = text.split('`').skip(1).step_by(2);
+    let named: BTreeSet<_> = quoted
+        .filter(|name| is_test_name(name) && *name != "no_new_privs")
+        .collect();
+    assert!(named.len() > 80, "{}", named.len());
+    let missing: Vec<_> = named.difference(&tests).collect();
+    assert!(missing.is_empty(), "no such tests: {missing:?}");
+}
+
+fn no_table_cell_is_too_long() {
+    for name in ["attacks.md", "security.md", "workspaces.md"] {
+        let text = document(name);
+        let rows = text
+            .lines()
+            .filter(|line| line.trim_start().starts_with('|'));
+        for cell in rows.flat_map(|row| row.split('|')) {
+            let words = cell.split_whitespace().count();
+            assert!(words <= MAX_CELL_WORDS, "{name}: {words} words: {cell}");
+        }
+    }
+}
