@@ -108,7 +108,8 @@ fn contracts_and_policy_do_no_io() {
 fn only_the_daemons_crates_use_tokio() {
     let workspace = Workspace::read();
     for name in workspace.declared.keys() {
-        let may = matches!(name.as_str(), "sandboxd" | "sbx-proxy") || name.contains("fuzz");
+        let daemon = matches!(name.as_str(), "sandboxd" | "sbx-proxy" | "execd");
+        let may = daemon || name.contains("fuzz");
         let uses = workspace
             .declared(name)
             .iter()
@@ -118,6 +119,19 @@ fn only_the_daemons_crates_use_tokio() {
     for name in ["sbx-engine", "sbx-init"] {
         assert!(!workspace.reached(name).contains("tokio"), "{name}");
     }
+}
+
+#[test]
+fn execd_stands_beside_both_halves() {
+    let workspace = Workspace::read();
+    for name in ["execd", "execd-proto"] {
+        let reached = workspace.reached(name);
+        let other = |name: &String| is_engine(name) || name.starts_with("crabbox");
+        assert!(!reached.iter().any(other), "{name}: {reached:?}");
+    }
+    let protocol = workspace.declared("execd-proto");
+    let expected = ["serde", "serde_json"].map(str::to_owned);
+    assert!(protocol.iter().eq(&expected), "{protocol:?}");
 }
 
 #[test]

@@ -10,7 +10,10 @@ use crate::harness::{Ran, World};
 pub const TESTS: &[ModeTest] = &[
     ("daemon::a_home_of_two_hundred_characters", long_home),
     ("daemon::another_products_directory", foreign),
-    ("daemon::needs_no_home_besides_its_own_directory", without_home),
+    (
+        "daemon::needs_no_home_besides_its_own_directory",
+        without_home,
+    ),
 ];
 
 /// The same user and sandboxes of its own, in another place.
