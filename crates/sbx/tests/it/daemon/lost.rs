@@ -53,7 +53,7 @@ fn without_socket(world: &'static World) {
     let said = world.run(["daemon", "restart"]);
     assert!(
         said.err
-            .contains(&format!("(pid {daemon}) cannot be reached")),
+            .contains(&format!("(pid {daemon}): it cannot be reached")),
         "{said:?}"
     );
     said.ok();
