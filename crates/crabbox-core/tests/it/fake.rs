@@ -252,7 +252,7 @@ impl Provider for Fake {
     }
 
     fn workdir(&self, _workspace: &Workspace) -> PathBuf {
-        PathBuf::from("/work/dir")
+        PathBuf::from("/remote/dir")
     }
 
     /// Its output comes from no child process.
@@ -378,7 +378,7 @@ impl ArchiveSync for Fake {
             }
         })?;
         Ok(Staged {
-            path: format!("/work/.dir-{}", upload.nonce),
+            path: format!("/remote/.dir-{}", upload.nonce),
         })
     }
 

@@ -339,7 +339,7 @@ fn sync_only_runs_no_command_and_says_where() {
         ..Run::default()
     });
     assert_eq!(ran.outcome.ended, Ok(0));
-    assert_eq!(ran.outcome.synced.as_deref(), Some("/work/dir"));
+    assert_eq!(ran.outcome.synced.as_deref(), Some("/remote/dir"));
     assert!(!bench.calls().contains(&"exec".to_owned()));
     assert_eq!(bench.sandbox("box-1").unwrap().tree["a.txt"], "a");
 }
