@@ -6,7 +6,11 @@ use tungstenite::{Message, WebSocket};
 
 use crate::daemon::Daemon;
 
-struct Client(WebSocket<TcpStream>);
+struct Client {
+    socket: WebSocket<TcpStream>,
+    /// Stdout that [`Client::wait_for`] has received and not passed yet.
+    seen: String,
+}
 
 #[derive(Debug, PartialEq, Eq)]
 enum Received {
@@ -18,6 +22,11 @@ enum Received {
 }
 
 impl Client {
+    fn new(socket: WebSocket<TcpStream>) -> Self {
+        let seen = String::new();
+        Self { socket, seen }
+    }
+
     fn connect(daemon: &Daemon, id: &str, query: &str) -> Self {
         Self::try_connect(daemon, id, query).unwrap()
     }
@@ -25,13 +34,13 @@ impl Client {
     fn try_connect(daemon: &Daemon, id: &str, query: &str) -> Result<Self, String> {
         let url = format!("ws://{}/pty/{id}/ws{query}", daemon.address);
         tungstenite::client(url, daemon.connect())
-            .map(|(socket, _)| Self(socket))
+            .map(|(socket, _)| Self::new(socket))
             .map_err(|error| error.to_string())
     }
 
     fn receive(&mut self) -> Received {
         loop {
-            match self.0.read().unwrap() {
+            match self.socket.read().unwrap() {
                 Message::Binary(bytes) => {
                     return match Output::decode(&bytes).unwrap() {
                         Output::Stdout(bytes) => Received::Stdout(bytes.to_vec()),
@@ -51,14 +60,14 @@ impl Client {
     }
 
     fn input(&mut self, bytes: &[u8]) {
-        self.0
+        self.socket
             .send(Message::Binary(encode_input(bytes).into()))
             .unwrap();
     }
 
     fn control(&mut self, control: &Control) {
         let text = serde_json::to_string(control).unwrap();
-        self.0.send(Message::Text(text.into())).unwrap();
+        self.socket.send(Message::Text(text.into())).unwrap();
     }
 
     /// Stdout, stderr and the exit code.
@@ -75,12 +84,15 @@ impl Client {
         }
     }
 
-    /// Reads until stdout contains `text`.
+    /// Reads until stdout contains `text`, and passes it. What follows it in the same message is kept.
     fn wait_for(&mut self, text: &str) {
-        let mut seen = String::new();
-        while !seen.contains(text) {
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                self.seen.drain(..at + text.len());
+                return;
+            }
             if let Received::Stdout(bytes) | Received::Replay(_, bytes) = self.receive() {
-                seen.push_str(&String::from_utf8_lossy(&bytes));
+                self.seen.push_str(&String::from_utf8_lossy(&bytes));
             }
         }
     }
@@ -98,8 +110,8 @@ fn pipes_are_byte_exact_and_keep_streams_apart() {
     let input: Vec<u8> = (0..2_500_000_u32).flat_map(u32::to_le_bytes).collect();
     let id = session(&daemon, &json!({"command": "cat; echo bad >&2; exit 7"}));
     let mut client = Client::connect(&daemon, &id, "?pty=0");
-    let mut sender = Client(WebSocket::from_raw_socket(
-        client.0.get_ref().try_clone().unwrap(),
+    let mut sender = Client::new(WebSocket::from_raw_socket(
+        client.socket.get_ref().try_clone().unwrap(),
         tungstenite::protocol::Role::Client,
         None,
     ));
