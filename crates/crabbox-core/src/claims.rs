@@ -24,9 +24,11 @@ pub mod sweep;
 mod tests;
 
 pub use binding::{Binding, Reclaim, RepoRoot};
-pub use claim::{Claim, Intent, State};
+pub use claim::{Claim, FIXED, Intent, State};
 pub use creator::{Creator, Liveness};
 pub use deadline::{Deadline, Deadlines, Reason};
+pub use files::check_state;
+pub(crate) use lease_id::hex;
 pub use lease_id::{LeaseId, random_hex, run_id};
 pub use list::Listing;
 pub use locks::{OperationLock, Wait};

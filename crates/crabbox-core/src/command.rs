@@ -2,7 +2,11 @@
 //!
 //! What the provider's shell is and how leniently it takes assignments comes in as [`Rules`].
 
+mod words;
+
 use crate::Failure;
+
+pub use words::{Expanded, run_words};
 
 /// The provider's part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +14,8 @@ pub struct Rules<'a> {
     /// The program and options that take a script as the next word.
     pub shell: &'a [&'a str],
     pub assignments: Assignments,
+    /// Whether a path means the same file in the sandbox as here.
+    pub host_paths: bool,
 }
 
 /// Which first word asks for a shell as `NAME=value`.
@@ -26,6 +32,8 @@ pub enum Assignments {
 pub enum Shell {
     /// `--shell`: the words are a script.
     Asked,
+    /// `--no-shell`: the words are a command, whatever they look like.
+    Refused,
     /// Only when the words cannot mean anything else.
     Auto,
 }
@@ -37,45 +45,86 @@ pub enum RemoteCommand {
     Script {
         shell: Vec<String>,
         script: String,
+        reason: ScriptReason,
     },
 }
 
-const OPERATORS: [&str; 9] = ["&&", "||", ";", "|", ">", ">>", "<", "2>", "2>>"];
-/// After these a new command begins, which may have assignments of its own.
-const SEPARATORS: [&str; 4] = ["&&", "||", ";", "|"];
+/// What made words a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScriptReason {
+    /// `--shell`.
+    Asked,
+    /// One word that no program is called.
+    SingleWord,
+    /// A leading `NAME=value`.
+    Assignment,
+    /// A word between others.
+    Operator(String),
+}
+
+/// Between other words these join commands. Redirections do not count: `grep '>' notes.txt` would empty the file.
+const OPERATORS: [&str; 4] = ["&&", "||", ";", "|"];
+const REDIRECTIONS: [&str; 5] = [">", ">>", "<", "2>", "2>>"];
 /// In a word that stands alone these make it a script.
 const SCRIPT: [char; 14] = [
     ' ', '\t', '\r', '\n', '&', '|', ';', '<', '>', '*', '$', '`', '(', ')',
 ];
 
 impl RemoteCommand {
-    pub fn build(words: &[String], shell: Shell, rules: Rules<'_>) -> Result<Self, Failure> {
-        let Some(first) = words.first() else {
+    /// `is_program` says whether a path is a program here; only asked where [`Rules::host_paths`] says that it matters.
+    pub fn build(
+        words: &[String],
+        shell: Shell,
+        rules: Rules<'_>,
+        is_program: &dyn Fn(&str) -> bool,
+    ) -> Result<Self, Failure> {
+        if words.is_empty() {
             return Err(Failure::usage("no command to run"));
+        }
+        let reason = match shell {
+            Shell::Asked => Some(ScriptReason::Asked),
+            Shell::Refused => None,
+            Shell::Auto => script_reason(words, rules, is_program),
         };
-        let script = match (shell, words) {
-            (Shell::Asked, _) => words.join(" "),
-            (Shell::Auto, [only]) if only.contains(SCRIPT) => only.clone(),
-            (Shell::Auto, [only]) if rules.assignments.is_one(only) => only.clone(),
-            (Shell::Auto, [_]) => return Ok(Self::Argv(words.to_vec())),
-            (Shell::Auto, _) => {
-                if !rules.assignments.is_one(first) && !words.iter().any(|word| is_operator(word)) {
-                    return Ok(Self::Argv(words.to_vec()));
-                }
-                quoted_script(words)
-            }
+        let Some(reason) = reason else {
+            return Ok(Self::Argv(words.to_vec()));
         };
         Ok(Self::Script {
             shell: rules.shell.iter().map(|&word| word.to_owned()).collect(),
-            script,
+            script: match reason {
+                ScriptReason::Asked | ScriptReason::SingleWord => words.join(" "),
+                ScriptReason::Assignment | ScriptReason::Operator(_) => quoted_script(words),
+            },
+            reason,
         })
+    }
+
+    /// What to say of words that were taken for a script although they may have been meant as arguments.
+    pub fn notice(&self, words: &[String]) -> Option<String> {
+        let Self::Script {
+            shell,
+            reason: ScriptReason::Operator(operator),
+            ..
+        } = self
+        else {
+            return None;
+        };
+        let shell = shell.join(" ");
+        let redirection = words.iter().find(|word| is_redirection(word));
+        let redirection = match redirection {
+            Some(word) => format!("; `{word}` stays an argument unless --shell is given"),
+            None => String::new(),
+        };
+        Some(format!(
+            "note: `{operator}` makes the command a script for `{shell}`; --no-shell passes it as an argument{redirection}"
+        ))
     }
 
     /// What is executed in the sandbox.
     pub fn argv(&self) -> Vec<String> {
         match self {
             Self::Argv(argv) => argv.clone(),
-            Self::Script { shell, script } => shell.iter().chain([script]).cloned().collect(),
+            Self::Script { shell, script, .. } => shell.iter().chain([script]).cloned().collect(),
         }
     }
 }
@@ -102,17 +151,44 @@ pub fn is_identifier(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-fn is_operator(word: &str) -> bool {
-    OPERATORS.contains(&word)
+fn script_reason(
+    words: &[String],
+    rules: Rules<'_>,
+    is_program: &dyn Fn(&str) -> bool,
+) -> Option<ScriptReason> {
+    if let [only] = words {
+        let is_script = rules.assignments.is_one(only) || only.contains(SCRIPT);
+        let is_path = || rules.host_paths && only.contains('/') && is_program(only);
+        return (is_script && !is_path()).then_some(ScriptReason::SingleWord);
+    }
+    let operator = (1..)
+        .zip(words)
+        .find(|(at, word)| is_operator(word, *at, words.len()));
+    let assigns = words
+        .first()
+        .is_some_and(|first| rules.assignments.is_one(first));
+    match operator {
+        Some((_, operator)) => Some(ScriptReason::Operator(operator.clone())),
+        None => assigns.then_some(ScriptReason::Assignment),
+    }
+}
+
+/// `at` counts from one. A `;` at the end is an argument: `find -exec`.
+fn is_operator(word: &str, at: usize, count: usize) -> bool {
+    OPERATORS.contains(&word) && !(word == ";" && at == count)
+}
+
+fn is_redirection(word: &str) -> bool {
+    REDIRECTIONS.contains(&word)
 }
 
 /// The words as one script, in which only operators and leading assignments mean something to the shell.
 fn quoted_script(words: &[String]) -> String {
     let mut leading = true;
     let mut parts = Vec::with_capacity(words.len());
-    for word in words {
-        if is_operator(word) {
-            leading |= SEPARATORS.contains(&word.as_str());
+    for (at, word) in (1..).zip(words) {
+        if is_operator(word, at, words.len()) {
+            leading = true;
             parts.push(word.clone());
         } else if let (true, Some((name, value))) = (leading, assignment(word)) {
             parts.push(format!("{name}={}", quote(value)));

@@ -3,6 +3,7 @@
 //! The caller's environment comes in as a map. Values never go into messages.
 
 mod allow;
+mod explicit;
 mod file;
 mod forward;
 mod profile;
@@ -11,6 +12,7 @@ mod profile;
 mod tests;
 
 pub use allow::{AllowList, AllowSources};
+pub use explicit::{Named, parse_env_file, parse_env_flag};
 pub use file::{EnvFile, sweep};
 pub use forward::{Forwarded, Request, Reserved, env_file_bytes, is_secret_shaped};
 pub use profile::{ProfileFile, Skipped};

@@ -33,6 +33,8 @@ pub enum Code {
     Timeout,
     /// The provider failed.
     Provider,
+    /// The provider's access rules forbid it.
+    Denied,
     /// The provider's program could not be started: nothing is known about any sandbox.
     ProviderMissing,
     /// The provider answered with something that is not understood.
@@ -61,7 +63,7 @@ impl Code {
             | Self::OtherRepository
             | Self::ProviderMalformed => 2,
             Self::NotFound | Self::NotOwned | Self::Expired => 4,
-            Self::Timeout => 5,
+            Self::Timeout | Self::Denied => 5,
             Self::Sync => 6,
             Self::Canceled => 130,
             Self::Provider
@@ -84,6 +86,8 @@ pub struct Failure {
     pub also: Vec<String>,
     /// The next commands to try.
     pub hints: Vec<String>,
+    /// The exit code, where it is not that of [`Self::code`]: a command's own, or that of a signal.
+    pub exit: Option<u8>,
     /// The text that it is about, on lines of its own. Never the last thing that is shown: that is the cause.
     pub snippet: Option<Box<str>>,
 }
@@ -96,6 +100,7 @@ impl Failure {
             causes: Vec::new(),
             also: Vec::new(),
             hints: Vec::new(),
+            exit: None,
             snippet: None,
         }
     }
@@ -121,11 +126,25 @@ impl Failure {
         self
     }
 
+    #[must_use]
+    pub fn exits(mut self, code: u8) -> Self {
+        self.exit = Some(code);
+        self
+    }
+
+    pub fn exit_code(&self) -> u8 {
+        self.exit.unwrap_or_else(|| self.code.exit_code())
+    }
+
     /// Another failure on top, which does not change what this one is.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         self.also.push(other.to_string());
-        self.hints.extend(other.hints.iter().cloned());
+        for hint in &other.hints {
+            if !self.hints.contains(hint) {
+                self.hints.push(hint.clone());
+            }
+        }
         self
     }
 }

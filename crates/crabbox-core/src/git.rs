@@ -131,6 +131,18 @@ impl Repository {
         from_origin.map_or_else(|| directory_name(&self.root), str::to_owned)
     }
 
+    /// The commit that is checked out; `None` before the first one.
+    pub fn head(&self) -> Option<String> {
+        let args = ["rev-parse", "--verify", "--quiet", "HEAD"];
+        let answer = self
+            .git
+            .query()
+            .run(&self.root, args.map(OsStr::new))
+            .ok()?;
+        let commit = String::from_utf8_lossy(answer.stdout.trim_ascii()).into_owned();
+        answer.succeeded().then_some(commit)
+    }
+
     /// The URL of the remote `origin`, as the repository's own configuration has it.
     pub fn origin(&self) -> Option<String> {
         let url = self.sanitized.first("remote.origin.url")?;

@@ -3,6 +3,7 @@
 //! Nothing here names a provider, reads the environment or prints: what a provider is comes in as a
 //! [`provider::Spec`], what the machine is as values, and what people see goes out as values.
 
+pub mod bench;
 pub mod claims;
 pub mod command;
 pub mod env;

@@ -7,9 +7,11 @@ mod attach;
 mod cleanup;
 mod deadline;
 mod exclusive;
+mod fixed;
 mod lease;
 mod list;
 mod outcome;
+mod prune;
 mod ready;
 mod run;
 mod settle;
@@ -25,12 +27,14 @@ use crate::{Code, Failure};
 pub use attach::{copy, ports};
 pub use cleanup::{Action, Cleaned, DryRun, Subject, Swept, cleanup};
 pub use deadline::within;
+pub use fixed::parse_fixed_id;
 pub use lease::{Lease, Terms, warmup};
-pub use list::{Listed, list};
+pub use list::{Listed, Listing, list};
 pub use outcome::{Outcome, Session};
+pub use prune::prune;
 pub use run::{Job, Keep, RunRequest, Streams, Target, run};
 pub use status::{Status, Watch, status};
-pub use stop::stop;
+pub use stop::{Running, stop, stop_with};
 pub use sync::Sync;
 
 /// What all of it works with.
@@ -46,6 +50,10 @@ pub struct Context<'a> {
 /// Where lines for people go.
 pub trait Report {
     fn line(&self, line: &str);
+    /// A `key=value` line that programs parse, and that a person at a terminal does not need.
+    fn fact(&self, line: &str) {
+        self.line(line);
+    }
     /// Only shown to a user who watches: why this takes so long.
     fn progress(&self, line: &str);
 }
@@ -55,9 +63,22 @@ impl Context<'_> {
         self.provider.spec().name
     }
 
-    /// The claim that a slug, a lease id or the provider's own name of a sandbox means. A sandbox without a claim is not
+    /// Whether a claim is of this provider, as it is configured.
+    fn is_ours(&self, claim: &Claim) -> bool {
+        claim.provider == self.name() && self.provider.scope_mismatch(claim).is_none()
+    }
+
+    /// The claim that a slug, a lease id, the provider's own name of a sandbox, or the beginning of one slug means. A sandbox without a claim is not
     /// ours.
     pub fn find(&self, identifier: &str) -> Result<Claim, Failure> {
+        let claim = self.find_any(identifier)?;
+        match self.provider.scope_mismatch(&claim) {
+            None => Ok(claim),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    fn find_any(&self, identifier: &str) -> Result<Claim, Failure> {
         let spec = self.provider.spec();
         let among = ProviderFilter::Only(spec.name);
         let prefixed = format!("{}{identifier}", spec.lease_prefix);
@@ -65,6 +86,16 @@ impl Context<'_> {
             if let Some(claim) = self.store.find(identifier, among)? {
                 return Ok(claim);
             }
+        }
+        let named = |claim: &Claim| {
+            let name = claim.labels.get("claim");
+            claim.provider == spec.name && name.is_some_and(|name| name == identifier)
+        };
+        if let Some(claim) = self.store.scan()?.claims.into_iter().find(named) {
+            return Ok(claim);
+        }
+        if let Some(claim) = self.store.find_by_prefix(identifier, among)? {
+            return Ok(claim);
         }
         let shown = identifier.escape_debug();
         let message = format!(

@@ -25,11 +25,12 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use cancel::{Cancel, Reason};
+pub use cancel::{Cancel, Obligation, Reason};
 pub use error::{ProcessError, StartKind, Whose};
 pub use outcome::{Captured, End, Streamed};
 pub use pass::Listener;
 pub use relay::{Relay, RelayWriter};
+pub use run::Enough;
 pub use status_memfd::StatusMemfd;
 
 use crate::command;
@@ -101,7 +102,11 @@ pub struct Tool {
     stdin: Stdin,
     cwd: Option<PathBuf>,
     shown: Shown,
+    heard: Option<Heard>,
 }
+
+/// Hears each line of stderr as it comes.
+type Heard = Box<dyn FnMut(&str) + Send>;
 
 /// What errors show of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +125,7 @@ impl Tool {
             stdin: Stdin::Null,
             cwd: None,
             shown: Shown::Verb,
+            heard: None,
         }
     }
 
@@ -156,6 +162,13 @@ impl Tool {
     #[must_use]
     pub fn cwd(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cwd = Some(directory.into());
+        self
+    }
+
+    /// Tells of each line of stderr as it comes, besides capturing it.
+    #[must_use]
+    pub fn hear_stderr(mut self, heard: impl FnMut(&str) + Send + 'static) -> Self {
+        self.heard = Some(Box::new(heard));
         self
     }
 

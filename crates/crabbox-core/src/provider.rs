@@ -11,6 +11,7 @@
 mod archive;
 mod check;
 mod class;
+mod notices;
 mod spec;
 mod verified;
 
@@ -18,6 +19,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use jiff::Timestamp;
 
 use crate::claims::{Claim, LeaseId, OperationLock};
 use crate::command::display;
@@ -28,8 +31,17 @@ use crate::{Code, Failure};
 pub use archive::{ArchiveSync, Staged, SyncMode, SyncPhases, Upload};
 pub use check::{ADVICE, Check, Health};
 pub use class::Class;
+pub use notices::{Denials, Notices};
 pub use spec::{ExpiredLease, Spec, StopBy, WorkspaceKind};
-pub use verified::{Use, Verified, verify};
+pub use verified::{MISSING, Use, Verified, verify};
+
+/// What a lease is needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    Warmup,
+    Run { sync: bool },
+    SyncOnly,
+}
 
 /// What the provider says about a sandbox, for the claim.
 pub type Labels = BTreeMap<String, String>;
@@ -138,6 +150,8 @@ pub struct Execution<'a> {
     pub workdir: Option<&'a str>,
     pub workspace: &'a Workspace,
     pub stdin: Stdin,
+    /// Whether the user asked for stdin, and does not only happen to have one.
+    pub interactive: bool,
     pub terminal: bool,
     /// For a child process, or through a [`crate::process::Relay`] for output that the provider reads itself.
     pub stdout: Output,
@@ -197,11 +211,40 @@ pub enum CopyEnd {
 pub trait Provider: Sync {
     fn spec(&self) -> &'static Spec;
 
+    /// What runs commands, as people call it.
+    fn runner(&self) -> String {
+        self.spec().name.to_owned()
+    }
+
+    /// Where the provider's own lines for people go.
+    fn listen(&mut self, _notices: Notices) {}
+
+    /// Whether a command gets the caller's terminal without being asked for. What it writes there is recorded as well.
+    fn gives_terminal(&self, _cancel: &Cancel) -> bool {
+        false
+    }
+
     /// Everything that can be wrong with the settings. Asks no other program.
     fn validate(&self) -> Result<(), Failure>;
 
+    /// Why this provider, as it is configured, has nothing to do with a lease: it is of another cluster or account. Such
+    /// leases are not listed, swept or cleaned up.
+    fn scope_mismatch(&self, _claim: &Claim) -> Option<Failure> {
+        None
+    }
+
     /// Names a new sandbox. Refuses what could never be created from this directory; changes nothing.
     fn plan(&self, request: &NewLease<'_>) -> Result<LeasePlan, Failure>;
+
+    /// Whether a new lease lives long enough for what it is needed for. Asked before anything is created.
+    fn check_lifetime(&self, _ttl: Duration, _demand: Demand) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// The same of a lease whose sandbox exists.
+    fn check_time_left(&self, _claim: &Claim, _demand: Demand) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// Creates what was planned and recorded. `lock` is the lease's operation lock: a child process that may go on
     /// creating the sandbox after we died has to hold it too.
@@ -244,6 +287,17 @@ pub trait Provider: Sync {
         cancel: &Cancel,
     ) -> Result<i32, Failure>;
 
+    /// What the network policy has denied the sandbox since then.
+    fn denials(
+        &self,
+        _claim: &Claim,
+        _workspace: &Workspace,
+        _since: Timestamp,
+        _cancel: &Cancel,
+    ) -> Result<Denials, Failure> {
+        Ok(Denials::default())
+    }
+
     /// What became of the sandboxes, in the order of the claims.
     fn observe(&self, claims: &[Claim], cancel: &Cancel) -> Result<Vec<Observed>, Failure>;
 
@@ -271,6 +325,11 @@ pub trait Provider: Sync {
 
     /// Changes nothing.
     fn doctor(&self, cancel: &Cancel) -> Vec<Check>;
+
+    /// The same for the program or server of a lease, which may be another one.
+    fn doctor_for(&self, _claim: &Claim, cancel: &Cancel) -> Vec<Check> {
+        self.doctor(cancel)
+    }
 
     fn ports(
         &self,

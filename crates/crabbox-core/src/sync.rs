@@ -1,10 +1,11 @@
 //! What a repository sends to a sandbox: manifest, excludes, guardrails, archive.
 //!
 //! Three steps, put together by [`Prepared`]: [`list`] asks git once and looks at each file, [`guard::check`] decides
-//! whether that is too much, [`Archive`] packs it. Nothing here follows a symlink, and nothing that is sent lies outside
+//! whether that is too much, [`Archive`] packs it; [`delta`] finds what of it a sandbox has already. Nothing here follows a symlink, and nothing that is sent lies outside
 //! the root.
 
 mod archive;
+pub mod delta;
 mod exclude;
 mod glob;
 pub mod guard;
@@ -24,6 +25,7 @@ mod walk;
 mod tests;
 
 pub use archive::{Archive, ArchiveStats, Compression};
+pub use delta::{Delta, RemoteTree};
 pub use exclude::{Decision, Rules, built_in};
 pub use guard::{Allow, Limits, Verdict, human_bytes};
 pub use listing::{Listed, ListingError, Tag, parse_listing};

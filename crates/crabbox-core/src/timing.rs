@@ -144,7 +144,9 @@ pub struct Report {
     pub sync_skipped: bool,
     pub sync_delegated: bool,
     pub command_ms: u64,
+    /// Up to the end of the command, without the release.
     pub total_ms: u64,
+    /// With the release.
     pub end_to_end_ms: u64,
     pub exit_code: i32,
     pub run_status: RunStatus,
@@ -152,7 +154,7 @@ pub struct Report {
     pub error_kind: Option<ErrorKind>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// They add up to `total_ms`.
+    /// They add up to `end_to_end_ms`.
     pub phases: Vec<Phase>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
@@ -167,6 +169,7 @@ pub fn classify(ended: &Result<i32, Failure>) -> (RunStatus, Option<ErrorKind>) 
         Ok(_) => (RunStatus::Failed, Some(ErrorKind::CommandExit)),
         Err(failure) => match failure.code {
             Code::Canceled => (RunStatus::Canceled, Some(ErrorKind::Canceled)),
+            Code::CommandExit => (RunStatus::Failed, Some(ErrorKind::CommandExit)),
             Code::Timeout => (RunStatus::TimedOut, Some(ErrorKind::Timeout)),
             _ => (RunStatus::Failed, Some(ErrorKind::ProviderError)),
         },

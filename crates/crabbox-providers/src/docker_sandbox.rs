@@ -13,25 +13,30 @@ mod parse;
 mod settings;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::btree_map::Entry;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
-use crabbox_core::command::{Assignments, Rules};
+use crabbox_core::command::{Assignments, Rules, display};
 use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::git::{Env, Repository};
 use crabbox_core::process::{Cancel, StatusMemfd, Stdin};
+use crabbox_core::programs::is_program;
 use crabbox_core::provider::{
-    Check, CopyRequest, CreateFailure, Created, Execution, ExpiredLease, HostContext, Labels,
-    LeasePlan, NewLease, Observed, Phase, PortsRequest, Provider, Removal, RunEnd, Spec, StopBy,
-    Use, Verified, Workspace, WorkspaceKind,
+    Check, CopyRequest, CreateFailure, Created, Denials, Execution, ExpiredLease, HostContext,
+    Labels, LeasePlan, NewLease, Notices, Observed, Phase, PortsRequest, Provider, Removal, RunEnd,
+    Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
-use crabbox_core::{Code, Failure};
+use crabbox_core::{Code, Failure, programs};
+use jiff::Timestamp;
 
-use argv::Attach;
+use argv::{Attach, OwnFlags};
 use client::{Client, EndedBy, ended_by};
-use engine::{EngineIdentity, EngineMismatch};
-use parse::Listed;
+use engine::{By, EngineIdentity, EngineMismatch, Found};
+use parse::{Listed, Suggested};
 use settings::{Cli, Config};
 
 pub(crate) const SPEC: Spec = Spec {
@@ -52,6 +57,7 @@ pub(crate) const SPEC: Spec = Spec {
     command: Rules {
         shell: &["sh", "-lc"],
         assignments: Assignments::Strict,
+        host_paths: true,
     },
     stop_by: StopBy::Slug,
     absence_is_proof: true,
@@ -112,7 +118,7 @@ impl DockerSandbox {
             (Some(name), Cli::Named(program)) => {
                 vec![format!("--{name}"), program.to_string_lossy().into_owned()]
             }
-            (None, _) | (_, Cli::Default) => Vec::new(),
+            (None, _) | (_, Cli::Default(_)) => Vec::new(),
         };
         Self {
             config,
@@ -124,14 +130,34 @@ impl DockerSandbox {
         }
     }
 
-    fn identity(&self) -> Option<EngineIdentity> {
-        let client = self.client.as_ref().ok()?;
+    fn identity(&self, client: &Client) -> Option<EngineIdentity> {
         EngineIdentity::of(&client.found.program, &self.env)
+    }
+
+    /// The engine of a lease that exists: the one that its claim records, unless the user names one. What is found by
+    /// a look-up may be another one by now.
+    fn client_for(&self, claim: &Claim) -> Result<Client, Failure> {
+        let recorded = claim.labels.get(ENGINE).map(Path::new);
+        let recorded = recorded.filter(|program| program.is_absolute() && is_program(program));
+        match (&self.config.cli, recorded) {
+            (Cli::Default(_), Some(program)) => {
+                let found = Found {
+                    program: program.to_path_buf(),
+                    by: By::Claim,
+                };
+                Ok(match &self.client {
+                    // What is known of it need not be asked again.
+                    Ok(client) if client.found.program == found.program => client.found_as(found),
+                    Ok(_) | Err(_) => Client::new(found, &self.state),
+                })
+            }
+            (Cli::Default(_), None) | (Cli::Named(_), _) => self.client().cloned(),
+        }
     }
 
     /// How the engine in use differs from the one that created the sandbox.
     fn mismatch(&self, claim: &Claim) -> Option<Mismatch> {
-        let here = self.identity()?;
+        let here = self.identity(&self.client_for(claim).ok()?)?;
         let creator = EngineIdentity {
             state_dir: Some(claim.provider_scope.clone()).filter(|dir| !dir.is_empty())?,
             program: claim.labels.get(ENGINE)?.clone(),
@@ -157,10 +183,11 @@ impl DockerSandbox {
     fn same_engine_now(&self, claim: &Claim, cancel: &Cancel) -> Result<(), Failure> {
         self.same_engine(claim)?;
         match self.unproved(claim) {
-            Some(failure) if self.client()?.find(sandbox_name(claim), cancel)?.is_none() => {
-                Err(failure)
+            Some(failure) => {
+                let listed = self.client_for(claim)?.find(sandbox_name(claim), cancel)?;
+                listed.map_or(Err(failure), |_| Ok(()))
             }
-            Some(_) | None => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -177,8 +204,41 @@ impl DockerSandbox {
             .unwrap_or_else(|| absent(sandbox_name(claim)))
     }
 
+    fn observe_one(&self, claim: &Claim, all: &[Listed]) -> Observed {
+        let name = sandbox_name(claim);
+        let listed = all.iter().find(|one| one.name == name);
+        let mismatch = self.mismatch(claim).map(|mismatch| mismatch.kind);
+        let (state, phase) = match (listed, mismatch) {
+            (_, Some(EngineMismatch::StateDir | EngineMismatch::Program)) => {
+                (OTHER_ENGINE, Phase::Unknown)
+            }
+            (Some(listed), None | Some(EngineMismatch::ProgramGone)) => return seen(listed),
+            (None, Some(EngineMismatch::ProgramGone)) => (ENGINE_MISSING, Phase::Unknown),
+            (None, None) => ("missing", Phase::Absent),
+        };
+        Observed {
+            state: state.to_owned(),
+            phase,
+            labels: BTreeMap::from([(SANDBOX.to_owned(), name.to_owned())]),
+        }
+    }
+
     fn client(&self) -> Result<&Client, Failure> {
         self.client.as_ref().map_err(Clone::clone)
+    }
+
+    /// A rule that the next sandbox of this repository has as well.
+    fn allow_command(&self, client: &Client, workspace: &Workspace, resources: &str) -> String {
+        let program = client.found.program.to_string_lossy();
+        let path = self.env.get(OsStr::new("PATH"));
+        let on_path = path
+            .and_then(|path| programs::find(OsStr::new("sbx"), path, &[]).ok())
+            .is_some_and(|found| found == client.found.program);
+        let root = workspace.root.to_string_lossy();
+        let sbx = if on_path { "sbx" } else { &program };
+        display(&[
+            sbx, "policy", "allow", "network", "--repo", &root, resources,
+        ])
     }
 
     /// Clones are only made of the main checkout of a repository.
@@ -284,6 +344,19 @@ fn absent(name: &str) -> Failure {
     )
 }
 
+/// The command did not begin, for a reason that is its own and not the engine's.
+fn not_executed(code: i32, why: &str) -> Failure {
+    let mut failure = Failure::new(
+        Code::CommandExit,
+        format!("{} run exited {code}", SPEC.name),
+    )
+    .exits(u8::try_from(code).unwrap_or(1));
+    if !why.is_empty() {
+        failure.causes.push(why.to_owned());
+    }
+    failure
+}
+
 /// The claim says it; the lease id does as well.
 fn sandbox_name(claim: &Claim) -> &str {
     let by_id = claim.lease_id.as_str();
@@ -324,15 +397,35 @@ impl Provider for DockerSandbox {
         self.valid.clone()
     }
 
+    fn runner(&self) -> String {
+        match &self.client {
+            Ok(client) if client.found.by == By::Bundled => "bundled engine".to_owned(),
+            Ok(client) => format!("sbx at {}", client.found.program.display()),
+            Err(_) => "no sbx".to_owned(),
+        }
+    }
+
+    fn listen(&mut self, notices: Notices) {
+        if let Ok(client) = &mut self.client {
+            client.notices = notices;
+        }
+    }
+
+    fn gives_terminal(&self, cancel: &Cancel) -> bool {
+        self.client
+            .as_ref()
+            .is_ok_and(|client| client.is_own(cancel))
+    }
+
     fn plan(&self, request: &NewLease<'_>) -> Result<LeasePlan, Failure> {
-        self.client()?;
+        let client = self.client()?;
         self.check_clone(request.workspace)?;
         let name = new_name(&request.workspace.name, &random_hex(3)?);
         let mut labels = BTreeMap::from([(SANDBOX.to_owned(), name.clone())]);
         if self.config.clone {
             labels.insert(CLONE.to_owned(), "true".to_owned());
         }
-        let identity = self.identity();
+        let identity = self.identity(client);
         if let Some(identity) = &identity {
             labels.insert(ENGINE.to_owned(), identity.program.clone());
         }
@@ -350,10 +443,16 @@ impl Provider for DockerSandbox {
         lock: &OperationLock,
         cancel: &Cancel,
     ) -> Result<Created, CreateFailure> {
-        let argv = argv::create(sandbox_name(claim), &self.config, &workspace.root);
-        let created = self
-            .client()
-            .and_then(|client| client.create(argv, lock, cancel));
+        let created = self.client().and_then(|client| {
+            let own = client.is_own(cancel).then(|| OwnFlags {
+                // The lease ends by our own rules; until then its background work goes on.
+                idle_timeout: Duration::from_secs(claim.idle_timeout_seconds),
+                progress: client.notices.is_watched(),
+                cache: false,
+            });
+            let argv = argv::create(sandbox_name(claim), &self.config, own, &workspace.root);
+            client.create(argv, lock, cancel)
+        });
         match created {
             Ok(()) => Ok(Created::default()),
             // The engine was not started.
@@ -369,7 +468,7 @@ impl Provider for DockerSandbox {
         match intent {
             Use::Exec | Use::Attach => self.same_engine_now(claim, cancel)?,
             Use::Remove => {
-                self.client()?;
+                self.client_for(claim)?;
                 self.same_engine(claim)?;
             }
             // The engine mounts the workspace, and starts a stopped sandbox for the next command.
@@ -390,8 +489,8 @@ impl Provider for DockerSandbox {
         cancel: &Cancel,
     ) -> Result<i32, Failure> {
         let claim = sandbox.claim();
-        let client = self.client()?;
-        let known = client.known(cancel)?;
+        let client = self.client_for(claim)?;
+        let known = client.known_or_foreign(cancel)?;
         let name = sandbox_name(claim);
         if known.doubtful_env_file
             && exec
@@ -399,7 +498,7 @@ impl Provider for DockerSandbox {
                 .keys()
                 .any(|name| !name.starts_with(RESERVED_PREFIX))
         {
-            env_file_probe::prove(client, &self.state, name, cancel)?;
+            env_file_probe::prove(&client, &self.state, name, cancel)?;
         }
         let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
         let status = match known.bundled {
@@ -410,9 +509,15 @@ impl Provider for DockerSandbox {
         let workdir = exec
             .workdir
             .map_or_else(|| self.workdir(exec.workspace), PathBuf::from);
+        // Another engine gets a stdin only where the user asks for one: a script's own stdin is not meant for it.
+        let stdin = match known.bundled || exec.interactive || exec.terminal {
+            true => exec.stdin,
+            false => Stdin::Null,
+        };
         let attach = Attach {
-            stdin: !matches!(exec.stdin, Stdin::Null),
+            stdin: !matches!(stdin, Stdin::Null),
             terminal: exec.terminal,
+            all_keys: known.bundled,
         };
         let argv = argv::exec(
             name,
@@ -422,7 +527,7 @@ impl Provider for DockerSandbox {
             attach,
             &exec.argv,
         );
-        let done = client.stream(argv, exec.stdin, exec.stdout, exec.stderr, cancel)?;
+        let done = client.stream(argv, stdin, exec.stdout, exec.stderr, cancel)?;
         if let Some(failure) = done.lost() {
             return Err(failure);
         }
@@ -432,15 +537,17 @@ impl Provider for DockerSandbox {
         }
         match status.map(ended_by) {
             Some(Some(EndedBy::Command)) => Ok(code),
-            // There is no such program, or it cannot be executed: the engine's message is on stderr already.
-            Some(Some(EndedBy::Engine { .. })) if matches!(code, 126 | 127) => Ok(code),
+            // There is no such program, or it cannot be executed.
+            Some(Some(EndedBy::Engine { message })) if matches!(code, 126 | 127) => {
+                Err(not_executed(code, &message))
+            }
             Some(Some(EndedBy::Engine { message })) => {
-                Err(self.engine_failure(client, claim, code, &message, cancel))
+                Err(self.engine_failure(&client, claim, code, &message, cancel))
             }
             Some(None) => {
                 // An engine that does not know the flag has been replaced.
                 client.forget();
-                Err(self.engine_failure(client, claim, code, "", cancel))
+                Err(self.engine_failure(&client, claim, code, "", cancel))
             }
             // Another engine's codes are also a command's own. Without the sandbox it cannot have been one.
             None if matches!(code, 1 | 125) => match client.find(name, cancel) {
@@ -452,27 +559,42 @@ impl Provider for DockerSandbox {
         }
     }
 
+    fn denials(
+        &self,
+        claim: &Claim,
+        workspace: &Workspace,
+        since: Timestamp,
+        cancel: &Cancel,
+    ) -> Result<Denials, Failure> {
+        let client = self.client_for(claim)?;
+        if !client.is_own(cancel) {
+            return Ok(Denials::default());
+        }
+        let argv = argv::denials(sandbox_name(claim), since);
+        let said = client.capture(argv, client::QUERY_TIMEOUT, cancel)?;
+        let suggested = Suggested::read(&said.stdout)?;
+        let allow = suggested
+            .resources()
+            .map(|resources| self.allow_command(&client, workspace, &resources));
+        Ok(Denials {
+            targets: suggested.targets(),
+            allow,
+        })
+    }
+
     fn observe(&self, claims: &[Claim], cancel: &Cancel) -> Result<Vec<Observed>, Failure> {
-        let all = self.client()?.list(cancel)?;
-        let observed = |claim: &Claim| {
-            let name = sandbox_name(claim);
-            let listed = all.iter().find(|one| one.name == name);
-            let mismatch = self.mismatch(claim).map(|mismatch| mismatch.kind);
-            let (state, phase) = match (listed, mismatch) {
-                (_, Some(EngineMismatch::StateDir | EngineMismatch::Program)) => {
-                    (OTHER_ENGINE, Phase::Unknown)
-                }
-                (Some(listed), None | Some(EngineMismatch::ProgramGone)) => return seen(listed),
-                (None, Some(EngineMismatch::ProgramGone)) => (ENGINE_MISSING, Phase::Unknown),
-                (None, None) => ("missing", Phase::Absent),
+        // One list of each engine.
+        let mut lists: BTreeMap<PathBuf, Vec<Listed>> = BTreeMap::new();
+        let mut observed = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let client = self.client_for(claim)?;
+            let all = match lists.entry(client.found.program.clone()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(client.list(cancel)?),
             };
-            Observed {
-                state: state.to_owned(),
-                phase,
-                labels: BTreeMap::from([(SANDBOX.to_owned(), name.to_owned())]),
-            }
-        };
-        Ok(claims.iter().map(observed).collect())
+            observed.push(self.observe_one(claim, all));
+        }
+        Ok(observed)
     }
 
     fn absent(&self, claim: &Claim) -> Failure {
@@ -490,20 +612,24 @@ impl Provider for DockerSandbox {
         cancel: &Cancel,
     ) -> Result<Removal, Failure> {
         let claim = sandbox.claim();
-        let (client, name) = (self.client()?, sandbox_name(claim));
-        if client.find(name, cancel)?.is_none() {
-            return self.unproved(claim).map_or(Ok(Removal::Gone), Err);
+        let (client, name) = (self.client_for(claim)?, sandbox_name(claim));
+        let listed = client.find(name, cancel)?.is_some();
+        if !listed && let Some(failure) = self.unproved(claim) {
+            return Err(failure);
         }
         begin()?;
+        // Also where the list does not show it: not every engine lists everything that it has.
         let removed = client.change(argv::remove(name), cancel);
         // Some versions exit with 0 and remove nothing, others fail where nothing is left to remove: the list decides.
         match (client.find(name, cancel), removed) {
-            (Ok(None), _) => Ok(Removal::Gone),
+            (Ok(None), Ok(())) => Ok(Removal::Gone),
+            (Ok(None), Err(_)) if listed => Ok(Removal::Gone),
+            (Ok(None), Err(failure)) if parse::is_absence(&failure, name) => Ok(Removal::Gone),
             (Ok(Some(_)), Ok(())) => Err(Failure::new(
                 Code::Provider,
                 format!("`sbx rm --force {name}` succeeded, but the sandbox still exists"),
             )),
-            (Ok(Some(_)) | Err(_), Err(failure)) | (Err(failure), Ok(())) => Err(failure),
+            (_, Err(failure)) | (Err(failure), Ok(())) => Err(failure),
         }
         .map_err(|failure| failure.hint(format!("run `sbx rm --force {name}` to retry cleanup")))
     }
@@ -525,6 +651,13 @@ impl Provider for DockerSandbox {
         }
     }
 
+    fn doctor_for(&self, claim: &Claim, cancel: &Cancel) -> Vec<Check> {
+        match &self.client_for(claim) {
+            Ok(client) => doctor::checks(client, cancel),
+            Err(failure) => doctor::missing(failure),
+        }
+    }
+
     fn ports(
         &self,
         sandbox: &Verified<'_>,
@@ -532,9 +665,9 @@ impl Provider for DockerSandbox {
         cancel: &Cancel,
     ) -> Result<Vec<u8>, Failure> {
         let argv = argv::ports(sandbox_name(sandbox.claim()), request);
-        let said = self
-            .client()?
-            .capture(argv, client::QUERY_TIMEOUT, cancel)?;
+        let said =
+            self.client_for(sandbox.claim())?
+                .capture(argv, client::QUERY_TIMEOUT, cancel)?;
         Ok(said.stdout)
     }
 
@@ -545,7 +678,7 @@ impl Provider for DockerSandbox {
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         let argv = argv::copy(sandbox_name(sandbox.claim()), request);
-        self.client()?.change(argv, cancel)
+        self.client_for(sandbox.claim())?.change(argv, cancel)
     }
 }
 

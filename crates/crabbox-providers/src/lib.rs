@@ -1,6 +1,8 @@
 //! The registry: all providers, one line each. The rest of the program knows a provider only through it.
 
+mod agent_sandbox;
 mod docker_sandbox;
+mod opensandbox;
 
 use crabbox_core::provider::{HostContext, Provider, Spec};
 use crabbox_core::settings::Settings;
@@ -23,14 +25,16 @@ const fn register(
 
 /// In the order in which they are listed.
 pub const PROVIDERS: &[Registration] = &[
-    register(&docker_sandbox::SPEC, docker_sandbox::open), //
+    register(&docker_sandbox::SPEC, docker_sandbox::open),
+    register(&agent_sandbox::SPEC, agent_sandbox::open),
+    register(&opensandbox::SPEC, opensandbox::open),
 ];
 
 /// The provider that is used when no source chooses one.
 pub const DEFAULT: &str = docker_sandbox::SPEC.name;
 
 /// Sections of files for providers that other builds have.
-pub const OTHER_SECTIONS: &[&str] = &["agentSandbox", "openSandbox"];
+pub const OTHER_SECTIONS: &[&str] = &[];
 
 /// Names that users try and that are no providers, and what to tell them.
 pub const NOT_PROVIDERS: &[(&str, &str)] = &[

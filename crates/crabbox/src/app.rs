@@ -12,7 +12,7 @@ use crabbox_core::env;
 use crabbox_core::git::{Repository, directory_name};
 use crabbox_core::lifecycle::Context;
 use crabbox_core::process::Cancel;
-use crabbox_core::provider::{HostContext, Provider, Spec, Workspace, WorkspaceKind};
+use crabbox_core::provider::{HostContext, Notices, Provider, Spec, Workspace, WorkspaceKind};
 use crabbox_core::settings::{
     self, CORE, Entry, FlagValue, Owner, PartialSettings, ProviderTable, ResolvedPath, Setting,
     Settings, SourceFile, Sources, TrustStore, Untrusted,
@@ -21,7 +21,7 @@ use crabbox_core::{Code, Failure, small_file};
 use crabbox_providers::{DEFAULT, NOT_PROVIDERS, OTHER_SECTIONS, PROVIDERS, Registration, specs};
 
 use crate::host::Host;
-use crate::ui::Ui;
+use crate::ui::{Ui, Verbosity};
 
 /// What sandboxes run.
 const TARGETS: &[&str] = &["linux"];
@@ -245,7 +245,10 @@ impl App<'_> {
             state: self.host.state()?,
             env: self.host.env.clone(),
         };
-        Ok((registration.open)(settings, &host))
+        let mut provider = (registration.open)(settings, &host);
+        let watched = self.ui.verbosity() == Verbosity::Brief;
+        provider.listen(Notices::new(self.ui.teller(), watched));
+        Ok(provider)
     }
 
     /// One line about settings that were set and do nothing with this provider.

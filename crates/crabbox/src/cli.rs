@@ -10,9 +10,11 @@ use crabbox_providers::{DEFAULT, specs};
 
 use crate::app::{App, flagged};
 use crate::commands::{
-    claims, cleanup, completion, config, cp, doctor, history, list, logs, man, ports, providers,
-    run, status, stop, sync_plan, trust, warmup,
+    bench, claims, cleanup, completion, config, cp, doctor, history, init, inspect, job, list,
+    logs, man, ports, providers, run, status, stop, sync_plan, trust, warmup,
 };
+use crate::host::Host;
+use crate::ui::one_line;
 use crate::unsupported::{self, CommandKind};
 
 /// Which settings a command has flags for.
@@ -77,6 +79,12 @@ const ENTRIES: &[Entry] = &[
         execute: status::execute,
     },
     Entry {
+        name: "inspect",
+        command: provider_command::<inspect::Args>,
+        flags: Flags::Use,
+        execute: inspect::execute,
+    },
+    Entry {
         name: "stop",
         command: |name| provider_command::<stop::Args>(name).visible_alias("release"),
         flags: Flags::Use,
@@ -99,6 +107,12 @@ const ENTRIES: &[Entry] = &[
         command: provider_command::<cp::Args>,
         flags: Flags::Use,
         execute: cp::execute,
+    },
+    Entry {
+        name: "job",
+        command: job::command,
+        flags: Flags::None,
+        execute: job::execute,
     },
     Entry {
         name: "history",
@@ -135,6 +149,18 @@ const ENTRIES: &[Entry] = &[
         command: claims::command,
         flags: Flags::None,
         execute: claims::execute,
+    },
+    Entry {
+        name: "bench",
+        command: bench::command,
+        flags: Flags::None,
+        execute: bench::execute,
+    },
+    Entry {
+        name: "init",
+        command: derived_command::<init::Args>,
+        flags: Flags::None,
+        execute: init::execute,
     },
     Entry {
         name: "sync-plan",
@@ -185,7 +211,6 @@ const SSH: &[&str] = &[
     "code",
     "egress",
     "screenshot",
-    "inspect",
     "cache",
     "checkpoint",
     "shard",
@@ -231,6 +256,8 @@ fn tree_of(chosen: &str, entries: impl Iterator<Item = &'static Entry>) -> Comma
                 .help("Print the version"),
         )
         .subcommand_required(false)
+        // The last of a repeated flag wins, as in the original; a list takes all of them.
+        .args_override_self(true)
         .infer_long_args(false);
     entries.fold(root, |root, entry| {
         let command = with_flags((entry.command)(entry.name), entry.flags, chosen);
@@ -269,6 +296,48 @@ fn without_refused(command: Command, name: &str, chosen: &str) -> Command {
             .is_some_and(|flag| unsupported::is_refused(flag, name, spec));
         if refused { arg.hide(true) } else { arg }
     })
+}
+
+/// Hides what the engine that comes with this program refuses, and says where the rest is told.
+pub(crate) fn for_bundled(command: Command) -> Command {
+    let refused: Vec<_> = flagged()
+        .filter(|setting| setting.other_engines)
+        .filter_map(|setting| setting.flag)
+        .collect();
+    let is_refused = |arg: &Arg| arg.get_long().is_some_and(|flag| refused.contains(&flag));
+    let is_shown = |arg: &Arg| is_refused(arg) && !arg.is_hide_set();
+    let has_any = command.get_arguments().any(is_shown);
+    let command = match has_any {
+        true => {
+            let before = command.get_after_help().map(ToString::to_string);
+            let more = format!("Flags for other engines: crabbox providers describe {DEFAULT}");
+            let paragraphs: Vec<_> = before.into_iter().chain([more]).collect();
+            command.after_help(paragraphs.join("\n\n"))
+        }
+        false => command,
+    };
+    command
+        .mut_args(|arg| match is_refused(&arg) {
+            true => arg.hide(true),
+            false => arg,
+        })
+        .mut_subcommands(for_bundled)
+}
+
+/// Whether nothing but the engine beside this program is meant.
+pub(crate) fn means_bundled(host: &Host, args: &[OsString]) -> bool {
+    let named = ["--docker-sandbox-cli", "-docker-sandbox-cli"];
+    let names_engine = |arg: &OsString| {
+        let text = arg.to_string_lossy();
+        named.iter().any(|flag| text.starts_with(flag))
+    };
+    let is_set = |name| host.get(name).is_some_and(|value| !value.is_empty());
+    let beside = host.beside.as_ref().map(|dir| dir.join("sbx"));
+    named_provider(args).is_none()
+        && !args.iter().any(names_engine)
+        && !is_set("CRABBOX_PROVIDER")
+        && !is_set("CRABBOX_DOCKER_SANDBOX_CLI")
+        && beside.is_some_and(|sbx| sbx.exists())
 }
 
 /// The same, for a command below another one.
@@ -362,6 +431,25 @@ pub(crate) fn execute(
     Some((entry.execute)(app, matches))
 }
 
+/// Another command of ours, as a part of this one.
+pub(crate) fn dispatch(app: &App<'_>, words: &[String]) -> Result<u8, Failure> {
+    let name = words.first().map_or("", String::as_str);
+    let matches = matches_of(words)?;
+    execute(app, name, &matches)
+        .unwrap_or_else(|| Err(Failure::usage(format!("unknown command `{name}`"))))
+}
+
+/// What the parser makes of a command of ours.
+pub(crate) fn matches_of(words: &[String]) -> Result<ArgMatches, Failure> {
+    let program = OsString::from("crabbox");
+    let words = words.iter().map(OsString::from);
+    let args: Vec<_> = std::iter::once(program).chain(words).collect();
+    let parsed = tree_for(&args, DEFAULT).try_get_matches_from(args);
+    let mut matches = parsed.map_err(|error| Failure::usage(one_line(&error.to_string())))?;
+    let below = matches.remove_subcommand().map(|(_, below)| below);
+    below.ok_or_else(|| Failure::usage("missing command"))
+}
+
 pub(crate) fn needs_coordinator() -> Failure {
     let message = "command requires a configured coordinator";
     Failure::new(Code::Unsupported, message)
@@ -391,7 +479,7 @@ pub(crate) fn unavailable_command(
     if BROKER.contains(&name) {
         return Some(needs_coordinator().hint("run `crabbox history` to list local runs"));
     }
-    if ["job", "bench", "verify", "init"].contains(&name) {
+    if name == "verify" {
         let message = format!("`crabbox {name}` is not available in this version");
         return Some(Failure::new(Code::Unsupported, message));
     }

@@ -1,22 +1,33 @@
 //! One file per command: its flags, its help, and what it does.
 
+mod attachment;
+pub(crate) mod bench;
 pub(crate) mod claims;
 pub(crate) mod cleanup;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod cp;
+mod detach;
 pub(crate) mod doctor;
+mod ending;
 mod forwarding;
 pub(crate) mod history;
+pub(crate) mod init;
+pub(crate) mod inspect;
+pub(crate) mod job;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod ports;
+mod preset;
 pub(crate) mod providers;
+mod prune;
+mod recommend;
 mod routing;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod stop;
 pub(crate) mod sync_plan;
+mod timing_record;
 pub(crate) mod trust;
 pub(crate) mod warmup;

@@ -17,6 +17,8 @@ pub(crate) struct Host {
     /// The directory of our own program.
     pub(crate) beside: Option<PathBuf>,
     pub(crate) stdin_is_terminal: bool,
+    /// Stdin, stdout and stderr are terminals.
+    pub(crate) all_are_terminals: bool,
 }
 
 impl Host {
@@ -37,6 +39,9 @@ impl Host {
             cwd_is_gone,
             beside: own.and_then(|path| path.parent().map(Path::to_path_buf)),
             stdin_is_terminal: std::io::stdin().is_terminal(),
+            all_are_terminals: std::io::stdin().is_terminal()
+                && std::io::stdout().is_terminal()
+                && std::io::stderr().is_terminal(),
         })
     }
 

@@ -16,7 +16,7 @@ use crabbox_core::{Code, Failure};
 
 use crate::app::App;
 use crate::host::Host;
-use crate::ui::{Style, Ui, one_line};
+use crate::ui::{Style, Ui, Wanted, one_line};
 
 fn main() -> ExitCode {
     ExitCode::from(run())
@@ -32,7 +32,7 @@ fn run() -> u8 {
         .and_then(|host| command_line(&host, &ui, args))
         .unwrap_or_else(|failure| {
             ui.failure(&failure);
-            failure.code.exit_code()
+            failure.exit_code()
         })
 }
 
@@ -56,6 +56,10 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
     let named = cli::named_provider(&args);
     let args = cli::with_help_last(cli::with_one_word(args));
     let mut tree = cli::tree_for(&args, &chosen);
+    // Only help shows it, and most commands are not asked for help.
+    if args.iter().any(|arg| arg == "-h" || arg == "--help") && cli::means_bundled(host, &args) {
+        tree = cli::for_bundled(tree);
+    }
     let args = cli::with_bare_switches(&tree, cli::with_two_hyphens(&tree, args))?;
     let matches = match tree.try_get_matches_from_mut(args) {
         Ok(matches) => matches,
@@ -74,9 +78,15 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
     while let Some((_, below)) = deepest.subcommand() {
         deepest = below;
     }
-    ui.set_style(match deepest.try_get_one::<bool>("json") {
-        Ok(Some(true)) => Style::Json,
-        Ok(_) | Err(_) => Style::Text,
+    let given = |flag: &str| matches!(deepest.try_get_one::<bool>(flag), Ok(Some(true)));
+    ui.set_style(match given("json") {
+        true => Style::Json,
+        false => Style::Text,
+    });
+    ui.set_verbosity(Wanted {
+        quiet: given("quiet"),
+        verbose: given("verbose"),
+        machine: given("json") || given("timing_json"),
     });
     let app = App {
         host,
@@ -85,6 +95,14 @@ fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure
     };
     cli::execute(&app, name, matches)
         .unwrap_or_else(|| Err(Failure::usage(format!("unknown command `{name}`"))))
+        .map_err(|failure| match (failure.code, app.cancel.reason()) {
+            // What only waited does not know which signal it was.
+            (Code::Canceled, Some(reason)) => Failure {
+                exit: failure.exit.or(reason.exit_code()),
+                ..failure
+            },
+            _ => failure,
+        })
 }
 
 /// Help is data; a wrong command line is a failure that names what is wrong.

@@ -1,12 +1,25 @@
 //! The only place that prints. Data goes to stdout, everything else to stderr.
 
-use std::cell::{Cell, RefCell};
-use std::io::{self, IsTerminal, Write};
+mod slow;
+pub(crate) mod table;
+mod verbosity;
 
+use std::cell::Cell;
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crabbox_core::history::RunLog;
 use crabbox_core::lifecycle::Report;
 use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure, printable_lines};
 use serde::Serialize;
+
+pub(crate) use slow::SlowNotice;
+pub(crate) use verbosity::{Verbosity, Wanted};
+
+/// Before a person at a terminal is told what takes so long.
+const SLOW: Duration = Duration::from_millis(500);
 
 /// How failures are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,14 +31,96 @@ pub(crate) enum Style {
 #[derive(Debug)]
 pub(crate) struct Ui {
     style: Cell<Style>,
-    redactor: RefCell<Redactor>,
+    verbosity: Cell<Verbosity>,
+    lines: Lines,
+}
+
+/// Writes whole lines for people, from any thread.
+#[derive(Debug, Clone, Default)]
+struct Lines(Arc<Mutex<LineState>>);
+
+#[derive(Debug, Default)]
+struct LineState {
+    redactor: Redactor,
+    /// Where lines go once no terminal is left to read them.
+    log: Option<RunLog>,
+}
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, LineState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clean(&self, text: &str) -> String {
+        self.lock().redactor.clean(text).into_owned()
+    }
+
+    /// It may quote what a repository or another program says.
+    fn write(&self, line: &str) {
+        self.write_raw(&printable_lines(&self.clean(line)));
+    }
+
+    fn write_raw(&self, line: &str) {
+        let line = format!("{line}\n");
+        match &self.lock().log {
+            Some(log) => log.append(line.as_bytes()),
+            // A closed stderr cannot be reported anywhere.
+            None => drop(io::stderr().lock().write_all(line.as_bytes())),
+        }
+    }
 }
 
 impl Ui {
     pub(crate) fn new(style: Style) -> Self {
         Self {
             style: Cell::new(style),
-            redactor: RefCell::new(Redactor::default()),
+            verbosity: Cell::new(Verbosity::Full),
+            lines: Lines::default(),
+        }
+    }
+
+    pub(crate) fn set_verbosity(&self, wanted: Wanted) {
+        let chosen = Verbosity::choose(wanted, io::stderr().is_terminal());
+        self.verbosity.set(chosen);
+    }
+
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        self.verbosity.get()
+    }
+
+    /// Whether data on stdout is read by a person, who wants headers and sentences.
+    pub(crate) fn data_is_for_people(&self, verbose: bool) -> bool {
+        !verbose && self.style.get() == Style::Text && io::stdout().is_terminal()
+    }
+
+    /// From now on what is said goes to the log of the run: the terminal belongs to other commands.
+    pub(crate) fn continue_in(&self, log: RunLog) {
+        self.lines.lock().log = Some(log);
+    }
+
+    /// Said to a person at a terminal if the work takes long.
+    pub(crate) fn notice_if_slow(&self, line: String) -> SlowNotice {
+        if self.verbosity() != Verbosity::Brief {
+            return SlowNotice::none();
+        }
+        let lines = self.lines.clone();
+        SlowNotice::after(SLOW, move || lines.write(&line))
+    }
+
+    /// A function that says lines, for other threads.
+    pub(crate) fn teller(&self) -> impl Fn(&str) + Send + Sync + 'static {
+        let (lines, verbosity) = (self.lines.clone(), self.verbosity());
+        move |line: &str| {
+            if verbosity != Verbosity::Quiet {
+                lines.write(line);
+            }
+        }
+    }
+
+    /// A line for people only.
+    pub(crate) fn brief(&self, line: &str) {
+        if self.verbosity() == Verbosity::Brief {
+            self.say(line);
         }
     }
 
@@ -35,7 +130,7 @@ impl Ui {
 
     /// From now on these values are not shown.
     pub(crate) fn hide(&self, redactor: Redactor) {
-        *self.redactor.borrow_mut() = redactor;
+        self.lines.lock().redactor = redactor;
     }
 
     pub(crate) fn data(&self, text: &str) -> Result<(), Failure> {
@@ -54,8 +149,13 @@ impl Ui {
     }
 
     pub(crate) fn json(&self, value: &impl Serialize) -> Result<(), Failure> {
-        let text = serde_json::to_string_pretty(value)
-            .map_err(|error| Failure::new(Code::Local, "cannot write JSON").because(&error))?;
+        // One value per line for programs, indented for people.
+        let text = match io::stdout().is_terminal() {
+            true => serde_json::to_string_pretty(value),
+            false => serde_json::to_string(value),
+        };
+        let text =
+            text.map_err(|error| Failure::new(Code::Local, "cannot write JSON").because(&error))?;
         self.data(&format!("{text}\n"))
     }
 
@@ -64,19 +164,19 @@ impl Ui {
         let line = serde_json::to_string(timing).map_err(|error| {
             Failure::new(Code::Local, "cannot write the timing").because(&error)
         })?;
-        self.say(&line);
+        self.lines.write(&line);
         Ok(())
     }
 
     /// A line about what is going on. It may quote what a repository or another program says.
     pub(crate) fn say(&self, line: &str) {
-        let line = printable_lines(&self.clean(line));
-        // A closed stderr cannot be reported anywhere.
-        let _ = writeln!(io::stderr().lock(), "{line}");
+        if self.verbosity() != Verbosity::Quiet {
+            self.lines.write(line);
+        }
     }
 
     fn clean(&self, text: &str) -> String {
-        self.redactor.borrow().clean(text).into_owned()
+        self.lines.clean(text)
     }
 
     /// The last words when it is the command that failed, and not us.
@@ -85,6 +185,8 @@ impl Ui {
         failure.hints = hints;
         match self.style.get() {
             Style::Json => self.print_json_failure(&failure, code),
+            // The exit code says it.
+            Style::Text if self.verbosity() == Verbosity::Quiet => {}
             Style::Text => self.failure(&failure),
         }
     }
@@ -102,24 +204,30 @@ impl Ui {
         };
         // It is texts and a number: nothing of it cannot be written.
         let text = serde_json::to_string(&Document { error }).unwrap_or_default();
-        let _ = writeln!(io::stderr().lock(), "{text}");
+        self.lines.write_raw(&text);
     }
 
     /// The last words: what it is about and hints first, the cause last and on one line.
     pub(crate) fn failure(&self, failure: &Failure) {
         match self.style.get() {
-            Style::Json => self.print_json_failure(failure, failure.code.exit_code()),
+            Style::Json => self.print_json_failure(failure, failure.exit_code()),
             Style::Text => {
+                let say = |line: &str| self.lines.write(line);
                 if let Some(snippet) = &failure.snippet {
-                    self.say(snippet);
+                    say(snippet);
                 }
                 for hint in &failure.hints {
-                    self.say(&format!("hint: {hint}"));
+                    say(&format!("hint: {hint}"));
                 }
-                self.say(&format!("error: {}", one_line(&failure.to_string())));
+                say(&format!("error: {}", one_line(&failure.to_string())));
             }
         }
     }
+}
+
+/// A line of our own words, from any thread.
+pub(crate) fn notice(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// What another program said on several lines would end with any of them, and not with the cause.
@@ -151,6 +259,12 @@ struct JsonFailure {
 impl Report for Ui {
     fn line(&self, line: &str) {
         self.say(line);
+    }
+
+    fn fact(&self, line: &str) {
+        if self.verbosity() == Verbosity::Full {
+            self.say(line);
+        }
     }
 
     fn progress(&self, line: &str) {

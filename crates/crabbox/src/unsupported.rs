@@ -97,8 +97,8 @@ const LEASE: &[Row] = &[
 const RUN: &[Row] = &[
     ("sync-only", Nothing, SyncUnlessArchive),
     ("checksum", Nothing, Sync),
-    ("full-resync", Nothing, Sync),
-    ("fresh-sync", Nothing, Sync),
+    ("full-resync", Nothing, SyncUnlessArchive),
+    ("fresh-sync", Nothing, SyncUnlessArchive),
     ("fresh-pr", Value, Sync),
     ("apply-local-patch", Nothing, Sync),
     ("env-helper", Value, Execution),
@@ -123,10 +123,6 @@ const RUN: &[Row] = &[
     ("pool-return", Value, Pool),
     ("attest", Value, Planned),
     ("attest-key", Value, Planned),
-    ("preset", Value, Planned),
-    ("preset-var", Value, Planned),
-    ("scenario", Value, Planned),
-    ("timing-record", Value, Planned),
 ];
 
 const WARMUP: &[Row] = &[
@@ -214,7 +210,7 @@ pub(crate) fn is_refused(flag: &str, command: &str, spec: &Spec) -> bool {
         && match command {
             "run" | "warmup" => SyncUnlessArchive.failure(LARGE, "true", spec).is_some(),
             // They send nothing, whatever the provider is.
-            "list" | "status" | "stop" | "cleanup" | "ports" | "cp" => true,
+            "list" | "status" | "inspect" | "stop" | "cleanup" | "ports" | "cp" => true,
             _ => false,
         }
 }
@@ -291,6 +287,7 @@ impl Refusal {
             Self::ActionsRunner => unsupported(format!(
                 "--actions-runner is not supported for provider={name}"
             )),
+            Self::LeaseId if spec.fixed_lease_id => None,
             Self::LeaseId => unsupported(format!(
                 "provider={name} does not support fixed idempotent lease IDs"
             )),

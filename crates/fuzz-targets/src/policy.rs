@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 use sbx_policy::{
-    Decision, Host, Pattern, Policy, PolicyFile, Protocol, ProxyConfig, Rule, Target, Traffic,
+    Decision, Host, Pattern, Policy, PolicyFile, Protocol, ProxyConfig, Rule, Scope, Target,
+    Traffic,
 };
 use sbx_proxy::wire::http1::Authority;
 
@@ -54,8 +55,8 @@ pub fn fuzz_policy_file(data: &[u8]) {
     };
     let again = file.to_json().and_then(|json| PolicyFile::parse(&json));
     assert_eq!(again.ok().as_ref(), Some(&file));
-    for sandbox in [None, Some("s")] {
-        check_denials(file.rules_for(sandbox));
+    for scope in [Scope::Global, Scope::Sandbox("s".to_owned())] {
+        check_denials(file.rules_for(&scope, Some("/r")));
     }
 }
 

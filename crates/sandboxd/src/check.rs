@@ -5,8 +5,9 @@ use std::io;
 use jiff::Timestamp;
 use sbx_api::policy::{CheckAnswer, CheckRequest};
 use sbx_api::{ErrorBody, ErrorCode};
-use sbx_engine::policy::{PolicyBook, Question};
-use sbx_policy::{Protocol, Target};
+use sbx_engine::EngineError;
+use sbx_engine::policy::{self, PolicyBook, Question};
+use sbx_policy::{Protocol, Scope, Target};
 use sbx_proxy::{Gate, system_lookup};
 
 use crate::egress::idle_gate;
@@ -22,8 +23,8 @@ pub(crate) async fn answer(
         .map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))?;
     let protocol = Protocol::of_url(&request.target);
     let checked = gate.check(&target, protocol).await;
-    Ok(sbx_engine::policy::answer(&Question {
-        sandbox: request.sandbox.as_deref(),
+    Ok(policy::answer(&Question {
+        scope: &scope(request)?,
         asked: &request.target,
         target: &target,
         verdict: &checked.decision.verdict,
@@ -34,8 +35,14 @@ pub(crate) async fn answer(
 }
 
 /// What the older settings take away. Settings that cannot be read are said to be so by the answer itself.
-pub(crate) fn narrowed(book: &PolicyBook, sandbox: Option<&str>) -> Option<String> {
-    book.narrowed(sandbox, Timestamp::now()).unwrap_or_default()
+pub(crate) fn narrowed(book: &PolicyBook, scope: &Scope) -> Option<String> {
+    book.narrowed(scope, Timestamp::now()).unwrap_or_default()
+}
+
+/// Whom the question is about.
+pub(crate) fn scope(request: &CheckRequest) -> Result<Scope, Failure> {
+    let scope = policy::scope(request.sandbox.as_deref(), request.repo.as_deref());
+    Ok(scope.map_err(EngineError::from)?)
 }
 
 /// The same without a daemon. Reads the files of the rules, starts nothing and makes nothing.
@@ -46,9 +53,9 @@ pub fn check_offline(book: &PolicyBook, request: &CheckRequest) -> Result<CheckA
         .enable_all()
         .build()
         .map_err(no_lookup)?;
-    let sandbox = request.sandbox.as_deref();
-    let gate = idle_gate(book, sandbox, system_lookup().map_err(no_lookup)?);
-    let narrowed = narrowed(book, sandbox);
+    let scope = scope(request).map_err(Failure::into_body)?;
+    let gate = idle_gate(book, &scope, system_lookup().map_err(no_lookup)?);
+    let narrowed = narrowed(book, &scope);
     let answered = runtime.block_on(answer(&gate, narrowed.as_deref(), request));
     answered.map_err(Failure::into_body)
 }

@@ -16,7 +16,7 @@ use sbx_engine::machine::egress::{Certificate, Egress, Listeners};
 use sbx_engine::policy::PolicyBook;
 use sbx_engine::policy::own_addresses::own_addresses;
 use sbx_engine::state::{Durability, SandboxDir, StateDir, make_private_dirs, write_atomic};
-use sbx_policy::{Policy, unreadable};
+use sbx_policy::{Policy, Scope, unreadable};
 use sbx_proxy::ca::{self, Authority};
 use sbx_proxy::limits::{self, ConnectionBudget};
 use sbx_proxy::{Bypass, Gate, Lookup, Proxy, Settings, Sockets, system_dial, system_lookup};
@@ -76,6 +76,11 @@ impl Outlets {
         })
     }
 
+    /// What the descriptors of this process allow: connections per sandbox, and of all of them together.
+    pub(crate) fn limits(&self) -> (usize, Arc<ConnectionBudget>) {
+        (self.max_connections, Arc::clone(&self.budget))
+    }
+
     /// Cuts every connection and puts its end on record. Nothing goes out any more.
     pub(crate) fn close(&self) {
         let attached = std::mem::take(&mut *self.attached());
@@ -107,7 +112,7 @@ impl Outlets {
         let key = read(&dir.join(KEY_FILE))?;
         let authority = Authority::load(label.trim(), &key, Timestamp::now())
             .map_err(|error| damaged(&dir.join(KEY_FILE), &chain(&error)))?;
-        let (sender, policy) = watch::channel(compiled(&self.book, Some(sandbox.as_str())));
+        let (sender, policy) = watch::channel(compiled(&self.book, &of(sandbox)));
         let settings = Settings {
             sandbox: sandbox.to_string(),
             log_dir: self.state.network_log(),
@@ -160,32 +165,39 @@ impl Egress for Outlets {
 impl PolicyReload for Outlets {
     fn reload(&self) {
         for (name, attached) in self.attached().iter() {
-            let policy = compiled(&self.book, Some(name.as_str()));
+            let policy = compiled(&self.book, &of(name));
             attached.policy.send_replace(policy);
         }
     }
 
-    fn gate(&self, sandbox: Option<&str>) -> Arc<Gate> {
-        let running = sandbox.and_then(|sandbox| {
-            let name = SandboxName::parse(sandbox).ok()?;
-            self.attached().get(&name).map(|one| one.outlet.gate())
-        });
-        let idle = || idle_gate(&self.book, sandbox, Arc::clone(&self.lookup));
+    fn gate(&self, scope: &Scope) -> Arc<Gate> {
+        let running = match scope {
+            Scope::Sandbox(name) => SandboxName::parse(name).ok().and_then(|name| {
+                let attached = self.attached();
+                attached.get(&name).map(|one| one.outlet.gate())
+            }),
+            Scope::Global | Scope::Repo(_) => None,
+        };
+        let idle = || idle_gate(&self.book, scope, Arc::clone(&self.lookup));
         running.unwrap_or_else(|| Arc::new(idle()))
     }
 }
 
 /// By the rules as they are now, without a sandbox behind it.
-pub(crate) fn idle_gate(book: &PolicyBook, sandbox: Option<&str>, lookup: Lookup) -> Gate {
-    let (_sender, policy) = watch::channel(compiled(book, sandbox));
+pub(crate) fn idle_gate(book: &PolicyBook, scope: &Scope, lookup: Lookup) -> Gate {
+    let (_sender, policy) = watch::channel(compiled(book, scope));
     Gate::new(policy, Arc::new(own_addresses), lookup)
 }
 
-fn compiled(book: &PolicyBook, sandbox: Option<&str>) -> Policy {
-    book.policy_for(sandbox).unwrap_or_else(|error| {
+fn of(sandbox: &SandboxName) -> Scope {
+    Scope::Sandbox(sandbox.to_string())
+}
+
+fn compiled(book: &PolicyBook, scope: &Scope) -> Policy {
+    book.policy_for(scope).unwrap_or_else(|error| {
         let error = chain(&error);
         tracing::error!(
-            sandbox,
+            %scope,
             error,
             "the network policy cannot be read; nothing is let out"
         );

@@ -7,8 +7,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use sbx_api::{
-    CreateRequest, Created, DaemonInfo, ErrorBody, ErrorCode, KeepRequest, LogLevels, Removed,
-    Sandbox, SandboxList, ShutdownRequest, Started,
+    ClearCaches, ClearedCaches, CreateRequest, Created, DaemonInfo, ErrorBody, ErrorCode,
+    KeepRequest, LogLevels, PortChange, PortChanges, Removed, Sandbox, SandboxList,
+    ShutdownRequest, Started,
 };
 use sbx_engine::EngineError;
 use sbx_engine::engine::{Engine, Removal};
@@ -143,6 +144,19 @@ fn choose(book: &PolicyBook) -> Vec<String> {
     notice.into_iter().map(str::to_owned).collect()
 }
 
+/// Remove build caches that no sandbox writes to
+#[utoipa::path(
+    post, path = "/v1/caches/clear", request_body = ClearCaches,
+    responses((status = 200, body = ClearedCaches), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn clear_caches(
+    State(app): State<App>,
+    Body(request): Body<ClearCaches>,
+) -> Answer<ClearedCaches> {
+    let done = blocking(&app, move |engine| engine.clear_caches(&request)).await?;
+    Ok(Json(done))
+}
+
 /// Stop a sandbox and keep its files
 #[utoipa::path(
     post, path = "/v1/sandboxes/{name}/stop", params(("name" = String, Path)),
@@ -165,6 +179,27 @@ pub(crate) async fn keep(
     Body(request): Body<KeepRequest>,
 ) -> Answer<Sandbox> {
     let done = blocking(&app, move |engine| engine.keep(&name, &request)).await?;
+    Ok(Json(done))
+}
+
+/// Publish and unpublish ports of a sandbox
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{name}/ports", params(("name" = String, Path)),
+    request_body = PortChange,
+    responses(
+        (status = 200, body = PortChanges),
+        (status = 400, description = "not a port, or nothing of that kind is published", body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "the port is in use", body = ErrorBody),
+    )
+)]
+pub(crate) async fn change_ports(
+    State(app): State<App>,
+    Name(name): Name,
+    Body(change): Body<PortChange>,
+) -> Answer<PortChanges> {
+    refuse_when_closing(&app)?;
+    let done = blocking(&app, move |engine| engine.change_ports(&name, &change)).await?;
     Ok(Json(done))
 }
 

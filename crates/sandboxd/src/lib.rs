@@ -8,6 +8,7 @@ mod check;
 mod egress;
 mod extract;
 mod handlers;
+mod ingress;
 mod logfile;
 mod logging;
 mod peer;

@@ -39,7 +39,7 @@ pub(crate) async fn init(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Allow or deny something, for all sandboxes or for one
+/// Allow or deny something, for all sandboxes, for those of a repository or for one
 #[utoipa::path(
     post, path = "/v1/policy/rules", request_body = RuleRequest,
     responses(
@@ -123,14 +123,10 @@ pub(crate) async fn check(
     Body(request): Body<CheckRequest>,
 ) -> Answer<CheckAnswer> {
     exists(&app, request.sandbox.as_deref())?;
-    let (book, egress, sandbox) = (
-        app.book.clone(),
-        app.egress.clone(),
-        request.sandbox.clone(),
-    );
+    let (book, egress) = (app.book.clone(), app.egress.clone());
+    let scope = check::scope(&request)?;
     let (gate, narrowed) = blocking(&app, move |_| {
-        let sandbox = sandbox.as_deref();
-        Ok((egress.gate(sandbox), check::narrowed(&book, sandbox)))
+        Ok((egress.gate(&scope), check::narrowed(&book, &scope)))
     })
     .await?;
     let answer = check::answer(&gate, narrowed.as_deref(), &request).await?;

@@ -76,6 +76,8 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(handlers::start))
         .routes(routes!(handlers::stop))
         .routes(routes!(handlers::keep))
+        .routes(routes!(handlers::change_ports))
+        .routes(routes!(handlers::clear_caches))
         .routes(routes!(handlers::log_levels, handlers::set_log_levels))
         .routes(routes!(handlers::shutdown))
         .routes(routes!(policy::init))

@@ -92,6 +92,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
 
+    use sbx_policy::Scope;
     use sbx_proxy::Gate;
 
     use super::*;
@@ -105,7 +106,7 @@ mod tests {
             let _ = self.0.send(());
         }
 
-        fn gate(&self, _: Option<&str>) -> Arc<Gate> {
+        fn gate(&self, _: &Scope) -> Arc<Gate> {
             unreachable!("not asked for in this test")
         }
     }

@@ -32,6 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::egress::Outlets;
+use crate::ingress::Inlets;
 use crate::logfile::LogFile;
 use crate::logging::{LEVELS, Levels};
 use crate::peer::refuse;
@@ -121,6 +122,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         Outlets::new(state.clone(), Arc::clone(&book), descriptors())
             .map_err(failed("start a thread"))?,
     );
+    let inlets = Arc::new(Inlets::new(outlets.limits()));
     let facts = Facts::read(&config.path_dirs);
     let helper = Helper::with(companions, Some(stderr)).map_err(failed("copy the own program"))?;
     let settings = state.settings()?;
@@ -131,6 +133,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         state: state.clone(),
         book: Arc::clone(&book),
         egress: outlets.clone(),
+        ingress: inlets.clone(),
     });
     let gone = Arc::new(Notify::new());
     if let Some(files) = outlets.files() {
@@ -176,6 +179,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     if !workers.finish(SHUTDOWN_TIMEOUT) {
         tracing::warn!("a request under way does not end");
     }
+    inlets.close();
     outlets.close();
     engine.close();
     remove_socket(&state, &lock);

@@ -4,12 +4,15 @@
 //! Every request carries [`VERSION_HEADER`]; a daemon of another version answers 409 and says so.
 
 pub mod policy;
+mod ports;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use sbx_proto::object::{object, objects};
 use serde::{Deserialize, Serialize};
+
+pub use ports::{PortChange, PortChanges, PortMapping, Protocol, Transport};
 use utoipa::ToSchema;
 
 /// Name of the request header that carries the client's version.
@@ -84,9 +87,35 @@ pub struct CreateRequest {
     /// Hosts that this sandbox may not reach, whatever other rules say.
     #[serde(default)]
     pub deny_network: Vec<String>,
+    /// How long it stays up without a command; 0 is for ever. As the settings say when absent.
+    #[serde(default)]
+    pub idle_seconds: Option<u64>,
+    /// Ports to publish, as `[[HOST_IP:]HOST_PORT:]SANDBOX_PORT[/PROTOCOL]`.
+    #[serde(default)]
+    pub publish: Vec<String>,
+    /// Keep what tools cache inside for the next sandbox of the same primary workspace that asks for it.
+    #[serde(default)]
+    pub cache: bool,
     /// Removed when it stops, whether or not its creator is still there.
     #[serde(default)]
     pub temporary: bool,
+    /// What it may use at most; what is absent is as usual.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What all processes of a sandbox may use together. In an answer, what is absent is not limited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Thousandths of a CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -165,12 +194,24 @@ pub struct Sandbox {
     pub stop_at: Option<Timestamp>,
     /// Stays up without a command (`run -d`).
     pub keep_alive: bool,
+    /// How long it stays up without a command, where it has a time of its own; 0 is for ever.
+    #[serde(default)]
+    pub idle_seconds: Option<u64>,
+    /// Whether what tools cache inside is kept, for one that asked for it: `kept`, or `busy` when another sandbox of
+    /// the repository had the cache at its last start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheState>,
     /// Removed when it stops (`run --rm`).
     #[serde(default)]
     pub temporary: bool,
     /// Commands that run now.
     pub sessions: u32,
+    #[serde(default)]
+    pub limits: Limits,
     pub mounts: Vec<Mount>,
+    /// Published ports; those of one that does not run are published at the next start.
+    #[serde(default)]
+    pub ports: Vec<PortMapping>,
     /// As of the last start; absent before the first.
     pub network: Option<Network>,
     /// What this backend and mode give and do not give, in words.
@@ -193,6 +234,47 @@ pub enum Status {
 pub enum Backend {
     Namespace,
     Microvm,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheState {
+    Kept,
+    Busy,
+}
+
+/// The build cache of a repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BuildCache {
+    /// The primary workspace of its sandboxes.
+    pub workspace: String,
+    /// Owner of the workspace.
+    pub uid: u32,
+    /// After the last use; absent until then.
+    pub bytes: Option<u64>,
+    #[schema(value_type = String)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String)]
+    pub used_at: Timestamp,
+    /// The sandbox that writes to it now.
+    pub sandbox: Option<String>,
+}
+
+/// `POST /v1/caches/clear`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClearCaches {
+    /// Only the cache of this workspace, a canonical path.
+    #[serde(default)]
+    pub workspace: Option<String>,
+}
+
+/// What `POST /v1/caches/clear` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClearedCaches {
+    pub cleared: Vec<BuildCache>,
+    /// Left alone: a sandbox writes to them.
+    pub busy: Vec<BuildCache>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -17,14 +17,20 @@ pub struct PolicyInit {
 #[serde(deny_unknown_fields)]
 pub struct RuleRequest {
     pub decision: RuleDecision,
-    /// Only for this sandbox; for all of them when absent.
+    /// Only for this sandbox; for all of them when both are absent.
     #[serde(default)]
     pub sandbox: Option<String>,
+    /// Only for sandboxes whose primary workspace is this directory: a canonical path.
+    #[serde(default)]
+    pub repo: Option<String>,
     /// Host patterns, addresses, CIDRs.
     pub resources: Vec<String>,
     /// The rule ends by itself.
     #[serde(default)]
     pub for_seconds: Option<u64>,
+    /// Only for exact hosts that are allowed: they may resolve to private addresses.
+    #[serde(default)]
+    pub allow_private: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -40,6 +46,8 @@ pub enum RuleDecision {
 pub struct RuleRemoval {
     #[serde(default)]
     pub sandbox: Option<String>,
+    #[serde(default)]
+    pub repo: Option<String>,
     #[serde(default)]
     pub id: Option<String>,
     #[serde(default)]
@@ -77,9 +85,9 @@ pub struct PolicyRule {
     pub id: String,
     pub name: String,
     pub policy_id: String,
-    /// `global` or `sandbox:NAME`
+    /// `global`, `repo:PATH` or `sandbox:NAME`
     pub scope: String,
-    /// `all` or `sandbox:NAME`
+    /// `all`, `repo:PATH` or `sandbox:NAME`
     pub applies_to: String,
     pub resource_type: String,
     pub decision: RuleDecision,
@@ -95,6 +103,9 @@ pub struct PolicyRule {
     /// `web` when the rule is about HTTP and HTTPS only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<String>,
+    /// The hosts of the rule may resolve to private addresses.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_private: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub expires_at: Option<Timestamp>,
@@ -109,6 +120,9 @@ pub struct PolicyRule {
 pub struct CheckRequest {
     #[serde(default)]
     pub sandbox: Option<String>,
+    /// For sandboxes of this repository.
+    #[serde(default)]
+    pub repo: Option<String>,
     /// A host, `host:port`, an address or a URL.
     pub target: String,
 }
@@ -118,7 +132,7 @@ pub struct CheckRequest {
 pub struct CheckAnswer {
     pub action: String,
     pub allowed: bool,
-    /// `global` or `sandbox:NAME`
+    /// `global`, `repo:PATH` or `sandbox:NAME`
     pub context: String,
     /// `implicit`, `explicit`, `address`, `loopback`
     #[serde(default, skip_serializing_if = "Option::is_none")]

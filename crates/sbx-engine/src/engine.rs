@@ -4,11 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sbx_api::{Caller, CreateRequest, KeepRequest, Sandbox, Started, Status};
+use sbx_api::{
+    Caller, ClearCaches, ClearedCaches, CreateRequest, KeepRequest, Sandbox, Started, Status,
+};
 use sbx_policy::Pattern;
 use sbx_proto::plan::Ids;
 
@@ -18,6 +21,7 @@ use crate::lifecycle::auto_stop::Alarm;
 use crate::lifecycle::entry::Entry;
 use crate::lifecycle::hand_over::{HAND_OVER_TIMEOUT, SHORT_HAND_OVER_TIMEOUT, left_behind};
 use crate::machine::egress::Egress;
+use crate::machine::ingress::Ingress;
 use crate::machine::process::boot_id;
 use crate::machine::{self, Backend, Machines};
 use crate::policy::{PolicyBook, parse_resources};
@@ -26,7 +30,7 @@ use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError, WorkspaceRecord};
 use crate::sandbox::view;
 use crate::state::settings::Settings;
-use crate::state::{EXEC_SOCKET, StateDir};
+use crate::state::{EXEC_SOCKET, SandboxDir, StateDir};
 use crate::threads::{at_once, lock};
 use crate::workspace::Writable;
 use crate::workspace::untrusted::{UntrustedPaths, UntrustedRoot};
@@ -42,6 +46,8 @@ pub struct Config {
     pub book: Arc<PolicyBook>,
     /// Serves the sandboxes' networks.
     pub egress: Arc<dyn Egress>,
+    /// Serves their published ports.
+    pub ingress: Arc<dyn Ingress>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) alarm: Alarm,
     /// Held while a sandbox without a readable record is removed.
     pub(crate) damaged: Mutex<()>,
+    /// Held while it is decided which sandbox has which build cache.
+    pub(crate) caches: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +90,7 @@ impl Engine {
                 registry: Mutex::default(),
                 alarm: Alarm::default(),
                 damaged: Mutex::default(),
+                caches: Mutex::default(),
             }),
         }
     }
@@ -92,9 +101,10 @@ impl Engine {
         let denied = parse_resources(&request.deny_network)?;
         let record = shared.draft(request)?;
         let name = record.name.clone();
+        shared.config.machines.prepare_ids(record.backend);
         let mut registry = shared.with_free_name(&record)?;
-        let ids = shared.free_ids(&registry, record.backend)?;
         let dir = shared.config.state.sandbox(&name);
+        let ids = shared.free_ids(&registry, record.backend, &dir)?;
         let entry = Arc::new(Entry::new(Record { ids, ..record }, dir));
         let _operation = entry.operate();
         registry.entries.insert(name.clone(), Arc::clone(&entry));
@@ -115,6 +125,12 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Removes the build cache of one workspace or all, but for those that sandboxes write to.
+    pub fn clear_caches(&self, request: &ClearCaches) -> Result<ClearedCaches, EngineError> {
+        let workspace = request.workspace.as_deref().map(Path::new);
+        self.shared.clear_caches(workspace)
     }
 
     /// The answer of [`Engine::start`] for a sandbox that runs, without ever waiting.
@@ -339,7 +355,7 @@ impl Shared {
         }
     }
 
-    fn still_there(&self, entry: &Entry) -> Result<(), EngineError> {
+    pub(crate) fn still_there(&self, entry: &Entry) -> Result<(), EngineError> {
         let state = entry.state();
         if state.removed {
             return Err(EngineError::NotFound(entry.name.to_string()));
@@ -350,13 +366,18 @@ impl Shared {
         }
     }
 
-    fn free_ids(&self, registry: &Registry, backend: Backend) -> Result<Ids, EngineError> {
+    fn free_ids(
+        &self,
+        registry: &Registry,
+        backend: Backend,
+        dir: &SandboxDir,
+    ) -> Result<Ids, EngineError> {
         let used: Vec<_> = registry
             .entries
             .values()
             .filter_map(|entry| machine::id_range(&entry.state().record))
             .collect();
-        self.config.machines.assign_ids(backend, &used)
+        self.config.machines.assign_ids(backend, &used, dir)
     }
 
     fn make_dir(&self, entry: &Entry) -> Result<(), EngineError> {

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use sbx_api::ErrorCode;
 use thiserror::Error;
 
+use crate::lifecycle::ports::PortError;
 use crate::machine::control::ControlError;
 use crate::machine::namespace::helper::SetupError;
 use crate::machine::namespace::ids::IdsError;
+use crate::machine::namespace::limits::LimitError;
 use crate::machine::namespace::template::TemplateError;
 use crate::policy::PolicyBookError;
 use crate::sandbox::name::{NameError, SandboxName};
@@ -30,6 +32,8 @@ pub enum EngineError {
     #[error(transparent)]
     Ids(#[from] IdsError),
     #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -37,6 +41,8 @@ pub enum EngineError {
     Control(#[from] ControlError),
     #[error("cannot serve the sandbox's network: {0}")]
     Egress(String),
+    #[error(transparent)]
+    Port(#[from] PortError),
     #[error(transparent)]
     Remove(#[from] RemoveError),
     #[error(transparent)]
@@ -99,9 +105,20 @@ impl EngineError {
             | Self::Workspace(_)
             | Self::Platform { .. }
             | Self::UnknownAgent(_)
+            | Self::Limit(LimitError::Unenforceable { .. } | LimitError::Invalid { .. })
             | Self::EnvName(_)
             | Self::EnvValue(_) => ErrorCode::BadRequest,
             Self::NotFound(_) => ErrorCode::NotFound,
+            Self::Port(e) => match e {
+                PortError::Spec(_)
+                | PortError::NotHere(_)
+                | PortError::NotPublished { .. }
+                | PortError::Privileged(_) => ErrorCode::BadRequest,
+                PortError::InUse(_) | PortError::Taken { .. } | PortError::Stopped(_) => {
+                    ErrorCode::Conflict
+                }
+                PortError::Listen { .. } | PortError::Serve(_) => ErrorCode::Engine,
+            },
             Self::Policy(e) => e.code(),
             Self::Exists(_)
             | Self::ExistsElsewhere { .. }
@@ -113,6 +130,7 @@ impl EngineError {
             Self::State(_)
             | Self::Record(_)
             | Self::Ids(_)
+            | Self::Limit(LimitError::Unusable(_))
             | Self::Template(_)
             | Self::Setup(_)
             | Self::Control(_)
@@ -131,6 +149,7 @@ impl EngineError {
             Self::State(e) => e.hint().map(str::to_owned),
             Self::Setup(e) => e.hint().map(str::to_owned),
             Self::Policy(e) => e.hint(),
+            Self::Port(e) => e.hint(),
             Self::NotFound(_) => Some("sbx ls".into()),
             Self::Exists(name) => Some(format!("sbx run --name {name}, or sbx rm {name}")),
             Self::ExistsElsewhere { .. } => Some("choose another name with --name".into()),
@@ -141,6 +160,7 @@ impl EngineError {
             Self::Damaged { name, .. } => Some(format!("sbx rm --force {name}")),
             Self::Repaired(_) => Some("sbx daemon restart".into()),
             Self::Ids(e) => Some(e.hint().to_owned()),
+            Self::Limit(e) => Some(e.hint()),
             Self::Template(_) | Self::Unstoppable(_) => Some("sbx diagnose".into()),
             Self::Name(e) => Some(e.hint()),
             Self::Platform { host, .. } => {

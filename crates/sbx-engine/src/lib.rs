@@ -11,6 +11,7 @@
 //! - [`policy`]: the network rules on disk
 //! - [`state`]: the state directory and how files in it are written and removed
 
+pub mod cache;
 pub mod engine;
 pub mod error;
 mod lifecycle;

@@ -5,9 +5,11 @@
 //! declares a machine gone, after the process has been waited for: a stop asks or kills, and waits for that.
 
 pub(crate) mod auto_stop;
+mod cache;
 mod create;
 pub(crate) mod entry;
 pub(crate) mod hand_over;
+pub(crate) mod ports;
 mod recovery;
 mod remove;
 pub(crate) mod reset;
@@ -24,9 +26,11 @@ use crate::engine::Shared;
 use crate::error::{EngineError, chain, prepare_error};
 use crate::machine::control::{Event, Link};
 use crate::machine::egress::Redirect;
+use crate::machine::ingress::HostSocket;
 use crate::machine::process::Process;
 use crate::machine::{Booted, Machine, Surroundings, remove_exec_socket};
 use crate::sandbox::git_identity::{Identity, Question};
+use crate::sandbox::ports::PortRecord;
 use crate::workspace;
 use entry::{Entry, Live};
 use hand_over::{HAND_OVER_TIMEOUT, SHORT_HAND_OVER_TIMEOUT};
@@ -52,6 +56,16 @@ impl Shared {
         asked: Option<Question>,
     ) -> Result<Vec<String>, EngineError> {
         self.hand_over(entry, SHORT_HAND_OVER_TIMEOUT);
+        self.take_cache(entry)?;
+        self.boot_with_cache(entry, asked)
+            .inspect_err(|_| self.release_cache(entry))
+    }
+
+    fn boot_with_cache(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        asked: Option<Question>,
+    ) -> Result<Vec<String>, EngineError> {
         let (state, machines) = (&self.config.state, &self.config.machines);
         let record = entry.record();
         let found = workspace::resolve_again(&record.workspaces, state.root())?;
@@ -90,22 +104,38 @@ impl Shared {
             }
             record.clone()
         };
+        // Before anything runs: a port that is taken is the most likely thing to fail.
+        let ports = self.bind_ports(entry)?;
         let authority = self.config.egress.authority(&record.id, &entry.dir);
         let authority = authority.map_err(EngineError::Egress)?;
         let booted = machines.boot(&record, &entry.dir, &prepared, authority)?;
-        self.take_up(entry, booted)?;
+        self.take_up(entry, booted, ports)?;
         Ok(warnings)
     }
 
-    fn take_up(self: &Arc<Self>, entry: &Arc<Entry>, booted: Booted) -> Result<(), EngineError> {
+    fn take_up(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        booted: Booted,
+        ports: Vec<(PortRecord, HostSocket)>,
+    ) -> Result<(), EngineError> {
         let Booted { mut machine, init } = booted;
-        if let Err(error) = self.serve_network(entry, &mut machine.link) {
+        let published = ports.iter().map(|(port, _)| port.clone()).collect();
+        let served = self
+            .serve_network(entry, &mut machine.link)
+            .and_then(|()| self.serve_ports(entry, ports));
+        if let Err(error) = served {
+            self.close_network(entry);
             machine.process.end();
             remove_exec_socket(&entry.dir);
             return Err(error);
         }
         // In memory before it is watched: init may end at once, and that has to be the last word.
-        entry.state().record.set_running(init, Timestamp::now());
+        {
+            let record = &mut entry.state().record;
+            record.set_running(init, Timestamp::now());
+            record.ports = published;
+        }
         self.watch(entry, machine, 0)?;
         if let Err(error) = entry.update(|_| {}) {
             self.halt(entry, "its record could not be written")?;
@@ -127,6 +157,12 @@ impl Shared {
         Ok(())
     }
 
+    /// Nothing goes in or out any more.
+    fn close_network(&self, entry: &Entry) {
+        self.config.ingress.detach(&entry.name);
+        self.config.egress.detach(&entry.name);
+    }
+
     /// Makes the sandbox live, with `running` commands: from here on a thread follows what its init reports.
     pub(crate) fn watch(
         self: &Arc<Self>,
@@ -137,7 +173,7 @@ impl Shared {
         let Machine { link, process } = machine;
         let failed = |source: io::Error| {
             process.end();
-            self.config.egress.detach(&entry.name);
+            self.close_network(entry);
             remove_exec_socket(&entry.dir);
             let mut state = entry.state();
             state.live = None;
@@ -175,7 +211,7 @@ impl Shared {
         if let Err(error) = process.wait() {
             tracing::error!(sandbox = %entry.name, %error, "cannot wait for init");
         }
-        self.config.egress.detach(&entry.name);
+        self.close_network(entry);
         // In the place of an abandoned state directory there may be another daemon's by now.
         if !entry.state().removed {
             remove_exec_socket(&entry.dir);
@@ -184,11 +220,15 @@ impl Shared {
         if entry.state().stopping.as_deref() != Some(REMOVED) {
             self.hand_over(entry, HAND_OVER_TIMEOUT);
         }
+        let cache = entry.state().record.held_cache().map(str::to_owned);
         if let Err(error) = entry.set_gone() {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
         }
         let record = entry.record();
         tracing::info!(sandbox = %entry.name, reason = record.stop_reason, "stopped");
+        if let Some(cache) = cache {
+            self.trim_caches(cache);
+        }
         if record.temporary {
             self.remove_temporary(entry);
         }

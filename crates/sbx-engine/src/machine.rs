@@ -12,6 +12,8 @@
 
 pub mod control;
 pub mod egress;
+pub mod ingress;
+pub mod inside;
 pub(crate) mod leftover;
 pub mod namespace;
 pub(crate) mod process;
@@ -23,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sbx_api::Mount;
+use sbx_api::{Limits, Mount};
 use sbx_proto::OsBytes;
 use sbx_proto::exec::Role;
 use sbx_proto::plan::Ids;
@@ -146,9 +148,21 @@ impl Machines {
     }
 
     /// Ids that no other sandbox has; `used` is what [`id_range`] says of the others.
-    pub(crate) fn assign_ids(&self, backend: Backend, used: &[u32]) -> Result<Ids, EngineError> {
+    pub(crate) fn assign_ids(
+        &self,
+        backend: Backend,
+        used: &[u32],
+        dir: &SandboxDir,
+    ) -> Result<Ids, EngineError> {
         match backend {
-            Backend::Namespace => self.namespace.assign_ids(used),
+            Backend::Namespace => self.namespace.assign_ids(used, dir),
+        }
+    }
+
+    /// Looks up what [`Machines::assign_ids`] needs, which may take a while.
+    pub(crate) fn prepare_ids(&self, backend: Backend) {
+        match backend {
+            Backend::Namespace => self.namespace.prepare_ids(),
         }
     }
 
@@ -156,6 +170,13 @@ impl Machines {
     pub(crate) fn no_ids(&self, backend: Backend) -> Ids {
         match backend {
             Backend::Namespace => self.namespace.no_ids(),
+        }
+    }
+
+    /// What will be enforced of the limits that were asked for, with the usual ones. What cannot be is an error.
+    pub(crate) fn limits(&self, backend: Backend, asked: &Limits) -> Result<Limits, EngineError> {
+        match backend {
+            Backend::Namespace => self.namespace.limits(asked),
         }
     }
 
@@ -295,7 +316,7 @@ pub(crate) fn id_range(record: &Record) -> Option<u32> {
 /// How a sandbox is isolated. Needs no daemon.
 pub(crate) fn describe(record: &Record) -> Description {
     match record.backend {
-        Backend::Namespace => namespace::describe(&record.ids, record.network),
+        Backend::Namespace => namespace::describe(&record.ids, record.network, &record.limits),
     }
 }
 

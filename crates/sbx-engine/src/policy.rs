@@ -33,6 +33,7 @@ use sbx_policy::{
 use self::proxy_config::read_proxy_config;
 use crate::policy::own_addresses::own_addresses;
 use crate::sandbox::name::SandboxName;
+use crate::sandbox::record::{Record, RecordError};
 use crate::state::{Durability, StateDir, is_temporary, write_atomic};
 use crate::threads::lock;
 
@@ -115,10 +116,10 @@ impl PolicyBook {
             })
     }
 
-    /// The rules that hold for a sandbox, or for all of them.
-    pub fn rules_for(&self, sandbox: Option<&str>) -> Result<Vec<Rule>, PolicyBookError> {
-        let rules = self.newer_rules_for(sandbox)?;
-        let Some(name) = sandbox else {
+    /// The rules that hold for a sandbox, for those of a repository, or for all of them.
+    pub fn rules_for(&self, scope: &Scope) -> Result<Vec<Rule>, PolicyBookError> {
+        let rules = self.newer_rules_for(scope)?;
+        let Scope::Sandbox(name) = scope else {
             return Ok(rules);
         };
         match self.proxy_config(&SandboxName::parse(name)?)? {
@@ -134,17 +135,17 @@ impl PolicyBook {
     /// What the older settings of a sandbox take away from it now, in words; nothing, as a rule.
     pub fn narrowed(
         &self,
-        sandbox: Option<&str>,
+        scope: &Scope,
         now: Timestamp,
     ) -> Result<Option<String>, PolicyBookError> {
-        let Some(name) = sandbox else {
+        let Scope::Sandbox(name) = scope else {
             return Ok(None);
         };
         let name = SandboxName::parse(name)?;
         let Some(config) = self.proxy_config(&name)? else {
             return Ok(None);
         };
-        let rules = self.newer_rules_for(sandbox)?;
+        let rules = self.newer_rules_for(scope)?;
         let narrowed = config.narrowed(&rules, now);
         let names: Vec<&str> = narrowed.iter().map(|rule| rule.name.as_str()).collect();
         Ok((!names.is_empty()).then(|| {
@@ -157,11 +158,27 @@ impl PolicyBook {
     }
 
     /// Without the older settings.
-    fn newer_rules_for(&self, sandbox: Option<&str>) -> Result<Vec<Rule>, PolicyBookError> {
-        Ok(match self.load()? {
-            Some(file) => file.rules_for(sandbox),
-            None => preset(DEFAULT),
-        })
+    fn newer_rules_for(&self, scope: &Scope) -> Result<Vec<Rule>, PolicyBookError> {
+        let Some(file) = self.load()? else {
+            return Ok(preset(DEFAULT));
+        };
+        let repo = match scope {
+            Scope::Sandbox(name) => self.repo_of(&SandboxName::parse(name)?)?,
+            Scope::Global | Scope::Repo(_) => None,
+        };
+        Ok(file.rules_for(scope, repo.as_deref()))
+    }
+
+    /// The directory whose rules concern the sandbox. One that has no record has no such rules; a record that cannot be
+    /// read could hide a denial.
+    fn repo_of(&self, name: &SandboxName) -> Result<Option<String>, PolicyBookError> {
+        let record = match Record::read(&self.state.sandbox(name)) {
+            Err(RecordError::Missing { .. }) => return Ok(None),
+            other => other?,
+        };
+        let primary = record.workspaces.first();
+        // Rules have paths in UTF-8 only.
+        Ok(primary.and_then(|workspace| str::from_utf8(&workspace.path.0).ok().map(str::to_owned)))
     }
 
     /// The rules of every scope; and the first of the older settings that cannot be read, which are those of one sandbox
@@ -186,8 +203,8 @@ impl PolicyBook {
     }
 
     /// On this machine as it is now.
-    pub fn policy_for(&self, sandbox: Option<&str>) -> Result<Policy, PolicyBookError> {
-        let rules = self.rules_for(sandbox)?;
+    pub fn policy_for(&self, scope: &Scope) -> Result<Policy, PolicyBookError> {
+        let rules = self.rules_for(scope)?;
         let mut compiled = lock(&self.compiled);
         let policy = match compiled.take().filter(|last| last.rules() == rules) {
             Some(last) => last,
@@ -246,7 +263,7 @@ impl PolicyBook {
         Ok(told.tell())
     }
 
-    /// Adds a rule for all sandboxes or for one; whether that one exists is for the caller to know.
+    /// Adds a rule for all sandboxes, those of a repository, or one; whether that exists is for the caller to know.
     pub fn add(&self, request: &RuleRequest, now: Timestamp) -> Result<Changed, PolicyBookError> {
         let resources = parse_resources(&request.resources)?;
         if request.decision == RuleDecision::Allow {
@@ -259,12 +276,13 @@ impl PolicyBook {
         let rule = NewRule {
             id: uuid::Uuid::new_v4().to_string(),
             name: None,
-            scope: scope(request.sandbox.as_deref())?,
+            scope: scope(request.sandbox.as_deref(), request.repo.as_deref())?,
             decision: match request.decision {
                 RuleDecision::Allow => Decision::Allow,
                 RuleDecision::Deny => Decision::Deny,
             },
             resources,
+            allow_private: request.allow_private,
             expires,
         };
         let mut told = lock(&self.writing);
@@ -285,7 +303,7 @@ impl PolicyBook {
         now: Timestamp,
     ) -> Result<TakenAway, PolicyBookError> {
         let removal = Removal {
-            scope: scope(request.sandbox.as_deref())?,
+            scope: scope(request.sandbox.as_deref(), request.repo.as_deref())?,
             id: request.id.clone(),
             resources: parse_resources(&request.resources)?,
         };
@@ -352,6 +370,7 @@ impl PolicyBook {
                     scope: Scope::Sandbox(name.to_string()),
                     decision: Decision::Deny,
                     resources: denied,
+                    allow_private: false,
                     expires: None,
                 };
                 file.add_rule(rule, now)?;
@@ -415,11 +434,14 @@ impl Told {
     }
 }
 
-fn scope(sandbox: Option<&str>) -> Result<Scope, PolicyBookError> {
-    Ok(match sandbox {
-        Some(name) => Scope::Sandbox(SandboxName::parse(name)?.into()),
-        None => Scope::Global,
-    })
+/// What a request is about.
+pub fn scope(sandbox: Option<&str>, repo: Option<&str>) -> Result<Scope, PolicyBookError> {
+    match (sandbox, repo) {
+        (None, None) => Ok(Scope::Global),
+        (Some(name), None) => Ok(Scope::Sandbox(SandboxName::parse(name)?.into())),
+        (None, Some(path)) => Ok(Scope::repo(path)?),
+        (Some(_), Some(_)) => Err(PolicyBookError::TwoScopes),
+    }
 }
 
 /// That an allow of this can ever open something. The names of the host and the sandbox are decided before any pattern.

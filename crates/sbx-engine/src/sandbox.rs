@@ -4,5 +4,6 @@ pub mod agents;
 pub(crate) mod git_identity;
 pub mod name;
 pub mod offline;
+pub mod ports;
 pub mod record;
 pub mod view;

@@ -3,6 +3,7 @@
 //! Reading never creates anything. A directory that does not carry our marker belongs to another product and is left
 //! alone, unless nothing is in it but settings that the user wrote before the first command.
 
+mod ancestors;
 pub mod daemon_lock;
 pub(crate) mod open_beneath;
 pub mod remove_tree;
@@ -31,6 +32,7 @@ const LOG: &str = "sandboxd.log";
 const OLDER_LOG: &str = "sandboxd.1.log";
 const SANDBOXES: &str = "vm";
 const TEMPLATES: &str = "templates";
+const CACHES: &str = "cache";
 const SETTINGS: &str = "settings.json";
 const MARKER_TEXT: &[u8] = b"state directory of sbx, format 1\n";
 const MARKER_TEXT_OF_ANY_FORMAT: &[u8] = b"state directory of sbx, format ";
@@ -49,6 +51,8 @@ pub enum StateError {
         owner: u32,
         user: u32,
     },
+    #[error("`{path}` lies below `{above}`, in which another user can rename directories")]
+    Renamable { path: PathBuf, above: PathBuf },
     #[error("`{path}` is not an absolute path")]
     Relative { path: PathBuf },
     #[error("another daemon serves `{path}`")]
@@ -73,6 +77,9 @@ impl StateError {
             Self::Foreign { .. } | Self::OtherUser { .. } | Self::Relative { .. } => {
                 Some(ANOTHER_PLACE)
             }
+            Self::Renamable { .. } => Some(
+                "set SBX_HOME to a directory below which only you and root can write, or take the permission from others (chmod go-w)",
+            ),
             Self::Io { source, .. } => Some(place_hint(source)),
             Self::Locked { .. } => Some("sbx daemon status"),
             Self::Settings { .. } => {
@@ -101,6 +108,36 @@ impl StateDir {
         Ok(Self { root })
     }
 
+    /// As [`StateDir::locate`]; but where another product uses `~/.docker/sandboxes`, `sbx` in the directory for states
+    /// (`$XDG_STATE_HOME`, else `~/.local/state`) is taken instead. Once that one is in use, it stays so.
+    pub fn find(
+        home: &Path,
+        sbx_home: Option<&Path>,
+        xdg_state: Option<&Path>,
+    ) -> Result<Self, StateError> {
+        let usual = Self::locate(home, sbx_home)?;
+        if sbx_home.is_some() || usual.is_claimed() {
+            return Ok(usual);
+        }
+        // The specification has relative ones ignored.
+        let states = xdg_state.filter(|path| path.is_absolute());
+        let states = states.map_or_else(|| home.join(".local/state"), Path::to_path_buf);
+        let other = Self {
+            root: states.join("sbx"),
+        };
+        if other.is_claimed() || usual.is_foreign() {
+            return Ok(other);
+        }
+        Ok(usual)
+    }
+
+    /// Whether the directory is the caller's and another product has files in it.
+    pub fn is_foreign(&self) -> bool {
+        let own = fs::metadata(&self.root)
+            .is_ok_and(|meta| meta.is_dir() && self.check_owner(meta.uid()).is_ok());
+        own && !self.is_claimed() && self.is_unused().is_ok_and(|unused| !unused)
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -121,6 +158,11 @@ impl StateDir {
     /// What went out of sandboxes and what was refused; a file per sandbox.
     pub fn network_log(&self) -> PathBuf {
         self.root.join("log").join("network")
+    }
+
+    /// Build caches that outlive their sandboxes.
+    pub fn caches(&self) -> PathBuf {
+        self.root.join(CACHES)
     }
 
     pub fn templates(&self) -> PathBuf {
@@ -153,8 +195,20 @@ impl StateDir {
     /// That the directory, if there is one, is the caller's.
     pub fn check_own(&self) -> Result<(), StateError> {
         match fs::metadata(&self.root) {
-            Ok(meta) if meta.is_dir() => self.check_owner(meta.uid()),
-            Ok(_) | Err(_) => Ok(()),
+            Ok(meta) if meta.is_dir() => self.check_owner(meta.uid())?,
+            Ok(_) | Err(_) => {}
+        }
+        self.check_place()
+    }
+
+    /// That no other user can put another directory in its place.
+    fn check_place(&self) -> Result<(), StateError> {
+        match ancestors::renamable(&self.root) {
+            None => Ok(()),
+            Some(above) => Err(StateError::Renamable {
+                path: self.root.clone(),
+                above,
+            }),
         }
     }
 
@@ -162,6 +216,7 @@ impl StateDir {
     pub fn claim(&self) -> Result<(), StateError> {
         let root = &self.root;
         let failed = |source| io_error(root, source);
+        self.check_own()?;
         make_private_dirs(root).map_err(failed)?;
         let meta = fs::metadata(root).map_err(failed)?;
         self.check_owner(meta.uid())?;
@@ -233,6 +288,7 @@ impl StateDir {
         const OURS: &[&str] = &[
             SANDBOXES,
             TEMPLATES,
+            CACHES,
             "log",
             SOCKET,
             "daemon.json",
@@ -462,6 +518,36 @@ mod tests {
     }
 
     #[test]
+    fn another_products_directory_is_left_to_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path();
+        let usual = home.join(".docker/sandboxes");
+        let root = |xdg: Option<&str>| {
+            let xdg = xdg.map(|name| home.join(name));
+            let found = StateDir::find(home, None, xdg.as_deref()).unwrap();
+            found.root().strip_prefix(home).unwrap().to_owned()
+        };
+        assert_eq!(root(None), Path::new(".docker/sandboxes"));
+        fs::create_dir_all(&usual).unwrap();
+        assert_eq!(root(None), Path::new(".docker/sandboxes"), "empty");
+        File::create(usual.join("theirs")).unwrap();
+        assert_eq!(root(None), Path::new(".local/state/sbx"));
+        assert_eq!(root(Some("x")), Path::new("x/sbx"));
+        let relative = StateDir::find(home, None, Some(Path::new("relative"))).unwrap();
+        assert_eq!(relative.root(), home.join(".local/state/sbx"));
+        let given = home.join("given");
+        let given = StateDir::find(home, Some(&given), None).unwrap();
+        assert_eq!(given.root(), home.join("given"));
+        // It stays the one in use when the other product is gone.
+        StateDir::find(home, None, None).unwrap().claim().unwrap();
+        fs::remove_file(usual.join("theirs")).unwrap();
+        assert_eq!(root(None), Path::new(".local/state/sbx"));
+        // One that was ours all along stays ours.
+        StateDir::locate(home, None).unwrap().claim().unwrap();
+        assert_eq!(root(None), Path::new(".docker/sandboxes"));
+    }
+
+    #[test]
     fn sbx_home_is_stronger_than_home() {
         let home = Path::new("/home/u");
         let plain = StateDir::locate(home, None).unwrap();
@@ -496,6 +582,19 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_another_user_can_rename_is_refused_and_left_as_it_is() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let state = state(&temp.path().join("a/b"));
+        for refused in [state.claim(), state.check_own()] {
+            let error = refused.unwrap_err();
+            assert!(matches!(&error, StateError::Renamable { above, .. } if above == temp.path()));
+            assert!(error.hint().unwrap().contains("SBX_HOME"));
+        }
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn the_group_of_a_directory_above_is_not_taken_over() {
         if !rustix::process::geteuid().is_root() {
             return; // an ordinary user may be in one group only
@@ -503,7 +602,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let own = rustix::process::getegid().as_raw();
         std::os::unix::fs::chown(temp.path(), None, Some(own + 1)).unwrap();
-        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o2775)).unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o3775)).unwrap();
         let state = state(&temp.path().join("state"));
         state.claim().unwrap();
         for dir in [

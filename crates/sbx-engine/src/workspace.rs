@@ -13,11 +13,12 @@ pub(crate) mod untrusted;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use sbx_api::WorkspaceRequest;
+use sbx_proto::OsBytes;
 use sbx_proto::plan::Node;
 use sbx_proto::shell::quoted;
 use sbx_sys::mountinfo::Entry;
@@ -247,7 +248,8 @@ pub fn resolve(
     let guard = Guard::new(state)?;
     let mut workspaces: Vec<WorkspaceRecord> = Vec::with_capacity(requests.len());
     for request in requests {
-        let workspace = resolve_one(request, &guard)?;
+        let mut workspace = resolve_one(request, &guard)?;
+        workspace.given = other_name(given_path(request), workspace.path.as_path());
         if workspaces.is_empty() && workspace.kind == WorkspaceKind::File {
             return Err(WorkspaceError::PrimaryNotDirectory(
                 workspace.path.to_path_buf(),
@@ -299,7 +301,8 @@ pub fn resolve_again(
         if canonical != path {
             return Err(WorkspaceError::Moved(path));
         }
-        let now = inspect(&path, workspace.readonly, &guard)?;
+        let mut now = inspect(&path, workspace.readonly, &guard)?;
+        now.given.clone_from(&workspace.given);
         // The owner decides how ids look through the mount: what is inside must not choose another one.
         if (now.uid, now.gid) != (workspace.uid, workspace.gid) {
             return Err(WorkspaceError::OtherOwner(path));
@@ -473,6 +476,21 @@ fn given_path(request: &WorkspaceRequest) -> &Path {
     Path::new(request.given.as_deref().unwrap_or(&request.path))
 }
 
+/// The name that leads to a workspace by symbolic links, where there is one. What is before `..` is resolved: only the
+/// file system knows where that leads.
+fn other_name(given: &Path, real: &Path) -> Option<OsBytes> {
+    let parts: Vec<_> = given.components().collect();
+    let last_up = parts.iter().rposition(|part| *part == Component::ParentDir);
+    let (before, after) = parts.split_at(last_up.map_or(0, |index| index + 1));
+    let mut name = PathBuf::new();
+    if !before.is_empty() {
+        name = fs::canonicalize(before.iter().collect::<PathBuf>()).ok()?;
+    }
+    name.extend(after);
+    let leads_there = fs::canonicalize(&name).is_ok_and(|found| found == real);
+    (name.is_absolute() && name != real && leads_there).then(|| name.as_path().into())
+}
+
 /// The user must have meant this directory. A link in a workspace may be the work of a program inside, and so may be the
 /// way by which a shell came to a directory of secrets.
 fn check_way(
@@ -539,6 +557,7 @@ fn inspect(path: &Path, readonly: bool, guard: &Guard) -> Result<WorkspaceRecord
     }
     Ok(WorkspaceRecord {
         path: path.into(),
+        given: None,
         readonly,
         kind,
         uid: meta.uid(),

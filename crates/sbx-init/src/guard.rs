@@ -18,6 +18,7 @@ mod origin;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use rustix::fs::inotify::{self, WatchFlags};
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, XattrFlags};
@@ -25,12 +26,13 @@ use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
 };
+use sbx_sys::fdpass;
 use sbx_sys::mounts;
 use sbx_sys::process::{self, SingleThreaded};
 use sbx_sys::seccomp::{self, Notification};
 
 use crate::setup::OwnFileSystems;
-use caller::{Caller, Joined, MountList};
+use caller::{Caller, Joined, MountList, io};
 use origin::OriginProbe;
 use sbx_sys::mountinfo::Entry;
 
@@ -354,21 +356,19 @@ impl Work {
         guard: &Guard,
         caller: Caller,
     ) -> Result<Answer, Errno> {
-        let makes_descriptor = matches!(self, Self::OpenFileSystem(..));
+        let (receiver, sender) = UnixStream::pair().map_err(io)?;
         match caller.join_namespaces(proof)? {
-            Joined::Parent(child) => match child.outcome() {
-                // The child holds the descriptor, and has responded with it.
-                Ok(()) if makes_descriptor => process::exit_now(0),
+            Joined::Parent(child) => {
+                drop(sender);
                 // After the child was reaped: the caller must not see it in its pid namespace when the call returns.
-                outcome => outcome.map(|()| DONE),
-            },
+                child.outcome()?;
+                receive_answer(&receiver)
+            }
             Joined::Child(parent) => {
                 let ready = caller.assume_identity(&guard.proc);
                 let ready = ready.and_then(|()| parent.die_with());
-                match ready.and_then(|()| self.run(guard, None)) {
-                    Ok(answer) if makes_descriptor => Ok(answer),
-                    done => caller::exit_with(done.map(drop)),
-                }
+                let done = ready.and_then(|()| self.run(guard, None));
+                caller::exit_with(done.and_then(|answer| send_descriptor(&sender, &answer)))
             }
         }
     }
@@ -425,6 +425,29 @@ impl Work {
                 })
             }
         }
+    }
+}
+
+/// From the process in the caller's namespaces to its parent, which gives the descriptor to the caller.
+fn send_descriptor(sender: &UnixStream, answer: &Answer) -> Result<(), Errno> {
+    match answer {
+        Answer::Descriptor { fd, close_on_exec } => {
+            fdpass::send_with_fds(sender, &[(*close_on_exec).into()], &[fd.as_fd()]).map_err(io)
+        }
+        Answer::Value(_) | Answer::Continue => Ok(()),
+    }
+}
+
+fn receive_answer(receiver: &UnixStream) -> Result<Answer, Errno> {
+    let (mut flag, mut fds) = ([0], Vec::new());
+    let count = fdpass::recv_with_fds(receiver, &mut flag, &mut fds).map_err(io)?;
+    match (count, fds.pop()) {
+        (0, None) => Ok(DONE),
+        (1, Some(fd)) => Ok(Answer::Descriptor {
+            fd,
+            close_on_exec: flag != [0],
+        }),
+        _ => Err(Errno::IO),
     }
 }
 

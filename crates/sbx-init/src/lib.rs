@@ -15,11 +15,16 @@ mod profile;
 mod setup;
 mod spare;
 mod spawn;
+mod tools;
 
 use sbx_proto::plan::Task;
 
 /// Does what the daemon asks for over stdin. `run_task` is the engine's own work for
 /// [`Job::Task`](sbx_proto::plan::Job::Task).
 pub fn helper_main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
-    setup::main(run_task)
+    // Init executes it inside, with arguments; the daemon has none for it.
+    match std::env::args_os().nth(1) {
+        Some(_) => tools::main(),
+        None => setup::main(run_task),
+    }
 }

@@ -141,12 +141,15 @@ struct Descriptors {
     listener: OwnedFd,
     logs: [OwnedFd; 2],
     program: OwnedFd,
+    /// Commands join these control groups.
+    groups: Vec<OwnedFd>,
     /// The host side's: this process's, and so the daemon's.
     pid_namespace: Node,
 }
 
 impl Descriptors {
-    fn from(fds: Vec<OwnedFd>) -> SetupResult<Self> {
+    fn from(mut fds: Vec<OwnedFd>) -> SetupResult<Self> {
+        let groups = fds.split_off(BOOT_DESCRIPTORS.min(fds.len()));
         let fds: [OwnedFd; BOOT_DESCRIPTORS] = fds
             .try_into()
             .map_err(|_| SetupError::new("read the plan", "wrong number of descriptors"))?;
@@ -158,6 +161,7 @@ impl Descriptors {
             listener,
             logs: [first, second],
             program,
+            groups,
         })
     }
 }
@@ -301,7 +305,13 @@ fn build(
     become_root(ids.mode)?;
     let proc = tree::proc_mount()?;
     limits::set_ucounts(proc.as_fd(), &boot.limits.user);
-    let inner = inner::start(proof, ids, &boot.hostname, proc.as_fd())?;
+    let inner = {
+        let wanted = inner::Wanted {
+            hostname: &boot.hostname,
+            processes: boot.limits.processes,
+        };
+        inner::start(proof, ids, wanted, proc.as_fd())?
+    };
     // From here on init is in the sandbox's network namespace: a sysfs shows that of the process that mounts it.
     process::setns(inner.namespaces.net.as_fd(), process::NEW_NET)
         .doing(|| "join the new network namespace".into())?;
@@ -311,6 +321,7 @@ fn build(
     process::set_not_dumpable().doing(|| "clear the dumpable flag".into())?;
     Ok(Parts {
         listener: descriptors.listener,
+        groups: descriptors.groups,
         logs: descriptors.logs,
         proc,
         ptys: built.ptys,

@@ -152,6 +152,11 @@ fn get_ready(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failu
     rustix::process::setsid().map_err(|e| Failure::engine("make a session", e))?;
     signals::reset().map_err(engine("reset signals"))?;
     let _ = rustix::thread::set_name(NAME); // for `ps`
+    // Before the namespaces: from inside, this process has no right to move itself.
+    for group in &surroundings.groups {
+        rustix::io::write(group, b"0")
+            .map_err(|e| Failure::engine("join the sandbox's control groups", e))?;
+    }
     join(&surroundings.namespaces).map_err(engine("join the sandbox"))?;
     // Joining a user namespace that this id owns does not make this process dumpable, whatever `fs.suid_dumpable` says.
     // From here on nothing of init's is left in it but its memory.

@@ -7,7 +7,7 @@
 //! with `getcwd`: a path through `/proc/PID/fd` can lead out of the root. A failure up to `execve` goes to init as data,
 //! and becomes the client's error message instead of an exit code.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,11 +32,16 @@ const GROUP: &str = "/etc/group";
 /// Where `pip` puts programs that root installs where it cannot write `/usr`. Other users do not look for them.
 const ROOT_USER_BIN: &[u8] = b"/root/.local/bin";
 
+/// The program that this process is a copy of. Root inside can put another in its place: what it says is not trusted.
+const OWN_PROGRAM: &CStr = c"/proc/self/exe";
+
 /// What every command of a sandbox has in common.
 #[derive(Debug)]
 pub(crate) struct Surroundings {
     pub(crate) mode: Mode,
     pub(crate) namespaces: Namespaces,
+    /// Files of control groups that commands join.
+    pub(crate) groups: Vec<OwnedFd>,
     pub(crate) filter: Vec<seccomp::Instruction>,
     pub(crate) env: Vec<(OsBytes, OsBytes)>,
     pub(crate) workdir: OsBytes,
@@ -147,6 +152,10 @@ pub(crate) fn enter(
     stdio: &Stdio,
 ) -> Failure {
     match prepare(surroundings, foreseen, exec, stdio) {
+        Ok(prepared) if exec.own_program => {
+            let error = process::execve(OWN_PROGRAM, &prepared.argv, &prepared.env);
+            Failure::engine("execute init's own program", error)
+        }
         Ok(prepared) => execute(&prepared),
         Err(failure) => failure,
     }

@@ -65,6 +65,7 @@ fn rule(n: u32) -> Result<Rule, sbx_policy::PatternError> {
         traffic: Traffic::Any,
         expires: None,
         editable: true,
+        allow_private: false,
         created: None,
     })
 }

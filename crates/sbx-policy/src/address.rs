@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::builtin_names::HOST_ALIAS;
 
-/// A range that is reached only when an address rule or an exact-host rule names it.
+/// A range that is reached only when a rule names the address, or a rule for exactly one host allows private addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefusedRange {
     network: IpAddr,
@@ -21,7 +21,7 @@ pub struct RefusedRange {
 }
 
 /// Single metadata services stand before the ranges that contain them, so that the reason is the telling one.
-const REFUSED: [RefusedRange; 18] = [
+const REFUSED: [RefusedRange; 20] = [
     v4(
         [169, 254, 169, 254],
         32,
@@ -100,6 +100,20 @@ const REFUSED: [RefusedRange; 18] = [
         "RFC 4291, 2.5.6",
     ),
     v6(
+        [0xfec0, 0, 0, 0, 0, 0, 0, 0],
+        10,
+        "a site-local address",
+        "RFC 3879",
+    ),
+    // Which IPv4 address one of these carries depends on the length of the network's own prefix (RFC 6052, 2.2), which
+    // only its operator knows: it may be any of the above.
+    v6(
+        [0x64, 0xff9b, 1, 0, 0, 0, 0, 0],
+        48,
+        "a translated address of a local network",
+        "RFC 8215",
+    ),
+    v6(
         [0xff00, 0, 0, 0, 0, 0, 0, 0],
         8,
         "a multicast address",
@@ -135,21 +149,31 @@ pub fn refused_range(address: IpAddr) -> Option<&'static RefusedRange> {
 }
 
 /// The address that packets will really reach: an IPv4 address that is mapped (RFC 4291), compatible (RFC 4291,
-/// deprecated) or translated by NAT64's well-known prefix (RFC 6052) stands for itself.
+/// deprecated), translated by NAT64's well-known prefix (RFC 6052) or the end of a 6to4 tunnel (RFC 3056) stands for
+/// itself.
 pub fn effective_address(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
-        IpAddr::V6(v6) => embedded_ipv4(v6).map_or(address, IpAddr::V4),
+        IpAddr::V6(v6) => embedded_ipv4(v6).map_or(address, |(v4, _)| IpAddr::V4(v4)),
     }
 }
 
-fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+/// The length of the prefix in front of the IPv4 address that an IPv6 address carries, if it carries one.
+pub(crate) fn carrier_length(address: IpAddr) -> Option<u8> {
+    match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(v6) => embedded_ipv4(v6).map(|(_, prefix)| prefix),
+    }
+}
+
+fn embedded_ipv4(address: Ipv6Addr) -> Option<(Ipv4Addr, u8)> {
     let [a, b, c, d, e, f, high, low] = address.segments();
-    let last = || Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
+    let joined = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match [a, b, c, d, e, f] {
-        [0, 0, 0, 0, 0, 0xffff] | [0x64, 0xff9b, 0, 0, 0, 0] => Some(last()),
+        [0, 0, 0, 0, 0, 0xffff] | [0x64, 0xff9b, 0, 0, 0, 0] => Some((joined(high, low), 96)),
         // `::` and `::1` have meanings of their own.
-        [0, 0, 0, 0, 0, 0] if high != 0 || low > 1 => Some(last()),
+        [0, 0, 0, 0, 0, 0] if high != 0 || low > 1 => Some((joined(high, low), 96)),
+        [0x2002, ..] => Some((joined(b, c), 16)),
         _ => None,
     }
 }
@@ -274,13 +298,31 @@ mod tests {
             "198.18.0.1",
             "2001:db8::1",
             "fbff::1",
-            "fec0::1",
             "2606:4700::1111",
             "64:ff9b::8.8.8.8",
             "::ffff:8.8.8.8",
-            "64:ff9b:1::a00:1",
-            "2002:a00:1::",
         ];
+        for text in ordinary {
+            assert!(refused_range(text.parse().unwrap()).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ipv6_forms_of_refused_ranges_are_refused() {
+        let refused = [
+            "fec0::1",
+            "feff::1",
+            "64:ff9b:1::a00:1",
+            "64:ff9b:1:a00:0:100::",
+            "2002:a00:1::",
+            "2002:7f00:1::1",
+            "2002:a9fe:a9fe:1::1",
+            "2002:c0a8:101::",
+        ];
+        for text in refused {
+            assert!(refused_range(text.parse().unwrap()).is_some(), "{text}");
+        }
+        let ordinary = ["64:ff9b:2::a00:1", "2002:808:808::1", "2003:a00:1::"];
         for text in ordinary {
             assert!(refused_range(text.parse().unwrap()).is_none(), "{text}");
         }

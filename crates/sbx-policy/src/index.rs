@@ -7,12 +7,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use jiff::Timestamp;
 
-use crate::address::effective_address;
+use crate::address::{carrier_length, effective_address};
 use crate::host::Host;
 use crate::pattern::{HostPattern, Pattern};
-use crate::rule::{Decision, Origin, Rule, Traffic};
+use crate::rule::{Decision, Rule, Traffic};
 use crate::verdict::RuleRef;
 use crate::wildcard::{Shape, Wildcard};
 
@@ -30,9 +31,8 @@ pub(crate) struct Entry {
     pub(crate) names_addresses: bool,
     /// One host and no other.
     pub(crate) exact: bool,
-    /// An exact host that a person or a kit wrote down. The apex entries of a preset do not count: nobody who
-    /// chose a preset thought of where those names lead.
-    pub(crate) names_host: bool,
+    /// An exact host whose addresses may be refused ones: the user said so.
+    pub(crate) allows_private: bool,
     /// What a verdict says about this entry. Prepared here, because a decision is made far more often than a rule.
     pub(crate) rule: RuleRef,
     pub(crate) reason: String,
@@ -73,7 +73,7 @@ impl Entry {
             rank: pattern.specificity(),
             names_addresses: names_addresses(pattern),
             exact: pattern.is_exact_host(),
-            names_host: pattern.is_exact_host() && rule.origin != Origin::Preset,
+            allows_private: pattern.is_exact_host() && rule.allow_private,
             rule: RuleRef {
                 id: rule.id.clone(),
                 name: rule.name.clone(),
@@ -226,21 +226,23 @@ impl Node {
 /// `**` and names nothing.
 fn names_addresses(pattern: &Pattern) -> bool {
     match pattern.hosts() {
-        HostPattern::Net(net) if carries_ipv4(pattern) => net.prefix_len() > 96,
-        HostPattern::Net(net) => net.prefix_len() > 0,
+        HostPattern::Net(net) => net.prefix_len() > carrier(net).unwrap_or(0),
         HostPattern::Any | HostPattern::Name(_) | HostPattern::Wildcard(_) => false,
     }
 }
 
 fn carries_ipv4(pattern: &Pattern) -> bool {
     match pattern.hosts() {
-        HostPattern::Net(net) => {
-            net.prefix_len() >= 96
-                && effective_address(net.addr()) != net.addr()
-                && effective_address(net.broadcast()) != net.broadcast()
-        }
+        HostPattern::Net(net) => carrier(net).is_some(),
         HostPattern::Any | HostPattern::Name(_) | HostPattern::Wildcard(_) => false,
     }
+}
+
+/// The length of the prefix that all addresses of the network have in front of an IPv4 address.
+fn carrier(net: &IpNet) -> Option<u8> {
+    let prefix = carrier_length(net.addr())?;
+    let whole = net.prefix_len() >= prefix && carrier_length(net.broadcast()) == Some(prefix);
+    whole.then_some(prefix)
 }
 
 fn bits(address: IpAddr, prefix: u8) -> u128 {

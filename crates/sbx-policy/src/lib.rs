@@ -18,6 +18,7 @@ mod pattern;
 mod policy;
 mod presets;
 mod proxy_config;
+mod public_suffix;
 mod remedy;
 mod rule;
 mod store;
@@ -36,6 +37,7 @@ pub use presets::{Preset, UnknownPreset, preset, preset_reason};
 pub use proxy_config::{
     Edit, OlderPattern, ProxyConfig, ProxyConfigError, ProxyMode, ProxyNetwork,
 };
+pub use public_suffix::registrable_domain;
 pub use remedy::{remedy, unreadable};
 pub use rule::{BadScope, Decision, Origin, Rule, Scope, Traffic};
 pub use store::{Added, Existing, NewRule, PolicyFile, Removal, Removed, StoreError};

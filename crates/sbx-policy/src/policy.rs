@@ -75,14 +75,20 @@ impl Policy {
             return self.decide_host_alias(&asked);
         }
         let mut found = Found::default();
-        self.index
-            .visit(&target.host, &mut |entry| found.see(entry, &asked));
+        self.index.visit(&target.host, &mut |entry| {
+            if may_open(entry, &target.host) {
+                found.see(entry, &asked);
+            }
+        });
         if let Host::Ip(address) = target.host
             && let Some(why) = self.refused(address)
         {
             return found.for_refused(target, address, why);
         }
         let mut verdict = found.answer();
+        if verdict.kind == Kind::Implicit && is_single_label(&target.host) {
+            verdict = single_label(&target.host);
+        }
         if verdict.kind == Kind::Explicit && found.allow.is_none() {
             verdict.opens = Some(Pattern::exact(target.host.clone(), Some(target.port)));
         }
@@ -98,7 +104,7 @@ impl Policy {
         let mut allows = Vec::new();
         let mut denies = Vec::new();
         self.index.visit(host, &mut |entry| match entry.decision {
-            _ if !entry.is_current(now) => {}
+            _ if !entry.is_current(now) || !may_open(entry, host) => {}
             Decision::Allow => allows.push(entry),
             Decision::Deny => denies.push(entry),
         });
@@ -111,7 +117,7 @@ impl Policy {
             .flat_map(|protocol| open_on_some_port(&allows, &denies, protocol))
             .collect();
         if let Some(entry) = best(open.iter().copied()) {
-            return allowed(entry, open.iter().any(|entry| entry.names_host));
+            return allowed(entry, open.iter().any(|entry| entry.allows_private));
         }
         denies.retain(|deny| {
             let closes = |allow: &&Entry| allow.port.is_none() || allow.port == deny.port;
@@ -119,14 +125,16 @@ impl Policy {
         });
         match best(denies.into_iter()) {
             Some(entry) => denied_by(entry),
+            None if is_single_label(host) => single_label(host),
             None => default_deny(),
         }
     }
 
     /// May the `address` that an allowed name led to be dialled?
     ///
-    /// Denies of addresses hold. A refused range needs an allow that names the address, or a `named` verdict by a
-    /// rule for exactly this host; a wildcard does not suffice, or the owner of a name could lead into the host.
+    /// Denies of addresses hold. A refused range needs an allow that names the address, or a `named` verdict by a rule
+    /// for exactly this host that allows private addresses. A rule for the name does not suffice, or the owner of the
+    /// name could lead into the host.
     pub fn decide_address(
         &self,
         named: &Verdict,
@@ -156,8 +164,8 @@ impl Policy {
             return named.clone();
         };
         match found.names_addresses {
-            Some(entry) => allowed(entry, named.exact),
-            None if named.exact => named.clone(),
+            Some(entry) => allowed(entry, named.allows_private),
+            None if named.allows_private => named.clone(),
             None => refused(target, address, why),
         }
     }
@@ -165,8 +173,9 @@ impl Policy {
     /// Why an address needs a rule that names it, if it does.
     pub(crate) fn refused(&self, address: IpAddr) -> Option<Refused> {
         refused_range(address).map(Refused::Range).or_else(|| {
-            let own = self.own.contain(effective_address(address));
-            own.then_some(Refused::Local)
+            let own = [address, effective_address(address)];
+            let local = own.into_iter().any(|address| self.own.contain(address));
+            local.then_some(Refused::Local)
         })
     }
 
@@ -267,7 +276,7 @@ struct Found<'a> {
     allow: Option<&'a Entry>,
     /// The best allow that also opens refused addresses.
     names_addresses: Option<&'a Entry>,
-    exact: bool,
+    allows_private: bool,
 }
 
 impl<'a> Found<'a> {
@@ -282,7 +291,7 @@ impl<'a> Found<'a> {
             Decision::Deny => keep_best(&mut self.deny, entry),
             Decision::Allow => {
                 keep_best(&mut self.allow, entry);
-                self.exact |= entry.names_host;
+                self.allows_private |= entry.allows_private;
                 if entry.names_addresses {
                     keep_best(&mut self.names_addresses, entry);
                 }
@@ -293,7 +302,7 @@ impl<'a> Found<'a> {
     fn answer(&self) -> Verdict {
         match (self.deny, self.allow) {
             (Some(entry), _) => denied_by(entry),
-            (None, Some(entry)) => allowed(entry, self.exact),
+            (None, Some(entry)) => allowed(entry, self.allows_private),
             (None, None) => default_deny(),
         }
     }
@@ -302,20 +311,20 @@ impl<'a> Found<'a> {
     fn for_refused(&self, target: &Target, address: IpAddr, why: Refused) -> Verdict {
         match (self.deny, self.names_addresses) {
             (Some(entry), _) => denied_by(entry),
-            (None, Some(entry)) => allowed(entry, self.exact),
+            (None, Some(entry)) => allowed(entry, self.allows_private),
             (None, None) if self.allow.is_some() => refused(target, address, why),
             (None, None) => default_deny(),
         }
     }
 }
 
-fn allowed(entry: &Entry, exact: bool) -> Verdict {
+fn allowed(entry: &Entry, allows_private: bool) -> Verdict {
     Verdict {
         allowed: true,
         kind: Kind::Allowed,
         rule: Some(entry.rule.clone()),
         reason: entry.reason.clone(),
-        exact,
+        allows_private,
         opens: None,
     }
 }
@@ -399,13 +408,29 @@ fn refused(target: &Target, address: IpAddr, why: Refused) -> Verdict {
     }
 }
 
+/// Which host a name without a dot means depends on the network that the machine is in: the operator of that network, or
+/// the root zone, would choose. So only a rule for exactly this name opens it.
+fn is_single_label(host: &Host) -> bool {
+    host.as_name()
+        .is_some_and(|name| !name.as_str().contains('.'))
+}
+
+fn may_open(entry: &Entry, host: &Host) -> bool {
+    entry.decision == Decision::Deny || entry.exact || !is_single_label(host)
+}
+
+fn single_label(host: &Host) -> Verdict {
+    let reason = format!("{DEFAULT_DENY}; a name without a dot needs a rule for exactly `{host}`");
+    Verdict::denied(Kind::Implicit, reason)
+}
+
 fn built_in_name() -> Verdict {
     Verdict {
         allowed: true,
         kind: Kind::Allowed,
         rule: None,
         reason: "Built-in name".to_owned(),
-        exact: false,
+        allows_private: false,
         opens: None,
     }
 }

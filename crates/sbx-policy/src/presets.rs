@@ -102,6 +102,7 @@ fn rule(name: &str, decision: Decision, resources: Vec<Pattern>) -> Rule {
         resources,
         origin: Origin::Preset,
         traffic: Traffic::Any,
+        allow_private: false,
         expires: None,
         editable: false,
         created: None,
@@ -262,6 +263,70 @@ mod tests {
                 assert!(!rule.resources.iter().any(|r| r.matches(&target)), "{text}");
             }
         }
+    }
+
+    /// Where anybody can store something without an account, or with one that costs nothing: what the list says that it
+    /// leaves out.
+    #[test]
+    fn what_stores_for_anybody_is_not_in_the_list() {
+        let forbidden = [
+            "paste.ubuntu.com:443",
+            "paste.ubuntu.com:80",
+            "pastebin.ubuntu.com:443",
+            "pastebin.canonical.com:443",
+            "paste.opensuse.org:443",
+            "paste.fedoraproject.org:443",
+            "paste.centos.org:443",
+            "paste.apache.org:443",
+            "paste.debian.net:443",
+            "play.golang.org:443",
+            "go.dev:443",
+            "play.rust-lang.org:443",
+            "play.haskell.org:443",
+            "paste.haskell.org:443",
+            "play.kotlinlang.org:443",
+            "scastie.scala-lang.org:443",
+            "esm.sh:443",
+            "dash.deno.com:443",
+            "scans.gradle.com:443",
+            "project.sourceforge.net:443",
+            "www.googleapis.com:443",
+            "storage.googleapis.com:443",
+        ];
+        let needed = [
+            "proxy.golang.org:443",
+            "static.rust-lang.org:443",
+            "hackage.haskell.org:443",
+            "repo.maven.apache.org:443",
+            "archive.ubuntu.com:80",
+            "de.archive.ubuntu.com:80",
+            "security.ubuntu.com:443",
+            "mirrors.fedoraproject.org:443",
+            "mirrorlist.centos.org:80",
+            "download.opensuse.org:443",
+            "netix.dl.sourceforge.net:443",
+        ];
+        let rules = preset(Preset::Balanced);
+        let is_open = |text: &str| {
+            let target = crate::Target::parse_loose(text).unwrap();
+            let mut resources = rules.iter().flat_map(|rule| &rule.resources);
+            resources.any(|resource| resource.matches(&target))
+        };
+        for text in forbidden {
+            assert!(!is_open(text), "{text}");
+        }
+        for text in needed {
+            assert!(is_open(text), "{text}");
+        }
+        // No host is called like a place to paste or to play.
+        for resource in rules.iter().flat_map(|rule| &rule.resources) {
+            let text = resource.to_string();
+            let label = text.split('.').next().unwrap();
+            let bad = ["paste", "pastebin", "play", "playground", "gist"];
+            assert!(!bad.contains(&label), "{text}");
+        }
+        let risk = preset_reason("default-code-and-containers").unwrap();
+        assert!(risk.contains("Residual risk"), "{risk}");
     }
 
     /// What stands in front of a provider's domain where everybody can store or publish something.

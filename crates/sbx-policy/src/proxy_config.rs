@@ -118,6 +118,7 @@ impl ProxyConfig {
             resources,
             origin: Origin::ProxyConfig,
             traffic,
+            allow_private: false,
             expires: None,
             editable: false,
             created: None,

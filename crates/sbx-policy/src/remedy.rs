@@ -23,21 +23,23 @@ pub fn unreadable() -> Rule {
         resources: vec![Pattern::everything()],
         origin: Origin::Local,
         traffic: Traffic::Any,
+        allow_private: false,
         expires: None,
         editable: false,
         created: None,
     }
 }
 
-/// The command that changes the verdict, where there is one; else one that says more about it.
-pub fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Option<String> {
-    let scope = sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"));
-    let allow = |what: &str| Some(format!("sbx policy allow network{scope} {}", quoted(what)));
+/// The command that changes the verdict, where there is one; else one that says more about it. What it allows, it
+/// allows in `scope`.
+pub fn remedy(scope: &Scope, target: &Target, verdict: &Verdict) -> Option<String> {
+    let option = scope.option();
+    let allow = |what: &str| Some(format!("sbx policy allow network{option} {}", quoted(what)));
     match verdict.kind {
         Kind::Allowed | Kind::Malformed | Kind::RecordType => None,
         Kind::Explicit => {
             let rule = verdict.rule.as_ref()?;
-            let undo = undo(sandbox, rule);
+            let undo = undo(scope, rule);
             // The settings' own words both take back a block and allow.
             let both = undo.changes && rule.origin != Origin::ProxyConfig;
             match &verdict.opens {
@@ -50,7 +52,7 @@ pub fn remedy(sandbox: Option<&str>, target: &Target, verdict: &Verdict) -> Opti
             }
         }
         Kind::Loopback => Some(format!(
-            "sbx policy check network{scope} {}:{}",
+            "sbx policy check network{option} {}:{}",
             HOST_ALIAS, target.port
         )),
         Kind::Implicit | Kind::Address if is_host_alias(&target.host) => {
@@ -71,7 +73,7 @@ struct Undo {
 }
 
 /// Takes back what the rule says about this resource, and nothing else that it says.
-fn undo(sandbox: Option<&str>, rule: &RuleRef) -> Undo {
+fn undo(scope: &Scope, rule: &RuleRef) -> Undo {
     let changing = |command| Undo {
         command,
         changes: true,
@@ -82,16 +84,17 @@ fn undo(sandbox: Option<&str>, rule: &RuleRef) -> Undo {
     };
     if rule.id == UNREADABLE {
         // It names the file and the place in it, and says how to go on.
-        let name = sandbox.map_or(String::new(), |name| format!(" {name}"));
-        return telling(format!("sbx policy ls{name}"));
+        let whose = match scope {
+            Scope::Sandbox(name) => format!(" {name}"),
+            Scope::Global | Scope::Repo(_) => scope.option(),
+        };
+        return telling(format!("sbx policy ls{whose}"));
     }
     let resource = quoted(&rule.resource.to_string());
     match (rule.origin, &rule.scope) {
-        (Origin::Local | Origin::Scoped, Scope::Global) => {
-            changing(format!("sbx policy rm network --resource {resource}"))
-        }
-        (Origin::Local | Origin::Scoped, Scope::Sandbox(name)) => changing(format!(
-            "sbx policy rm network --sandbox {name} --resource {resource}"
+        (Origin::Local | Origin::Scoped, scope) => changing(format!(
+            "sbx policy rm network{} --resource {resource}",
+            scope.option()
         )),
         (Origin::ProxyConfig, Scope::Sandbox(name)) => {
             let older = quoted(&OlderPattern::from(rule.resource.clone()).to_string());

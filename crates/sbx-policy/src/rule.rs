@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
+use sbx_proto::shell::quoted;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -16,11 +17,13 @@ pub enum Decision {
     Deny,
 }
 
-/// Whom a rule concerns. Written `global` or `sandbox:NAME`.
+/// Whom a rule concerns. Written `global`, `repo:PATH` or `sandbox:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Scope {
     Global,
+    /// Every sandbox whose primary workspace is this directory: an absolute path without symbolic links.
+    Repo(Box<str>),
     Sandbox(String),
 }
 
@@ -30,7 +33,7 @@ pub enum Scope {
 pub enum Origin {
     /// The user, for every sandbox.
     Local,
-    /// The user, for one sandbox.
+    /// The user, for one sandbox or one repository.
     Scoped,
     Kit,
     Preset,
@@ -53,7 +56,7 @@ pub enum Traffic {
 pub struct Rule {
     pub id: String,
     pub name: String,
-    /// `local-policy` (global), `local` (per sandbox), `kit:NAME` or `proxy-config:NAME`.
+    /// `local-policy` (global), `local` (per sandbox or repository), `kit:NAME` or `proxy-config:NAME`.
     pub policy: String,
     pub scope: Scope,
     pub decision: Decision,
@@ -61,6 +64,9 @@ pub struct Rule {
     pub origin: Origin,
     #[serde(default)]
     pub traffic: Traffic,
+    /// The hosts that it names exactly may resolve to private, loopback and other refused addresses.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_private: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
     pub editable: bool,
@@ -69,7 +75,7 @@ pub struct Rule {
 }
 
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
-#[error("scope `{0}` is neither `global` nor `sandbox:NAME`")]
+#[error("scope `{0}` is none of `global`, `sandbox:NAME` and `repo:PATH` with an absolute path")]
 pub struct BadScope(String);
 
 impl Rule {
@@ -105,15 +111,35 @@ impl Scope {
     pub fn policy(&self) -> &'static str {
         match self {
             Self::Global => "local-policy",
-            Self::Sandbox(_) => "local",
+            Self::Sandbox(_) | Self::Repo(_) => "local",
         }
     }
 
-    /// Whether rules of this scope concern `sandbox` (`None`: what holds for every sandbox).
-    pub fn concerns(&self, sandbox: Option<&str>) -> bool {
+    /// The scope of a repository, if `path` has the form of a canonical path.
+    pub fn repo(path: &str) -> Result<Self, BadScope> {
+        let named = |part: &str| !matches!(part, "" | "." | "..");
+        match path.strip_prefix('/') {
+            Some(rest) if rest.split('/').all(named) => Ok(Self::Repo(path.into())),
+            Some(_) | None => Err(BadScope(format!("repo:{path}"))),
+        }
+    }
+
+    /// Whether rules of this scope concern that one. Those of a sandbox are also concerned by the rules of its
+    /// repository, `repo`, if it has one.
+    pub fn concerns(&self, asked: &Self, repo: Option<&str>) -> bool {
         match self {
             Self::Global => true,
-            Self::Sandbox(name) => Some(name.as_str()) == sandbox,
+            Self::Repo(path) => asked == self || Some(&**path) == repo,
+            Self::Sandbox(_) => asked == self,
+        }
+    }
+
+    /// The option of `sbx policy` that means this scope, with a space before it.
+    pub fn option(&self) -> String {
+        match self {
+            Self::Global => String::new(),
+            Self::Repo(path) => format!(" --repo {}", quoted(path)),
+            Self::Sandbox(name) => format!(" --sandbox {name}"),
         }
     }
 }
@@ -134,6 +160,7 @@ impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Global => f.write_str("global"),
+            Self::Repo(path) => write!(f, "repo:{path}"),
             Self::Sandbox(name) => write!(f, "sandbox:{name}"),
         }
     }
@@ -145,6 +172,7 @@ impl FromStr for Scope {
     fn from_str(text: &str) -> Result<Self, BadScope> {
         match text.split_once(':') {
             None if text == "global" => Ok(Self::Global),
+            Some(("repo", path)) => Self::repo(path),
             Some(("sandbox", name)) if !name.is_empty() => Ok(Self::Sandbox(name.to_owned())),
             None | Some(_) => Err(BadScope(text.to_owned())),
         }

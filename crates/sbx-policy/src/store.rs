@@ -32,6 +32,8 @@ pub struct NewRule {
     pub scope: Scope,
     pub decision: Decision,
     pub resources: Vec<Pattern>,
+    /// Only for exact hosts: these may resolve to private addresses.
+    pub allow_private: bool,
     pub expires: Option<Timestamp>,
 }
 
@@ -79,6 +81,12 @@ pub enum StoreError {
     DuplicateId(String),
     #[error("rule `{0}` has no resources")]
     NoResources(String),
+    #[error(
+        "`{0}` is not exactly one host: private addresses are allowed for one host only, or by their own rules"
+    )]
+    PrivateWildcard(Pattern),
+    #[error("a deny rule holds for private addresses in any case")]
+    PrivateDeny,
     #[error("the global network policy is already initialized to `{0}`")]
     AlreadyInitialized(Preset),
     #[error("rule `{rule_id}` of scope {scope} already says {existing} for `{resource}`")]
@@ -147,12 +155,12 @@ impl PolicyFile {
             .map_err(StoreError::Write)
     }
 
-    /// The rules that concern one sandbox, or every sandbox (`None`): the user's own first, then the preset's.
-    pub fn rules_for(&self, sandbox: Option<&str>) -> Vec<Rule> {
+    /// The rules that concern a scope, and `repo`, the repository of a sandbox: the user's own first, then the preset's.
+    pub fn rules_for(&self, asked: &Scope, repo: Option<&str>) -> Vec<Rule> {
         let own = self
             .rules
             .iter()
-            .filter(|rule| rule.scope.concerns(sandbox));
+            .filter(|rule| rule.scope.concerns(asked, repo));
         own.cloned().chain(preset(self.preset)).collect()
     }
 
@@ -165,6 +173,7 @@ impl PolicyFile {
         if self.rules.iter().any(|rule| rule.id == new.id) {
             return Err(StoreError::DuplicateId(new.id));
         }
+        new.check_private()?;
         let mut existing = Vec::new();
         let mut fresh: Vec<Pattern> = Vec::new();
         for resource in &new.resources {
@@ -259,7 +268,8 @@ impl PolicyFile {
                 (Some(_), None) => false,
                 (Some(known), Some(wanted)) => known >= wanted,
             };
-            if outlasts && existing.is_none() {
+            let opens_as_much = rule.allow_private || !new.allow_private;
+            if outlasts && opens_as_much && existing.is_none() {
                 existing = Some(Existing {
                     resource: resource.clone(),
                     rule_id: rule.id.clone(),
@@ -305,10 +315,24 @@ impl PolicyFile {
 }
 
 impl NewRule {
+    /// The owner of a name that a wildcard matches could lead it anywhere: only exact hosts may be private.
+    fn check_private(&self) -> Result<(), StoreError> {
+        if !self.allow_private {
+            return Ok(());
+        }
+        if self.decision == Decision::Deny {
+            return Err(StoreError::PrivateDeny);
+        }
+        match self.resources.iter().find(|one| !one.is_exact_host()) {
+            Some(wide) => Err(StoreError::PrivateWildcard(wide.clone())),
+            None => Ok(()),
+        }
+    }
+
     fn into_rule(self, resources: Vec<Pattern>, now: Timestamp) -> Rule {
         let origin = match self.scope {
             Scope::Global => Origin::Local,
-            Scope::Sandbox(_) => Origin::Scoped,
+            Scope::Repo(_) | Scope::Sandbox(_) => Origin::Scoped,
         };
         Rule {
             name: self.name.unwrap_or_else(|| self.id.clone()),
@@ -319,6 +343,7 @@ impl NewRule {
             resources,
             origin,
             traffic: Traffic::Any,
+            allow_private: self.allow_private,
             expires: self.expires,
             editable: true,
             created: Some(now),

@@ -1,7 +1,7 @@
 //! From what was denied to the fewest rules that would have allowed it, each with the reason for its shape.
 //!
 //! A wildcard is offered only for three siblings or more, on the port that they share, and never where strangers
-//! are siblings (public suffixes, page and object hosting). A rule without a port is offered for three ports or
+//! are siblings (public suffixes, page and object hosting: [`parent_of_one_owner`]). A rule without a port is offered for three ports or
 //! more. Whatever needs more than a rule for a name is told apart instead of being papered over.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,42 +13,14 @@ use crate::builtin_names::{LOCALHOST, is_gateway, is_host_alias, is_localhost};
 use crate::host::{DomainName, Host};
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Protocol};
+use crate::public_suffix::parent_of_one_owner;
 use crate::remedy::remedy;
+use crate::rule::Scope;
 use crate::target::Target;
 use crate::verdict::{Kind, Verdict};
 
 /// From this many siblings or ports on, one rule reads better than a list.
 const MANY: usize = 3;
-
-/// Below these, siblings belong to different people: a wildcard would let all of them in.
-const SHARED: [&str; 22] = [
-    "amazonaws.com",
-    "appspot.com",
-    "azureedge.net",
-    "azurewebsites.net",
-    "blogspot.com",
-    "cloudapp.net",
-    "cloudflarestorage.com",
-    "cloudfront.net",
-    "core.windows.net",
-    "digitaloceanspaces.com",
-    "firebaseapp.com",
-    "fly.dev",
-    "github.io",
-    "gitlab.io",
-    "herokuapp.com",
-    "netlify.app",
-    "ngrok.io",
-    "pages.dev",
-    "run.app",
-    "vercel.app",
-    "web.app",
-    "workers.dev",
-];
-/// Second-level labels that registries of countries sell names below, as in `co.uk`.
-const SECOND_LEVEL: [&str; 11] = [
-    "ac", "co", "com", "edu", "go", "gov", "mil", "ne", "net", "or", "org",
-];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suggestion {
@@ -84,11 +56,11 @@ pub struct Denied {
 }
 
 /// What would allow `denied` beside the rules of now. What those allow is left out; what a rule denies, or leads
-/// where nothing should go in passing, is told apart.
+/// where nothing should go in passing, is told apart, with what would undo it in `scope`.
 pub fn suggest(
     denied: impl IntoIterator<Item = Denied>,
     policy: &Policy,
-    sandbox: &str,
+    scope: &Scope,
     now: Timestamp,
 ) -> Suggestion {
     let mut suggestion = Suggestion::default();
@@ -97,7 +69,7 @@ pub fn suggest(
         .into_iter()
         .partition(|denied| denied.address.is_some());
     for one in by_address {
-        match still_refused(&one, policy, sandbox, now) {
+        match still_refused(&one, policy, scope, now) {
             Some(Need::Rule(rule)) => suggestion.rules.push(rule),
             Some(Need::Decision(unsolved)) => suggestion.unsolved.push(unsolved),
             None => {}
@@ -114,7 +86,7 @@ pub fn suggest(
             Kind::Allowed => {}
             _ if suggestion.unsolved.iter().any(known) => {}
             Kind::Explicit => {
-                let unsolved = on_purpose(&target, &verdict, sandbox);
+                let unsolved = on_purpose(&target, &verdict, scope);
                 suggestion.unsolved.push(unsolved);
             }
             Kind::Implicit
@@ -138,7 +110,7 @@ enum Need {
 }
 
 /// What was denied for its address; none if it is allowed by now.
-fn still_refused(one: &Denied, policy: &Policy, sandbox: &str, now: Timestamp) -> Option<Need> {
+fn still_refused(one: &Denied, policy: &Policy, scope: &Scope, now: Timestamp) -> Option<Need> {
     let (target, address) = (&one.target, one.address?);
     let literal = Target {
         host: address.into(),
@@ -148,7 +120,7 @@ fn still_refused(one: &Denied, policy: &Policy, sandbox: &str, now: Timestamp) -
     let by_address = policy.decide(&literal, one.protocol, now);
     for verdict in [&by_name, &by_address] {
         if verdict.kind == Kind::Explicit {
-            return Some(Need::Decision(on_purpose(target, verdict, sandbox)));
+            return Some(Need::Decision(on_purpose(target, verdict, scope)));
         }
     }
     let resource = Pattern::exact(address.into(), Some(target.port));
@@ -178,8 +150,8 @@ fn still_refused(one: &Denied, policy: &Policy, sandbox: &str, now: Timestamp) -
 }
 
 /// No allow beats a deny rule.
-fn on_purpose(target: &Target, verdict: &Verdict, sandbox: &str) -> Unsolved {
-    let undo = remedy(Some(sandbox), target, verdict);
+fn on_purpose(target: &Target, verdict: &Verdict, scope: &Scope) -> Unsolved {
+    let undo = remedy(scope, target, verdict);
     let undo = undo.map_or(String::new(), |undo| {
         format!("; if it is not meant: {undo}")
     });
@@ -288,7 +260,7 @@ fn candidates(names: &BTreeMap<DomainName, BTreeSet<u16>>) -> Vec<Pattern> {
 fn wildcards(wishes: &BTreeSet<(&DomainName, Option<u16>)>) -> Vec<Pattern> {
     let mut siblings: BTreeMap<(&str, Option<u16>), usize> = BTreeMap::new();
     for (name, port) in wishes {
-        if let Some(parent) = parent_of_one_owner(name) {
+        if let Some(parent) = parent_of_one_owner(name.as_str()) {
             *siblings.entry((parent, *port)).or_default() += 1;
         }
     }
@@ -313,18 +285,6 @@ fn merge_ports(ports: &BTreeSet<u16>) -> Vec<Option<u16>> {
         return vec![None];
     }
     ports.iter().copied().map(Some).collect()
-}
-
-/// The parent of a name, if a wildcard below it would stay with one owner as far as we can tell.
-fn parent_of_one_owner(name: &DomainName) -> Option<&str> {
-    let (_, parent) = name.as_str().split_once('.')?;
-    let (second, top) = parent.rsplit_once('.')?;
-    let is_shared = SHARED.iter().any(|shared| {
-        let head = parent.strip_suffix(shared);
-        head.is_some_and(|head| head.is_empty() || head.ends_with('.'))
-    });
-    let is_suffix_of_country = top.len() == 2 && SECOND_LEVEL.contains(&second);
-    (!is_shared && !is_suffix_of_country).then_some(parent)
 }
 
 fn explain(resource: &Pattern, covers: &[Target]) -> String {

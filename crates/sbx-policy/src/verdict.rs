@@ -13,8 +13,8 @@ pub struct Verdict {
     pub kind: Kind,
     pub rule: Option<RuleRef>,
     pub reason: String,
-    /// A rule that names exactly this host allows it. Such a name may lead to addresses that are else refused.
-    pub exact: bool,
+    /// A rule that names exactly this host lets it lead to addresses that are else refused.
+    pub allows_private: bool,
     /// What a rule has to name to allow it: the address that was refused, or what no rule
     /// allows and another rule denies.
     pub opens: Option<Pattern>,
@@ -61,7 +61,7 @@ impl Verdict {
             kind,
             rule: None,
             reason,
-            exact: false,
+            allows_private: false,
             opens: None,
         }
     }

@@ -28,6 +28,22 @@ pub enum Request {
     Shutdown { grace_ms: u64, if_idle: bool },
     /// Daemon only: the sockets that the sandbox's network ends at. A client gets no answer.
     Listeners,
+    /// New sockets of the sandbox's network, neither bound nor connected, by which its servers can be reached from
+    /// outside. At most [`MAX_SOCKETS`].
+    Sockets { kind: SocketKind, count: u8 },
+}
+
+/// More than one message has reason to carry.
+pub const MAX_SOCKETS: u8 = 16;
+
+/// The address family and transport of a new socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SocketKind {
+    Tcp4,
+    Tcp6,
+    Udp4,
+    Udp6,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +59,9 @@ pub enum Role {
 #[serde(deny_unknown_fields)]
 pub struct Exec {
     pub argv: Vec<OsBytes>,
+    /// Execute init's own program, whatever the first of them says: the others tell it what to do ([`crate::tool`]).
+    #[serde(default)]
+    pub own_program: bool,
     /// Added to (and stronger than) the sandbox's own environment.
     pub env: Vec<(OsBytes, OsBytes)>,
     /// `name|uid[:group|gid]` as docker takes it; the agent user when absent.
@@ -125,6 +144,10 @@ pub enum Reply {
     HandedOver,
     /// The answer to [`Request::Listeners`]; the sockets come with it, in the order of the list.
     Listeners(Listeners),
+    /// The answer to [`Request::Sockets`]; the sockets come with it.
+    Sockets {
+        kind: SocketKind,
+    },
 }
 
 /// What ended a command.

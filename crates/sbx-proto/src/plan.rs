@@ -103,7 +103,8 @@ pub struct IdRange {
 }
 
 /// Descriptors that come with a boot plan, in this order: the exec listener, the two output logs, the program
-/// that [`Step::Install`] puts into the sandbox.
+/// that [`Step::Install`] puts into the sandbox. After them, files of control groups that every command joins by
+/// writing `0`.
 pub const BOOT_DESCRIPTORS: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,6 +136,8 @@ pub struct Limits {
     pub user: Vec<(String, u64)>,
     /// Of every command.
     pub open_files: OpenFiles,
+    /// Processes and threads of all commands together.
+    pub processes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,6 +237,11 @@ pub enum Step {
         owner: Owner,
     },
     Symlink {
+        target: OsBytes,
+        to: OsBytes,
+    },
+    /// Another name of a workspace: a link, where `target` does not lead to anything yet.
+    Alias {
         target: OsBytes,
         to: OsBytes,
     },

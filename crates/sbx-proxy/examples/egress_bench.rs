@@ -261,6 +261,7 @@ fn rule(n: usize, resource: &str) -> Rule {
         traffic: Traffic::Any,
         expires: None,
         editable: true,
+        allow_private: false,
         created: None,
     }
 }

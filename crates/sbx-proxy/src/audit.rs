@@ -2,10 +2,11 @@
 //!
 //! Files per sandbox, so that a noisy one can rotate away only its own evidence; three of them, so that it
 //! cannot rotate away what it was allowed by what costs it nothing: asking for what it is denied, and asking for
-//! names, which are answered from memory. Lines are
-//! written by the thread that made the decision, before it goes on: none is queued, none is lost. A
+//! names, which are answered from memory. What a file has no more room for is merged by target and kept ([`merge`]), so
+//! that repeats push out nothing. Lines are written by the thread that made the decision, before it goes on: none is queued, none is lost. A
 //! connection is written down before its first byte and again when it ends, under one id.
 
+mod merge;
 mod ring;
 
 use std::io;
@@ -18,6 +19,7 @@ use jiff::Timestamp;
 use sbx_policy::Kind;
 use serde::{Deserialize, Serialize, Serializer};
 
+pub use merge::joined;
 use ring::{Ring, generations};
 
 /// Of refusals, while they cannot be written.
@@ -38,7 +40,7 @@ pub enum Entrance {
 }
 
 /// The way it took: the word of the `PROXY` column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
     /// The proxy answered or forwarded it itself.
@@ -52,7 +54,7 @@ pub enum Via {
     Dns,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Allow,
@@ -100,6 +102,24 @@ pub struct Line {
     /// What went wrong after it was allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Of a line that stands for several, when the first was; `time` is the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<Timestamp>,
+    /// How many it stands for.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub count: u64,
+}
+
+fn once() -> u64 {
+    1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_once(count: &u64) -> bool {
+    *count == 1
 }
 
 impl Line {
@@ -282,12 +302,19 @@ mod tests {
 
     fn line(audit: &Audit) -> Line {
         Line {
-            time: Timestamp::UNIX_EPOCH,
-            sandbox: audit.sandbox().into(),
             id: audit.next_id(),
+            ..line_to("example.org")
+        }
+    }
+
+    pub(super) fn line_to(host: &str) -> Line {
+        Line {
+            time: Timestamp::UNIX_EPOCH,
+            sandbox: "one".into(),
+            id: 0,
             entrance: Entrance::Connect,
             proxy: Via::ForwardBypass,
-            host: "example.org".into(),
+            host: host.into(),
             port: Some(443),
             address: "192.0.2.1:443".parse().ok(),
             verdict: Outcome::Allow,
@@ -300,6 +327,8 @@ mod tests {
             duration_ms: 3,
             phase: Phase::Closed,
             error: None,
+            first: None,
+            count: 1,
         }
     }
 
@@ -331,7 +360,7 @@ mod tests {
             audit.write(&line(&audit));
         }
         let shown = files(&dir, "one", Part::Allowed);
-        assert_eq!(shown.len(), KEPT as usize);
+        assert_eq!(shown.len(), KEPT as usize + 1);
         let total: usize = shown.iter().map(|path| read(path).len()).sum();
         assert_eq!(total as u64, 2 + FULL / 1000 + 10);
         assert!(!read(&dir.join("one.jsonl.1")).is_empty());
@@ -430,6 +459,52 @@ mod tests {
         assert_eq!(read(&file(&blocked, "one")).len(), 1);
         let denied = read(&super::file(&blocked, "one", Part::Denied));
         assert!(denied.len() > 500, "{}", denied.len());
+    }
+
+    #[test]
+    fn the_log_cannot_be_washed_out() {
+        for verdict in [Outcome::Allow, Outcome::Deny] {
+            let temp = tempfile::tempdir().unwrap();
+            let audit = Audit::new(temp.path(), "one");
+            let at = |second, host: &str| Line {
+                time: Timestamp::from_second(second).unwrap(),
+                id: audit.next_id(),
+                verdict,
+                ..line_to(host)
+            };
+            audit.write(&at(1, "evil.test"));
+            let mut repeated = at(2, "example.org");
+            repeated.reason = "x".repeat(64 << 10);
+            let repeats = 2 * u64::from(KEPT + 1) * FULL / (64 << 10);
+            for second in 0..repeats {
+                repeated.time = Timestamp::from_second(2 + second as i64).unwrap();
+                repeated.id = audit.next_id();
+                audit.write(&repeated);
+            }
+            let part = Part::of(&repeated);
+            let paths = files(temp.path(), "one", part);
+            let lines: Vec<Line> = paths.iter().flat_map(|path| read(path)).collect();
+            let of = |host: &'static str| lines.iter().filter(move |line| line.host == host);
+            assert_eq!(of("evil.test").count(), 1);
+            assert_eq!(
+                of("example.org").map(|line| line.count).sum::<u64>(),
+                repeats
+            );
+            let merged = of("example.org").next().unwrap();
+            assert_eq!(merged.first, Some(Timestamp::from_second(2).unwrap()));
+            let size: u64 = paths
+                .iter()
+                .filter_map(|p| fs::metadata(p).ok())
+                .map(|m| m.len())
+                .sum();
+            assert!(size <= (u64::from(KEPT) + 1) * FULL, "{size}");
+            use std::os::unix::fs::PermissionsExt;
+            let mode = fs::metadata(&paths[0]).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+            assert!(paths.iter().all(|path| sandbox_of(
+                path.file_name().unwrap().to_str().unwrap()
+            ) == Some("one")));
+        }
     }
 
     #[test]

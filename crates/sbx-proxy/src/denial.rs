@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use sbx_policy::{Kind, Target, Verdict, remedy};
+use sbx_policy::{Kind, Scope, Target, Verdict, remedy};
 use serde_json::json;
 
 /// How the client would like to read it.
@@ -65,7 +65,7 @@ fn text(sandbox: &str, target: &Target, verdict: &Verdict) -> String {
         }
     }
     let _ = writeln!(text, "  detail: {}", verdict.reason);
-    if let Some(command) = remedy(Some(sandbox), target, verdict) {
+    if let Some(command) = remedy(&Scope::Sandbox(sandbox.to_owned()), target, verdict) {
         let _ = writeln!(text, "  hint: {command}");
     }
     text
@@ -88,7 +88,7 @@ fn json_text(sandbox: &str, target: &Target, verdict: &Verdict) -> String {
             "origin": rule.origin,
             "resource": rule.resource,
         })),
-        "hint": remedy(Some(sandbox), target, verdict),
+        "hint": remedy(&Scope::Sandbox(sandbox.to_owned()), target, verdict),
     });
     format!("{value}\n")
 }

@@ -5,6 +5,8 @@
 //! of a program that knows of no proxy. DNS questions (RFC 1035) go to [`dns`]. All of them ask [`Gate`], which knows
 //! the policy and the resolver, and write what they do to the [`audit`] log.
 //!
+//! [`published`] is the other direction: ports of the host that lead to servers in a sandbox.
+//!
 //! Dependencies point one way: `proxy` → `forward`, `transparent`, `dns` → `socks`, `http` → `connect`, `exchange` →
 //! `tunnel` → `session`, `dial`, `gate` → `relay`, `conn` → `transport`. A [`Transport`] may be TCP, TLS on either side,
 //! or any other byte stream, such as one from a virtual machine.
@@ -12,6 +14,7 @@
 pub mod audit;
 pub mod ca;
 pub mod limits;
+pub mod published;
 pub mod wire;
 pub mod workers;
 
@@ -27,9 +30,11 @@ mod entry;
 mod exchange;
 mod forward;
 mod gate;
+mod hosts_file;
 mod http;
 mod opening;
 mod proxy;
+mod rate;
 mod record;
 mod relay;
 mod resolver;
@@ -38,7 +43,6 @@ mod socks;
 mod transparent;
 mod transport;
 mod tunnel;
-mod wake_filter;
 
 #[cfg(test)]
 mod tests;

@@ -91,5 +91,7 @@ fn blank(audit: &Audit, entrance: Entrance, via: Via, verdict: Outcome, reason: 
         duration_ms: 0,
         phase: Phase::Closed,
         error: None,
+        first: None,
+        count: 1,
     }
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use crate::transport::{Transport, shutdown, with_scratch, write_all};
-use crate::wake_filter::WakeFilter;
 
 /// Bytes so far, as seen from the sandbox.
 #[derive(Debug, Default)]
@@ -80,7 +79,7 @@ pub(crate) async fn pump(
     count: impl Fn(usize),
 ) -> Result<(), Broken> {
     // While `from` is silent, only an error of the other side shows that it is gone.
-    let mut broken = WakeFilter::new(to.broken());
+    let mut broken = to.broken();
     loop {
         let moved = poll_fn(|cx| {
             if let Poll::Ready(moved) = poll_move(cx, from, to, &count) {

@@ -1,5 +1,7 @@
 //! Names to addresses, with the host's own resolver, and the memory of what a sandbox was told.
 //!
+//! Names are absolute: what was checked is what is asked for, never a name that the host's search list makes of it.
+//!
 //! The memory is what lets a connection to a bare address be checked by the name that the program asked for.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,6 +16,8 @@ use sbx_policy::DomainName;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::hosts_file;
+use crate::rate::Rate;
 use crate::workers::{Size, Workers};
 
 /// Lookups of one sandbox at the same time.
@@ -24,6 +28,9 @@ const THREADS: Size = Size {
     most: MAX_LOOKUPS,
     stack: 512 << 10,
 };
+/// Look-ups of one sandbox beyond its memory: each name in one is data that leaves the host, also under a wildcard.
+const MAX_BURST: u32 = 100;
+const PER_SECOND: u32 = 10;
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an answer is used again: the host's resolver tells no time to live.
 pub(crate) const CACHE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -54,9 +61,15 @@ pub fn system_lookup() -> io::Result<Lookup> {
 }
 
 fn ask_system(name: &DomainName) -> io::Result<Vec<IpAddr>> {
-    let found = (name.as_str(), 0).to_socket_addrs()?;
+    let mut found = hosts_file::addresses(name);
+    if found.is_empty() {
+        // With its last dot, which libc does not look for in the hosts file.
+        let absolute = format!("{name}.");
+        let answer = (absolute.as_str(), 0).to_socket_addrs()?;
+        found = answer.map(|address| address.ip()).collect();
+    }
     let mut addresses: Vec<IpAddr> = Vec::new();
-    for ip in found.map(|address| address.ip()).filter(has_route) {
+    for ip in found.into_iter().filter(has_route) {
         if !addresses.contains(&ip) && addresses.len() < MAX_ADDRESSES {
             addresses.push(ip);
         }
@@ -79,6 +92,7 @@ fn has_route(ip: &IpAddr) -> bool {
 pub(crate) struct Resolver {
     lookup: Lookup,
     at_once: Semaphore,
+    rate: Rate,
     memory: Mutex<Memory>,
 }
 
@@ -101,6 +115,7 @@ impl Resolver {
         Self {
             lookup,
             at_once: Semaphore::new(MAX_LOOKUPS),
+            rate: Rate::new(MAX_BURST, PER_SECOND),
             memory: Mutex::default(),
         }
     }
@@ -115,7 +130,10 @@ impl Resolver {
             // Another connection may have asked while this one waited.
             match self.fresh(name) {
                 Some(known) => Ok(known),
-                None => (self.lookup)(name.clone()).await,
+                None => {
+                    self.rate.wait().await;
+                    (self.lookup)(name.clone()).await
+                }
             }
         };
         let found = tokio::time::timeout(LOOKUP_TIMEOUT, looking)
@@ -187,7 +205,7 @@ impl Memory {
 mod tests {
     use super::*;
     use std::slice::from_ref;
-    use std::sync::atomic::{AtomicU8, Ordering};
+    use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
     fn name(text: &str) -> DomainName {
         match sbx_policy::Host::parse(text).unwrap() {
@@ -218,6 +236,62 @@ mod tests {
         assert_eq!(resolver.names(second.into()), from_ref(&one));
         tokio::time::advance(LINK_TIMEOUT).await;
         assert!(resolver.names(first.into()).is_empty());
+    }
+
+    /// What does not fit into the time of one look-up fails; what is known costs nothing.
+    #[tokio::test(start_paused = true)]
+    async fn look_ups_of_a_sandbox_have_a_rate() {
+        let count = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&count);
+        let resolver = Resolver::new(Arc::new(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move { Ok(vec![IpAddr::from([192, 0, 2, 1])]) })
+        }));
+        let began = Instant::now();
+        for n in 0..3 * MAX_BURST {
+            let data = name(&format!("data{n}.wild.test"));
+            resolver.resolve(&data).await.unwrap();
+            resolver.resolve(&data).await.unwrap();
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 3 * MAX_BURST);
+        let least = Duration::from_secs(u64::from(2 * MAX_BURST / PER_SECOND - 1));
+        assert!(began.elapsed() >= least, "{:?}", began.elapsed());
+        // A second burst only after a pause.
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let again = Instant::now();
+        for n in 0..MAX_BURST {
+            let more = name(&format!("more{n}.wild.test"));
+            resolver.resolve(&more).await.unwrap();
+        }
+        assert!(again.elapsed() < Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_up_that_waits_too_long_for_its_turn_fails() {
+        let resolver = Arc::new(Resolver::new(Arc::new(move |_| {
+            Box::pin(async move { Ok(Vec::new()) })
+        })));
+        let mut asked = Vec::new();
+        for n in 0..4 * MAX_BURST {
+            let resolver = Arc::clone(&resolver);
+            let data = name(&format!("data{n}.wild.test"));
+            asked.push(tokio::spawn(async move { resolver.resolve(&data).await }));
+        }
+        let mut failed = 0;
+        for one in asked {
+            match one.await.unwrap() {
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+                    failed += 1;
+                }
+            }
+        }
+        let in_time = MAX_BURST + PER_SECOND * 10;
+        assert!(
+            (4 * MAX_BURST - failed).abs_diff(in_time) <= PER_SECOND,
+            "{failed}"
+        );
     }
 
     #[test]

@@ -13,7 +13,6 @@ use crate::audit::{Audit, Entrance, Line, Phase, Via};
 use crate::gate::{Gate, GateDecision};
 use crate::record::line;
 use crate::relay::Counters;
-use crate::wake_filter::WakeFilter;
 
 /// A request that follows others on a connection, and takes longer, is on record before it ends. Everything else is
 /// before it begins.
@@ -145,7 +144,7 @@ impl<'a> Session<'a> {
             // The rules first: what they no longer allow does not get another byte through.
             tokio::select! {
                 biased;
-                event = WakeFilter::new(event) => match event {
+                event = &mut event => match event {
                     Event::Rules => {}
                     Event::Stopped => {
                         self.failed("cut: the sandbox or the daemon stopped");

@@ -9,6 +9,7 @@ pub mod interfaces;
 pub mod memfd;
 pub mod mountinfo;
 pub mod mounts;
+pub mod netns;
 pub mod nft;
 pub mod original_dst;
 pub mod peer;

@@ -4,7 +4,7 @@
 //! the allocator's lock. Everything between clone and exec of a sandbox allocates, opens and formats, so these functions
 //! ask for a [`SingleThreaded`] proof. A pidfd names one process for ever, where a pid can be reused.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -140,7 +140,7 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 }
 
 /// Replaces the process. Returns only with the error.
-pub fn execve(path: &CString, argv: &[CString], env: &[CString]) -> io::Error {
+pub fn execve(path: &CStr, argv: &[CString], env: &[CString]) -> io::Error {
     fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
         strings
             .iter()

@@ -11,8 +11,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    completion, create, daemon, diagnose, exec, inspect, logs, ls, man, network, policy, reset, rm,
-    run, stop, version,
+    cache, completion, cp, create, daemon, diagnose, exec, inspect, logs, ls, man, network, policy,
+    ports, reset, rm, run, stop, version,
 };
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -58,7 +58,10 @@ pub(crate) enum Command {
     #[command(visible_aliases = ["remove", "delete"])]
     Rm(rm::Args),
     Reset(reset::Args),
+    Cp(cp::Args),
+    Ports(ports::Args),
     Policy(policy::Args),
+    Cache(cache::Args),
     #[command(hide = true)]
     Network(network::Args),
     Diagnose(diagnose::Args),
@@ -171,13 +174,16 @@ impl Cli {
             Some(Command::Logs(args)) => args.json,
             Some(Command::Version(args)) => args.json,
             Some(Command::Diagnose(args)) => args.json(),
+            Some(Command::Ports(args)) => args.json,
             Some(Command::Policy(args)) => args.json(),
+            Some(Command::Cache(args)) => args.json(),
             Some(Command::Network(args)) => args.json(),
             Some(Command::Daemon(args)) => args.json(),
             Some(
                 Command::Run(_)
                 | Command::Create(_)
                 | Command::Exec(_)
+                | Command::Cp(_)
                 | Command::Stop(_)
                 | Command::Rm(_)
                 | Command::Reset(_)
@@ -212,11 +218,14 @@ impl Cli {
             Command::Run(args) => run::run(context, args),
             Command::Exec(args) => exec::run(context, args),
             Command::Policy(args) => policy::run(context, args),
+            Command::Cache(args) => cache::run(context, args).map(done),
             Command::Network(args) => network::run(context, args).map(done),
             Command::Create(args) => create::run(context, args).map(done),
             Command::Ls(args) => ls::run(context, args).map(done),
             Command::Inspect(args) => inspect::run(context, args).map(done),
             Command::Logs(args) => logs::run(context, args).map(done),
+            Command::Cp(args) => cp::run(context, args).map(done),
+            Command::Ports(args) => ports::run(context, args).map(done),
             Command::Stop(args) => stop::run(context, args).map(done),
             Command::Rm(args) => rm::run(context, args).map(done),
             Command::Reset(args) => reset::run(context, args).map(done),

@@ -14,8 +14,8 @@ use sbx_api::policy::{
     RuleRemoval, RuleRequest,
 };
 use sbx_api::{
-    CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest, LogLevels, Removed, Sandbox,
-    SandboxList, ShutdownRequest, Started,
+    ClearCaches, ClearedCaches, CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest,
+    LogLevels, PortChange, PortChanges, Removed, Sandbox, SandboxList, ShutdownRequest, Started,
 };
 use sbx_engine::state::daemon_lock::Holder;
 use sbx_engine::state::socket::{connect_unix, is_unserved};
@@ -147,6 +147,17 @@ impl<'a> Client<'a> {
         })
     }
 
+    pub(crate) fn change_ports(
+        &self,
+        name: &str,
+        change: &PortChange,
+    ) -> Result<PortChanges, Failure> {
+        let path = route(name, "/ports");
+        self.named(name, |client| {
+            client.call("POST", &path, &Some(change), OPERATION_TIMEOUT)
+        })
+    }
+
     pub(crate) fn shutdown(&self, stop_sandboxes: bool) -> Result<(), Failure> {
         let request = ShutdownRequest { stop_sandboxes };
         self.send(
@@ -187,6 +198,15 @@ impl<'a> Client<'a> {
             "/v1/policy/rules/remove",
             &Some(request),
             QUERY_TIMEOUT,
+        )
+    }
+
+    pub(crate) fn clear_caches(&self, request: &ClearCaches) -> Result<ClearedCaches, Failure> {
+        self.call(
+            "POST",
+            "/v1/caches/clear",
+            &Some(request),
+            OPERATION_TIMEOUT,
         )
     }
 
@@ -380,8 +400,13 @@ fn hung_up(error: &io::Error) -> bool {
 
 /// No sandbox has that name.
 pub(crate) fn unknown(name: &str, known: &[Sandbox]) -> Failure {
+    let message = format!("no sandbox named `{}`", name.escape_debug());
+    unknown_as(message, name, known)
+}
+
+/// The same in the words of a command that has its own.
+pub(crate) fn unknown_as(mut message: String, name: &str, known: &[Sandbox]) -> Failure {
     let close = similar::similar_names(name, known.iter().map(|sandbox| sandbox.name.as_str()));
-    let mut message = format!("no sandbox named `{}`", name.escape_debug());
     if !close.is_empty() {
         message.push_str(&format!("; did you mean `{}`?", close.join("` or `")));
     }

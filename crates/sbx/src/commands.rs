@@ -1,6 +1,8 @@
 //! One file per command: its arguments, its help text (the doc comments) and its implementation.
 
+pub(crate) mod cache;
 pub(crate) mod completion;
+pub(crate) mod cp;
 pub(crate) mod create;
 pub(crate) mod daemon;
 pub(crate) mod diagnose;
@@ -11,6 +13,7 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod network;
 pub(crate) mod policy;
+pub(crate) mod ports;
 pub(crate) mod reset;
 pub(crate) mod rm;
 pub(crate) mod run;

@@ -37,12 +37,15 @@ const FOR_DAEMON: [&str; 15] = [
 ];
 
 /// Variables for tool chains, git's configuration, locale and time zone that a sandbox inherits (and `LC_*`).
-const FOR_SANDBOX: [&str; 15] = [
+const FOR_SANDBOX: [&str; 18] = [
     "RUSTUP_HOME",
     "CARGO_HOME",
     "PYENV_ROOT",
     "GOROOT",
     "GOPATH",
+    "GOMODCACHE",
+    "npm_config_cache",
+    "PIP_CACHE_DIR",
     "GOTOOLCHAIN",
     "JAVA_HOME",
     "NVM_DIR",
@@ -137,7 +140,8 @@ impl Env {
                     .hint(format!("set {SBX_HOME}=/some/directory")),
             );
         }
-        StateDir::locate(&home.unwrap_or_default(), sbx_home).map_err(Failure::from)
+        let states = self.get("XDG_STATE_HOME").map(Path::new);
+        StateDir::find(&home.unwrap_or_default(), sbx_home, states).map_err(Failure::from)
     }
 
     pub(crate) fn for_daemon(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {

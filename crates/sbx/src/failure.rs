@@ -7,6 +7,7 @@ use sbx_engine::EngineError;
 use sbx_engine::error::chain;
 use sbx_engine::policy::PolicyBookError;
 use sbx_engine::sandbox::name::NameError;
+use sbx_engine::sandbox::ports::PortSpecError;
 use sbx_engine::state::StateError;
 
 /// Determines the exit code and the `code` of the JSON form.
@@ -199,6 +200,12 @@ impl From<PolicyBookError> for Failure {
 impl From<NameError> for Failure {
     fn from(error: NameError) -> Self {
         Self::new(Kind::BadRequest, error.to_string()).hint(error.hint())
+    }
+}
+
+impl From<PortSpecError> for Failure {
+    fn from(error: PortSpecError) -> Self {
+        Self::new(Kind::BadRequest, error.to_string()).hint(PortSpecError::hint())
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use sbx_engine::StateDir;
-use sbx_engine::state::socket::connect_unix;
+use sbx_engine::state::socket::connect_own;
 use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{Cause, ExitStatus, FailKind, Reply, Request, Role};
 use sbx_proto::frame::{Decoder, MAX_REPLY, encode};
@@ -103,7 +103,7 @@ impl Init {
         transport: Transport,
     ) -> io::Result<Self> {
         let (dir, name) = socket.rsplit_once('/').unwrap_or(("", socket));
-        let stream = connect_unix(&state.root().join(dir), name)?;
+        let stream = connect_own(&state.root().join(dir), name)?;
         Ok(Self::over(stream, terminal, transport))
     }
 

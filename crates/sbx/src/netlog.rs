@@ -9,15 +9,14 @@ mod rows;
 pub(crate) use filter::Filter;
 pub(crate) use rows::{Row, denied_hosts, is_unanswerable_query, place, rows, via};
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
 use sbx_engine::StateDir;
-use sbx_proxy::audit::{self, Line, Part, Phase};
+use sbx_proxy::audit::{self, Line, Part};
 
 use crate::failure::Failure;
 
@@ -87,7 +86,7 @@ impl NetworkLog {
             all.lines.extend(entries.lines);
             all.damaged += entries.damaged + entries.unfinished;
         }
-        all.lines = joined(all.lines);
+        all.lines = audit::joined(all.lines);
         all.lines.sort_by_key(|line| line.time);
         Ok(all)
     }
@@ -189,24 +188,6 @@ impl Entries {
     }
 }
 
-/// Merges the lines of one connection: logged when opened, perhaps when its host became known, and when closed.
-fn joined(lines: Vec<Line>) -> Vec<Line> {
-    let mut open: BTreeMap<(String, Timestamp, u64), usize> = BTreeMap::new();
-    let mut joined: Vec<Line> = Vec::with_capacity(lines.len());
-    for line in lines {
-        let key = (line.sandbox.clone(), line.time, line.id);
-        let position = open.remove(&key).unwrap_or(joined.len());
-        if line.phase == Phase::Open {
-            open.insert(key, position);
-        }
-        match joined.get_mut(position) {
-            Some(earlier) => *earlier = line,
-            None => joined.push(line),
-        }
-    }
-    joined
-}
-
 fn unreadable(path: &Path, error: &io::Error) -> Failure {
     Failure::failed(format!(
         "cannot read the network log `{}`: {error}",
@@ -218,7 +199,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
 pub(crate) mod tests {
     use std::io::Write;
 
-    use sbx_proxy::audit::{Entrance, Outcome, Via};
+    use sbx_proxy::audit::{Entrance, Outcome, Phase, Via};
 
     use super::*;
 
@@ -242,6 +223,8 @@ pub(crate) mod tests {
             duration_ms: 0,
             phase: Phase::Closed,
             error: None,
+            first: None,
+            count: 1,
         }
     }
 

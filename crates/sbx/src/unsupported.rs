@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use crate::failure::{Failure, Kind};
 
 /// Commands of Docker's `sbx` without an implementation here.
-const COMMANDS: [&str; 15] = [
-    "cp", "env", "kit", "logout", "mcp", "ports", "prune", "save", "secret", "settings", "setup",
-    "ssh", "skills", "template", "tui",
+const COMMANDS: [&str; 13] = [
+    "env", "kit", "logout", "mcp", "prune", "save", "secret", "settings", "setup", "ssh", "skills",
+    "template", "tui",
 ];
 
 pub(crate) fn is_unsupported_command(name: &str) -> bool {
@@ -20,18 +20,11 @@ pub(crate) fn is_unsupported_command(name: &str) -> bool {
 pub(crate) struct UnsupportedFlags {
     #[arg(long, hide = true)]
     clone: bool,
-    /// Number of CPUs, 0 for all of them
-    #[arg(long, hide = true, value_name = "N")]
-    cpus: Option<String>,
-    #[arg(short = 'm', long, hide = true, value_name = "SIZE")]
-    memory: Option<String>,
     /// Template to create the sandbox from; `host` is this machine's own system
     #[arg(short = 't', long, value_name = "TEMPLATE")]
     template: Option<String>,
     #[arg(long, hide = true)]
     kit: Vec<String>,
-    #[arg(short = 'p', long, hide = true)]
-    publish: Vec<String>,
     #[arg(long, hide = true)]
     profile: Option<String>,
     #[arg(long, hide = true)]
@@ -59,7 +52,7 @@ pub(crate) struct UnsupportedFlags {
 }
 
 impl UnsupportedFlags {
-    /// Values that ask for the default behaviour (`--cpus 0`, `-t host`) are accepted.
+    /// Values that ask for the default behaviour (`-t host`) are accepted.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.branch.is_some() {
             return Err(
@@ -72,10 +65,7 @@ impl UnsupportedFlags {
         }
         let given = [
             ("--clone", self.clone),
-            ("--cpus", self.cpus.as_deref().is_some_and(|n| n != "0")),
-            ("--memory", !self.memory.as_deref().unwrap_or("").is_empty()),
             ("--kit", !self.kit.is_empty()),
-            ("--publish", !self.publish.is_empty()),
             ("--profile", self.profile.is_some()),
             ("--static-mcp", !self.static_mcp.is_empty()),
             ("--mcp", !self.mcp.is_empty()),

@@ -17,6 +17,9 @@ use super::problem::{Fault, ProblemCode};
 use super::slug::Slug;
 use crate::{Code, Failure};
 
+/// The label of a lease whose id the user chose.
+pub const FIXED: &str = "fixed";
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
@@ -58,6 +61,9 @@ pub struct Claim {
     /// Who makes the sandbox, as long as it is being made, and removes it after its only run if it is not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creator: Option<Creator>,
+    /// Whether another program wrote it: the original, which has fewer fields. A write makes it ours.
+    #[serde(skip)]
+    pub(super) foreign: bool,
     #[serde(flatten)]
     pub(super) rest: Map<String, Value>,
 }
@@ -108,6 +114,7 @@ impl Claim {
             keep: intent.keep,
             labels: intent.labels,
             creator: Some(intent.creator),
+            foreign: false,
             rest: Map::new(),
         }
     }
@@ -142,6 +149,11 @@ impl Claim {
         }
     }
 
+    /// Whether the user chose its id.
+    pub fn is_fixed(&self) -> bool {
+        self.labels.contains_key(FIXED)
+    }
+
     pub fn slug_str(&self) -> Option<&str> {
         self.slug.as_ref().map(Slug::as_str)
     }
@@ -160,6 +172,11 @@ impl Claim {
         labels
             .map(|(key, value)| (key.as_str(), value.as_str()))
             .collect()
+    }
+
+    /// Whether another program recorded it, and we have not written to it since.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     pub fn revision(&self) -> &str {
@@ -203,12 +220,14 @@ impl Claim {
             // Anything but text is refused below, with the rest.
             Some(_) => {}
         }
-        let claim: Self = serde_json::from_value(value)
+        let foreign = !fields.contains_key("state");
+        let mut claim: Self = serde_json::from_value(value)
             .map_err(|e| Fault::new(ProblemCode::InvalidClaim, e.to_string()))?;
         if claim.provider.is_empty() {
             let message = "missing provider";
             return Err(Fault::new(ProblemCode::InvalidClaim, message));
         }
+        claim.foreign = foreign;
         Ok(claim)
     }
 }
@@ -301,7 +320,12 @@ mod tests {
         let lease = LeaseId::parse("x_1").unwrap();
         let text = r#"{"leaseID":"x_1","future":{"b":[1,2.5,null],"a":"x"},"provider":"p",
             "claimedAt":"2026-08-01T12:00:00Z","lastUsedAt":"2026-08-01T12:00:00Z","zone":7}"#;
-        let claim = Claim::decode(&lease, text.as_bytes()).unwrap().releasing();
+        let read = Claim::decode(&lease, text.as_bytes()).unwrap();
+        assert!(read.is_foreign());
+        let claim = Claim {
+            foreign: false,
+            ..read.releasing()
+        };
         let again = Claim::decode(&lease, &claim.encode().unwrap()).unwrap();
         assert_eq!(again, claim);
         assert_eq!(again.rest.get("zone"), Some(&Value::from(7)));

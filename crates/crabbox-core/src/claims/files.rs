@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, AtFlags, CWD, OFlags};
 
 use super::problem::{Fault, ProblemCode};
 use crate::{Code, Failure};
@@ -59,6 +59,28 @@ pub(super) fn check_dir(path: &Path) -> Result<Presence, Failure> {
         );
     }
     Ok(Presence::Present)
+}
+
+/// Whether claims, locks and variables can be written below this state directory. Changes nothing.
+pub fn check_state(state: &Path) -> Result<(), Failure> {
+    for name in ["claims", "claim-locks", "env", "runs"] {
+        let path = state.join(name);
+        if name.starts_with("claim") {
+            check_dir(&path)?;
+        }
+        let existing = path.ancestors().find(|dir| dir.exists());
+        let Some(dir) = existing else { continue };
+        if !dir.is_dir() {
+            let message = format!("`{}` is not a directory", dir.display());
+            return Err(Failure::new(Code::State, message));
+        }
+        let wanted = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(CWD, dir, wanted, AtFlags::EACCESS).map_err(|errno| {
+            io_failure("write to", dir, &errno.into())
+                .hint("set XDG_STATE_HOME to a directory of your own")
+        })?;
+    }
+    Ok(())
 }
 
 /// Makes the directory and its parents, all 0700.

@@ -36,6 +36,17 @@ impl LeaseId {
         &self.0
     }
 
+    /// Whether a text is spelled as the id of a lease (`dsbx_...`, `cbx_...`) and not as a slug, which has no underscore.
+    pub fn is_spelled(text: &str) -> bool {
+        let Some((prefix, rest)) = text.split_once('_') else {
+            return false;
+        };
+        let prefix = prefix.strip_suffix('r').unwrap_or(prefix);
+        !rest.is_empty()
+            && prefix.ends_with("bx")
+            && prefix.bytes().all(|byte| byte.is_ascii_lowercase())
+    }
+
     /// Eight hex digits that tell this lease from others, for names that are too short for the whole id.
     pub fn fingerprint(&self) -> String {
         let mut text = hex(&Sha256::digest(self.0.as_bytes()));
@@ -58,7 +69,7 @@ pub fn random_hex(bytes: usize) -> Result<String, Failure> {
     Ok(hex(&random))
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -173,6 +184,18 @@ mod tests {
             let failure = LeaseId::parse(id).unwrap_err();
             assert_eq!(failure.code, Code::Usage, "{id:?}");
             assert!(!failure.message.contains(['\n', '\0']), "{id:?}");
+        }
+    }
+
+    #[test]
+    fn ids_are_told_from_names_by_their_prefix() {
+        for id in ["cbx_1", "dsbx_crabbox-a-1a2b3c", "asbx_0", "osbxr_0"] {
+            assert!(LeaseId::is_spelled(id), "{id}");
+        }
+        for name in [
+            "my_app", "bx", "dsbx-a", "dsbx_", "DSBX_a", "a bx_c", "_a", "",
+        ] {
+            assert!(!LeaseId::is_spelled(name), "{name}");
         }
     }
 

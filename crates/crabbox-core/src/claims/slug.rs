@@ -72,12 +72,18 @@ impl Slug {
         Ok(slug)
     }
 
-    /// The name that follows from the lease id alone.
+    /// The name that follows from the lease id alone: two words, and enough of its SHA-256 that two leases of one user
+    /// hardly ever share a name.
     pub fn generate(lease: &LeaseId) -> Self {
         let hash = fnv1a(lease.as_str());
         let adjective = word(&ADJECTIVES, hash % 14);
         let noun = word(&NOUNS, hash / 14 % 8);
-        Self(format!("{adjective}-{noun}"))
+        Self(format!("{adjective}-{noun}-{}", lease.fingerprint()))
+    }
+
+    /// Whether it was generated for this lease, and not requested.
+    pub fn is_generated_for(&self, lease: &LeaseId) -> bool {
+        self.0.starts_with(Self::generate(lease).as_str())
     }
 
     pub fn as_str(&self) -> &str {
@@ -177,12 +183,12 @@ mod tests {
     #[test]
     fn generated_slugs() {
         for (id, expected) in [
-            ("cbx_000000000001", "tidal-lobster"),
-            ("cbx_abcdef123456", "blue-prawn"),
-            ("cbx_deadbeefcafe", "silver-crab"),
-            ("dsbx_crabbox-my-app-1a2b3c", "tidal-crayfish"),
-            ("asbx_abcdef123456", "amber-barnacle"),
-            ("osbx_sb-test123", "tidal-crab"),
+            ("cbx_000000000001", "tidal-lobster-86af4510"),
+            ("cbx_abcdef123456", "blue-prawn-f1876f78"),
+            ("cbx_deadbeefcafe", "silver-crab-282c5ba7"),
+            ("dsbx_crabbox-my-app-1a2b3c", "tidal-crayfish-98f668da"),
+            ("asbx_abcdef123456", "amber-barnacle-9a17236a"),
+            ("osbx_sb-test123", "tidal-crab-bcb9ff54"),
         ] {
             assert_eq!(Slug::generate(&lease(id)).as_str(), expected, "{id}");
         }
@@ -248,11 +254,14 @@ mod tests {
             taken.insert(slug.clone(), other.clone());
             order.push(slug);
         }
-        assert_eq!(order.first(), Some(&slug("blue-prawn")));
+        assert_eq!(order.first(), Some(&slug("blue-prawn-f1876f78")));
         let first = fnv1a("cbx_abcdef123456-0") & 0xffff;
-        assert_eq!(order[1], slug(&format!("blue-prawn-{first:04x}")));
+        assert_eq!(order[1], slug(&format!("blue-prawn-f1876f78-{first:04x}")));
         let last = fnv1a("cbx_abcdef123456") & 0xffff;
-        assert_eq!(order.last(), Some(&slug(&format!("blue-prawn-{last:04x}"))));
+        assert_eq!(
+            order.last(),
+            Some(&slug(&format!("blue-prawn-f1876f78-{last:04x}")))
+        );
         assert_eq!(order.len(), 22);
     }
 

@@ -5,7 +5,7 @@
 //! [`Code::ClaimChanged`] and the caller decides anew. A damaged file is a [`Problem`] of its own; it concerns only
 //! callers that ask for exactly that lease.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -22,11 +22,14 @@ use super::slug::{Slug, SlugChoice};
 use crate::{Code, Failure};
 
 const DIR: &str = "claims";
+/// The records of fixed leases that were released.
+const RELEASED_DIR: &str = "released";
 const MAX_PROBLEMS: usize = 100;
 
 #[derive(Debug, Clone)]
 pub struct ClaimStore {
     dir: PathBuf,
+    released: PathBuf,
     locks: Locks,
 }
 
@@ -48,9 +51,11 @@ pub enum ProviderFilter<'a> {
 impl ClaimStore {
     /// Nothing is read or made yet.
     pub fn open(state_dir: &Path) -> Self {
+        let dir = state_dir.join(DIR);
         Self {
-            dir: state_dir.join(DIR),
-            locks: Locks::new(state_dir),
+            locks: Locks::new(state_dir, &dir),
+            released: state_dir.join(RELEASED_DIR),
+            dir,
         }
     }
 
@@ -59,6 +64,7 @@ impl ClaimStore {
         files::create_dir(&self.dir)?;
         let _slugs = self.locks.slugs()?;
         files::sweep_leftovers(&self.dir, SystemTime::now());
+        self.locks.sweep();
         let taken = self.taken_slugs(&claim.lease_id)?;
         claim.slug = slug.resolve(&claim.lease_id, &taken)?;
         let _lock = self.locks.claim(&claim.lease_id)?;
@@ -77,12 +83,29 @@ impl ClaimStore {
 
     /// Writes `new` in the place of `old`, which must be what is there. Returns what was written.
     pub fn replace(&self, old: &Claim, new: Claim) -> Result<Claim, Failure> {
-        if new.lease_id != old.lease_id || new.slug != old.slug {
-            let message = format!("cannot change the id or slug of lease {}", old.lease_id);
-            return Err(Failure::new(Code::State, message));
-        }
+        same_lease(old, &new)?;
         let _lock = self.locks.claim(&old.lease_id)?;
         self.check_unchanged(old)?;
+        self.write(new, WriteMode::Replace)
+    }
+
+    /// Changes whatever is there by now. `change` must refuse a claim that is no longer what its caller decided about.
+    /// Returns what is there afterwards.
+    pub fn update(
+        &self,
+        lease: &LeaseId,
+        change: impl FnOnce(&Claim) -> Result<Claim, Failure>,
+    ) -> Result<Claim, Failure> {
+        let _lock = self.locks.claim(lease)?;
+        let Some(old) = self.read(lease)? else {
+            let message = format!("lease {lease} was released meanwhile");
+            return Err(Failure::new(Code::NotFound, message));
+        };
+        let new = change(&old)?;
+        if new == old {
+            return Ok(old);
+        }
+        same_lease(&old, &new)?;
         self.write(new, WriteMode::Replace)
     }
 
@@ -102,6 +125,22 @@ impl ClaimStore {
         files::remove(&self.dir, &name)
             .map_err(|e| files::io_failure("remove claim", &self.dir.join(&name), &e))?;
         Ok(new)
+    }
+
+    /// The same for a lease whose id the user chose: a record stays, so that the id is never used again.
+    pub fn retire(&self, old: &Claim) -> Result<(), Failure> {
+        files::create_dir(&self.released)?;
+        let name = file_name(&old.lease_id);
+        files::write(&self.released, &name, &old.encode()?, WriteMode::Replace)
+            .map_err(|e| files::io_failure("write record", &self.released.join(&name), &e))?;
+        self.remove(old)
+    }
+
+    /// Whether a lease of this id was retired.
+    pub fn is_retired(&self, lease: &LeaseId) -> Result<bool, Failure> {
+        let path = self.released.join(file_name(lease));
+        path.try_exists()
+            .map_err(|e| files::io_failure("read record", &path, &e))
     }
 
     /// Forgets a lease whose claim is still `old`. The sandbox must be gone by then.
@@ -129,7 +168,7 @@ impl ClaimStore {
         Ok(scan)
     }
 
-    /// The claim that the user means: by lease id, else by slug.
+    /// The claim that the user means: by lease id, else by slug. What is spelled as a lease id is never a slug.
     pub fn find(
         &self,
         identifier: &str,
@@ -149,19 +188,42 @@ impl ClaimStore {
                 ProviderFilter::All | ProviderFilter::Only(_) => Ok(Some(claim)),
             };
         }
-        let Some(slug) = Slug::normalize(identifier) else {
-            return Ok(None);
-        };
+        match typed_slug(identifier) {
+            Some(wanted) => self.only_one(identifier, among, |slug| *slug == wanted),
+            None => Ok(None),
+        }
+    }
+
+    /// The one claim whose slug begins so. Several are an error: which one is meant is not ours to choose.
+    pub fn find_by_prefix(
+        &self,
+        identifier: &str,
+        among: ProviderFilter<'_>,
+    ) -> Result<Option<Claim>, Failure> {
+        match typed_slug(identifier) {
+            Some(start) => self.only_one(identifier, among, |slug| {
+                slug.as_str().starts_with(start.as_str())
+            }),
+            None => Ok(None),
+        }
+    }
+
+    fn only_one(
+        &self,
+        identifier: &str,
+        among: ProviderFilter<'_>,
+        is_meant: impl Fn(&Slug) -> bool,
+    ) -> Result<Option<Claim>, Failure> {
         let mut found = self.scan()?.claims;
         found.retain(|claim| {
             let here = match among {
                 ProviderFilter::All => true,
                 ProviderFilter::Only(provider) => provider == claim.provider,
             };
-            here && claim.slug.as_ref() == Some(&slug)
+            here && claim.slug.as_ref().is_some_and(&is_meant)
         });
         match found.as_slice() {
-            [_, _, ..] => Err(ambiguous(&slug, &found)),
+            [_, _, ..] => Err(ambiguous(identifier, &found)),
             [] | [_] => Ok(found.pop()),
         }
     }
@@ -198,6 +260,16 @@ impl ClaimStore {
         lock.downgrade(&format!("lease {lease}"), wait)
     }
 
+    /// Waits until a lock that was shared is held alone.
+    pub fn upgrade(
+        &self,
+        lock: &mut OperationLock,
+        lease: &LeaseId,
+        wait: Wait<'_>,
+    ) -> Result<(), Failure> {
+        lock.upgrade(&format!("lease {lease}"), wait)
+    }
+
     /// Slugs of damaged claims cannot be known and count as free.
     fn taken_slugs(&self, lease: &LeaseId) -> Result<BTreeMap<Slug, LeaseId>, Failure> {
         let claims = self.scan()?.claims;
@@ -212,6 +284,7 @@ impl ClaimStore {
 
     fn write(&self, mut claim: Claim, mode: WriteMode) -> Result<Claim, Failure> {
         claim.revision = random_hex(16)?;
+        claim.foreign = false;
         let name = file_name(&claim.lease_id);
         match files::write(&self.dir, &name, &claim.encode()?, mode) {
             Ok(()) => Ok(claim),
@@ -269,6 +342,14 @@ impl ClaimStore {
     }
 }
 
+fn same_lease(old: &Claim, new: &Claim) -> Result<(), Failure> {
+    if new.lease_id == old.lease_id && new.slug == old.slug {
+        return Ok(());
+    }
+    let message = format!("cannot change the id or slug of lease {}", old.lease_id);
+    Err(Failure::new(Code::State, message))
+}
+
 fn file_name(lease: &LeaseId) -> String {
     format!("{lease}{CLAIM_SUFFIX}")
 }
@@ -288,21 +369,37 @@ fn already_claimed(lease: &LeaseId) -> Failure {
     Failure::new(Code::State, message).hint("crabbox claims list")
 }
 
-/// Two claims have one slug only if something else than this store wrote them.
-fn ambiguous(slug: &Slug, found: &[Claim]) -> Failure {
-    let leases: Vec<_> = found
-        .iter()
-        .map(|claim| format!("{} (provider={})", claim.lease_id, claim.provider))
-        .collect();
+/// The slug that a user may mean by a word.
+fn typed_slug(identifier: &str) -> Option<Slug> {
+    match LeaseId::is_spelled(identifier) {
+        true => None,
+        false => Slug::normalize(identifier),
+    }
+}
+
+/// A beginning of several slugs; or one slug of several claims, which only another program can have written.
+fn ambiguous(identifier: &str, found: &[Claim]) -> Failure {
+    let one = |claim: &Claim| match claim.slug_str() {
+        Some(slug) if slug != identifier => {
+            format!(
+                "{slug} (lease {}, provider={})",
+                claim.lease_id, claim.provider
+            )
+        }
+        Some(_) | None => format!("{} (provider={})", claim.lease_id, claim.provider),
+    };
+    let leases: Vec<_> = found.iter().map(one).collect();
+    let slugs = found.iter().map(Claim::slug_str).collect::<BTreeSet<_>>();
     let providers = found.iter().map(|claim| claim.provider.as_str());
-    let several = providers.collect::<std::collections::BTreeSet<_>>().len() > 1;
-    let ask = if several {
-        "the lease id or --provider"
-    } else {
-        "the lease id"
+    let several = providers.collect::<BTreeSet<_>>().len() > 1;
+    let ask = match (slugs.len() > 1, several) {
+        (true, _) => "the whole slug or the lease id",
+        (false, true) => "the lease id or --provider",
+        (false, false) => "the lease id",
     };
     Failure::usage(format!(
-        "slug `{slug}` is ambiguous; use {ask}: {}",
+        "slug `{}` is ambiguous; use {ask}: {}",
+        identifier.escape_debug(),
         leases.join(", ")
     ))
 }

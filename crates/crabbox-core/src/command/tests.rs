@@ -7,10 +7,12 @@ use super::*;
 const STRICT: Rules<'_> = Rules {
     shell: &["sh", "-lc"],
     assignments: Assignments::Strict,
+    host_paths: true,
 };
 const LOOSE: Rules<'_> = Rules {
     shell: &["bash", "-lc"],
     assignments: Assignments::Loose,
+    host_paths: false,
 };
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -18,9 +20,12 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 fn argv(given: &[&str], shell: Shell, rules: Rules<'_>) -> Vec<String> {
-    RemoteCommand::build(&words(given), shell, rules)
-        .unwrap()
-        .argv()
+    built(given, shell, rules).argv()
+}
+
+fn built(given: &[&str], shell: Shell, rules: Rules<'_>) -> RemoteCommand {
+    let is_program = |path: &str| path == "./my tool";
+    RemoteCommand::build(&words(given), shell, rules, &is_program).unwrap()
 }
 
 #[test]
@@ -29,6 +34,8 @@ fn plain_words_run_as_they_are() {
         &["true"][..],
         &["echo", "a b", "$HOME", "*", "it's", ""],
         &["echo", "a&&b", "x;y", "2>file"],
+        &["find", ".", "-exec", "rm", "{}", ";"],
+        &["./my tool"],
         &["env", "A=1"],
         &["--flag=1"],
         &[""],
@@ -65,26 +72,93 @@ fn operators_and_leading_assignments_stay_and_the_rest_is_quoted() {
         (&["A=1 2", "B=", "cmd", "C=3"], "A='1 2' B='' 'cmd' 'C=3'"),
         (
             &["A=1", "x", "|", "B=2", "y", ">", "f g", "Z=1"],
-            "A='1' 'x' | B='2' 'y' > 'f g' 'Z=1'",
+            "A='1' 'x' | B='2' 'y' '>' 'f g' 'Z=1'",
         ),
-        (&["a", "2>>", "it's"], r"'a' 2>> 'it'\''s'"),
+        (&["A=1", "grep", ">", "notes"], "A='1' 'grep' '>' 'notes'"),
         (
-            &["a", ";", "b", "||", "c", "2>", "d"],
-            "'a' ; 'b' || 'c' 2> 'd'",
+            &["a", ";", "b", "||", "c", "2>", "it's"],
+            r"'a' ; 'b' || 'c' '2>' 'it'\''s'",
         ),
-        (&["a", ">>", "b c"], "'a' >> 'b c'"),
-        (&["a", "<", "b c"], "'a' < 'b c'"),
+        (
+            &["cd", "d", "&&", "find", "-exec", "ls", "{}", ";"],
+            "'cd' 'd' && 'find' '-exec' 'ls' '{}' ';'",
+        ),
         (
             &["a", "&&", "B=1", "c", "||", "D=2", "e", ";", "F=3", "g"],
             "'a' && B='1' 'c' || D='2' 'e' ; F='3' 'g'",
         ),
-        // Behind a redirection no command begins.
-        (&["a", ">", "B=1"], "'a' > 'B=1'"),
     ] {
         assert_eq!(
             argv(given, Shell::Auto, STRICT),
             words(&["sh", "-lc", script])
         );
+    }
+}
+
+/// `grep '>' notes.txt` emptied the file.
+#[test]
+fn redirection_words_are_arguments() {
+    for redirection in [">", ">>", "<", "2>", "2>>"] {
+        let given = &["grep", redirection, "notes.txt"];
+        assert_eq!(argv(given, Shell::Auto, STRICT), words(given));
+        assert_eq!(argv(given, Shell::Auto, LOOSE), words(given));
+    }
+}
+
+#[test]
+fn both_flags_win() {
+    for given in [
+        &["a", "&&", "b"][..],
+        &["A=1", "b"],
+        &["a b"],
+        &["A=1"],
+        &["a", "b"],
+    ] {
+        assert_eq!(argv(given, Shell::Refused, STRICT), words(given));
+        assert_eq!(
+            argv(given, Shell::Asked, STRICT),
+            words(&["sh", "-lc", &given.join(" ")])
+        );
+    }
+    // An existing program too.
+    assert_eq!(
+        argv(&["./my tool"], Shell::Asked, STRICT),
+        words(&["sh", "-lc", "./my tool"])
+    );
+}
+
+#[test]
+fn a_path_counts_only_where_it_means_the_same_file() {
+    assert_eq!(
+        argv(&["./my tool"], Shell::Auto, LOOSE),
+        words(&["bash", "-lc", "./my tool"])
+    );
+    assert_eq!(
+        argv(&["./no tool"], Shell::Auto, STRICT),
+        words(&["sh", "-lc", "./no tool"])
+    );
+}
+
+#[test]
+fn only_an_operator_is_told() {
+    let notice = |given: &[&str], shell| built(given, shell, STRICT).notice(&words(given));
+    assert_eq!(
+        notice(&["a", "|", "b"], Shell::Auto).unwrap(),
+        "note: `|` makes the command a script for `sh -lc`; --no-shell passes it as an argument"
+    );
+    let redirected = notice(&["a", "&&", "b", ">", "c"], Shell::Auto).unwrap();
+    assert!(
+        redirected.ends_with("; `>` stays an argument unless --shell is given"),
+        "{redirected}"
+    );
+    for (given, shell) in [
+        (&["a", "|", "b"][..], Shell::Asked),
+        (&["a", "|", "b"], Shell::Refused),
+        (&["A=1", "b"], Shell::Auto),
+        (&["a | b"], Shell::Auto),
+        (&["find", ";"], Shell::Auto),
+    ] {
+        assert_eq!(notice(given, shell), None, "{given:?}");
     }
 }
 
@@ -109,7 +183,7 @@ fn the_provider_says_how_leniently_assignments_are_taken() {
 
 #[test]
 fn no_command_is_a_usage_error() {
-    let failure = RemoteCommand::build(&[], Shell::Asked, STRICT).unwrap_err();
+    let failure = RemoteCommand::build(&[], Shell::Asked, STRICT, &|_| false).unwrap_err();
     assert_eq!(failure.code, crate::Code::Usage);
 }
 
@@ -138,7 +212,7 @@ fn received(shell: &str, script: &str) -> Vec<String> {
 fn through_the_shell(given: &[String]) -> Vec<String> {
     let mut all = words(&["X=1", "printf", r"%s\0"]);
     all.extend_from_slice(given);
-    match RemoteCommand::build(&all, Shell::Auto, STRICT).unwrap() {
+    match RemoteCommand::build(&all, Shell::Auto, STRICT, &|_| false).unwrap() {
         RemoteCommand::Script { script, .. } => received("/bin/sh", &script),
         RemoteCommand::Argv(argv) => panic!("no script: {argv:?}"),
     }
@@ -193,7 +267,7 @@ proptest! {
     fn any_words_come_back_from_a_real_shell(
         given in proptest::collection::vec("[^\0]{0,12}", 1..6)
     ) {
-        prop_assume!(!given.iter().any(|word| is_operator(word)));
+        prop_assume!(!given.iter().any(|word| OPERATORS.contains(&word.as_str())));
         prop_assert_eq!(through_the_shell(&given), given);
     }
 }

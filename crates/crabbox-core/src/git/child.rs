@@ -95,6 +95,11 @@ pub(super) struct Answer {
 }
 
 impl Git {
+    /// Which git it is.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Finds git on the PATH of `env`. Relative entries do not count, nor does what lies in one of `checkouts`: a `git`
     /// there is not the user's.
     pub fn find(env: &Env, checkouts: &[PathBuf]) -> Result<Self, Failure> {
@@ -327,10 +332,6 @@ fn read_some<'b>(from: &mut Option<impl Read>, buffer: &'b mut [u8]) -> io::Resu
 
 #[cfg(test)]
 impl Git {
-    pub(super) fn program(&self) -> &Path {
-        &self.program
-    }
-
     pub(super) fn variables(&self) -> Vec<String> {
         let names = self.env.keys();
         names.map(|n| n.to_string_lossy().into_owned()).collect()

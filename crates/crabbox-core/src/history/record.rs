@@ -32,6 +32,9 @@ pub struct Record {
     /// Whether the command had a terminal: what it wrote is not written down then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminal: bool,
+    /// What it wrote to the terminal is in the log of stdout all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub merged: bool,
     pub stdout: LogInfo,
     pub stderr: LogInfo,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -29,6 +29,8 @@ pub struct Begin {
     pub label: Option<String>,
     /// Whether it has a terminal: then what it writes is not heard.
     pub terminal: bool,
+    /// The terminal is heard: both streams are in the log of stdout.
+    pub merged: bool,
     pub started_at: Timestamp,
 }
 
@@ -73,6 +75,7 @@ impl ActiveRun {
             error_kind: None,
             label: begin.label,
             terminal: begin.terminal,
+            merged: begin.merged,
             stdout: LogInfo::default(),
             stderr: LogInfo::default(),
             timing: None,

@@ -31,6 +31,7 @@ fn begin(id: &str, second: i64) -> Begin {
         repo_root: "/repo".to_owned(),
         command: "deploy --token hunter2 exact".to_owned(),
         terminal: false,
+        merged: false,
         label: Some("for hunter2".to_owned()),
         started_at: at(second),
     }

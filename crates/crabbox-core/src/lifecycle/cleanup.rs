@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use super::Context;
 use super::exclusive::{self, Attempt};
+use super::prune;
 use super::stop::{self, Released};
 use crate::Failure;
 use crate::claims::{Claim, Creator, State, sweep};
-use crate::provider::Use;
+use crate::provider::{MISSING, Use};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DryRun {
@@ -52,6 +53,7 @@ pub enum Action {
 
 pub fn cleanup(context: Context<'_>, dry_run: DryRun) -> Result<Cleaned, Failure> {
     let scan = context.store.scan()?;
+    let lost = prune::lost_claims(context, &scan.claims);
     let mut cleaned = Cleaned::default();
     for problem in scan.problems {
         cleaned.swept.push(Swept {
@@ -63,13 +65,19 @@ pub fn cleanup(context: Context<'_>, dry_run: DryRun) -> Result<Cleaned, Failure
     for claim in scan
         .claims
         .into_iter()
-        .filter(|claim| claim.provider == context.name())
+        .filter(|claim| context.is_ours(claim))
     {
         if context.canceled() {
             break;
         }
         cleaned.checked += 1;
-        let (action, reason) = sweep_one(context, &claim, dry_run).unwrap_or_else(|failure| {
+        let is_lost = lost.contains(&claim.lease_id);
+        let swept = match is_lost && !claim.is_foreign() {
+            true => prune::prune_one(context, &claim, dry_run),
+            false => sweep_one(context, &claim, dry_run),
+        };
+        let swept = swept.map_err(|failure| stop::unresolved(context, &claim, failure));
+        let (action, reason) = swept.unwrap_or_else(|failure| {
             let reason = failure.to_string();
             cleaned.failures.push(failure);
             (Action::Skip, reason)
@@ -92,9 +100,20 @@ fn sweep_one(
 ) -> Result<(Action, String), Failure> {
     let skip = |why: &str| Ok((Action::Skip, why.to_owned()));
     // Before anything is said of it: a preview must not promise to delete a sandbox that is not ours.
-    context.verify(claim, Use::Inspect)?;
-    let Some(reason) = reason(claim) else {
-        return skip(why_not(claim));
+    let sandbox = context.verify(claim, Use::Inspect)?;
+    let missing = sandbox.fact(MISSING);
+    if let Some(why) = missing.filter(|why| !why.is_empty()) {
+        return skip(why);
+    }
+    // It knows nothing of our rules, and its user did not ask for them.
+    if claim.is_foreign() {
+        let stop = context.provider.stop_command(claim);
+        return skip(&format!("kept by another program; {stop}"));
+    }
+    let reason = match (reason(claim), missing) {
+        (Some(reason), _) => reason,
+        (None, Some(_)) => "missing",
+        (None, None) => return skip(why_not(claim)),
     };
     // A release that the user began is finished.
     if claim.state != State::Releasing

@@ -6,10 +6,21 @@ use std::time::Duration;
 
 use crate::process::{Cancel, Reason};
 
+/// From the signal on, where there was one: ending the command has taken a part of it.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
+/// What cleaning up has in any case.
+const MIN_CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) fn cleanup<T>(work: impl FnOnce(&Cancel) -> T) -> T {
-    within(CLEANUP_TIMEOUT, work)
+/// `user` is the cancellation that does not cut it short.
+pub(super) fn cleanup<T>(user: &Cancel, work: impl FnOnce(&Cancel) -> T) -> T {
+    let spent = user.since().map_or(Duration::ZERO, |since| since.elapsed());
+    within(cleanup_timeout(spent), work)
+}
+
+fn cleanup_timeout(spent: Duration) -> Duration {
+    CLEANUP_TIMEOUT
+        .saturating_sub(spent)
+        .max(MIN_CLEANUP_TIMEOUT)
 }
 
 /// Runs `work` with a cancellation of its own, which comes when the time for all of it is over.
@@ -57,7 +68,12 @@ mod tests {
 
     #[test]
     fn cleanup_may_take_half_a_minute() {
-        assert_eq!(CLEANUP_TIMEOUT, Duration::from_secs(30));
-        assert!(!cleanup(Cancel::is_set));
+        for (spent, left) in [(0, 30), (16, 14), (29, 10), (300, 10)] {
+            let spent = Duration::from_secs(spent);
+            assert_eq!(cleanup_timeout(spent), Duration::from_secs(left));
+        }
+        let user = Cancel::new();
+        user.set(Reason::Interrupt);
+        assert!(!cleanup(&user, Cancel::is_set));
     }
 }

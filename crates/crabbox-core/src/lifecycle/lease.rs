@@ -8,12 +8,14 @@ use jiff::Timestamp;
 use super::exclusive::{self, Attempt};
 use super::stop::{self, Released};
 use super::sync::SYNCED;
-use super::{Context, deadline, ready};
+use super::{Context, deadline, fixed, ready};
 use crate::claims::{
-    Claim, Creator, Intent, LeaseId, OperationLock, Reclaim, RepoRoot, SlugChoice, State, Wait,
-    binding, sweep,
+    Claim, Creator, FIXED, Intent, LeaseId, OperationLock, Reclaim, RepoRoot, SlugChoice, State,
+    Wait, binding, sweep,
 };
-use crate::provider::{CreateFailure, ExpiredLease, Labels, Left, NewLease, Use, Workspace};
+use crate::provider::{
+    CreateFailure, Demand, ExpiredLease, Labels, Left, NewLease, Use, Workspace,
+};
 use crate::{Code, Failure};
 
 /// What a new lease is to be.
@@ -58,7 +60,9 @@ pub fn warmup(
     workspace: &Workspace,
     terms: &Terms,
 ) -> Result<Claim, Failure> {
-    let mut lease = take(context, workspace, terms, "crabbox warmup")?;
+    let _obligation = context.cancel.oblige();
+    let demand = Demand::Warmup;
+    let mut lease = take(context, workspace, terms, demand, "crabbox warmup")?;
     share(context, &mut lease)?;
     Ok(lease.claim)
 }
@@ -68,9 +72,14 @@ pub(super) fn take(
     context: Context<'_>,
     workspace: &Workspace,
     terms: &Terms,
+    demand: Demand,
     command: &str,
 ) -> Result<Lease, Failure> {
     context.provider.validate()?;
+    context.provider.check_lifetime(terms.ttl, demand)?;
+    if let Some(lease) = fixed::replay(context, workspace, terms, demand, command)? {
+        return Ok(lease);
+    }
     sweep_orphans(context);
     let mut plan = context.provider.plan(&NewLease {
         workspace,
@@ -78,6 +87,9 @@ pub(super) fn take(
         ttl: terms.ttl,
     })?;
     plan.labels.extend(terms.labels.clone());
+    if terms.lease_id.is_some() {
+        plan.labels.insert(FIXED.to_owned(), "true".to_owned());
+    }
     let lock = context
         .store
         .operation(&plan.lease_id, command, Wait::none())?;
@@ -95,15 +107,31 @@ pub(super) fn take(
     let claim = context
         .store
         .create(Claim::intended(intent, Timestamp::now()), &terms.slug)?;
-    let mut lease = Lease {
-        claim,
-        origin: Origin::Fresh,
-        synced: None,
-        lock,
-    };
-    match create(context, workspace, &mut lease, command) {
-        Ok(()) => Ok(lease),
-        Err(failure) => Err(undo(context, &lease.claim, failure)),
+    let mut lease = Lease::new(claim, Origin::Fresh, lock);
+    finish(context, workspace, &mut lease, demand, command)?;
+    Ok(lease)
+}
+
+/// Creates what is recorded, or undoes it.
+pub(super) fn finish(
+    context: Context<'_>,
+    workspace: &Workspace,
+    lease: &mut Lease,
+    demand: Demand,
+    command: &str,
+) -> Result<(), Failure> {
+    create(context, workspace, lease, demand, command)
+        .map_err(|failure| undo(context, &lease.claim, failure))
+}
+
+impl Lease {
+    pub(super) fn new(claim: Claim, origin: Origin, lock: OperationLock) -> Self {
+        Self {
+            claim,
+            origin,
+            synced: None,
+            lock,
+        }
     }
 }
 
@@ -113,6 +141,7 @@ fn create(
     context: Context<'_>,
     workspace: &Workspace,
     lease: &mut Lease,
+    demand: Demand,
     command: &str,
 ) -> Result<(), CreateFailure> {
     let created = context
@@ -133,6 +162,7 @@ fn create(
     }
     let labels = ready::wait(context, &lease.claim)?;
     let ready = with_labels(&lease.claim.ready(), labels);
+    context.provider.check_time_left(&ready, demand)?;
     lease.claim = context.store.replace(&lease.claim, ready)?;
     Ok(())
 }
@@ -158,6 +188,23 @@ pub(super) fn share(context: Context<'_>, lease: &mut Lease) -> Result<(), Failu
     }
 }
 
+fn changed(claim: &Claim) -> Failure {
+    let message = format!("lease {} claim changed; retry", claim.lease_id);
+    Failure::new(Code::ClaimChanged, message)
+}
+
+/// Waits until no other command uses the lease. `None` when it was released meanwhile.
+pub(super) fn hold_alone(
+    context: Context<'_>,
+    lease: &mut Lease,
+) -> Result<Option<Claim>, Failure> {
+    let id = &lease.claim.lease_id;
+    let canceled = || context.canceled();
+    let wait = Wait::until_canceled(&canceled);
+    context.store.upgrade(&mut lease.lock, id, wait)?;
+    context.store.read(id)
+}
+
 fn released_meanwhile(claim: &Claim) -> Failure {
     let message = format!("lease {} was released meanwhile", claim.lease_id);
     Failure::new(Code::NotFound, message)
@@ -169,7 +216,9 @@ fn undo(context: Context<'_>, claim: &Claim, failed: CreateFailure) -> Failure {
     let failure = *failure;
     let removed = match left {
         Left::Nothing => Ok(()),
-        Left::MaybeSandbox => deadline::cleanup(|cancel| stop::remove(context, claim, cancel)),
+        Left::MaybeSandbox => deadline::cleanup(context.cancel, |cancel| {
+            stop::remove(context, claim, cancel)
+        }),
     };
     match removed.and_then(|()| context.store.remove(claim)) {
         Ok(()) => failure,
@@ -194,7 +243,7 @@ pub(super) fn sweep_orphans(context: Context<'_>) {
     let by_hand = |claim: &Claim| {
         claim.state == State::Ready && context.provider.manual_removal_reason(claim).is_some()
     };
-    let ours = |claim: &&Claim| claim.provider == context.name() && !by_hand(claim);
+    let ours = |claim: &&Claim| context.is_ours(claim) && !by_hand(claim);
     for claim in sweep::orphans(&scan.claims, &Creator::liveness)
         .into_iter()
         .filter(ours)
@@ -230,6 +279,7 @@ pub(super) struct Reuse<'a> {
     pub(super) reclaim: Reclaim,
     pub(super) idle_timeout: Duration,
     pub(super) sharing: Sharing,
+    pub(super) demand: Demand,
 }
 
 /// A lease that exists, for this repository. The claim is written only after the provider has confirmed the sandbox.
@@ -264,10 +314,21 @@ pub(super) fn reuse(
     context.verify(&claim, Use::Reuse)?;
     let labels = ready::wait(context, &claim)?;
     let idle = request.idle_timeout.as_secs();
-    let bound = binding::bind(&claim, &repo, allowed, Timestamp::now(), idle);
-    let mut bound = with_labels(&bound, labels);
-    let synced = bound.labels.remove(SYNCED);
-    let claim = store_use(context, claim, bound)?;
+    context
+        .provider
+        .check_time_left(&with_labels(&claim, labels.clone()), request.demand)?;
+    let mut synced = None;
+    // Another terminal may have written its own use down since: that is no reason to fail.
+    let claim = context.store.update(id, |now| {
+        let allowed = match same_sandbox(&claim, now) {
+            true => allowed,
+            false => return Err(changed(now)),
+        };
+        let bound = binding::bind(now, &repo, allowed, Timestamp::now(), idle);
+        let mut bound = with_labels(&bound, labels);
+        synced = bound.labels.remove(SYNCED);
+        Ok(unless_little_later(now, bound))
+    })?;
     Ok(Lease {
         claim,
         origin: Origin::Reused,
@@ -276,37 +337,59 @@ pub(super) fn reuse(
     })
 }
 
-/// Writes a use down, unless only its time has changed, and by too little to move a deadline.
-fn store_use(context: Context<'_>, claim: Claim, used: Claim) -> Result<Claim, Failure> {
+/// Whether a claim that was written to since is still about the sandbox that was verified, and as usable.
+fn same_sandbox(verified: &Claim, now: &Claim) -> bool {
+    let facts = |claim: &Claim| {
+        let mut labels = claim.labels.clone();
+        labels.remove(SYNCED);
+        let owner = claim.repo_root.clone();
+        (
+            claim.provider.clone(),
+            claim.provider_scope.clone(),
+            claim.state,
+            owner,
+            labels,
+        )
+    };
+    facts(verified) == facts(now)
+}
+
+/// A use, unless only its time has changed, and by too little to move a deadline.
+fn unless_little_later(claim: &Claim, used: Claim) -> Claim {
     let mut otherwise = used.clone();
     otherwise.last_used_at = claim.last_used_at;
-    let only_later = otherwise == claim;
+    let only_later = otherwise == *claim;
     let little = Duration::from_secs(claim.idle_timeout_seconds / 60);
     let later = used.last_used_at.duration_since(claim.last_used_at);
-    if only_later && later.unsigned_abs() <= little {
-        return Ok(claim);
+    match only_later && later.unsigned_abs() <= little {
+        true => claim.clone(),
+        false => used,
     }
-    context.store.replace(&claim, used)
 }
 
 /// A lease that was to go with its run, and stays. It was in use until now.
 pub(super) fn keep(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
-    let claim = &lease.claim;
-    let idle = claim.idle_timeout_seconds;
-    let mut kept = binding::touch(&claim.kept(), Timestamp::now(), idle);
-    kept.labels.extend(synced_label(lease));
-    context.store.replace(claim, kept).map(drop)
+    let keep = |claim: &Claim| {
+        let idle = claim.idle_timeout_seconds;
+        let mut kept = binding::touch(&claim.kept(), Timestamp::now(), idle);
+        kept.labels.extend(synced_label(lease));
+        Ok(kept)
+    };
+    context.store.update(&lease.claim.lease_id, keep).map(drop)
 }
 
 /// The end of a use, which may have been a long one. What another process has written to the claim since stays.
 pub(super) fn used(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
-    let Some(claim) = context.store.read(&lease.claim.lease_id)? else {
-        return Ok(());
+    let touch = |claim: &Claim| {
+        let idle = claim.idle_timeout_seconds;
+        let mut used = binding::touch(claim, Timestamp::now(), idle);
+        used.labels.extend(synced_label(lease));
+        Ok(unless_little_later(claim, used))
     };
-    let idle = claim.idle_timeout_seconds;
-    let mut used = binding::touch(&claim, Timestamp::now(), idle);
-    used.labels.extend(synced_label(lease));
-    store_use(context, claim, used).map(drop)
+    match context.store.update(&lease.claim.lease_id, touch) {
+        Err(failure) if failure.code == Code::NotFound => Ok(()),
+        updated => updated.map(drop),
+    }
 }
 
 fn synced_label(lease: &Lease) -> Option<(String, String)> {
@@ -319,7 +402,7 @@ fn is_to_be_removed(context: Context<'_>, claim: &Claim) -> bool {
     removes && claim.state == State::Ready && claim.is_expired(Timestamp::now())
 }
 
-fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
+pub(super) fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
     let lease = &claim.lease_id;
     match claim.state {
         State::Ready => {}
@@ -355,6 +438,17 @@ fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A lease that reached its time to live while it was used goes as soon as no other process uses it.
+pub(super) fn end_if_expired(context: Context<'_>, claim: &Claim) {
+    let removes = context.provider.spec().expired == ExpiredLease::Remove;
+    if removes && claim.is_expired(Timestamp::now()) {
+        let id = &claim.lease_id;
+        let stop = context.provider.stop_command(claim);
+        let line = format!("warning: lease {id} reached its TTL expiry during the run; {stop}");
+        context.report.line(&line);
+    }
+}
+
 fn remove_expired(context: Context<'_>, claim: &Claim) -> Failure {
     let lease = &claim.lease_id;
     let message = format!("lease {lease} reached its TTL expiry; command not run");
@@ -372,14 +466,12 @@ fn remove_expired(context: Context<'_>, claim: &Claim) -> Failure {
 /// The end of a lease that this process created. A claim that another process has changed since is left alone.
 pub(super) fn give_back(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
     let claim = &lease.claim;
-    let changed = || {
-        let message = format!("lease {} claim changed; retry", claim.lease_id);
-        Failure::new(Code::ClaimChanged, message)
-    };
     if context.store.read(&claim.lease_id)?.as_ref() != Some(claim) {
-        return Err(changed());
+        return Err(changed(claim));
     }
-    deadline::cleanup(|cancel| stop::remove(context, claim, cancel))?;
+    deadline::cleanup(context.cancel, |cancel| {
+        stop::remove(context, claim, cancel)
+    })?;
     context.store.remove(claim)
 }
 

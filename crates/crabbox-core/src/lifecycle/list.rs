@@ -1,11 +1,11 @@
-//! The leases that have a sandbox.
+//! All leases of a provider, with what became of their sandboxes.
 
 use jiff::Timestamp;
 
 use super::Context;
-use crate::Failure;
 use crate::claims::{Claim, Problem, State};
-use crate::provider::{Observed, Phase};
+use crate::provider::{Labels, Observed, Phase};
+use crate::{Code, Failure};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
@@ -13,34 +13,86 @@ pub struct Listed {
     pub observed: Observed,
 }
 
-/// Damaged claims come along as problems; they hide nothing else. A lease whose sandbox is gone is not listed, one that is
-/// being created or released is, and so is one whose sandbox is absent where absence proves nothing.
-pub fn list(context: Context<'_>) -> Result<(Vec<Listed>, Vec<Problem>), Failure> {
+/// Every claim is listed, whatever became of its sandbox: what is not seen cannot be stopped.
+#[derive(Debug, Default)]
+pub struct Listing {
+    pub leases: Vec<Listed>,
+    /// Damaged claims. They hide nothing else.
+    pub problems: Vec<Problem>,
+    /// Claims of other providers, which are not asked.
+    pub others: Vec<Claim>,
+    /// Why the state of some leases is not known.
+    pub failure: Option<Failure>,
+}
+
+/// The state of a lease whose provider did not answer.
+const UNKNOWN: &str = "unknown";
+
+pub fn list(context: Context<'_>) -> Result<Listing, Failure> {
     let scan = context.store.scan()?;
-    let claims: Vec<Claim> = scan
-        .claims
-        .into_iter()
-        .filter(|claim| claim.provider == context.name())
-        .collect();
-    if claims.is_empty() {
-        return Ok((Vec::new(), scan.problems));
-    }
-    let observed = context.provider.observe(&claims, context.cancel)?;
+    let is_ours = |claim: &Claim| claim.provider == context.name();
+    let (mut claims, others): (Vec<_>, Vec<_>) = scan.claims.into_iter().partition(is_ours);
+    // Of another cluster or account nothing can be said.
+    claims.retain(|claim| context.provider.scope_mismatch(claim).is_none());
+    let mut listing = Listing {
+        problems: scan.problems,
+        others,
+        ..Listing::default()
+    };
+    let observed = observe(context, &claims, &mut listing.failure)?;
     let now = Timestamp::now();
-    let absence_is_proof = context.provider.spec().absence_is_proof;
-    let listed = claims
+    listing.leases = claims
         .into_iter()
         .zip(observed)
-        .filter(|(claim, observed)| {
-            let gone = observed.phase == Phase::Absent && absence_is_proof;
-            !gone || claim.state != State::Ready
-        })
         .map(|(claim, observed)| Listed {
             observed: with_claim_state(context, &claim, observed, now),
             claim,
         })
         .collect();
-    Ok((listed, scan.problems))
+    Ok(listing)
+}
+
+/// All at once, or one by one where that fails: the engine of one lease does not hide the others.
+fn observe(
+    context: Context<'_>,
+    claims: &[Claim],
+    failed: &mut Option<Failure>,
+) -> Result<Vec<Observed>, Failure> {
+    if claims.is_empty() {
+        return Ok(Vec::new());
+    }
+    match context.provider.observe(claims, context.cancel) {
+        Ok(observed) => return Ok(observed),
+        Err(failure) if context.canceled() => return Err(failure),
+        Err(failure) if claims.len() == 1 => *failed = Some(failure),
+        Err(_) => {}
+    }
+    let mut all = Vec::with_capacity(claims.len());
+    for claim in claims {
+        // One that does not answer in time is not asked again and again.
+        let is_silent = failed
+            .as_ref()
+            .is_some_and(|failure| failure.code == Code::Timeout);
+        let observed = match is_silent || claims.len() == 1 {
+            true => None,
+            false => match context
+                .provider
+                .observe(std::slice::from_ref(claim), context.cancel)
+            {
+                Ok(mut one) => one.pop(),
+                Err(failure) => {
+                    failed.get_or_insert(failure);
+                    None
+                }
+            },
+        };
+        all.push(observed.unwrap_or_else(|| Observed {
+            state: UNKNOWN.to_owned(),
+            phase: Phase::Unknown,
+            labels: Labels::new(),
+        }));
+    }
+    Ok(all)
 }
 
 /// What the provider cannot know: what we are about to do with it, and how long it may live.

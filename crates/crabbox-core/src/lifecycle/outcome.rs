@@ -53,7 +53,7 @@ pub(super) struct Facts {
 fn exit_of(ended: &Result<i32, Failure>) -> i32 {
     match ended {
         Ok(code) => *code,
-        Err(failure) => failure.code.exit_code().into(),
+        Err(failure) => failure.exit_code().into(),
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) fn summary(context: Context<'_>, timing: &Timing, ended: &Result<i32,
             format!("sync={}", format_ms(took))
         }
     };
-    context.report.line(&format!(
+    context.report.fact(&format!(
         "{} run summary {sync} command={} total={} exit={}",
         context.name(),
         format_ms(timing.of("command", now)),

@@ -14,8 +14,8 @@ use crate::claims::{Claim, Reclaim};
 use crate::command::display;
 use crate::env::Forwarded;
 use crate::process::{Output, Reason, Stdin};
-use crate::provider::{Execution, Use, Workspace, WorkspaceKind};
-use crate::timing::Timing;
+use crate::provider::{Demand, Execution, Use, Workspace, WorkspaceKind};
+use crate::timing::{Report, Timing, millis};
 use crate::{Code, Failure};
 
 /// Where to run.
@@ -34,12 +34,16 @@ pub enum Target {
 pub enum Keep {
     No,
     OnFailure,
+    /// Others may use it until the command ends (`-d`).
+    UntilEnd,
     Yes,
 }
 
 #[derive(Debug)]
 pub struct Streams {
     pub stdin: Stdin,
+    /// Whether the user asked for stdin.
+    pub interactive: bool,
     pub terminal: bool,
     pub stdout: Output,
     pub stderr: Output,
@@ -75,7 +79,8 @@ pub struct RunRequest<'a> {
 }
 
 pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
-    let mut timing = Timing::new(Instant::now());
+    let _obligation = context.cancel.oblige();
+    let (mut timing, began) = (Timing::new(Instant::now()), Timestamp::now());
     let facts = Facts {
         run_id: request.run_id.clone(),
         label: request.label.clone(),
@@ -94,6 +99,7 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
     };
     announce(context, &lease, &facts);
     let keep = request.keep;
+    let workspace = request.workspace;
     let rerun = rerun(context, &lease.claim, &request);
     let sync_only = matches!(request.job, Job::SyncOnly);
     let ended = sync(
@@ -105,22 +111,55 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
         &mut timing,
     )
     .and_then(|()| execute(context, &lease, &facts, request, &mut timing));
+    // Without a command that ran, nothing was denied.
+    if !sync_only && ended.is_ok() {
+        tell_denials(context, &lease.claim, workspace, began);
+    }
     summary(context, &timing, &ended);
-    timing.start("release", Instant::now());
-    let settled = settle(context, &lease, keep, &ended, &rerun);
+    let before_release = Instant::now();
+    timing.start("release", before_release);
+    let settled = settle(context, &mut lease, keep, &ended, &rerun);
     timing.stop(Instant::now());
-    let kept = settled != Settled::Gone;
-    let mut ended = unless_canceled_since(context, &lease, kept, ended);
-    let hints = match settled {
-        Settled::Unremoved => hint_at(context, &lease, &mut ended),
-        Settled::Gone | Settled::Kept => Vec::new(),
+    let kept = !matches!(settled, Settled::Gone);
+    let (ended, hints) = match settled {
+        Settled::Unremoved(failure) => unremoved(context, failure, ended),
+        Settled::Gone | Settled::Kept => (ended, Vec::new()),
     };
+    let ended = unless_canceled_since(context, &lease, kept, ended);
     Outcome {
         session: Some(session(context, &lease, &facts, kept)),
-        timing: facts.report(context, Some(&lease.claim), Some(&step), &timing, &ended),
+        timing: Report {
+            total_ms: millis(timing.total(before_release)),
+            ..facts.report(context, Some(&lease.claim), Some(&step), &timing, &ended)
+        },
         synced: (sync_only && ended.is_ok()).then_some(facts.workdir),
         ended,
         hints,
+    }
+}
+
+/// What the network policy denied this run, and how to allow it.
+fn tell_denials(context: Context<'_>, claim: &Claim, workspace: &Workspace, since: Timestamp) {
+    if context.canceled() {
+        return;
+    }
+    let denials = context
+        .provider
+        .denials(claim, workspace, since, context.cancel);
+    match denials {
+        Ok(denials) if denials.targets.is_empty() => {}
+        Ok(denials) => {
+            let targets = denials.targets.join(", ");
+            let line = format!("warning: the network policy denied {targets}");
+            context.report.line(&line);
+            if let Some(allow) = denials.allow {
+                context.report.line(&format!("hint: {allow}"));
+            }
+        }
+        Err(failure) => {
+            let line = format!("warning: what the network policy denied is not known: {failure}");
+            context.report.line(&line);
+        }
     }
 }
 
@@ -156,12 +195,7 @@ fn prepare<'a>(
         Target::Fresh(_) => None,
         Target::Reuse { identifier, .. } => Some(context.find(identifier)?),
     };
-    let step = Step::prepare(
-        context,
-        request.sync,
-        known.as_ref(),
-        &workdir(context, request),
-    );
+    let step = Step::prepare(context, request.sync, known.as_ref());
     timing.stop(Instant::now());
     step
 }
@@ -172,9 +206,15 @@ fn obtain(
     step: &Step<'_>,
 ) -> Result<Lease, Failure> {
     let command = "crabbox run";
+    let demand = match request.job {
+        Job::SyncOnly => Demand::SyncOnly,
+        Job::Command(_) => Demand::Run {
+            sync: step.is_exclusive(),
+        },
+    };
     match &request.target {
         Target::Fresh(terms) => {
-            let mut lease = lease::take(context, request.workspace, terms, command)?;
+            let mut lease = lease::take(context, request.workspace, terms, demand, command)?;
             // A sync needs the lease for itself; it is opened afterwards.
             if !step.is_exclusive() {
                 lease::share(context, &mut lease)?;
@@ -194,6 +234,7 @@ fn obtain(
                     true => Sharing::Exclusive,
                     false => Sharing::Shared,
                 },
+                demand,
             };
             lease::reuse(context, request.workspace, reuse, command)
         }
@@ -249,17 +290,28 @@ fn still_alive(claim: &Claim) -> Result<(), Failure> {
     Err(Failure::new(Code::Expired, message))
 }
 
-/// How to remove what could not be removed: with the failure, where there is one. The hints for a command's own exit code
-/// are returned.
-fn hint_at(context: Context<'_>, lease: &Lease, ended: &mut Result<i32, Failure>) -> Vec<String> {
-    let stop = context.provider.stop_command(&lease.claim);
-    match ended {
-        Ok(0) => context.report.line(&format!("hint: {stop}")),
-        Ok(_) => return vec![stop],
-        Err(failure) if failure.hints.contains(&stop) => {}
-        Err(failure) => failure.hints.push(stop),
+/// A run whose sandbox could not be removed has failed, also where its command succeeded. Another end stays, with the hints
+/// that its failure or its exit code is told with.
+fn unremoved(
+    context: Context<'_>,
+    failure: Failure,
+    ended: Result<i32, Failure>,
+) -> (Result<i32, Failure>, Vec<String>) {
+    if matches!(ended, Ok(0)) {
+        return (Err(failure), Vec::new());
     }
-    Vec::new()
+    context.report.line(&format!("warning: {failure}"));
+    match ended {
+        Ok(code) => (Ok(code), failure.hints),
+        Err(mut first) => {
+            for hint in failure.hints {
+                if !first.hints.contains(&hint) {
+                    first.hints.push(hint);
+                }
+            }
+            (Err(first), Vec::new())
+        }
+    }
 }
 
 /// A relative one is below the provider's default.
@@ -281,15 +333,15 @@ fn announce(context: Context<'_>, lease: &Lease, facts: &Facts) {
     let sandbox = claim.sandbox().unwrap_or("-");
     let slug = claim.slug_str().unwrap_or("-");
     if lease.origin == Origin::Fresh {
-        context.report.line(&format!(
-            "leased {id} slug={slug} provider={provider} sandbox={sandbox}"
+        context.report.fact(&format!(
+            "leased {id} slug={slug} provider={provider} sandbox={sandbox} name={sandbox}"
         ));
     }
     let delegated = match context.provider.spec().workspace {
         WorkspaceKind::Mounted => " sync_delegated=true",
         WorkspaceKind::Archive => "",
     };
-    context.report.line(&format!(
+    context.report.fact(&format!(
         "provider={provider} lease={id} sandbox={sandbox} workdir={}{delegated}",
         facts.workdir
     ));
@@ -307,7 +359,7 @@ fn execute(
     };
     let env = (request.env)(&lease.claim)?;
     if request.say_env {
-        context.report.line(&env.summary(context.name()));
+        context.report.fact(&env.summary(context.name()));
     }
     if let Some(reason) = context.cancel.reason() {
         return Err(canceled(reason));
@@ -318,6 +370,7 @@ fn execute(
         workdir: request.workdir.as_ref().map(|_| facts.workdir.as_str()),
         workspace: request.workspace,
         stdin: request.streams.stdin,
+        interactive: request.streams.interactive,
         terminal: request.streams.terminal,
         stdout: request.streams.stdout,
         stderr: request.streams.stderr,
@@ -329,13 +382,17 @@ fn execute(
     timing.stop(Instant::now());
     // A command that ends because it was told to did not end by itself.
     match (context.cancel.reason(), ended) {
+        // It also left something that the user has to know of.
+        (Some(reason), Err(failure)) if failure.code == Code::Provider => {
+            Err(canceled(reason).and(&failure))
+        }
         (Some(reason), _) => Err(canceled(reason)),
         (None, ended) => ended,
     }
 }
 
 pub(super) fn canceled(reason: Reason) -> Failure {
-    Failure::new(Code::Canceled, format!("canceled: {reason}"))
+    reason.canceled(format!("canceled: {reason}"))
 }
 
 /// After a cancellation while the lease was settled, the failure says what became of it.
@@ -350,8 +407,8 @@ fn unless_canceled_since(
         true => format!("lease {id} stays"),
         false => format!("lease {id} was released"),
     };
-    let canceled = |reason| {
-        let failure = Failure::new(Code::Canceled, format!("canceled: {reason}; {became}"));
+    let canceled = |reason: Reason| {
+        let failure = reason.canceled(format!("canceled: {reason}; {became}"));
         match kept && lease.origin == Origin::Fresh {
             true => failure.hint(context.provider.stop_command(&lease.claim)),
             false => failure,

@@ -3,32 +3,35 @@
 use std::time::Duration;
 
 use super::Context;
+use super::deadline;
 use super::lease::{self, Lease, Origin};
 use super::run::Keep;
-use crate::Failure;
+use super::stop::{self, Released};
 use crate::claims::Claim;
 use crate::provider::RunEnd;
 use crate::timing::format_ms;
+use crate::{Code, Failure};
 
 /// What became of a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Settled {
     Gone,
     /// As it should be.
     Kept,
-    /// It is still there, or that is not known.
-    Unremoved,
+    /// It is still there, or that is not known. With the command that removes it.
+    Unremoved(Failure),
 }
 
 /// Keeps the lease or gives it back.
 pub(super) fn settle(
     context: Context<'_>,
-    lease: &Lease,
+    lease: &mut Lease,
     keep: Keep,
     ended: &Result<i32, Failure>,
     rerun: &str,
 ) -> Settled {
     if lease.origin == Origin::Reused {
+        lease::end_if_expired(context, &lease.claim);
         renew(context, lease);
         return Settled::Kept;
     }
@@ -46,6 +49,7 @@ pub(super) fn settle(
             }
             return Settled::Kept;
         }
+        Keep::UntilEnd => return release_at_end(context, lease),
         Keep::OnFailure | Keep::No => {}
     }
     let end = match succeeded {
@@ -59,16 +63,37 @@ pub(super) fn settle(
     }
     match lease::give_back(context, lease) {
         Ok(()) => Settled::Gone,
-        // The command's own end counts, not what became of its sandbox.
         Err(failure) => {
             let claim = &lease.claim;
             let name = claim.sandbox().unwrap_or(claim.lease_id.as_str());
-            let line = format!(
-                "warning: {} rm failed for {name}: {failure}",
-                context.name()
-            );
-            context.report.line(&line);
-            Settled::Unremoved
+            let message = format!("{} rm failed for {name}: {failure}", context.name());
+            let mut unremoved = Failure::new(Code::Provider, message);
+            unremoved.hints = failure.hints;
+            unremoved.hints.retain(|hint| *hint != stop);
+            Settled::Unremoved(unremoved.hint(stop))
+        }
+    }
+}
+
+/// The end of a lease that others may have used meanwhile, and may still use: then it stays until it is idle.
+fn release_at_end(context: Context<'_>, lease: &mut Lease) -> Settled {
+    let id = lease.claim.lease_id.clone();
+    let released = deadline::cleanup(context.cancel, |cancel| {
+        let context = Context { cancel, ..context };
+        let Some(claim) = lease::hold_alone(context, lease)? else {
+            return Ok(Released::Gone); // by a stop
+        };
+        match stop::release(context, &claim) {
+            // By a stop that did not wait for us.
+            Err(_) if context.store.read(&id)?.is_none() => Ok(Released::Gone),
+            released => released,
+        }
+    });
+    match released {
+        Ok(Released::Gone) => Settled::Gone,
+        Ok(Released::Missing(failure)) | Err(failure) => {
+            let stop = context.provider.stop_command(&lease.claim);
+            Settled::Unremoved(failure.hint(stop))
         }
     }
 }

@@ -27,32 +27,37 @@ pub struct Status {
     pub idle_for: Duration,
 }
 
-pub fn status(context: Context<'_>, identifier: &str, watch: Watch) -> Result<Status, Failure> {
+/// The last look, and whether it is what was waited for.
+pub fn status(
+    context: Context<'_>,
+    identifier: &str,
+    watch: Watch,
+) -> Result<(Status, Result<(), Failure>), Failure> {
     let deadline = match watch {
         Watch::Once => None,
         Watch::UntilReady(timeout) => Some(Instant::now() + timeout),
     };
     let Some(deadline) = deadline else {
-        return look(context, identifier);
+        return look(context, identifier).map(|now| (now, Ok(())));
     };
     loop {
         let now = look_until(context, identifier, deadline)?;
-        let lease = &now.claim.lease_id;
+        let lease = identifier.escape_debug();
         match now.observed.phase {
-            Phase::Ready => return Ok(now),
+            Phase::Ready => return Ok((now, Ok(()))),
             Phase::Over | Phase::Unknown => {
                 let state = &now.observed.state;
                 let message = format!("lease {lease} reached terminal state {state} before ready");
-                return Err(Failure::new(Code::Timeout, message));
+                return Ok((now, Err(Failure::new(Code::Timeout, message))));
             }
             Phase::NotYet | Phase::Absent => {}
         }
         if Instant::now() >= deadline {
-            return Err(late(lease.as_str()));
+            return Ok((now, Err(late(identifier))));
         }
         let next = next_look(Instant::now(), deadline);
-        if context.cancel.sleep_until(next).is_some() {
-            return Err(Failure::new(Code::Canceled, "canceled while waiting"));
+        if let Some(reason) = context.cancel.sleep_until(next) {
+            return Err(reason.canceled("canceled while waiting"));
         }
     }
 }
@@ -62,7 +67,8 @@ fn next_look(now: Instant, deadline: Instant) -> Instant {
     deadline.min(now + POLL_INTERVAL)
 }
 
-fn late(lease: &str) -> Failure {
+fn late(identifier: &str) -> Failure {
+    let lease = identifier.escape_debug();
     let message = format!("timed out waiting for {lease} to become ready");
     Failure::new(Code::Timeout, message)
 }
@@ -81,17 +87,11 @@ fn look_until(
         ..context
     };
     look(bounded, identifier).map_err(|failure| match failure.code {
-        Code::Timeout if Instant::now() >= deadline => {
-            let claim = context.find(identifier);
-            let lease = claim
-                .as_ref()
-                .map_or(identifier, |claim| claim.lease_id.as_str());
-            Failure {
-                causes: vec![failure.to_string()],
-                hints: failure.hints,
-                ..late(lease)
-            }
-        }
+        Code::Timeout if Instant::now() >= deadline => Failure {
+            causes: vec![failure.to_string()],
+            hints: failure.hints,
+            ..late(identifier)
+        },
         _ => failure,
     })
 }

@@ -3,20 +3,44 @@
 use std::cell::RefCell;
 
 use super::Context;
-use crate::claims::{Claim, State, Wait};
+use crate::claims::{Claim, Slug, State, Wait};
 use crate::process::Cancel;
 use crate::provider::{Removal, Use, verify};
 use crate::{Code, Failure};
 
+/// What a stop does about commands that run in the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Running {
+    /// It waits for them.
+    Wait,
+    /// It ends them.
+    End,
+}
+
 /// Waits for commands that run in it. The claim goes only when the sandbox is proved to be gone.
 pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
+    stop_with(context, identifier, Running::Wait)
+}
+
+pub fn stop_with(
+    context: Context<'_>,
+    identifier: &str,
+    running: Running,
+) -> Result<Claim, Failure> {
     let found = context.find(identifier)?;
+    whole_name(&found, identifier)?;
     let canceled = || context.canceled();
     let tell = |line: &str| context.report.line(line);
     let wait = Wait::until_canceled(&canceled).with_notice(&tell);
-    let _lock = context
-        .store
-        .operation(&found.lease_id, "crabbox stop", wait)?;
+    // What is still being created is not used yet, and no stop is in the way of another.
+    let _lock = match (running, found.state) {
+        (Running::End, State::Ready) => None,
+        (Running::End | Running::Wait, _) => Some(context.store.operation(
+            &found.lease_id,
+            "crabbox stop",
+            wait,
+        )?),
+    };
     let Some(claim) = context.store.read(&found.lease_id)? else {
         return Ok(found); // released while we waited
     };
@@ -24,10 +48,66 @@ pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
         let message = format!("lease {} claim changed; retry", claim.lease_id);
         return Err(Failure::new(Code::ClaimChanged, message));
     }
-    match release(context, &claim)? {
+    let released = match running {
+        Running::Wait => release(context, &claim),
+        Running::End => release_in_use(context, claim.clone()),
+    };
+    match released.map_err(|failure| unresolved(context, &claim, failure))? {
         Released::Gone => Ok(claim),
         Released::Missing(failure) => Err(failure),
     }
+}
+
+/// A lease whose sandbox cannot be removed by its provider is not stuck for ever.
+pub(super) fn unresolved(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure {
+    let is_providers = matches!(
+        failure.code,
+        Code::Provider | Code::ProviderMissing | Code::ProviderMalformed | Code::Timeout
+    );
+    let forget = format!(
+        "crabbox claims forget {}",
+        context.provider.spec().shown_id(claim)
+    );
+    let is_named = failure.hints.iter().any(|hint| hint.contains(&forget));
+    match is_providers && !is_named {
+        true => failure.hint(format!(
+            "{forget} removes only the record: if the sandbox is known to be gone"
+        )),
+        false => failure,
+    }
+}
+
+/// How often a claim that its users change at the same time is read again.
+const ATTEMPTS: u32 = 10;
+
+/// Without the operation lock: a command that ends because of it writes that down, or releases the lease itself.
+fn release_in_use(context: Context<'_>, mut claim: Claim) -> Result<Released, Failure> {
+    let mut attempt = 1;
+    loop {
+        match release(context, &claim) {
+            Err(failure) if failure.code == Code::ClaimChanged && attempt < ATTEMPTS => {}
+            ended => return ended,
+        }
+        attempt += 1;
+        match context.store.read(&claim.lease_id)? {
+            None => return Ok(Released::Gone),
+            Some(now) => claim = now,
+        }
+    }
+}
+
+/// The beginning of a name that was asked for may be all of another name, which a script asked for and which is gone: it
+/// removes nothing. Generated slugs are only read and typed.
+fn whole_name(claim: &Claim, identifier: &str) -> Result<(), Failure> {
+    let (Some(slug), Some(typed)) = (&claim.slug, Slug::normalize(identifier)) else {
+        return Ok(());
+    };
+    let is_beginning = slug.as_str().starts_with(typed.as_str()) && *slug != typed;
+    if !is_beginning || slug.is_generated_for(&claim.lease_id) {
+        return Ok(());
+    }
+    let message = format!("no slug is `{typed}`; `{slug}` only begins so");
+    Err(Failure::new(Code::NotFound, message).hint(format!("crabbox stop {slug}")))
 }
 
 /// What came of a release that did not fail.
@@ -58,7 +138,11 @@ pub(super) fn release(context: Context<'_>, claim: &Claim) -> Result<Released, F
         (Ok(Removal::Missing(failure)), Some(_)) => Err(failure),
         (Ok(removal), begun) => {
             tell_forgotten(context, &removal);
-            context.store.remove(begun.as_ref().unwrap_or(claim))?;
+            let last = begun.as_ref().unwrap_or(claim);
+            match claim.is_fixed() {
+                true => context.store.retire(last)?,
+                false => context.store.remove(last)?,
+            }
             Ok(Released::Gone)
         }
         // The program was gone before it could begin.

@@ -62,13 +62,12 @@ pub(super) struct Destination<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// The half before create. `known` is the claim of a lease that is used again: if it has this tree already, nothing
-    /// is packed.
+    /// The half before create. `known` is the claim of a lease that is used again: then packing is left for later, since
+    /// the sandbox may have most of the tree.
     pub(super) fn prepare(
         context: Context<'a>,
         sync: Sync<'a>,
         known: Option<&Claim>,
-        workdir: &str,
     ) -> Result<Self, Failure> {
         if context.provider.spec().workspace == WorkspaceKind::Mounted {
             return Ok(Self::Mounted);
@@ -93,8 +92,11 @@ impl<'a> Step<'a> {
             started,
             unchanged: false,
         };
-        if known.is_none_or(|claim| !transfer.is_unchanged(claim, workdir)) {
+        // What a lease that is used again has already is known only when it is asked.
+        if known.is_none() {
+            transfer.phases.begin("archive");
             transfer.pack(context)?;
+            transfer.phases.end();
         }
         Ok(Self::Archive(Box::new(transfer)))
     }
@@ -129,9 +131,11 @@ impl<'a> Step<'a> {
                     context.report.line("sync skipped: unchanged");
                     return Ok(());
                 }
-                transfer.pack(context)?;
-                let sent = transfer.send(context, claim, to);
+                let sent = transfer.send(context, lease, to);
                 transfer.phases.end();
+                for warning in transfer.prepared.take_warnings() {
+                    context.report.line(&warning);
+                }
                 sent?;
                 let took = format_ms(transfer.started.elapsed());
                 context.report.line(&format!("sync complete in {took}"));
@@ -178,19 +182,20 @@ impl<'a> Step<'a> {
 }
 
 impl Transfer<'_> {
-    fn pack(&mut self, context: Context<'_>) -> Result<(), Failure> {
-        let tell = |line: &str| context.report.line(line);
-        let compression = self.archive.compression();
+    /// The part that needs no sandbox, so that what cannot be packed costs none.
+    fn pack(&self, context: Context<'_>) -> Result<(), Failure> {
         let timeout = self.options.timeout;
-        self.prepared
-            .pack(
-                compression,
-                timeout,
-                &mut self.phases,
-                &tell,
-                context.cancel,
-            )
+        let cancel = match timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
+            Some(deadline) => context.cancel.until(deadline),
+            None => context.cancel.clone(),
+        };
+        let packed = self.prepared.archive(self.archive.compression(), &cancel);
+        for warning in self.prepared.take_warnings() {
+            context.report.line(&warning);
+        }
+        packed
             .map(drop)
+            .map_err(|failure| interrupted(failure, cancel.reason(), timeout))
     }
 
     /// With the mode: after a merge, files may be left that a replacement would remove.
@@ -202,40 +207,31 @@ impl Transfer<'_> {
         format!("{mode} {workdir} {}", self.prepared.fingerprint)
     }
 
-    fn is_unchanged(&self, claim: &Claim, workdir: &str) -> bool {
-        self.is_what(claim.labels.get(SYNCED).map(String::as_str), workdir)
-    }
-
     fn is_what(&self, synced: Option<&str>, workdir: &str) -> bool {
-        self.options.fingerprint && synced == Some(self.label(workdir).as_str())
+        self.options.fingerprint
+            && !self.options.full
+            && synced == Some(self.label(workdir).as_str())
     }
 
     fn send(
         &mut self,
         context: Context<'_>,
-        claim: &Claim,
+        lease: &Lease,
         to: Destination<'_>,
     ) -> Result<(), Failure> {
+        let claim = &lease.claim;
         // Packing has used up a part of the time.
         let timeout = self.options.timeout;
-        let left = timeout.map(|timeout| timeout.saturating_sub(self.prepared.packing));
+        let left = timeout.map(|timeout| timeout.saturating_sub(self.prepared.packing()));
         let cancel = match left.and_then(|left| Instant::now().checked_add(left)) {
             Some(deadline) => context.cancel.until(deadline),
             None => context.cancel.clone(),
         };
         let nonce = random_hex(3)?;
-        let tell = |line: &str| context.report.line(line);
-        let compression = self.archive.compression();
-        let packed = self.prepared.pack(
-            compression,
-            timeout,
-            &mut self.phases,
-            &tell,
-            context.cancel,
-        )?;
         let upload = Upload {
-            archive: packed,
+            tree: &self.prepared,
             mode: self.options.mode,
+            delta: lease.origin == Origin::Reused && !self.options.full,
             workspace: to.workspace,
             workdir: Path::new(to.workdir),
             nonce: &nonce,
@@ -247,13 +243,19 @@ impl Transfer<'_> {
             cancel: &cancel,
         };
         let sent = sync.upload(&upload, &mut self.phases);
-        self.phases.begin("cleanup");
-        let discarded = match &sent {
-            Err(unsent) if unsent.left == Remains::Untouchable => Ok(()),
-            Ok(()) | Err(_) => sync.discard(&upload),
+        let left = match &sent {
+            Ok(left) => *left,
+            Err(unsent) => unsent.left,
+        };
+        let discarded = match left {
+            Remains::Nothing | Remains::Untouchable => Ok(()),
+            Remains::Removable => {
+                self.phases.begin("cleanup");
+                sync.discard(&upload)
+            }
         };
         let late = |unsent: Unsent| interrupted(*unsent.failure, cancel.reason(), timeout);
-        match (sent.map_err(late), discarded) {
+        match (sent.map(drop).map_err(late), discarded) {
             (Ok(()), Ok(())) => Ok(()),
             (Ok(()), Err(failure)) => {
                 let lease = &claim.lease_id;
@@ -278,6 +280,8 @@ struct Unsent {
 /// What is left in the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Remains {
+    /// The provider has cleaned up.
+    Nothing,
     /// Perhaps an archive or a staged tree, which can go.
     Removable,
     /// The sandbox is not proved to be ours, or what is left holds the only copy of the old tree.
@@ -304,7 +308,7 @@ struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    fn upload(&self, upload: &Upload<'_>, phases: &mut SyncPhases) -> Result<(), Unsent> {
+    fn upload(&self, upload: &Upload<'_>, phases: &mut SyncPhases) -> Result<Remains, Unsent> {
         let (removable, untouchable) = (Remains::Removable, Remains::Untouchable);
         phases.begin("upload");
         let sandbox = self
@@ -314,8 +318,11 @@ impl Sending<'_> {
             .archive
             .upload(&sandbox, upload, phases, self.cancel)
             .map_err(|failure| removable.after(failure))?;
+        if staged.finished {
+            return Ok(Remains::Nothing);
+        }
         if upload.mode == SyncMode::Merge {
-            return Ok(());
+            return Ok(removable);
         }
         phases.begin("replace");
         let sandbox = self
@@ -323,12 +330,13 @@ impl Sending<'_> {
             .map_err(|failure| untouchable.after(failure))?;
         self.archive
             .replace(&sandbox, upload, &staged, self.cancel)
+            .map(|()| removable)
             .map_err(|failure| self.roll_back(upload, &staged, failure))
     }
 
     /// The answer may have been lost after the trees were swapped: only the provider can tell what is where.
     fn roll_back(&self, upload: &Upload<'_>, staged: &Staged, failure: Failure) -> Unsent {
-        let rolled_back = deadline::cleanup(|cancel| {
+        let rolled_back = deadline::cleanup(self.context.cancel, |cancel| {
             let sandbox = self.verify(Use::Replace, cancel)?;
             self.archive.roll_back(&sandbox, upload, staged, cancel)
         });
@@ -346,7 +354,7 @@ impl Sending<'_> {
     }
 
     fn discard(&self, upload: &Upload<'_>) -> Result<(), Failure> {
-        deadline::cleanup(|cancel| {
+        deadline::cleanup(self.context.cancel, |cancel| {
             let sandbox = self.verify(Use::Upload, cancel)?;
             self.archive.discard(&sandbox, upload, cancel)
         })

@@ -1,8 +1,11 @@
 //! The user's wish to stop, shared by everything that waits.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
+
+use crate::{Code, Failure};
 
 /// Why something is canceled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +32,22 @@ pub struct Cancel {
 struct Inner {
     reason: Mutex<Option<Reason>>,
     changed: Condvar,
+    /// When it was set.
+    since: OnceLock<Instant>,
+    hurried: AtomicBool,
+    obligations: AtomicUsize,
+}
+
+/// Something that has to be put in order before the process may end, as long as this lives.
+#[derive(Debug)]
+pub struct Obligation {
+    shared: Arc<Inner>,
+}
+
+impl Drop for Obligation {
+    fn drop(&mut self) {
+        self.shared.obligations.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Why a wait ended.
@@ -57,7 +76,36 @@ impl Cancel {
     /// The first reason stays.
     pub fn set(&self, reason: Reason) {
         self.lock().get_or_insert(reason);
+        self.shared.since.get_or_init(Instant::now);
         self.shared.changed.notify_all();
+    }
+
+    /// The user has asked again: what is asked to end is ended.
+    pub fn hurry(&self) {
+        self.shared.hurried.store(true, Ordering::SeqCst);
+        self.nudge();
+    }
+
+    pub(super) fn is_hurried(&self) -> bool {
+        self.shared.hurried.load(Ordering::SeqCst)
+    }
+
+    /// When it was set by the user.
+    pub fn since(&self) -> Option<Instant> {
+        self.shared.since.get().copied()
+    }
+
+    /// From now on no signal ends the process before what was begun is put in order.
+    #[must_use]
+    pub fn oblige(&self) -> Obligation {
+        self.shared.obligations.fetch_add(1, Ordering::SeqCst);
+        Obligation {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    pub fn is_obliged(&self) -> bool {
+        self.shared.obligations.load(Ordering::SeqCst) > 0
     }
 
     pub fn is_set(&self) -> bool {
@@ -143,6 +191,26 @@ impl Cancel {
             .reason
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reason {
+    /// As a shell has it for a command that a signal ended.
+    pub fn exit_code(self) -> Option<u8> {
+        match self {
+            Self::Hangup => Some(129),
+            Self::Interrupt => Some(130),
+            Self::Terminate => Some(143),
+            Self::Late => None,
+        }
+    }
+
+    /// The failure of what it ended.
+    pub fn canceled(self, message: impl Into<String>) -> Failure {
+        Failure {
+            exit: self.exit_code(),
+            ..Failure::new(Code::Canceled, message)
+        }
     }
 }
 

@@ -107,7 +107,13 @@ impl ProcessError {
             Self::TooMuchOutput { .. } => by_owner(Code::ProviderMalformed, Code::Local),
             Self::Io { .. } => Code::Local,
         };
-        let failure = Failure::new(code, self.to_string());
+        let failure = Failure {
+            exit: match &self {
+                Self::Canceled { reason, .. } => reason.exit_code(),
+                _ => None,
+            },
+            ..Failure::new(code, self.to_string())
+        };
         match self.source() {
             Some(source) => failure.because(source),
             None => failure,

@@ -14,24 +14,28 @@ use rustix::process::{
 use super::cancel::Woken;
 use super::pump::{Event, Pump, feed};
 use super::{
-    Cancel, Captured, End, Limits, Output, ProcessError, Reason, Stdin, Stream, Streamed, Tool,
+    Cancel, Captured, End, Heard, Limits, Output, ProcessError, Reason, Stdin, Stream, Streamed,
+    Tool,
 };
 
 /// How long a killed child may take to be gone: one that is in uninterruptible sleep is left behind.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a child that said enough may take to end by itself.
+const ENOUGH_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long output that no reader takes is waited for after a cancellation.
 pub(super) const UNREAD_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Tool {
     /// Runs it and takes what it writes. Any end is `Ok`: what an exit code means is the caller's business.
-    pub fn capture(self, limits: &Limits, cancel: &Cancel) -> Result<Captured, ProcessError> {
+    pub fn capture(mut self, limits: &Limits, cancel: &Cancel) -> Result<Captured, ProcessError> {
+        let heard = self.heard.take();
         let full = [Event::new(cancel), Event::new(cancel)];
         let [full_out, full_err] = full.clone();
         let mut running = Running::start(self, Stdio::piped(), Stdio::piped(), cancel)?;
         let from = running.child.stdout.take();
         let stdout = running.pump(from, Capped::new(limits.output, full_out))?;
         let from = running.child.stderr.take();
-        let stderr = running.pump(from, Capped::new(limits.output, full_err))?;
+        let stderr = running.pump(from, Capped::new(limits.output, full_err).told(heard))?;
 
         running.watch()?;
         let followed = running.follow(limits, || full.iter().any(Event::happened));
@@ -63,13 +67,25 @@ impl Tool {
         limits: &Limits,
         cancel: &Cancel,
     ) -> Result<Streamed, ProcessError> {
+        self.stream_until(stdout, stderr, limits, cancel, &Enough::new(cancel))
+    }
+
+    /// The same for a child that may go on although everything was heard: it has [`ENOUGH_TIMEOUT`] to end by itself.
+    pub fn stream_until(
+        self,
+        stdout: Output,
+        stderr: Output,
+        limits: &Limits,
+        cancel: &Cancel,
+        enough: &Enough,
+    ) -> Result<Streamed, ProcessError> {
         let mut running = Running::start(self, stdout.stdio(), stderr.stdio(), cancel)?;
         let from = running.child.stdout.take();
         let stdout = running.output(from, stdout)?;
         let from = running.child.stderr.take();
         let stderr = running.output(from, stderr)?;
         running.watch()?;
-        let followed = running.follow(limits, || false);
+        let followed = running.follow(limits, || enough.is_set());
         let end = running.settle(followed, || is_done(&stdout) && is_done(&stderr));
         let end = running.end(end, limits)?;
         let mut broken = Vec::new();
@@ -91,6 +107,25 @@ impl Output {
             Self::Null => Stdio::null(),
             Self::To(_) | Self::Pass(_, _) => Stdio::piped(),
         }
+    }
+}
+
+/// That no more of a child's output is wanted. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Enough(Event);
+
+impl Enough {
+    /// With the cancellation that the child is run with.
+    pub fn new(cancel: &Cancel) -> Self {
+        Self(Event::new(cancel))
+    }
+
+    pub fn set(&self) {
+        self.0.happen();
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.happened()
     }
 }
 
@@ -242,6 +277,10 @@ impl Running {
             Woken::Canceled(reason) => Some(Stopped::Canceled(reason)),
             Woken::Late => Some(Stopped::Late),
         };
+        if stopped == Some(Stopped::Enough) {
+            let deadline = Instant::now() + ENOUGH_TIMEOUT;
+            self.cancel.wait_anyway(deadline, || self.exited.happened());
+        }
         if stopped.is_some() {
             self.stop(limits.grace);
         }
@@ -254,7 +293,9 @@ impl Running {
         if !grace.is_zero() {
             self.signal(Signal::TERM);
             let deadline = Instant::now() + grace;
-            self.cancel.wait_anyway(deadline, || self.exited.happened());
+            self.cancel.wait_anyway(deadline, || {
+                self.exited.happened() || self.cancel.is_hurried()
+            });
         }
         self.signal(Signal::KILL);
         let deadline = Instant::now() + KILL_TIMEOUT;
@@ -356,6 +397,9 @@ struct Capped {
     bytes: Vec<u8>,
     limit: usize,
     full: Event,
+    heard: Option<Heard>,
+    /// Where the line begins that is not whole yet.
+    line: usize,
 }
 
 impl Capped {
@@ -364,6 +408,26 @@ impl Capped {
             bytes: Vec::new(),
             limit,
             full,
+            heard: None,
+            line: 0,
+        }
+    }
+
+    fn told(self, heard: Option<Heard>) -> Self {
+        Self { heard, ..self }
+    }
+
+    /// Each line that is whole by now, once.
+    fn tell(&mut self) {
+        let Some(heard) = &mut self.heard else {
+            return;
+        };
+        while let Some(rest) = self.bytes.get(self.line..)
+            && let Some(end) = rest.iter().position(|byte| *byte == b'\n')
+        {
+            let line = rest.get(..end).unwrap_or_default();
+            heard(&String::from_utf8_lossy(line));
+            self.line += end + 1;
         }
     }
 }
@@ -375,6 +439,7 @@ impl Write for Capped {
             return Err(io::Error::other("too much output"));
         }
         self.bytes.extend_from_slice(bytes);
+        self.tell();
         Ok(bytes.len())
     }
 

@@ -2,6 +2,9 @@
 //!
 //! The lifecycle decides and this acts: it calls `upload`, then `replace` if stale files are to go, then `discard` whatever
 //! happened; `roll_back` comes between when `replace` failed. All of it happens under the lease's exclusive lock.
+//!
+//! A provider that can do all of it in one conversation with the sandbox does so in `upload` and says that it is
+//! [`Staged::finished`]; its `discard` is called only when that failed, and then puts the old tree back if need be.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,7 +12,7 @@ use std::time::Instant;
 use super::{Verified, Workspace};
 use crate::Failure;
 use crate::process::Cancel;
-use crate::sync::{Archive, Compression};
+use crate::sync::{Archive, Compression, Prepared};
 use crate::timing::Timing;
 
 /// What becomes of files in the sandbox that the archive does not have: the setting `sync.delete`.
@@ -24,8 +27,11 @@ pub enum SyncMode {
 /// An archive on its way.
 #[derive(Debug, Clone, Copy)]
 pub struct Upload<'a> {
-    pub archive: &'a Archive,
+    /// What is sent: [`Self::archive`], or the part of it that [`crate::sync::delta`] finds.
+    pub tree: &'a Prepared,
     pub mode: SyncMode,
+    /// Whether the sandbox may have a part of the tree already, so that only the rest needs to be sent.
+    pub delta: bool,
     pub workspace: &'a Workspace,
     /// The directory in the sandbox that the tree belongs in.
     pub workdir: &'a Path,
@@ -38,6 +44,16 @@ pub struct Upload<'a> {
 pub struct Staged {
     /// Where the new tree is, in [`SyncMode::Replace`].
     pub path: String,
+    /// Whether all is done: the tree is in its place and nothing is left to remove. Then neither
+    /// [`ArchiveSync::replace`] nor [`ArchiveSync::discard`] is called.
+    pub finished: bool,
+}
+
+impl Upload<'_> {
+    /// The whole tree. It is packed by the first call, where that was not done before the sandbox was created.
+    pub fn archive(&self, compression: Compression, cancel: &Cancel) -> Result<&Archive, Failure> {
+        self.tree.archive(compression, cancel)
+    }
 }
 
 /// The parts of a sync, for `syncPhases`. Beginning one ends the one before.

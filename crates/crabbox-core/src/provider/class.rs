@@ -52,6 +52,7 @@ impl Class {
     pub fn of(failure: &Failure) -> Self {
         match failure.code {
             Code::Timeout => Self::Timeout,
+            Code::Denied => Self::Auth,
             Code::ProviderMissing => Self::Tool,
             Code::Usage
             | Code::Config

@@ -9,6 +9,10 @@ use crate::Failure;
 use crate::claims::Claim;
 use crate::process::Cancel;
 
+/// The fact that the provider does not know the sandbox of a claim that is to be inspected, with what to say about it; with
+/// nothing where the user wants such claims to be forgotten.
+pub const MISSING: &str = "missing";
+
 /// What a sandbox is about to be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {

@@ -73,7 +73,8 @@ impl Text<'_> {
         self.lower.match_indices(needle).map(|(at, _)| at)
     }
 
-    /// `Authorization: ...` and `Proxy-Authorization: ...`, to the end of the line.
+    /// `Authorization: ...` and `Proxy-Authorization: ...`, to the end of the line, and of those that continue it: a line
+    /// that begins with a blank is folded into the one before (RFC 9112, 5.2).
     fn headers(&self, spans: &mut Vec<Range<usize>>) {
         for at in self.occurrences("authorization") {
             // The name may be quoted, in a JSON text that may itself be quoted.
@@ -87,18 +88,54 @@ impl Text<'_> {
             if matches!(self.at(value), Some(b'"' | b'\'' | b'\\')) {
                 spans.extend(self.value(value));
             } else {
-                spans.push(value..self.run(value, |byte| !matches!(byte, b'\n' | b'\r')));
+                spans.push(value..self.folded_end(value));
             }
+        }
+    }
+
+    /// The end of a line and of the lines that are folded into it.
+    fn folded_end(&self, from: usize) -> usize {
+        let is_line = |byte: u8| !matches!(byte, b'\n' | b'\r');
+        let mut end = self.run(from, is_line);
+        loop {
+            let next = match (self.at(end), self.at(end + 1)) {
+                (Some(b'\r'), Some(b'\n')) => end + 2,
+                (Some(b'\n' | b'\r'), _) => end + 1,
+                (_, _) => return end,
+            };
+            let text = self.run(next, is_blank);
+            let more = self.run(text, is_line);
+            if text == next || more == text {
+                return end;
+            }
+            end = more;
         }
     }
 
     /// `name=value` and `name: value`, in JSON too, where the end may be missing.
     fn named_values(&self, spans: &mut Vec<Range<usize>>) {
         for (at, byte) in self.bytes.iter().enumerate() {
-            if matches!(byte, b'=' | b':') && is_secret_name(&self.name_before(at)) {
+            if matches!(byte, b'=' | b':')
+                && is_secret_name(&self.name_before(at))
+                && !(*byte == b'=' && self.is_parameter(at))
+            {
                 spans.extend(self.value(at + 1));
             }
         }
+    }
+
+    /// Whether the name before this `=` is that of a parameter, which [`Self::queries`] knows more about.
+    fn is_parameter(&self, equals: usize) -> bool {
+        let start = equals.saturating_sub(NAME_WINDOW);
+        let before = self.bytes.get(start..equals).unwrap_or_default();
+        let name = before
+            .iter()
+            .rev()
+            .take_while(|byte| is_parameter_name(**byte));
+        let name = name.count();
+        let sign = before.len().checked_sub(name + 1);
+        let sign = sign.and_then(|at| before.get(at));
+        name > 0 && matches!(sign, Some(b'?' | b'&'))
     }
 
     /// `--name value`.
@@ -122,22 +159,44 @@ impl Text<'_> {
             if !matches!(byte, b'?' | b'&') {
                 continue;
             }
-            let end = self.run(at + 1, |byte| {
-                byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'%')
-            });
+            let end = self.run(at + 1, is_parameter_name);
             let name = self.lower.get(at + 1..end).unwrap_or_default();
             let secret = QUERY_NAMES.contains(&name)
                 || QUERY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
                 || is_secret_name(&normalize_name(name));
             if secret && self.at(end) == Some(b'=') {
-                let value = end + 1;
-                let stop = |byte: u8| {
-                    byte.is_ascii_whitespace()
-                        || matches!(byte, b'&' | b'#' | b'"' | b'\'' | b'<' | b'>' | b'`')
-                };
-                spans.push(value..self.run(value, |byte| !stop(byte)));
+                spans.push(end + 1..self.parameter_end(end + 1));
             }
         }
+    }
+
+    /// The end of a parameter's value: the next parameter. A `&` or `#` that no parameter follows is part of a value that
+    /// was not encoded.
+    fn parameter_end(&self, value: usize) -> usize {
+        let mut end = value;
+        loop {
+            end = self.word_end(end, |byte| matches!(byte, b'&' | b'<' | b'>'));
+            let name = self.run(end + 1, is_parameter_name);
+            let is_next = self.at(name) == Some(b'=') && name > end + 1;
+            if self.at(end) != Some(b'&') || is_next {
+                return end;
+            }
+            end += 1;
+        }
+    }
+
+    /// The end of a word without quotes around it. `, } ; ' & #` are a part of it, unless they end it.
+    fn word_end(&self, start: usize, stop: impl Fn(u8) -> bool) -> usize {
+        let end = self.run(start, |byte| {
+            !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'`') && !stop(byte)
+        });
+        let word = self.bytes.get(start..end).unwrap_or_default();
+        let rest = word.iter().rev();
+        // `'token=abc'` and `{token: abc}`: what closes the text around the word; and a quote that is escaped.
+        let closing = rest
+            .take_while(|byte| matches!(byte, b'\'' | b'\\'))
+            .count();
+        end - closing
     }
 
     /// `scheme://user:password@host`.
@@ -146,7 +205,7 @@ impl Text<'_> {
             let start = at + 3;
             let end = self.run(start, |byte| {
                 !byte.is_ascii_whitespace()
-                    && !matches!(byte, b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>' | b'`')
+                    && !matches!(byte, b'/' | b'?' | b'"' | b'<' | b'>' | b'`')
             });
             let authority = self.bytes.get(start..end).unwrap_or_default();
             if let Some(at) = authority.iter().rposition(|byte| *byte == b'@') {
@@ -158,12 +217,11 @@ impl Text<'_> {
     fn bearers(&self, spans: &mut Vec<Range<usize>>) {
         for at in self.occurrences("bearer") {
             let end = at + "bearer".len();
-            let value = self.run(end, is_blank);
+            let value = self.run(end, |byte| is_blank(byte) || matches!(byte, b':' | b'='));
             if value > end {
-                let is_token =
-                    |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=[]".contains(&byte);
-                let span = value..self.run(value, is_token);
+                let span = value..self.word_end(value, |_| false);
                 let word = self.lower.get(span.clone()).unwrap_or_default();
+                let word = word.trim_end_matches([',', ';', '.', ')', ']', '}', ':']);
                 if !BEARER_PROSE.contains(&word) {
                     spans.push(span);
                 }
@@ -221,12 +279,7 @@ impl Text<'_> {
                 start..end
             }
             (quote @ (b'"' | b'\''), _) => start + 1..self.closing(start + 1, quote),
-            _ => {
-                let stop = |byte: u8| {
-                    byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'' | b'`' | b'&')
-                };
-                start..self.run(start, |byte| !stop(byte))
-            }
+            _ => start..self.word_end(start, |_| false),
         };
         let value = self.lower.get(span.clone()).unwrap_or_default();
         // `secret=true,OTHER=...`: the next pair is classified by its own name.
@@ -260,6 +313,10 @@ fn begins_a_pair(text: &str) -> bool {
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     })
+}
+
+fn is_parameter_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'%')
 }
 
 fn is_secret_name(name: &str) -> bool {

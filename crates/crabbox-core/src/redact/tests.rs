@@ -56,7 +56,7 @@ fn every_shape_is_hidden() {
         ),
         (
             "https://h/p?a=1&sig=abc&X-Amz-Signature=def&x-goog-credential=g#f",
-            "https://h/p?a=1&sig=[redacted]&X-Amz-Signature=[redacted]&x-goog-credential=[redacted]#f",
+            "https://h/p?a=1&sig=[redacted]&X-Amz-Signature=[redacted]&x-goog-credential=[redacted]",
         ),
         ("https://user:pass@host/p", "https://[redacted]@host/p"),
         ("got bearer abc.def-1~2 back", "got bearer [redacted] back"),
@@ -67,6 +67,44 @@ fn every_shape_is_hidden() {
         ("-----BEGIN PRIVATE KEY-----\nabc", "[redacted]"),
     ] {
         assert_eq!(clean(text), expected);
+    }
+}
+
+/// What other programs let through.
+#[test]
+fn folded_headers_named_bearers_and_tails_are_hidden() {
+    for (text, expected) in [
+        (
+            "Authorization: Bearer\r\n abc\r\n\tdef\r\nHost: h",
+            "Authorization: [redacted]\r\nHost: h",
+        ),
+        (
+            "authorization:\n Bearer abc\n\nx",
+            "authorization:[redacted]\n\nx",
+        ),
+        ("Bearer: abc", "Bearer: [redacted]"),
+        ("bearer=abc x", "bearer=[redacted] x"),
+        ("Bearer abc,def;g}h'i&j#k l", "Bearer [redacted] l"),
+        ("token=abc,def;g}h'i&j#k l", "token=[redacted] l"),
+        ("password: a'b&c=d x", "password: [redacted] x"),
+        ("--token a&b#c'd e", "--token [redacted] e"),
+        ("'token=abc' x", "'token=[redacted]' x"),
+        (r#"msg="Bearer abc" x"#, r#"msg="Bearer [redacted]" x"#),
+        (
+            r#"{\"h\":\"Bearer abc\"}"#,
+            r#"{\"h\":\"Bearer [redacted]\"}"#,
+        ),
+        (
+            "https://h/?token=a&b#c'd,e;f&n=1",
+            "https://h/?token=[redacted]&n=1",
+        ),
+        ("https://u:a#b'c@host/p", "https://[redacted]@host/p"),
+        (
+            "grant=x&client_secret=abc&scope=y",
+            "grant=x&client_secret=[redacted]&scope=y",
+        ),
+    ] {
+        assert_eq!(clean(text), expected, "{text}");
     }
 }
 

@@ -243,7 +243,6 @@ const FOREIGN_KEYS: &[&str] = &[
     "hyperv",
     "incus",
     "islo",
-    "jobs",
     "kubevirt",
     "lambda",
     "linode",
@@ -266,7 +265,6 @@ const FOREIGN_KEYS: &[&str] = &[
     "ovh",
     "parallels",
     "phala",
-    "presets",
     "proofTemplates",
     "proxmox",
     "railway",
@@ -304,5 +302,28 @@ pub(super) fn is_foreign_key(path: &str) -> bool {
 }
 
 /// What a profile may hold besides its variables.
-pub(super) const FOREIGN_PROFILE_KEYS: [&str; 4] =
-    ["artifactGlobs", "doctor", "presets", "proofTemplates"];
+pub(super) const FOREIGN_PROFILE_KEYS: [&str; 3] = ["artifactGlobs", "doctor", "proofTemplates"];
+
+/// What a preset may hold besides its command.
+pub(super) const FOREIGN_PRESET_KEYS: [&str; 2] = ["artifactGlobs", "proofTemplate"];
+
+/// What a job may hold that only leases over SSH can do.
+pub(super) const FOREIGN_JOB_KEYS: [&str; 17] = [
+    "actions",
+    "architecture",
+    "artifactGlobs",
+    "browser",
+    "checksum",
+    "class",
+    "code",
+    "desktop",
+    "downloads",
+    "hydrate",
+    "junit",
+    "market",
+    "network",
+    "requiredArtifacts",
+    "serverType",
+    "type",
+    "windowsMode",
+];

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::core_table::is_foreign_key;
+use super::jobs::{self, JobSpec};
+use super::presets::{self, Preset};
 use super::profiles::{self, ProfileLayer};
 use super::source::{Position, Show, Source, printable};
 use super::suggest::nearest;
@@ -35,6 +37,8 @@ pub struct Ignored {
 pub(super) struct FileLayer {
     pub(super) assigned: Vec<Assigned>,
     pub(super) profiles: BTreeMap<String, ProfileLayer>,
+    pub(super) presets: BTreeMap<String, Preset>,
+    pub(super) jobs: BTreeMap<String, JobSpec>,
     pub(super) ignored: Vec<Ignored>,
 }
 
@@ -47,6 +51,8 @@ pub(super) struct Assigned {
 }
 
 const PROFILES: &str = "profiles";
+const PRESETS: &str = "presets";
+const JOBS: &str = "jobs";
 
 impl<'a> Catalogue<'a> {
     pub(super) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<'a> {
@@ -62,6 +68,10 @@ impl<'a> Catalogue<'a> {
             let path = key.name.as_str();
             if path == PROFILES {
                 profiles::read(source, node, &mut layer)?;
+            } else if path == PRESETS {
+                layer.presets = presets::read(source, PRESETS, node)?;
+            } else if path == JOBS {
+                layer.jobs = jobs::read(self, source, node)?;
             } else if path.contains('.') {
                 // A path in one word is no spelling of ours, though the tables would know it.
                 return Err(source.unknown_key(key.at, path, None));
@@ -141,7 +151,7 @@ impl<'a> Catalogue<'a> {
         let here = self.settings().filter(|setting| setting.section == section);
         let mut known: Vec<&'static str> = here.map(|setting| setting.key).collect();
         if section.is_none() {
-            known.push(PROFILES);
+            known.extend([PROFILES, PRESETS, JOBS]);
             known.extend(self.settings().filter_map(|setting| setting.section));
         }
         nearest(word, known)

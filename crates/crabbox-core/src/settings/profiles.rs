@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::core_table::FOREIGN_PROFILE_KEYS;
 use super::layers::{FileLayer, Ignored, entries, mapping};
+use super::presets::{self, Preset};
 use super::source::{Position, Show, Source, printable};
 use super::suggest::nearest;
 use super::table::Entries;
@@ -17,6 +18,7 @@ pub struct ProfileEnv {
     pub env: BTreeMap<String, String>,
     /// More names for the list of variables that are taken from the caller; `NAME*` is a beginning.
     pub allow: Vec<String>,
+    pub presets: BTreeMap<String, Preset>,
     /// Whether it wants checks of its own before a command, which only other providers make.
     pub doctor: bool,
 }
@@ -26,6 +28,7 @@ pub struct ProfileEnv {
 pub(super) struct ProfileLayer {
     pub(super) env: BTreeMap<String, String>,
     pub(super) allow: Option<Allowed>,
+    pub(super) presets: BTreeMap<String, Preset>,
     pub(super) doctor: Option<bool>,
 }
 
@@ -35,7 +38,7 @@ pub(super) struct Allowed {
     pub(super) at: Position,
 }
 
-const KEYS: [&str; 2] = ["env", "envAllow"];
+const KEYS: [&str; 3] = ["env", "envAllow", "presets"];
 
 /// Reads the mapping under `profiles`.
 pub(super) fn read(source: &Source<'_>, node: &Node, layer: &mut FileLayer) -> Result<(), Failure> {
@@ -47,6 +50,7 @@ pub(super) fn read(source: &Source<'_>, node: &Node, layer: &mut FileLayer) -> R
             match key.name.as_str() {
                 "env" => read_env(source, &path, value, &mut profile)?,
                 "envAllow" => profile.add(key, entries(source, &path, value, Entries::Variables)?),
+                "presets" => profile.presets = presets::read(source, &path, value)?,
                 name if FOREIGN_PROFILE_KEYS.contains(&name) => {
                     if name == "doctor" {
                         profile.doctor = enabled(value);
@@ -120,6 +124,7 @@ impl ProfileEnv {
     /// Puts a stronger file on top: values one by one, the list as a whole.
     pub(super) fn put(&mut self, layer: ProfileLayer) {
         self.env.extend(layer.env);
+        self.presets.extend(layer.presets);
         self.doctor = layer.doctor.unwrap_or(self.doctor);
         if let Some(allowed) = layer.allow {
             self.allow = allowed.names;

@@ -95,6 +95,7 @@ pub fn load(
             }
         }
     }
+    refuse_in_jobs(&catalogue, sources, &mut layers)?;
     let entries = (catalogue.settings())
         .map(|setting| resolve(setting, sources, &layers))
         .collect::<Result<_, _>>()?;
@@ -266,6 +267,43 @@ fn refused(
     Ok(refused)
 }
 
+/// What the repository's jobs may not say. A job is refused when it is run, and hinders nothing else.
+fn refuse_in_jobs(
+    catalogue: &Catalogue<'_>,
+    sources: &Sources<'_>,
+    layers: &mut Layers<'_>,
+) -> Result<(), Failure> {
+    let user = User {
+        providers: configured(catalogue, sources, layers),
+        profiles: layers.user.as_ref().map(|layer| &layer.content.profiles),
+    };
+    let mut refused = Vec::new();
+    for (number, layer) in layers.repository.iter().enumerate() {
+        let file = layer.file;
+        if sources.trust.trusts(&file.canonical, &file.bytes) {
+            continue;
+        }
+        for (name, job) in &layer.content.jobs {
+            for (setting, value, at) in &job.assigned {
+                let own = layers.own(setting, sources)?;
+                if let Some(why) = refusal(setting, value, &own, &user) {
+                    let key = format!("jobs.{}.{}", printable(name), setting.key);
+                    let message = refused_key(&file.path, at.line, &key, &why);
+                    refused.push((number, name.clone(), message));
+                }
+            }
+        }
+    }
+    for (number, name, message) in refused {
+        let layer = layers.repository.get_mut(number);
+        let job = layer.and_then(|layer| layer.content.jobs.get_mut(&name));
+        if let Some(job) = job {
+            job.refused.push(message);
+        }
+    }
+    Ok(())
+}
+
 /// Values that no provider supports, and that would keep the user from every lease here.
 fn unsupported(sources: &Sources<'_>, layers: &Layers<'_>) -> Vec<Refused> {
     let mut unsupported = Vec::new();
@@ -393,8 +431,11 @@ impl Layers<'_> {
     fn finish(self, entries: Vec<Entry>, left_out: Vec<String>) -> Settings {
         let mut profiles: BTreeMap<String, ProfileEnv> = BTreeMap::new();
         let mut ignored = Vec::new();
+        let (mut presets, mut jobs) = (BTreeMap::new(), BTreeMap::new());
         for layer in self.user.into_iter().chain(self.repository) {
             ignored.extend(layer.content.ignored);
+            presets.extend(layer.content.presets);
+            jobs.extend(layer.content.jobs);
             for (name, profile) in layer.content.profiles {
                 profiles.entry(name).or_default().put(profile);
             }
@@ -402,6 +443,8 @@ impl Layers<'_> {
         Settings {
             entries,
             profiles,
+            presets,
+            jobs,
             ignored,
             left_out,
         }

@@ -1,11 +1,13 @@
 //! The values that hold, by section and key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::core_table::PROVIDER;
+use super::jobs::JobSpec;
 use super::layers::Ignored;
 use super::origin::Origin;
+use super::presets::Preset;
 use super::profiles::ProfileEnv;
 use super::table::{Effect, Setting};
 use super::value::Value;
@@ -16,6 +18,9 @@ use super::value_location::ValueLocation;
 pub struct Settings {
     pub(super) entries: Vec<Entry>,
     pub(super) profiles: BTreeMap<String, ProfileEnv>,
+    pub(super) presets: BTreeMap<String, Preset>,
+    /// By name.
+    pub jobs: BTreeMap<String, JobSpec>,
     /// Keys that are known and have no effect here.
     pub ignored: Vec<Ignored>,
     /// What a repository says and was not heard, in words.
@@ -99,6 +104,27 @@ impl Settings {
 
     pub fn profile_env(&self, name: &str) -> Option<&ProfileEnv> {
         self.profiles.get(name)
+    }
+
+    /// A preset of the profile, else one of the top level.
+    pub fn preset(&self, profile: &str, name: &str) -> Option<&Preset> {
+        let own = self.profiles.get(profile);
+        own.and_then(|profile| profile.presets.get(name))
+            .or_else(|| self.presets.get(name))
+    }
+
+    /// The names of the presets that can be had with a profile.
+    pub fn preset_names(&self, profile: &str) -> Vec<&str> {
+        let own = self
+            .profiles
+            .get(profile)
+            .map(|profile| profile.presets.keys());
+        let all: BTreeSet<_> = own
+            .into_iter()
+            .flatten()
+            .chain(self.presets.keys())
+            .collect();
+        all.into_iter().map(String::as_str).collect()
     }
 
     /// The provider's name, in lower case.

@@ -21,6 +21,8 @@ pub struct Setting {
     pub trust: Trust,
     pub applies: Applies,
     pub effect: Effect,
+    /// The engine that comes with this program refuses it; another one may know it.
+    pub other_engines: bool,
     /// The name in the text form of `config show`, where it does not follow from the key.
     pub label: Option<&'static str>,
     pub help: &'static str,
@@ -132,6 +134,7 @@ impl Setting {
             trust: Trust::Anyone,
             applies: Applies::Always,
             effect: Effect::AllProviders,
+            other_engines: false,
             label: None,
             help,
         }
@@ -182,6 +185,12 @@ impl Setting {
     #[must_use]
     pub const fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
+        self
+    }
+
+    #[must_use]
+    pub const fn for_other_engines(mut self) -> Self {
+        self.other_engines = true;
         self
     }
 

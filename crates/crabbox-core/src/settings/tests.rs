@@ -2,6 +2,7 @@
 
 mod errors;
 mod fuzz;
+mod jobs;
 mod partial;
 mod repository;
 mod shown;

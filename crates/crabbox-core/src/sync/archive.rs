@@ -93,6 +93,22 @@ impl Archive {
         self.file.reopen()
     }
 
+    /// The archive with one more file at its end, which is empty and of this name: a receiver that has it has all of the
+    /// others. Only of an archive that is not compressed.
+    pub fn open_with_last(&self, name: &str) -> io::Result<impl io::Read + use<>> {
+        let mut end = Vec::new();
+        let mut tar = Tar::new(&mut end);
+        let member = Member {
+            path: name.as_bytes(),
+            mode: 0o644,
+            modified: 0,
+        };
+        tar.file(&member, 0)?;
+        tar.end()?;
+        let without_end = self.stats.written.saturating_sub(format::END);
+        Ok(self.open()?.take(without_end).chain(io::Cursor::new(end)))
+    }
+
     /// Packs into any writer.
     pub fn write(
         manifest: &Manifest,

@@ -135,7 +135,7 @@ impl Manifest {
         lines
     }
 
-    fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         Self {
             entries: Vec::new(),
             bytes: 0,

@@ -18,6 +18,8 @@ pub struct Options {
     pub mode: SyncMode,
     /// Whether a sync that would change nothing is skipped.
     pub fingerprint: bool,
+    /// Whether everything is sent, whatever the sandbox has: `--full-resync`.
+    pub full: bool,
     /// For packing and transfer together; `None` is no limit.
     pub timeout: Option<Duration>,
 }
@@ -44,6 +46,7 @@ impl Options {
                 false => SyncMode::Merge,
             },
             fingerprint: settings.flag(SECTION, "fingerprint"),
+            full: false,
             timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
         }
     }

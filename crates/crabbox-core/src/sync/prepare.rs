@@ -3,14 +3,17 @@
 //! It comes before create, so that a repository that cannot be sent costs no sandbox. The archive can be left for later:
 //! a lease that has this very tree needs none.
 
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::guard::{self, Candidate};
-use super::{Archive, Compression, Manifest, Options, Rules, Source, list};
+use super::{
+    Archive, Compression, Delta, Entry, Manifest, Options, RemoteTree, Rules, Source, list, tree,
+};
 use crate::git::Repository;
 use crate::process::{Cancel, Reason};
-use crate::provider::SyncPhases;
+use crate::provider::{SyncMode, SyncPhases};
 use crate::timing::format_ms;
 use crate::{Code, Failure};
 
@@ -24,6 +27,7 @@ pub struct Tree<'a> {
     pub temp: &'a Path,
 }
 
+/// A tree that is listed and may be sent. It is packed when that is asked for.
 #[derive(Debug)]
 pub struct Prepared {
     root: PathBuf,
@@ -31,9 +35,9 @@ pub struct Prepared {
     manifest: Manifest,
     /// See [`Manifest::fingerprint`].
     pub fingerprint: String,
-    archive: Option<Archive>,
-    /// What packing took of the time for the sync.
-    pub packing: Duration,
+    archive: OnceCell<Archive>,
+    packing: Cell<Duration>,
+    warnings: RefCell<Vec<String>>,
 }
 
 impl Prepared {
@@ -65,42 +69,76 @@ impl Prepared {
             temp: tree.temp.to_path_buf(),
             fingerprint: manifest.fingerprint(),
             manifest,
-            archive: None,
-            packing: Duration::ZERO,
+            archive: OnceCell::new(),
+            packing: Cell::default(),
+            warnings: RefCell::default(),
         })
     }
 
-    /// Packs the tree, unless that is done.
-    pub fn pack(
-        &mut self,
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The whole tree, packed unless that is done.
+    pub fn archive(&self, compression: Compression, cancel: &Cancel) -> Result<&Archive, Failure> {
+        if let Some(archive) = self.archive.get() {
+            return Ok(archive);
+        }
+        let archive = self.pack(&self.manifest, compression, cancel)?;
+        Ok(self.archive.get_or_init(|| archive))
+    }
+
+    /// How the tree in the sandbox differs from this one.
+    pub fn delta(&self, remote: &RemoteTree, mode: SyncMode) -> Result<Delta, Failure> {
+        let root = &self.root;
+        let mut files = tree::Tree::open(root).map_err(|error| {
+            let message = format!("read {} for the sync", root.display());
+            Failure::new(Code::Sync, message).because(&error)
+        })?;
+        // A link that cannot be read is sent, and then it is an error.
+        let target = |entry: &Entry| files.link(&entry.path).ok().flatten();
+        Ok(Delta::between(&self.manifest, remote, mode, target))
+    }
+
+    /// Only what a delta sends, packed.
+    pub fn part(
+        &self,
+        delta: &Delta,
         compression: Compression,
-        timeout: Option<Duration>,
-        phases: &mut SyncPhases,
-        tell: &dyn Fn(&str),
         cancel: &Cancel,
-    ) -> Result<&Archive, Failure> {
-        let archive = match self.archive.take() {
-            Some(archive) => archive,
-            None => {
-                phases.begin("archive");
-                let started = Instant::now();
-                let bounded = match timeout.and_then(|timeout| started.checked_add(timeout)) {
-                    Some(deadline) => cancel.until(deadline),
-                    None => cancel.clone(),
-                };
-                let (root, temp) = (&self.root, &self.temp);
-                let packed = Archive::pack(&self.manifest, root, temp, compression, &bounded)
-                    .map_err(|failure| interrupted(failure, bounded.reason(), timeout));
-                self.packing = started.elapsed();
-                phases.end();
-                let archive = packed?;
-                for warning in &archive.stats.warnings {
-                    tell(warning);
-                }
-                archive
-            }
+    ) -> Result<Archive, Failure> {
+        let entries: Vec<_> = delta.sent(&self.manifest).cloned().collect();
+        let part = Manifest {
+            bytes: entries.iter().map(|entry| entry.size).sum(),
+            entries,
+            ..Manifest::empty()
         };
-        Ok(self.archive.insert(archive))
+        self.pack(&part, compression, cancel)
+    }
+
+    /// What packing took of the time for the sync, before it began.
+    pub(crate) fn packing(&self) -> Duration {
+        self.packing.get()
+    }
+
+    /// Lines for people about files that changed while they were packed, once each.
+    pub(crate) fn take_warnings(&self) -> Vec<String> {
+        self.warnings.take()
+    }
+
+    fn pack(
+        &self,
+        manifest: &Manifest,
+        compression: Compression,
+        cancel: &Cancel,
+    ) -> Result<Archive, Failure> {
+        let started = Instant::now();
+        let packed = Archive::pack(manifest, &self.root, &self.temp, compression, cancel);
+        self.packing.set(self.packing.get() + started.elapsed());
+        let archive = packed?;
+        let warnings = archive.stats.warnings.iter().cloned();
+        self.warnings.borrow_mut().extend(warnings);
+        Ok(archive)
     }
 }
 
@@ -119,7 +157,10 @@ pub(crate) fn interrupted(
         (Some(reason), _) => (Code::Canceled, format!("canceled: {reason}")),
         (None, _) => return failure,
     };
-    let cause = Failure::new(code, message);
+    let cause = Failure {
+        exit: reason.and_then(Reason::exit_code),
+        ..Failure::new(code, message)
+    };
     match code {
         Code::Timeout => Failure {
             causes: vec![failure.to_string()],

@@ -47,6 +47,7 @@ pub(crate) const SPEC: Spec = Spec {
     command: Rules {
         shell: &["sh", "-lc"],
         assignments: Assignments::Strict,
+        host_paths: false,
     },
     stop_by: StopBy::LeaseId,
     absence_is_proof: false,
@@ -367,8 +368,8 @@ impl ArchiveSync for Fake {
             self.world().calls.push("upload cut short".to_owned());
             return Err(Failure::new(Code::Timeout, "upload cut short"));
         }
+        let files = unpacked(upload, cancel)?;
         phases.begin("extract");
-        let files = unpacked(upload);
         self.change("upload", sandbox.claim(), |sandbox, halfway| {
             sandbox.archive = true;
             match (upload.mode, halfway) {
@@ -379,6 +380,7 @@ impl ArchiveSync for Fake {
         })?;
         Ok(Staged {
             path: format!("/remote/.dir-{}", upload.nonce),
+            finished: false,
         })
     }
 
@@ -425,8 +427,9 @@ impl ArchiveSync for Fake {
     }
 }
 
-fn unpacked(upload: &Upload<'_>) -> Files {
-    let mut archive = tar::Archive::new(upload.archive.open().unwrap());
+fn unpacked(upload: &Upload<'_>, cancel: &Cancel) -> Result<Files, Failure> {
+    let packed = upload.archive(Compression::None, cancel)?;
+    let mut archive = tar::Archive::new(packed.open().unwrap());
     let mut files = Files::new();
     for entry in archive.entries().unwrap() {
         let mut entry = entry.unwrap();
@@ -435,7 +438,7 @@ fn unpacked(upload: &Upload<'_>) -> Files {
         entry.read_to_string(&mut text).unwrap();
         files.insert(path, text);
     }
-    files
+    Ok(files)
 }
 
 pub(crate) fn write(dir: &Path, name: &str, text: &str) {
@@ -522,6 +525,7 @@ impl Bench {
                 allow: Allow::UpToLimits,
                 mode: SyncMode::Replace,
                 fingerprint: true,
+                full: false,
                 timeout: Some(Duration::from_secs(60)),
             },
             lines: Lines::default(),
@@ -620,6 +624,7 @@ impl Bench {
             say_env: false,
             streams: Streams {
                 stdin: Stdin::Bytes(b"input".to_vec()),
+                interactive: false,
                 terminal: false,
                 stdout: Output::To(Box::new(stdout.clone())),
                 stderr: Output::To(Box::new(stderr.clone())),

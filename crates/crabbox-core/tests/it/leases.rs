@@ -37,6 +37,28 @@ fn the_user_may_choose_the_id() {
     terms.lease_id = Some(LeaseId::parse("t_mine").unwrap());
     let claim = lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap();
     assert_eq!(claim.lease_id.as_str(), "t_mine");
+    // The same request again is the same lease; another one is refused.
+    let created = || {
+        bench
+            .calls()
+            .iter()
+            .filter(|call| *call == "create")
+            .count()
+    };
+    assert_eq!(created(), 1);
+    let again = lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap();
+    assert_eq!((again.labels, created()), (claim.labels, 0));
+    let mut other = bench.terms(true);
+    other.lease_id.clone_from(&terms.lease_id);
+    other.ttl = std::time::Duration::from_secs(7200);
+    let refused = lifecycle::warmup(bench.context(), &bench.workspace(), &other).unwrap_err();
+    assert!(refused.message.contains("its ttl differs"), "{refused}");
+    // A released id is never used again.
+    lifecycle::stop(bench.context(), "t_mine").unwrap();
+    assert_eq!(bench.claims(), []);
+    let refused = lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap_err();
+    assert_eq!(refused.code, Code::State);
+    assert_eq!(created(), 0);
 }
 
 #[test]
@@ -44,7 +66,7 @@ fn a_missing_sandbox_is_shown_and_never_taken_for_gone() {
     let bench = Bench::new();
     let claim = bench.warmup();
     bench.fake.world().sandboxes.clear();
-    let (listed, _) = lifecycle::list(bench.context()).unwrap();
+    let listed = lifecycle::list(bench.context()).unwrap().leases;
     assert_eq!(listed[0].observed.state, "missing-or-inaccessible");
     let id = claim.lease_id.as_str();
     let status = lifecycle::status(bench.context(), id, Watch::Once);

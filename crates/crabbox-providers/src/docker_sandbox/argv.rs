@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 
 use crabbox_core::provider::{CopyEnd, CopyRequest, PortsRequest};
+use jiff::Timestamp;
 
 use super::settings::Config;
 
@@ -36,8 +38,30 @@ impl Argv {
     }
 }
 
-pub(super) fn create(name: &str, config: &Config, root: &Path) -> Argv {
+/// What only our own engine is told about a new sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct OwnFlags {
+    /// How long it stays up without a command.
+    pub(super) idle_timeout: Duration,
+    /// Whether a person waits.
+    pub(super) progress: bool,
+    /// What tools download or compile is kept for the next sandbox of this repository.
+    pub(super) cache: bool,
+}
+
+pub(super) fn create(name: &str, config: &Config, own: Option<OwnFlags>, root: &Path) -> Argv {
     let mut argv = Argv::of(&["create", "--name", name]);
+    if let Some(own) = own {
+        if !own.idle_timeout.is_zero() {
+            let seconds = own.idle_timeout.as_secs().max(1);
+            argv = argv.option("--idle-timeout", format!("{seconds}s"));
+        }
+        for (flag, wanted) in [("--progress", own.progress), ("--cache", own.cache)] {
+            if wanted {
+                argv = argv.word(flag);
+            }
+        }
+    }
     if !config.template.is_empty() {
         argv = argv.option("--template", &config.template);
     }
@@ -65,6 +89,8 @@ pub(super) fn create(name: &str, config: &Config, root: &Path) -> Argv {
 pub(super) struct Attach {
     pub(super) stdin: bool,
     pub(super) terminal: bool,
+    /// Whether no keys leave the terminal: what is typed is the command's.
+    pub(super) all_keys: bool,
 }
 
 pub(super) fn exec(
@@ -82,6 +108,9 @@ pub(super) fn exec(
     if attach.terminal {
         argv = argv.word("-t");
     }
+    if attach.terminal && attach.all_keys {
+        argv = argv.option("--detach-keys", "none");
+    }
     argv = argv
         .option("--workdir", workdir)
         .option("--env-file", env_file);
@@ -91,6 +120,11 @@ pub(super) fn exec(
     command
         .iter()
         .fold(argv.word(name), |argv, word| argv.word(word))
+}
+
+/// What was denied since then, as rules that would allow it.
+pub(super) fn denials(name: &str, since: Timestamp) -> Argv {
+    Argv::of(&["policy", "suggest", name, "--json"]).option("--since", since.to_string())
 }
 
 pub(super) fn remove(name: &str) -> Argv {
@@ -159,8 +193,30 @@ mod tests {
     #[test]
     fn a_plain_sandbox_needs_a_name_and_a_directory() {
         assert_eq!(
-            line(create("n", &config(), Path::new("/r"))),
+            line(create("n", &config(), None, Path::new("/r"))),
             "create --name n shell /r"
+        );
+    }
+
+    #[test]
+    fn our_own_engine_is_told_how_long_a_sandbox_stays_up() {
+        let own = OwnFlags {
+            idle_timeout: Duration::from_secs(1800),
+            ..OwnFlags::default()
+        };
+        let root = Path::new("/r");
+        assert_eq!(
+            line(create("n", &config(), Some(own), root)),
+            "create --name n --idle-timeout 1800s shell /r"
+        );
+        let all = OwnFlags {
+            progress: true,
+            cache: true,
+            ..own
+        };
+        assert_eq!(
+            line(create("n", &config(), Some(all), root)),
+            "create --name n --idle-timeout 1800s --progress --cache shell /r"
         );
     }
 
@@ -177,7 +233,7 @@ mod tests {
             ..config()
         };
         assert_eq!(
-            line(create("n", &all, Path::new("/r"))),
+            line(create("n", &all, None, Path::new("/r"))),
             "create --name n --template t --cpus 4 --memory 8g --mcp one --mcp two --kit k --clone shell /r /a:ro /b"
         );
     }
@@ -187,6 +243,7 @@ mod tests {
         let attach = Attach {
             stdin: true,
             terminal: true,
+            all_keys: true,
         };
         let words = ["sh", "-lc", "a b"].map(String::from);
         let argv = exec(
@@ -199,11 +256,12 @@ mod tests {
         );
         assert_eq!(
             line(argv),
-            "exec -i -t --workdir /w --env-file /e --status-file /s n sh -lc a b"
+            "exec -i -t --detach-keys none --workdir /w --env-file /e --status-file /s n sh -lc a b"
         );
         let attach = Attach {
             stdin: false,
             terminal: false,
+            all_keys: true,
         };
         let argv = exec(
             "n",

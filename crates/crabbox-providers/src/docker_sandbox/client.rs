@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crabbox_core::claims::OperationLock;
 use crabbox_core::process::{
     Cancel, Captured, Limits, Output, StatusMemfd, Stdin, Streamed, Tool, Whose,
 };
+use crabbox_core::provider::Notices;
 use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure};
 use serde::Deserialize;
@@ -21,11 +23,15 @@ pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// For creating and removing a sandbox.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(600);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Client {
     pub(super) found: Found,
     state: PathBuf,
     redactor: Redactor,
+    /// Asked at most once.
+    known: OnceLock<Known>,
+    /// Where the engine's own words go.
+    pub(super) notices: Notices,
 }
 
 /// Whether the command or the engine ended, by `--status-file`.
@@ -46,6 +52,16 @@ impl Client {
             found,
             state: state.to_path_buf(),
             redactor: Redactor::default(),
+            known: OnceLock::new(),
+            notices: Notices::default(),
+        }
+    }
+
+    /// The same program, found in another way.
+    pub(super) fn found_as(&self, found: Found) -> Self {
+        Self {
+            found,
+            ..self.clone()
         }
     }
 
@@ -55,9 +71,34 @@ impl Client {
 
     /// What is known of this engine, asking it if need be.
     pub(super) fn known(&self, cancel: &Cancel) -> Result<Known, Failure> {
-        match engine::recall(&self.state, &self.found.program) {
-            Some(known) => Ok(known),
-            None => self.ask_version(cancel).map(|(_, known)| known),
+        if let Some(known) = self.known.get() {
+            return Ok(known.clone());
+        }
+        let known = match engine::recall(&self.state, &self.found.program) {
+            Some(known) => known,
+            None => self.ask_version(cancel)?.1,
+        };
+        Ok(self.known.get_or_init(|| known).clone())
+    }
+
+    /// Whether it is our own engine. One that cannot tell is not.
+    pub(super) fn is_own(&self, cancel: &Cancel) -> bool {
+        self.known(cancel).is_ok_and(|known| known.bundled)
+    }
+
+    /// An engine that does not tell its version is another one's, and may be older than it looks: that is no reason to
+    /// fail a run whose sandbox exists.
+    pub(super) fn known_or_foreign(&self, cancel: &Cancel) -> Result<Known, Failure> {
+        match self.known(cancel) {
+            Err(failure)
+                if matches!(
+                    failure.code,
+                    Code::Provider | Code::ProviderMalformed | Code::Timeout
+                ) =>
+            {
+                Ok(Known::foreign(&self.found.program))
+            }
+            known => known,
         }
     }
 
@@ -98,8 +139,13 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         let stdin = lock.share().map_or(Stdin::Null, Stdin::File);
-        self.succeed(self.tool(argv).stdin(stdin), CHANGE_TIMEOUT, cancel)
-            .map(drop)
+        let (notices, own) = (self.notices.clone(), self.is_own(cancel));
+        let tool = self.tool(argv).stdin(stdin).hear_stderr(move |line| {
+            if parse::is_notice(line, own) {
+                notices.say(line);
+            }
+        });
+        self.succeed(tool, CHANGE_TIMEOUT, cancel).map(drop)
     }
 
     pub(super) fn change(&self, argv: Argv, cancel: &Cancel) -> Result<(), Failure> {

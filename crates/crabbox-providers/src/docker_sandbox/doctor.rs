@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crabbox_core::process::{Cancel, Captured, Reason};
-use crabbox_core::provider::{Check, Class, Health};
+use crabbox_core::provider::{ADVICE, Check, Class, Health};
 use crabbox_core::{Code, Failure};
 
 use super::argv;
@@ -34,6 +34,7 @@ pub(super) fn missing(failure: &Failure) -> Vec<Check> {
 /// Every check is shown, also after one has failed.
 pub(super) fn checks(client: &Client, cancel: &Cancel) -> Vec<Check> {
     let mut checks = vec![engine(client)];
+    let mut is_own = false;
     match ask(cancel, |cancel| client.version(cancel)) {
         Err(unanswered) => {
             checks.push(unanswered.check("sbx_version", Health::Failed));
@@ -44,6 +45,7 @@ pub(super) fn checks(client: &Client, cancel: &Cancel) -> Vec<Check> {
             checks.push(
                 check(Health::Ok, "sbx_version", format!("version={line}")).detail("version", line),
             );
+            is_own = version.engine == Engine::Own;
             checks.push(compatibility(&version));
         }
     }
@@ -52,7 +54,7 @@ pub(super) fn checks(client: &Client, cancel: &Cancel) -> Vec<Check> {
             .detail("leases", all.len().to_string()),
         Err(unanswered) => unanswered.check("sbx_inventory", Health::Failed),
     });
-    checks.extend(diagnosis(client, cancel));
+    checks.extend(diagnosis(client, is_own, cancel));
     checks
 }
 
@@ -92,6 +94,9 @@ fn engine(client: &Client) -> Check {
         "sbx_engine",
         format!("program={program} found={by}"),
     )
+    .detail("tool", "sbx")
+    .detail("path", program.clone())
+    .detail("source", by)
     .detail("program", program)
     .detail("found", by)
 }
@@ -114,8 +119,9 @@ fn compatibility(version: &parse::Version) -> Check {
     check(Health::Warn, "sbx_compatibility", message).detail(key, BASELINE)
 }
 
-/// Optional: an engine that cannot diagnose itself may still work.
-fn diagnosis(client: &Client, cancel: &Cancel) -> Vec<Check> {
+/// Our own engine fails a check only where it could create no sandbox. What another one means by it is not known, and one
+/// that cannot diagnose itself may still work.
+fn diagnosis(client: &Client, is_own: bool, cancel: &Cancel) -> Vec<Check> {
     let said = match ask(cancel, |cancel| client.look(argv::diagnose(), cancel)) {
         Ok(said) => said,
         Err(unanswered) => {
@@ -125,12 +131,16 @@ fn diagnosis(client: &Client, cancel: &Cancel) -> Vec<Check> {
     };
     let findings = parse::diagnosis(&said.stdout);
     let mut checks = vec![match complaint(client, said, findings.as_ref()) {
+        Some(failure) if is_own => bad(Health::Failed, DIAGNOSE, &failure),
         Some(failure) => optional(&failure),
         None => {
             let count = findings.as_ref().map_or(0, BTreeMap::len);
             check(Health::Ok, DIAGNOSE, format!("checks={count}"))
         }
     }];
+    let warned = findings.iter().flatten();
+    let warned = warned.filter(|(_, finding)| finding.status == "warn");
+    checks.extend(warned.map(|(name, finding)| warning(name, finding)));
     if let Some(isolation) = findings.as_ref().and_then(|all| all.get(ISOLATION)) {
         let message = isolation.message.clone();
         checks.push(check(Health::Ok, "sbx_isolation", message));
@@ -154,12 +164,14 @@ fn complaint(
     let bad: Vec<_> = findings
         .iter()
         .filter(|(_, finding)| finding.status == "fail")
-        .map(|(name, finding)| match finding.hint.as_str() {
-            "" => format!("{name}: {}", finding.message),
-            hint => format!("{name}: {} (hint: {hint})", finding.message),
-        })
         .collect();
-    let failed = Failure::new(Code::Provider, bad.join("; "));
+    let texts: Vec<_> = bad
+        .iter()
+        .map(|(name, finding)| format!("{name}: {}", finding.text()))
+        .collect();
+    let mut failed = Failure::new(Code::Provider, texts.join("; "));
+    let hints = bad.iter().map(|(_, finding)| finding.hint.clone());
+    failed.hints = hints.filter(|hint| !hint.is_empty()).collect();
     // What it printed was read: the rest is on stderr.
     let mut rest = said;
     rest.stdout.clear();
@@ -168,6 +180,22 @@ fn complaint(
         (true, false) => Some(client.failure(&rest)),
         (false, false) if !rest.stderr.is_empty() => Some(failed.and(&client.failure(&rest))),
         (false, _) => Some(failed),
+    }
+}
+
+/// What works worse than it could, by a name like ours.
+fn warning(name: &str, finding: &Finding) -> Check {
+    let name: String = name
+        .chars()
+        .map(|c| match c.is_ascii_alphanumeric() {
+            true => c.to_ascii_lowercase(),
+            false => '_',
+        })
+        .collect();
+    let warning = check(Health::Warn, &format!("sbx_{name}"), finding.text());
+    match finding.hint.is_empty() {
+        true => warning,
+        false => warning.detail(ADVICE, finding.hint.clone()),
     }
 }
 

@@ -13,7 +13,7 @@ use crabbox_core::{Code, Failure};
 use serde::{Deserialize, Serialize};
 
 use super::parse;
-use super::settings::Cli;
+use super::settings::{Cli, First};
 
 const NAME: &str = "sbx";
 /// What to do when there is no engine that can be started.
@@ -33,6 +33,8 @@ pub(super) enum By {
     Path,
     /// It came with us.
     Bundled,
+    /// The lease was created with it.
+    Claim,
 }
 
 impl By {
@@ -41,6 +43,7 @@ impl By {
             Self::Setting => "dockerSandbox.cliPath",
             Self::Path => "PATH",
             Self::Bundled => "bundled",
+            Self::Claim => "claim",
         }
     }
 }
@@ -49,23 +52,21 @@ impl By {
 pub(super) fn find(cli: &Cli, host: &HostContext) -> Result<Found, Failure> {
     match cli {
         Cli::Named(program) => named(program, host),
-        Cli::Default => {
-            let passed_over = match in_path(OsStr::new(NAME), host) {
-                Ok(program) => {
-                    return Ok(Found {
-                        program,
-                        by: By::Path,
-                    });
-                }
-                Err(passed_over) => passed_over,
-            };
+        Cli::Default(first) => {
             let bundled = host.beside.as_ref().map(|dir| dir.join(NAME));
-            match bundled.filter(|program| is_program(program)) {
-                Some(program) => Ok(Found {
+            let bundled = bundled.filter(|program| is_program(program));
+            match (first, bundled, in_path(OsStr::new(NAME), host)) {
+                (First::Bundled, Some(program), _) | (First::Path, Some(program), Err(_)) => {
+                    Ok(Found {
+                        program,
+                        by: By::Bundled,
+                    })
+                }
+                (First::Path, _, Ok(program)) | (First::Bundled, None, Ok(program)) => Ok(Found {
                     program,
-                    by: By::Bundled,
+                    by: By::Path,
                 }),
-                None => {
+                (_, None, Err(passed_over)) => {
                     let message = "sbx not found: neither in PATH nor beside crabbox";
                     Err(in_checkout(missing(message), passed_over))
                 }
@@ -205,6 +206,18 @@ pub(super) struct Known {
     pub(super) doubtful_env_file: bool,
 }
 
+impl Known {
+    /// What must be taken for granted of an engine that says nothing of itself.
+    pub(super) fn foreign(program: &Path) -> Self {
+        Self {
+            program: program.to_path_buf(),
+            stamp: [0; 5],
+            bundled: false,
+            doubtful_env_file: true,
+        }
+    }
+}
+
 const CACHE: &str = "sbx-engine.json";
 
 /// What `sbx version` said the last time, if the program is still the same.
@@ -298,7 +311,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_default_is_searched_in_path_and_then_beside_us() {
+    fn the_default_is_searched_in_path_and_beside_us() {
+        let (by_user, by_default) = (Cli::Default(First::Path), Cli::Default(First::Bundled));
         let (first, second, beside) = (
             tempfile::tempdir().unwrap(),
             tempfile::tempdir().unwrap(),
@@ -310,25 +324,27 @@ pub(super) mod tests {
             beside: Some(beside.path().to_path_buf()),
             ..host()
         };
-        let failure = find(&Cli::Default, &places).unwrap_err();
-        assert_eq!(failure.code, Code::ProviderMissing);
+        for cli in [&by_user, &by_default] {
+            let failure = find(cli, &places).unwrap_err();
+            assert_eq!(failure.code, Code::ProviderMissing);
+        }
         let bundled = program(beside.path(), "sbx", 0o755);
         program(first.path(), "sbx", 0o644); // no program
-        assert_eq!(
-            find(&Cli::Default, &places).unwrap(),
-            Found {
-                program: bundled,
-                by: By::Bundled
-            }
-        );
-        let on_path = program(second.path(), "sbx", 0o755);
-        assert_eq!(
-            find(&Cli::Default, &places).unwrap(),
-            Found {
-                program: on_path,
-                by: By::Path
-            }
-        );
+        let bundled = Found {
+            program: bundled,
+            by: By::Bundled,
+        };
+        for cli in [&by_user, &by_default] {
+            assert_eq!(find(cli, &places).unwrap(), bundled);
+        }
+        let on_path = Found {
+            program: program(second.path(), "sbx", 0o755),
+            by: By::Path,
+        };
+        assert_eq!(find(&by_user, &places).unwrap(), on_path);
+        assert_eq!(find(&by_default, &places).unwrap(), bundled);
+        fs::remove_file(&bundled.program).unwrap();
+        assert_eq!(find(&by_default, &places).unwrap(), on_path);
     }
 
     #[test]
@@ -444,7 +460,7 @@ pub(super) mod tests {
             checkouts: vec![checkout.path().to_path_buf()],
             ..host()
         };
-        for cli in [Cli::Default, Cli::Named("sbx".into())] {
+        for cli in [Cli::Default(First::Path), Cli::Named("sbx".into())] {
             let failure = find(&cli, &places).unwrap_err();
             let hint = format!("--docker-sandbox-cli {}", there.display());
             assert!(
@@ -453,7 +469,10 @@ pub(super) mod tests {
             );
         }
         let own = program(outside.path(), "sbx", 0o755);
-        assert_eq!(find(&Cli::Default, &places).unwrap().program, own);
+        assert_eq!(
+            find(&Cli::Default(First::Path), &places).unwrap().program,
+            own
+        );
         // What the user names with its directory is what the user wants.
         places.path.clear();
         let named = find(&Cli::Named(there.clone()), &places).unwrap();

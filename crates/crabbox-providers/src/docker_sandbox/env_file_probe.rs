@@ -26,6 +26,7 @@ pub(super) fn prove(
     let example = BTreeMap::from([(EXAMPLE.to_owned(), value.clone())]);
     let file = EnvFile::create(state, &env_file_bytes(&example))?;
     let attach = Attach {
+        all_keys: false,
         stdin: false,
         terminal: false,
     };

@@ -1,6 +1,6 @@
 //! What `sbx` prints, in all the spellings that are known of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crabbox_core::{Code, Failure};
 use serde::Deserialize;
@@ -164,6 +164,7 @@ pub(super) fn diagnosis(bytes: &[u8]) -> Option<BTreeMap<String, Finding>> {
                 Finding {
                     status: get("status").to_lowercase(),
                     message: get("message"),
+                    detail: get("detail"),
                     hint: get("hint"),
                 },
             )
@@ -176,7 +177,22 @@ pub(super) fn diagnosis(bytes: &[u8]) -> Option<BTreeMap<String, Finding>> {
 pub(super) struct Finding {
     pub(super) status: String,
     pub(super) message: String,
+    pub(super) detail: String,
     pub(super) hint: String,
+}
+
+impl Finding {
+    /// What it found, why that matters and what to do, as one sentence.
+    pub(super) fn text(&self) -> String {
+        let mut text = self.message.clone();
+        if !self.detail.is_empty() {
+            text.push_str(&format!(": {}", self.detail));
+        }
+        if !self.hint.is_empty() {
+            text.push_str(&format!(" (hint: {})", self.hint));
+        }
+        text
+    }
 }
 
 /// What went wrong, as an engine tells programs.
@@ -202,6 +218,74 @@ pub(super) fn told(bytes: &[u8]) -> Option<Told> {
         hint: told.hint.filter(|hint| !hint.trim().is_empty()),
         ..told
     })
+}
+
+/// Whether `sbx rm` failed because there is no sandbox of this name. That something else was not found says nothing.
+pub(super) fn is_absence(failure: &Failure, name: &str) -> bool {
+    let says_so = |said: &String| {
+        let said = said.to_lowercase();
+        let words = [
+            "not found",
+            "no sandbox named",
+            "no such sandbox",
+            "does not exist",
+        ];
+        said.contains(name) && words.iter().any(|words| said.contains(words))
+    };
+    failure.causes.iter().any(says_so)
+}
+
+/// Whether a line that an engine prints while it creates a sandbox is for people. Another engine's may be anything.
+pub(super) fn is_notice(line: &str, own: bool) -> bool {
+    let line = line.trim_start().to_lowercase();
+    let is_failure =
+        line.starts_with("error:") || line.starts_with("hint:") || line.starts_with('{');
+    line.starts_with("warning:") || (own && !line.is_empty() && !is_failure)
+}
+
+/// What `sbx policy suggest --json` proposes: what was denied, and what would allow it.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct Suggested {
+    rules: Vec<Rule>,
+    unsolved: Vec<Unsolved>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+struct Rule {
+    resource: String,
+    covers: Vec<String>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+struct Unsolved {
+    target: String,
+}
+
+impl Suggested {
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Failure> {
+        serde_json::from_slice(bytes).map_err(|error| {
+            let message = "parse sbx policy suggest --json output";
+            Failure::new(Code::ProviderMalformed, message).because(&error)
+        })
+    }
+
+    /// Everything that was denied, each once.
+    pub(super) fn targets(&self) -> Vec<String> {
+        let covered = self.rules.iter().flat_map(|rule| &rule.covers);
+        let unsolved = self.unsolved.iter().map(|unsolved| &unsolved.target);
+        let all: BTreeSet<&String> = covered.chain(unsolved).collect();
+        all.into_iter().cloned().collect()
+    }
+
+    /// What rules would have to name, as the engine takes it. `None` when no rule is proposed.
+    pub(super) fn resources(&self) -> Option<String> {
+        let all: Vec<&str> = self
+            .rules
+            .iter()
+            .map(|rule| rule.resource.as_str())
+            .collect();
+        (!all.is_empty()).then(|| all.join(","))
+    }
 }
 
 /// Whether an engine does not know a flag that it was thought to know.
@@ -272,6 +356,38 @@ mod tests {
     fn names(json: &str) -> Vec<String> {
         let all = list(json.as_bytes()).unwrap();
         all.into_iter().map(|one| one.name).collect()
+    }
+
+    #[test]
+    fn denied_targets_and_the_rules_for_them() {
+        let text = br#"{"sandbox":"n","rules":[
+            {"resource":"*.x.test:443","covers":["b.x.test:443","a.x.test:443"],"why":"w","command":"c"},
+            {"resource":"o.test:80","covers":["o.test:80"],"why":"w","command":"c"}],
+            "unsolved":[{"target":"10.0.0.1:22","resource":null,"reason":"r"}]}"#;
+        let read = Suggested::read(text).unwrap();
+        assert_eq!(
+            read.targets(),
+            ["10.0.0.1:22", "a.x.test:443", "b.x.test:443", "o.test:80"]
+        );
+        assert_eq!(read.resources().unwrap(), "*.x.test:443,o.test:80");
+        let none = Suggested::read(br#"{"rules":[],"unsolved":[]}"#).unwrap();
+        assert_eq!((none.targets(), none.resources()), (vec![], None));
+        assert!(Suggested::read(b"{}").is_err());
+    }
+
+    #[test]
+    fn only_our_own_engine_talks_to_people() {
+        for (line, own, foreign) in [
+            ("warning: a socket in the workspace", true, true),
+            ("No network policy has been chosen", true, false),
+            ("", false, false),
+            ("error: no", false, false),
+            ("hint: yes", false, false),
+            ("{\"error\":{}}", false, false),
+        ] {
+            assert_eq!(is_notice(line, true), own, "{line}");
+            assert_eq!(is_notice(line, false), foreign, "{line}");
+        }
     }
 
     #[test]
@@ -368,8 +484,14 @@ mod tests {
         ] {
             assert!(!version(other).compatible, "{other}");
         }
-        let own = version("client: v0.1.0\nserver: unavailable\ncontract: 0.31.3 0.39\n");
-        assert_eq!((own.engine, own.compatible), (Engine::Own, true));
+        let first = "client: v0.1.0 (contract 0.31.3 0.39)";
+        for first in [first, "client: v0.1.0"] {
+            let own = version(&format!(
+                "{first}\nserver: unavailable\ncontract: 0.31.3 0.39\n"
+            ));
+            assert_eq!((own.engine, own.compatible), (Engine::Own, true));
+            assert_eq!(own.first_line, first);
+        }
         assert!(!version("client: v9\ncontract: 0.40\n").compatible);
         let doubtful = |text: &str| version(text).has_doubtful_env_file();
         assert!(doubtful("Client Version: v0.37.0\nServer Version: v0.37.0"));

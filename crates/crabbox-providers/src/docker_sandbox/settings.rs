@@ -36,6 +36,7 @@ const ROWS: &[Setting] = &[
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_AGENT"])
     .flag("docker-sandbox-agent")
+    .for_other_engines()
     .creation_only(),
     row(
         "template",
@@ -45,14 +46,17 @@ const ROWS: &[Setting] = &[
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_TEMPLATE"])
     .flag("docker-sandbox-template")
+    .for_other_engines()
     .creation_only(),
     row("cpus", Kind::Count, "0", "Processors; 0 leaves it to sbx")
         .env(&["CRABBOX_DOCKER_SANDBOX_CPUS"])
         .flag("docker-sandbox-cpus")
+        .for_other_engines()
         .creation_only(),
     row("memory", Kind::OptionalText, "", "Memory, such as 4g")
         .env(&["CRABBOX_DOCKER_SANDBOX_MEMORY"])
         .flag("docker-sandbox-memory")
+        .for_other_engines()
         .creation_only(),
     row(
         "clone",
@@ -62,6 +66,7 @@ const ROWS: &[Setting] = &[
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_CLONE"])
     .flag("docker-sandbox-clone")
+    .for_other_engines()
     .creation_only(),
     row(
         "workdir",
@@ -90,10 +95,12 @@ const ROWS: &[Setting] = &[
     )
     .env(&["CRABBOX_DOCKER_SANDBOX_MCP"])
     .flag("docker-sandbox-mcp")
+    .for_other_engines()
     .creation_only(),
     row("kit", Kind::List(Merge::Replace), "", "Kits to add")
         .env(&["CRABBOX_DOCKER_SANDBOX_KIT"])
         .flag("docker-sandbox-kit")
+        .for_other_engines()
         .creation_only(),
 ];
 
@@ -115,8 +122,26 @@ pub(super) struct Config {
 /// Which program. Only the default is searched for; what the user names is that or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cli {
-    Default,
+    Default(First),
     Named(PathBuf),
+}
+
+/// Where the default is searched for first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    /// The user chose the provider: then it is the `sbx` of the user's PATH.
+    Path,
+    /// The provider is only the default. The engine that came with us was tested with us; what is called `sbx` in PATH may
+    /// be anything.
+    Bundled,
+}
+
+/// A repository chooses no program, so its choice of the provider does not count.
+fn first(settings: &Settings) -> First {
+    match settings.origin(None, "provider") {
+        Some(Origin::User { .. } | Origin::Environment { .. } | Origin::Flag { .. }) => First::Path,
+        Some(Origin::Default | Origin::Repository { .. }) | None => First::Bundled,
+    }
 }
 
 impl Config {
@@ -124,7 +149,7 @@ impl Config {
         let text = |key| settings.text(SECTION, key).to_owned();
         let list = |key| settings.list(SECTION, key).to_vec();
         let cli = match settings.origin(SECTION, "cliPath") {
-            None | Some(Origin::Default) => Cli::Default,
+            None | Some(Origin::Default) => Cli::Default(first(settings)),
             Some(origin) => Cli::Named(program(&text("cliPath"), origin, host)),
         };
         let extra_workspaces = match settings.origin(SECTION, "extraWorkspaces") {
@@ -251,7 +276,7 @@ pub(super) mod tests {
     /// With nothing set.
     pub(in crate::docker_sandbox) fn config() -> Config {
         Config {
-            cli: Cli::Default,
+            cli: Cli::Default(First::Bundled),
             agent: "shell".into(),
             template: String::new(),
             cpus: 0,

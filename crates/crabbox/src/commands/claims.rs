@@ -1,4 +1,4 @@
-//! `crabbox claims list|forget`
+//! `crabbox claims list|forget|prune`
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::claims::{Claim, ClaimStore, Listing, ProviderFilter, Wait};
@@ -9,6 +9,8 @@ use serde::Serialize;
 use crate::app::App;
 
 const FORGET: &str = "forget";
+const PRUNE: &str = "prune";
+const SLUGS: &str = "slugs";
 const LEASE: &str = "lease";
 
 pub(crate) fn command(name: &'static str) -> Command {
@@ -24,6 +26,26 @@ pub(crate) fn command(name: &'static str) -> Command {
         .subcommand(
             Command::new("list")
                 .about("List local claims without querying providers")
+                .arg(json("Output as JSON")),
+        )
+        .subcommand(
+            Command::new(SLUGS)
+                .about("List what leases are called, for shell completion")
+                .hide(true),
+        )
+        .subcommand(
+            Command::new(PRUNE)
+                .about("Remove the claims of sandboxes that are gone")
+                .long_about(
+                    "Remove the claims of sandboxes that are gone\n\n\
+                     A claim goes only if its provider proves that the sandbox no longer exists. No sandbox is removed.",
+                )
+                .arg(
+                    Arg::new("dry-run")
+                        .long("dry-run")
+                        .action(ArgAction::SetTrue)
+                        .help("Show what would be removed"),
+                )
                 .arg(json("Output as JSON")),
         )
         .subcommand(
@@ -47,6 +69,8 @@ pub(crate) fn command(name: &'static str) -> Command {
 pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     match matches.subcommand() {
         Some((FORGET, matches)) => forget(app, matches),
+        Some((PRUNE, matches)) => super::prune::execute(app, matches),
+        Some((SLUGS, _)) => slugs(app),
         Some((_, matches)) => list(app, matches.get_flag("json")),
         None => list(app, false),
     }
@@ -63,6 +87,14 @@ fn list(app: &App<'_>, json: bool) -> Result<u8, Failure> {
         Some(failure) => Err(failure),
         None => Ok(0),
     }
+}
+
+/// One per line. Damaged claims have none.
+fn slugs(app: &App<'_>) -> Result<u8, Failure> {
+    let claims = app.store()?.scan()?.claims;
+    let name = |claim: &Claim| format!("{}\n", claim.slug_str().unwrap_or(claim.lease_id.as_str()));
+    app.ui.data(&claims.iter().map(name).collect::<String>())?;
+    Ok(0)
 }
 
 #[derive(Debug, Serialize)]
@@ -101,18 +133,23 @@ fn forget(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Of whichever provider.
+/// Of whichever provider, by its whole name: what is forgotten by mistake is hard to find again.
 fn find(store: &ClaimStore, id: &str) -> Result<Claim, Failure> {
-    if let Some(claim) = store.find(id, ProviderFilter::All)? {
-        return Ok(claim);
+    match store.find(id, ProviderFilter::All)? {
+        Some(claim) => Ok(claim),
+        None => by_sandbox_name(store, id)?.ok_or_else(|| unknown(id)),
     }
+}
+
+/// The lease of the sandbox that its provider calls so.
+pub(super) fn by_sandbox_name(store: &ClaimStore, name: &str) -> Result<Option<Claim>, Failure> {
     for spec in specs() {
-        let by_name = format!("{}{id}", spec.lease_prefix);
-        if let Some(claim) = store.find(&by_name, ProviderFilter::Only(spec.name))? {
-            return Ok(claim);
+        let id = format!("{}{name}", spec.lease_prefix);
+        if let Some(claim) = store.find(&id, ProviderFilter::Only(spec.name))? {
+            return Ok(Some(claim));
         }
     }
-    Err(unknown(id))
+    Ok(None)
 }
 
 fn unknown(id: &str) -> Failure {

@@ -34,7 +34,7 @@ struct Done<'a> {
 /// What became of one lease, or of a file that is not a claim.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry<'a> {
+pub(super) struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +93,7 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
         .fold(first, |all, other| all.and(other)))
 }
 
-fn entry(swept: &Swept) -> Entry<'_> {
+pub(super) fn entry(swept: &Swept) -> Entry<'_> {
     let (claim, file) = match &swept.subject {
         Subject::Claim(claim) => (Some(claim), None),
         Subject::File(name) => (None, Some(name.as_str())),

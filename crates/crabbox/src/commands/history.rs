@@ -4,10 +4,13 @@ use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::command::display;
 use crabbox_core::history::{Bounds, Record, RunStore};
+use jiff::Timestamp;
 use serde::Serialize;
 
+use super::list::since;
 use crate::app::App;
 use crate::cli::parsed;
+use crate::ui::table::{table, took};
 
 /// List local runs, newest first
 #[derive(Debug, clap::Args)]
@@ -21,6 +24,9 @@ pub(crate) struct Args {
     /// Output as JSON
     #[arg(long)]
     json: bool,
+    /// Print every field, also on a terminal
+    #[arg(long)]
+    verbose: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,6 +54,8 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
             version: 1,
             runs: &listing.runs,
         })?;
+    } else if app.ui.data_is_for_people(args.verbose) {
+        app.ui.data(&for_people(&listing.runs))?;
     } else {
         let lines: String = listing.runs.iter().map(line).collect();
         app.ui.data(&lines)?;
@@ -55,14 +63,40 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     Ok(0)
 }
 
+/// A table with headers, or a sentence.
+fn for_people(runs: &[Record]) -> String {
+    if runs.is_empty() {
+        return "No runs recorded. Try: crabbox run -- COMMAND\n".to_owned();
+    }
+    let now = Timestamp::now();
+    let none = || "-".to_owned();
+    let row = |run: &Record| {
+        [
+            run.run_id.clone(),
+            run.run_status.as_str().to_owned(),
+            run.exit_code.map_or_else(none, |code| code.to_string()),
+            run.timing
+                .as_ref()
+                .map_or_else(none, |timing| took(timing.end_to_end_ms)),
+            format!("{} ago", since(run.started_at, now)),
+            run.command.clone(),
+        ]
+    };
+    let rows: Vec<_> = runs.iter().map(row).collect();
+    table(
+        ["RUN", "STATUS", "EXIT", "TOOK", "STARTED", "COMMAND"],
+        &rows,
+    )
+}
+
 fn line(run: &Record) -> String {
     let code = run
         .exit_code
         .map_or_else(|| "-".to_owned(), |code| code.to_string());
-    let took = run
-        .timing
-        .as_ref()
-        .map_or_else(|| "-".to_owned(), |timing| format!("{}ms", timing.total_ms));
+    let took = run.timing.as_ref().map_or_else(
+        || "-".to_owned(),
+        |timing| format!("{}ms", timing.end_to_end_ms),
+    );
     let slug = if run.slug.is_empty() { "-" } else { &run.slug };
     let label = run
         .label

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
-use crabbox_core::claims::Deadlines;
-use crabbox_core::lifecycle::{self, Listed};
+use crabbox_core::claims::{Claim, Deadlines};
+use crabbox_core::lifecycle::{self, Listed, Listing};
+use crabbox_core::provider::Observed;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::cli::parsed;
+use crate::ui::table::{rough, table};
 use crate::unsupported::{self, CommandKind};
 
 /// List the leases of a provider
@@ -23,6 +25,9 @@ pub(crate) struct Args {
     /// Show only leases of this group
     #[arg(long, value_name = "NAME")]
     pond: Option<String>,
+    /// Print every field, also on a terminal
+    #[arg(long)]
+    verbose: bool,
     #[arg(long, hide = true)]
     all: bool,
     #[arg(long, hide = true)]
@@ -35,7 +40,12 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     let provider = app.provider(&settings)?;
     unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
-    let (mut listed, problems) = lifecycle::list(app.context(&*provider, &store))?;
+    let Listing {
+        leases: mut listed,
+        problems,
+        others,
+        failure,
+    } = lifecycle::list(app.context(&*provider, &store))?;
     for problem in problems {
         app.ui.say(&format!(
             "warning: claim {}: {}",
@@ -49,21 +59,47 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     if args.json {
         let all: Vec<_> = listed.iter().map(|one| entry(one, kind)).collect();
         app.ui.json(&all)?;
+    } else if app.ui.data_is_for_people(args.verbose) {
+        app.ui.data(&for_people(&listed))?;
     } else {
         let lines: String = listed.iter().map(|one| line(one, kind)).collect();
         app.ui.data(&lines)?;
+        for line in notes(&others) {
+            app.ui.say(&line);
+        }
     }
-    Ok(0)
+    failure.map_or(Ok(0), Err)
 }
 
-fn labels<'a>(one: &'a Listed, provider: &'a str) -> BTreeMap<&'a str, &'a str> {
-    let mut labels = one.claim.labels_and(&one.observed.labels);
+/// Where the leases are that are not listed.
+fn notes(others: &[Claim]) -> Vec<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for claim in others {
+        *counts.entry(&claim.provider).or_default() += 1;
+    }
+    let note = |(provider, count): (&str, usize)| {
+        let leases = match count {
+            1 => "1 lease".to_owned(),
+            count => format!("{count} leases"),
+        };
+        format!("note: {leases} of provider={provider}: crabbox list --provider {provider}")
+    };
+    counts.into_iter().map(note).collect()
+}
+
+/// What the claim and the provider say of a lease, and what the original says of every lease.
+pub(super) fn labels<'a>(
+    claim: &'a Claim,
+    observed: &'a Observed,
+    provider: &'a str,
+) -> BTreeMap<&'a str, &'a str> {
+    let mut labels = claim.labels_and(&observed.labels);
     labels.extend([
         ("provider", provider),
-        ("lease", one.claim.lease_id.as_str()),
-        ("slug", one.claim.slug_str().unwrap_or("")),
+        ("lease", claim.lease_id.as_str()),
+        ("slug", claim.slug_str().unwrap_or("")),
         ("target", "linux"),
-        ("state", &one.observed.state),
+        ("state", &observed.state),
     ]);
     labels
 }
@@ -116,7 +152,7 @@ fn entry<'a>(one: &'a Listed, provider: &'a str) -> Entry<'a> {
         id: 0,
         name: sandbox(one),
         status: &one.observed.state,
-        labels: labels(one, provider),
+        labels: labels(claim, &one.observed, provider),
         public_net: json!({"ipv4": {"ip": ""}}),
         private_net: json!({"ipv4": {"ip": ""}}),
         server_type: json!({"name": provider}),
@@ -136,6 +172,40 @@ fn entry<'a>(one: &'a Listed, provider: &'a str) -> Entry<'a> {
 /// As people are told of it.
 pub(super) fn time(time: Option<Timestamp>) -> String {
     time.map_or_else(|| "-".to_owned(), |time| time.to_string())
+}
+
+/// A table with headers, or a sentence.
+fn for_people(listed: &[Listed]) -> String {
+    if listed.is_empty() {
+        return "No leases. `crabbox warmup` creates a sandbox and keeps it.\n".to_owned();
+    }
+    let now = Timestamp::now();
+    let row = |one: &Listed| {
+        let claim = &one.claim;
+        let ends = claim.deadlines().due_at;
+        [
+            claim.slug_str().unwrap_or("-").to_owned(),
+            one.observed.state.clone(),
+            since(claim.claimed_at, now),
+            since(claim.last_used_at, now),
+            ends.map_or_else(|| "-".to_owned(), |at| since(now, at)),
+            directory(claim),
+        ]
+    };
+    let rows: Vec<_> = listed.iter().map(row).collect();
+    let header = ["SLUG", "STATE", "AGE", "IDLE", "ENDS IN", "DIRECTORY"];
+    table(header, &rows)
+}
+
+/// From one time to a later one.
+pub(super) fn since(from: Timestamp, to: Timestamp) -> String {
+    let seconds = to.duration_since(from).as_secs();
+    rough(u64::try_from(seconds).unwrap_or(0))
+}
+
+pub(super) fn directory(claim: &Claim) -> String {
+    let root = claim.repo_root.as_ref();
+    root.map_or_else(|| "-".to_owned(), |root| root.as_str().to_owned())
 }
 
 fn line(one: &Listed, provider: &str) -> String {

@@ -6,7 +6,7 @@ use crabbox_core::provider::PortsRequest;
 use crabbox_core::{Code, Failure};
 use serde_json::Value;
 
-use super::routing;
+use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
 use crate::unsupported::{self, CommandKind};
@@ -14,9 +14,8 @@ use crate::unsupported::{self, CommandKind};
 /// List, publish or unpublish ports of a sandbox
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Lease slug, lease id or sandbox name
-    #[arg(long, value_name = "LEASE", required = true)]
-    id: String,
+    #[command(flatten)]
+    which: Which,
     /// Port to publish (can be repeated)
     #[arg(long, value_name = "PORT")]
     publish: Vec<String>,
@@ -35,16 +34,17 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
             "use either --publish or --unpublish, not both",
         ));
     }
-    let settings = routing::settings_for(app, matches, &args.id)?;
+    let id = args.which.identifier("ports")?;
+    let settings = routing::settings_for(app, matches, id)?;
     let provider = app.provider(&settings)?;
     unsupported::check(matches, CommandKind::Other, provider.spec())?;
     let store = app.store()?;
     let request = PortsRequest {
-        publish: args.publish,
-        unpublish: args.unpublish,
+        publish: args.publish.clone(),
+        unpublish: args.unpublish.clone(),
         json: args.json,
     };
-    let said = lifecycle::ports(app.context(&*provider, &store), &args.id, &request)?;
+    let said = lifecycle::ports(app.context(&*provider, &store), id, &request)?;
     if args.json {
         if said.trim_ascii().is_empty() {
             app.ui.data("[]\n")?;

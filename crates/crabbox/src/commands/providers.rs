@@ -2,11 +2,13 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::provider::Spec;
-use crabbox_core::settings::{Applies, CORE, Kind, Setting};
+use crabbox_core::settings::{Applies, CORE, Kind, Setting, format_duration, parse_duration};
 use crabbox_core::{Code, Failure, OrderedMap};
 use crabbox_providers::specs;
 use serde::Serialize;
+use serde_json::Value;
 
+use super::recommend;
 use crate::app::App;
 
 /// What providers can be chosen by: a filter's name and what a provider has of it.
@@ -41,6 +43,16 @@ pub(crate) fn command(name: &'static str) -> Command {
                 .arg(Arg::new("provider").value_name("PROVIDER").required(true)),
         )
         .subcommand(
+            Command::new("recommend")
+                .about("Recommend providers for a use case")
+                .arg(json())
+                .arg(
+                    Arg::new("use-case")
+                        .value_name("USE_CASE")
+                        .help("Without one, the use cases are listed"),
+                ),
+        )
+        .subcommand(
             Command::new("filters")
                 .about("List what providers can be chosen by")
                 .arg(json()),
@@ -71,6 +83,7 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
                 app.ui.data(&describe(spec))?;
             }
         }
+        Some(("recommend", matches)) => recommend::execute(app, matches)?,
         Some(("filters", matches)) => filters(app, matches.get_flag("json"))?,
         _ => list(app, matches)?,
     }
@@ -238,7 +251,7 @@ struct Flag {
     #[serde(rename = "type")]
     kind: &'static str,
     value_shape: &'static str,
-    default: &'static str,
+    default: Value,
     repeatable: bool,
     usage: &'static str,
     deprecated: bool,
@@ -290,7 +303,7 @@ fn flag(setting: &Setting) -> Option<Flag> {
         name: setting.flag?,
         kind,
         value_shape,
-        default: setting.default,
+        default: typed_default(setting),
         repeatable: value_shape == "string-list",
         usage: setting.help,
         deprecated: false,
@@ -298,6 +311,21 @@ fn flag(setting: &Setting) -> Option<Flag> {
         routing: setting.key == "provider",
         creation_only: setting.applies == Applies::ToNewSandboxes,
     })
+}
+
+/// The compiled-in value in the type that the flag says: a program need not parse a text.
+fn typed_default(setting: &Setting) -> Value {
+    let text = setting.default;
+    match setting.kind {
+        Kind::Bool => (text == "true").into(),
+        Kind::Count => text.parse::<u64>().unwrap_or_default().into(),
+        Kind::Duration | Kind::Lifetime(_) => match parse_duration(text) {
+            Ok(duration) => format_duration(duration).into(),
+            Err(_) => text.into(),
+        },
+        Kind::List(_) => text.split(',').filter(|entry| !entry.is_empty()).collect(),
+        Kind::Text | Kind::OptionalText | Kind::Name | Kind::Url => text.into(),
+    }
 }
 
 fn describe(spec: &Spec) -> String {
@@ -347,6 +375,7 @@ mod tests {
         command: Rules {
             shell: &[],
             assignments: Assignments::Strict,
+            host_paths: false,
         },
         stop_by: StopBy::Slug,
         absence_is_proof: true,

@@ -6,6 +6,7 @@ use crabbox_core::claims::ProviderFilter;
 use crabbox_core::settings::{FlagValue, Settings, Untrusted};
 use crabbox_core::{Code, Failure};
 
+use super::claims;
 use crate::app::{self, App, provider_flag};
 
 /// The settings for a lease that exists. Its claim knows the provider better than any configuration does.
@@ -54,7 +55,14 @@ pub(super) fn provider_of_claim(
     if matches.value_source("provider") == Some(ValueSource::CommandLine) {
         return Ok(None);
     }
-    let claim = app.store()?.find(identifier, ProviderFilter::All)?;
+    let store = app.store()?;
+    let claim = match store.find(identifier, ProviderFilter::All)? {
+        Some(claim) => Some(claim),
+        None => match claims::by_sandbox_name(&store, identifier)? {
+            Some(claim) => Some(claim),
+            None => store.find_by_prefix(identifier, ProviderFilter::All)?,
+        },
+    };
     Ok(claim.map(|claim| provider_flag(claim.provider)))
 }
 

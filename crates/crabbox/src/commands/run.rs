@@ -2,31 +2,33 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
+use crabbox_core::bench::Ledger;
 use crabbox_core::claims::{Claim, Reclaim, Slug, SlugChoice, run_id};
 use crabbox_core::command::{RemoteCommand, Shell, display};
 use crabbox_core::git::Repository;
 use crabbox_core::history::{ActiveRun, Begin, Bounds, Finish, RunStore};
 use crabbox_core::lifecycle::{
-    self, Job, Keep, Outcome, RunRequest, Session, Streams, Sync, Target, Terms,
+    self, Context, Job, Keep, Outcome, RunRequest, Session, Sync, Target, Terms,
 };
-use crabbox_core::process::{Output, Stdin, Stream};
-use crabbox_core::provider::{Spec, WorkspaceKind};
+use crabbox_core::provider::{Provider, Spec, Workspace, WorkspaceKind};
 use crabbox_core::redact::Redactor;
 use crabbox_core::settings::Settings;
 use crabbox_core::sync::{Options, Source, Tree};
-use crabbox_core::{Code, Failure};
+use crabbox_core::{Code, Failure, programs};
 use jiff::Timestamp;
 
-use super::forwarding::Forwarding;
-use super::routing;
+use super::attachment::{self, Attachment};
+use super::forwarding::{EnvArgs, Forwarding};
+use super::preset::{Chosen, PresetArgs};
+use super::warmup::creating;
+use super::{detach, ending, routing, timing_record};
 use crate::app::App;
 use crate::cli::parsed;
+use crate::ui::SlowNotice;
 use crate::unsupported::{self, CommandKind};
 
 /// Run a command in a sandbox
@@ -50,21 +52,41 @@ pub(crate) struct Args {
     /// Take over a lease of another repository
     #[arg(long)]
     reclaim: bool,
-    /// Run COMMAND as a script in a login shell
-    #[arg(long)]
+    /// Run COMMAND as a script in a login shell; --no-shell: never do, whatever words it has
+    #[arg(long, overrides_with = "no_shell")]
     shell: bool,
-    /// Give the command a terminal
-    #[arg(short = 't', long)]
+    /// Run COMMAND as it is, also where a word of it looks like a shell operator
+    #[arg(long, overrides_with = "shell", hide = true)]
+    no_shell: bool,
+    /// Pass stdin to the command [default: on the bundled engine, except a terminal]
+    #[arg(short = 'i', long)]
+    interactive: bool,
+    /// Give the command a terminal [default: on the bundled engine, if you have one]
+    #[arg(short = 't', long, conflicts_with = "no_tty")]
     tty: bool,
+    /// Give the command no terminal
+    #[arg(long)]
+    no_tty: bool,
+    /// Say nothing unless crabbox itself fails
+    #[arg(short = 'q', long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print what programs parse, also on a terminal
+    #[arg(long)]
+    verbose: bool,
+    /// Run in the background; the lease ends with the command
+    #[arg(short = 'd', long, conflicts_with_all = ["tty", "interactive", "timing_json", "keep_on_failure"])]
+    detach: bool,
+    /// The process that goes on in the background.
+    #[arg(long, hide = true, requires = "detach")]
+    supervise: bool,
     /// Directory to run in, relative to the repository root [default: the root]
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
-    /// Variables to pass on; `NAME*` matches a prefix (can be repeated)
-    #[arg(long, value_name = "NAME,...")]
-    allow_env: Vec<String>,
-    /// File with variables; those that are allowed are passed on (can be repeated)
-    #[arg(long, value_name = "FILE")]
-    env_from_profile: Vec<String>,
+    /// Run in the current directory instead of the repository root
+    #[arg(long, conflicts_with = "workdir")]
+    here: bool,
+    #[command(flatten)]
+    env: EnvArgs,
     /// Label for this run, shown in history and timing
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
@@ -74,6 +96,11 @@ pub(crate) struct Args {
     /// Write which lease was used to a file, as JSON
     #[arg(long, value_name = "FILE")]
     lease_output: Option<PathBuf>,
+    #[command(flatten)]
+    preset: PresetArgs,
+    /// Append the timing to `default` or a file, for `crabbox bench report`; `off` overrides
+    #[arg(long, value_name = "FILE")]
+    timing_record: Option<String>,
     /// Print how long everything took, as one line of JSON
     #[arg(long)]
     timing_json: bool,
@@ -93,109 +120,232 @@ pub(crate) struct Args {
     words: Vec<String>,
 }
 
+impl Args {
+    /// The preset that was asked for. Its command stands for the words from now on.
+    fn take_preset(&mut self, settings: &Settings) -> Result<Option<Chosen>, Failure> {
+        let preset = self.preset.choose(settings, &self.words)?;
+        if let Some(preset) = &preset {
+            self.words = preset.command.words();
+            self.preflight |= preset.preflight;
+        }
+        Ok(preset)
+    }
+}
+
 pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
-    let args: Args = parsed(matches)?;
-    let slug = slug(&args, matches)?;
-    let settings = match &args.id {
-        Some(id) => routing::settings_for(app, matches, id)?,
-        None => app.settings(matches)?,
-    };
-    let provider = app.provider(&settings)?;
-    let spec = provider.spec();
-    // A refused flag may be the very reason why there is no command: `--script`, `--sync-only`.
-    unsupported::check(matches, CommandKind::Run, spec)?;
-    let sync_only = has_sync_only(matches);
-    usage(app, &args, sync_only)?;
-    unsupported::check_profile(&settings, spec)?;
-    provider.validate()?;
-    let job = job(&args, sync_only, spec)?;
-    let lease_output = match &args.lease_output {
-        Some(path) => Some(LeaseOutput::prepare(&app.host.cwd.join(path))?),
-        None => None,
-    };
-    let forwarding = Forwarding::new(
-        app,
-        &settings,
-        &args.allow_env,
-        &args.env_from_profile,
-        spec.credentials,
-    )?;
-    let workspace = match args.id {
-        Some(_) => app.workspace()?,
-        None => app.named_workspace()?,
-    };
-    let options = Options::from(&settings);
-    let archive = Archive::of(app, &args, spec)?;
-    app.warn_no_effect(&settings, spec);
-    prelude(app, &args, spec.name)?;
-
-    // From here on something may be made.
-    let redactor = Redactor::new(forwarding.secrets(app));
-    app.ui.hide(redactor.clone());
-    let run_id = run_id()?;
-    let shown = display(&args.words);
-    let record = record(app, &settings, &args, &run_id, &shown);
-    let ledger = RunStore::new(&app.host.state()?, Bounds::default());
-    let history = RefCell::new(begin(app, &ledger, record, redactor));
-    let env = |claim: &Claim| {
-        if let Some(run) = history.borrow_mut().as_mut() {
-            let slug = claim.slug_str().unwrap_or("");
-            let _ = run.leased(claim.lease_id.as_str(), slug); // told at the end
-        }
-        forwarding.for_lease(app, &run_id, claim)
-    };
-    let streams = streams(app, &args, history.borrow().as_ref())?;
-    let request = RunRequest {
-        run_id: run_id.clone(),
-        workspace: &workspace,
-        target: target(&args, &settings, slug),
-        keep: keep(&args),
-        sync: match &archive {
-            Some(archive) => archive.sync(&workspace.root, &options),
-            None => Sync::Skip,
-        },
-        job,
-        shown,
-        flags: same_flags(&args),
-        workdir: args.workdir.clone(),
-        label: args.label.clone(),
-        env: &env,
-        say_env: forwarding.asked,
-        streams,
-    };
-    let store = app.store()?;
-    let outcome = lifecycle::run(app.context(&*provider, &store), request);
-    if let Some(run) = history.into_inner() {
-        end(app, &ledger, run, &outcome);
+    let mut args: Args = parsed(matches)?;
+    if args.supervise {
+        detach::leave_terminal()?;
+    } else if args.detach {
+        return detach::start(app, args.json);
     }
-    finish(app, &args, lease_output, &outcome)?;
-    exit(app, spec, outcome)
+    let plan = Plan::new(app, matches, &mut args)?;
+    plan.carry_out(app, &args)
 }
 
-fn job(args: &Args, sync_only: bool, spec: &Spec) -> Result<Job, Failure> {
-    let shell = if args.shell {
-        Shell::Asked
-    } else {
-        Shell::Auto
-    };
-    Ok(match sync_only {
-        true => Job::SyncOnly,
-        false => Job::Command(RemoteCommand::build(&args.words, shell, spec.command)?.argv()),
-    })
+/// Everything that was decided before anything is made.
+struct Plan {
+    settings: Settings,
+    provider: Box<dyn Provider>,
+    slug: SlugChoice,
+    job: Job,
+    timings: Option<Ledger>,
+    lease_output: Option<LeaseOutput>,
+    forwarding: Forwarding,
+    workspace: Workspace,
+    options: Options,
+    archive: Option<Archive>,
+    workdir: Option<String>,
+    attachment: Attachment,
 }
 
-/// A command's own exit code is ours.
-fn exit(app: &App<'_>, spec: &Spec, outcome: Outcome) -> Result<u8, Failure> {
-    match outcome.ended {
-        Ok(0) => Ok(0),
-        Ok(code) => {
-            let exit = u8::try_from(code).unwrap_or(1);
-            let line = format!("{} run exited {code}", spec.name);
-            app.ui.command_exit(&line, exit, outcome.hints);
-            Ok(exit)
-        }
-        Err(failure) => Err(failure),
+impl Plan {
+    fn new(app: &App<'_>, matches: &ArgMatches, args: &mut Args) -> Result<Self, Failure> {
+        let slug = slug(args, matches)?;
+        let settings = match &args.id {
+            Some(id) => routing::settings_for(app, matches, id)?,
+            None => app.settings(matches)?,
+        };
+        let provider = app.provider(&settings)?;
+        let spec = provider.spec();
+        // A refused flag may be the very reason why there is no command: `--script`, `--sync-only`.
+        unsupported::check(matches, CommandKind::Run, spec)?;
+        let sync_only = is_given(matches, "sync-only");
+        let preset = args.take_preset(&settings)?;
+        usage(app, args, sync_only)?;
+        unsupported::check_profile(&settings, spec)?;
+        provider.validate()?;
+        let job = job(app, args, sync_only, preset.as_ref(), spec)?;
+        let timings = timing_record::open(app, args.timing_record.as_deref())?;
+        let lease_output = match &args.lease_output {
+            Some(path) => Some(LeaseOutput::prepare(&app.host.cwd.join(path))?),
+            None => None,
+        };
+        let forwarding = Forwarding::new(
+            app,
+            &settings,
+            &args.env,
+            preset.as_ref().map(|preset| &preset.env),
+            spec.credentials,
+        )?;
+        let workspace = match args.id {
+            Some(_) => app.workspace()?,
+            None => app.named_workspace()?,
+        };
+        let options = Options {
+            full: is_given(matches, "full-resync") || is_given(matches, "fresh-sync"),
+            ..Options::from(&settings)
+        };
+        let archive = Archive::of(app, args, spec)?;
+        app.warn_no_effect(&settings, spec);
+        prelude(app, args, preset.as_ref(), spec.name)?;
+        let workdir = workdir(app, args)?;
+        let attachment = attachment(app, args, &*provider);
+        Ok(Self {
+            settings,
+            provider,
+            slug,
+            job,
+            timings,
+            lease_output,
+            forwarding,
+            workspace,
+            options,
+            archive,
+            workdir,
+            attachment,
+        })
     }
+
+    /// From here on something may be made.
+    fn carry_out(self, app: &App<'_>, args: &Args) -> Result<u8, Failure> {
+        let (provider, forwarding) = (&*self.provider, &self.forwarding);
+        let redactor = Redactor::new(forwarding.secrets(app));
+        app.ui.hide(redactor.clone());
+        let run_id = run_id()?;
+        let shown = display(&args.words);
+        let record = record(app, &self.settings, args, &run_id, &shown, self.attachment);
+        let ledger = RunStore::new(&app.host.state()?, Bounds::default());
+        let history = RefCell::new(begin(app, &ledger, record, redactor));
+        let slow = RefCell::new(app.ui.notice_if_slow(waiting(args, provider)));
+        let env = |claim: &Claim| {
+            slow.replace(SlowNotice::none());
+            if let Some(run) = history.borrow_mut().as_mut() {
+                let slug = claim.slug_str().unwrap_or("");
+                let _ = run.leased(claim.lease_id.as_str(), slug); // told at the end
+            }
+            if let (true, Some(run)) = (args.supervise, history.borrow().as_ref()) {
+                detach::announce(app, run, claim)?;
+            }
+            forwarding.for_lease(app, &run_id, claim)
+        };
+        let streams = self.attachment.streams(app, history.borrow().as_ref())?;
+        let request = RunRequest {
+            run_id: run_id.clone(),
+            workspace: &self.workspace,
+            target: target(args, &self.settings, self.slug),
+            keep: keep(args),
+            sync: match &self.archive {
+                Some(archive) => archive.sync(&self.workspace.root, &self.options),
+                None => Sync::Skip,
+            },
+            job: self.job,
+            shown,
+            flags: same_flags(args),
+            workdir: self.workdir,
+            label: args.label.clone(),
+            env: &env,
+            say_env: forwarding.asked,
+            streams,
+        };
+        let store = app.store()?;
+        let cancel = match args.supervise {
+            true => detach::until_ttl(app, &self.settings, args.id.as_deref())?,
+            false => app.cancel.clone(),
+        };
+        let context = Context {
+            cancel: &cancel,
+            ..app.context(provider, &store)
+        };
+        let outcome = lifecycle::run(context, request);
+        drop(slow);
+        if let Some(run) = history.into_inner() {
+            end(app, &ledger, run, &outcome);
+        }
+        let spec = provider.spec();
+        timing_record::append(app, self.timings, &args.words, spec, &outcome);
+        finish(app, args, self.lease_output, &outcome)?;
+        ending::exit(app, spec, outcome)
+    }
+}
+
+/// What a person is told who waits.
+fn waiting(args: &Args, provider: &dyn Provider) -> String {
+    match &args.id {
+        Some(id) => format!("Waiting for lease {id} ({})...", provider.runner()),
+        None => creating(provider),
+    }
+}
+
+fn attachment(app: &App<'_>, args: &Args, provider: &dyn Provider) -> Attachment {
+    let wanted = attachment::Wanted {
+        interactive: args.interactive,
+        tty: args.tty,
+        detach: args.detach,
+        plain: args.no_tty || args.quiet || args.json || args.timing_json,
+    };
+    let caller = attachment::Caller {
+        all_are_terminals: app.host.all_are_terminals,
+        is_ci: app.host.get("CI").is_some_and(|value| !value.is_empty()),
+    };
+    Attachment::choose(wanted, caller, || provider.gives_terminal(&app.cancel))
+}
+
+/// Where the command runs, from the root of the repository. Where that is not where the user is, they are told.
+fn workdir(app: &App<'_>, args: &Args) -> Result<Option<String>, Failure> {
+    let root = app.root();
+    let below = app.host.cwd.strip_prefix(&root).unwrap_or(Path::new(""));
+    if args.workdir.is_some() || args.id.is_some() && !args.here || below.as_os_str().is_empty() {
+        return Ok(args.workdir.clone());
+    }
+    if !args.here {
+        app.ui.say(&format!(
+            "note: running in the repository root, {}; --here runs in the current directory",
+            root.display()
+        ));
+        return Ok(None);
+    }
+    match below.to_str() {
+        Some(below) => Ok(Some(below.to_owned())),
+        None => Err(Failure::usage("--here: the current directory is not UTF-8")),
+    }
+}
+
+fn job(
+    app: &App<'_>,
+    args: &Args,
+    sync_only: bool,
+    preset: Option<&Chosen>,
+    spec: &Spec,
+) -> Result<Job, Failure> {
+    if let Some(preset) = preset {
+        return Ok(Job::Command(preset.command.argv(spec.command.shell)));
+    }
+    if sync_only {
+        return Ok(Job::SyncOnly);
+    }
+    let shell = match (args.shell, args.no_shell) {
+        (true, _) => Shell::Asked,
+        (false, true) => Shell::Refused,
+        (false, false) => Shell::Auto,
+    };
+    let directory = app.root().join(args.workdir.as_deref().unwrap_or_default());
+    let is_program = |path: &str| programs::is_program(&directory.join(path));
+    let command = RemoteCommand::build(&args.words, shell, spec.command, &is_program)?;
+    if let Some(notice) = command.notice(&args.words) {
+        app.ui.say(&notice);
+    }
+    Ok(Job::Command(command.argv()))
 }
 
 /// What can be wrong with names alone is known before anything is read.
@@ -228,8 +378,8 @@ fn usage(app: &App<'_>, args: &Args, sync_only: bool) -> Result<(), Failure> {
 }
 
 /// The refused flags are parsed by hand; this one is accepted where the repository is sent.
-fn has_sync_only(matches: &ArgMatches) -> bool {
-    let values = matches.get_many::<String>("sync-only");
+fn is_given(matches: &ArgMatches, flag: &str) -> bool {
+    let values = matches.get_many::<String>(flag);
     values
         .and_then(|mut values| values.next_back().cloned())
         .is_some_and(|value| value != "false")
@@ -265,8 +415,16 @@ impl Archive {
 }
 
 /// What earlier runs left, and what is only said.
-fn prelude(app: &App<'_>, args: &Args, provider: &str) -> Result<(), Failure> {
+fn prelude(
+    app: &App<'_>,
+    args: &Args,
+    preset: Option<&Chosen>,
+    provider: &str,
+) -> Result<(), Failure> {
     app.sweep_env_files()?;
+    if let Some(preset) = preset {
+        args.preset.tell(app, preset);
+    }
     if args.preflight {
         app.ui.say(&format!(
             "remote preflight provider={provider} delegated unsupported; provider owns workspace and command transport"
@@ -313,7 +471,7 @@ fn target(args: &Args, settings: &Settings, slug: SlugChoice) -> Target {
         None => Target::Fresh(terms(
             settings,
             slug,
-            keep(args) == Keep::Yes,
+            matches!(keep(args), Keep::Yes | Keep::UntilEnd),
             args.pond.as_deref(),
         )),
     }
@@ -322,22 +480,27 @@ fn target(args: &Args, settings: &Settings, slug: SlugChoice) -> Target {
 /// The flags that make a command what it is, for the same one again.
 fn same_flags(args: &Args) -> Vec<String> {
     let mut flags = Vec::new();
-    for (given, flag) in [(args.shell, "--shell"), (args.tty, "--tty")] {
+    for (given, flag) in [
+        (args.shell, "--shell"),
+        (args.no_shell, "--no-shell"),
+        (args.interactive, "-i"),
+        (args.tty, "--tty"),
+        (args.no_tty, "--no-tty"),
+        (args.here, "--here"),
+    ] {
         flags.extend(given.then(|| flag.to_owned()));
     }
-    let workdir = args.workdir.iter().map(|dir| ("--workdir", dir));
-    let names = args.allow_env.iter().map(|name| ("--allow-env", name));
-    let files = args.env_from_profile.iter();
-    let files = files.map(|file| ("--env-from-profile", file));
-    for (flag, value) in workdir.chain(names).chain(files) {
-        flags.extend([flag.to_owned(), value.clone()]);
+    if let Some(dir) = &args.workdir {
+        flags.extend(["--workdir".to_owned(), dir.clone()]);
     }
+    flags.extend(args.env.flags());
     flags
 }
 
 fn keep(args: &Args) -> Keep {
     match (args.keep, args.keep_on_failure) {
         (Some(true), _) => Keep::Yes,
+        _ if args.detach => Keep::UntilEnd,
         (_, Some(true)) => Keep::OnFailure,
         _ => Keep::No,
     }
@@ -355,7 +518,14 @@ fn begin(app: &App<'_>, ledger: &RunStore, record: Begin, redactor: Redactor) ->
     }
 }
 
-fn record(app: &App<'_>, settings: &Settings, args: &Args, run_id: &str, shown: &str) -> Begin {
+fn record(
+    app: &App<'_>,
+    settings: &Settings,
+    args: &Args,
+    run_id: &str,
+    shown: &str,
+    attachment: Attachment,
+) -> Begin {
     Begin {
         run_id: run_id.to_owned(),
         provider: settings.provider().to_owned(),
@@ -365,45 +535,10 @@ fn record(app: &App<'_>, settings: &Settings, args: &Args, run_id: &str, shown: 
         repo_root: app.root().display().to_string(),
         command: shown.to_owned(),
         label: args.label.clone(),
-        terminal: args.tty,
+        terminal: attachment.is_terminal(),
+        merged: attachment.is_merged(),
         started_at: Timestamp::now(),
     }
-}
-
-/// A terminal is handed over; anything else is passed on and written down on the way.
-fn streams(app: &App<'_>, args: &Args, run: Option<&ActiveRun>) -> Result<Streams, Failure> {
-    if args.tty {
-        return Ok(Streams {
-            stdin: Stdin::Inherit,
-            terminal: true,
-            stdout: Output::Inherit,
-            stderr: Output::Inherit,
-        });
-    }
-    // A child that reads a terminal from the background would be stopped by SIGTTIN.
-    let stdin = if app.host.stdin_is_terminal {
-        Stdin::Null
-    } else {
-        Stdin::Inherit
-    };
-    let tee = |stream| -> Result<Output, Failure> {
-        let Some(run) = run else {
-            return Ok(Output::Inherit);
-        };
-        // A copy that no child inherits: a daemon that one of them starts would hold our caller's pipe open.
-        let own = match stream {
-            Stream::Stdout => std::io::stdout().as_fd().try_clone_to_owned(),
-            Stream::Stderr => std::io::stderr().as_fd().try_clone_to_owned(),
-        }
-        .map_err(|error| Failure::new(Code::Local, "cannot pass output on").because(&error))?;
-        Ok(Output::Pass(File::from(own), Box::new(run.log(stream))))
-    };
-    Ok(Streams {
-        stdin,
-        terminal: false,
-        stdout: tee(Stream::Stdout)?,
-        stderr: tee(Stream::Stderr)?,
-    })
 }
 
 /// The end of the record. Without it the run is what it was.

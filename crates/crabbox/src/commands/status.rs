@@ -12,10 +12,11 @@ use crabbox_core::{Code, Failure};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::list::time;
+use super::list::{directory, labels, since, time};
 use super::routing::{self, Which};
 use crate::app::App;
 use crate::cli::parsed;
+use crate::ui::table::{rough, table};
 use crate::unsupported::{self, CommandKind};
 
 /// Show a lease
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// Output as JSON
     #[arg(long)]
     json: bool,
+    /// Print every field, also on a terminal
+    #[arg(long)]
+    verbose: bool,
 }
 
 pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
@@ -60,14 +64,17 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     } else {
         Watch::Once
     };
-    let status = lifecycle::status(app.context(&*provider, &store), id, watch)?;
+    let (status, ended) = lifecycle::status(app.context(&*provider, &store), id, watch)?;
     let name = provider.spec().name;
+    // What it ended in is told, also where the wait was in vain.
     if args.json {
         app.ui.json(&entry(&status, name))?;
+    } else if app.ui.data_is_for_people(args.verbose) {
+        app.ui.data(&for_people(&status))?;
     } else {
         app.ui.data(&line(&status, name))?;
     }
-    Ok(0)
+    ended.map(|()| 0)
 }
 
 /// To the second: this is for people.
@@ -78,7 +85,7 @@ fn seconds(duration: Duration) -> String {
 /// The original's shape.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry<'a> {
+pub(super) struct Entry<'a> {
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     slug: Option<&'a str>,
@@ -106,9 +113,9 @@ struct Entry<'a> {
     ready: bool,
 }
 
-fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
+pub(super) fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
     let claim = &status.claim;
-    let labels = claim.labels_and(&status.observed.labels);
+    let labels = labels(claim, &status.observed, provider);
     Entry {
         id: claim.lease_id.as_str(),
         slug: claim.slug_str(),
@@ -137,6 +144,34 @@ fn entry<'a>(status: &'a Status, provider: &'a str) -> Entry<'a> {
 
 fn pond(claim: &Claim) -> Option<&str> {
     claim.labels.get("pond").map(String::as_str)
+}
+
+fn for_people(status: &Status) -> String {
+    let claim = &status.claim;
+    let ends = claim.deadlines().due_at;
+    let ready = match status.observed.phase == Phase::Ready {
+        true => "yes",
+        false => "no",
+    };
+    let row = [
+        claim.slug_str().unwrap_or("-").to_owned(),
+        status.observed.state.clone(),
+        ready.to_owned(),
+        rough(status.idle_for.as_secs()),
+        ends.map_or_else(|| "-".to_owned(), |at| since(Timestamp::now(), at)),
+        directory(claim),
+        claim.lease_id.to_string(),
+    ];
+    let header = [
+        "SLUG",
+        "STATE",
+        "READY",
+        "IDLE",
+        "ENDS IN",
+        "DIRECTORY",
+        "LEASE",
+    ];
+    table(header, &[row])
 }
 
 fn line(status: &Status, provider: &str) -> String {

@@ -2,7 +2,7 @@
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
-use crabbox_core::lifecycle;
+use crabbox_core::lifecycle::{self, Report as _, Running};
 use serde::Serialize;
 
 use super::routing::{self, Which};
@@ -17,6 +17,9 @@ use crate::unsupported::{self, CommandKind};
 pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
+    /// End running commands instead of waiting for them
+    #[arg(long)]
+    force: bool,
     #[arg(long, hide = true)]
     reclaim: bool,
     /// Output the result or failure as JSON
@@ -44,7 +47,11 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     }
     app.sweep_env_files()?;
     let store = app.store()?;
-    let claim = lifecycle::stop(app.context(&*provider, &store), id)?;
+    let running = match args.force {
+        true => Running::End,
+        false => Running::Wait,
+    };
+    let claim = lifecycle::stop_with(app.context(&*provider, &store), id, running)?;
     let sandbox = claim.sandbox().unwrap_or("-");
     if args.json {
         app.ui.json(&Stopped {
@@ -54,10 +61,11 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
             released: true,
         })?;
     } else {
-        app.ui.say(&format!(
-            "released lease={} sandbox={sandbox}",
-            claim.lease_id
-        ));
+        let id = &claim.lease_id;
+        app.ui
+            .fact(&format!("released lease={id} sandbox={sandbox}"));
+        let name = claim.slug_str().unwrap_or(id.as_str());
+        app.ui.brief(&format!("✓ removed {name}"));
     }
     Ok(0)
 }

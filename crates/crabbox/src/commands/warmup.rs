@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
 use crabbox_core::Failure;
-use crabbox_core::claims::{Claim, Deadlines};
-use crabbox_core::lifecycle;
+use crabbox_core::claims::{Claim, Deadlines, LeaseId};
+use crabbox_core::lifecycle::{self, Terms, parse_fixed_id};
 use crabbox_core::provider::Provider;
 use crabbox_core::timing::{ErrorKind, Phase, RunStatus, classify, format_ms, millis};
 use serde::Serialize;
@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::run::{requested_slug, terms};
 use crate::app::App;
 use crate::cli::parsed;
+use crate::ui::table::took;
 use crate::unsupported::{self, CommandKind};
 
 /// Create a sandbox and keep it
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// Print how long it took, as one line of JSON
     #[arg(long)]
     timing_json: bool,
+    /// Print what programs parse, also on a terminal
+    #[arg(long)]
+    verbose: bool,
     /// Output the lease or failure as JSON
     #[arg(long)]
     json: bool,
@@ -56,8 +60,10 @@ struct Timing<'a> {
     lease_id: &'a str,
     slug: &'a str,
     sync_ms: u64,
+    sync_skipped: bool,
     command_ms: u64,
     total_ms: u64,
+    end_to_end_ms: u64,
     exit_code: u8,
     run_status: RunStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,6 +73,40 @@ struct Timing<'a> {
 
 pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
+    let Made {
+        provider,
+        claim: made,
+        took: total,
+    } = make(app, &args, matches)?;
+    let told = made
+        .as_ref()
+        .map_or(Ok(()), |claim| tell(app, &args, &*provider, claim, total));
+    if args.timing_json {
+        let name = provider.spec().name;
+        app.ui.timing(&timing(name, &made, millis(total)))?;
+    }
+    made.and(told.map(|()| 0))
+}
+
+/// A lease for another command of ours, which tells of it where it tells everything else.
+pub(super) fn lease(app: &App<'_>, matches: &ArgMatches) -> Result<Claim, Failure> {
+    let args: Args = parsed(matches)?;
+    let Made {
+        provider, claim, ..
+    } = make(app, &args, matches)?;
+    let claim = claim?;
+    app.ui.say(&leased(provider.spec().name, &claim));
+    Ok(claim)
+}
+
+/// What came of it.
+struct Made {
+    provider: Box<dyn Provider>,
+    claim: Result<Claim, Failure>,
+    took: Duration,
+}
+
+fn make(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<Made, Failure> {
     let slug = requested_slug(args.slug.as_deref())?;
     let settings = app.settings(matches)?;
     let provider = app.provider(&settings)?;
@@ -83,17 +123,37 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     app.sweep_env_files()?;
     let started = Instant::now();
     let store = app.store()?;
-    let terms = terms(&settings, slug, true, args.pond.as_deref());
+    let terms = Terms {
+        lease_id: fixed_id(matches)?,
+        ..terms(&settings, slug, true, args.pond.as_deref())
+    };
     let workspace = app.named_workspace()?;
-    let made = lifecycle::warmup(app.context(&*provider, &store), &workspace, &terms);
-    let total = started.elapsed();
-    let told = made
-        .as_ref()
-        .map_or(Ok(()), |claim| tell(app, &args, &*provider, claim, total));
-    if args.timing_json {
-        app.ui.timing(&timing(spec.name, &made, millis(total)))?;
-    }
-    made.and(told.map(|()| 0))
+    let slow = app.ui.notice_if_slow(creating(&*provider));
+    let claim = lifecycle::warmup(app.context(&*provider, &store), &workspace, &terms);
+    drop(slow);
+    Ok(Made {
+        provider,
+        claim,
+        took: started.elapsed(),
+    })
+}
+
+/// `--lease-id`, where the provider takes it: it is among the flags that others refuse.
+fn fixed_id(matches: &ArgMatches) -> Result<Option<LeaseId>, Failure> {
+    let mut given = matches.get_many::<String>("lease-id").into_iter().flatten();
+    given.next_back().map(|id| parse_fixed_id(id)).transpose()
+}
+
+/// What a person is told who waits for a sandbox.
+pub(super) fn creating(provider: &dyn Provider) -> String {
+    format!("Creating a sandbox ({})...", provider.runner())
+}
+
+fn leased(provider: &str, claim: &Claim) -> String {
+    let lease = claim.lease_id.as_str();
+    let slug = claim.slug_str().unwrap_or("-");
+    let sandbox = claim.sandbox().unwrap_or("-");
+    format!("leased {lease} slug={slug} provider={provider} sandbox={sandbox} name={sandbox}")
 }
 
 fn tell(
@@ -116,12 +176,16 @@ fn tell(
             ends: claim.deadlines(),
             cleanup_command: provider.stop_command(claim),
         })
-    } else {
+    } else if app.ui.data_is_for_people(args.verbose) {
+        let took = took(millis(total));
         app.ui.data(&format!(
-            "leased {lease} slug={slug} provider={} sandbox={sandbox}\nwarmup complete total={}\n",
-            spec.name,
-            format_ms(total)
+            "✓ {took}  {slug} is ready\n  run in it: crabbox run --id {slug} -- COMMAND\n  remove it: crabbox stop {slug}\n"
         ))
+    } else {
+        let leased = leased(spec.name, claim);
+        let took = format_ms(total);
+        app.ui
+            .data(&format!("{leased}\nwarmup complete total={took}\n"))
     }
 }
 
@@ -135,9 +199,11 @@ fn timing<'a>(provider: &'a str, made: &'a Result<Claim, Failure>, ms: u64) -> T
         lease_id: claim.map_or("", |claim| claim.lease_id.as_str()),
         slug: claim.map_or("", |claim| claim.slug_str().unwrap_or("-")),
         sync_ms: 0,
+        sync_skipped: true,
         command_ms: 0,
         total_ms: ms,
-        exit_code: ended.map_or_else(|failure| failure.code.exit_code(), |_| 0),
+        end_to_end_ms: ms,
+        exit_code: ended.map_or_else(|failure| failure.exit_code(), |_| 0),
         run_status,
         error_kind,
         phases: [Phase {

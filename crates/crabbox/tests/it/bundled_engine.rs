@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::world::{Ran, World};
+use crate::world::{Ran, World, on_terminal};
 
 /// A world with our engine in it; ended with it.
-struct Own {
+pub(crate) struct Own {
     world: World,
     sbx: PathBuf,
 }
 
 impl Own {
     /// `None` where there is no engine, or where it cannot work.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let beside = Path::new(env!("CARGO_BIN_EXE_crabbox")).parent().unwrap();
         let sbx = beside.join("sbx");
         if !sbx.exists() || !beside.join("sandboxd").exists() {
@@ -67,8 +67,20 @@ impl Own {
         Ran::from(own.output().unwrap())
     }
 
+    /// The environment of a shell in this world.
+    pub(crate) fn prepare(&self, command: &mut Command) {
+        let ours = self.world.command(&[]);
+        command.current_dir(self.world.repo()).env_clear();
+        for (name, value) in ours.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        self.environment(command);
+    }
+
     #[track_caller]
-    fn is_clean(&self) {
+    pub(crate) fn is_clean(&self) {
         let list = self.sbx(&["ls", "--json"]).exits(0).json();
         let sandboxes = list
             .get("sandboxes")
@@ -159,5 +171,206 @@ fn a_sandbox_that_vanished_is_told_apart_from_a_command_that_failed() {
         .exits(4)
         .says("is not present in sbx inventory");
     own.crabbox(&["stop", "gone"]).exits(0);
+    own.is_clean();
+}
+
+/// As a user has it who once installed something else of that name.
+#[test]
+fn a_kept_run_and_its_printed_stop_use_the_bundled_engine_with_another_sbx_in_path() {
+    let Some(own) = Own::new() else { return };
+    let stranger = own.world.path("strange/sbx");
+    crate::world::write(&stranger, "#!/bin/sh\nexit 9\n");
+    std::fs::set_permissions(
+        &stranger,
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    let path = format!(
+        "{}:/usr/local/bin:/usr/bin:/bin",
+        own.world.path("strange").display()
+    );
+    let crabbox = |args: &[&str]| {
+        let mut command = own.world.command(args);
+        own.environment(&mut command);
+        Ran::from(command.env("PATH", &path).output().unwrap())
+    };
+    let output = own.world.path("lease.json").display().to_string();
+    crabbox(&[
+        "run",
+        "--keep",
+        "--slug",
+        "k",
+        "--lease-output",
+        &output,
+        "--",
+        "true",
+    ])
+    .exits(0);
+    let session: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&output).unwrap()).unwrap();
+    let stop = session["cleanupCommand"].as_str().unwrap();
+    let words: Vec<_> = stop.split(' ').skip(1).collect();
+    crabbox(&words).exits(0).says("released lease=");
+    // What is not found inside is told as the cause.
+    let ran = crabbox(&["run", "--", "no-such-program"]).exits(127);
+    assert!(
+        ran.cause().starts_with("docker-sandbox run exited 127: ")
+            && ran.cause().contains("no-such-program"),
+        "{}",
+        ran.err
+    );
+    own.is_clean();
+}
+
+#[test]
+fn ports_and_copies_reach_the_sandbox_of_a_lease() {
+    use std::io::{Read, Write};
+    let Some(own) = Own::new() else { return };
+    own.crabbox(&["warmup", "--slug", "busy"]).exits(0);
+    // There and back, by a relative path and through a directory.
+    let repo = own.world.repo();
+    own.crabbox(&["cp", "--id", "busy", "README", "sandbox:/tmp/read"])
+        .exits(0);
+    own.crabbox(&[
+        "run",
+        "--id",
+        "busy",
+        "--",
+        "mkdir -p /tmp/d && cp /tmp/read /tmp/d && ln -s read /tmp/d/link",
+    ])
+    .exits(0);
+    own.crabbox(&["cp", "--id", "busy", "-L", "sandbox:/tmp/d", "copied"])
+        .exits(0);
+    for name in ["read", "link"] {
+        let copied = repo.join("copied").join(name);
+        assert!(std::fs::symlink_metadata(&copied).unwrap().is_file());
+        assert_eq!(std::fs::read_to_string(copied).unwrap(), "hello\n");
+    }
+    let missing = own
+        .crabbox(&["cp", "--id", "busy", "sandbox:/none", "."])
+        .exits(1);
+    assert!(
+        missing.err.contains("cannot open `/none`"),
+        "{}",
+        missing.err
+    );
+    // A server that outlives its run, on the sandbox's loopback.
+    let server = "import socket; s = socket.create_server(('127.0.0.1', 8000)); c = s.accept()[0]; c.sendall(c.recv(9)); c.close()";
+    let name = own.sbx(&["ls", "-q"]).exits(0).out.trim().to_owned();
+    own.sbx(&["exec", "-d", &name, "/usr/bin/python3", "-c", server])
+        .exits(0);
+    let said = own
+        .crabbox(&["ports", "--id", "busy", "--publish", "8000"])
+        .exits(0);
+    assert!(said.out.starts_with("Published 127.0.0.1:"), "{}", said.out);
+    let ports = own
+        .crabbox(&["ports", "--id", "busy", "--json"])
+        .exits(0)
+        .json();
+    let port = u16::try_from(ports[0]["host_port"].as_u64().unwrap()).unwrap();
+    assert_eq!(ports[0]["sandbox_port"], 8000);
+    let mut answer = String::new();
+    for _ in 0..600 {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let asked = stream.write_all(b"question\n");
+        // Until it listens, a connection is reset.
+        if asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && !answer.is_empty() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(answer, "question\n");
+    own.crabbox(&["ports", "--id", "busy", "--unpublish", "8000"])
+        .exits(0);
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+    own.crabbox(&["stop", "busy"]).exits(0);
+    own.is_clean();
+}
+
+impl Own {
+    /// The same on a terminal.
+    fn on_terminal(&self, args: &[&str]) -> (i32, String) {
+        let mut command = self.world.command(args);
+        self.environment(&mut command);
+        on_terminal(command).end()
+    }
+}
+
+#[test]
+fn a_command_has_the_terminal_of_its_caller_and_is_recorded() {
+    let Some(own) = Own::new() else { return };
+    let script = "test -t 0 && test -t 1 && test -t 2 && echo three; echo oops >&2";
+    let (code, shown) = own.on_terminal(&["run", "--", "sh", "-c", script]);
+    assert_eq!(code, 0, "{shown}");
+    // With one more `\r` if the terminal is no longer raw when the last of it is written.
+    assert!(shown.contains("three\r"), "{shown}");
+    assert!(shown.trim_end().ends_with("s  exit 0"), "{shown}");
+    let log = own.crabbox(&["logs"]).exits(0);
+    assert_eq!(log.out.replace('\r', ""), "three\noops\n");
+    log.says("had a terminal: stdout and stderr are one stream");
+    let (_, shown) = own.on_terminal(&["run", "--no-tty", "--", "sh", "-c", script]);
+    assert!(!shown.contains("three"), "{shown}");
+    own.is_clean();
+}
+
+#[test]
+fn background_work_of_a_kept_lease_goes_on_until_its_idle_timeout() {
+    let Some(own) = Own::new() else { return };
+    own.crabbox(&["warmup", "--slug", "kept", "--idle-timeout", "40m"])
+        .exits(0);
+    let lease = own.world.claim_names().remove(0);
+    let sandbox = lease.trim_start_matches("dsbx_");
+    let shown = own.sbx(&["inspect", "--json", sandbox]).exits(0).json();
+    let shown = shown.get(0).unwrap_or(&shown);
+    assert_eq!(shown["idle_seconds"], 2400, "{shown}");
+    own.crabbox(&["stop", "kept"]).exits(0);
+    own.is_clean();
+}
+
+#[test]
+fn a_detached_command_runs_in_the_sandbox_and_is_ended_by_force() {
+    let Some(own) = Own::new() else { return };
+    let script = "echo up; exec sleep 1000";
+    let started = own.crabbox(&["run", "-d", "--slug", "bg", "--", "sh", "-c", script]);
+    assert_eq!(started.exits(0).out, "bg\n");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    while own.crabbox(&["logs", "bg"]).exits(0).out != "up\n" {
+        assert!(std::time::Instant::now() < end, "no output");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    own.crabbox(&["stop", "--force", "bg"]).exits(0);
+    // The supervisor ends, and with it what it had in use.
+    let run = || own.crabbox(&["history", "--json"]).exits(0).json()["runs"][0].clone();
+    while run()["runStatus"] == "running" {
+        assert!(std::time::Instant::now() < end, "{}", run());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_ne!(run()["runStatus"], "succeeded");
+    own.is_clean();
+}
+
+#[test]
+fn a_denied_run_names_a_command_that_works_for_the_next_one() {
+    let Some(own) = Own::new() else { return };
+    // No such host: what matters is who refuses it.
+    let script = "exec 3<>/dev/tcp/denied.example/443";
+    let run = ["run", "--", "bash", "-c", script];
+    let ran = own.crabbox(&run);
+    assert_ne!(ran.code, 0);
+    let denied = "warning: the network policy denied denied.example:443";
+    let ran = ran.says(denied);
+    let hint = ran.err.lines().find_map(|line| line.strip_prefix("hint: "));
+    let hint = hint.unwrap_or_else(|| panic!("no hint: {}", ran.err));
+    assert!(hint.contains("policy allow network --repo "), "{hint}");
+    let mut allow = Command::new("sh");
+    allow.args(["-c", hint]);
+    own.prepare(&mut allow);
+    let allowed = Ran::from(allow.output().unwrap()).exits(0);
+    assert!(
+        allowed.out.contains("denied.example:443"),
+        "{}",
+        allowed.out
+    );
+    own.crabbox(&run).never_says("the network policy denied");
     own.is_clean();
 }

@@ -26,8 +26,8 @@ fn warmup_says_how_long_it_took() {
     assert_eq!(
         timing,
         json!({
-            "provider": "docker-sandbox", "leaseId": lease, "slug": "a", "syncMs": 0, "commandMs": 0,
-            "totalMs": null, "exitCode": 0, "runStatus": "succeeded", "phases": null,
+            "provider": "docker-sandbox", "leaseId": lease, "slug": "a", "syncMs": 0, "syncSkipped": true, "commandMs": 0,
+            "totalMs": null, "endToEndMs": total, "exitCode": 0, "runStatus": "succeeded", "phases": null,
         })
     );
 }
@@ -83,7 +83,7 @@ fn list_takes_the_originals_flags() {
 #[test]
 fn the_engines_states_are_ready_terminal_or_neither() {
     let world = World::new();
-    let lease = world.warm("a");
+    world.warm("a");
     let name = world.sandboxes().remove(0);
     let state = |state: &str| {
         let path = world.path("engine/sandboxes").join(format!("{name}.json"));
@@ -109,7 +109,7 @@ fn the_engines_states_are_ready_terminal_or_neither() {
     ] {
         state(over);
         let ran = world.crabbox(&["status", "a", "--wait"]).exits(5);
-        let said = format!("lease {lease} reached terminal state {over} before ready");
+        let said = format!("lease a reached terminal state {over} before ready");
         assert_eq!(ran.cause(), said);
         // Without waiting it is only told.
         let status = world.crabbox(&["status", "a", "--json"]).exits(0).json();
@@ -247,7 +247,10 @@ fn providers_are_chosen_by_every_filter() {
         .json();
     let filters = filters.as_object().unwrap();
     assert_eq!(filters.len(), 9);
-    assert_eq!(filters["category"], json!(["local-sandbox"]));
+    assert_eq!(
+        filters["category"],
+        json!(["delegated-sandbox", "local-sandbox"])
+    );
     assert_eq!(filters["workspace"], json!([]));
 }
 
@@ -284,7 +287,7 @@ fn describe_has_the_flags_of_all_providers() {
     assert_eq!(
         flag("ttl"),
         &json!({
-            "name": "ttl", "type": "duration", "valueShape": "scalar", "default": "90m", "repeatable": false,
+            "name": "ttl", "type": "duration", "valueShape": "scalar", "default": "1h30m0s", "repeatable": false,
             "usage": flag("ttl")["usage"], "deprecated": false, "replacement": "", "routing": false, "creationOnly": true,
         })
     );

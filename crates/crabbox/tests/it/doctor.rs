@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::world::{Ran, World};
+use crate::world::{Ran, World, write};
 
 #[test]
 fn it_only_looks() {
@@ -160,20 +160,80 @@ fn it_says_who_selected_the_provider_as_config_show_does() {
 }
 
 #[test]
-fn a_config_that_others_can_read_is_a_problem() {
+fn a_config_that_others_can_read_is_a_warning_because_runs_work_with_it() {
     let world = World::new();
     world.user_config("ttl: 1h\n");
     let ran = world.crabbox(&["doctor"]).exits(0);
     assert!(ran.out.contains("permissions=0600"), "{}", ran.out);
     let path = world.path("config/crabbox/config.yaml");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    let ran = world.crabbox(&["doctor"]).exits(1);
+    let ran = world.crabbox(&["doctor"]).exits(0);
+    let path = path.display();
+    let line = format!(
+        "warn    config             {path} permissions 0644 want 0600 (hint: chmod 600 {path})\n"
+    );
+    assert!(ran.out.starts_with(&line), "{}", ran.out);
+    world.crabbox(&["run", "--", "true"]).exits(0);
+    assert!(ran.out.contains("ok      sbx_inventory"), "{}", ran.out);
+}
+
+/// What `sbx diagnose` warns of is in the output, with the remedy; what it fails for would fail every run.
+#[test]
+fn doctor_carries_the_warnings_and_remedies_of_our_engine() {
+    let world = World::of_our_engine();
+    let findings = |status: &str| {
+        format!(
+            r#"{{"checks":[{{"name":"Subordinate ids","status":"warn","message":"newuidmap is not installed","detail":"without it there is no `sudo`","hint":"sudo apt-get install uidmap"}},{{"name":"Storage directories","status":"{status}","message":"/x belongs to another product","detail":"","hint":"set SBX_HOME to a directory of its own"}}]}}"#
+        )
+    };
+    world.behave("diagnose", &findings("pass"));
+    let ran = world.crabbox(&["doctor"]).exits(0);
+    let warning = "warn    sbx_subordinate_ids newuidmap is not installed: without it there is no `sudo` (hint: sudo apt-get install uidmap)\n";
+    assert!(ran.out.contains(warning), "{}", ran.out);
+    let json = world.crabbox(&["doctor", "--json"]).exits(0).json();
+    let mut checks = json["checks"].as_array().unwrap().iter();
+    let check = checks
+        .find(|check| check["check"] == "sbx_subordinate_ids")
+        .unwrap();
+    assert_eq!(check["status"], "warn");
+    assert_eq!(check["details"]["advice"], "sudo apt-get install uidmap");
+
+    world.behave("diagnose", &findings("fail"));
+    let ran = world
+        .crabbox(&["doctor"])
+        .exits(1)
+        .says("hint: set SBX_HOME to a directory of its own\n");
     assert!(
-        ran.out.contains("permissions 0644 want 0600"),
+        ran.out.contains(
+            "failed  sbx_diagnose       Storage directories: /x belongs to another product"
+        ),
         "{}",
         ran.out
     );
-    assert!(ran.out.contains("ok      sbx_inventory"), "{}", ran.out);
+    assert!(ran.out.contains(warning), "{}", ran.out);
+    // Of another engine it is not known what it means by it.
+    world.behave(
+        "version",
+        "Client Version: v0.31.3\nServer Version: v0.31.3",
+    );
+    world.crabbox(&["doctor"]).exits(0);
+}
+
+/// The verdict is the truth about the next run.
+#[test]
+fn doctor_fails_where_no_claim_could_be_written() {
+    let world = World::new();
+    write(&world.path("state/crabbox"), "a file");
+    let ran = world.crabbox(&["doctor"]).exits(1);
+    assert!(ran.out.contains("failed  state "), "{}", ran.out);
+    world.crabbox(&["run", "--", "true"]).exits(2);
+    fs::remove_file(world.path("state/crabbox")).unwrap();
+    let claims = world.path("state/crabbox/claims");
+    fs::create_dir_all(&claims).unwrap();
+    fs::set_permissions(&claims, fs::Permissions::from_mode(0o777)).unwrap();
+    let ran = world.crabbox(&["doctor"]).exits(1).says("hint: chmod 700 ");
+    assert!(ran.out.contains("failed  state "), "{}", ran.out);
+    world.crabbox(&["run", "--", "true"]).exits(2);
 }
 
 #[test]

@@ -193,6 +193,7 @@ fn the_env_file_of_a_killed_run_is_swept_by_whatever_comes_next() {
     };
     let args = [
         "run",
+        "-i",
         "--id",
         "a",
         "--allow-env",

@@ -98,7 +98,11 @@ def diagnose(words):
 
 def create(words):
     values = ["--name", "--template", "--cpus", "--memory", "--mcp", "--kit"]
-    found, rest = parse(words, values, ["--clone", "-q"])
+    own = ["--progress", "--cache"] if behave("own") else []
+    values += ["--idle-timeout"] if behave("own") else []
+    found, rest = parse(words, values, ["--clone", "-q"] + own)
+    sys.stderr.write(behave("create-says") or "")
+    sys.stderr.flush()
     name = found["--name"][0]
     if os.path.exists(path(name)):
         fail(1, f"ERROR: sandbox '{name}' already exists")
@@ -132,7 +136,7 @@ def variables(file):
 
 
 def exec_(words):
-    status = ["--status-file"] if behave("own") else []
+    status = ["--status-file", "--detach-keys"] if behave("own") else []
     found, rest = parse(words, ["--workdir", "--env-file"] + status, ["-i", "-t"])
     name, command = rest[0], rest[1:]
     if not os.path.exists(path(name)):
@@ -185,7 +189,22 @@ def cp(words):
     parse(words, [], ["-L"])
 
 
-VERBS = dict(version=version, ls=ls, diagnose=diagnose, create=create, exec=exec_, rm=rm, ports=ports, cp=cp)
+def policy(words):
+    if not behave("own"):
+        fail(125, "unknown command: policy")
+    found, rest = parse(words, ["--since"], ["--json"])
+    if not os.path.exists(path(rest[1])):
+        fail(1, f"sandbox '{rest[1]}' not found")
+    print(behave("suggest") or '{"rules":[],"unsolved":[]}')
+
+
+def cache(words):
+    if not behave("own"):
+        fail(125, "unknown command: cache")
+    print(behave("cache") or "")
+
+
+VERBS = dict(policy=policy, cache=cache, version=version, ls=ls, diagnose=diagnose, create=create, exec=exec_, rm=rm, ports=ports, cp=cp)
 verb = sys.argv[1]
 log(event="call", argv=sys.argv[1:], pid=os.getpid())
 gate(verb, "before")

@@ -9,22 +9,31 @@ const COMMANDS: &[&[&str]] = &[
     &["warmup"],
     &["list"],
     &["status"],
+    &["inspect"],
     &["stop"],
     &["cleanup"],
     &["ports"],
     &["cp"],
+    &["job"],
+    &["job", "list"],
+    &["job", "run"],
     &["history"],
     &["logs"],
     &["doctor"],
     &["providers"],
     &["providers", "describe"],
     &["providers", "filters"],
+    &["providers", "recommend"],
     &["config"],
     &["config", "show"],
     &["config", "path"],
     &["claims"],
     &["claims", "list"],
     &["claims", "forget"],
+    &["claims", "prune"],
+    &["bench"],
+    &["bench", "report"],
+    &["init"],
     &["sync-plan"],
     &["trust"],
     &["completion"],
@@ -69,17 +78,15 @@ fn help_about_a_command_is_its_own_help() {
 fn help_shows_the_chosen_providers_flags_only() {
     let world = World::new();
     let own = world.crabbox(&["run", "--help"]).ok();
-    assert!(own.contains("--docker-sandbox-clone"), "{own}");
+    assert!(own.contains("--docker-sandbox-cli"), "{own}");
     assert!(
         !own.contains("--desktop") && !own.contains("--agent-sandbox"),
         "{own}"
     );
-    assert_eq!(
-        world
-            .crabbox(&["run", "--provider", "docker-sandbox", "--help"])
-            .ok(),
-        own
-    );
+    let named = world
+        .crabbox(&["run", "--provider", "docker-sandbox", "--help"])
+        .ok();
+    assert!(named.contains("--docker-sandbox-clone"), "{named}");
     let other = world
         .crabbox(&["run", "--provider", "opensandbox", "--help"])
         .ok();
@@ -90,6 +97,39 @@ fn help_shows_the_chosen_providers_flags_only() {
         stop.contains("--docker-sandbox-cli") && !stop.contains("--docker-sandbox-clone"),
         "{stop}"
     );
+}
+
+/// What the bundled engine refuses is told by `providers describe` alone.
+#[test]
+fn help_and_completions_show_only_what_the_bundled_engine_has() {
+    let world = World::without_sbx();
+    let beside = std::path::Path::new(env!("CARGO_BIN_EXE_crabbox")).with_file_name("sbx");
+    if !beside.exists() {
+        eprintln!("environment_blocked: sbx is not built");
+        return;
+    }
+    let shown = |args: &[&str]| world.crabbox(args).ok();
+    let help = shown(&["run", "--help"]);
+    let described = shown(&["providers", "describe", "docker-sandbox"]);
+    let bash = shown(&["completion", "bash"]);
+    for flag in ["template", "cpus", "memory", "clone", "mcp", "kit"] {
+        let flag = format!("--docker-sandbox-{flag}");
+        assert!(!help.contains(&flag), "{flag}");
+        assert!(!bash.contains(&flag), "{flag}");
+        assert!(described.contains(&flag), "{flag}: {described}");
+    }
+    assert!(
+        help.contains("Flags for other engines: crabbox providers describe docker-sandbox"),
+        "{help}"
+    );
+    // They are still known, and what is refused everywhere is offered nowhere.
+    let other = world.with_env(&[("CRABBOX_DOCKER_SANDBOX_CLI", "sbx")], &["run", "--help"]);
+    assert!(other.ok().contains("--docker-sandbox-memory"));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = shown(&["completion", shell]);
+        assert!(!script.contains("tailscale"), "{shell}");
+        assert!(script.contains("keep-on-failure"), "{shell}");
+    }
 }
 
 #[test]
@@ -259,6 +299,85 @@ fn completions_exist_for_the_usual_shells() {
     world.crabbox(&["completion", "tcl"]).exits(2);
 }
 
+/// What the shell offers for a line that ends in the last word.
+fn completed(world: &World, line: &[&str]) -> Vec<String> {
+    let crabbox = world
+        .command(&[])
+        .get_program()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let script = r#"source <("$0" completion bash); COMP_WORDS=("$0" "$@"); COMP_CWORD=$#
+        _crabbox_and_leases "$0" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"; printf '%s\n' "${COMPREPLY[@]}""#;
+    let mut bash = std::process::Command::new("bash");
+    bash.args(["--norc", "-c", script, &crabbox]).args(line);
+    for (name, value) in world.command(&[]).env("LC_ALL", "C").get_envs() {
+        bash.env(name, value.unwrap());
+    }
+    let said = bash.output().unwrap();
+    let text = String::from_utf8(said.stdout).unwrap();
+    assert!(
+        said.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&said.stderr)
+    );
+    text.lines()
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn slugs_complete() {
+    let world = World::new();
+    for slug in ["fix-one", "fix-two", "other"] {
+        world.warm(slug);
+    }
+    assert_eq!(world.crabbox(&["claims", "slugs"]).ok().lines().count(), 3);
+    for line in [
+        &["stop", "fix"][..],
+        &["status", "--json", "fix"],
+        &["inspect", "fix"],
+        &["run", "--id", "fix"],
+        &["cp", "--id", "fix"],
+        &["claims", "forget", "fix"],
+    ] {
+        let mut offered = completed(&world, line);
+        offered.sort();
+        assert_eq!(offered, ["fix-one", "fix-two"], "{line:?}");
+    }
+    // Neither in the place of a value, nor of a command, nor of a flag.
+    for line in [
+        &["st"][..],
+        &["run", "--slug", "fix"],
+        &["status", "--wait-timeout", "fix"],
+        &["stop", "--"],
+        &["list", "fix"],
+    ] {
+        let offered = completed(&world, line);
+        assert!(
+            !offered.iter().any(|word| word.starts_with("fix")),
+            "{line:?} {offered:?}"
+        );
+    }
+    let offered = completed(&world, &["run", "--"]);
+    assert!(offered.contains(&"--keep".to_owned()), "{offered:?}");
+    assert!(
+        !offered.contains(&"--desktop".to_owned()),
+        "only what can work: {offered:?}"
+    );
+    let zsh = world.crabbox(&["completion", "zsh"]).ok();
+    assert!(
+        zsh.contains(":LEASE:_crabbox_leases'") && zsh.contains("\n_crabbox_leases() {"),
+        "{zsh}"
+    );
+    let fish = world.crabbox(&["completion", "fish"]).ok();
+    assert!(
+        fish.contains("-l id -x -a \"(crabbox claims slugs 2>/dev/null)\""),
+        "{fish}"
+    );
+}
+
 #[test]
 fn failures_are_json_where_data_would_be() {
     let world = World::new();
@@ -298,7 +417,7 @@ fn failures_are_json_where_data_would_be() {
     world.warm("a");
     world.behave("ls-raw", "{}");
     assert_eq!(
-        error(&["list", "--json"], 2)["error"]["code"],
+        error(&["status", "a", "--json"], 2)["error"]["code"],
         "provider_malformed"
     );
     world.behave("fail-before-ls", "1\nboom");

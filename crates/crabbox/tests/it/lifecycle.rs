@@ -23,9 +23,13 @@ fn going_on(world: &World, slug: &str) -> Child {
     run
 }
 
-fn end_by(child: Child, with: Signal) -> Ran {
+fn end_by(mut child: Child, with: Signal) -> Ran {
+    // Its end would be the command's end too.
+    let stdin = child.stdin.take();
     signal(&child, with);
-    end(child)
+    let ran = end(child);
+    drop(stdin);
+    ran
 }
 
 #[test]
@@ -43,7 +47,7 @@ fn a_fresh_run_mirrors_the_code_and_leaves_nothing() {
         .iter()
         .map(|call| call.verb().to_owned())
         .collect();
-    assert_eq!(verbs, ["create", "version", "exec", "ls", "rm", "ls"]);
+    assert_eq!(verbs, ["version", "create", "exec", "ls", "rm", "ls"]);
 }
 
 /// The claim is on disk while `sbx create` runs.
@@ -92,7 +96,7 @@ fn what_a_killed_run_left_is_swept_by_the_next() {
 }
 
 /// A command that says a word and goes on until its stdin ends.
-const WAITS: [&str; 4] = ["--", "sh", "-c", "echo; cat"];
+const WAITS: [&str; 5] = ["-i", "--", "sh", "-c", "echo; cat"];
 
 /// Starts a run and comes back when its command runs.
 fn running(world: &World, args: &[&str]) -> Child {
@@ -218,7 +222,9 @@ fn a_create_that_fails_half_way_is_undone() {
 fn a_create_that_is_killed_is_undone() {
     let world = World::new();
     let (_gate, child) = making(&world, "after", &["run", "--", "true"]);
-    let pid = world.events("call")[0]["pid"].as_i64().unwrap();
+    let calls = world.events("call");
+    let create = calls.iter().find(|call| call["argv"][0] == "create");
+    let pid = create.unwrap()["pid"].as_i64().unwrap();
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::KILL).unwrap();
     let ran = end(child);
@@ -289,11 +295,12 @@ fn a_claim_that_changed_during_a_run_keeps_its_sandbox() {
     world.edit_claim(&lease, |claim| claim["revision"] = "0".repeat(32).into());
     let changed = world.claim(&lease);
     drop(run.stdin.take());
-    let ran = end(run).exits(0);
-    ran.says(&format!(
-        "warning: docker-sandbox rm failed for {sandbox}: lease {lease} claim changed; retry\n"
-    ))
-    .says("hint: crabbox stop --provider docker-sandbox mine");
+    let ran = end(run).exits(1);
+    assert_eq!(
+        ran.cause(),
+        format!("docker-sandbox rm failed for {sandbox}: lease {lease} claim changed; retry")
+    );
+    ran.says("hint: crabbox stop --provider docker-sandbox mine");
     assert_eq!(world.count("rm"), 0);
     assert_eq!(world.claim(&lease), changed);
     assert_eq!(world.sandboxes(), [sandbox]);
@@ -334,6 +341,7 @@ fn a_stop_waits_for_a_run() {
     let mut run = world
         .command(&[
             "run",
+            "-i",
             "--id",
             "busy",
             "--",
@@ -385,22 +393,58 @@ fn two_runs_share_a_lease() {
             .ok(),
         "x\n"
     );
-    end_by(run, Signal::TERM).exits(130);
+    end_by(run, Signal::TERM).exits(143);
 }
 
 #[test]
-fn a_release_that_fails_changes_no_exit_code_and_is_told() {
+fn a_removal_that_fails_after_success_is_a_failure_and_the_lease_is_kept() {
     let world = World::new();
     world.behave("fail-before-rm", "1\nbusy");
-    let ran = world
-        .crabbox(&["run", "--slug", "s", "--", "true"])
-        .exits(0);
-    let ran = ran
-        .says("warning: docker-sandbox rm failed for crabbox-my-app-")
-        .says("busy");
-    ran.says("hint: crabbox stop --provider docker-sandbox s");
+    let output = world.path("lease.json").display().to_string();
+    let args = [
+        "run",
+        "--slug",
+        "s",
+        "--timing-json",
+        "--lease-output",
+        &output,
+        "--",
+        "true",
+    ];
+    let ran = world.crabbox(&args).exits(1);
+    assert!(
+        ran.cause()
+            .starts_with("docker-sandbox rm failed for crabbox-my-app-")
+            && ran.cause().ends_with("busy"),
+        "{}",
+        ran.err
+    );
+    // The timing comes after the removal, and before the hints and the cause.
+    let lines: Vec<_> = ran.err.lines().collect();
+    let at = lines.iter().position(|line| line.starts_with('{')).unwrap();
+    let timing: serde_json::Value = serde_json::from_str(lines[at]).unwrap();
+    assert_eq!(timing["exitCode"], 1);
+    assert_eq!(timing["runStatus"], "failed");
+    let hints = &lines[at + 1..lines.len() - 1];
+    assert!(
+        hints.iter().all(|line| line.starts_with("hint: ")),
+        "{}",
+        ran.err
+    );
+    assert!(
+        hints.contains(&"hint: crabbox stop --provider docker-sandbox s"),
+        "{}",
+        ran.err
+    );
+    let session: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&output).unwrap()).unwrap();
+    assert_eq!(session["kept"], true);
     assert_eq!(world.claim_names().len(), 1);
+    // What the command ended with counts more.
     world.crabbox(&["run", "--", "sh", "-c", "exit 9"]).exits(9);
+    let json = world.crabbox(&["run", "--json", "--", "true"]).exits(1);
+    let told: serde_json::Value = serde_json::from_str(json.last()).unwrap();
+    assert_eq!(told["error"]["exitCode"], 1, "{told}");
 }
 
 #[test]

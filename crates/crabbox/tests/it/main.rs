@@ -8,7 +8,9 @@
     reason = "tests: one that panics has failed"
 )]
 
+mod agent_sandbox;
 mod architecture;
+mod background;
 mod bundled_engine;
 mod command_details;
 mod command_line;
@@ -16,6 +18,7 @@ mod concurrency;
 mod doctor;
 mod doctor_and_config_snapshots;
 mod doctor_checks;
+mod engine_lookup;
 mod env_forwarding;
 mod env_settings;
 mod error_messages;
@@ -24,8 +27,11 @@ mod leases;
 mod lifecycle;
 mod multiple_engines;
 mod no_effect;
+mod original_commands;
 mod original_gaps;
+mod original_readers;
 mod output_snapshots;
+mod people;
 mod proof_matrix;
 mod regressions;
 mod run;
@@ -35,6 +41,8 @@ mod sbx_contract;
 mod settings;
 mod sync_plan;
 mod terminal_and_recovery;
+mod tutorial;
+mod unseen_leases;
 mod unsupported_commands;
 mod unsupported_flags;
 mod world;

@@ -79,17 +79,51 @@ fn what_another_place_holds_is_not_gone() {
     assert_eq!(world.claim_names(), [""; 0]);
 }
 
+/// Whatever a look-up would find by now. A program that the user names is that or nothing.
 #[test]
-fn what_another_program_made_is_not_gone_while_that_is_there() {
+fn a_lease_keeps_the_engine_that_its_claim_records() {
     let world = World::new();
     let other = other_program(&world);
     let flag = ["--docker-sandbox-cli", &other];
-    world
-        .crabbox(&["warmup", "--slug", "x", flag[0], flag[1]])
-        .exits(0);
-    let refused = world.crabbox(&["stop", "x"]).exits(2);
+    let warm = |slug: &str| {
+        world
+            .crabbox(&["warmup", "--slug", slug, flag[0], flag[1]])
+            .exits(0);
+    };
+    warm("x");
+    let list = world.crabbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(list[0]["status"], "running", "{list}");
+    for args in [
+        &["status", "x"][..],
+        &["run", "--id", "x", "--", "true"],
+        &["ports", "x"],
+        &["cp", "--id", "x", "README", "SANDBOX:/tmp/x"],
+        &["inspect", "x"],
+    ] {
+        world.crabbox(args).exits(0);
+        let chosen = [&args[..1], &["--provider", "docker-sandbox"], &args[1..]].concat();
+        world.crabbox(&chosen).exits(0);
+    }
+    let doctor = world.crabbox(&["doctor", "--id", "x"]).exits(0);
+    let engine = format!("program={other} found=claim");
+    assert!(doctor.out.contains(&engine), "{}", doctor.out);
+    let here = world.path("bin/sbx").display().to_string();
     let hint = format!("hint: the same command with --docker-sandbox-cli {other}\n");
-    refused.says("was created by another engine").says(&hint);
+    for args in [
+        &["stop", "x", flag[0], &here][..],
+        &["run", "--id", "x", flag[0], &here, "--", "true"],
+    ] {
+        let refused = world.crabbox(args).exits(2);
+        refused.says("was created by another engine").says(&hint);
+    }
+    assert_eq!(world.calls().len(), 0, "the one in PATH was not asked");
+    world.crabbox(&["stop", "x"]).exits(0);
+    warm("y");
+    let lease = world.claim_names().remove(0);
+    world.age(&lease);
+    let cleaned = world.crabbox(&["cleanup", "--json"]).exits(0).json();
+    assert_eq!(cleaned["removed"], 1, "{cleaned}");
+    assert_eq!(world.calls().len(), 0);
 }
 
 /// A program that is missing is never taken for a sandbox that is gone.
@@ -166,11 +200,14 @@ fn a_relative_program_is_the_same_from_everywhere() {
         made["leaseId"].as_str().unwrap().to_owned()
     };
     assert_eq!(world.claim(&lease)["labels"]["engine"], other);
+    let sub = world.repo().join("sub");
+    let here = ["stop", "x", flag[0], flag[1]];
     world
-        .within(&world.repo().join("sub"), &["stop", "x"])
-        .exits(2)
-        .says("was created by another engine");
+        .within(&sub, &here)
+        .exits(1)
+        .says("is not an executable file");
     assert_eq!(world.claim_names(), [lease]);
+    world.within(&sub, &["stop", "x"]).exits(0);
 }
 
 #[test]
@@ -209,6 +246,8 @@ fn a_sandbox_of_the_same_name_is_not_the_one() {
     let lease = made["leaseId"].as_str().unwrap();
     world.foreign_sandbox(name);
     world.forget_calls();
+    let here = world.path("bin/sbx").display().to_string();
+    let named = [("CRABBOX_DOCKER_SANDBOX_CLI", here.as_str())];
     for args in [
         &["stop", "x"][..],
         &["run", "--id", "x", "--", "true"],
@@ -216,7 +255,7 @@ fn a_sandbox_of_the_same_name_is_not_the_one() {
         &["cp", "--id", "x", "SANDBOX:/a", "b"],
     ] {
         world
-            .crabbox(args)
+            .with_env(&named, args)
             .exits(2)
             .says("was created by another engine");
     }
@@ -227,9 +266,12 @@ fn a_sandbox_of_the_same_name_is_not_the_one() {
     world.edit_claim(lease, |claim| {
         claim["expiresAt"] = "2020-01-01T00:00:00Z".into();
     });
-    let list = world.crabbox(&["list", "--json"]).exits(0).json();
+    let list = world.with_env(&named, &["list", "--json"]).exits(0).json();
     assert_eq!(list[0]["status"], "other-engine");
-    let status = world.crabbox(&["status", "x", "--json"]).exits(0).json();
+    let status = world
+        .with_env(&named, &["status", "x", "--json"])
+        .exits(0)
+        .json();
     assert_eq!(status["state"], "other-engine");
 }
 

@@ -12,7 +12,7 @@ fn a_run_that_succeeds() {
     --- stdout
     ok
     --- stderr
-    leased dsbx_crabbox-my-app-[id] slug=[slug] provider=docker-sandbox sandbox=crabbox-my-app-[id]
+    leased dsbx_crabbox-my-app-[id] slug=[slug] provider=docker-sandbox sandbox=crabbox-my-app-[id] name=crabbox-my-app-[id]
     provider=docker-sandbox lease=dsbx_crabbox-my-app-[id] sandbox=crabbox-my-app-[id] workdir=[world]/my-app sync_delegated=true
     docker-sandbox run summary sync_delegated=true command=[time] total=[time] exit=0
     "#);
@@ -66,7 +66,7 @@ fn a_run_that_fails_and_is_kept() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 3
     --- stderr
-    leased dsbx_crabbox-my-app-[id] slug=[slug] provider=docker-sandbox sandbox=crabbox-my-app-[id]
+    leased dsbx_crabbox-my-app-[id] slug=[slug] provider=docker-sandbox sandbox=crabbox-my-app-[id] name=crabbox-my-app-[id]
     provider=docker-sandbox lease=dsbx_crabbox-my-app-[id] sandbox=crabbox-my-app-[id] workdir=[world]/my-app sync_delegated=true
     docker-sandbox run summary sync_delegated=true command=[time] total=[time] exit=3
     keep-on-failure: kept lease=dsbx_crabbox-my-app-[id] slug=[slug] expires=idle/ttl idle_timeout=30m0s ttl=1h30m0s
@@ -105,7 +105,7 @@ fn a_new_lease_and_the_list() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 0
     --- stdout
-    leased dsbx_crabbox-my-app-[id] slug=a provider=docker-sandbox sandbox=crabbox-my-app-[id]
+    leased dsbx_crabbox-my-app-[id] slug=a provider=docker-sandbox sandbox=crabbox-my-app-[id] name=crabbox-my-app-[id]
     warmup complete total=[time]
     "#);
     let ran = world.crabbox(&["list"]);
@@ -204,7 +204,12 @@ fn the_status_of_a_lease() {
       "labels": {
         "agent": "shell",
         "engine": "[world]/bin/sbx",
+        "lease": "dsbx_crabbox-my-app-[id]",
+        "provider": "docker-sandbox",
         "sandbox": "crabbox-my-app-[id]",
+        "slug": "a",
+        "state": "running",
+        "target": "linux",
         "workspace": "[world]/my-app"
       },
       "hasHost": false,

@@ -1,6 +1,6 @@
 //! The proof matrix of the provider's document, row by row.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
@@ -23,6 +23,7 @@ fn smoke_with(world: &World, name: &str, env: &[(&str, &str)], flags: &[&str]) -
         .status()
         .unwrap();
     assert!(copied.success());
+    let program = build_bin(world);
     let mut command = Command::new("bash");
     command
         .arg(world.repo().join("scripts").join(name))
@@ -34,9 +35,25 @@ fn smoke_with(world: &World, name: &str, env: &[(&str, &str)], flags: &[&str]) -
         }
     }
     command
-        .env("CRABBOX_BIN", env!("CARGO_BIN_EXE_crabbox"))
+        .env("CRABBOX_BIN", program)
         .envs(env.iter().copied());
     Ran::from(command.output().unwrap())
+}
+
+/// `bin/crabbox` of the world's repository, from this build.
+fn build_bin(world: &World) -> PathBuf {
+    let built = Path::new(env!("CARGO_BIN_EXE_crabbox")).parent().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/build-bin");
+    let copy = world.repo().join("scripts/build-bin");
+    std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
+    if !copy.exists() {
+        // By another process: a file that is open for writing here could not be executed.
+        let copied = Command::new("cp").arg(script).arg(&copy).status();
+        assert!(copied.unwrap().success());
+    }
+    let built = Command::new(&copy).arg(built).status();
+    assert!(built.unwrap().success());
+    world.repo().join("bin/crabbox")
 }
 
 /// The stand-in, not in PATH.
@@ -49,13 +66,21 @@ fn elsewhere(world: &World) -> String {
 
 #[test]
 fn row_01_fresh_local_cli_build() {
-    let program = Path::new(env!("CARGO_BIN_EXE_crabbox"));
-    assert!(program.is_file());
     let world = World::without_sbx();
-    assert_eq!(
-        world.crabbox(&["--version"]).ok().trim(),
-        env!("CARGO_PKG_VERSION")
-    );
+    let ignored = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.gitignore");
+    std::fs::copy(ignored, world.repo().join(".gitignore")).unwrap();
+    let program = build_bin(&world);
+    world.git(&["add", "--all"]);
+    let said = Command::new(&program).arg("--version").output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert_eq!(said.trim(), env!("CARGO_PKG_VERSION"));
+    // The build leaves nothing in git.
+    let listed = Command::new("git")
+        .args(["ls-files", "bin"])
+        .current_dir(world.repo())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(listed.stdout).unwrap(), "");
 }
 
 #[test]

@@ -50,6 +50,9 @@ fn bug_03_an_empty_list_is_an_empty_array() {
     world.warm("gone");
     let sandbox = world.sandboxes().remove(0);
     world.lose_sandbox(&sandbox);
+    let list = world.crabbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(list[0]["status"], "missing");
+    world.crabbox(&["stop", "gone"]).exits(0);
     assert_eq!(world.crabbox(&["list", "--json"]).ok(), "[]\n");
 }
 

@@ -3,11 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::world::World;
+use crate::world::{World, write};
 
 #[test]
 fn stdin_is_passed_on_byte_by_byte() {
-    let world = World::new();
+    let world = World::of_our_engine();
     let input: Vec<u8> = (0..300_000_u32)
         .map(|n| u8::try_from(n % 256).unwrap())
         .collect();
@@ -132,6 +132,114 @@ fn a_shell_is_used_where_the_words_ask_for_one() {
     );
 }
 
+/// `crabbox run -- grep '>' notes.txt` emptied `notes.txt`.
+#[test]
+fn words_are_words_and_only_an_operator_between_them_makes_a_script() {
+    let world = World::new();
+    let notes = world.repo().join("notes.txt");
+    write(&notes, "a > b\n");
+    for word in [">", ">>", "2>", "2>>"] {
+        let ran = world.crabbox(&["run", "--", "grep", "-e", word, "notes.txt"]);
+        assert!(
+            ran.err.contains("run exited") || ran.code == 0,
+            "{}",
+            ran.err
+        );
+        ran.never_says("--no-shell");
+        assert_eq!(fs::read_to_string(&notes).unwrap(), "a > b\n", "{word}");
+    }
+    let assigned = ["run", "--", "LC_ALL=C", "grep", "-c", ">", "notes.txt"];
+    assert_eq!(world.crabbox(&assigned).ok(), "1\n");
+    let found = ["run", "--", "find", "notes.txt", "-exec", "echo", "{}", ";"];
+    let found = world.crabbox(&found).exits(0).never_says("--no-shell");
+    assert_eq!(found.out, "notes.txt\n");
+
+    let script = world
+        .crabbox(&["run", "--", "echo", "a", "|", "cat"])
+        .exits(0);
+    assert_eq!(script.out, "a\n");
+    let notice =
+        "note: `|` makes the command a script for `sh -lc`; --no-shell passes it as an argument\n";
+    assert_eq!(script.err.matches(notice).count(), 1, "{}", script.err);
+    let plain = ["run", "--no-shell", "--", "echo", "a", "|", "cat"];
+    let plain = world.crabbox(&plain).exits(0).never_says("note:");
+    assert_eq!(plain.out, "a | cat\n");
+    let last = [
+        "run",
+        "--no-shell",
+        "--shell",
+        "--",
+        "echo",
+        "a",
+        "|",
+        "cat",
+    ];
+    assert_eq!(world.crabbox(&last).ok(), "a\n");
+}
+
+/// The cause is the last line, and in the JSON of the failure.
+#[test]
+fn a_command_that_is_not_found_inside_is_told_as_the_cause() {
+    let world = World::of_our_engine();
+    let message = "`nope`: not found in PATH";
+    world.behave(
+        "status",
+        &format!(r#"{{"by":"engine","code":127,"message":"{message}"}}"#),
+    );
+    let script = "exit 127"; // in the place of the engine, which would say so
+    let args = ["run", "--timing-json", "--", "sh", "-c", script];
+    let ran = world.crabbox(&args).exits(127);
+    assert_eq!(
+        ran.cause(),
+        format!("docker-sandbox run exited 127: {message}")
+    );
+    assert!(
+        ran.err
+            .contains(r#""exitCode":127,"runStatus":"failed","errorKind":"command-exit""#),
+        "{}",
+        ran.err
+    );
+    let json = world
+        .crabbox(&["run", "--json", "--", "sh", "-c", script])
+        .exits(127);
+    let told: serde_json::Value = serde_json::from_str(json.last()).unwrap();
+    assert_eq!(told["error"]["code"], "command_exit");
+    assert_eq!(told["error"]["exitCode"], 127);
+    assert_eq!(told["error"]["causes"], serde_json::json!([message]));
+    world.is_clean();
+}
+
+/// A sandbox that was made is used, also where its engine does not say which version it is.
+#[test]
+fn an_engine_that_does_not_tell_its_version_runs_the_command() {
+    let world = World::new();
+    world.behave("fail-before-version", "1\nboom");
+    let env = [("TOKEN", "t0ken")];
+    let args = ["run", "--allow-env", "TOKEN", "--", "printenv", "TOKEN"];
+    assert_eq!(world.with_env(&env, &args).ok(), "t0ken\n");
+    world.is_clean();
+    // One that ignores variables is found out as before.
+    world.behave("ignore-env-file", "yes");
+    world.with_env(&env, &args).exits(1);
+}
+
+/// Also in the directory that the command runs in.
+#[test]
+fn a_single_word_that_is_a_program_is_not_a_script() {
+    let world = World::new();
+    let tool = world.repo().join("tools/my tool");
+    write(&tool, "#!/bin/sh\necho here\n");
+    for args in [
+        &["run", "--", "tools/my tool"][..],
+        &["run", "--workdir", "tools", "--", "./my tool"],
+    ] {
+        fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(world.crabbox(args).ok(), "here\n", "{args:?}");
+        fs::set_permissions(&tool, PermissionsExt::from_mode(0o644)).unwrap();
+        world.crabbox(args).exits(127);
+    }
+}
+
 #[test]
 fn codes_are_mirrored() {
     let world = World::new();
@@ -239,7 +347,7 @@ fn children_inherit_no_output_of_ours() {
     let leak = "import os, sys\nfds = [fd for fd in os.listdir('/proc/self/fd') if int(fd) > 2]\nkept = [os.readlink('/proc/self/fd/' + fd) for fd in fds if os.path.exists('/proc/self/fd/' + fd)]\nopen(os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), 'engine', 'fds'), 'a').write('\\n'.join(kept) + '\\n')\n";
     let (shebang, rest) = original.split_once('\n').unwrap();
     let fresh = world.path("bin/other");
-    crate::world::write(&fresh, format!("{shebang}\n{leak}{rest}"));
+    write(&fresh, format!("{shebang}\n{leak}{rest}"));
     fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
     let copied = std::process::Command::new("cp")
         .args([&fresh, &program])

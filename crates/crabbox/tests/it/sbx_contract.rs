@@ -153,7 +153,7 @@ fn exec_names_directory_file_and_command() {
     assert_eq!(
         world.call("exec").line(),
         format!(
-            "exec -i --workdir {} --env-file {env_file} {sandbox} true",
+            "exec --workdir {} --env-file {env_file} {sandbox} true",
             world.repo().display()
         )
     );

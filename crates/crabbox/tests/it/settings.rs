@@ -280,7 +280,7 @@ fn a_file_named_by_the_environment_stands_for_all_others() {
 fn known_keys_of_others_are_listed_and_harmless() {
     let world = World::new();
     world.user_config(
-        "broker:\n  url: https://example.org\nagentSandbox:\n  namespace: x\nserverType: y\n\
+        "broker:\n  url: https://example.org\nserverType: y\n\
          ssh:\n  user: u\n  key: /k\nsshKey: /k\nsshPort: 2222\nstatic:\n  host: h\n",
     );
     let shown = world.crabbox(&["config", "show", "--json"]).exits(0).json();
@@ -292,15 +292,7 @@ fn known_keys_of_others_are_listed_and_harmless() {
         .collect();
     assert_eq!(
         keys,
-        [
-            "broker",
-            "agentSandbox",
-            "serverType",
-            "ssh",
-            "sshKey",
-            "sshPort",
-            "static"
-        ]
+        ["broker", "serverType", "ssh", "sshKey", "sshPort", "static"]
     );
     let text = world.crabbox(&["config", "show"]).ok();
     assert!(text.contains("ignored key=broker"), "{text}");
@@ -402,12 +394,14 @@ fn a_repository_may_ask_for_a_clone_and_for_the_only_agent() {
 }
 
 #[test]
-fn a_repositorys_section_for_another_provider_has_no_effect() {
+fn a_repository_may_not_aim_another_provider_either() {
     let world = World::new();
     world.repo_config("agentSandbox:\n  kubectl: ./theirs\n  namespace: x\n");
-    let shown = world.crabbox(&["config", "show", "--json"]).exits(0).json();
-    assert_eq!(shown["ignored"][0]["key"], "agentSandbox");
-    assert_eq!(shown["ignored"][0]["line"], 1);
-    assert!(shown.get("agentSandbox").is_none());
+    for args in [&["config", "show"][..], &["run", "--", "true"]] {
+        let ran = world.crabbox(args).exits(2);
+        ran.says("a repository may not set `agentSandbox.kubectl`");
+    }
+    assert_eq!(world.log().len(), 0);
+    world.repo_config("agentSandbox:\n  podReadyTimeout: 60s\n  execTimeoutSecs: 30\n");
     world.crabbox(&["run", "--", "true"]).exits(0);
 }

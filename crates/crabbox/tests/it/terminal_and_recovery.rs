@@ -1,29 +1,20 @@
 //! Where something else happens in between: a terminal, a death, another program's records.
 
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::pty::ptsname;
 
-use crate::world::{World, end, signal, write};
-
-/// Both ends of a terminal.
-fn terminal() -> (OwnedFd, File) {
-    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&ours).unwrap();
-    unlockpt(&ours).unwrap();
-    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
-    let theirs = File::options().read(true).write(true).open(name).unwrap();
-    (ours, theirs)
-}
+use crate::world::{Terminal, World, end, signal, write};
 
 #[test]
 fn a_terminal_is_handed_over_where_it_is_asked_for() {
     let world = World::new();
-    let (ours, theirs) = terminal();
+    let Terminal { ours, theirs } = Terminal::open();
     let script = "test -t 0 && test -t 1 && echo both";
     let mut command = world.command(&["run", "-t", "--", "sh", "-c", script]);
     command
@@ -53,7 +44,7 @@ fn a_terminal_is_handed_over_where_it_is_asked_for() {
 #[test]
 fn a_terminal_is_left_alone_where_it_is_not_asked_for() {
     let world = World::new();
-    let (ours, theirs) = terminal();
+    let Terminal { ours, theirs } = Terminal::open();
     let ran = world
         .command(&["run", "--", "cat"])
         .stdin(theirs.as_fd().try_clone_to_owned().unwrap())
@@ -165,7 +156,7 @@ fn the_claims_provider_beats_another_one_that_is_configured() {
 
     world.user_config("");
     let lease = world.warm("b");
-    world.edit_claim(&lease, |claim| claim["provider"] = "agent-sandbox".into());
+    world.edit_claim(&lease, |claim| claim["provider"] = "nowhere-sandbox".into());
     world.forget_calls();
     let own = [("CRABBOX_PROVIDER", "docker-sandbox")];
     for args in [
@@ -174,7 +165,7 @@ fn the_claims_provider_beats_another_one_that_is_configured() {
         &["stop", "b"],
     ] {
         let ran = world.with_env(&own, args).exits(2);
-        let said = "unknown provider \"agent-sandbox\"";
+        let said = "unknown provider \"nowhere-sandbox\"";
         assert!(ran.cause().ends_with(said), "{args:?}: {}", ran.cause());
     }
     assert_eq!(world.log().len(), 0);
@@ -246,22 +237,120 @@ fn a_plan_of_what_would_be_sent() {
     assert_eq!(world.calls().len(), 0);
 }
 
-/// The second signal does not wait for anything.
+/// One signal or ten: the command ends, and what the run made goes. The second one cuts the command's time short.
 #[test]
-fn a_second_ctrl_c_ends_us_at_once() {
+fn a_second_ctrl_c_hurries_and_cleans_up_all_the_same() {
     let world = World::new();
     let script = "trap '' TERM INT; echo; while :; do read line || exec sleep 5; done";
     let mut child = world.spawn(&["run", "--slug", "a", "--", "sh", "-c", script]);
     child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
     let started = Instant::now();
     signal(&child, Signal::INT);
+    told(
+        &mut child,
+        "interrupted: ending the command and cleaning up, which takes 30s at most",
+    );
     signal(&child, Signal::TERM);
-    child.wait().unwrap();
+    told(&mut child, "still cleaning up");
+    let ran = end(child).exits(130);
     assert!(
         started.elapsed() < Duration::from_secs(9),
         "{:?}",
         started.elapsed()
     );
-    // What it could not remove has a claim, by which it is found.
-    assert_eq!(world.claim_names().len(), world.sandboxes().len());
+    assert_eq!(ran.cause(), "canceled: interrupted");
+    world.is_clean();
+}
+
+/// Reads stderr up to this line.
+#[track_caller]
+fn told(child: &mut Child, line: &str) {
+    let stderr = child.stderr.as_mut().unwrap();
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    while !said.ends_with(format!("{line}\n").as_bytes()) {
+        let read = stderr.read(&mut byte).unwrap();
+        assert_eq!(
+            read,
+            1,
+            "{line:?} is not in {}",
+            String::from_utf8_lossy(&said)
+        );
+        said.push(byte[0]);
+    }
+}
+
+/// The kernel and the shell each send a signal when a terminal is closed, and nothing may be left of the run.
+#[test]
+fn a_terminal_that_is_closed_ends_the_run_however_many_signals_it_sends() {
+    for (first, again, count, code) in [
+        (Signal::HUP, Signal::HUP, 9, 129),
+        (Signal::HUP, Signal::HUP, 0, 129),
+        (Signal::TERM, Signal::HUP, 1, 143),
+        (Signal::TERM, Signal::TERM, 0, 143),
+    ] {
+        let world = World::new();
+        let script = "echo $$; exec sleep 1000";
+        let args = ["run", "--timing-json", "--", "sh", "-c", script];
+        let mut child = world.spawn(&args);
+        let mut pid = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut pid).unwrap();
+        assert_eq!(world.env_dir().len(), 1);
+        let mut gate = world.gate("rm", "before");
+        signal(&child, first);
+        // It is held up where the sandbox is removed.
+        gate.wait();
+        for _ in 0..count {
+            signal(&child, again);
+        }
+        gate.open();
+        let ran = end(child).exits(code);
+        assert!(
+            ran.err.contains(&format!("\"exitCode\":{code},")),
+            "{}",
+            ran.err
+        );
+        assert!(!std::path::Path::new(&format!("/proc/{}", pid.trim())).exists());
+        assert_eq!(world.events("removed").len(), 1);
+        world.is_clean();
+    }
+}
+
+/// The real thing: a session whose terminal goes away while a command runs in it.
+#[test]
+fn closing_the_terminal_leaves_nothing() {
+    let world = World::new();
+    let Terminal {
+        ours: master,
+        theirs: slave,
+    } = Terminal::open();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let mut run = world.command(&["run", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
+    // `setsid` makes the terminal the controlling one, as a terminal emulator does.
+    let mut shell = Command::new("setsid");
+    shell.arg("sh").arg("-c").arg(format!(
+        "exec < {0} > {0} 2>&1; \"$@\"",
+        name.to_string_lossy()
+    ));
+    shell.arg("sh").arg(run.get_program()).args(run.get_args());
+    for (name, value) in run.env("LC_ALL", "C").get_envs() {
+        shell.env(name, value.unwrap());
+    }
+    let mut shell = shell.current_dir(world.repo()).spawn().unwrap();
+    let mut screen = File::from(master);
+    let mut said = Vec::new();
+    while !String::from_utf8_lossy(&said).contains("ready") {
+        let mut bytes = [0; 256];
+        let read = screen.read(&mut bytes).unwrap();
+        said.extend_from_slice(&bytes[..read]);
+    }
+    assert_eq!(world.claim_names().len(), 1);
+    drop((screen, slave));
+    shell.wait().unwrap();
+    let until = Instant::now() + Duration::from_secs(40);
+    while !(world.claim_names().is_empty() && world.env_dir().is_empty()) {
+        assert!(Instant::now() < until, "the run goes on without a terminal");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    world.is_clean();
 }

@@ -17,7 +17,6 @@ fn commands_of_the_original_that_are_not_here_say_why() {
         "code",
         "egress",
         "screenshot",
-        "inspect",
         "cache",
         "checkpoint",
         "shard",
@@ -44,10 +43,8 @@ fn commands_of_the_original_that_are_not_here_say_why() {
     ] {
         refused(&world, &[name], "command requires a configured coordinator");
     }
-    for name in ["job", "bench", "verify", "init"] {
-        let words = format!("`crabbox {name}` is not available in this version");
-        refused(&world, &[name, "x"], &words);
-    }
+    let words = "`crabbox verify` is not available in this version";
+    refused(&world, &["verify", "x"], words);
     refused(
         &world,
         &["config", "set-broker", "--url", "https://example.org"],

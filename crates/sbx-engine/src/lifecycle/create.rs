@@ -6,12 +6,13 @@ use std::path::Path;
 use jiff::Timestamp;
 use sbx_api::{CreateRequest, Status};
 
+use super::ports::parse_publish;
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::machine::Template;
 use crate::sandbox::agents;
 use crate::sandbox::name::SandboxName;
-use crate::sandbox::record::{Record, TemplateRecord, VERSION, WorkspaceRecord};
+use crate::sandbox::record::{CacheUse, Record, TemplateRecord, VERSION, WorkspaceRecord};
 use crate::state::{StateDir, is_state};
 use crate::workspace::{self, hints};
 
@@ -21,6 +22,7 @@ impl Shared {
         check_agent(&request.agent)?;
         check_platform(request.platform.as_deref())?;
         check_env(&request.env)?;
+        let ports = parse_publish(&request.publish)?;
         let name = request
             .name
             .as_deref()
@@ -72,9 +74,13 @@ impl Shared {
             last_used_at: None,
             stop_reason: None,
             keep_alive: false,
+            idle_seconds: request.idle_seconds,
+            cache: request.cache.then(CacheUse::default),
             temporary: request.temporary,
+            limits: machines.limits(backend, &request.limits)?,
             stop_at: None,
             mounts: Vec::new(),
+            ports,
         })
     }
 }

@@ -199,6 +199,11 @@ impl State {
     }
 
     pub(crate) fn set_deadline(&mut self, now: Timestamp, grace: Option<Duration>) {
+        let grace = match self.record.idle_seconds {
+            None => grace,
+            Some(0) => None,
+            Some(seconds) => Some(Duration::from_secs(seconds)),
+        };
         // A temporary one ends also where the others stay up: the client that would end it may have been killed.
         let grace = grace.or(self.record.temporary.then_some(DEFAULT_AUTO_STOP_DELAY));
         self.record.stop_at = deadline(now, grace, self.sessions, self.record.keep_alive);
@@ -254,6 +259,21 @@ mod tests {
         state.record.keep_alive = true;
         state.touch(second(50), grace);
         assert_eq!(state.record.stop_at, None);
+    }
+
+    #[test]
+    fn a_time_of_its_own_counts_more_than_the_settings() {
+        let mut state = state();
+        let after = |state: &mut State, own, grace: Option<u64>| {
+            state.record.idle_seconds = own;
+            state.touch(second(0), grace.map(Duration::from_secs));
+            state.record.stop_at
+        };
+        assert_eq!(after(&mut state, Some(90), Some(30)), Some(second(90)));
+        assert_eq!(after(&mut state, Some(90), None), Some(second(90)));
+        assert_eq!(after(&mut state, Some(0), Some(30)), None);
+        assert_eq!(after(&mut state, None, Some(30)), Some(second(30)));
+        assert_eq!(after(&mut state, Some(u64::MAX), Some(30)), None);
     }
 
     #[test]

@@ -170,6 +170,7 @@ impl Shared {
         let (mut machine, running) = Machine::adopt(record, &entry.dir)?;
         self.serve_network(entry, &mut machine.link)?;
         self.watch(entry, machine, running)?;
+        self.restore_ports(entry);
         tracing::info!(sandbox = %entry.name, running, "taken over");
         Ok(())
     }

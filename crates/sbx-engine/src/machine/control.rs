@@ -8,17 +8,19 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sbx_proto::PROTOCOL;
-use sbx_proto::exec::{Reply, Request, Role};
+use sbx_proto::exec::{Reply, Request, Role, SocketKind};
 use sbx_proto::frame::{self, Decoder, FrameError, MAX_REPLY};
 use sbx_sys::fdpass;
 use thiserror::Error;
 
 use crate::machine::egress::Listeners;
+use crate::machine::inside;
 use crate::state::EXEC_SOCKET;
-use crate::state::socket::connect_unix;
+use crate::state::socket::connect_own;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const LISTENERS_TIMEOUT: Duration = Duration::from_secs(5);
+const SOCKETS_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// More messages in a second than commands can start and end.
 const MAX_PER_SECOND: u32 = 20_000;
@@ -35,6 +37,8 @@ pub enum ControlError {
     Ended,
     #[error("the sandbox's init violated the protocol: {0}")]
     Violation(String),
+    #[error("the sandbox's init refused: {0}")]
+    Refused(String),
     #[error("the sandbox's init speaks protocol {0}, this daemon {PROTOCOL}")]
     OtherVersion(u32),
 }
@@ -83,14 +87,15 @@ impl Link {
 
     /// Without an id, any init will do: the record that has the id may be unreadable.
     pub fn connect_any(dir: &Path, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
-        let stream = connect_unix(dir, EXEC_SOCKET).map_err(|error| match error.kind() {
+        let stream = connect_own(dir, EXEC_SOCKET).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => ControlError::TimedOut,
             _ => ControlError::Io(error),
         })?;
         Self::greet(stream, id, role)
     }
 
-    fn greet(stream: UnixStream, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
+    /// Over a connection whose server the caller has checked.
+    pub fn greet(stream: UnixStream, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
         stream
             .set_write_timeout(Some(WRITE_TIMEOUT))
             .map_err(ControlError::Io)?;
@@ -148,6 +153,23 @@ impl Link {
                 Incoming::Quiet => return Err(ControlError::TimedOut),
                 Incoming::Gone => return Err(ControlError::Ended),
             }
+        }
+    }
+
+    /// Asks for new sockets of the sandbox's network, and looks at what comes. For a link with [`Role::Client`].
+    pub fn sockets(&mut self, kind: SocketKind, count: u8) -> Result<Vec<OwnedFd>, ControlError> {
+        let request = frame::encode(&Request::Sockets { kind, count })?;
+        self.stream.write_all(&request).map_err(ControlError::Io)?;
+        match self.message(Some(SOCKETS_TIMEOUT))? {
+            Incoming::Reply(Reply::Sockets { kind: said }) if said == kind => {
+                let sockets = std::mem::take(&mut self.fds);
+                inside::check(kind, count, &sockets).map_err(ControlError::Violation)?;
+                Ok(sockets)
+            }
+            Incoming::Reply(Reply::Failed { message, .. }) => Err(ControlError::Refused(message)),
+            Incoming::Reply(other) => Err(unexpected(&other)),
+            Incoming::Quiet => Err(ControlError::TimedOut),
+            Incoming::Gone => Err(ControlError::Ended),
         }
     }
 
@@ -271,6 +293,7 @@ fn unexpected(reply: &Reply) -> ControlError {
         Reply::Commands { .. } => "a number of commands before the greeting",
         Reply::Busy | Reply::MountLost | Reply::HandedOver => "its end before anything else",
         Reply::Listeners(_) => "unrequested listeners",
+        Reply::Sockets { .. } => "unrequested sockets",
     };
     ControlError::Violation(kind.into())
 }

@@ -5,9 +5,12 @@
 //! to ids of the host, and with it what is possible at all, depends on the privilege mode ([`ids`]): root, a user with
 //! subordinate ids, or a user with one id. Modes are known in this folder only.
 
+mod accounts;
 mod boot;
+pub mod cgroup;
 mod hand_over;
 pub mod helper;
+mod id_claims;
 pub mod ids;
 mod isolation;
 pub mod limits;
@@ -18,14 +21,18 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::Instant;
 
+use sbx_api::Limits;
 use sbx_proto::plan::{Ids, Mode};
 
-use crate::error::EngineError;
+use crate::error::{EngineError, prepare_error};
 use crate::sandbox::record::WorkspaceRecord;
 use crate::state::SandboxDir;
+use crate::threads::lock;
 use helper::Helper;
-use ids::{Facts, IdsError, OTHER_GROUP_REMEDY, Used};
+use id_claims::IdClaims;
+use ids::{Facts, IdsError, OTHER_GROUP_REMEDY, Span, Used};
 
 pub use ids::ModeOverride;
 pub(crate) use isolation::describe;
@@ -40,6 +47,8 @@ pub struct Namespace {
     template: Mutex<()>,
     /// Held while templates that are not in use are removed.
     template_removal: Mutex<()>,
+    /// Ids of accounts, and when they were looked up.
+    accounts: Mutex<Option<(Instant, Vec<Span>)>>,
 }
 
 impl Namespace {
@@ -51,15 +60,80 @@ impl Namespace {
             facts,
             template: Mutex::default(),
             template_removal: Mutex::default(),
+            accounts: Mutex::default(),
         }
     }
 
-    pub(super) fn assign_ids(&self, used: &[u32]) -> Result<Ids, EngineError> {
-        let used = Used {
-            bases: used,
-            start: uuid::Uuid::new_v4().as_fields().0,
+    /// In root mode the range is claimed for the sandbox of that directory, until its storage is removed.
+    pub(super) fn assign_ids(&self, used: &[u32], dir: &SandboxDir) -> Result<Ids, EngineError> {
+        let accounts = self.accounts();
+        let claims = self.facts.claims.as_ref();
+        let failed = |source| {
+            let path = claims.map(IdClaims::place).unwrap_or_default();
+            prepare_error(&path, source)
         };
-        Ok(ids::maps(&self.facts, self.mode, used)?)
+        let locked = match (self.mode, claims) {
+            (Mode::Root, Some(claims)) if !self.facts.confined => {
+                Some(claims.lock().map_err(failed)?)
+            }
+            (Mode::Root | Mode::Subordinate | Mode::Single, _) => None,
+        };
+        let mut bases = used.to_vec();
+        loop {
+            let used = Used {
+                bases: &bases,
+                accounts: &accounts,
+                start: uuid::Uuid::new_v4().as_fields().0,
+            };
+            let ids = ids::maps(&self.facts, self.mode, used)?;
+            let (Some(locked), Some(base)) = (&locked, ids::base(&ids)) else {
+                return Ok(ids);
+            };
+            if locked.claim(base, dir.path()).map_err(failed)? {
+                return Ok(ids);
+            }
+            bases.push(base);
+        }
+    }
+
+    /// Ids of accounts, which matter in root mode alone. The name service is asked once in a while.
+    fn accounts(&self) -> Vec<Span> {
+        if self.facts.claims.is_none() || self.mode != Mode::Root {
+            return Vec::new();
+        }
+        let mut known = lock(&self.accounts);
+        match &*known {
+            Some((at, spans)) if at.elapsed() < accounts::REFRESH_INTERVAL => spans.clone(),
+            Some(_) | None => {
+                let spans = accounts::in_use();
+                *known = Some((Instant::now(), spans.clone()));
+                spans
+            }
+        }
+    }
+
+    /// Looks up what [`Self::assign_ids`] needs, which may take a while.
+    pub(super) fn prepare_ids(&self) {
+        drop(self.accounts());
+    }
+
+    fn release_ids(&self, ids: &Ids, dir: &SandboxDir) {
+        if let Some(base) = ids::base(ids)
+            && let Err(error) = self.facts.controllers.remove(base)
+        {
+            tracing::warn!(%error, base, "cannot remove the control groups of a sandbox");
+        }
+        if let (Some(claims), Some(base)) = (&self.facts.claims, ids::base(ids)) {
+            let released = claims.lock().and_then(|it| it.release(base, dir.path()));
+            if let Err(error) = released {
+                tracing::warn!(%error, base, "a range of ids stays claimed until its sandbox's directory is gone");
+            }
+        }
+    }
+
+    pub(super) fn limits(&self, asked: &Limits) -> Result<Limits, EngineError> {
+        let host = limits::Host::read();
+        Ok(limits::effective(asked, &self.facts.controllers, &host)?)
     }
 
     pub(super) fn no_ids(&self) -> Ids {
@@ -77,7 +151,9 @@ impl Namespace {
     }
 
     pub(super) fn remove_storage(&self, dir: &SandboxDir, ids: &Ids) -> Result<(), EngineError> {
-        self.helper.remove_tree(&dir.layers(), || Ok(ids.clone()))
+        self.helper.remove_tree(&dir.layers(), || Ok(ids.clone()))?;
+        self.release_ids(ids, dir);
+        Ok(())
     }
 
     pub(super) fn remove_unknown_storage(&self, dir: &SandboxDir) -> Result<(), EngineError> {

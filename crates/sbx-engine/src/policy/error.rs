@@ -4,11 +4,14 @@ use std::io;
 use std::path::PathBuf;
 
 use sbx_api::ErrorCode;
-use sbx_policy::{Pattern, PatternError, ProxyConfigError, Scope, StoreError, UnknownPreset};
+use sbx_policy::{
+    BadScope, Pattern, PatternError, ProxyConfigError, Scope, StoreError, UnknownPreset,
+};
 use sbx_proto::shell::quoted;
 use thiserror::Error;
 
 use crate::sandbox::name::NameError;
+use crate::sandbox::record::RecordError;
 use crate::state::StateError;
 
 #[derive(Debug, Error)]
@@ -43,6 +46,12 @@ pub enum PolicyBookError {
     ProxyConfig(#[from] ProxyConfigError),
     #[error(transparent)]
     Preset(#[from] UnknownPreset),
+    #[error(transparent)]
+    Scope(#[from] BadScope),
+    #[error("a rule is for a sandbox or for a repository, not for both")]
+    TwoScopes,
+    #[error(transparent)]
+    Record(Box<RecordError>),
     #[error("a rule that allows `{resource}` would have no effect: {why}")]
     Idle {
         resource: Pattern,
@@ -52,6 +61,12 @@ pub enum PolicyBookError {
     },
     #[error("invalid rule duration: {0} seconds")]
     Duration(u64),
+}
+
+impl From<RecordError> for PolicyBookError {
+    fn from(error: RecordError) -> Self {
+        Self::Record(Box::new(error))
+    }
 }
 
 impl From<StoreError> for PolicyBookError {
@@ -66,6 +81,8 @@ impl PolicyBookError {
             Self::Name(_)
             | Self::Pattern(_)
             | Self::Preset(_)
+            | Self::Scope(_)
+            | Self::TwoScopes
             | Self::Duration(_)
             | Self::Idle { .. }
             | Self::ProxyConfig(
@@ -76,6 +93,7 @@ impl PolicyBookError {
             | Self::Damaged { .. }
             | Self::DamagedProxyConfig { .. }
             | Self::State(_)
+            | Self::Record(_)
             | Self::ProxyConfig(ProxyConfigError::Json(_) | ProxyConfigError::Write(_)) => {
                 ErrorCode::Engine
             }
@@ -101,6 +119,9 @@ impl PolicyBookError {
             | Self::Pattern(_)
             | Self::ProxyConfig(_)
             | Self::Preset(_)
+            | Self::Scope(_)
+            | Self::TwoScopes
+            | Self::Record(_)
             | Self::Duration(_) => None,
         }
     }
@@ -114,6 +135,8 @@ fn store_code(error: &StoreError) -> ErrorCode {
         StoreError::NoSuchRule(_) | StoreError::NoSuchResource { .. } => ErrorCode::NotFound,
         StoreError::NothingToRemove
         | StoreError::NoResources(_)
+        | StoreError::PrivateWildcard(_)
+        | StoreError::PrivateDeny
         | StoreError::NameNotId { .. }
         | StoreError::OtherScope { .. } => ErrorCode::BadRequest,
         StoreError::Json(_)
@@ -125,10 +148,8 @@ fn store_code(error: &StoreError) -> ErrorCode {
 
 /// The command that was meant, or the one that helps.
 fn store_hint(error: &StoreError) -> Option<String> {
-    let removal = |scope: &Scope, id: &str| match scope {
-        Scope::Global => format!("sbx policy rm network --id {id}"),
-        Scope::Sandbox(name) => format!("sbx policy rm network --sandbox {name} --id {id}"),
-    };
+    let removal =
+        |scope: &Scope, id: &str| format!("sbx policy rm network{} --id {id}", scope.option());
     match error {
         StoreError::AlreadyInitialized(_) => Some("sbx policy reset".into()),
         // Not the rule: it may say more than that.
@@ -136,12 +157,10 @@ fn store_hint(error: &StoreError) -> Option<String> {
             scope, resource, ..
         } => {
             let resource = quoted(&resource.to_string());
-            Some(match scope {
-                Scope::Global => format!("sbx policy rm network --resource {resource}"),
-                Scope::Sandbox(name) => {
-                    format!("sbx policy rm network --sandbox {name} --resource {resource}")
-                }
-            })
+            let option = scope.option();
+            Some(format!(
+                "sbx policy rm network{option} --resource {resource}"
+            ))
         }
         StoreError::NameNotId { id, scope, .. } | StoreError::OtherScope { id, scope } => {
             Some(removal(scope, id))
@@ -154,6 +173,8 @@ fn store_hint(error: &StoreError) -> Option<String> {
         | StoreError::Write(_)
         | StoreError::Version(_)
         | StoreError::DuplicateId(_)
+        | StoreError::PrivateWildcard(_)
+        | StoreError::PrivateDeny
         | StoreError::NoResources(_) => None,
     }
 }

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::error::chain;
+use crate::sandbox::record::tests::any_example;
 
 struct Place {
     temp: TempDir,
@@ -42,7 +43,8 @@ impl Place {
 
     fn allowed(&self, sandbox: Option<&str>, target: &str) -> bool {
         let target = Target::parse_loose(target).unwrap();
-        let policy = self.book.policy_for(sandbox).unwrap();
+        let scope = scope(sandbox, None).unwrap();
+        let policy = self.book.policy_for(&scope).unwrap();
         policy.decide(&target, Protocol::Web, now()).allowed
     }
 
@@ -55,11 +57,17 @@ impl Place {
         let request = RuleRequest {
             decision,
             sandbox: sandbox.map(str::to_owned),
+            repo: None,
             resources: vec![resources.to_owned()],
             for_seconds: None,
+            allow_private: false,
         };
         self.book.add(&request, now())
     }
+}
+
+fn whose(sandbox: &str) -> Scope {
+    Scope::Sandbox(sandbox.to_owned())
 }
 
 fn now() -> Timestamp {
@@ -69,6 +77,7 @@ fn now() -> Timestamp {
 fn removal(sandbox: Option<&str>, id: Option<&str>, resources: &[&str]) -> RuleRemoval {
     RuleRemoval {
         sandbox: sandbox.map(str::to_owned),
+        repo: None,
         id: id.map(str::to_owned),
         resources: resources.iter().map(|text| (*text).to_owned()).collect(),
     }
@@ -79,7 +88,7 @@ fn reading_creates_nothing_and_balanced_holds() {
     let place = place();
     assert_eq!(place.book.load().unwrap(), None);
     assert_eq!(
-        place.book.rules_for(None).unwrap(),
+        place.book.rules_for(&Scope::Global).unwrap(),
         preset(Preset::Balanced)
     );
     assert_eq!(place.book.all_rules().unwrap().0, preset(Preset::Balanced));
@@ -205,13 +214,84 @@ fn rules_and_their_resources_are_removed() {
 #[test]
 fn sandboxes_with_the_same_rules_share_them() {
     let place = claimed();
-    let policy = |sandbox| place.book.policy_for(Some(sandbox)).unwrap();
+    let policy = |sandbox| place.book.policy_for(&whose(sandbox)).unwrap();
     let (ab, cd) = (policy("ab"), policy("cd"));
     assert!(std::ptr::eq(ab.rules(), cd.rules()));
     place
         .add(RuleDecision::Allow, Some("ab"), "a.test")
         .unwrap();
     assert!(place.allowed(Some("ab"), "a.test") && !place.allowed(Some("cd"), "a.test"));
+}
+
+/// A rule of a repository concerns its sandboxes, and its denials hold for them.
+#[test]
+fn rules_of_a_repository() {
+    let place = claimed();
+    place.book.init("deny-all", now()).unwrap();
+    let name = place.sandbox("ab");
+    let record = any_example("ab");
+    record
+        .write(&place.state.sandbox(&name), Durability::Soon)
+        .unwrap();
+    let path = record.workspaces[0]
+        .path
+        .as_path()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let add = |decision, repo: &str, resources: &str| {
+        let request = RuleRequest {
+            decision,
+            sandbox: None,
+            repo: Some(repo.to_owned()),
+            resources: vec![resources.to_owned()],
+            for_seconds: None,
+            allow_private: false,
+        };
+        place.book.add(&request, now())
+    };
+    let added = add(RuleDecision::Allow, &path, "a.test").unwrap().rules;
+    let shown = format!("repo:{path}");
+    assert_eq!((&added[0].scope, &added[0].applies_to), (&shown, &shown));
+    add(RuleDecision::Allow, "/elsewhere", "b.test").unwrap();
+    assert!(place.allowed(Some("ab"), "a.test") && !place.allowed(Some("ab"), "b.test"));
+    // Neither for those of other directories nor for all.
+    place.sandbox("cd");
+    assert!(!place.allowed(Some("cd"), "a.test") && !place.allowed(None, "a.test"));
+    place
+        .add(RuleDecision::Allow, Some("ab"), "c.test")
+        .unwrap();
+    add(RuleDecision::Deny, &path, "c.test").unwrap();
+    assert!(!place.allowed(Some("ab"), "c.test"));
+    // A later sandbox of the same name and directory has them too.
+    place.book.forget_sandbox(&name).unwrap();
+    assert!(place.allowed(Some("ab"), "a.test"));
+    let conflict = add(RuleDecision::Deny, &path, "a.test").unwrap_err();
+    let hint = format!("sbx policy rm network --repo {path} --resource a.test");
+    assert_eq!(conflict.hint().as_deref(), Some(hint.as_str()));
+    let wrong_scope = removal(None, Some(&added[0].id), &[]);
+    let error = place.book.remove(&wrong_scope, now()).unwrap_err();
+    let hint = format!("sbx policy rm network --repo {path} --id {}", added[0].id);
+    assert_eq!(error.hint().as_deref(), Some(hint.as_str()));
+    let right = RuleRemoval {
+        repo: Some(path.clone()),
+        ..wrong_scope
+    };
+    place.book.remove(&right, now()).unwrap();
+    assert!(!place.allowed(Some("ab"), "a.test"));
+    for bad in ["", "relative", "/a/../b", "/a/", "/"] {
+        let error = add(RuleDecision::Allow, bad, "a.test").unwrap_err();
+        assert_eq!(error.code(), ErrorCode::BadRequest, "{bad}");
+    }
+    let both = RuleRemoval {
+        sandbox: Some("ab".into()),
+        ..right
+    };
+    let error = place.book.remove(&both, now()).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::BadRequest);
+    // A record that cannot be read could hide a denial.
+    place.put(&place.state.sandbox(&name).record(), "nonsense");
+    assert!(place.book.policy_for(&whose("ab")).is_err());
 }
 
 #[test]
@@ -221,13 +301,15 @@ fn a_rule_ends_by_itself() {
     let request = |for_seconds| RuleRequest {
         decision: RuleDecision::Allow,
         sandbox: None,
+        repo: None,
         resources: vec!["a.test".into()],
         for_seconds: Some(for_seconds),
+        allow_private: false,
     };
     let added = place.book.add(&request(600), now()).unwrap();
     let expires: Timestamp = "2026-01-29T10:25:25Z".parse().unwrap();
     assert_eq!(added.rules[0].expires_at, Some(expires));
-    let rules = place.book.rules_for(None).unwrap();
+    let rules = place.book.rules_for(&Scope::Global).unwrap();
     assert_eq!(shown(&rules[0], now()).status, "active");
     assert_eq!(shown(&rules[0], expires).status, "inactive");
     for bad in [0, u64::MAX] {
@@ -248,21 +330,21 @@ fn a_damaged_file_allows_nothing_and_can_be_reset() {
     let place = claimed();
     for text in ["", "{", r#"{"version":9}"#, r#"{"version":1,"novel":1}"#] {
         place.put(&place.book.path(), text);
-        let error = place.book.rules_for(None).unwrap_err();
+        let error = place.book.rules_for(&Scope::Global).unwrap_err();
         let said = chain(&error);
         assert!(
             said.contains("policy.json") && said.contains("nothing is allowed"),
             "{said}"
         );
         assert!(error.hint().unwrap().contains("sbx policy reset"));
-        assert!(place.book.policy_for(Some("ab")).is_err());
+        assert!(place.book.policy_for(&whose("ab")).is_err());
         assert!(place.book.init("balanced", now()).is_err());
         assert!(place.add(RuleDecision::Deny, None, "a.test").is_err());
         assert!(place.book.forget_sandbox(&place.sandbox("ab")).is_err());
         assert_eq!(fs::read_to_string(place.book.path()).unwrap(), text);
     }
     place.book.reset().unwrap();
-    assert!(place.book.rules_for(None).is_ok());
+    assert!(place.book.rules_for(&Scope::Global).is_ok());
 }
 
 #[test]
@@ -276,7 +358,7 @@ fn a_sandbox_begins_clean_and_takes_its_rules_with_it() {
     let denied = parse_resources(&["a.test,b.test".into(), "c.test".into()]).unwrap();
     place.book.begin_sandbox(&name, denied, now()).unwrap();
     let own = |rule: &Rule| rule.scope != Scope::Global;
-    let rules: Vec<Rule> = place.book.rules_for(Some("ab")).unwrap();
+    let rules: Vec<Rule> = place.book.rules_for(&whose("ab")).unwrap();
     let rules: Vec<Rule> = rules.into_iter().filter(own).collect();
     assert_eq!(rules.len(), 1);
     assert_eq!(
@@ -318,9 +400,11 @@ fn the_default_settings_are_copied_and_hand_edits_count() {
         "{ids:?}"
     );
     place.put(&own, "nonsense");
-    let error = place.book.rules_for(Some("ab")).unwrap_err();
+    let error = place.book.rules_for(&whose("ab")).unwrap_err();
     assert!(chain(&error).contains("ab/proxy-config.json"));
-    assert!(place.book.rules_for(None).is_ok() && place.book.rules_for(Some("cd")).is_ok());
+    assert!(
+        place.book.rules_for(&Scope::Global).is_ok() && place.book.rules_for(&whose("cd")).is_ok()
+    );
     // Those of the others are listed, and it is named.
     let (rules, broken) = place.book.all_rules().unwrap();
     assert!(!rules.is_empty());
@@ -382,15 +466,16 @@ fn answers_say_what_would_change_them() {
         .unwrap();
     let ask = |sandbox, asked: &str| {
         let target = Target::parse_loose(asked).unwrap();
-        let policy = place.book.policy_for(sandbox).unwrap();
+        let scope = scope(sandbox, None).unwrap();
+        let policy = place.book.policy_for(&scope).unwrap();
         let verdict = policy.decide(&target, Protocol::Web, now());
         answer(&Question {
-            sandbox,
+            scope: &scope,
             asked,
             target: &target,
             verdict: &verdict,
             other: None,
-            narrowed: place.book.narrowed(sandbox, now()).unwrap().as_deref(),
+            narrowed: place.book.narrowed(&scope, now()).unwrap().as_deref(),
             addresses: &[],
         })
     };
@@ -420,23 +505,23 @@ fn older_settings_that_take_something_away_are_named() {
     let place = claimed();
     place.book.init("allow-all", now()).unwrap();
     let name = place.sandbox("ab");
-    assert_eq!(place.book.narrowed(Some("ab"), now()).unwrap(), None);
+    assert_eq!(place.book.narrowed(&whose("ab"), now()).unwrap(), None);
     let change = ProxyConfigChange {
         policy: Some("deny".into()),
         ..ProxyConfigChange::default()
     };
     place.book.change_proxy_config(&name, &change).unwrap();
-    let said = place.book.narrowed(Some("ab"), now()).unwrap().unwrap();
+    let said = place.book.narrowed(&whose("ab"), now()).unwrap().unwrap();
     for word in ["vm/ab/proxy-config.json", "`deny`", "`default-allow-all`"] {
         assert!(said.contains(word), "{said}");
     }
-    let rules = place.book.rules_for(Some("ab")).unwrap();
+    let rules = place.book.rules_for(&whose("ab")).unwrap();
     assert_eq!(rules.len(), 1);
     assert_eq!(rules[0].id, "proxy-config:ab:policy-deny");
     let target = Target::parse_loose("a.test").unwrap();
-    let policy = place.book.policy_for(Some("ab")).unwrap();
+    let policy = place.book.policy_for(&whose("ab")).unwrap();
     let answer = answer(&Question {
-        sandbox: Some("ab"),
+        scope: &whose("ab"),
         asked: "a.test",
         target: &target,
         verdict: &policy.decide(&target, Protocol::Web, now()),
@@ -445,17 +530,19 @@ fn older_settings_that_take_something_away_are_named() {
         addresses: &[],
     });
     assert!(answer.reason.unwrap().ends_with(&said));
-    assert_eq!(place.book.narrowed(None, now()).unwrap(), None);
+    assert_eq!(place.book.narrowed(&Scope::Global, now()).unwrap(), None);
     // A rule that has ended opens nothing that could be taken away.
     let request = RuleRequest {
         sandbox: Some("ab".into()),
+        repo: None,
         decision: RuleDecision::Allow,
         resources: vec!["**:443".into()],
         for_seconds: Some(60),
+        allow_private: false,
     };
     let added = place.book.add(&request, now()).unwrap().rules;
     let later = now() + SignedDuration::from_secs(61);
-    let said = |at| place.book.narrowed(Some("ab"), at).unwrap().unwrap();
+    let said = |at| place.book.narrowed(&whose("ab"), at).unwrap().unwrap();
     assert!(said(now()).contains(&added[0].name), "{}", said(now()));
     assert!(!said(later).contains(&added[0].name), "{}", said(later));
 }

@@ -13,7 +13,7 @@ use sbx_policy::{
 pub fn shown(rule: &Rule, now: Timestamp) -> PolicyRule {
     let applies_to = match &rule.scope {
         Scope::Global => "all".to_owned(),
-        scope @ Scope::Sandbox(_) => scope.to_string(),
+        scope @ (Scope::Repo(_) | Scope::Sandbox(_)) => scope.to_string(),
     };
     let status = if rule.is_expired(now) {
         "inactive"
@@ -41,6 +41,7 @@ pub fn shown(rule: &Rule, now: Timestamp) -> PolicyRule {
             Traffic::Any => None,
             Traffic::Web => Some("web".into()),
         },
+        allow_private: rule.allow_private,
         expires_at: rule.expires,
         reason: match rule.origin {
             Origin::Preset => preset_reason(&rule.id),
@@ -52,7 +53,7 @@ pub fn shown(rule: &Rule, now: Timestamp) -> PolicyRule {
 /// A question of `policy check`, and what enforcement says to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    pub sandbox: Option<&'a str>,
+    pub scope: &'a Scope,
     /// As it was typed.
     pub asked: &'a str,
     pub target: &'a Target,
@@ -66,7 +67,7 @@ pub struct Question<'a> {
 
 pub fn answer(question: &Question<'_>) -> CheckAnswer {
     let Question {
-        sandbox,
+        scope,
         target,
         verdict,
         other,
@@ -82,7 +83,7 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
     CheckAnswer {
         action: "net:connect:tcp".into(),
         allowed: verdict.allowed,
-        context: sandbox.map_or_else(|| "global".to_owned(), |name| format!("sandbox:{name}")),
+        context: scope.to_string(),
         deny_kind: deny_kind(verdict),
         governance: Governance { active: false },
         origin: rule.map(|rule| rule.origin.as_str().to_owned()),
@@ -103,12 +104,12 @@ pub fn answer(question: &Question<'_>) -> CheckAnswer {
         target: question.asked.to_owned(),
         kind: "network".into(),
         addresses: question.addresses.iter().map(ToString::to_string).collect(),
-        hint: remedy(sandbox, target, verdict),
+        hint: remedy(scope, target, verdict),
         other_tcp: other.map(|verdict| OtherTcp {
             allowed: verdict.allowed,
             deny_kind: deny_kind(verdict),
             reason: verdict.reason.clone(),
-            hint: remedy(sandbox, target, verdict),
+            hint: remedy(scope, target, verdict),
         }),
     }
 }

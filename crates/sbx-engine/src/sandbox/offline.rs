@@ -84,9 +84,10 @@ fn has_ended(error: &ControlError) -> bool {
         // No process takes what is sent (EPIPE, ECONNRESET).
         ControlError::Io(error) => error.kind() != io::ErrorKind::WouldBlock,
         ControlError::Ended => true,
-        ControlError::TimedOut | ControlError::Violation(_) | ControlError::OtherVersion(_) => {
-            false
-        }
+        ControlError::TimedOut
+        | ControlError::Violation(_)
+        | ControlError::Refused(_)
+        | ControlError::OtherVersion(_) => false,
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use sbx_api::{Caller, Mount, Network, Status};
+use sbx_api::{Caller, Limits, Mount, Network, Status};
 use sbx_proto::OsBytes;
 use sbx_proto::plan::{Ids, Node};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::machine::{Backend, Template};
 use crate::sandbox::name::SandboxName;
+use crate::sandbox::ports::PortRecord;
 use crate::state::{Durability, RECORD, SandboxDir, write_atomic};
 
 pub const VERSION: u32 = 1;
@@ -57,20 +58,43 @@ pub struct Record {
     pub last_used_at: Option<Timestamp>,
     pub stop_reason: Option<String>,
     pub keep_alive: bool,
+    /// How long it stays up without a command, if not as the settings say; 0 is for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_seconds: Option<u64>,
+    /// Present if what tools cache inside is to be kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheUse>,
     /// Removed when it stops, whether or not its creator is still there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub temporary: bool,
+    /// What the backend enforces.
+    #[serde(default)]
+    pub limits: Limits,
     /// When it stops by itself, unless a command starts before.
     pub stop_at: Option<Timestamp>,
     /// As of the last start.
     pub mounts: Vec<Mount>,
+    /// Published ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortRecord>,
     pub warnings: Vec<String>,
+}
+
+/// A sandbox's part in the build cache of its repository.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheUse {
+    /// The cache that it alone writes to, from its start to its stop.
+    pub held: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceRecord {
     pub path: OsBytes,
+    /// How the user named it, where symbolic links lead from there to `path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<OsBytes>,
     pub readonly: bool,
     pub kind: WorkspaceKind,
     /// The owner on the host, whose files are the agent's inside.
@@ -205,8 +229,16 @@ impl Record {
         self.init = None;
         self.stop_at = None;
         self.keep_alive = false;
+        if let Some(cache) = &mut self.cache {
+            cache.held = None;
+        }
         self.stopped_at = Some(now);
         self.stop_reason = Some(reason);
+    }
+
+    /// The cache that the sandbox writes to.
+    pub(crate) fn held_cache(&self) -> Option<&str> {
+        self.cache.as_ref()?.held.as_deref()
     }
 
     pub fn set_running(&mut self, init: InitProcess, now: Timestamp) {
@@ -237,6 +269,11 @@ pub(crate) mod tests {
     use super::*;
     use crate::state::StateDir;
 
+    /// For tests to which ids do not matter.
+    pub(crate) fn any_example(name: &str) -> Record {
+        example(name, Mode::Single)
+    }
+
     /// A record with nothing special about it, for tests of other modules too.
     pub(crate) fn example(name: &str, mode: Mode) -> Record {
         let whole = vec![IdRange {
@@ -252,6 +289,7 @@ pub(crate) mod tests {
             status: Status::Stopped,
             workspaces: vec![WorkspaceRecord {
                 path: "/w/project".into(),
+                given: None,
                 readonly: false,
                 kind: WorkspaceKind::Directory,
                 uid: 501,
@@ -284,9 +322,13 @@ pub(crate) mod tests {
             last_used_at: None,
             stop_reason: None,
             keep_alive: false,
+            idle_seconds: None,
+            cache: None,
+            limits: Limits::default(),
             temporary: false,
             stop_at: None,
             mounts: Vec::new(),
+            ports: Vec::new(),
             warnings: Vec::new(),
         }
     }

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use sbx_api::{Backend, Sandbox, Status, Workspace};
+use sbx_api::{Backend, CacheState, Limits, Sandbox, Status, Workspace};
 
 use crate::error::chain;
+use crate::lifecycle::ports::mappings;
 use crate::machine;
 use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError};
@@ -42,9 +43,17 @@ pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
         stop_reason: record.stop_reason,
         stop_at: record.stop_at,
         keep_alive: record.keep_alive,
+        idle_seconds: record.idle_seconds,
+        cache: record.cache.as_ref().map(|cache| match cache.held {
+            Some(_) => CacheState::Kept,
+            None if record.status == Status::Running => CacheState::Busy,
+            None => CacheState::Kept,
+        }),
         temporary: record.temporary,
         sessions,
+        limits: record.limits,
         mounts: record.mounts,
+        ports: mappings(&record.ports),
         isolation: description.isolation,
         network: record.network,
         warnings: record.warnings,
@@ -80,9 +89,13 @@ pub fn damaged(name: SandboxName, dir: &SandboxDir, error: &RecordError) -> Sand
         stop_reason: Some("damaged".into()),
         stop_at: None,
         keep_alive: false,
+        idle_seconds: None,
+        cache: None,
         temporary: false,
         sessions: 0,
+        limits: Limits::default(),
         mounts: Vec::new(),
+        ports: Vec::new(),
         network: None,
         isolation: Vec::new(),
         warnings: vec![chain(error)],

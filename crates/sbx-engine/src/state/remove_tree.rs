@@ -5,6 +5,8 @@
 //! up to the top before it is entered. Something may still rename what is being removed (a descriptor of it was handed
 //! on): what is not where it was a moment ago is looked for again, until the top itself can go.
 
+mod closers;
+
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,9 +17,12 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::state::open_beneath;
+use closers::Closers;
 
 /// How often a directory is emptied. More than once only when something puts files into it meanwhile.
 const ATTEMPTS: usize = 10_000;
+/// So many directories are worth threads of their own.
+const MANY: u64 = 500;
 
 #[derive(Debug, Error)]
 pub enum RemoveError {
@@ -77,6 +82,7 @@ fn remove_below(parent: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
         top: open_dir(parent, name)?,
         waiting: Vec::new(),
         counter: 0,
+        closers: None,
     };
     let top = rustix::io::fcntl_dupfd_cloexec(&removal.top, 0)?;
     for _ in 0..ATTEMPTS {
@@ -103,23 +109,41 @@ struct Removal {
     /// Directories that lie directly in the top one.
     waiting: Vec<CString>,
     counter: u64,
+    closers: Option<Closers>,
 }
 
 impl Removal {
     /// Empties and removes a directory of the top one.
     fn finish(&mut self, name: &CString) -> rustix::io::Result<()> {
+        let mut opened = None;
         for _ in 0..ATTEMPTS {
             match rustix::fs::unlinkat(&self.top, name, AtFlags::REMOVEDIR) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.close(opened);
+                    return Ok(());
+                }
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {}
                 Err(e) => return unless_moved(e),
             }
             match open_dir(&self.top, name) {
-                Ok(dir) => self.empty(&dir, Depth::Below)?,
+                Ok(dir) => {
+                    self.empty(&dir, Depth::Below)?;
+                    opened = Some(dir);
+                }
                 Err(e) => return unless_moved(e),
             }
         }
         Err(Errno::NOTEMPTY)
+    }
+
+    /// The last descriptor of a directory that has been removed.
+    fn close(&mut self, removed: Option<OwnedFd>) {
+        if let Some(removed) = removed
+            && self.counter > MANY
+        {
+            let closers = self.closers.get_or_insert_with(Closers::start);
+            closers.close(removed);
+        }
     }
 
     /// Removes what is in `dir`; directories that are not empty end up in `waiting`.
@@ -248,10 +272,10 @@ mod tests {
     }
 
     #[test]
-    fn five_thousand_directories_deep() {
+    fn sixty_thousand_directories_deep() {
         let (temp, tree) = tree();
         let mut dir = rustix::fs::open(&tree, OFlags::RDONLY, Mode::empty()).unwrap();
-        for _ in 0..5000 {
+        for _ in 0..60_000 {
             rustix::fs::mkdirat(&dir, "d", Mode::from_raw_mode(0o755)).unwrap();
             dir = rustix::fs::openat(&dir, "d", OFlags::RDONLY, Mode::empty()).unwrap();
         }

@@ -10,20 +10,31 @@ use crate::machine::namespace::ModeOverride;
 /// How long a sandbox without a command stays up.
 pub(crate) const DEFAULT_AUTO_STOP_DELAY: Duration = Duration::from_secs(30);
 
+const DEFAULT_CACHE_MIB: u64 = 10 << 10;
+
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// `0` and `"off"` mean never.
     #[serde(rename = "auto_stop_seconds", deserialize_with = "auto_stop")]
     pub auto_stop: Option<Duration>,
+    /// How large all build caches together may become.
+    pub cache_max_mib: u64,
     /// Use less than what the machine offers.
     pub mode: Option<ModeOverride>,
+}
+
+impl Settings {
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        self.cache_max_mib.saturating_mul(1 << 20)
+    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             auto_stop: Some(DEFAULT_AUTO_STOP_DELAY),
+            cache_max_mib: DEFAULT_CACHE_MIB,
             mode: None,
         }
     }

@@ -37,6 +37,23 @@ pub fn connect_unix(dir: &Path, name: &str) -> io::Result<UnixStream> {
     connect_within(dir, name, CONNECT_TIMEOUT)
 }
 
+/// The same where only a process of the caller or of root may serve (SO_PEERCRED: the one that called listen(2)): it gets
+/// commands with their environment.
+pub fn connect_own(dir: &Path, name: &str) -> io::Result<UnixStream> {
+    let stream = connect_unix(dir, name)?;
+    let server = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+    check_server(server.as_raw(), rustix::process::geteuid().as_raw())?;
+    Ok(stream)
+}
+
+fn check_server(server: u32, user: u32) -> io::Result<()> {
+    if server == user || server == 0 {
+        return Ok(());
+    }
+    let message = format!("it is served by user {server}, not by user {user}");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
 fn connect_within(dir: &Path, name: &str, limit: Duration) -> io::Result<UnixStream> {
     let path = dir.join(name);
     let (_dir, path) = if path.as_os_str().len() <= LONGEST {
@@ -111,6 +128,19 @@ mod tests {
             &format!("{long}/{long}"),
         ] {
             serves_in(&temp.path().join(dir));
+        }
+    }
+
+    #[test]
+    fn a_socket_that_another_user_serves_is_not_used() {
+        let temp = tempfile::tempdir().unwrap();
+        let _listener = bind_unix(temp.path(), "exec.sock").unwrap();
+        connect_own(temp.path(), "exec.sock").unwrap();
+        check_server(0, 1000).unwrap();
+        for user in [0, 1000] {
+            let error = check_server(1001, user).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            assert!(error.to_string().contains("user 1001"));
         }
     }
 

@@ -268,6 +268,7 @@ mod tests {
         fs::File::create(&conf).unwrap();
         let record = |path: &Path, readonly, kind| WorkspaceRecord {
             path: path.into(),
+            given: None,
             readonly,
             kind,
             uid: rustix::process::geteuid().as_raw(),

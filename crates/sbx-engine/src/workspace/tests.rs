@@ -65,6 +65,39 @@ fn ordinary_workspaces() {
 }
 
 #[test]
+fn the_name_by_which_links_lead_to_a_workspace_is_kept() {
+    let (_temp, root) = place();
+    let home = root.join("home");
+    symlink("project", home.join("link")).unwrap();
+    symlink(&home, root.join("house")).unwrap();
+    let kept = |to: &str, name: &str| {
+        let request = given(&home.join(to), &root.join(name));
+        let resolved = resolve(&[request], &home.join("state"), &[]).unwrap();
+        let again = resolve_again(&resolved, &home.join("state")).unwrap();
+        assert_eq!(again.workspaces, resolved);
+        let name = resolved[0].given.as_ref().map(OsBytes::as_path);
+        name.map(|name| {
+            name.strip_prefix(&root)
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
+        })
+    };
+    assert_eq!(kept("project", "home/link").unwrap(), "home/link");
+    assert_eq!(kept("project", "house/./link/").unwrap(), "house/link");
+    assert_eq!(
+        kept("project/sub", "home/link/sub").unwrap(),
+        "home/link/sub"
+    );
+    // As the file system has it, not as text: `link/..` is the parent of `project`.
+    assert_eq!(kept("project", "house/link/../link").unwrap(), "home/link");
+    for plain in ["home/project", "home/./project", "home/link/../project"] {
+        assert_eq!(kept("project", plain), None, "{plain}");
+    }
+}
+
+#[test]
 fn refused_workspaces() {
     let (_temp, root) = place();
     File::create(&root, "home/notes");
@@ -307,6 +340,7 @@ fn what_was_replaced_is_told_and_a_read_only_directory_in_a_writable_one_refused
 fn what_another_user_owns_is_not_swapped_from_inside() {
     let workspace = |path: &str, readonly, kind, uid, gid| WorkspaceRecord {
         path: path.into(),
+        given: None,
         readonly,
         kind,
         uid,
@@ -382,6 +416,7 @@ fn a_read_only_path_through_a_link_that_can_be_changed_protects_nothing() {
 fn parents_are_mounted_before_children() {
     let workspace = |path: &str| WorkspaceRecord {
         path: path.into(),
+        given: None,
         readonly: false,
         kind: WorkspaceKind::Directory,
         uid: 0,

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
-use sbx_api::{Caller, CreateRequest, KeepRequest, Sandbox, Status, WorkspaceRequest};
+use sbx_api::{Caller, CreateRequest, KeepRequest, Limits, Sandbox, Status, WorkspaceRequest};
 use sbx_engine::engine::Removal;
 use sbx_engine::machine::egress::NoEgress;
+use sbx_engine::machine::ingress::NoIngress;
 use sbx_engine::machine::namespace::Namespace;
 use sbx_engine::machine::namespace::helper::Helper;
 use sbx_engine::machine::namespace::ids::Facts;
@@ -358,6 +359,7 @@ fn keeping_is_recorded() {
 fn nonexistent() -> WorkspaceRecord {
     WorkspaceRecord {
         path: "/nonexistent".into(),
+        given: None,
         readonly: false,
         kind: WorkspaceKind::Directory,
         uid: 1000,
@@ -379,7 +381,11 @@ fn request(name: &str, workspace: &Path) -> CreateRequest {
         caller: Caller::default(),
         platform: None,
         deny_network: Vec::new(),
+        idle_seconds: None,
+        publish: Vec::new(),
+        cache: false,
         temporary: false,
+        limits: Limits::default(),
     }
 }
 
@@ -404,6 +410,7 @@ impl World {
             settings: self.state.settings().unwrap(),
             machines: Machines::new(namespace),
             egress: Arc::new(NoEgress),
+            ingress: Arc::new(NoIngress),
             book: Arc::new(PolicyBook::new(&self.state, "/nowhere".into())),
         });
         engine.recover().unwrap();
@@ -479,9 +486,13 @@ fn record(name: &str) -> Record {
         last_used_at: None,
         stop_reason: None,
         keep_alive: false,
+        idle_seconds: None,
+        cache: None,
         temporary: false,
+        limits: Limits::default(),
         stop_at: None,
         mounts: Vec::new(),
+        ports: Vec::new(),
         warnings: Vec::new(),
     }
 }

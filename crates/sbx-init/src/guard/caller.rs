@@ -46,7 +46,7 @@ pub(super) struct Caller {
     pid: OwnedFd,
 }
 
-fn io(error: std::io::Error) -> Errno {
+pub(super) fn io(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 

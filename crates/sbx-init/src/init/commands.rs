@@ -1,28 +1,69 @@
-//! Commands: from a request to a process, its terminal and log, its end, and the reports of it.
+//! Commands: from a request to a process, and what its client may ask of it.
 //!
 //! A command is an order to the spare process, which may have been killed while it waited. Until it confirms the order,
 //! init keeps it and can give it to a new process; afterwards it must not run twice. A process that ends before `execve`
-//! is a failed start, not the program's exit status. Before a client hears of the end, files that root inside has
-//! created in workspaces are handed over by a child, so that the client finds them with the right owner.
+//! is a failed start, not the program's exit status.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
-use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Gid, Pid, Signal, Uid};
-use rustix::termios::Winsize;
-use sbx_proto::exec::{Cause, Exec, ExitStatus, FailKind, Reply, Role, Stdio as WantedStdio};
-use sbx_proto::inside::{AGENT, AGENT_NAME, ROOT_WAS_USED, TTY_GROUP};
-use sbx_proto::plan::Mode;
+use rustix::process::{Pid, Signal};
+use sbx_proto::exec::{Exec, FailKind, Reply, Role, Stdio as WantedStdio};
+use sbx_proto::inside::{AGENT, AGENT_NAME};
 use sbx_sys::fdpass;
-use sbx_sys::process::{self, Fork};
 
-use super::streams::Streams;
-use super::{Command, Ended, HandOver, Init, MAX_HAND_OVERS, Output, Starting, Stopping, executed};
-use crate::handover::{self, Budget};
+use super::shutdown::Stopping;
+use super::stdio::{Ends, Output, terminal_of, winsize};
+use super::{Init, executed};
 use crate::spare::{LISTENER, Order, Spare, TAKEN};
-use crate::spawn::{Failure, Stdio};
+use crate::spawn::Failure;
+
+pub(super) struct Command {
+    pub(super) id: u64,
+    /// The client that requested it, while connected.
+    pub(super) peer: Option<u64>,
+    /// Not yet executed: where it says how that goes.
+    pub(super) starting: Option<Starting>,
+    /// The program was not executed; only else is an exit the program's own.
+    pub(super) failed: Option<Failure>,
+    /// By its caller, whose signals may end it at any time.
+    pub(super) signalled: bool,
+    pub(super) master: Option<OwnedFd>,
+    /// The other side of its terminal. That hangs up when no process has it open, and a reader takes that for the end; a
+    /// command may close all that it has of it, and open it again.
+    pub(super) terminal: Option<OwnedFd>,
+    pub(super) root: bool,
+    pub(super) detached: bool,
+}
+
+pub(super) struct Starting {
+    pub(super) status: UnixStream,
+    said: Vec<u8>,
+    /// For another process, should the one that waited for it be dead by then.
+    order: Option<Order>,
+}
+
+impl Starting {
+    fn new(status: UnixStream, order: Option<Order>) -> Self {
+        Self {
+            status,
+            said: Vec::new(),
+            order,
+        }
+    }
+
+    /// When the filter's listener is here, only the end is waited for (which is always polled): that the order was
+    /// taken need not wake init, which would keep the command from running.
+    pub(super) fn interest(&self) -> PollFlags {
+        if self.said.is_empty() {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        }
+    }
+}
 
 impl Init<'_> {
     pub(super) fn exec(&mut self, key: u64, exec: &Exec) -> Result<(), Failure> {
@@ -61,6 +102,7 @@ impl Init<'_> {
                 peer.carry(streams);
             }
         }
+        self.abandoned.remove(pid);
         let user = exec.user.as_deref();
         let agent = user.is_none_or(|user| user == AGENT_NAME || user == AGENT.to_string());
         self.commands.insert(
@@ -109,82 +151,6 @@ impl Init<'_> {
         }
     }
 
-    /// What a command's streams are connected to.
-    fn stdio(&mut self, id: u64, wanted: &WantedStdio, fds: Vec<OwnedFd>) -> Result<Ends, Failure> {
-        let no_pipe = |error: Errno| Failure::engine("make a pipe", error);
-        match *wanted {
-            WantedStdio::Pipes => {
-                let stdio = <[OwnedFd; 3]>::try_from(fds).map_err(|_| {
-                    Failure::bad_request("three descriptors must come with the request".into())
-                })?;
-                Ok(Ends::of(stdio))
-            }
-            WantedStdio::Tty { rows, cols } => self.tty(rows, cols).map_err(no_terminal),
-            WantedStdio::FramedTty { rows, cols } => {
-                let framed = || {
-                    let mut ends = self.tty(rows, cols)?;
-                    let master = ends.master.as_ref();
-                    ends.streams = master.map(Streams::terminal).transpose()?;
-                    Ok(ends)
-                };
-                framed().map_err(no_terminal)
-            }
-            WantedStdio::Framed { stdin, stderr } => {
-                let (streams, stdio) = Streams::pipes(stdin, stderr).map_err(no_pipe)?;
-                Ok(Ends {
-                    streams: Some(streams),
-                    ..Ends::of(stdio)
-                })
-            }
-            WantedStdio::Log => {
-                let input = no_input().map_err(no_pipe)?;
-                let (out, out_end) = pipe_to_us().map_err(no_pipe)?;
-                let (err, err_end) = pipe_to_us().map_err(no_pipe)?;
-                // The last one is read first, and what was written to both most likely began with the output.
-                for (kind, pipe) in [("err", err), ("out", out)] {
-                    self.outputs.push(Output { id, kind, pipe });
-                }
-                Ok(Ends::of([input, out_end, err_end]))
-            }
-            WantedStdio::LogTty { rows, cols } => {
-                let mut ends = self.tty(rows, cols).map_err(no_terminal)?;
-                let kind = "out";
-                let master = ends.master.take();
-                self.outputs
-                    .extend(master.map(|pipe| Output { id, kind, pipe }));
-                Ok(ends)
-            }
-        }
-    }
-
-    fn tty(&self, rows: u16, cols: u16) -> Result<Ends, Errno> {
-        let (master, slave) = self.terminal(rows, cols)?;
-        let copy = || rustix::io::fcntl_dupfd_cloexec(&slave, 3);
-        let stdio = [copy()?, copy()?, slave];
-        Ok(Ends {
-            master: Some(master),
-            ..Ends::of(stdio)
-        })
-    }
-
-    /// Made in init's own view of `/dev/pts`: what is mounted there inside does not matter.
-    pub(super) fn terminal(&self, rows: u16, cols: u16) -> Result<(OwnedFd, OwnedFd), Errno> {
-        // Non-blocking, because init reads it when its client has left, and inside can flush what was to be read.
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let master = rustix::fs::openat(&self.ptys, "ptmx", flags, FileMode::empty())?;
-        rustix::pty::unlockpt(&master)?;
-        let open = rustix::pty::OpenptFlags::RDWR
-            | rustix::pty::OpenptFlags::NOCTTY
-            | rustix::pty::OpenptFlags::CLOEXEC;
-        let slave = rustix::pty::ioctl_tiocgptpeer(&master, open)?;
-        if self.surroundings.mode != Mode::Single {
-            let (uid, gid) = (Uid::from_raw(AGENT), Gid::from_raw(TTY_GROUP));
-            rustix::fs::fchown(&slave, Some(uid), Some(gid))?;
-        }
-        rustix::termios::tcsetwinsize(&master, winsize(rows, cols))?;
-        Ok((master, slave))
-    }
-
     /// What a starting command says: the filter's listener, then why it failed, or nothing.
     pub(super) fn hear_start(&mut self, pid: i32) {
         let Some(command) = self.commands.get_mut(&pid) else {
@@ -211,6 +177,7 @@ impl Init<'_> {
         let Some(Starting { said, order, .. }) = command.starting.take() else {
             return;
         };
+        let order = order.filter(|_| command.peer.is_some() || command.detached);
         match after(start_of(&said), order, self.stopping.as_ref()) {
             After::Runs if command.failed.is_some() => {}
             // No client waits for the end of a detached command: this reply is the last one.
@@ -261,136 +228,6 @@ impl Init<'_> {
         self.commands.insert(pid, command);
     }
 
-    pub(super) fn copy_output(&mut self, index: usize) {
-        let Some(output) = self.outputs.get(index) else {
-            return;
-        };
-        let mut buffer = [0; 32 << 10];
-        match rustix::io::read(&output.pipe, &mut buffer) {
-            // The process at the other end can take back what was there a moment ago.
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(0) | Err(_) => {
-                self.outputs.remove(index);
-            }
-            Ok(count) => {
-                let (id, kind) = (output.id, output.kind);
-                self.log
-                    .write(id, kind, buffer.get(..count).unwrap_or_default());
-            }
-        }
-    }
-
-    /// By a signal, and it is not reaped yet. Others inside can send one between the order and `execve`; that is not
-    /// how the program ended.
-    pub(super) fn command_killed(&mut self, pid: i32) {
-        if let Some(command) = self.commands.get_mut(&pid)
-            && !command.signalled
-            && self.stopping.is_none()
-            && executed::was_never(self.guard.proc(), pid)
-        {
-            command.failed.get_or_insert_with(died_early);
-        }
-    }
-
-    pub(super) fn command_ended(&mut self, pid: i32, status: ExitStatus) {
-        // What it said last may still be unread.
-        while self
-            .commands
-            .get(&pid)
-            .is_some_and(|command| command.starting.is_some())
-        {
-            self.hear_start(pid);
-        }
-        let Some(mut command) = self.commands.remove(&pid) else {
-            return;
-        };
-        // Before the client is told, and before a fork copies it: then a reader of the terminal sees its end at once.
-        drop(command.terminal.take());
-        if let Some(failure) = command.failed {
-            if command.detached {
-                let line = format!("{}\n", failure.message());
-                self.log.write(command.id, "err", line.as_bytes());
-                let code = failure.kind().code().to_string();
-                self.log.write(command.id, "exit", code.as_bytes());
-            }
-            if let Some(peer) = command.peer {
-                self.reply(peer, &failure.into_reply());
-            }
-            self.tell_daemon();
-            return;
-        }
-        let ended = Ended {
-            id: command.id,
-            peer: command.peer,
-            status,
-            detached: command.detached,
-        };
-        let root_was_used = rustix::fs::unlink(ROOT_WAS_USED).is_ok();
-        let due = command.root || root_was_used || self.hand_over_due;
-        // The stop does it always.
-        if due && self.stopping.is_none() && !self.workspaces.is_empty() {
-            self.hand_over(HandOver { ended, tries: 1 });
-        } else {
-            self.report(ended);
-        }
-    }
-
-    fn hand_over(&mut self, work: HandOver) {
-        // It walks through everything, whatever another one has left undone.
-        self.hand_over_due = false;
-        match process::fork(self.proof, 0) {
-            Ok(Fork::Child) => {
-                let budget = Budget::AFTER_COMMAND;
-                let done = handover::hand_over(&self.workspaces, self.made_at, &[], budget);
-                process::exit_now(i32::from(done.is_err()))
-            }
-            Ok(Fork::Parent { pid, .. }) => {
-                self.handovers.insert(pid, work);
-            }
-            Err(_) => self.hand_over_failed(work),
-        }
-    }
-
-    /// Root inside can kill the process that does it: then it has no exit code.
-    pub(super) fn hand_over_ended(&mut self, work: HandOver, code: Option<i32>) {
-        match code {
-            Some(0) => self.report(work.ended),
-            None if work.tries < MAX_HAND_OVERS && self.stopping.is_none() => {
-                let tries = work.tries + 1;
-                self.hand_over(HandOver { tries, ..work });
-            }
-            // It was patient for as long as it may be, or cannot be done.
-            Some(_) | None => self.hand_over_failed(work),
-        }
-    }
-
-    /// The next command does it, or the stop, which does it always and when no other process is left.
-    fn hand_over_failed(&mut self, work: HandOver) {
-        self.hand_over_due = true;
-        self.report(work.ended);
-    }
-
-    pub(super) fn report(&mut self, ended: Ended) {
-        if ended.detached {
-            let text = format!("{}", ended.status.code());
-            self.log.write(ended.id, "exit", text.as_bytes());
-        }
-        if let Some(peer) = ended.peer {
-            let by = match (ended.status, &self.stopping) {
-                (ExitStatus::Signal(_), Some(stopping)) => stopping.by,
-                (ExitStatus::Code(_), _) | (_, None) => Cause::Itself,
-            };
-            let status = ended.status;
-            let reply = Reply::Exited { status, by };
-            self.reply(peer, &reply);
-            // After it, not before: a client that does not read holds up its output, and never its exit status.
-            if let Some(peer) = self.peers.get_mut(&peer) {
-                peer.command_ended();
-            }
-        }
-        self.tell_daemon();
-    }
-
     pub(super) fn running(&self) -> u32 {
         u32::try_from(self.commands.len() + self.handovers.len()).unwrap_or(u32::MAX)
     }
@@ -400,6 +237,26 @@ impl Init<'_> {
             running: self.running(),
         };
         self.tell_daemons(&reply);
+    }
+
+    /// The command stays: init holds its terminal and reads it from now on, or it would hang up or block.
+    pub(super) fn detach(&mut self, key: u64) {
+        let pid = self.peers.get(&key).and_then(|peer| peer.command);
+        let Some(command) = pid.and_then(|pid| self.commands.get_mut(&pid)) else {
+            return;
+        };
+        command.peer = None;
+        command.detached = true;
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.drop_streams();
+        }
+        if let Some(pipe) = command.master.take() {
+            self.outputs.push(Output {
+                id: command.id,
+                kind: "out",
+                pipe,
+            });
+        }
     }
 
     pub(super) fn signal(&mut self, key: u64, signal: i32) {
@@ -430,58 +287,6 @@ impl Init<'_> {
     }
 }
 
-/// What a command's streams are connected to.
-struct Ends {
-    stdio: Stdio,
-    /// Of a terminal that a client holds or may leave.
-    master: Option<OwnedFd>,
-    /// Init's side, when the streams are frames of the client's connection.
-    streams: Option<Streams>,
-}
-
-impl Ends {
-    fn of(stdio: Stdio) -> Self {
-        Self {
-            stdio,
-            master: None,
-            streams: None,
-        }
-    }
-}
-
-fn no_terminal(error: Errno) -> Failure {
-    Failure::engine("make a terminal", error)
-}
-
-/// A copy of the command's terminal. It is init's alone: a spare process closes all that it has of init's, and the
-/// copy is closed on exec.
-fn terminal_of(wanted: &WantedStdio, [input, ..]: &Stdio) -> Result<Option<OwnedFd>, Failure> {
-    match wanted {
-        WantedStdio::Tty { .. } | WantedStdio::LogTty { .. } | WantedStdio::FramedTty { .. } => {
-            let copy = input.try_clone();
-            copy.map(Some)
-                .map_err(|e| Failure::engine("make a terminal", e))
-        }
-        WantedStdio::Pipes | WantedStdio::Framed { .. } | WantedStdio::Log => Ok(None),
-    }
-}
-
-/// A pipe from a command to init: where init reads, and where the command writes.
-///
-/// The writer of a pipe can open it for reading (`/proc/self/fd`), and take the bytes back that init was woken for: init
-/// must not block in `read`. The mode is that of its own end alone.
-pub(super) fn pipe_to_us() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-    rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;
-    Ok((ours, theirs))
-}
-
-/// A stdin that is at its end.
-pub(super) fn no_input() -> Result<OwnedFd, Errno> {
-    let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
-    Ok(input)
-}
-
 /// A command leads a session and group of its own, but for its first moment. It is init's own child and not reaped yet:
 /// its number is still its own.
 fn signal_command(pid: Pid, signal: Signal) {
@@ -490,7 +295,7 @@ fn signal_command(pid: Pid, signal: Signal) {
     }
 }
 
-fn died_early() -> Failure {
+pub(super) fn died_early() -> Failure {
     let message = "the command's process was ended before it was executed";
     Failure::new(FailKind::Engine, message.into())
 }
@@ -498,15 +303,6 @@ fn died_early() -> Failure {
 /// Its client asks the daemon for the next start, and then for the command again.
 fn stopping() -> Failure {
     Failure::new(FailKind::Stopping, "the sandbox is stopping".into())
-}
-
-fn winsize(rows: u16, cols: u16) -> Winsize {
-    Winsize {
-        ws_row: rows,
-        ws_col: cols,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    }
 }
 
 /// How a start went, by all that was said.
@@ -558,9 +354,10 @@ fn after<T>(start: Start, order: Option<T>, ending: Option<&Stopping>) -> After<
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
     use std::os::unix::process::ExitStatusExt;
     use std::time::Instant;
+
+    use sbx_proto::exec::Cause;
 
     use super::*;
 
@@ -586,19 +383,6 @@ mod tests {
             .unwrap();
         signal_command(Pid::from_child(&child), Signal::TERM);
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
-    }
-
-    #[test]
-    fn init_does_not_wait_for_bytes_that_were_taken_back_and_the_command_may_wait() {
-        let (ours, theirs) = pipe_to_us().unwrap();
-        rustix::io::write(&theirs, b"x").unwrap();
-        let path = format!("/proc/self/fd/{}", theirs.as_raw_fd());
-        let thief = rustix::fs::open(path, OFlags::RDONLY, FileMode::empty()).unwrap();
-        let mut byte = [0];
-        assert_eq!(rustix::io::read(&thief, &mut byte).unwrap(), 1);
-        assert_eq!(rustix::io::read(&ours, &mut byte), Err(Errno::AGAIN));
-        let flags = rustix::fs::fcntl_getfl(&theirs).unwrap();
-        assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
     }
 
     #[test]

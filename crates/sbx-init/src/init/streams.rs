@@ -24,7 +24,7 @@ use sbx_proto::stream::{
     push_end,
 };
 
-use super::commands::no_input;
+use super::stdio::{no_input, pipe_to_us};
 use crate::spawn::Stdio;
 
 /// Init's side of a command's streams.
@@ -84,7 +84,7 @@ impl Streams {
         // the way there is `/proc/PID/fd` of one that has it.
         rustix::fs::fchmod(&input, FileMode::from_raw_mode(0o666))?;
         let output = |stream| {
-            let (from, end) = super::commands::pipe_to_us()?;
+            let (from, end) = pipe_to_us()?;
             rustix::fs::fchmod(&end, FileMode::from_raw_mode(0o622))?;
             Ok::<_, Errno>((Output::new(stream, Kind::Pipe, from), end))
         };

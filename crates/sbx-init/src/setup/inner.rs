@@ -20,6 +20,7 @@ use sbx_sys::fdpass;
 use sbx_sys::process::{self, Fork, SingleThreaded};
 
 use super::idmaps;
+use super::limits;
 use super::network::{self, Network};
 use crate::error::{ErrorContext, SetupError, SetupResult};
 
@@ -34,6 +35,14 @@ const IGNORE_PINGS: &[(&str, &str)] = &[
 ];
 /// The descriptors of [`WithoutMounts`], in order.
 const NAMES: [&str; 5] = ["user", "net", "ipc", "uts", "cgroup"];
+
+/// How the namespaces are to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) hostname: &'a str,
+    /// Of all commands together.
+    pub(super) processes: u64,
+}
 
 /// What every command joins.
 #[derive(Debug)]
@@ -72,14 +81,14 @@ pub(super) struct WithoutMounts {
 pub(super) fn start(
     proof: &SingleThreaded,
     ids: &Ids,
-    hostname: &str,
+    wanted: Wanted<'_>,
     proc: BorrowedFd<'_>,
 ) -> SetupResult<Inner> {
     let (ours, theirs) = UnixStream::pair().doing(|| "make a socket pair".into())?;
     match process::fork(proof, 0).doing(|| "fork".into())? {
         Fork::Child => {
             drop(ours);
-            let result = child(proof, ids.mode, hostname, proc, &theirs);
+            let result = child(proof, ids.mode, wanted, proc, &theirs);
             process::exit_now(i32::from(result.is_err()))
         }
         Fork::Parent { pid, pidfd } => {
@@ -137,11 +146,11 @@ impl Inner {
 fn child(
     proof: &SingleThreaded,
     mode: Mode,
-    hostname: &str,
+    wanted: Wanted<'_>,
     proc: BorrowedFd<'_>,
     mut parent: &UnixStream,
 ) -> SetupResult<()> {
-    let result = make(proof, hostname, proc, parent).and_then(|()| match mode {
+    let result = make(proof, wanted, proc, parent).and_then(|()| match mode {
         Mode::Single => make_named_root(proof, proc, parent),
         Mode::Root | Mode::Subordinate => Ok(()),
     });
@@ -154,10 +163,11 @@ fn child(
 
 fn make(
     proof: &SingleThreaded,
-    hostname: &str,
+    wanted: Wanted<'_>,
     proc: BorrowedFd<'_>,
     parent: &UnixStream,
 ) -> SetupResult<()> {
+    limits::set_processes(wanted.processes);
     process::unshare(proof, process::NEW_USER).doing(|| "make the inner user namespace".into())?;
     // The change of ids cleared the dumpable flag, and the maps of such a process are not writable for its parent.
     process::set_dumpable().doing(|| "set the dumpable flag".into())?;
@@ -168,7 +178,7 @@ fn make(
         process::NEW_NET | process::NEW_IPC | process::NEW_UTS | process::NEW_CGROUP,
     )
     .doing(|| "make the inner namespaces".into())?;
-    rustix::system::sethostname(hostname.as_bytes()).doing(|| "set the host name".into())?;
+    rustix::system::sethostname(wanted.hostname.as_bytes()).doing(|| "set the host name".into())?;
     let network = network::make()?;
     let mute = match network.redirect {
         Redirect::Nft => &[][..],

@@ -36,3 +36,17 @@ pub(super) fn set_ucounts(proc: BorrowedFd<'_>, limits: &[(String, u64)]) {
             .and_then(|file| rustix::io::write(&file, value.to_string().as_bytes()));
     }
 }
+
+/// Limits the processes of the user namespace that this process creates next, and of those below it: the kernel counts
+/// them all for its creator and compares with the creator's RLIMIT_NPROC of that moment. Commands do not inherit the
+/// limit itself, which would count per id.
+pub(super) fn set_processes(most: u64) {
+    let own = getrlimit(Resource::Nproc);
+    let least = |limit: Option<u64>| Some(limit.map_or(most, |limit| limit.min(most)));
+    let lower = Rlimit {
+        current: least(own.current),
+        maximum: own.maximum,
+    };
+    // Lowering the soft limit needs no privilege.
+    let _ = setrlimit(Resource::Nproc, lower);
+}

@@ -10,10 +10,15 @@ use super::{inner, tree};
 use crate::error::{ErrorContext, SetupError, SetupResult};
 use crate::filter::{self, MountPoints};
 
+const PROBE: inner::Wanted<'static> = inner::Wanted {
+    hostname: "probe",
+    processes: 64,
+};
+
 /// Runs as root of a fresh user namespace, in fresh mount and pid namespaces.
 pub(super) fn run(proof: &SingleThreaded, ids: &Ids) -> SetupResult<()> {
     let proc = tree::proc_mount()?;
-    let inner = inner::start(proof, ids, "probe", proc.as_fd())?;
+    let inner = inner::start(proof, ids, PROBE, proc.as_fd())?;
     process::setns(inner.namespaces.net.as_fd(), process::NEW_NET)
         .doing(|| "join the new network namespace".into())?;
     tree::try_all_mounts(ids.mode)?;

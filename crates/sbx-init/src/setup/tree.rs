@@ -209,6 +209,7 @@ impl Builder<'_> {
                 owner,
             } => self.directory(target.as_path(), *mode, *owner),
             Step::Symlink { target, to } => self.symlink(target.as_path(), to.as_path()),
+            Step::Alias { target, to } => self.alias(target.as_path(), to.as_path()),
             Step::Install { target } => self.install(target.as_path()),
             Step::Trust {
                 certificate,
@@ -345,6 +346,17 @@ impl Builder<'_> {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error).doing(|| format!("make the link `{}`", target.display())),
         }
+    }
+
+    /// A link that programs inside can do without: it is not made where a read-only part of the sandbox would hold it.
+    fn alias(&self, target: &Path, to: &Path) -> SetupResult<()> {
+        if resolve(self.root()?, target).is_ok() {
+            return Ok(());
+        }
+        if let Ok((parent, name)) = self.parent(target) {
+            let _ = rustix::fs::symlinkat(to, &parent, &name);
+        }
+        Ok(())
     }
 
     fn install(&self, target: &Path) -> SetupResult<()> {

@@ -1,7 +1,7 @@
 use jiff::{SignedDuration, Timestamp};
 use sbx_policy::{
-    Decision, HOST_ALIAS, Kind, LocalAddresses, Origin, Policy, Preset, Protocol, Rule, Scope,
-    Target, Traffic, Verdict, is_gateway, is_host_alias, preset,
+    Decision, HOST_ALIAS, Kind, LocalAddresses, Policy, Preset, Protocol, Rule, Scope, Target,
+    Traffic, Verdict, is_gateway, is_host_alias, preset,
 };
 
 use crate::support::{connect, host, now, policy, rule, target, web};
@@ -26,7 +26,7 @@ fn deny_wins_then_allow_then_default_deny() {
     assert_eq!(deciding_rule(&denied), "-bad.example.com");
     let allowed = web(&policy, "good.example.com");
     assert_eq!(
-        (allowed.allowed, allowed.kind, allowed.exact),
+        (allowed.allowed, allowed.kind, allowed.allows_private),
         (true, Kind::Allowed, false)
     );
     let other = web(&policy, "example.com");
@@ -96,7 +96,13 @@ fn addresses_of_the_machine_need_their_own_rule() {
     assert!(connect(&open, "a.test", "198.51.100.8").allowed);
     // As with every refused address, a rule that names it opens it.
     assert!(web(&here(&["+198.51.100.7:443"]), "198.51.100.7").allowed);
-    assert!(connect(&here(&["+a.test"]), "a.test", "198.51.100.7").allowed);
+    let named = connect(&here(&["+a.test"]), "a.test", "198.51.100.7");
+    assert_eq!(named.kind, Kind::Address);
+    let mut private = rule("+a.test");
+    private.allow_private = true;
+    let private = Policy::compile([private])
+        .with_local_addresses(["198.51.100.7".parse().unwrap()].into_iter().collect());
+    assert!(connect(&private, "a.test", "198.51.100.7").allowed);
     // Where they are not known, any address may be one.
     let unsure = open.with_local_addresses(LocalAddresses::Unknown);
     assert_eq!(web(&unsure, "198.51.100.8").kind, Kind::Address);
@@ -177,8 +183,15 @@ fn names_must_not_lead_into_refused_ranges() {
         ("a.example.com:80", "192.168.7.9", Kind::Address),
         ("a.example.com", "198.51.100.7", Kind::Explicit),
         ("a.example.com", "::ffff:198.51.100.7", Kind::Explicit),
-        ("exact.example.com", "10.0.0.1", Kind::Allowed),
-        ("exact.example.com:80", "10.0.0.1", Kind::Address),
+        ("exact.example.com", "203.0.113.1", Kind::Allowed),
+        ("exact.example.com", "192.168.7.9", Kind::Allowed),
+        ("exact.example.com", "192.168.8.9", Kind::Address),
+        ("exact.example.com", "10.0.0.1", Kind::Address),
+        ("exact.example.com", "127.0.0.1", Kind::Address),
+        ("exact.example.com", "169.254.1.1", Kind::Address),
+        ("exact.example.com", "169.254.169.254", Kind::Address),
+        ("exact.example.com", "2002:a00:1::1", Kind::Address),
+        ("exact.example.com", "fec0::1", Kind::Address),
         ("exact.example.com", "198.51.100.7", Kind::Explicit),
         ("other.org", "203.0.113.1", Kind::Implicit),
     ];
@@ -192,16 +205,53 @@ fn names_must_not_lead_into_refused_ranges() {
 }
 
 #[test]
-fn a_presets_exact_entries_do_not_open_private_addresses() {
-    let mut entry = rule("+exact.example.com");
-    entry.origin = Origin::Preset;
-    let preset_only = Policy::compile([entry.clone()]);
+fn an_exact_host_leads_to_private_addresses_where_its_rule_allows_them() {
+    let plain = rule("+exact.example.com");
+    let mut private = rule("+exact.example.com:443,**.example.com");
+    private.allow_private = true;
+    let policy = Policy::compile([plain.clone(), private, rule("-10.9.0.0/16")]);
+    let table = [
+        ("exact.example.com", "10.0.0.1", Kind::Allowed),
+        ("exact.example.com", "169.254.169.254", Kind::Allowed),
+        ("exact.example.com", "64:ff9b::7f00:1", Kind::Allowed),
+        ("exact.example.com:80", "10.0.0.1", Kind::Address),
+        ("exact.example.com", "10.9.0.1", Kind::Explicit),
+        // A wildcard in such a rule, of a file that was edited by hand, opens nothing.
+        ("a.example.com", "10.0.0.1", Kind::Address),
+    ];
+    for (wanted, address, expected) in table {
+        let verdict = connect(&policy, wanted, address);
+        assert_eq!(verdict.kind, expected, "{wanted} at {address}");
+    }
+    let refused = connect(&Policy::compile([plain]), "exact.example.com", "10.0.0.1");
+    assert_eq!(refused.kind, Kind::Address);
+    assert_eq!(refused.opens.unwrap().to_string(), "10.0.0.1:443");
+}
+
+#[test]
+fn a_name_without_a_dot_needs_a_rule_for_exactly_it() {
+    let wide = policy(&["+**", "+**:443"]);
+    for name in ["secret", "SECRET.", "com"] {
+        let verdict = web(&wide, name);
+        assert_eq!(verdict.kind, Kind::Implicit, "{name}");
+        assert!(
+            verdict.reason.contains("a name without a dot"),
+            "{}",
+            verdict.reason
+        );
+        let verdict = wide.resolvable(&host(name), now());
+        assert_eq!(verdict.kind, Kind::Implicit, "{name}");
+    }
+    let named = policy(&["+secret:443"]);
+    assert!(web(&named, "secret.").allowed);
+    assert!(named.resolvable(&host("secret"), now()).allowed);
+    assert!(!web(&named, "secret:80").allowed);
+    assert!(!web(&named, "secret.test").allowed);
+    // Denies of everything hold for it too.
     assert_eq!(
-        connect(&preset_only, "exact.example.com", "10.0.0.1").kind,
-        Kind::Address
+        web(&policy(&["+secret", "-**"]), "secret").kind,
+        Kind::Explicit
     );
-    let named_too = Policy::compile([entry, rule("+exact.example.com")]);
-    assert!(connect(&named_too, "exact.example.com", "10.0.0.1").allowed);
 }
 
 #[test]
@@ -270,7 +320,7 @@ fn the_sandbox_itself_and_the_proxy_are_no_targets() {
     let reason = web(&policy, "localhost:8080").reason;
     assert!(reason.contains("host.docker.internal:8080") && reason.contains("`localhost:8080`"));
     assert!(is_gateway(&host("gateway.docker.internal")));
-    assert!(web(&policy, "notlocalhost").allowed);
+    assert!(web(&policy, "not.alocalhost").allowed);
 }
 
 #[test]

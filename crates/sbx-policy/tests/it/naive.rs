@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use sbx_policy::{Decision, Host, Kind, Origin, Protocol, Rule, Target, Traffic, refused_range};
+use sbx_policy::{Decision, Host, Kind, Protocol, Rule, Target, Traffic, refused_range};
 
 use crate::support::now;
 
@@ -15,7 +15,10 @@ pub(crate) fn decide(rules: &[Rule], target: &Target, protocol: Protocol) -> Out
     if name == "gateway.docker.internal" || name == "localhost" || name.ends_with(".localhost") {
         return (Kind::Loopback, None);
     }
-    let all = resources(rules, protocol);
+    let single_label = target.host.as_ip().is_none() && !name.contains('.');
+    let mut all = resources(rules, protocol);
+    // A name without a dot is opened by nothing but itself.
+    all.retain(|resource| resource.denies() || !single_label || resource.host == name);
     let port_fits = |resource: &Resource| resource.port.is_none_or(|port| port == target.port);
     if name == "host.docker.internal" {
         let localhost = Host::parse("localhost").unwrap();
@@ -71,7 +74,7 @@ pub(crate) fn judge(rules: &[Rule], target: &Target, address: IpAddr, protocol: 
     let all = resources(rules, protocol);
     let fits = |r: &&Resource| r.port.is_none_or(|port| port == target.port);
     let at_address = |r: &&Resource| r.network.is_some() && r.covers(&Host::Ip(address));
-    let at_name = |r: &&Resource| r.origin != Origin::Preset && r.host == target.host.to_string();
+    let at_name = |r: &&Resource| r.allow_private && r.host == target.host.to_string();
     if all
         .iter()
         .filter(fits)
@@ -89,7 +92,7 @@ pub(crate) fn judge(rules: &[Rule], target: &Target, address: IpAddr, protocol: 
 struct Resource {
     rule: String,
     decision: Decision,
-    origin: Origin,
+    allow_private: bool,
     text: String,
     host: String,
     port: Option<u16>,
@@ -130,7 +133,7 @@ impl Resource {
         Self {
             rule: rule.id.clone(),
             decision: rule.decision,
-            origin: rule.origin,
+            allow_private: rule.allow_private,
             text: text.to_owned(),
             host: host.to_owned(),
             port,
@@ -169,17 +172,27 @@ impl Resource {
 
     /// The whole network lies in a range of IPv6 addresses that carry IPv4.
     fn carries(&self) -> bool {
-        self.network.is_some_and(|(bits, length, is_ipv6)| {
-            let prefix = bits >> 32;
-            let translated = prefix == 0x0064_ff9b_u128 << 64;
-            let compatible = prefix == 0 && bits > 1;
-            is_ipv6 && length >= 96 && (translated || compatible)
-        })
+        self.carrier().is_some()
+    }
+
+    /// How many bits are in front of the IPv4 address.
+    fn carrier(&self) -> Option<u32> {
+        let (bits, length, is_ipv6) = self.network?;
+        let prefix = bits >> 32;
+        let translated = prefix == 0x0064_ff9b_u128 << 64;
+        let compatible = prefix == 0 && bits > 1;
+        if is_ipv6 && length >= 96 && (translated || compatible) {
+            Some(96)
+        } else if is_ipv6 && length >= 16 && bits >> 112 == 0x2002 {
+            Some(16)
+        } else {
+            None
+        }
     }
 
     fn names_addresses(&self) -> bool {
         self.network
-            .is_some_and(|(_, length, _)| length > if self.carries() { 96 } else { 0 })
+            .is_some_and(|(_, length, _)| length > self.carrier().unwrap_or(0))
     }
 
     fn specificity(&self) -> (u8, usize, bool, bool) {
@@ -267,7 +280,9 @@ fn carried(address: IpAddr) -> IpAddr {
     let translated = octets[..12] == [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
     let compatible = octets[..12] == [0; 12] && text != "::" && text != "::1";
     let mapped = text.starts_with("::ffff:") && octets[..10] == [0; 10];
-    if translated || compatible || mapped {
+    if octets[..2] == [0x20, 0x02] {
+        IpAddr::from([octets[2], octets[3], octets[4], octets[5]])
+    } else if translated || compatible || mapped {
         inner
     } else {
         address

@@ -54,6 +54,10 @@ fn address() -> impl Strategy<Value = IpAddr> {
         "64:ff9b::8.8.8.8",
         "::10.0.0.1",
         "::8.8.8.8",
+        "2002:a00:1::1",
+        "2002:808:808::1",
+        "fec0::1",
+        "64:ff9b:1::a00:1",
     ]);
     known.prop_map(|text| text.parse().unwrap())
 }
@@ -85,6 +89,10 @@ fn pattern() -> impl Strategy<Value = Pattern> {
         "::/96",
         "127.0.0.0/8",
         "64::/16",
+        "2002::/16",
+        "2002:a00::/24",
+        "2000::/3",
+        "64:ff9b:1::/48",
     ]);
     let hosts = prop_oneof![
         6 => named,
@@ -112,8 +120,8 @@ fn rule() -> impl Strategy<Value = Rule> {
     let origin = prop_oneof![3 => Just(Origin::Local), 1 => Just(Origin::Preset)];
     let expires = prop_oneof![6 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
     let resources = prop::collection::vec(pattern(), 0..4);
-    (decision, traffic, origin, expires, resources).prop_map(
-        |(decision, traffic, origin, expires, resources)| Rule {
+    (decision, traffic, origin, expires, resources, any::<bool>()).prop_map(
+        |(decision, traffic, origin, expires, resources, allow_private)| Rule {
             id: String::new(),
             name: String::new(),
             policy: "local-policy".to_owned(),
@@ -124,6 +132,7 @@ fn rule() -> impl Strategy<Value = Rule> {
             traffic,
             expires: expires.map(|seconds| now() + SignedDuration::from_secs(seconds)),
             editable: true,
+            allow_private,
             created: None,
         },
     )
@@ -205,6 +214,7 @@ proptest! {
             traffic: Traffic::Any,
             expires: None,
             editable: true,
+            allow_private: false,
             created: None,
         };
         rules.insert(at.index(rules.len() + 1), deny);

@@ -5,7 +5,11 @@ use sbx_policy::{Origin, Pattern, Policy, Protocol, Rule, Scope, remedy, unreada
 use crate::support::{connect, now, policy, rule, target, web};
 
 fn hint(policy: &Policy, text: &str) -> Option<String> {
-    remedy(Some("dev"), &target(text), &web(policy, text))
+    remedy(
+        &Scope::Sandbox("dev".into()),
+        &target(text),
+        &web(policy, text),
+    )
 }
 
 #[test]
@@ -27,6 +31,27 @@ fn what_no_rule_allows() {
 }
 
 #[test]
+fn a_repository_has_commands_of_its_own() {
+    let repo = Scope::repo("/srv/a repo").unwrap();
+    let said = |rules: &[&str]| {
+        let policy = policy(rules);
+        remedy(&repo, &target("a.test"), &web(&policy, "a.test"))
+    };
+    assert_eq!(
+        said(&[]).as_deref(),
+        Some("sbx policy allow network --repo '/srv/a repo' a.test:443")
+    );
+    let mut denied = rule("-a.test");
+    denied.scope = repo.clone();
+    let policy = Policy::compile([denied]);
+    let undo = remedy(&Scope::Global, &target("a.test"), &web(&policy, "a.test")).unwrap();
+    assert!(
+        undo.starts_with("sbx policy rm network --repo '/srv/a repo' --resource a.test"),
+        "{undo}"
+    );
+}
+
+#[test]
 fn a_name_that_leads_inward_is_not_to_be_opened_by_its_name() {
     for (address, wanted) in [
         ("127.0.0.1", "127.0.0.1:8000"),
@@ -36,7 +61,7 @@ fn a_name_that_leads_inward_is_not_to_be_opened_by_its_name() {
     ] {
         let rules = ["+**"];
         let verdict = connect(&policy(&rules), "led.test:8000", address);
-        let said = remedy(None, &target("led.test:8000"), &verdict).unwrap();
+        let said = remedy(&Scope::Global, &target("led.test:8000"), &verdict).unwrap();
         assert_eq!(said, format!("sbx policy allow network {wanted}"));
         assert!(verdict.reason.starts_with(&format!("{address} is a")) || address.contains(':'));
         assert!(!verdict.reason.contains("led.test"), "{}", verdict.reason);
@@ -92,7 +117,7 @@ fn rules_that_cannot_be_read() {
         assert_eq!(hint(&closed, text).as_deref(), Some("sbx policy ls dev"));
     }
     let verdict = web(&closed, "a.test");
-    let everywhere = remedy(None, &target("a.test"), &verdict);
+    let everywhere = remedy(&Scope::Global, &target("a.test"), &verdict);
     assert_eq!(everywhere.as_deref(), Some("sbx policy ls"));
     assert!(!verdict.reason.contains('/'), "{}", verdict.reason);
 }

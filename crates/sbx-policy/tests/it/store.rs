@@ -21,6 +21,7 @@ fn new(id: &str, scope: Scope, decision: Decision, resources: &str) -> NewRule {
         scope,
         decision,
         resources: Pattern::parse_list(resources).unwrap(),
+        allow_private: false,
         expires: None,
     }
 }
@@ -247,21 +248,60 @@ fn removal_explains_what_is_wrong() {
 }
 
 #[test]
-fn a_sandbox_takes_its_rules_along() {
+fn a_sandbox_takes_its_rules_along_and_a_repository_keeps_its_own() {
     let mut file = file();
     file.add_rule(allow("1", "h.example"), now()).unwrap();
     file.add_rule(new("2", sandbox(), Decision::Allow, "i.example"), now())
         .unwrap();
-    let ids = |sandbox| -> Vec<String> {
-        let rules = file.rules_for(sandbox).into_iter();
+    let repo = Scope::repo("/srv/repo").unwrap();
+    file.add_rule(new("3", repo.clone(), Decision::Allow, "j.example"), now())
+        .unwrap();
+    let ids = |asked: Scope, repo| -> Vec<String> {
+        let rules = file.rules_for(&asked, repo).into_iter();
         rules
             .filter(|rule| rule.origin != Origin::Preset)
             .map(|rule| rule.id)
             .collect()
     };
-    assert_eq!(ids(None), ["1"]);
-    assert_eq!(ids(Some("a")), ["1", "2"]);
-    assert_eq!(ids(Some("b")), ["1"]);
+    let other = || Scope::Sandbox("b".to_owned());
+    assert_eq!(ids(Scope::Global, None), ["1"]);
+    assert_eq!(ids(sandbox(), None), ["1", "2"]);
+    assert_eq!(ids(other(), None), ["1"]);
+    assert_eq!(ids(other(), Some("/srv/repo")), ["1", "3"]);
+    assert_eq!(ids(other(), Some("/srv/repo/below")), ["1"]);
+    assert_eq!(ids(repo, None), ["1", "3"]);
     assert_eq!(file.remove_sandbox("a").len(), 1);
-    assert_eq!(file.rules.len(), 1);
+    assert_eq!(file.rules.len(), 2);
+    assert_eq!(
+        PolicyFile::parse(&file.to_json().unwrap()).unwrap(),
+        file,
+        "the scope of a repository survives the disk"
+    );
+}
+
+#[test]
+fn private_addresses_are_allowed_for_exact_hosts_only() {
+    let private = |id: &str, decision, resources: &str| NewRule {
+        allow_private: true,
+        ..new(id, Scope::Global, decision, resources)
+    };
+    let mut file = file();
+    for wide in ["*.h.example", "**", "a.example,10.0.0.0/8"] {
+        let error = file.add_rule(private("1", Decision::Allow, wide), now());
+        assert!(
+            matches!(error, Err(StoreError::PrivateWildcard(_))),
+            "{wide}: {error:?}"
+        );
+    }
+    let error = file.add_rule(private("1", Decision::Deny, "h.example"), now());
+    assert!(matches!(error, Err(StoreError::PrivateDeny)), "{error:?}");
+    // A rule without it does not make it superfluous, the other way around it does.
+    file.add_rule(allow("1", "h.example"), now()).unwrap();
+    let added = file.add_rule(private("2", Decision::Allow, "h.example"), now());
+    assert!(added.unwrap().rule.is_some());
+    let added = file.add_rule(private("3", Decision::Allow, "h.example"), now());
+    assert!(added.unwrap().rule.is_none());
+    let json = file.to_json().unwrap();
+    assert_eq!(json.matches("\"allow_private\": true").count(), 1, "{json}");
+    assert_eq!(PolicyFile::parse(&json).unwrap(), file);
 }

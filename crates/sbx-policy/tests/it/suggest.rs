@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use sbx_policy::{Denied, Kind, Policy, Protocol, Rule, Suggestion, Target, suggest};
+use sbx_policy::{Denied, Kind, Policy, Protocol, Rule, Scope, Suggestion, Target, suggest};
 
 use crate::support::{now, rule, target};
 
@@ -10,7 +10,12 @@ fn suggested(denied: &[&str]) -> Suggestion {
 /// Where no rule says anything.
 fn given(denied: impl IntoIterator<Item = Target>) -> Suggestion {
     let denied = denied.into_iter().map(|target| denial(target, None));
-    suggest(denied, &Policy::compile([]), "dev", now())
+    suggest(
+        denied,
+        &Policy::compile([]),
+        &Scope::Sandbox("dev".to_owned()),
+        now(),
+    )
 }
 
 fn denial(target: Target, address: Option<&str>) -> Denied {
@@ -27,7 +32,7 @@ fn beside(rules: &[&str], denied: &[(&str, Option<&str>)]) -> (Vec<String>, Vec<
     let denied = denied
         .iter()
         .map(|(text, address)| denial(target(text), *address));
-    let suggestion = suggest(denied, &policy, "dev", now());
+    let suggestion = suggest(denied, &policy, &Scope::Sandbox("dev".to_owned()), now());
     let rules = suggestion
         .rules
         .iter()
@@ -59,10 +64,11 @@ fn a_name_that_led_to_a_refused_address_is_never_suggested() {
         "{unsolved:?}"
     );
     // Somebody has decided since.
-    for decided in ["+169.254.169.254:80", "+a.x.test"] {
-        let (rules, unsolved) = beside(&["+*.x.test", decided], &[led]);
-        assert_eq!((rules, unsolved), (vec![], vec![]), "{decided}");
-    }
+    let (rules, unsolved) = beside(&["+*.x.test", "+169.254.169.254:80"], &[led]);
+    assert_eq!((rules, unsolved), (vec![], vec![]));
+    // A rule for the name alone decides nothing about its addresses.
+    let (_, unsolved) = beside(&["+*.x.test", "+a.x.test"], &[led]);
+    assert_eq!(unsolved.len(), 1);
 }
 
 #[test]
@@ -127,12 +133,51 @@ fn two_ports_are_named_three_are_merged() {
 
 #[test]
 fn strangers_are_never_grouped() {
-    for parent in ["com", "co.uk", "github.io", "s3.eu-west-1.amazonaws.com"] {
+    let parents = [
+        "com",
+        "co.uk",
+        "kawasaki.jp",
+        "github.io",
+        "gitlab.io",
+        "s3.eu-west-1.amazonaws.com",
+        "s3.dualstack.eu-west-1.amazonaws.com",
+        "eu-west-1.compute.amazonaws.com",
+        "appspot.com",
+        "uc.r.appspot.com",
+        "azureedge.net",
+        "azurewebsites.net",
+        "blob.core.windows.net",
+        "blogspot.com",
+        "cloudapp.net",
+        "cloudfront.net",
+        "nyc3.digitaloceanspaces.com",
+        "firebaseapp.com",
+        "fly.dev",
+        "herokuapp.com",
+        "hf.space",
+        "netlify.app",
+        "ngrok.io",
+        "pages.dev",
+        "r2.dev",
+        "readthedocs.io",
+        "a.run.app",
+        "vercel.app",
+        "web.app",
+        "workers.dev",
+        "storage.googleapis.com",
+    ];
+    for parent in parents {
         let names: Vec<String> = ["a", "b", "c"]
             .map(|label| format!("{label}.{parent}"))
             .into();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(resources(&names).len(), 3, "{parent}");
+    }
+    // One owner has all of these.
+    for parent in ["example.co.uk", "user.github.io", "api.example.com"] {
+        let names = ["a", "b", "c"].map(|label| format!("{label}.{parent}"));
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(resources(&names), [format!("*.{parent}:443")]);
     }
 }
 

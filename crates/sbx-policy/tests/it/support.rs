@@ -40,6 +40,7 @@ pub(crate) fn rule(text: &str) -> Rule {
         traffic: Traffic::Any,
         expires: None,
         editable: true,
+        allow_private: false,
         created: None,
     }
 }

@@ -22,11 +22,20 @@ const INSIDE: &[&str] = &[
     "::ffff:127.0.0.1",
     "::ffff:10.0.0.1",
     "64:ff9b::7f00:1",
+    "64:ff9b:1::7f00:1",
+    "2002:7f00:1::1",
+    "2002:a9fe:a9fe::1",
+    "fec0::1",
 ];
 
 #[tokio::test]
-async fn a_wildcard_does_not_open_the_host() {
-    let world = World::new(&["allow **.wild.test", "allow **"]).await;
+async fn a_rule_for_a_name_does_not_open_the_host() {
+    let names = (0..INSIDE.len()).map(|n| format!("allow h{n}.wild.test"));
+    let rules: Vec<String> = names
+        .chain(["allow **.wild.test".into(), "allow **".into()])
+        .collect();
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    let world = World::new(&rules).await;
     for (n, inside) in INSIDE.iter().enumerate() {
         let name = format!("h{n}.wild.test");
         world.resolves(&name, &[&[inside]]);
@@ -68,10 +77,20 @@ async fn nor_an_address_that_the_machine_has_by_now() {
 }
 
 #[tokio::test]
-async fn a_rule_for_exactly_this_host_does() {
-    let world = World::new(&["allow db.wild.test", "allow **", "allow 10.9.0.0/16"]).await;
+async fn a_rule_that_allows_private_addresses_does() {
+    let world = World::new(&[
+        "allow-private db.wild.test",
+        "allow **",
+        "allow 10.9.0.0/16",
+        "allow exact.wild.test",
+    ])
+    .await;
     world.resolves("db.wild.test", &[&["10.1.2.3"]]);
     world.resolves("net.wild.test", &[&["10.9.0.1"]]);
+    world.resolves("exact.wild.test", &[&["10.1.2.4"]]);
+    let seen = connect(&world, "exact.wild.test:5432").await;
+    assert!(!seen.allowed(), "{seen:?}");
+    assert_eq!(seen.line.address, Some("10.1.2.4:5432".parse().unwrap()));
     let seen = connect(&world, "db.wild.test:5432").await;
     assert_eq!(seen.line.rule.as_deref(), Some("r0"));
     assert_eq!(seen.dialled, ["10.1.2.3:5432".parse().unwrap()]);

@@ -226,7 +226,8 @@ async fn names_that_may_not_be_known() {
 async fn addresses_that_may_not_be_dialled_are_not_told() {
     let world = World::new(&[
         "allow *.wild.test",
-        "allow db.wild.test:5432",
+        "allow-private db.wild.test:5432",
+        "allow exact.wild.test:5432",
         "deny 192.0.2.66",
         "deny 192.0.2.67:80",
         "allow 10.7.0.0/16:22",
@@ -242,10 +243,12 @@ async fn addresses_that_may_not_be_dialled_are_not_told() {
     assert_eq!(told, [ip("192.0.2.67"), ip("10.7.0.1")]);
     let six = udp.ask("mixed.wild.test", 28).await;
     assert_eq!((six.code, six.data.len()), (0, 0));
-    // The owner of the rule named it.
+    // Its rule allows private addresses.
     world.resolves("db.wild.test", &[&["10.9.9.9"]]);
     let told = udp.ask("db.wild.test", 1).await.addresses();
     assert_eq!(told, [ip("10.9.9.9")]);
+    world.resolves("exact.wild.test", &[&["10.9.9.9"]]);
+    assert_eq!(udp.ask("exact.wild.test", 1).await.code, REFUSED);
     // Nothing is left: the name is refused, and the record says why.
     world.resolves("inward.wild.test", &[&["10.9.9.9", "127.0.0.1"]]);
     for qtype in [1, 28, 65] {

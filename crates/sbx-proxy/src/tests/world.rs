@@ -41,7 +41,7 @@ pub(super) fn get(host: &str) -> String {
     format!("GET http://{host}/x HTTP/1.1\r\nHost: {host}\r\n\r\n")
 }
 
-/// `allow PATTERN`, `deny PATTERN` or `allow-web PATTERN`; rules are called r0, r1, ...
+/// `allow PATTERN`, `deny PATTERN`, `allow-web PATTERN` or `allow-private PATTERN`; rules are called r0, r1, ...
 pub(super) fn rules(texts: &[&str]) -> Vec<Rule> {
     texts
         .iter()
@@ -52,8 +52,9 @@ pub(super) fn rules(texts: &[&str]) -> Vec<Rule> {
 
 pub(super) fn rule(n: usize, text: &str) -> Rule {
     let (decision, resource) = text.split_once(' ').unwrap();
+    let allow_private = decision == "allow-private";
     let (decision, traffic) = match decision {
-        "allow" => (Decision::Allow, Traffic::Any),
+        "allow" | "allow-private" => (Decision::Allow, Traffic::Any),
         "allow-web" => (Decision::Allow, Traffic::Web),
         "deny" => (Decision::Deny, Traffic::Any),
         other => panic!("{other}"),
@@ -69,6 +70,7 @@ pub(super) fn rule(n: usize, text: &str) -> Rule {
         traffic,
         expires: None,
         editable: true,
+        allow_private,
         created: None,
     }
 }

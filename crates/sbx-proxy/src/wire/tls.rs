@@ -11,6 +11,9 @@ pub const MAX_SNIFFED: usize = 2 * MAX_HELLO;
 
 const MAX_RECORD: usize = 16 * 1024;
 const HANDSHAKE: u8 = 22;
+/// All record types: change cipher spec, alert, handshake, application data, heartbeat.
+const FIRST_TYPE: u8 = 20;
+const LAST_TYPE: u8 = 24;
 const CLIENT_HELLO: u8 = 1;
 /// The first byte of every version.
 const MAJOR: u8 = 3;
@@ -45,11 +48,15 @@ pub struct ClientHello {
 /// Reads the hello at the start of `bytes`.
 ///
 /// Servers differ in which versions of the first record they take, and some take any: a hello in one that is not
-/// known is refused, since some server would read the name in it.
+/// known is refused, since some server would read the name in it. So is a record of another type: some servers skip an
+/// alert, and read the hello behind it.
 pub fn sniff(bytes: &[u8]) -> Sniff {
     match bytes {
         [HANDSHAKE, MAJOR, 0..=4, ..] => {}
-        [] | [HANDSHAKE] | [HANDSHAKE, MAJOR] => return Sniff::NeedMore,
+        [] | [FIRST_TYPE..=LAST_TYPE] | [HANDSHAKE, MAJOR] => return Sniff::NeedMore,
+        [kind @ FIRST_TYPE..=LAST_TYPE, MAJOR, ..] if *kind != HANDSHAKE => {
+            return Sniff::Malformed;
+        }
         [HANDSHAKE, MAJOR, ..] | [HANDSHAKE, _, _, _, _, CLIENT_HELLO, ..] => {
             return Sniff::Malformed;
         }
@@ -66,9 +73,14 @@ pub fn sniff(bytes: &[u8]) -> Sniff {
     }
 }
 
-/// Whether it would be TLS of a version that there is not: short of a hello, it may be another protocol.
+/// Whether it is too little for TLS, or would be TLS of a version that there is not: short of a hello, it may be another
+/// protocol.
 pub(super) fn is_doubtful(bytes: &[u8]) -> bool {
-    matches!(bytes, [HANDSHAKE, major, ..] if *major != MAJOR)
+    match bytes {
+        [kind] => *kind != HANDSHAKE,
+        [HANDSHAKE, major, ..] => *major != MAJOR,
+        _ => false,
+    }
 }
 
 enum Incomplete {

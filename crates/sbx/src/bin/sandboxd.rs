@@ -14,6 +14,7 @@ use sbx_api::{ErrorBody, ErrorCode};
 use sbx_engine::StateDir;
 use sbx_engine::error::chain;
 use sbx_engine::policy::{PolicyBook, default_proxy_config};
+use sbx_engine::state::StateError;
 
 /// Tells the client that started us that connections are accepted.
 const READY: &[u8] = b"ready\n";
@@ -30,7 +31,8 @@ Options:
   -V, --version     Print version
 
 Environment:
-  SBX_HOME            State directory [default: ~/.docker/sandboxes]
+  SBX_HOME            State directory [default: ~/.docker/sandboxes; if another product uses that,
+                      $XDG_STATE_HOME/sbx or ~/.local/state/sbx]
   SANDBOXD_LOG_LEVEL  Log level: error, warn, info, debug or trace
 ";
 
@@ -122,7 +124,7 @@ fn check() -> Result<CheckAnswer, ErrorBody> {
         .map_err(|error| failed(error.to_string()))?;
     let home = value("HOME").map(PathBuf::from).unwrap_or_default();
     let moved = value("SBX_HOME").map(PathBuf::from);
-    let state = StateDir::locate(&home, moved.as_deref()).map_err(|error| failed(chain(&error)))?;
+    let state = state_dir(&home, moved.as_deref()).map_err(|error| failed(chain(&error)))?;
     let book = PolicyBook::new(&state, default_proxy_config(&home, moved.as_deref()));
     sandboxd::check_offline(&book, &request)
 }
@@ -161,7 +163,7 @@ fn serve(ready: ReadyLine) -> Result<(), (String, Option<String>)> {
             ));
         }
     };
-    let state = StateDir::locate(&home, moved.as_deref())
+    let state = state_dir(&home, moved.as_deref())
         .map_err(|error| (chain(&error), error.hint().map(str::to_owned)))?;
     let path = value("PATH").unwrap_or_default();
     let default_proxy_config = default_proxy_config(&home, moved.as_deref());
@@ -174,6 +176,12 @@ fn serve(ready: ReadyLine) -> Result<(), (String, Option<String>)> {
         on_ready: Box::new(move || print_ready(ready)),
     });
     served.map_err(|error| (chain(&error), error.hint()))
+}
+
+/// The same as the client finds.
+fn state_dir(home: &Path, moved: Option<&Path>) -> Result<StateDir, StateError> {
+    let states = value("XDG_STATE_HOME").map(PathBuf::from);
+    StateDir::find(home, moved, states.as_deref())
 }
 
 fn value(name: &str) -> Option<OsString> {

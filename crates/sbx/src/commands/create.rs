@@ -4,18 +4,22 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use sbx_api::{Backend, Caller, CreateRequest, Sandbox, WorkspaceRequest};
+use sbx_api::{Backend, CacheState, Caller, CreateRequest, Sandbox, WorkspaceRequest};
 use sbx_engine::SandboxName;
 use sbx_policy::Pattern;
 
+use super::ports::{check_publish, warn_if_open};
 use crate::agents::Agent;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::envfile::{self, EnvArgs, Variables};
 use crate::failure::{Failure, Kind};
+use crate::limit_args::LimitFlags;
 use crate::unsupported::UnsupportedFlags;
-use crate::{text, workspace};
+use crate::{text, time_args, workspace};
 
+const FIRST: &str =
+    "Preparing the template from this machine's system; the next sandbox starts at once...";
 const PROGRESS: &str = "Creating the sandbox (the first one also prepares the template)...";
 
 /// Limit of a request to the daemon, in bytes.
@@ -24,8 +28,8 @@ const MAX_ENVIRONMENT: usize = 1 << 20;
 /// Create a sandbox without attaching to it
 ///
 /// The first PATH is the primary workspace, in which commands start. Workspaces are mounted at the same absolute
-/// path as on the host. The sandbox stays running and stops itself 30 seconds after its last command; see
-/// `sbx run --help`.
+/// path as on the host. The sandbox stays running and stops itself 30 seconds after its last command, or as
+/// `--idle-timeout` says; see `sbx run --help`.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "sbx create [OPTIONS] AGENT PATH [PATH...]")]
 pub(crate) struct Args {
@@ -56,8 +60,24 @@ pub(crate) struct CreateFlags {
     /// Deny these hosts, whatever the network policy allows (can be repeated)
     #[arg(long, value_name = "RESOURCES")]
     pub(crate) deny_network: Vec<String>,
+    /// Stop it this long after its last command, such as 10m or 2h; 0 is never [default: 30s, or as in settings.json]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) idle_timeout: Option<String>,
+    /// Publish a port, as `sbx ports --publish` does (can be repeated)
+    #[arg(short = 'p', long, value_name = "PORT")]
+    pub(crate) publish: Vec<String>,
+    /// Keep what tools download or compile into their caches for the next sandbox of this repository with --cache
+    ///
+    /// What one sandbox wrote there, the next one may run. The host never uses it; see `sbx cache`.
+    #[arg(long)]
+    pub(crate) cache: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
     #[command(flatten)]
     pub(crate) unsupported: UnsupportedFlags,
+    /// Print progress also if stderr is not a terminal
+    #[arg(long, hide = true)]
+    pub(crate) progress: bool,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
@@ -68,12 +88,22 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let client = Client::new(context, Absent::Start)?;
     let variables = args.flags.env.resolve(&context.env)?;
     let request = request(context, agent, &name, workspaces, &args.flags, &variables)?;
+    if args.flags.progress && is_first(context)? {
+        context.ui.note(FIRST);
+    }
     let sandbox = if args.quiet {
         create(context, &client, &request)?
     } else {
         create_watched(context, &client, &request)?
     };
     context.ui.data(format!("{}\n", sandbox.name))
+}
+
+/// Whether no template was built yet, which takes longer than everything else.
+fn is_first(context: &Context) -> Result<bool, Failure> {
+    let templates = context.state()?.templates();
+    let mut entries = std::fs::read_dir(templates).into_iter().flatten();
+    Ok(entries.next().is_none())
 }
 
 /// The requested name, or one derived from the agent and the primary workspace.
@@ -100,6 +130,7 @@ pub(crate) fn request(
     flags: &CreateFlags,
     variables: &Variables,
 ) -> Result<CreateRequest, Failure> {
+    check_publish(&flags.publish)?;
     let env = envfile::as_text(variables)?;
     check_size(&env)?;
     Ok(CreateRequest {
@@ -110,7 +141,11 @@ pub(crate) fn request(
         caller: caller(context)?,
         platform: flags.platform.clone(),
         deny_network: denied(flags)?,
+        idle_seconds: idle_seconds(flags)?,
+        publish: flags.publish.clone(),
+        cache: flags.cache,
         temporary: false,
+        limits: flags.limits.limits()?,
     })
 }
 
@@ -125,6 +160,9 @@ pub(crate) fn create(
     }
     for warning in &created.sandbox.warnings {
         context.ui.warning(warning);
+    }
+    for port in &created.sandbox.ports {
+        warn_if_open(context, port);
     }
     Ok(created.sandbox)
 }
@@ -153,6 +191,14 @@ pub(crate) fn create_watched(
     Ok(sandbox)
 }
 
+fn idle_seconds(flags: &CreateFlags) -> Result<Option<u64>, Failure> {
+    match flags.idle_timeout.as_deref() {
+        None => Ok(None),
+        Some("0") => Ok(Some(0)),
+        Some(text) => time_args::duration(text).map(Some),
+    }
+}
+
 fn denied(flags: &CreateFlags) -> Result<Vec<String>, Failure> {
     let mut denied = Vec::new();
     for text in &flags.deny_network {
@@ -176,6 +222,12 @@ fn summary(context: &Context, sandbox: &Sandbox) {
         let path = text::one_line(&workspace.path);
         ui.note(format!("workspace  {path} ({access})"));
     }
+    for port in &sandbox.ports {
+        ui.note(format!("port       {port}"));
+    }
+    if let Some(cache) = sandbox.cache {
+        ui.note(format!("cache      {}", cache_state(cache)));
+    }
     ui.note(format!("template   {}", sandbox.template));
     ui.note(format!(
         "backend    {} ({})",
@@ -184,6 +236,13 @@ fn summary(context: &Context, sandbox: &Sandbox) {
     ));
     ui.note(format!("✓ Created sandbox {}", sandbox.name));
     ui.note(format!("  to connect: sbx run --name {}", sandbox.name));
+}
+
+pub(crate) fn cache_state(cache: CacheState) -> &'static str {
+    match cache {
+        CacheState::Kept => "kept for the next sandbox of this repository",
+        CacheState::Busy => "not kept: another sandbox of this repository uses it",
+    }
 }
 
 pub(crate) fn backend(backend: Backend) -> &'static str {
@@ -225,6 +284,22 @@ mod tests {
         let failure = check_size(&env(1 << 20)).unwrap_err();
         assert_eq!(failure.kind, Kind::BadRequest);
         assert!(failure.message.contains("environment"), "{failure:?}");
+    }
+
+    #[test]
+    fn idle_timeouts() {
+        let of = |text: Option<&str>| {
+            idle_seconds(&CreateFlags {
+                idle_timeout: text.map(str::to_owned),
+                ..CreateFlags::default()
+            })
+        };
+        assert_eq!(of(None), Ok(None));
+        assert_eq!(of(Some("0")), Ok(Some(0)));
+        assert_eq!(of(Some("1h30m")), Ok(Some(5400)));
+        for bad in ["", "30", "-1s", "0s", "soon"] {
+            assert_eq!(of(Some(bad)).unwrap_err().kind, Kind::BadRequest, "{bad}");
+        }
     }
 
     #[test]

@@ -20,14 +20,15 @@ use crate::statusfile::{By, StatusFile};
 /// Starts the sandbox when it is stopped. The exit code is the command's own; 125 means that the engine failed,
 /// 126 that the command cannot be executed, 127 that it was not found.
 ///
-/// With `-it`, ctrl-p followed by ctrl-q leaves the command running; what it prints from then on is in `sbx logs`.
+/// The command ends when this client does, also when it is killed (SIGTERM, SIGKILL half a second later), unless it was
+/// started with `-d`. With `-it`, ctrl-p followed by ctrl-q leaves it running; what it prints from then on is in `sbx logs`.
 #[derive(Debug, Default, clap::Args)]
 #[command(override_usage = "sbx exec [OPTIONS] SANDBOX COMMAND [ARG...]")]
 pub(crate) struct Args {
     /// Run in the background; `sbx logs` shows the output
     #[arg(short = 'd', long)]
     detach: bool,
-    /// Keys that leave a terminal session without ending its command [default: ctrl-p,ctrl-q]
+    /// Keys that leave a terminal session without ending its command, or `none` [default: ctrl-p,ctrl-q]
     #[arg(long, value_name = "KEYS")]
     detach_keys: Option<String>,
     #[command(flatten)]
@@ -116,6 +117,7 @@ fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {
             .iter()
             .map(|arg| OsBytes::from(arg.as_os_str()))
             .collect(),
+        own_program: false,
         env: variables.into_iter().collect(),
         user: args.user.clone(),
         workdir: args.workdir.clone().map(OsBytes::from),
@@ -154,8 +156,9 @@ fn split(words: &[OsString]) -> Result<(&str, &[OsString]), Failure> {
 fn streams(args: &Args) -> Result<Streams, Failure> {
     // Empty is docker's way to say the usual ones.
     let detach_keys = match args.detach_keys.as_deref() {
-        None | Some("") => DetachKeys::usual(),
-        Some(keys) => DetachKeys::parse(keys)?,
+        None | Some("") => Some(DetachKeys::usual()),
+        Some("none") => None,
+        Some(keys) => Some(DetachKeys::parse(keys)?),
     };
     if args.detach {
         let logged = if args.tty {
@@ -178,10 +181,7 @@ fn streams(args: &Args) -> Result<Streams, Failure> {
             Failure::new(Kind::BadRequest, "the input device is not a TTY").hint("leave out `-t`"),
         );
     }
-    Ok(Streams::Terminal {
-        stdin,
-        detach_keys: Some(detach_keys),
-    })
+    Ok(Streams::Terminal { stdin, detach_keys })
 }
 
 #[cfg(test)]

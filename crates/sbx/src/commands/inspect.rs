@@ -1,12 +1,12 @@
 //! `sbx inspect`
 
 use jiff::Timestamp;
-use sbx_api::{DaemonInfo, Mount, MountKind, Sandbox, Status};
+use sbx_api::{DaemonInfo, Limits, Mount, MountKind, PortMapping, Sandbox, Status};
 use sbx_policy::{Preset, Scope};
 use sbx_proto::net::{GATEWAY, PROXY_PORT};
 use serde_json::{Value, json};
 
-use super::create::backend;
+use super::create::{backend, cache_state};
 use super::policy::book;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -64,14 +64,19 @@ struct OwnRules {
     preset: Option<Preset>,
     /// The number of rules for this sandbox only.
     own: usize,
+    /// The number of rules for all sandboxes of its repository.
+    repo: usize,
 }
 
 fn rules(context: &Context, sandbox: &Sandbox) -> Rules {
     let book = book(context)?;
-    let rules = book.rules_for(Some(&sandbox.name))?;
+    let rules = book.rules_for(&Scope::Sandbox(sandbox.name.clone()))?;
+    let count =
+        |is_meant: fn(&Scope) -> bool| rules.iter().filter(|rule| is_meant(&rule.scope)).count();
     Ok(OwnRules {
         preset: book.load()?.map(|file| file.preset),
-        own: rules.iter().filter(|r| r.scope != Scope::Global).count(),
+        own: count(|scope| matches!(scope, Scope::Sandbox(_))),
+        repo: count(|scope| matches!(scope, Scope::Repo(_))),
     })
 }
 
@@ -81,6 +86,7 @@ fn policy_json(rules: &Rules) -> Value {
             "scope": if rules.own == 0 { "global" } else { "sandbox" },
             "preset": rules.preset.map(Preset::as_str),
             "rules": rules.own,
+            "repo_rules": rules.repo,
             "organization": null,
             "organization_unavailable": false,
         }),
@@ -90,13 +96,16 @@ fn policy_json(rules: &Rules) -> Value {
 
 fn policy_text(rules: &Rules) -> String {
     match rules {
-        Ok(OwnRules { preset, own }) => {
-            let preset = preset.map_or("not chosen yet", Preset::as_str);
-            match own {
-                0 => preset.to_owned(),
-                1 => format!("{preset}, and 1 rule of its own"),
-                more => format!("{preset}, and {more} rules of its own"),
+        Ok(OwnRules { preset, own, repo }) => {
+            let mut text = preset.map_or("not chosen yet", Preset::as_str).to_owned();
+            for (count, whose) in [(own, "of its own"), (repo, "of its repository")] {
+                match count {
+                    0 => {}
+                    1 => text.push_str(&format!(", and 1 rule {whose}")),
+                    more => text.push_str(&format!(", and {more} rules {whose}")),
+                }
             }
+            text
         }
         Err(failure) => format!("unreadable, so everything is denied: {}", failure.message),
     }
@@ -124,8 +133,11 @@ fn to_json(sandbox: &Sandbox, rules: &Rules, daemon: Option<&DaemonInfo>, now: T
         "stop_reason": sandbox.stop_reason,
         "stop_at": sandbox.stop_at,
         "keep_alive": sandbox.keep_alive,
+        "idle_seconds": sandbox.idle_seconds,
+        "cache": sandbox.cache,
         "temporary": sandbox.temporary,
         "sessions": sandbox.sessions,
+        "limits": sandbox.limits,
         "workspace": primary,
         "workspaces": sandbox.workspaces,
         "mounts": sandbox.mounts,
@@ -142,7 +154,7 @@ fn to_json(sandbox: &Sandbox, rules: &Rules, daemon: Option<&DaemonInfo>, now: T
         "mount_policy_denied": false,
         "mcp_gateway": null,
         "kits": [],
-        "ports": [],
+        "ports": ports(sandbox),
         "secrets": [],
         "daemon_version": daemon.map(|daemon| &daemon.version),
         "daemon_uptime": daemon.map(|daemon| seconds(daemon.started_at, now)),
@@ -160,6 +172,25 @@ fn uptime(sandbox: &Sandbox, now: Timestamp) -> Option<i64> {
 
 fn seconds(since: Timestamp, now: Timestamp) -> i64 {
     now.as_second() - since.as_second()
+}
+
+fn limits(limits: &Limits) -> String {
+    let cpu = limits.cpu_millis.map(|millis| {
+        let (whole, part) = (millis / 1000, millis % 1000);
+        let number = format!("{whole}.{part:03}");
+        format!(
+            "{} CPUs",
+            number.trim_end_matches('0').trim_end_matches('.')
+        )
+    });
+    let memory = limits.memory_bytes;
+    let memory = memory.map(|bytes| format!("{} MiB of memory", bytes >> 20));
+    let processes = limits.processes.map(|count| format!("{count} processes"));
+    let parts: Vec<_> = [cpu, memory, processes].into_iter().flatten().collect();
+    match parts.is_empty() {
+        true => NONE.to_owned(),
+        false => parts.join(", "),
+    }
 }
 
 fn to_text(
@@ -189,6 +220,10 @@ fn to_text(
     if sandbox.temporary {
         lines.add("Temporary", "removed when stopped");
     }
+    if let Some(cache) = sandbox.cache {
+        lines.add("Build cache", cache_state(cache));
+    }
+    lines.add("Limits", &limits(&sandbox.limits));
     lines.add("Sessions", &sandbox.sessions.to_string());
     lines.add("Created", &sandbox.created_at.to_string());
     lines.add("Image", &sandbox.template);
@@ -217,7 +252,7 @@ fn to_text(
     lines.add("Mount Policy", "nothing denied");
     lines.add("Network Policy", &policy_text(rules));
     lines.add("Proxy", &proxy());
-    lines.add("Ports", NONE);
+    lines.add("Ports", &list(&ports(sandbox)));
     lines.add("Secrets", NONE);
     lines.add("MCP gateway", NONE);
     lines.add("Environment", &list(&sandbox.env));
@@ -236,6 +271,11 @@ fn to_text(
         lines.add("Warning", warning);
     }
     lines.text
+}
+
+/// As `ip:port->port/protocol`.
+fn ports(sandbox: &Sandbox) -> Vec<String> {
+    sandbox.ports.iter().map(PortMapping::to_string).collect()
 }
 
 fn list(names: &[String]) -> String {

@@ -1,6 +1,6 @@
 //! `sbx ls`
 
-use sbx_api::Sandbox;
+use sbx_api::{PortMapping, Sandbox, Status};
 use serde_json::{Value, json};
 
 use super::create::backend;
@@ -47,7 +47,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
             sandbox.name.clone(),
             sandbox.agent.clone(),
             text::status(sandbox.status).to_owned(),
-            String::new(),
+            ports(sandbox),
             workspaces.join(", "),
         ]);
     }
@@ -56,6 +56,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         *header = context.ui.heading(header);
     }
     context.ui.data(lines.join("\n") + "\n")
+}
+
+/// Those that can be used now.
+fn ports(sandbox: &Sandbox) -> String {
+    let running = sandbox.status == Status::Running;
+    let ports = sandbox.ports.iter().filter(|_| running);
+    let ports: Vec<String> = ports.map(PortMapping::to_string).collect();
+    ports.join(", ")
 }
 
 fn to_json(sandbox: &Sandbox) -> Value {
@@ -69,7 +77,7 @@ fn to_json(sandbox: &Sandbox) -> Value {
         "mode": sandbox.mode,
         "workspaces": paths,
         "workspace": paths.first(),
-        "ports": [],
+        "ports": sandbox.ports,
         "created_at": sandbox.created_at,
         "last_used_at": sandbox.last_used_at,
         "sessions": sandbox.sessions,

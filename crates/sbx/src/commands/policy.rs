@@ -9,6 +9,7 @@ mod inspect;
 pub(crate) mod log;
 mod ls;
 mod profile;
+pub(crate) mod repo;
 mod reset;
 mod rm;
 mod suggest;
@@ -17,6 +18,7 @@ pub(crate) use init::{choose, presets};
 
 use sbx_engine::SandboxName;
 use sbx_engine::policy::{PolicyBook, PolicyBookError};
+use sbx_policy::Scope;
 
 use crate::client::unknown;
 use crate::context::Context;
@@ -25,7 +27,7 @@ use crate::lookup;
 
 /// Manage the network policy and show the network log
 ///
-/// Rules allow or deny hosts, for all sandboxes or for one. A deny rule always wins; what no rule allows is denied.
+/// Rules allow or deny hosts, for all sandboxes, for those of a repository or for one sandbox. A deny rule always wins; what no rule allows is denied.
 /// Changes take effect immediately, also for open connections.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -113,6 +115,11 @@ pub(crate) fn existing(context: &Context, name: &str) -> Result<SandboxName, Fai
         Some(name) => Ok(name),
         None => Err(unknown(name, &lookup::list(context)?)),
     }
+}
+
+/// The scope of an existing sandbox.
+fn sandbox_scope(context: &Context, name: &str) -> Result<Scope, Failure> {
+    existing(context, name).map(|name| Scope::Sandbox(name.to_string()))
 }
 
 /// Shown beside the rules until a preset has been chosen.

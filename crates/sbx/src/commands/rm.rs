@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::client::{Absent, Client, unknown};
+use crate::client::{Absent, Client, unknown_as};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use crate::lookup;
@@ -44,7 +44,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         if existing.iter().any(|sandbox| sandbox.name == name) {
             wanted.push(name);
         } else {
-            context.ui.failure(&unknown(&name, &existing));
+            // Programs that drive Docker's sbx read these words.
+            let message = format!("sandbox '{}' not found", name.escape_debug());
+            let failure = unknown_as(message, &name, &existing);
+            context.ui.failure(&failure);
             failed = true;
         }
     }

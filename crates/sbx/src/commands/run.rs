@@ -26,7 +26,8 @@ use crate::{lookup, workspace};
 /// reconnects. PATH is the current directory when it is not given. Arguments after `--` go to the agent.
 ///
 /// A sandbox stops by itself 30 seconds after its last command. `auto_stop_seconds` in the `settings.json` of the
-/// state directory changes that for all of them, `"off"` switches it off; `--detached` keeps this one up.
+/// state directory changes that for all of them, `"off"` switches it off; `--idle-timeout` changes it for a new one,
+/// and `--detached` keeps this one up.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "sbx run [OPTIONS] [AGENT] [PATH...] [-- AGENT_ARGS...]",
@@ -214,6 +215,7 @@ impl Call<'_> {
         }
         Ok(Exec {
             argv: Agent::parse(&sandbox.agent)?.argv(&self.args.agent_args),
+            own_program: false,
             env: variables.into_iter().collect(),
             user: None,
             workdir: None,
@@ -383,6 +385,12 @@ fn check_existing(
     }
     if args.flags.platform.is_some() {
         return Err(only_for_new("--platform", name));
+    }
+    if args.flags.cache && sandbox.cache.is_none() {
+        return Err(only_for_new("--cache", name));
+    }
+    if args.flags.idle_timeout.is_some() {
+        return Err(only_for_new("--idle-timeout", name));
     }
     if !args.flags.deny_network.is_empty() {
         let resources = quoted(&args.flags.deny_network.join(","));

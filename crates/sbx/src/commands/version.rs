@@ -37,6 +37,6 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         context.ui.note(format!("hint: {hint}"));
     }
     context.ui.data(format!(
-        "client: v{VERSION}\nserver: {server}\ncontract: {CONTRACT}\n"
+        "client: v{VERSION} (contract {CONTRACT})\nserver: {server}\ncontract: {CONTRACT}\n"
     ))
 }

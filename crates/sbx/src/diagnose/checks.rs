@@ -444,7 +444,8 @@ fn directories(facts: &Facts) -> Check {
         }
         StorageState::Missing {
             parent_writable: true,
-        } => check(Status::Pass, format!("{path} will be created on first use")),
+        } => check(Status::Pass, format!("{path} will be created on first use"))
+            .detail(instead(facts)),
         StorageState::Missing {
             parent_writable: false,
         } => check(Status::Fail, format!("{path} cannot be created"))
@@ -462,7 +463,15 @@ fn directories(facts: &Facts) -> Check {
         }
         StorageState::Foreign => check(Status::Fail, format!("{path} belongs to another product"))
             .hint("set SBX_HOME to a directory of its own"),
-        StorageState::Ours { .. } => check(Status::Pass, path.to_string()),
+        StorageState::Ours { .. } => check(Status::Pass, path.to_string()).detail(instead(facts)),
+    }
+}
+
+/// Why the usual directory is not the one.
+fn instead(facts: &Facts) -> String {
+    match &facts.storage.foreign {
+        Some(usual) => format!("{} belongs to another product", usual.display()),
+        None => String::new(),
     }
 }
 

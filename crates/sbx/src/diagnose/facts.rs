@@ -75,6 +75,8 @@ pub(crate) struct Socket {
 pub(crate) struct Storage {
     pub(crate) path: PathBuf,
     pub(crate) state: StorageState,
+    /// The usual place, if another product has it.
+    pub(crate) foreign: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -34,7 +34,10 @@ pub(crate) fn gather(context: &Context) -> Facts {
     let ids = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
     let state = context.state();
     let storage = match &state {
-        Ok(state) => storage(state, uid.as_raw()),
+        Ok(state) => Storage {
+            foreign: foreign(context, state),
+            ..storage(state, uid.as_raw())
+        },
         Err(failure) => unresolved(failure),
     };
     let state = state.ok().filter(|_| storage.state.is_usable());
@@ -144,6 +147,7 @@ fn unresolved(failure: &Failure) -> Storage {
             message: failure.message.clone(),
             hint: failure.hint.clone().unwrap_or_default(),
         },
+        foreign: None,
     }
 }
 
@@ -168,7 +172,17 @@ fn storage(state: &StateDir, uid: u32) -> Storage {
             false => StorageState::Foreign,
         },
     };
-    Storage { path, state }
+    Storage {
+        path,
+        state,
+        foreign: None,
+    }
+}
+
+/// The usual place of the state, if it is not used because another product has it.
+fn foreign(context: &Context, state: &StateDir) -> Option<PathBuf> {
+    let usual = StateDir::locate(&context.env.home()?, None).ok()?;
+    (usual.is_foreign() && usual != *state).then(|| usual.root().to_owned())
 }
 
 /// Whether they are valid, and the privilege mode that they ask for.

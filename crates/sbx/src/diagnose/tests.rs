@@ -41,6 +41,7 @@ fn healthy() -> Facts {
             own: true,
         },
         storage: Storage {
+            foreign: None,
             path: PathBuf::from("/s"),
             state: StorageState::Ours { mode: 0o700 },
         },

@@ -1,6 +1,7 @@
 //! Groups lines with the same sandbox, destination, way and verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use jiff::Timestamp;
 use sbx_policy::Kind;
@@ -12,6 +13,8 @@ pub(crate) struct Row {
     pub(crate) sandbox: String,
     /// `host:port`; a DNS query has no port.
     pub(crate) host: String,
+    /// Of the latest line that has one: dialled, or the reason of a denial.
+    pub(crate) address: Option<IpAddr>,
     pub(crate) proxy: Via,
     pub(crate) verdict: Outcome,
     /// Of the latest line.
@@ -50,6 +53,7 @@ pub(crate) fn rows(lines: &[Line]) -> Vec<Row> {
         let row = found.entry(key).or_insert_with(|| Row {
             sandbox: line.sandbox.clone(),
             host,
+            address: None,
             proxy: line.proxy,
             verdict: line.verdict,
             rule: String::new(),
@@ -60,14 +64,15 @@ pub(crate) fn rows(lines: &[Line]) -> Vec<Row> {
             cut: 0,
             cut_reason: String::new(),
         });
-        row.count += 1;
+        row.count += line.count;
         if let Some(why) = line.cut() {
             row.cut += 1;
             row.cut_reason = why.to_owned();
         }
-        row.since = row.since.min(line.time);
+        row.since = row.since.min(line.first.unwrap_or(line.time));
         if line.time >= row.last_seen {
             row.last_seen = line.time;
+            row.address = line.address.map(|at| at.ip()).or(row.address);
             row.rule = line
                 .rule_name
                 .clone()
@@ -136,6 +141,7 @@ mod tests {
         let expected = Row {
             sandbox: "ab".into(),
             host: "a.test:443".into(),
+            address: None,
             proxy: Via::Forward,
             verdict: Outcome::Deny,
             rule: "no-a".into(),
@@ -147,6 +153,25 @@ mod tests {
             cut_reason: String::new(),
         };
         assert_eq!(rows[0], expected);
+    }
+
+    #[test]
+    fn a_line_for_several_counts_for_all_of_them() {
+        let mut merged = line("ab", "a.test", Outcome::Allow);
+        merged.count = 40;
+        merged.first = "2026-01-28T00:00:00Z".parse().ok();
+        merged.address = "192.0.2.1:443".parse().ok();
+        let later = Line {
+            time: "2026-01-30T00:00:00Z".parse().unwrap(),
+            ..line("ab", "a.test", Outcome::Allow)
+        };
+        let rows = rows(&[merged.clone(), later.clone()]);
+        assert_eq!((rows.len(), rows[0].count), (1, 41));
+        assert_eq!(
+            (Some(rows[0].since), rows[0].last_seen),
+            (merged.first, later.time)
+        );
+        assert_eq!(rows[0].address, "192.0.2.1".parse().ok());
     }
 
     #[test]

@@ -151,6 +151,9 @@ fn reading_without_a_daemon_creates_nothing() {
         1,
         "hint: sbx ls\nerror: no sandbox named `absent`\n",
     );
+    for line in ["rm absent", "rm --force absent"] {
+        home.fails(line, 1, "hint: sbx ls\nerror: sandbox 'absent' not found\n");
+    }
     for line in [
         "version",
         "daemon status",
@@ -170,7 +173,9 @@ fn version_without_a_daemon() {
     let said = home.line("version");
     assert_eq!(
         said.out,
-        format!("client: v{version}\nserver: unavailable\ncontract: 0.31.3 0.39\n")
+        format!(
+            "client: v{version} (contract 0.31.3 0.39)\nserver: unavailable\ncontract: 0.31.3 0.39\n"
+        )
     );
     let json: serde_json::Value = serde_json::from_str(&home.line("version --json").out).unwrap();
     assert_eq!(
@@ -233,9 +238,8 @@ fn unknown_and_later_commands() {
     );
     let later =
         |command: &str| format!("error: `sbx {command}` is not supported by this version of sbx\n");
-    home.fails("cp a b:c", 1, &later("cp"));
     home.fails("secret ls", 1, &later("secret"));
-    home.fails("help ports", 1, &later("ports"));
+    home.fails("help template", 1, &later("template"));
     let login = home.line("login");
     assert_eq!(login.code, 0);
     assert!(login.err.contains("No account is needed"));
@@ -244,17 +248,7 @@ fn unknown_and_later_commands() {
 
 fn later_flags() {
     let home = Home::new();
-    for flags in [
-        "--clone",
-        "--cpus 2",
-        "--memory 4g",
-        "-m 4g",
-        "--kit k",
-        "-p 80:80",
-        "--mcp m",
-        "--pull never",
-        "--gpu",
-    ] {
+    for flags in ["--clone", "--kit k", "--mcp m", "--pull never", "--gpu"] {
         let said = home.line(&format!("create {flags} shell ."));
         assert_eq!(said.code, 1, "{flags}");
         assert!(
@@ -402,7 +396,7 @@ fn removal_is_never_silent() {
     home.fails(
         "rm absent",
         1,
-        "hint: sbx ls\nerror: no sandbox named `absent`\n",
+        "hint: sbx ls\nerror: sandbox 'absent' not found\n",
     );
     home.fails(
         "stop absent",
@@ -462,14 +456,18 @@ fn foreign_directories_are_left_alone() {
     let state = home.path().join(".docker/sandboxes");
     fs::create_dir_all(&state).unwrap();
     write(&state.join("theirs.db"), "x");
-    let said = home.line("create --name box shell .");
-    assert_eq!(said.code, 1);
+    let named = |line: &str| {
+        let mut command = home.command(line.split(' '));
+        command.env("SBX_HOME", &state).output().unwrap()
+    };
+    let output = named("create --name box shell .");
+    assert_eq!(output.status.code(), Some(1));
+    let err = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.err.contains("did not make") && said.err.contains("hint: set SBX_HOME"),
-        "{}",
-        said.err
+        err.contains("did not make") && err.contains("hint: set SBX_HOME"),
+        "{err}"
     );
-    assert_eq!(home.line("ls --json").code, 0);
+    assert_eq!(named("ls --json").status.code(), Some(0));
     assert_eq!(fs::read_dir(&state).unwrap().count(), 1);
 }
 

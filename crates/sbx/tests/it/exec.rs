@@ -6,7 +6,7 @@ mod status;
 mod streams;
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -26,7 +26,7 @@ pub const TESTS: &[ModeTest] = &[
     ("exec::users_and_groups", users),
     ("exec::working_directories", workdirs),
     ("exec::signals_reach_the_command", signals),
-    ("exec::a_killed_client_leaves_its_command", killed_client),
+    ("exec::a_command_ends_with_its_killed_client", killed_client),
     ("exec::detached_commands_write_to_the_log", detached),
     ("exec::detached_with_a_terminal", detached_terminal),
     ("exec::fifty_at_once", fifty),
@@ -430,27 +430,37 @@ fn send(client: &std::process::Child, signal: rustix::process::Signal) {
 
 fn killed_client(world: &'static World) {
     let sandbox = world.sandbox("orphan");
-    // Ends when told so through the workspace, and says so there.
-    let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; echo done > ended";
-    let mut client = world
-        .sbx(["exec", &sandbox.name, "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
-    client.kill().unwrap();
-    client.wait().unwrap();
-    // It still counts as a session, and the sandbox still serves.
-    assert_eq!(sandbox.exec(["echo", "alive"]).ok(), "alive");
-    eventually("the daemon counts the orphan alone", || {
-        (world.inspect(&sandbox.name)["sessions"] == 1).then_some(())
-    });
+    let wait = "while [ ! -e go ]; do sleep 0.05; done; echo x > ended";
+    sandbox.exec_with(&["-d"], ["sh", "-c", wait]).ok();
+    // One that would end by the first signal, and one with a job in another process group that ignores it.
+    let stubborn =
+        "trap '' TERM HUP; set -m; sleep 1000 & echo ready; while :; do sleep 0.05; done";
+    for script in ["echo ready; sleep 1000; sleep 1000", stubborn] {
+        let mut client = world
+            .sbx(["exec", &sandbox.name, "bash", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(client.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        client.kill().unwrap();
+        client.wait().unwrap();
+        // In root mode the pipe is the command's own: it ends when no process inside has it open.
+        output.read_to_string(&mut line).unwrap();
+        eventually("the command has ended", || {
+            (world.inspect(&sandbox.name)["sessions"] == 1).then_some(())
+        });
+    }
+    let left = sandbox.sh("pgrep -cfx 'sleep 1000' || :").ok();
+    assert_eq!(left.trim(), "0", "nothing of their sessions is left");
+    // What was started with -d goes on.
     world.write(&sandbox.path("go"), "");
-    eventually("the command goes on to its end", || {
-        (std::fs::read_to_string(sandbox.path("ended")).ok()? == "done\n").then_some(())
+    eventually("the detached command goes on to its end", || {
+        sandbox.path("ended").exists().then_some(())
     });
-    eventually("the session ends", || {
+    eventually("its session ends", || {
         (world.inspect(&sandbox.name)["sessions"] == 0).then_some(())
     });
 }

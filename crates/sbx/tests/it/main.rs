@@ -15,6 +15,7 @@
 )]
 
 mod cli;
+mod copying;
 mod daemon;
 mod documents;
 mod egress;
@@ -23,8 +24,10 @@ mod exec;
 mod harness;
 mod leaks;
 mod lifecycle;
+mod limits;
 mod network;
 mod policy;
+mod ports;
 mod run;
 mod sandbox;
 mod software;
@@ -57,6 +60,8 @@ const INDEPENDENT: &[&[ModeTest]] = &[
     daemon::process::TESTS,
     daemon::access::TESTS,
     daemon::places::TESTS,
+    ports::INDEPENDENT,
+    copying::INDEPENDENT,
 ];
 
 /// Of [`INDEPENDENT`], what has to do with ids, owners or processes of other users after all, and a smoke of the rest.
@@ -91,7 +96,10 @@ const AREAS: &[&[ModeTest]] = &[
     lifecycle::trouble::TESTS,
     workspaces::TESTS,
     leaks::TESTS,
+    limits::TESTS,
     network::TESTS,
+    ports::TESTS,
+    copying::TESTS,
 ];
 const SOME_MODES: &[SomeModes] = &[
     (
@@ -102,6 +110,8 @@ const SOME_MODES: &[SomeModes] = &[
     (&[Mode::Root], workspaces::ROOT),
     (REAL_ROOT, network::REAL_ROOT),
     (&[Mode::Root], network::ROOT),
+    (&[Mode::Root], limits::ROOT),
+    (&[Mode::Subordinate, Mode::Single], limits::USERS),
 ];
 
 /// Tests whose names begin with the prefix, and those of them that run in every mode they have a meaning in.

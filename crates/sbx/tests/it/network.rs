@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use sbx_engine::machine::control::Link;
 use sbx_engine::machine::egress::Redirect;
+use sbx_engine::state::socket::connect_unix;
 use sbx_proto::exec::{Reply, Request, Role};
 use sbx_proto::frame::{Decoder, MAX_REPLY, encode};
 use sbx_sys::{original_dst, pktinfo};
@@ -281,7 +282,9 @@ struct Served {
 impl Served {
     #[track_caller]
     fn take(sandbox: &Sandbox<'_>, id: &str, redirect: Redirect) -> Self {
-        let mut link = Link::connect(&exec_dir(sandbox), id, Role::Daemon).unwrap();
+        // The test is root, and init of the world's user.
+        let stream = connect_unix(&exec_dir(sandbox), "exec.sock").unwrap();
+        let mut link = Link::greet(stream, Some(id), Role::Daemon).unwrap();
         let listeners = link.listeners().unwrap();
         assert_eq!(listeners.redirect, redirect);
         let stop = Arc::new(AtomicBool::new(false));

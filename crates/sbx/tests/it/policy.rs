@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::harness::{MODES, Ran, World};
 
 pub fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 12] = [
+    let tests: [(&str, fn()); 14] = [
         ("reading_creates_nothing", reading_creates_nothing),
         ("wrong_input_creates_nothing", wrong_input_creates_nothing),
         ("a_preset_is_chosen_once", rules::a_preset_is_chosen_once),
@@ -29,6 +29,11 @@ pub fn trials() -> Vec<Trial> {
             sandboxes::a_reset_is_followed_by_a_choice,
         ),
         ("older_settings", sandboxes::older_settings),
+        ("rules_of_a_repository", sandboxes::rules_of_a_repository),
+        (
+            "rules_of_a_lost_repository",
+            sandboxes::rules_of_a_lost_repository,
+        ),
         ("a_damaged_policy", rules::a_damaged_policy),
         (
             "a_run_says_what_was_denied",

@@ -269,7 +269,7 @@ fn killed_rm(world: &'static World) {
         let _ = fs::remove_file(&go);
     };
 
-    // As docker's, the command goes on without its client; it is idle after that.
+    // The command ends with its client; the sandbox is idle after that.
     let client = begin("idle");
     assert_eq!(world.inspect("idle")["temporary"], true);
     killed(client);

@@ -1,6 +1,7 @@
 //! Software inside: packages are installed and change nothing outside, the caller's tool chains work, what
 //! runs in a container elsewhere runs, and nothing of the host shows that is not meant to.
 
+mod caches;
 mod containers;
 mod host;
 mod languages;
@@ -18,6 +19,7 @@ use crate::{ModeTest, REAL_ROOT, SomeModes};
 pub(crate) const TESTS: &[&[ModeTest]] = &[
     languages::TESTS,
     tools::TESTS,
+    caches::TESTS,
     containers::TESTS,
     host::TESTS,
 ];
@@ -31,6 +33,9 @@ pub(crate) const SOME_MODES: &[SomeModes] = &[
 /// The smoke in the modes besides the strongest: where ids and the layer of the sandbox meet.
 pub(crate) const IN_ALL_MODES: &[&str] = &[
     "git_commits_with_the_callers_identity",
+    "caches_of_the_caller_keep_their_paths",
+    "a_build_cache_is_kept_for_the_next_sandbox_of_a_repository",
+    "one_sandbox_at_a_time_has_a_build_cache",
     "credentials_beside_tool_chains_stay_outside",
     "sandboxes_inside_the_sandbox",
     "ports_below_1024_and_ping",

@@ -350,6 +350,18 @@ fn links(world: &'static World) {
     let through = create(world, "through", &[text(&link)]);
     assert_eq!(through.exec(["pwd"]).ok(), text(&outside));
     assert_eq!(through.exec(["cat", "secret"]).ok(), "secret");
+    // And is reachable by the link's name; what lies beside the link is not.
+    let name = format!("{}/secret", text(&link));
+    for _ in 0..2 {
+        assert_eq!(through.exec(["cat", &name]).ok(), "secret");
+        let inside = ["sh", "-c", "echo x > new; pwd -P"];
+        let real = through.exec_with(&["-w", text(&link)], inside).ok();
+        assert_eq!(real, text(&outside));
+        let beside = through.exec(["ls", "-A", text(&world.home())]).ok();
+        assert!(!beside.contains(".docker"), "{beside}");
+        world.run(["stop", &through.name]).ok();
+    }
+    assert!(outside.join("new").exists());
     fs::remove_file(link).unwrap();
 }
 

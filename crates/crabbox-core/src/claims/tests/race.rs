@@ -55,12 +55,16 @@ fn of_many_that_want_one_slug_one_gets_it() {
 #[test]
 fn generated_slugs_differ_and_no_claim_is_lost() {
     let place = Place::new();
-    // All of these would get one and the same name.
-    let leases: Vec<_> = (0..)
+    // The names that all of these would get are taken.
+    let leases: Vec<_> = (0..THREADS)
         .map(|number| lease(&format!("x_{number}")))
-        .filter(|lease| Slug::generate(lease).as_str() == "blue-crab")
-        .take(THREADS)
         .collect();
+    for (number, lease) in leases.iter().enumerate() {
+        let taken = Slug::generate(lease);
+        place
+            .slugged(&format!("y_{number}"), taken.as_str())
+            .unwrap();
+    }
     let ends = all_at_once(&place, |number, store| {
         let claim = claim(leases[number].as_str());
         store.create(claim, &SlugChoice::Generated).unwrap()
@@ -70,7 +74,7 @@ fn generated_slugs_differ_and_no_claim_is_lost() {
         .map(|claim| claim.slug.clone().unwrap())
         .collect();
     assert_eq!(slugs.len(), THREADS);
-    assert_eq!(place.store.scan().unwrap().claims.len(), THREADS);
+    assert_eq!(place.store.scan().unwrap().claims.len(), 2 * THREADS);
 }
 
 #[test]

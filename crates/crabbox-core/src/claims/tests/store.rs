@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::Code;
+use crate::{Code, Failure};
 
 #[test]
 fn a_claim_lives_from_create_to_remove() {
@@ -218,6 +218,40 @@ fn leases_are_found_by_id_and_by_slug() {
 }
 
 #[test]
+fn the_beginning_of_one_slug_is_enough_and_of_two_is_refused() {
+    let place = Place::new();
+    let first = place.slugged("x_1", "blue-crab").unwrap();
+    let find = |text| place.store.find_by_prefix(text, ProviderFilter::All);
+    assert_eq!(find("blu").unwrap(), Some(first.clone()));
+    assert_eq!(find("Blue").unwrap(), Some(first));
+    for none in ["", "x_1", "crab", "blue-crab-1"] {
+        assert_eq!(find(none).unwrap(), None, "{none}");
+    }
+    place.slugged("x_2", "blue-prawn").unwrap();
+    let failure = find("blue").unwrap_err();
+    assert_eq!(failure.code, Code::Usage);
+    assert_eq!(
+        failure.message,
+        "slug `blue` is ambiguous; use the whole slug or the lease id: \
+         blue-crab (lease x_1, provider=somewhere), blue-prawn (lease x_2, provider=somewhere)"
+    );
+}
+
+#[test]
+fn a_lease_id_never_matches_a_slug() {
+    let place = Place::new();
+    place.slugged("x_1", "dsbx-crabbox-my-app").unwrap();
+    for id in ["dsbx_crabbox-my-app", "dsbx_crabbox"] {
+        let found = place.store.find(id, ProviderFilter::All).unwrap();
+        assert_eq!(found, None, "{id}");
+        let found = place.store.find_by_prefix(id, ProviderFilter::All).unwrap();
+        assert_eq!(found, None, "{id}");
+    }
+    let spelled = place.store.find("dsbx crabbox my_app", ProviderFilter::All);
+    assert!(spelled.unwrap().is_some());
+}
+
+#[test]
 fn one_slug_of_two_providers_needs_an_answer() {
     let place = Place::new();
     let first = place.slugged("x_1", "blue-crab").unwrap();
@@ -243,4 +277,27 @@ fn one_slug_of_two_providers_needs_an_answer() {
         failure.message.contains("use the lease id: x_1"),
         "{failure}"
     );
+}
+
+#[test]
+fn an_update_is_made_to_what_is_there_by_now() {
+    let place = Place::new();
+    let store = &place.store;
+    let first = place.create("x_1");
+    let second = store.replace(&first, first.ready()).unwrap();
+    // Its caller has read the first one.
+    let third = store.update(&first.lease_id, |now| Ok(now.kept())).unwrap();
+    assert_eq!((third.state, third.keep), (State::Ready, true));
+    assert_ne!(third.revision(), second.revision());
+    // Nothing is written where nothing changes.
+    let same = store
+        .update(&first.lease_id, |now| Ok(now.clone()))
+        .unwrap();
+    assert_eq!(same, third);
+    let refused = Failure::new(Code::ClaimChanged, "no");
+    let failed = store.update(&first.lease_id, |_| Err(refused.clone()));
+    assert_eq!(failed.unwrap_err(), refused);
+    store.remove(&third).unwrap();
+    let gone = store.update(&first.lease_id, |now| Ok(now.clone()));
+    assert_eq!(gone.unwrap_err().code, Code::NotFound);
 }

@@ -179,6 +179,7 @@ const SPEC: Spec = Spec {
     command: Rules {
         shell: &[],
         assignments: Assignments::Strict,
+        host_paths: false,
     },
     stop_by: StopBy::Slug,
     absence_is_proof: true,

@@ -166,7 +166,7 @@ fn bug_6_bad_values_of_variables_and_flags_are_errors_with_the_name() {
 fn keys_of_other_surfaces_are_ignored_and_listed() {
     let case = Case::default()
         .user("class: big\nsshKey: x\nbroker:\n  token: s3cret\nlaterProvider: {a: 1}\n")
-        .repository("jobs: {a: {command: b}}\nprofiles: {p: {doctor: {enabled: true}}}\n");
+        .repository("results: {auto: true}\nprofiles: {p: {doctor: {enabled: true}}}\n");
     let settings = case.settings();
     let ignored: Vec<_> = (settings.ignored.iter())
         .map(|ignored| {
@@ -185,7 +185,7 @@ fn keys_of_other_surfaces_are_ignored_and_listed() {
             ("sshKey", user, 2),
             ("broker", user, 3),
             ("laterProvider", user, 5),
-            ("jobs", "/r/crabbox.yaml", 1),
+            ("results", "/r/crabbox.yaml", 1),
             ("profiles.p.doctor", "/r/crabbox.yaml", 2),
         ]
     );

@@ -140,6 +140,7 @@ fn profiles_carry_variables_and_a_repository_cannot_widen_them() {
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect(),
         allow: allow.iter().map(|name| (*name).to_owned()).collect(),
+        presets: BTreeMap::new(),
         doctor: false,
     };
     assert_eq!(

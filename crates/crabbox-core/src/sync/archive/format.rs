@@ -8,6 +8,8 @@ use std::io::{self, Write};
 use tar::{EntryType, Header};
 
 const BLOCK: u64 = 512;
+/// The zeros at the end of an archive.
+pub(super) const END: u64 = 2 * BLOCK;
 const ZEROS: [u8; 4096] = [0; 4096];
 const LONG_NAME: &[u8] = b"././@LongLink";
 
@@ -64,7 +66,7 @@ impl<W: Write> Tar<W> {
     }
 
     pub(super) fn end(&mut self) -> io::Result<()> {
-        self.zeros(2 * BLOCK)
+        self.zeros(END)
     }
 
     fn name(&mut self, member: &Member<'_>, header: &mut Header) -> io::Result<()> {

@@ -77,16 +77,63 @@ impl Ran {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
     }
 
-    /// For snapshots.
+    /// For snapshots, with the JSON of stdout on several lines.
     pub(crate) fn show(&self) -> String {
         let mut text = format!("exit: {}\n", self.code);
-        for (name, said) in [("stdout", &self.out), ("stderr", &self.err)] {
+        let out = indented(&self.out);
+        for (name, said) in [("stdout", &out), ("stderr", &self.err)] {
             if !said.is_empty() {
                 text.push_str(&format!("--- {name}\n{said}"));
             }
         }
         text
     }
+}
+
+/// JSON as `serde_json` would write it for people, with its keys in their order. Other text stays.
+fn indented(text: &str) -> String {
+    if serde_json::from_str::<Value>(text).is_err() {
+        return text.to_owned();
+    }
+    let mut out = String::new();
+    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    let mut chars = text.trim_end().chars().peekable();
+    let line = |out: &mut String, depth| out.push_str(&format!("\n{}", "  ".repeat(depth)));
+    while let Some(c) = chars.next() {
+        if in_text {
+            out.push(c);
+            in_text = escaped || c != '"';
+            escaped = c == '\\' && !escaped;
+            continue;
+        }
+        match c {
+            '{' | '[' if chars.peek().is_some_and(|next| matches!(next, '}' | ']')) => {
+                out.extend([c, chars.next().unwrap()]);
+            }
+            '{' | '[' => {
+                depth += 1;
+                out.push(c);
+                line(&mut out, depth);
+            }
+            '}' | ']' => {
+                depth -= 1;
+                line(&mut out, depth);
+                out.push(c);
+            }
+            ',' => {
+                out.push(c);
+                line(&mut out, depth);
+            }
+            ':' => out.push_str(": "),
+            c if c.is_whitespace() => {}
+            c => {
+                in_text = c == '"';
+                out.push(c);
+            }
+        }
+    }
+    out.push('\n');
+    out
 }
 
 /// One call of the stand-in.

@@ -15,14 +15,17 @@ use sbx_proto::OsBytes;
 use sbx_proto::plan::{Ids, Task};
 
 use super::helper::BootFiles;
+use super::limits::{self, LimitError};
 use super::plan::{BUNDLES, SandboxFiles, Sudo, Trust, boot_plan, mounts};
 use super::template::{self, HostLayout, LayoutRequest};
-use super::{Namespace, ids, limits};
+use super::{Namespace, ids};
+use crate::cache::CacheStore;
 use crate::error::{EngineError, chain, prepare_error};
 use crate::machine::egress::Certificate;
 use crate::machine::process::{Process, identify};
 use crate::machine::{Disk, Prepared, Surroundings, remove_exec_socket};
 use crate::sandbox::record::{InitProcess, Record, WorkspaceRecord};
+use crate::state::remove_tree::remove_tree;
 use crate::state::socket::bind_unix;
 use crate::state::{EXEC_SOCKET, SandboxDir, StateDir, make_private_dirs, private};
 use crate::threads::{lock, spawn};
@@ -37,6 +40,10 @@ impl Namespace {
         surroundings: &Surroundings<'_>,
     ) -> Result<Prepared, EngineError> {
         let mut layout = self.layout(state, record, surroundings)?;
+        if let (Some(id), Some(primary)) = (record.held_cache(), workspaces.first()) {
+            let layers = CacheStore::new(state).layers(id);
+            layout.keep_caches(layers, (primary.uid, primary.gid));
+        }
         let sources = layout.sources.iter();
         Ok(Prepared {
             fingerprint: layout.fingerprint.clone(),
@@ -135,15 +142,28 @@ impl Namespace {
         };
         let own = sandbox_files(dir, record, layout, sudo)?;
         let files = boot_files(dir).map_err(|e| prepare_error(dir.path(), e))?;
-        let plan = boot_plan(record, layout, &own, &trust(authority), limits::current());
+        let limits = limits::current(&record.limits);
+        let plan = boot_plan(record, layout, &own, &trust(authority), limits);
+        let groups = self.groups(record)?;
         let booted = self
             .helper
-            .boot(&plan, &files)
+            .boot(&plan, &files, &groups)
             .inspect_err(|_| remove_exec_socket(dir))?;
         // Init has its own copies. While ours of the listener is open, connecting to a dead init would hang instead of
         // being refused.
         drop(files);
         Ok((identify(booted.pid), Process::new(booted.pidfd)))
+    }
+
+    /// Files of the sandbox's control groups.
+    fn groups(&self, record: &Record) -> Result<Vec<fs::File>, EngineError> {
+        match ids::base(&record.ids) {
+            Some(base) => {
+                let prepared = self.facts.controllers.prepare(base, &record.limits);
+                Ok(prepared.map_err(LimitError::Unusable)?)
+            }
+            None => Ok(Vec::new()),
+        }
     }
 }
 
@@ -160,6 +180,9 @@ fn sandbox_files(
         // Root of the user namespace creates the upper and work directories in it.
         let base = ids::base(&record.ids);
         chown(&layers, base, base)?;
+        if let Some(kept) = &layout.kept {
+            open_kept(&kept.layers, base)?;
+        }
         let mut files = Vec::new();
         for (target, content) in
             template::etc_files(record.name.as_str(), &layout.env, &record.caller)
@@ -175,6 +198,21 @@ fn sandbox_files(
         })
     };
     made().map_err(|e| prepare_error(dir.path(), e))
+}
+
+/// Makes the layers of a build cache those of this sandbox, whose ids are not those of the one before in root mode: the
+/// files in the upper directories belong to the owner of the repository, but what is around them to root inside.
+fn open_kept(layers: &Path, base: Option<u32>) -> io::Result<()> {
+    if base.is_none() {
+        return Ok(());
+    }
+    chown(layers, base, base)?;
+    for dir in fs::read_dir(layers)? {
+        let dir = dir?.path();
+        chown(&dir, base, base)?;
+        remove_tree(&dir.join("work")).map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 fn trust(certificate: Certificate) -> Trust {

@@ -136,7 +136,13 @@ impl Helper {
         self.sudo.is_some()
     }
 
-    pub fn boot(&self, plan: &Plan, files: &BootFiles) -> Result<Booted, SetupError> {
+    /// `groups` are files of control groups, see [`BOOT_DESCRIPTORS`].
+    pub fn boot(
+        &self,
+        plan: &Plan,
+        files: &BootFiles,
+        groups: &[File],
+    ) -> Result<Booted, SetupError> {
         // Opened anew: a descriptor that is only copied shares its read position with every other boot. The
         // plan installs it only if there is one.
         let sudo = match &self.sudo {
@@ -145,12 +151,14 @@ impl Helper {
         }
         .map_err(SetupError::Spawn)?;
         let [first, second] = &files.outputs;
-        let fds: [_; BOOT_DESCRIPTORS] = [
+        let fixed: [_; BOOT_DESCRIPTORS] = [
             files.listener.as_fd(),
             first.as_fd(),
             second.as_fd(),
             sudo.as_fd(),
         ];
+        let groups = groups.iter().map(AsFd::as_fd);
+        let fds: Vec<_> = fixed.into_iter().chain(groups).collect();
         let mut process = self.prestarted.take()?;
         // One that fails to answer is ended, with all that it has started, before the caller removes what it may be working on.
         let (outcome, received) = process.carry_out(&self.complete(plan), &fds, BOOT_TIMEOUT)?;

@@ -2,9 +2,9 @@
 //!
 //! Pure functions over [`Facts`]; [`Facts::read`] is the only part that looks at the machine.
 //!
-//! - Root: each sandbox has a range of 65536 host ids of its own, between `FIRST_BASE` and `LAST_BASE` and outside
-//!   every range of `/etc/subuid` and `/etc/subgid`. Two sandboxes of a state directory share no id, and none is one that
-//!   systems give to users.
+//! - Root: each sandbox has a range of 65536 host ids of its own, between `FIRST_BASE` and `LAST_BASE`. No account that
+//!   the name service lists has an id in it (`accounts`), no range of `/etc/subuid` and `/etc/subgid` overlaps it, and no
+//!   other sandbox of root on this machine has it, whatever its state directory (`id_claims`).
 //! - Subordinate: the caller's range of `/etc/subuid` is mapped by `newuidmap`, with a gap at [`AGENT`], where the
 //!   caller's own id is. So the agent's files in a workspace are the caller's, without any hand-over.
 //! - Single: an unprivileged process may map only its own id (`user_namespaces(7)`), which becomes the agent's.
@@ -16,6 +16,8 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::cgroup::Controllers;
+use super::id_claims::IdClaims;
 use sbx_proto::OsBytes;
 use sbx_proto::inside::AGENT;
 use sbx_proto::plan::{IdRange, Ids, Mappers, Mode};
@@ -71,7 +73,7 @@ pub enum ModeOverride {
 }
 
 /// A run of ids of the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     pub first: u32,
     pub count: u32,
@@ -94,6 +96,10 @@ pub struct Facts {
     /// The caller is in a user namespace that lacks the ids which sandboxes of root get: its root is another
     /// user outside.
     pub confined: bool,
+    /// Where ranges of root's sandboxes are claimed; nowhere in other modes.
+    pub claims: Option<IdClaims>,
+    /// Control groups that sandboxes can get; none in other modes than root's.
+    pub controllers: Controllers,
 }
 
 impl Facts {
@@ -116,6 +122,12 @@ impl Facts {
             map_tools: user.and_then(|_| map_tools(path_dirs)),
             other_group: own_group.is_some_and(|own| own != gid),
             confined: is_confined(),
+            claims: (uid == 0).then(IdClaims::of_this_machine),
+            controllers: if uid == 0 {
+                Controllers::of_this_machine()
+            } else {
+                Controllers::default()
+            },
         }
     }
 
@@ -158,7 +170,7 @@ fn map_tools(path_dirs: &[PathBuf]) -> Option<Mappers> {
     })
 }
 
-fn find(dirs: &[&PathBuf], tool: &str) -> Option<OsBytes> {
+pub(super) fn find(dirs: &[&PathBuf], tool: &str) -> Option<OsBytes> {
     dirs.iter()
         .filter(|dir| dir.is_absolute())
         .find_map(|dir| roots_own(&dir.join(tool)))
@@ -240,17 +252,21 @@ fn around_agent(span: Span, caller: u32) -> Vec<IdRange> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Used<'a> {
     pub bases: &'a [u32],
-    /// Any number: where to begin to look. Another state directory has sandboxes that this one does not know.
+    /// Ids of accounts.
+    pub accounts: &'a [Span],
+    /// Any number: where to begin to look. Then few ranges are found that another state directory has claimed.
     pub start: u32,
 }
 
 impl Used<'_> {
     fn free_base(self, reserved: &[Span]) -> Result<u32, IdsError> {
         let ranges = (LAST_BASE - FIRST_BASE) / RANGE;
-        // From a random start, so that sandboxes of another state directory rarely have the same range.
         (0..ranges)
             .map(|n| FIRST_BASE + (self.start % ranges + n) % ranges * RANGE)
-            .find(|base| !self.bases.contains(base) && !overlaps(*base, reserved))
+            .find(|base| {
+                let mut taken = [reserved, self.accounts].into_iter();
+                !self.bases.contains(base) && !taken.any(|ids| overlaps(*base, ids))
+            })
             .ok_or(IdsError::Exhausted)
     }
 }
@@ -299,7 +315,7 @@ fn lacks_ranges(map: &str) -> bool {
     !map.is_empty() && !map.lines().any(has_them)
 }
 
-fn spans(text: &str, mine: impl Fn(&str) -> bool) -> Vec<Span> {
+pub(super) fn spans(text: &str, mine: impl Fn(&str) -> bool) -> Vec<Span> {
     text.lines()
         .filter_map(|line| {
             let mut fields = line.trim().split(':');
@@ -351,6 +367,8 @@ mod tests {
             }),
             other_group: false,
             confined: false,
+            claims: None,
+            controllers: Controllers::default(),
         }
     }
 
@@ -372,6 +390,24 @@ mod tests {
         let [lib, usr] = ["/usr/lib", "/usr"].map(PathBuf::from);
         assert_eq!(find(&[&usr], "lib"), None);
         assert_eq!(find(&[&lib, &PathBuf::from(".")], "true"), None);
+    }
+
+    #[test]
+    fn a_range_with_an_account_in_it_is_passed_over() {
+        let root = Facts::default();
+        let base_with = |accounts: &[Span]| {
+            let used = Used {
+                accounts,
+                ..Used::default()
+            };
+            base(&maps(&root, Mode::Root, used).unwrap()).unwrap()
+        };
+        assert_eq!(base_with(&[]), FIRST_BASE);
+        let account = |first| Span { first, count: 1 };
+        for first in [FIRST_BASE, FIRST_BASE + 1000, FIRST_BASE + RANGE - 1] {
+            assert_eq!(base_with(&[account(first)]), FIRST_BASE + RANGE);
+        }
+        assert_eq!(base_with(&[account(FIRST_BASE + RANGE)]), FIRST_BASE);
     }
 
     #[test]
@@ -468,7 +504,7 @@ mod tests {
         );
         let used = Used {
             bases: &[FIRST_BASE],
-            start: 0,
+            ..Used::default()
         };
         let root = maps(&Facts::default(), Mode::Root, used).unwrap();
         assert_eq!(root.uid, vec![range(0, FIRST_BASE + RANGE, RANGE)]);
@@ -497,7 +533,14 @@ mod tests {
         let all: Vec<u32> = (0..ranges).map(|n| FIRST_BASE + n * RANGE).collect();
         let (last, others) = all.split_last().unwrap();
         for start in [0, 1, ranges - 1, ranges, u32::MAX] {
-            let free = |bases| Used { bases, start }.free_base(&[]);
+            let free = |bases| {
+                let used = Used {
+                    bases,
+                    start,
+                    ..Used::default()
+                };
+                used.free_base(&[])
+            };
             assert_eq!(free(&[]), Ok(FIRST_BASE + start % ranges * RANGE));
             assert_eq!(free(others), Ok(*last));
             assert_eq!(free(&all), Err(IdsError::Exhausted));

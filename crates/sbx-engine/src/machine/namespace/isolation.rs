@@ -1,14 +1,14 @@
 //! What the namespace backend isolates in each privilege mode, and what it does not, in words.
 
-use sbx_api::{Network, Redirect};
+use sbx_api::{Limits, Network, Redirect};
 use sbx_proto::plan::{Ids, Mode};
 
 use crate::machine::Description;
 
-pub(crate) fn describe(ids: &Ids, network: Option<Network>) -> Description {
+pub(crate) fn describe(ids: &Ids, network: Option<Network>, limits: &Limits) -> Description {
     Description {
         mode: mode_name(ids.mode),
-        isolation: isolation(ids.mode, network),
+        isolation: isolation(ids.mode, network, limits),
     }
 }
 
@@ -21,10 +21,10 @@ pub(super) fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-fn isolation(mode: Mode, network: Option<Network>) -> Vec<String> {
+fn isolation(mode: Mode, network: Option<Network>, limits: &Limits) -> Vec<String> {
     let ids = match mode {
         Mode::Root => {
-            "ids: a range of 65,536 ids of its own; no id inside is the host's root or any host user"
+            "ids: a range of 65,536 ids of its own: none is the host's root, of an account that the host's name service lists, of /etc/subuid or /etc/subgid, or of another sandbox of root on this machine"
         }
         Mode::Subordinate => {
             "ids: subordinate ids of the caller; the agent inside is the caller, root inside is not the host's root"
@@ -47,8 +47,25 @@ fn isolation(mode: Mode, network: Option<Network>) -> Vec<String> {
         ids,
         "files: the workspaces, and the host's programs and package caches read-only; nothing else of the host",
         network,
-        "limits: memory, cpu and process limits are not enforced yet",
+        &bounded(limits),
     ]
     .map(str::to_owned)
     .to_vec()
+}
+
+fn bounded(limits: &Limits) -> String {
+    let parts = [
+        ("processes", limits.processes.is_some()),
+        ("memory", limits.memory_bytes.is_some()),
+        ("cpu", limits.cpu_millis.is_some()),
+    ];
+    let those = |bounded: bool| {
+        let names = parts.iter().filter(|(_, is)| *is == bounded);
+        names.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+    };
+    match (those(true), those(false)) {
+        (none, _) if none.is_empty() => "limits: none is enforced".to_owned(),
+        (all, none) if none.is_empty() => format!("limits: {all} are enforced"),
+        (some, others) => format!("limits: enforced for {some}; not for {others}"),
+    }
 }

@@ -90,6 +90,7 @@ pub fn boot_plan(
     steps.root(layout, files);
     steps.trust(trust);
     steps.system();
+    steps.aliases(&record.workspaces);
     steps.workspaces(&record.workspaces);
     steps.close(layout);
     let writable = record.workspaces.iter().filter(|w| !w.readonly);
@@ -296,9 +297,14 @@ impl Builder {
                 to: to.as_path().into(),
             });
         }
-        for dir in &layout.caches {
-            self.overlay(dir, upper, template);
+        for dir in &layout.dirs {
+            self.steps.push(Step::Dir {
+                target: dir.as_path().into(),
+                mode: 0o755,
+                owner: Owner::Agent,
+            });
         }
+        self.caches(layout, upper, template);
         for (source, target) in &files.files {
             self.bind(
                 target,
@@ -318,6 +324,27 @@ impl Builder {
             }),
             // With one id there is no other that a setuid program could change to.
             (Mode::Single, _) | (_, Sudo::Absent) => {}
+        }
+    }
+
+    fn caches(&mut self, layout: &HostLayout, own: usize, template: &Path) {
+        let kept = layout.kept.as_ref().map(|kept| {
+            // The next sandbox has other ids; the files are the owner's to all of them.
+            let ids = match self.mode {
+                Mode::Root => SourceIds::Owner {
+                    uid: kept.owner.0,
+                    gid: kept.owner.1,
+                },
+                Mode::Subordinate | Mode::Single => SourceIds::Plain,
+            };
+            (&kept.dirs, self.layer(&kept.layers, ids))
+        });
+        for dir in &layout.caches {
+            let upper = match kept {
+                Some((dirs, layer)) if dirs.contains(&dir.dir) => layer,
+                Some(_) | None => own,
+            };
+            self.overlay(dir, upper, template);
         }
     }
 
@@ -376,6 +403,23 @@ impl Builder {
         }
     }
 
+    /// Before the workspaces are mounted: a link that programs inside have planted leads to the sandbox's own layer then.
+    /// A name in a workspace is there already, with the link that it leads by.
+    fn aliases(&mut self, workspaces: &[WorkspaceRecord]) {
+        for workspace in workspaces {
+            let Some(given) = &workspace.given else {
+                continue;
+            };
+            let mut around = workspaces.iter().map(|outer| outer.path.as_path());
+            if !around.any(|outer| given.as_path().starts_with(outer)) {
+                self.steps.push(Step::Alias {
+                    target: given.clone(),
+                    to: workspace.path.clone(),
+                });
+            }
+        }
+    }
+
     fn workspaces(&mut self, workspaces: &[WorkspaceRecord]) {
         let mut all = workspaces.to_vec();
         all.extend(pins(workspaces));
@@ -395,11 +439,13 @@ impl Builder {
 
     fn overlay(&mut self, dir: &OverlayDir, upper: usize, template: &Path) {
         let ids = |lower: &Path| match (self.mode, dir.as_owner) {
-            (Mode::Root, Some((uid, gid))) => SourceIds::Owner { uid, gid },
+            (Mode::Root, Some((uid, gid))) if !lower.starts_with(template) => {
+                SourceIds::Owner { uid, gid }
+            }
             // What the template holds belongs to root inside; the host's own files keep the host's ids, so
             // that the kernel decides who reads them.
-            (Mode::Root, None) if lower.starts_with(template) => SourceIds::Shifted,
-            (Mode::Root, None) | (Mode::Subordinate | Mode::Single, _) => SourceIds::Plain,
+            (Mode::Root, _) if lower.starts_with(template) => SourceIds::Shifted,
+            (Mode::Root, _) | (Mode::Subordinate | Mode::Single, _) => SourceIds::Plain,
         };
         let lowers: Vec<_> = dir.lowers.iter().map(|lower| (lower, ids(lower))).collect();
         let lowers = lowers
@@ -532,6 +578,7 @@ fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
             if known.all(|known| known.path.as_path() != between) {
                 pins.push(WorkspaceRecord {
                     path: between.into(),
+                    given: None,
                     // Its inode has not been looked up.
                     identity: None,
                     ..outer.clone()

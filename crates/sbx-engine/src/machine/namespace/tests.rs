@@ -27,7 +27,7 @@ fn root_inside_cannot_enter_what_is_closed_to_others() {
 
 #[test]
 fn a_shell_of_newgrp_gets_a_warning() {
-    let span = ids::Span {
+    let span = Span {
         first: 100_000,
         count: ids::RANGE,
     };

@@ -217,7 +217,9 @@ fn not_tls() {
         b"\x80\x2e\x01\x03\x01",
         b"\x16\x02\x01\0\x05\x02",
         b"\x16\0\0\0\0\0",
-        b"\x17\x03\x03",
+        b"\x15\x02\x03",
+        b"\x19\x03\x03",
+        b"\x13\x03\x03",
     ] {
         assert_eq!(settles(bytes), Sniff::NotTls, "{}", bytes.escape_ascii());
     }
@@ -230,6 +232,23 @@ fn a_hello_in_a_record_of_another_version() {
     for version in [[3, 5], [3, 255], [2, 1], [9, 9], [0, 0]] {
         bytes[1..3].copy_from_slice(&version);
         assert_eq!(settles(&bytes), Sniff::Malformed, "{version:?}");
+    }
+}
+
+/// Some servers skip what comes first, and read the hello behind it.
+#[test]
+fn a_hello_behind_a_record_of_another_type() {
+    let hello = records(&message(&sni(b"a.example")), 16_000);
+    for kind in [20, 21, 23, 24] {
+        for version in [[3, 0], [3, 1], [3, 3], [3, 9]] {
+            let before = [&[kind][..], &version, &[0, 2, 1, 0]].concat();
+            let both = [before.clone(), hello.clone()].concat();
+            for bytes in [&before, &both] {
+                let shown = bytes.escape_ascii();
+                assert_eq!(settles(bytes), Sniff::Malformed, "{shown}");
+                assert!(!super::is_doubtful(bytes), "{shown}");
+            }
+        }
     }
 }
 

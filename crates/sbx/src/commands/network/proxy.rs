@@ -1,7 +1,7 @@
 //! `sbx network proxy`
 
 use sbx_api::policy::ProxyConfigChange;
-use sbx_policy::{Decision, OlderPattern, Origin, ProxyConfig, ProxyMode, Rule};
+use sbx_policy::{Decision, OlderPattern, Origin, ProxyConfig, ProxyMode, Rule, Scope};
 
 use crate::client::{Absent, Client};
 use crate::commands::policy::{book, existing};
@@ -68,7 +68,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
             Failure::new(Kind::Engine, message)
         })?
     };
-    let rules = book(context)?.rules_for(Some(name.as_str()))?;
+    let rules = book(context)?.rules_for(&Scope::Sandbox(name.to_string()))?;
     if let Some(note) = config
         .as_ref()
         .and_then(|c| still_open(c, &args.sandbox, &rules))

@@ -1,11 +1,14 @@
 //! The part that `sbx policy allow` and `sbx policy deny` share.
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
 use sbx_api::policy::{PolicyRule, RuleDecision, RuleRequest};
 use sbx_engine::SandboxName;
-use sbx_policy::{Pattern, PatternError, Target};
+use sbx_policy::{Pattern, PatternError, Scope, Target};
 use sbx_proto::shell::quoted;
 
+use super::repo;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -19,13 +22,26 @@ pub(crate) struct Args {
     /// Only for this sandbox
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<String>,
+    /// Only for sandboxes whose primary workspace is this directory, also later ones
+    #[arg(long, value_name = "PATH", conflicts_with = "sandbox", value_hint = clap::ValueHint::DirPath)]
+    repo: Option<PathBuf>,
     /// Let the rule expire after this time, such as 10m or 2h
     #[arg(long = "for", value_name = "DURATION")]
     for_: Option<String>,
 }
 
-pub(crate) fn run(context: &Context, args: &Args, decision: RuleDecision) -> Result<(), Failure> {
-    let request = request(args, decision)?;
+/// `allow_private` is for allow rules only.
+pub(crate) fn run(
+    context: &Context,
+    args: &Args,
+    decision: RuleDecision,
+    allow_private: bool,
+) -> Result<(), Failure> {
+    let request = RuleRequest {
+        allow_private,
+        ..request(args, decision)?
+    };
+    check_private(&request)?;
     let client = Client::new(context, Absent::Start)?;
     let added = client.add_rule(&request)?;
     if let Some(notice) = &added.notice {
@@ -50,9 +66,10 @@ pub(crate) fn run(context: &Context, args: &Args, decision: RuleDecision) -> Res
 /// Checked before a daemon is started.
 fn request(args: &Args, decision: RuleDecision) -> Result<RuleRequest, Failure> {
     let verb = word(decision);
+    let scope = scope(args)?;
     let text = match args.resources.as_slice() {
         [one] => one,
-        several => return Err(several_words(verb, args.sandbox.as_deref(), several)),
+        several => return Err(several_words(verb, &scope, several)),
     };
     let patterns = Pattern::parse_typed_list(text).map_err(|error| {
         let failure = Failure::new(Kind::BadRequest, error.to_string());
@@ -60,31 +77,57 @@ fn request(args: &Args, decision: RuleDecision) -> Result<RuleRequest, Failure> 
         match Target::meant_by(text).filter(|_| other) {
             Some(target) => failure.hint(format!(
                 "sbx policy {verb} network{} {}",
-                flag(args.sandbox.as_deref()),
+                scope.option(),
                 quoted(&target.to_string())
             )),
             None => failure,
         }
     })?;
     let for_seconds = args.for_.as_deref().map(time_args::duration).transpose()?;
-    if let Some(name) = &args.sandbox {
-        SandboxName::parse(name)?;
-    }
+    let (sandbox, repo) = match scope {
+        Scope::Global => (None, None),
+        Scope::Repo(path) => (None, Some(path.into())),
+        Scope::Sandbox(name) => (Some(name), None),
+    };
     Ok(RuleRequest {
         decision,
-        sandbox: args.sandbox.clone(),
+        sandbox,
+        repo,
         resources: patterns.iter().map(Pattern::to_string).collect(),
         for_seconds,
+        allow_private: false,
     })
 }
 
+fn scope(args: &Args) -> Result<Scope, Failure> {
+    match (&args.sandbox, &args.repo) {
+        (Some(name), _) => Ok(Scope::Sandbox(SandboxName::parse(name)?.into())),
+        (None, Some(path)) => repo::existing(path),
+        (None, None) => Ok(Scope::Global),
+    }
+}
+
+/// Refused before a daemon is started; the daemon refuses it as well.
+fn check_private(request: &RuleRequest) -> Result<(), Failure> {
+    let wide = |text: &&String| !text.parse().is_ok_and(|one: Pattern| one.is_exact_host());
+    match request.resources.iter().find(wide) {
+        Some(wide) if request.allow_private => Err(Failure::new(
+            Kind::BadRequest,
+            format!("--allow-private: `{wide}` is not exactly one host"),
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The old form `NAME RESOURCES`, or a list with spaces: the hint is the corrected command.
-fn several_words(verb: &str, sandbox: Option<&str>, words: &[String]) -> Failure {
+fn several_words(verb: &str, scope: &Scope, words: &[String]) -> Failure {
     let looks_like_host = |word: &String| word.contains(['.', '*', ':', '/', ',']);
     let base = format!("sbx policy {verb} network");
     match words {
         [name, rest @ ..]
-            if sandbox.is_none() && !looks_like_host(name) && SandboxName::parse(name).is_ok() =>
+            if *scope == Scope::Global
+                && !looks_like_host(name)
+                && SandboxName::parse(name).is_ok() =>
         {
             Failure::usage("unexpected sandbox name: use `--sandbox`").hint(format!(
                 "{base} --sandbox {name} {}",
@@ -92,15 +135,11 @@ fn several_words(verb: &str, sandbox: Option<&str>, words: &[String]) -> Failure
             ))
         }
         _ => {
-            let scope = flag(sandbox);
+            let option = scope.option();
             Failure::usage("too many arguments: separate resources with commas")
-                .hint(format!("{base}{scope} {}", quoted(&words.join(","))))
+                .hint(format!("{base}{option} {}", quoted(&words.join(","))))
         }
     }
-}
-
-fn flag(sandbox: Option<&str>) -> String {
-    sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"))
 }
 
 /// `Rule added to policy local (scope: sandbox:dev): ID (a.test)`
@@ -111,8 +150,17 @@ pub(crate) fn line(done: &str, rule: &PolicyRule) -> String {
         rule.scope,
         rule.id,
         rule.resources.join(","),
-        until(rule.expires_at)
+        [until(rule.expires_at), private(rule).to_owned()].concat()
     )
+}
+
+/// What `--allow-private` adds to a line about a rule.
+pub(crate) fn private(rule: &PolicyRule) -> &'static str {
+    if rule.allow_private {
+        ", private addresses allowed"
+    } else {
+        ""
+    }
 }
 
 fn until(expires: Option<Timestamp>) -> String {
@@ -134,6 +182,7 @@ mod tests {
         let args = Args {
             resources: words.iter().map(|word| (*word).to_owned()).collect(),
             sandbox: sandbox.map(str::to_owned),
+            repo: None,
             for_: Some("10m".into()),
         };
         request(&args, RuleDecision::Allow)

@@ -1,10 +1,12 @@
 //! `sbx policy check`
 
+use std::path::PathBuf;
+
 use sbx_api::ErrorBody;
 use sbx_api::policy::{CheckAnswer, CheckRequest};
-use sbx_policy::{Target, TargetError};
+use sbx_policy::{Scope, Target, TargetError};
 
-use super::existing;
+use super::{existing, repo};
 use crate::autostart;
 use crate::client::{Absent, Client};
 use crate::context::Context;
@@ -37,6 +39,9 @@ struct Network {
     /// Check for this sandbox instead of by the global rules only
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<String>,
+    /// Check for a sandbox of this repository
+    #[arg(long, value_name = "PATH", conflicts_with = "sandbox", value_hint = clap::ValueHint::DirPath)]
+    repo: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -54,8 +59,13 @@ impl Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
     let What::Network(args) = &args.what;
-    Target::parse_loose(&args.target).map_err(|error| unreadable(args, &error))?;
-    let answer = ask(context, args)?;
+    let scope = match (&args.sandbox, &args.repo) {
+        (Some(name), _) => Scope::Sandbox(name.clone()),
+        (None, Some(path)) => repo::known(context, path)?,
+        (None, None) => Scope::Global,
+    };
+    Target::parse_loose(&args.target).map_err(|error| unreadable(args, &scope, &error))?;
+    let answer = ask(context, args, scope)?;
     if args.json {
         context.ui.json(&answer)?;
     } else {
@@ -65,25 +75,25 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
 }
 
 /// The hint for a git URL with a user is the target without it.
-fn unreadable(args: &Network, error: &TargetError) -> Failure {
+fn unreadable(args: &Network, scope: &Scope, error: &TargetError) -> Failure {
     let failure = Failure::new(Kind::BadRequest, error.to_string());
     let user = matches!(error, TargetError::UserInfo(_));
     match Target::meant_by(&args.target).filter(|_| user) {
-        Some(target) => {
-            let sandbox = args.sandbox.as_deref();
-            let flag = sandbox.map_or(String::new(), |name| format!(" --sandbox {name}"));
-            failure.hint(format!("sbx policy check network{flag} {target}"))
-        }
+        Some(target) => failure.hint(format!(
+            "sbx policy check network{} {target}",
+            scope.option()
+        )),
         None => failure,
     }
 }
 
 /// Asks a running daemon, which knows its resolver's answers; otherwise runs `sandboxd` once, because a statically
 /// linked program such as this one cannot resolve names by the host's NSS modules.
-fn ask(context: &Context, args: &Network) -> Result<CheckAnswer, Failure> {
+fn ask(context: &Context, args: &Network, scope: Scope) -> Result<CheckAnswer, Failure> {
     let client = Client::new(context, Absent::Report)?;
     let request = CheckRequest {
         sandbox: args.sandbox.clone(),
+        repo: repo::path(scope),
         target: args.target.clone(),
     };
     match client.check_policy(&request) {

@@ -15,7 +15,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Deny hosts for all sandboxes or for one, whatever other rules allow
+    /// Deny hosts for all sandboxes, for those of a repository or for one, whatever other rules allow
     ///
     /// See `sbx policy allow network --help` for the form of RESOURCES.
     #[command(after_help = "Examples:\n  sbx policy deny network example.com\n  \
@@ -25,5 +25,5 @@ enum What {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let What::Network(args) = &args.what;
-    add::run(context, args, RuleDecision::Deny)
+    add::run(context, args, RuleDecision::Deny, false)
 }

@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 use sbx_api::policy::PolicyRule;
 use sbx_engine::policy::shown;
+use sbx_policy::Scope;
 use serde_json::json;
 
-use super::add::word;
+use super::add::{private, word};
 use super::ls::{groups, source};
 use super::{book, note_default_preset};
 use crate::context::Context;
@@ -108,6 +109,7 @@ fn status(rule: &PolicyRule) -> String {
     if let Some(expires) = rule.expires_at {
         status.push_str(&format!(" until {expires:.0}"));
     }
+    status.push_str(private(rule));
     if rule.traffic.is_some() {
         status.push_str(", HTTP and HTTPS only");
     }
@@ -116,10 +118,13 @@ fn status(rule: &PolicyRule) -> String {
 
 /// The command that removes the rule, or why there is none.
 fn removal(rule: &PolicyRule) -> String {
+    let scope: Result<Scope, _> = rule.scope.parse();
     let sandbox = rule.scope.strip_prefix("sandbox:");
     match (rule.editable, rule.origin.as_str(), sandbox) {
-        (true, _, None) => format!("sbx policy rm network --id {}", rule.id),
-        (true, _, Some(name)) => format!("sbx policy rm network --sandbox {name} --id {}", rule.id),
+        (true, _, _) => {
+            let option = scope.map_or(String::new(), |scope| scope.option());
+            format!("sbx policy rm network{option} --id {}", rule.id)
+        }
         (false, "proxy-config", Some(name)) => {
             format!("from proxy-config.json: see sbx network proxy {name}")
         }

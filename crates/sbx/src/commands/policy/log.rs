@@ -21,7 +21,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Show allowed and denied requests of sandboxes
 ///
-/// Requests of a sandbox to the same host by the same way are one row. The log is kept when a sandbox is removed.
+/// Requests of a sandbox to the same host by the same way are one row, with the address that was dialled last or that
+/// was the reason of a denial. The log is kept when a sandbox is removed.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "sbx policy log [SANDBOX] [OPTIONS]",
@@ -160,6 +161,7 @@ fn to_json(rows: &[Row]) -> Value {
         rows.map(|row| {
             json!({
                 "host": row.host,
+                "address": row.address,
                 "vm_name": row.sandbox,
                 "proxy_type": via(row.proxy),
                 "rule": row.rule,
@@ -196,6 +198,7 @@ fn to_text(rows: &[Row], quiet: bool, zone: &TimeZone) -> String {
             "SANDBOX",
             "TYPE",
             "HOST",
+            "ADDRESS",
             "PROXY",
             "RULE",
             "REASON",
@@ -218,6 +221,8 @@ fn cells(row: &Row, zone: &TimeZone) -> Vec<String> {
         text::one_line(&row.sandbox),
         "network".to_owned(),
         text::one_line(&row.host),
+        row.address
+            .map_or("-".to_owned(), |address| address.to_string()),
         via(row.proxy).to_owned(),
         text::one_line(&row.rule),
         text::one_line(&row.outcome()),

@@ -1,26 +1,31 @@
 //! `sbx policy ls`
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
 use sbx_api::policy::{PolicyRule, RuleDecision};
 use sbx_engine::policy::{PolicyBook, shown};
-use sbx_policy::Rule;
+use sbx_policy::{Rule, Scope};
 use serde_json::json;
 
 use super::add::word;
-use super::{RuleType, book, existing, note_default_preset};
+use super::{RuleType, book, note_default_preset, repo, sandbox_scope};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::text;
 
 /// List network rules
 ///
-/// Lists the rules of all sandboxes, or those that apply to SANDBOX.
+/// Lists the rules of all sandboxes and repositories, or those that apply to SANDBOX or to a repository.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "sbx policy ls [SANDBOX] [OPTIONS]")]
 pub(crate) struct Args {
     /// Only rules that apply to this sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: Option<String>,
+    /// Only rules that apply to sandboxes of this repository
+    #[arg(long, value_name = "PATH", conflicts_with = "sandbox", value_hint = clap::ValueHint::DirPath)]
+    repo: Option<PathBuf>,
     /// Show one line per rule, with ids and resources
     #[arg(long)]
     wide: bool,
@@ -56,19 +61,26 @@ enum Decision {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let book = book(context)?;
-    let (rules, broken) = match &args.sandbox {
-        Some(name) => {
-            let name = existing(context, name)?;
-            (book.rules_for(Some(name.as_str()))?, None)
-        }
+    let scope = match (&args.sandbox, &args.repo) {
+        (Some(name), _) => Some(sandbox_scope(context, name)?),
+        (None, Some(path)) => Some(repo::known(context, path)?),
+        (None, None) => None,
+    };
+    let (rules, broken) = match &scope {
+        Some(scope) => (book.rules_for(scope)?, None),
         None => book.all_rules()?,
     };
-    show(context, args, &book, &rules)?;
+    show(context, args, &book, (scope.as_ref(), &rules))?;
     // Show the readable rules first, then fail.
     broken.map_or(Ok(()), |error| Err(error.into()))
 }
 
-fn show(context: &Context, args: &Args, book: &PolicyBook, rules: &[Rule]) -> Result<(), Failure> {
+fn show(
+    context: &Context,
+    args: &Args,
+    book: &PolicyBook,
+    (scope, rules): (Option<&Scope>, &[Rule]),
+) -> Result<(), Failure> {
     let now = Timestamp::now();
     let mut rules: Vec<PolicyRule> = rules
         .iter()
@@ -89,7 +101,9 @@ fn show(context: &Context, args: &Args, book: &PolicyBook, rules: &[Rule]) -> Re
         *header = context.ui.heading(header);
     }
     note_default_preset(context, book)?;
-    if let Some(narrowed) = book.narrowed(args.sandbox.as_deref(), now)? {
+    if let Some(scope) = scope
+        && let Some(narrowed) = book.narrowed(scope, now)?
+    {
         context.ui.note(format!("Note: {narrowed}"));
     }
     if rules.is_empty() {
@@ -190,6 +204,13 @@ fn summary(rules: &[&PolicyRule]) -> String {
             ));
         }
     }
+    let private = rules.iter().filter(|rule| rule.allow_private).count();
+    if private > 0 {
+        parts.push(format!(
+            "{} with private addresses",
+            counted(private, "rule")
+        ));
+    }
     if let Some(first) = rules.iter().filter_map(|rule| rule.expires_at).min() {
         parts.push(format!("first expires at {}", moment(first)));
     }
@@ -243,6 +264,9 @@ fn resources(rule: &PolicyRule) -> String {
     if let Some(end) = rule.expires_at {
         list = format!("{list} (until {})", moment(end));
     }
+    if rule.allow_private {
+        list.push_str(" (private addresses allowed)");
+    }
     match rule.traffic {
         Some(_) => format!("{list} (HTTP and HTTPS only)"),
         None => list,
@@ -269,6 +293,7 @@ pub(crate) mod tests {
             editable: true,
             sandbox_id: None,
             traffic: None,
+            allow_private: false,
             expires_at: None,
             reason: None,
         }
@@ -289,6 +314,24 @@ pub(crate) mod tests {
             shown.contains("a.test (until 2026-01-29T10:15:25Z)"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn rules_that_allow_private_addresses_say_so() {
+        let mut private = rule("db", RuleDecision::Allow, &["db.test:5432"]);
+        private.allow_private = true;
+        let rules = [private, rule("plain", RuleDecision::Allow, &["b.test"])];
+        let shown = overview(&rules, false).join("\n");
+        assert!(shown.contains("1 rule with private addresses"), "{shown}");
+        let shown = wide(&rules, false);
+        assert!(
+            shown[1].ends_with("db.test:5432 (private addresses allowed)"),
+            "{shown:#?}"
+        );
+        assert!(shown[2].ends_with("b.test"), "{shown:#?}");
+        let json = serde_json::to_value(&rules).unwrap();
+        assert_eq!(json[0]["allow_private"], true);
+        assert!(json[1].get("allow_private").is_none());
     }
 
     fn some() -> Vec<PolicyRule> {

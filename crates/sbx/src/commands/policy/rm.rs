@@ -1,9 +1,12 @@
 //! `sbx policy rm`
 
+use std::path::PathBuf;
+
 use sbx_api::policy::{PolicyRule, RuleList, RuleRemoval};
 use sbx_policy::Pattern;
 
 use super::add::line;
+use super::repo;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -34,6 +37,9 @@ struct Network {
     /// Remove a rule of this sandbox instead of a global one
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<String>,
+    /// Remove a rule of this repository instead of a global one
+    #[arg(long, value_name = "PATH", conflicts_with = "sandbox", value_hint = clap::ValueHint::DirPath)]
+    repo: Option<PathBuf>,
     /// Id of the rule; see `sbx policy ls --wide`
     #[arg(long, value_name = "ID", group = "which")]
     id: Option<String>,
@@ -51,9 +57,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         Some(text) => Pattern::parse_list(text)
             .map_err(|error| Failure::new(Kind::BadRequest, error.to_string()))?,
     };
+    let repo = match &args.repo {
+        None => None,
+        Some(path) => repo::path(repo::known(context, path)?),
+    };
     let client = Client::new(context, Absent::Start)?;
     let removed = client.remove_rules(&RuleRemoval {
         sandbox: args.sandbox.clone(),
+        repo,
         id: args.id.clone(),
         resources: resources.iter().map(Pattern::to_string).collect(),
     })?;

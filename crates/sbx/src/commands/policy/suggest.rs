@@ -2,18 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use sbx_engine::SandboxName;
 use sbx_engine::policy::own_addresses::own_addresses;
 use sbx_engine::sandbox::record::Record;
-use sbx_policy::{Denied, Host, Kind, Protocol, Suggestion, Target, suggest};
+use sbx_policy::{Denied, Host, Kind, Protocol, Scope, Suggestion, Target, suggest};
 use sbx_proto::shell::quoted;
 use sbx_proxy::audit::{Line, Outcome, Via};
 use serde_json::{Value, json};
 
-use super::book;
 use super::log::{check_name, read};
+use super::{book, repo};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::netlog::{Filter, NetworkLog, is_unanswerable_query};
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// Name of the sandbox
     #[arg(value_name = "SANDBOX")]
     sandbox: String,
+    /// Suggest rules for this repository, which also hold for later sandboxes
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::DirPath)]
+    repo: Option<PathBuf>,
     /// Only requests since this time: a duration (10m, 2d) or a timestamp (2026-01-31T12:00:00Z) [default: creation]
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
@@ -60,15 +64,25 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         .flatten()
         .collect();
     // By the current rules: what was denied may be allowed by now.
-    let policy = book(context)?.policy_for(Some(name.as_str()))?;
+    let whose = Scope::Sandbox(name.to_string());
+    let scope = match &args.repo {
+        Some(path) => repo::existing(path)?,
+        None => whose.clone(),
+    };
+    let exists = context.state()?.sandbox(&name).record().exists();
+    let asked_of = if exists { &whose } else { &scope };
+    let policy = book(context)?.policy_for(asked_of)?;
     let policy = policy.with_local_addresses(own_addresses(&asked));
-    let suggestion = suggest(denied, &policy, name.as_str(), now);
+    let suggestion = suggest(denied, &policy, &scope, now);
     if args.json {
-        return context.ui.json(&to_json(name.as_str(), &suggestion));
+        return context
+            .ui
+            .json(&to_json(name.as_str(), &scope, &suggestion));
     }
-    if !suggestion.rules.is_empty() && !context.state()?.sandbox(&name).record().exists() {
+    if !suggestion.rules.is_empty() && !exists && args.repo.is_none() {
         context.ui.note(format!(
-            "Sandbox `{name}` no longer exists: create it again, or run the commands without `--sandbox`."
+            "Sandbox `{name}` no longer exists: create it again, or use `--repo PATH` for rules that hold for every \
+             sandbox of its repository."
         ));
     }
     for unsolved in &suggestion.unsolved {
@@ -77,7 +91,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
             Some(resource) => format!(
                 "not suggested: {target} {}; to allow it anyway: {}",
                 unsolved.reason,
-                command(name.as_str(), &resource.to_string())
+                command(&scope, &resource.to_string())
             ),
             None => format!("not suggested: {target} {}", unsolved.reason),
         });
@@ -87,7 +101,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
             .ui
             .note("Nothing to suggest: no denied request needs a rule.");
     }
-    context.ui.data(to_text(name.as_str(), &suggestion))
+    context.ui.data(to_text(&scope, &suggestion))
 }
 
 /// The denied targets. A name that was only resolved counts as port 443, unless a port is known.
@@ -129,16 +143,16 @@ fn protocol(line: &Line) -> Protocol {
 }
 
 /// A command per rule, each with its reason as a comment that a shell skips.
-fn to_text(sandbox: &str, suggestion: &Suggestion) -> String {
+fn to_text(scope: &Scope, suggestion: &Suggestion) -> String {
     let mut text = String::new();
     for rule in &suggestion.rules {
-        let command = command(sandbox, &rule.resource.to_string());
+        let command = command(scope, &rule.resource.to_string());
         text.push_str(&format!("{command}  # {}\n", rule.why));
     }
     text
 }
 
-fn to_json(sandbox: &str, suggestion: &Suggestion) -> Value {
+fn to_json(sandbox: &str, scope: &Scope, suggestion: &Suggestion) -> Value {
     let shown =
         |targets: &[Target]| -> Vec<String> { targets.iter().map(Target::to_string).collect() };
     let rules: Vec<Value> = suggestion
@@ -147,7 +161,7 @@ fn to_json(sandbox: &str, suggestion: &Suggestion) -> Value {
         .map(|rule| {
             let resource = rule.resource.to_string();
             json!({
-                "command": command(sandbox, &resource),
+                "command": command(scope, &resource),
                 "resource": resource,
                 "covers": shown(&rule.covers),
                 "why": rule.why,
@@ -168,9 +182,10 @@ fn to_json(sandbox: &str, suggestion: &Suggestion) -> Value {
     json!({"sandbox": sandbox, "rules": rules, "unsolved": unsolved})
 }
 
-fn command(sandbox: &str, resource: &str) -> String {
+fn command(scope: &Scope, resource: &str) -> String {
     format!(
-        "sbx policy allow network --sandbox {sandbox} {}",
+        "sbx policy allow network{} {}",
+        scope.option(),
         quoted(resource)
     )
 }
@@ -187,13 +202,14 @@ mod tests {
         let hosts = ["a.x.test", "b.x.test", "c.x.test", "other.test"];
         let lines: Vec<Line> = hosts.map(|host| line("dev", host, Outcome::Deny)).to_vec();
         let nothing = Policy::compile([]);
-        let suggestion = suggest(denied(&lines), &nothing, "dev", Timestamp::now());
+        let dev = Scope::Sandbox("dev".to_owned());
+        let suggestion = suggest(denied(&lines), &nothing, &dev, Timestamp::now());
         assert_eq!(
-            to_text("dev", &suggestion),
+            to_text(&dev, &suggestion),
             "sbx policy allow network --sandbox dev other.test:443  # denied on port 443\n\
              sbx policy allow network --sandbox dev '*.x.test:443'  # 3 siblings denied on port 443\n"
         );
-        let json = to_json("dev", &suggestion);
+        let json = to_json("dev", &dev, &suggestion);
         assert_eq!(json["rules"][0]["covers"], json!(["other.test:443"]));
         assert_eq!(json["unsolved"], json!([]));
     }

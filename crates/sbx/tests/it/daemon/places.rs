@@ -11,6 +11,10 @@ pub const TESTS: &[ModeTest] = &[
     ("daemon::a_home_of_two_hundred_characters", long_home),
     ("daemon::another_products_directory", foreign),
     (
+        "daemon::another_products_usual_directory_is_left_to_it",
+        beside_another_product,
+    ),
+    (
         "daemon::needs_no_home_besides_its_own_directory",
         without_home,
     ),
@@ -131,6 +135,40 @@ fn foreign(world: &'static World) {
         0o755
     );
     assert_eq!(fs::read_dir(state.join("vm")).unwrap().count(), 0);
+}
+
+/// The first run works, and later ones find the same sandboxes.
+fn beside_another_product(world: &'static World) {
+    let home = world.workspace();
+    let dir = world.workspace();
+    for made in [".docker", ".docker/sandboxes", ".docker/sandboxes/vm"] {
+        world.make_dir(&home.join(made));
+    }
+    let theirs = home.join(".docker/sandboxes/their.db");
+    world.write(&theirs, "theirs\n");
+    let ours = Elsewhere {
+        world,
+        variable: "HOME",
+        state: home.clone(),
+    };
+    let state = home.join(".local/state/sbx");
+    let shown = |ran: Ran| {
+        let said = ran.out;
+        assert!(said.contains(state.to_str().unwrap()), "{said}");
+        assert!(said.contains("belongs to another product"), "{said}");
+    };
+    shown(ours.run(&["diagnose"]));
+    ours.run(&["create", "--name", "box", "shell", dir.to_str().unwrap()])
+        .ok();
+    shown(ours.run(&["diagnose"]));
+    assert_eq!(ours.run(&["exec", "box", "echo", "works"]).ok(), "works");
+    assert!(state.join("vm/box/sandbox.json").exists());
+    let left = fs::read_dir(home.join(".docker/sandboxes")).unwrap();
+    assert_eq!(left.count(), 2);
+    // It stays so when the other product is gone.
+    fs::remove_dir_all(home.join(".docker")).unwrap();
+    assert_eq!(ours.run(&["ls", "-q"]).ok(), "box");
+    ours.run(&["rm", "--force", "box"]).ok();
 }
 
 /// As services are started.

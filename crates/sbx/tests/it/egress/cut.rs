@@ -7,10 +7,14 @@ use serde_json::Value;
 
 use super::{NO_PROXY, Way, sandbox};
 use crate::ModeTest;
-use crate::harness::{Mode, Ran, World, eventually, kill};
+use crate::harness::{Mode, Ran, Sandbox, World, eventually, kill};
 
 pub(super) const TESTS: &[ModeTest] = &[
     ("cut::by_a_denial", by_a_denial),
+    (
+        "cut::by_a_denial_for_its_repository",
+        by_a_denial_for_its_repository,
+    ),
     ("cut::by_the_end_of_a_rule", by_expiry),
 ];
 
@@ -28,16 +32,26 @@ const KINDS: [(&str, Way); 5] = [
 ];
 
 fn by_a_denial(world: &'static World) {
-    holds(world, "cut", "allow", |name| {
+    holds(world, "cut", "allow", |sandbox| {
         let deny = [
             "policy",
             "deny",
             "network",
             "--sandbox",
-            name,
+            &sandbox.name,
             "**.wild.test",
         ];
         world.run(deny).ok();
+    });
+}
+
+fn by_a_denial_for_its_repository(world: &'static World) {
+    holds(world, "repo", "allow", |sandbox| {
+        let path = sandbox.path("");
+        let path = path.to_str().unwrap();
+        world
+            .run(["policy", "deny", "network", "--repo", path, "**.wild.test"])
+            .ok();
     });
 }
 
@@ -89,7 +103,7 @@ fn by_the_end_of_the_daemon(mode: Mode) {
 }
 
 /// Connections of all kinds to a host that is allowed by `rule`, until `end` has ended them.
-fn holds(world: &'static World, hint: &str, rule: &str, end: impl Fn(&str)) {
+fn holds(world: &'static World, hint: &str, rule: &str, end: impl Fn(&Sandbox<'_>)) {
     let sandbox = sandbox(world, hint);
     let name = &sandbox.name;
     let host = format!("{name}.wild.test");
@@ -107,7 +121,7 @@ fn holds(world: &'static World, hint: &str, rule: &str, end: impl Fn(&str)) {
         "{NO_PROXY}; exec /usr/bin/python3 hold.py other.test raw:direct"
     ));
     let held = sandbox.begin(&script);
-    end(name);
+    end(&sandbox);
     let said = Ran::from(held.wait_with_output().unwrap()).ok();
     let cut: Vec<String> = kinds.iter().map(|kind| format!("{kind} cut")).collect();
     assert_eq!(said, cut.join("\n"));

@@ -24,7 +24,8 @@ ip -6 rule add pref 9 to ::1 lookup local
 ip route add unicast default dev lo src 203.0.113.99
 ip rule del pref 0
 ip -6 rule del pref 0
-echo 'nameserver 203.0.113.53' >resolv.conf
+# Of a network whose names are short: none of them may be looked up for a sandbox.
+printf 'nameserver 203.0.113.53\nsearch corp.test origin.test\noptions ndots:5\n' >resolv.conf
 printf '127.0.0.1 localhost\n::1 localhost\n' >hosts
 mount --bind resolv.conf /etc/resolv.conf
 mount --bind hosts /etc/hosts

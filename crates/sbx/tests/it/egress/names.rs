@@ -12,6 +12,7 @@ pub(super) const TESTS: &[ModeTest] = &[
     ("names::ssh_by_name", ssh),
     ("names::ssh_through_the_proxy", ssh_through_the_proxy),
     ("names::questions_are_answered_or_refused", questions),
+    ("names::names_are_absolute", absolute),
 ];
 
 const BANNER: &str = "220 origin ready";
@@ -225,6 +226,43 @@ fn ssh(world: &'static World) {
     assert_eq!(ssh("198.51.100.9").ok(), format!("{hostname}\ndone"));
     sandbox.assert_logged("raw.test", "network", "allow");
     sandbox.assert_logged("203.0.113.3", "network", "deny");
+}
+
+/// The host's search list (`corp.test origin.test`) makes no other name of what was asked for.
+fn absolute(world: &'static World) {
+    let sandbox = sandbox(world, "absolute");
+    sandbox.allow("**");
+    let missing = format!("{}.nowhere.test", sandbox.name);
+    let script = "import socket, sys\n\
+        for name in sys.argv[1:]:\n\
+        \x20   try: print(name, socket.getaddrinfo(name, 80)[0][4][0])\n\
+        \x20   except socket.gaierror: print(name, 'none')";
+    // `www` would be `www.origin.test` by the search list.
+    let dotted = format!("{missing}.");
+    let names = ["www", "www.", &missing, &dotted, "www.origin.test."];
+    let said = sandbox.python(Way::Transparent, script, &names).ok();
+    let expected =
+        format!("www none\nwww. none\n{missing} none\n{dotted} none\nwww.origin.test. 203.0.113.1");
+    assert_eq!(said, expected);
+    for way in [Way::Forward, Way::Transparent] {
+        for name in ["www", &missing] {
+            let ran = sandbox.curl(way, &format!("http://{name}/echo"));
+            assert!(!ran.out.contains("203.0.113"), "{way:?} {}", ran.out);
+        }
+    }
+    assert_eq!(sandbox.check("www:80")["deny_kind"], "implicit");
+    let asked: BTreeSet<String> = world
+        .internet()
+        .records()
+        .iter()
+        .filter_map(|record| record["name"].as_str().map(str::to_owned))
+        .collect();
+    assert!(asked.contains(&missing), "{asked:?}");
+    let made =
+        |name: &&String| name.contains("corp.test") || name.starts_with(&format!("{missing}."));
+    assert_eq!(asked.iter().find(made), None);
+    assert!(!asked.contains("www"), "{asked:?}");
+    sandbox.assert_logged("www", "dns", "deny");
 }
 
 fn questions(world: &'static World) {

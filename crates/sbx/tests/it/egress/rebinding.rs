@@ -2,10 +2,9 @@
 
 use super::{WAYS, Way, sandbox};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{Sandbox, World};
 
-pub(super) const TESTS: &[ModeTest] =
-    &[("rebinding::wildcards_lead_to_no_private_address", wildcards)];
+pub(super) const TESTS: &[ModeTest] = &[("rebinding::names_lead_to_no_private_address", names)];
 
 const INWARD: [&str; 5] = [
     "private.test",
@@ -16,7 +15,7 @@ const INWARD: [&str; 5] = [
     "10.9.9.9",
 ];
 
-fn wildcards(world: &'static World) {
+fn names(world: &'static World) {
     let sandbox = sandbox(world, "rebind");
     let script = include_str!("reach.py");
     let reached = |way: Way, hosts: &[&str]| -> Vec<String> {
@@ -70,7 +69,12 @@ fn wildcards(world: &'static World) {
         );
         sandbox.unrule(rule);
     }
-    // Without those rules: who says the name of the host is meant by the rule for it.
+    exact_hosts(&sandbox, &reached);
+}
+
+fn exact_hosts(sandbox: &Sandbox<'_>, reached: &dyn Fn(Way, &[&str]) -> Vec<String>) {
+    let world = sandbox.world;
+    // Nor does a rule for exactly the host, unless it allows private addresses.
     sandbox.allow("*.test");
     for (host, address) in [
         ("private.test", "10.9.9.9"),
@@ -78,14 +82,33 @@ fn wildcards(world: &'static World) {
     ] {
         sandbox.allow(host);
         for way in WAYS {
+            for line in reached(way, &[host]) {
+                assert!(!line.starts_with("200 "), "{way:?} {host}: {line}");
+            }
+        }
+        let hint = &sandbox.check(&format!("{host}:80"))["hint"];
+        assert!(hint.as_str().unwrap().ends_with(&format!("{address}:80")));
+        sandbox.unrule(host);
+        let scope = ["policy", "allow", "network", "--sandbox", &sandbox.name];
+        world
+            .run(scope.into_iter().chain(["--allow-private", host]))
+            .ok();
+        for way in WAYS {
             assert_eq!(
                 reached(way, &[host]),
                 [format!("200 {address}:80")],
                 "{way:?}"
             );
         }
+        let shown = world.run(["policy", "ls", "--wide", &sandbox.name]).ok();
+        let expected = format!("{host} (private addresses allowed)");
+        assert!(shown.contains(&expected), "{shown}");
         sandbox.unrule(host);
     }
+    // The table of what was denied has the address.
+    let log = world.run(["policy", "log", &sandbox.name]).ok();
+    let line = log.lines().find(|line| line.contains("private.test:80"));
+    assert!(line.is_some_and(|line| line.contains("10.9.9.9")), "{log}");
     sandbox.allow("10.9.9.0/24");
     assert_eq!(
         reached(Way::Forward, &["private.test", "10.9.9.9"]),

@@ -68,7 +68,9 @@ const CREDENTIALS: &[&str] = &[
     ".sdkman/candidates/maven/3/conf/settings.xml",
     ".volta/tools/image/node/20/etc/npmrc",
     "tools/.env",
+    "tools/.github-token",
     "tools/client.pfx",
+    "tools/client_secret.json",
     "tools/sub/gradle.properties",
 ];
 /// Names that do not exist at the start.
@@ -191,20 +193,31 @@ fn clones(world: &'static World) {
         ".cargo/git/checkouts/private/src/lib.rs",
         ".cargo/git/db/private/config",
         "go/pkg/mod/cache/vcs/1/config",
+        ".cargo/registry/index/private-1/.git/config",
+        ".cargo/registry/index/private-1/.cache/x",
+        ".cargo/registry/credentials.toml",
+        ".cargo/registry/src/crates.io-1/.netrc",
+        "go/pkg/mod/.netrc",
+        ".cache/pip/pip.conf",
+        ".npm/_cacache/.npmrc",
     ] {
         home.put(file, CANARY);
     }
     home.put("go/pkg/mod/cache/download/list", "a module\n");
+    home.put(".cargo/registry/index/crates.io-1/config.json", "sparse\n");
     let name = world.name("clones");
     home.create(&name, &[]);
     assert_eq!(home.hunt(&name), "");
+    let config = "cat $CARGO_HOME/registry/index/crates.io-1/config.json";
+    let shown = sbx(world, &["exec", &name, "sh", "-c", config]);
+    assert_eq!(shown.ok(), "sparse");
     // The rest of the cache is there, and the agent's own clones have a place.
-    let script = "cd ~/go/pkg/mod; cat cache/download/list; mkdir cache/vcs; echo own >cache/vcs/x; \
+    let script = "cd \"$GOMODCACHE\"; cat cache/download/list; mkdir cache/vcs; echo own >cache/vcs/x; \
         echo more >>cache/download/list; touch new; cat cache/vcs/x";
     let exec = |script: &str| sbx(world, &["exec", &name, "sh", "-euc", script]).ok();
     assert_eq!(exec(script), "a module\nown");
     sbx(world, &["stop", &name]).ok();
-    let script = "cd ~/go/pkg/mod; cat cache/download/list; ls cache/vcs";
+    let script = "cd \"$GOMODCACHE\"; cat cache/download/list; ls cache/vcs";
     assert_eq!(exec(script), "a module\nmore\nx");
     assert_eq!(home.hunt(&name), "");
     sbx(world, &["rm", "--force", &name]).ok();

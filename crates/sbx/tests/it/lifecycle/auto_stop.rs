@@ -8,6 +8,10 @@ use crate::harness::{World, eventually};
 pub const TESTS: &[ModeTest] = &[
     ("lifecycle::idle_sandboxes_stop", auto_stop),
     ("lifecycle::auto_stop_can_be_switched_off", auto_stop_off),
+    (
+        "lifecycle::a_sandbox_has_an_idle_timeout_of_its_own",
+        own_timeout,
+    ),
     ("lifecycle::deadlines_survive_the_daemon", deadline_survives),
 ];
 
@@ -80,6 +84,57 @@ fn auto_stop_off(world: &'static World) {
     let workspace = bad.workspace();
     let refused = bad.create("box", &workspace).refused();
     assert!(refused.err.contains("settings.json"), "{}", refused.err);
+}
+
+/// Longer, shorter or none, whatever the settings say, and after a restart of the sandbox too.
+fn own_timeout(world: &'static World) {
+    let world = World::fresh(world.mode);
+    world.settings(json!({"auto_stop_seconds": 900}));
+    let workspace = world.workspace();
+    let path = workspace.to_str().unwrap();
+    let create = |name: &str, timeout: &str| {
+        world.run([
+            "create",
+            "--name",
+            name,
+            "--idle-timeout",
+            timeout,
+            "shell",
+            path,
+        ])
+    };
+    let refused = create("bad", "soon").fails(1);
+    assert!(refused.err.contains("90s, 10m"), "{}", refused.err);
+    for (name, timeout) in [("short", "1s"), ("long", "2h"), ("never", "0")] {
+        create(name, timeout).ok();
+    }
+    let _made = ["short", "long", "never"].map(|name| world.adopt(name, &workspace));
+    world.until_stopped("short", "its own time is over");
+    assert_eq!(world.inspect("short")["stop_reason"], "idle");
+    world.run(["exec", "short", "true"]).ok();
+    world.until_stopped("short", "again");
+    for (name, seconds) in [("long", Some(7200)), ("never", None)] {
+        world.run(["exec", name, "true"]).ok();
+        let shown = eventually("the command is counted out", || {
+            let shown = world.inspect(name);
+            (shown["sessions"] == 0).then_some(shown)
+        });
+        assert_eq!(shown["idle_seconds"], seconds.unwrap_or(0));
+        let Some(seconds) = seconds else {
+            assert_eq!(shown["stop_at"], Value::Null);
+            continue;
+        };
+        let time = |key: &str| {
+            let text = shown[key].as_str().unwrap();
+            text.parse::<jiff::Timestamp>().unwrap()
+        };
+        let left = time("stop_at").duration_since(time("last_used_at"));
+        assert_eq!(left, jiff::SignedDuration::from_secs(seconds));
+    }
+    let late = world
+        .run(["run", "--name", "long", "--idle-timeout", "1h"])
+        .fails(125);
+    assert!(late.err.contains("--idle-timeout"), "{}", late.err);
 }
 
 fn deadline_survives(world: &'static World) {

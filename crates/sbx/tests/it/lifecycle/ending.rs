@@ -56,7 +56,11 @@ fn rm_many(world: &'static World) {
     let ran = world
         .run(["rm", "--force", "one", "missing", "two"])
         .fails(1);
-    assert!(ran.err.contains("`missing`"), "{}", ran.err);
+    assert!(
+        ran.err.contains("sandbox 'missing' not found"),
+        "{}",
+        ran.err
+    );
     assert_eq!(world.names(), ["three"]);
     world.run(["rm", "--all", "--force"]).ok();
     world.assert_no_sandboxes();

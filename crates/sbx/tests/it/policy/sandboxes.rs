@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::Stdio;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{entry, world};
+use super::{entry, is_empty, world};
 use crate::harness::{Ran, eventually};
 
 pub fn denials_of_a_create() {
@@ -97,6 +97,103 @@ pub fn a_reset_is_followed_by_a_choice() {
         assert!(world.state().join("policy.json").exists());
         assert!(!taken(&["exec", name, "true"]), "{start:?}");
     }
+}
+
+/// They concern every sandbox of the directory, however it is named, and outlive both.
+pub fn rules_of_a_repository() {
+    let world = world();
+    world.line("policy init deny-all").ok();
+    let workspace = world.workspace();
+    let real = workspace.canonicalize().unwrap();
+    let path = real.to_str().unwrap();
+    let link = world.home().join("link");
+    std::os::unix::fs::symlink(&workspace, &link).unwrap();
+    let link = link.to_str().unwrap();
+    let gone = world.line("policy allow network --repo /no/such/dir a.test");
+    assert!(gone.fails(1).err.contains("does not exist"));
+    let added = world
+        .line(&format!("policy allow network --repo {link} a.test"))
+        .ok();
+    assert!(added.contains(&format!("scope: repo:{path}")), "{added}");
+    let both = world.line("policy allow network --repo / --sandbox dev a.test");
+    assert_eq!(both.code, 2, "{}", both.err);
+    // Nothing lies in the checkout.
+    assert!(is_empty(&workspace));
+    let check = |whose: &str, target: &str| {
+        let line = format!("policy check network{whose} 192.0.2.9:80");
+        world.line(&line.replace("192.0.2.9:80", target)).code
+    };
+    world
+        .line(&format!("policy allow network --repo {path} 192.0.2.9"))
+        .ok();
+    world.create("dev", &workspace).ok();
+    let sandbox = world.adopt("dev", &workspace);
+    let other = world.sandbox("other");
+    let target = "192.0.2.9:80";
+    assert_eq!(check(" --sandbox dev", target), 0);
+    assert_eq!(check(&format!(" --repo {path}"), target), 0);
+    assert_eq!(check(&format!(" --sandbox {}", other.name), target), 1);
+    assert_eq!(check("", target), 1);
+    // Shown everywhere, with the command that removes it.
+    let rules = world.json(&format!("policy ls --json --repo {link}"));
+    let scope = format!("repo:{path}");
+    let own: Vec<&Value> = (rules["rules"].as_array().unwrap().iter())
+        .filter(|rule| rule["scope"] == scope)
+        .collect();
+    assert_eq!(own.len(), 2, "{rules:#}");
+    for line in ["policy ls", "policy ls dev", "policy ls --wide"] {
+        let shown = world.line(line).ok();
+        assert!(shown.contains(&format!("repo:{path}")), "{line}: {shown}");
+    }
+    let id = own[0]["id"].as_str().unwrap();
+    let shown = world.line(&format!("policy inspect {id}")).ok();
+    let remove = format!("policy rm network --repo {path} --id {id}");
+    assert!(shown.contains(&remove), "{shown}");
+    assert_eq!(world.inspect("dev")["network_policy"]["repo_rules"], 2);
+    // A denial is answered with a rule for the repository if that is asked for, and what a rule allows is left out.
+    world.logged("dev", &entry("dev", 1, "a.test", 443, "deny"));
+    world.logged("dev", &entry("dev", 2, "b.test", 443, "deny"));
+    let suggest = format!("policy suggest dev --repo {link} --since 2026-01-29T00:00:00Z");
+    let wanted = format!("sbx policy allow network --repo {path} b.test:443");
+    let suggested = world.line(&suggest).ok();
+    assert!(suggested.starts_with(&wanted), "{suggested}");
+    assert_eq!(suggested.lines().count(), 1, "{suggested}");
+    // They stay when the sandbox goes, and hold for the next one.
+    drop(sandbox);
+    let suggested = world.line(&suggest);
+    assert!(
+        !suggested.err.contains("no longer exists"),
+        "{}",
+        suggested.err
+    );
+    assert!(suggested.ok().starts_with(&wanted));
+    world.create("dev", &workspace).ok();
+    let _sandbox = world.adopt("dev", &workspace);
+    assert_eq!(check(" --sandbox dev", target), 0);
+    world.line(&remove).ok();
+    world
+        .line(&format!(
+            "policy rm network --repo {path} --resource 192.0.2.9"
+        ))
+        .ok();
+    assert_eq!(check(" --sandbox dev", target), 1);
+}
+
+/// They can be removed after the directory is gone.
+pub fn rules_of_a_lost_repository() {
+    let world = world();
+    let old = world.workspace();
+    let old_path = old.canonicalize().unwrap();
+    let old_path = old_path.to_str().unwrap();
+    world
+        .line(&format!("policy allow network --repo {old_path} a.test"))
+        .ok();
+    fs::remove_dir_all(&old).unwrap();
+    world
+        .line(&format!(
+            "policy rm network --repo {old_path} --resource a.test"
+        ))
+        .ok();
 }
 
 pub fn older_settings() {

@@ -156,7 +156,7 @@ fn git(world: &'static World) {
 }
 
 /// Where the tester's own cargo is, if it is rustup's.
-fn rustup() -> Option<(PathBuf, PathBuf)> {
+pub(super) fn rustup() -> Option<(PathBuf, PathBuf)> {
     let home = PathBuf::from(std::env::var_os("HOME")?);
     let place = |variable: &str, usual: &str| {
         std::env::var_os(variable).map_or_else(|| home.join(usual), PathBuf::from)
@@ -207,8 +207,8 @@ fn cargo(world: &'static World) {
     let build = "cd crate; rm -rf target; cargo build -q --offline; target/debug/sbxcrate";
     assert_eq!(bash(&sandbox, "agent", build).ok(), "cargo works");
     assert_eq!(login(&sandbox, "agent", build).ok(), "cargo works");
-    // What cargo keeps lies in the agent's home, above a copy of the caller's cache.
-    let script = "cat ~/.cargo/registry/marker; echo changed >~/.cargo/registry/marker; cargo install -q --offline --path crate; sbxcrate";
+    // What cargo keeps lies above the caller's cache, in the sandbox's own layer.
+    let script = "cat $CARGO_HOME/registry/marker; echo changed >$CARGO_HOME/registry/marker; cargo install -q --offline --path crate; sbxcrate";
     assert_eq!(bash(&sandbox, "agent", script).ok(), "cached\ncargo works");
     assert_eq!(
         bash(&sandbox, "agent", "type -P sbxcrate").ok(),

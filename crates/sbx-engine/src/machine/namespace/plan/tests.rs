@@ -39,6 +39,8 @@ fn layout() -> HostLayout {
         masked: BTreeSet::new(),
         roots: BTreeSet::from(["/home/u/.asdf".into()]),
         links: BTreeMap::from([("/home/u/current".into(), "tools".into())]),
+        dirs: BTreeSet::from(["/home/u/.npm".into()]),
+        kept: None,
         caches: vec![
             overlay(
                 "/home/agent/.cargo/registry",
@@ -73,12 +75,15 @@ fn boot_with(mode: Mode, layout: &HostLayout) -> Boot {
     record.caller.env.insert("AWS_SECRET".into(), "x".into());
     record.workspaces.push(WorkspaceRecord {
         path: "/w".into(),
+        given: Some("/l/w".into()),
         readonly: true,
         kind: WorkspaceKind::Directory,
         uid: 0,
         gid: 0,
         identity: None,
     });
+    // In another workspace, which has the link.
+    record.workspaces[0].given = Some("/w/link".into());
     let place = SandboxFiles {
         layers: "/s/vm/ab/layers".into(),
         files: vec![("/s/vm/ab/etc/hostname".into(), "/etc/hostname".into())],
@@ -92,6 +97,7 @@ fn boot_with(mode: Mode, layout: &HostLayout) -> Boot {
     let limits = Limits {
         user: vec![("max_user_namespaces".into(), 9)],
         open_files: OpenFiles { soft: 1, hard: 2 },
+        processes: 3,
     };
     let plan = boot_plan(&record, layout, &place, &trust, limits);
     assert_eq!((plan.protocol, plan.ids), (PROTOCOL, record.ids));
@@ -206,6 +212,7 @@ fn steps_in_order() {
         "bind hidden /home/u/java 5 0",
         "bind hidden /home/u/tools 6 0",
         "symlink /home/u/current tools",
+        "dir /home/u/.npm 755",
         "overlay /home/agent/.cargo/registry [7] 0/cargo Agent",
         "whiteouts cache/vcs Agent",
         "overlay /home/agent/go/pkg/mod [8] 0/go Agent 1",
@@ -240,6 +247,7 @@ fn steps_in_order() {
     .map(str::to_owned)
     .chain(masks)
     .chain([
+        "alias /l/w /w".into(),
         "bind /w 16".into(),
         "bind /w/project 17".into(),
         "close /home/u/.asdf".into(),
@@ -355,6 +363,7 @@ fn brief(step: &Step) -> String {
         Step::Devpts { target } => format!("devpts {}", text(target)),
         Step::Dir { target, mode, .. } => format!("dir {} {mode:o}", text(target)),
         Step::Symlink { target, to } => format!("symlink {} {}", text(target), text(to)),
+        Step::Alias { target, to } => format!("alias {} {}", text(target), text(to)),
         Step::Trust {
             certificate, file, ..
         } => format!("trust {certificate} {}", text(file)),
@@ -378,6 +387,7 @@ fn a_directory_is_as_its_innermost_workspace_whatever_holds_it_in_place() {
             };
             workspaces.push(WorkspaceRecord {
                 path: Path::new(path).into(),
+                given: None,
                 readonly,
                 kind: WorkspaceKind::Directory,
                 uid: 1000 + level as u32,
@@ -406,4 +416,51 @@ fn a_directory_is_as_its_innermost_workspace_whatever_holds_it_in_place() {
         }
     }
     assert!(pinned > 0);
+}
+
+/// What is kept lies elsewhere, with ids that do not depend on the sandbox.
+#[test]
+fn kept_caches_have_a_layer_of_their_own() {
+    let mut layout = layout();
+    layout.keep_caches("/s/cache/c/layers".into(), (501, 502));
+    let kept = layout.kept.clone().unwrap();
+    assert!(kept.dirs.contains("cargo") && kept.dirs.contains("go"));
+    let targets: Vec<_> = (layout.caches.iter())
+        .map(|cache| cache.target.to_str().unwrap())
+        .collect();
+    // What no tool of the caller has yet is kept too; parents come first.
+    assert_eq!(
+        targets,
+        [
+            "/home/agent/.cache",
+            "/home/agent/.cache/pip",
+            "/home/agent/.cargo/git",
+            "/home/agent/.gradle/caches",
+            "/home/agent/.m2/repository",
+            "/home/agent/.npm/_cacache",
+            "/home/agent/.cargo/registry",
+            "/home/agent/go/pkg/mod",
+        ]
+    );
+    for (mode, ids) in [
+        (Mode::Root, SourceIds::Owner { uid: 501, gid: 502 }),
+        (Mode::Subordinate, SourceIds::Plain),
+        (Mode::Single, SourceIds::Plain),
+    ] {
+        let boot = boot_with(mode, &layout);
+        let layer = (boot.sources.iter())
+            .position(|source| source.path == "/s/cache/c/layers".into())
+            .unwrap();
+        assert_eq!(boot.sources[layer].ids, ids, "{mode:?}");
+        let uppers: Vec<_> = (boot.steps.iter())
+            .filter_map(|step| match step {
+                Step::Overlay { target, upper, .. } => Some((target.as_path(), *upper)),
+                _ => None,
+            })
+            .collect();
+        for (target, upper) in uppers {
+            let is_kept = targets.iter().any(|kept| target == Path::new(kept));
+            assert_eq!(upper == layer, is_kept, "{}", target.display());
+        }
+    }
 }

@@ -79,10 +79,7 @@ fn mount_points(root: &Path, spec: &Spec) -> Result<(), TemplateError> {
 fn home(root: &Path) -> Result<(), TemplateError> {
     let home = root.join("home/agent");
     let skel = root.join("etc/skel");
-    let rule = |rel: &Path| match rel.to_str() {
-        Some(".profile" | ".bash_profile") => Take::Edited(scripts::path_once),
-        Some(_) | None => Take::AsIs,
-    };
+    let rule = |_: &Path| Take::AsIs;
     copy_tree(&skel, &home, Path::new(""), &rule)?;
     copy_tree(&skel, &root.join("root"), Path::new(""), &rule)?;
     for dir in [

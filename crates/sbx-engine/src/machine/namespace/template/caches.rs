@@ -1,11 +1,12 @@
-//! Directories of the caller that a sandbox writes copies of: package caches, below `/home/agent`, and the
-//! wrappers of version managers.
+//! Directories of the caller that a sandbox writes copies of: package caches, at the paths that they have outside so
+//! that what was built with them stays valid, and the wrappers of version managers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::layout::{HostBind, OverlayDir};
+use super::layout::{HostBind, HostLayout, OverlayDir};
 use super::spec::layer_name;
+use super::toolchain::{AGENT_HOME, clean};
 
 /// A directory of the host, and its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,10 +16,11 @@ pub(super) struct CacheDir {
 }
 
 struct Cache {
-    /// Where the caller has it: variables with what follows their value, then a path below the home.
+    /// Where the caller has it: variables with what follows their value, then a path below the home. The first variable
+    /// tells the tool inside.
     variables: &'static [(&'static str, &'static str)],
     home: &'static str,
-    /// Below `/home/agent`.
+    /// Below `/home/agent`, where it cannot keep its path.
     target: &'static str,
     /// Clones, whose settings name the repositories with what opens them.
     hidden: &'static [&'static str],
@@ -49,47 +51,160 @@ const CACHES: &[Cache] = &[
         target: "go/pkg/mod",
         hidden: &["cache/vcs"],
     },
+    Cache {
+        variables: &[],
+        home: ".m2/repository",
+        target: ".m2/repository",
+        hidden: &[],
+    },
 ];
 
-/// Their places below `/home/agent`.
-pub(super) fn targets() -> impl Iterator<Item = &'static str> {
-    CACHES.iter().map(|cache| cache.target)
+/// Below `/home/agent`: where tools keep what they compiled or downloaded, none of which is taken from the caller. Kept
+/// for the next sandbox of a repository if that is asked for.
+const OWN_CACHES: &[&str] = &[".cache", ".gradle/caches"];
+/// The same below Cargo's home.
+const CARGO_GIT: &str = "git";
+const CARGO_HOME: &str = "CARGO_HOME";
+
+/// Their places below `/home/agent`, which every template has.
+pub(super) fn targets() -> impl Iterator<Item = PathBuf> {
+    let found = CACHES.iter().map(|cache| PathBuf::from(cache.target));
+    let own = OWN_CACHES.iter().map(PathBuf::from);
+    found
+        .chain(own)
+        .chain([Path::new(".cargo").join(CARGO_GIT)])
 }
 
-/// The caches that exist, each with the place that the caller has it at. `probe` gives the canonical path and owner of a directory that the caller may read
-/// and that can be a layer.
+/// The caches of a caller.
+#[derive(Debug, Default)]
+pub(super) struct Caches {
+    pub(super) overlays: Vec<OverlayDir>,
+    /// Where the caller says that each is, and where it really is.
+    pub(super) sources: Vec<(PathBuf, PathBuf)>,
+    /// Directories around them, in which tools write too: empty, and the agent's.
+    pub(super) dirs: BTreeSet<PathBuf>,
+    pub(super) env: BTreeMap<String, String>,
+}
+
+/// The caches that exist. `probe` gives the canonical path and owner of a directory that the caller may read and that can
+/// be a layer; `free` says whether a directory of the agent's can be made at a path.
 pub(super) fn caches(
     home: &Path,
     env: &BTreeMap<String, String>,
     probe: &dyn Fn(&Path) -> Option<CacheDir>,
-) -> Vec<(PathBuf, OverlayDir)> {
-    CACHES
+    free: &dyn Fn(&Path) -> bool,
+) -> Caches {
+    let mut caches = Caches::default();
+    for cache in CACHES {
+        let place = cache.place(home, env);
+        let told = cache.told(&place).filter(|(_, dir)| free(dir));
+        let found = probe(&place);
+        // A tool without a cache yet will have it where it has it outside.
+        let around = |dir: &PathBuf| *dir != place && probe(dir).is_some();
+        if let Some((variable, dir)) = told.as_ref()
+            && (found.is_some() || around(dir))
+            && let Some(text) = dir.to_str()
+        {
+            caches.env.insert((*variable).to_owned(), text.to_owned());
+            if *dir != place {
+                caches.dirs.insert(dir.clone());
+            }
+        }
+        let Some(found) = found else { continue };
+        let target = match told {
+            Some(_) => place.clone(),
+            None => Path::new(AGENT_HOME).join(cache.target),
+        };
+        caches.sources.push((place, found.path.clone()));
+        caches.overlays.push(OverlayDir {
+            dir: layer_name(&target),
+            target,
+            lowers: vec![found.path],
+            agents: BTreeSet::new(),
+            as_owner: Some(found.owner),
+            hidden: cache.hidden.iter().map(PathBuf::from).collect(),
+        });
+    }
+    if caches.env.contains_key(CARGO_HOME) {
+        // Its own programs are on the caller's PATH, where nothing can be added.
+        let root = format!("{AGENT_HOME}/.cargo");
+        caches.env.insert("CARGO_INSTALL_ROOT".to_owned(), root);
+    }
+    caches
+}
+
+impl Cache {
+    fn place(&self, home: &Path, env: &BTreeMap<String, String>) -> PathBuf {
+        let named = self.variables.iter().find_map(|(name, rest)| {
+            let value = env.get(*name).and_then(|value| clean(value))?;
+            Some(value.join(rest).components().collect())
+        });
+        named.unwrap_or_else(|| home.join(self.home))
+    }
+
+    /// The variable that tells the tool where `place` is, and its value.
+    fn told(&self, place: &Path) -> Option<(&'static str, PathBuf)> {
+        let (name, rest) = self.variables.first()?;
+        let mut dir = place;
+        for _ in Path::new(rest) {
+            dir = dir.parent()?;
+        }
+        dir.join(rest)
+            .components()
+            .eq(place.components())
+            .then(|| (*name, dir.to_owned()))
+    }
+}
+
+/// Every directory whose content can be kept for the next sandbox of a repository: the caches of `layout`, and those that
+/// begin empty, which are added to it. The names of their layers.
+pub(super) fn keep(layout: &mut HostLayout, owner: (u32, u32)) -> BTreeSet<String> {
+    let cargo = layout.env.get(CARGO_HOME);
+    let cargo = cargo.map_or_else(|| Path::new(AGENT_HOME).join(".cargo"), PathBuf::from);
+    let lower = layout.root_lower.join("home/agent");
+    let has = |caches: &[OverlayDir], target: &Path| caches.iter().any(|it| it.target == target);
+    let mut wanted = vec![(cargo.join(CARGO_GIT), Path::new(".cargo").join(CARGO_GIT))];
+    for own in OWN_CACHES {
+        wanted.push((Path::new(AGENT_HOME).join(own), own.into()));
+    }
+    for cache in CACHES {
+        let found = cache.variables.first().is_some_and(|(name, rest)| {
+            let dir = layout.env.get(*name);
+            dir.is_some_and(|dir| has(&layout.caches, &below(Path::new(dir), rest)))
+        });
+        let target = match (cache.variables.first(), found) {
+            (_, true) => continue,
+            (Some((name, rest)), false) if layout.env.contains_key(*name) => {
+                let dir = layout.env.get(*name).map(Path::new);
+                below(dir.unwrap_or(Path::new(AGENT_HOME)), rest)
+            }
+            (_, false) => Path::new(AGENT_HOME).join(cache.target),
+        };
+        wanted.push((target, cache.target.into()));
+    }
+    wanted.retain(|(target, _)| !has(&layout.caches, target));
+    // Parents first.
+    wanted.sort();
+    let added = wanted.into_iter().map(|(target, own)| OverlayDir {
+        dir: layer_name(&target),
+        target,
+        lowers: vec![lower.join(own)],
+        agents: BTreeSet::new(),
+        as_owner: Some(owner),
+        hidden: BTreeSet::new(),
+    });
+    let added: Vec<OverlayDir> = added.collect();
+    layout.caches.splice(0..0, added);
+    let kept = layout
+        .caches
         .iter()
-        .filter_map(|cache| {
-            let place = cache
-                .variables
-                .iter()
-                .find_map(|(name, rest)| {
-                    let value = env
-                        .get(*name)
-                        .map(Path::new)
-                        .filter(|value| value.is_absolute())?;
-                    Some(value.join(rest))
-                })
-                .unwrap_or_else(|| home.join(cache.home));
-            let found = probe(&place)?;
-            let target = Path::new("/home/agent").join(cache.target);
-            let cache = OverlayDir {
-                dir: layer_name(&target),
-                target,
-                lowers: vec![found.path],
-                agents: BTreeSet::new(),
-                as_owner: Some(found.owner),
-                hidden: cache.hidden.iter().map(PathBuf::from).collect(),
-            };
-            Some((place, cache))
-        })
-        .collect()
+        .filter(|it| !it.target.ends_with(SHIMS));
+    kept.map(|it| it.dir.clone()).collect()
+}
+
+/// Without the slash that joining nothing adds.
+fn below(dir: &Path, rest: &str) -> PathBuf {
+    dir.join(rest).components().collect()
 }
 
 /// Where pyenv, rbenv and their like keep a wrapper per program. They write it again after every installation,

@@ -43,8 +43,10 @@ pub(super) enum Take {
     Leave,
     AsIs,
     /// The text that the sandbox gets instead; `None` leaves the file out.
-    Edited(fn(&str) -> Option<String>),
+    Edited(Edit),
 }
+
+pub(super) type Edit = fn(&str) -> Option<String>;
 
 /// Copies `from`, whatever it is, to `to`. `rule` is asked with the path relative to the first `from`;
 /// what is missing, unreadable or not for others is left out. Only root can change the names above `from`.

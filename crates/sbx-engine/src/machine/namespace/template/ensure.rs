@@ -22,7 +22,7 @@ use super::error::At as _;
 use super::fingerprint::fingerprint;
 use super::hidden::{Facts, Hidden};
 use super::layout::{HostBind, HostLayout, OverlayDir};
-use super::secrets::{Entry, FileSystemView, Kind};
+use super::secrets::{Entry, FileSystemView, Kind, scan_cache};
 use super::spec::{Spec, TopKind, is_system, layer_name};
 use super::toolchain::{Probe, Refusals, clean, tool_chains};
 use crate::machine::namespace::isolation::mode_name;
@@ -301,25 +301,28 @@ pub(super) fn lay_out(
     };
     let caller = request.caller;
     let mut tools = tool_chains(caller, &state, &probe);
-    let env = env(caller, &tools.path, &|path| {
+    let mut env = env(caller, &tools.path, &|path| {
         let shown = path.is_dir() && ((probe.system)(path) || tools.shows(path));
         let own = || finder.own(path).as_deref() == Some(path);
         shown || (own() && fs::symlink_metadata(path).is_ok())
     });
-    let mut sources = tools.sources;
-    let mut writable = Vec::new();
+    let mut sources = std::mem::take(&mut tools.sources);
+    let (mut writable, mut dirs) = (Vec::new(), BTreeSet::new());
     if let Some(home) = clean(&caller.home) {
         let refusals = Refusals::new(&home, &state, &canonical);
+        let view = probe.view;
         let probe = |path: &Path| {
             let place = finder.find(path)?;
             let refused = refusals.cover(path) || refusals.cover(&place);
             cache_dir(place, spec.mode, mountinfo).filter(|_| !refused)
         };
         writable = shims(&mut tools.binds, &probe);
-        for (place, cache) in caches(&home, &caller.env, &probe) {
-            sources.extend(cache.lowers.first().map(|real| (place, real.clone())));
-            writable.push(cache);
-        }
+        let free = |path: &Path| !refusals.cover(path) && tools.leave_free(path);
+        let found = caches(&home, &caller.env, &probe, &free);
+        writable.extend(without_secrets(found.overlays, &view));
+        sources.extend(found.sources);
+        dirs = found.dirs;
+        env.extend(found.env);
     }
     hidden.add(tools.hidden);
     let facts = Facts {
@@ -346,11 +349,22 @@ pub(super) fn lay_out(
         binds: tools.binds,
         roots: tools.roots,
         links: tools.links,
+        dirs,
         caches: writable,
+        kept: None,
         env,
         sources,
         warnings,
     }
+}
+
+/// Hides what in them is called like a credential.
+fn without_secrets(mut caches: Vec<OverlayDir>, view: &FileSystemView<'_>) -> Vec<OverlayDir> {
+    for cache in &mut caches {
+        let secrets = cache.lowers.first().map(|real| scan_cache(real, view));
+        cache.hidden.extend(secrets.into_iter().flatten());
+    }
+    caches
 }
 
 /// What of the system directories is not the sandbox's to see. Its own workspaces are mounted on top.

@@ -1,35 +1,84 @@
-//! `/etc` of the template: an allow-list of what programs need, and our own files.
+//! `/etc` of the template: an allow-list of files that programs need and of keys in them, and our own files. What a shell
+//! reads is ours: variables in the host's files are often credentials.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sbx_api::Caller;
 use sbx_proto::net::{GATEWAY, GATEWAY_V4, HOST_V4};
 use sbx_proto::plan::Mode;
 
-use super::copy::{Take, copy_tree, make_dir, may_enter, present, write_file};
+use super::copy::{Edit, Take, copy_tree, make_dir, may_enter, present, write_file};
 use super::error::At as _;
+use super::secrets::is_secret;
 use super::{TemplateError, accounts, git, sanitize, scripts};
 
-/// Relative to `/etc`; a name may end in `*` or hold `?`. A directory is copied whole, but for [`NEVER`].
-const WANTED: &str = "\
-    ImageMagick-* OpenCL R X11 adduser.conf almalinux-release alpine-release alsa alternatives apk \
-    apt/apt.conf apt/apt.conf.d apt/keyrings apt/mirrors apt/preferences apt/preferences.d \
-    apt/sources.list apt/sources.list.d apt/trusted.gpg apt/trusted.gpg.d arch-release bash.bashrc \
-    bash_completion bash_completion.d bashrc bindresvport.blacklist ca-certificates* centos-release \
-    crypto-policies csh.cshrc csh.login curlrc dbus-1 debconf.conf debian_version debuginfod default \
-    deluser.conf dictionaries-common dnf dotnet dpkg drirc emacs ethertypes fedora-release fish fonts \
-    gai.conf gdb ghostscript gitattributes gitconfig glvnd gprofng.rc groff gss gtk-* host.conf init.d \
-    inputrc issue issue.net java* ld-musl-* ld.so.cache ld.so.conf ld.so.conf.d libaudit.conf \
-    locale.alias locale.conf locale.gen localtime login.defs logrotate.d lsb-release lynx magic* mailcap \
-    mailcap.order makepkg.conf manpath.config maven mime.types mke2fs.conf mtab nanorc netconfig \
-    networks npmrc nsswitch.conf openal opensc os-release pacman.conf pacman.d pam.conf pam.d papersize \
-    perl php pip.conf pki/ca-trust pki/rpm-gpg pki/tls/cert.pem pki/tls/certs pki/tls/openssl.cnf \
-    profile profile.d protocols pulse/client.conf python* rc?.d redhat-release rocky-release rpc rpm \
-    ruby security services sgml shells skel ssl/cert.pem ssl/certs ssl/ct_log_list.cnf ssl/openssl.cnf \
-    system-release* terminfo texmf timezone ucf.conf vdpau_wrapper.cfg vim vulkan wgetrc xattr.conf xdg \
-    xml yum yum.conf yum.repos.d zsh zshenv zypp/repos.d zypp/zypp.conf";
+/// Taken as it is: data of programs, with no place for a credential. Relative to `/etc`; a name may end in `*` or hold
+/// `?`. A directory is copied whole, but for [`NEVER`] and names of credentials.
+const DATA: &str = "\
+    ImageMagick-* OpenCL R/Makeconf R/javaconf R/ldpaths R/repositories X11/app-defaults X11/fonts X11/rgb.txt X11/xkb \
+    almalinux-release alpine-release alsa alternatives apk/arch apk/keys apk/world apt/keyrings apt/preferences \
+    apt/preferences.d apt/trusted.gpg apt/trusted.gpg.d arch-release bash_completion bindresvport.blacklist \
+    ca-certificates* centos-release crypto-policies dbus-1 debian_version dictionaries-common dnf/modules.d \
+    dnf/modules.defaults.d dnf/protected.d dotnet dpkg drirc ethertypes fedora-release fonts gai.conf ghostscript \
+    gitattributes glvnd gprofng.rc groff gss gtk-* host.conf issue issue.net java* ld-musl-* ld.so.cache ld.so.conf \
+    ld.so.conf.d libaudit.conf locale.alias locale.gen localtime lsb-release magic* mailcap mailcap.order \
+    manpath.config maven/logging maven/m2.conf mime.types mke2fs.conf mtab netconfig networks openal os-release \
+    pacman.d/gnupg/pubring.gpg pacman.d/gnupg/trustdb.gpg papersize perl/Net perl/XML pki/ca-trust pki/rpm-gpg \
+    pki/tls/cert.pem pki/tls/certs protocols python*/debian_config python*/sitecustomize.py redhat-release \
+    rocky-release rpc rpm/macros.* rpm/platform services sgml shells ssl/cert.pem ssl/certs ssl/ct_log_list.cnf \
+    system-release* terminfo texmf timezone vdpau_wrapper.cfg vulkan xattr.conf xdg/user-dirs.conf \
+    xdg/user-dirs.defaults xml";
+
+/// Files of settings, of which only known keys are taken.
+const SETTINGS: &[(&str, Edit)] = &[
+    ("R/Renviron", sanitize::r_environment),
+    ("adduser.conf", sanitize::uncommented),
+    ("apk/repositories", sanitize::url_list),
+    ("apt/apt.conf", sanitize::apt),
+    ("apt/apt.conf.d/*", sanitize::apt),
+    ("apt/mirrors/*", sanitize::url_list),
+    ("apt/sources.list", sanitize::apt_sources),
+    ("apt/sources.list.d/*.list", sanitize::apt_sources),
+    ("apt/sources.list.d/*.sources", sanitize::apt_paragraphs),
+    ("debuginfod/*.urls", sanitize::url_list),
+    ("default/locale", sanitize::locale),
+    ("default/useradd", sanitize::useradd),
+    ("deluser.conf", sanitize::uncommented),
+    ("dnf/dnf.conf", sanitize::rpm_repositories),
+    ("gitconfig", sanitize::git),
+    ("inputrc", sanitize::readline),
+    ("java*/net.properties", sanitize::java_net),
+    ("locale.conf", sanitize::locale),
+    ("login.defs", sanitize::uncommented),
+    ("npmrc", sanitize::npm),
+    ("pacman.conf", sanitize::pacman),
+    ("pacman.d/mirrorlist", sanitize::pacman),
+    ("pam.conf", sanitize::pam),
+    ("pam.d/*", sanitize::pam),
+    ("php/*/*/php.ini", sanitize::php),
+    ("php/*/*/conf.d/*.ini", sanitize::php),
+    ("php/*/mods-available/*.ini", sanitize::php),
+    ("php.d/*.ini", sanitize::php),
+    ("php.ini", sanitize::php),
+    ("pip.conf", sanitize::pip),
+    ("pki/tls/openssl.cnf", sanitize::openssl),
+    ("security/access.conf", sanitize::uncommented),
+    ("security/faillock.conf", sanitize::uncommented),
+    ("security/group.conf", sanitize::uncommented),
+    ("security/limits.conf", sanitize::uncommented),
+    ("security/limits.d/*", sanitize::uncommented),
+    ("security/namespace.conf", sanitize::uncommented),
+    ("security/pwquality.conf", sanitize::uncommented),
+    ("security/time.conf", sanitize::uncommented),
+    ("ssl/openssl.cnf", sanitize::openssl),
+    ("ucf.conf", sanitize::uncommented),
+    ("yum.conf", sanitize::rpm_repositories),
+    ("yum.repos.d/*.repo", sanitize::rpm_repositories),
+    ("zypp/repos.d/*.repo", sanitize::rpm_repositories),
+    ("zypp/zypp.conf", sanitize::rpm_repositories),
+];
 
 /// Names that are left out wherever they appear, readable or not.
 const NEVER: &[&str] = &[
@@ -86,20 +135,36 @@ pub fn etc_files(
 pub(super) fn fill(host: &Path, to: &Path, mode: Mode) -> Result<(), TemplateError> {
     make_dir(to, 0o755)?;
     let from = host.join("etc");
-    for pattern in WANTED.split_whitespace() {
-        for rel in expand(&from, pattern)? {
-            let rel = Path::new(&rel);
-            if let Some(parent) = rel.parent().filter(|parent| *parent != Path::new("")) {
-                if !open_above(&from, parent) {
-                    continue;
-                }
-                make_dir(&to.join(parent), 0o755)?;
-            }
-            copy_tree(&from.join(rel), &to.join(rel), rel, &rule)?;
-        }
+    for pattern in DATA.split_whitespace() {
+        take(&from, to, pattern, &data)?;
+    }
+    for (pattern, edit) in SETTINGS {
+        take(&from, to, pattern, &|rel| match is_never(rel) {
+            true => Take::Leave,
+            false => Take::Edited(*edit),
+        })?;
     }
     own_files(to, mode)?;
     accounts::write(&from, to)
+}
+
+/// Copies what a pattern stands for.
+fn take(
+    from: &Path,
+    to: &Path,
+    pattern: &str,
+    rule: &dyn Fn(&Path) -> Take,
+) -> Result<(), TemplateError> {
+    for rel in expand(from, pattern)? {
+        if let Some(parent) = rel.parent().filter(|parent| *parent != Path::new("")) {
+            if !open_above(from, parent) {
+                continue;
+            }
+            make_dir(&to.join(parent), 0o755)?;
+        }
+        copy_tree(&from.join(&rel), &to.join(&rel), &rel, rule)?;
+    }
+    Ok(())
 }
 
 fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
@@ -108,8 +173,20 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
         "cron.daily",
         "cron.hourly",
         "cron.weekly",
+        "default",
+        "init.d",
+        "logrotate.d",
         "opt",
         "profile.d",
+        "rc0.d",
+        "rc1.d",
+        "rc2.d",
+        "rc3.d",
+        "rc4.d",
+        "rc5.d",
+        "rc6.d",
+        "rcS.d",
+        "security",
         "skel",
         "systemd/system",
     ] {
@@ -126,6 +203,12 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
         ("machine-id", ""),
         ("environment", ""),
         ("sandbox-persistent.sh", ""),
+        ("profile", scripts::PROFILE),
+        ("bash.bashrc", scripts::BASHRC),
+        ("bashrc", scripts::BASHRC),
+        ("security/pam_env.conf", ""),
+        ("skel/.profile", scripts::SKEL_PROFILE),
+        ("skel/.bashrc", scripts::BASHRC),
         ("profile.d/zz-sbx-path.sh", ""),
         ("gitconfig.sbx", ""),
     ];
@@ -143,9 +226,6 @@ fn own_files(to: &Path, mode: Mode) -> Result<(), TemplateError> {
         &pip_conf(settings.as_deref().unwrap_or_default()),
         0o644,
     )?;
-    if !to.join("profile").exists() {
-        write_file(&to.join("profile"), scripts::PROFILE_D, 0o644)?;
-    }
     if !matches!(mode, Mode::Single) {
         make_dir(&to.join("sudoers.d"), 0o750)?;
         write_file(&to.join("sudoers.d/sbx-agent"), scripts::SUDOERS, 0o440)?;
@@ -173,68 +253,67 @@ fn pip_conf(host: &str) -> String {
     }
 }
 
-fn rule(rel: &Path) -> Take {
-    let Some(name) = rel.file_name().and_then(|name| name.to_str()) else {
-        return Take::Leave;
-    };
-    if NEVER.contains(&name) || NEVER_ENDS.iter().any(|end| name.ends_with(end)) {
-        return Take::Leave;
-    }
-    let top = rel
-        .iter()
-        .next()
-        .and_then(|top| top.to_str())
-        .unwrap_or_default();
-    match top {
-        "gitconfig" => Take::Edited(sanitize::git),
-        "maven" if name.ends_with(".xml") => Take::Edited(sanitize::xml),
-        "npmrc" | "pip.conf" | "wgetrc" | "curlrc" | "dnf" | "yum" | "yum.conf" | "yum.repos.d"
-        | "zypp" | "pacman.conf" | "apk" | "profile" | "profile.d" | "bash.bashrc" | "bashrc"
-        | "default" | "zsh" | "zshenv" | "fish" => edited_text(rel, sanitize::settings),
-        "apt" | "pacman.d" | "xdg" => edited_text(rel, sanitize::urls),
-        "ssl" | "pki" | "ca-certificates"
-            if [".pem", ".crt", ".cer"]
-                .iter()
-                .any(|end| name.ends_with(end)) =>
-        {
+/// What is never taken, whatever takes it.
+fn is_never(rel: &Path) -> bool {
+    let name = rel.file_name().and_then(|name| name.to_str());
+    name.is_none_or(|name| {
+        NEVER.contains(&name) || NEVER_ENDS.iter().any(|end| name.ends_with(end))
+    })
+}
+
+fn data(rel: &Path) -> Take {
+    let name = rel.file_name().unwrap_or_default();
+    let top = rel.iter().next().and_then(|top| top.to_str());
+    let certificate = [".pem", ".crt", ".cer"];
+    let ends = |end: &&str| name.as_encoded_bytes().ends_with(end.as_bytes());
+    match top.unwrap_or_default() {
+        _ if is_never(rel) => Take::Leave,
+        "ssl" | "pki" | "ca-certificates" if certificate.iter().any(ends) => {
             Take::Edited(sanitize::certificates)
         }
+        // A directory of certificates and links to them.
+        "ssl" | "pki" | "ca-certificates" => Take::AsIs,
+        // Remote management has passwords, and the network settings are edited.
+        top if top.starts_with("java") && (name == "management" || name == "net.properties") => {
+            Take::Leave
+        }
+        _ if is_secret(name) => Take::Leave,
         _ => Take::AsIs,
     }
 }
 
-/// Key rings are binary.
-fn edited_text(rel: &Path, edit: fn(&str) -> Option<String>) -> Take {
-    let binary = ["gpg", "pgp", "kbx", "pub", "asc", "rsa.pub"];
-    match rel.extension().and_then(|end| end.to_str()) {
-        Some(end) if binary.contains(&end) => Take::AsIs,
-        Some(_) | None => Take::Edited(edit),
-    }
-}
-
 /// The paths that a pattern stands for.
-fn expand(etc: &Path, pattern: &str) -> Result<Vec<String>, TemplateError> {
-    if !pattern.contains(['*', '?']) {
-        return Ok(vec![pattern.to_owned()]);
-    }
-    let Some(entries) = present(fs::read_dir(etc)).at("list", etc)? else {
-        return Ok(Vec::new());
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        if let Ok(name) = entry.at("list", etc)?.file_name().into_string()
-            && matches(pattern, &name)
-        {
-            found.push(name);
+fn expand(etc: &Path, pattern: &str) -> Result<Vec<PathBuf>, TemplateError> {
+    let mut found = vec![PathBuf::new()];
+    for part in pattern.split('/') {
+        let mut next = Vec::new();
+        for above in found {
+            if !part.contains(['*', '?']) {
+                next.push(above.join(part));
+                continue;
+            }
+            let dir = etc.join(&above);
+            let Some(entries) = present(fs::read_dir(&dir)).at("list", &dir)? else {
+                continue;
+            };
+            for entry in entries {
+                let name = entry.at("list", &dir)?.file_name();
+                if name.to_str().is_some_and(|name| matches(part, name)) {
+                    next.push(above.join(name));
+                }
+            }
         }
+        found = next;
     }
     Ok(found)
 }
 
-/// `*` at the end stands for anything, `?` for one character.
+/// `*` stands for anything, once; `?` for one character.
 fn matches(pattern: &str, name: &str) -> bool {
-    if let Some(start) = pattern.strip_suffix('*') {
-        return name.starts_with(start);
+    if let Some((start, end)) = pattern.split_once('*') {
+        return name.len() >= start.len() + end.len()
+            && name.starts_with(start)
+            && name.ends_with(end);
     }
     pattern.len() == name.len()
         && pattern

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use sbx_api::MountKind;
 
+use super::caches::keep;
+
 /// A directory that is copy-on-write inside. The kernel takes mode and owner of its top from the sandbox's own
 /// layer: 755, root's, or the agent's where `as_owner` is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +39,28 @@ pub struct HostBind {
     pub hidden: BTreeSet<PathBuf>,
 }
 
+/// The layer of a build cache that outlives its sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptCaches {
+    pub layers: PathBuf,
+    /// The host's owner of the repository, whose files are the agent's inside.
+    pub owner: (u32, u32),
+    /// Which caches, by [`OverlayDir::dir`].
+    pub dirs: BTreeSet<String>,
+}
+
+impl HostLayout {
+    /// Keeps what tools cache in `layers`.
+    pub(crate) fn keep_caches(&mut self, layers: PathBuf, owner: (u32, u32)) {
+        let dirs = keep(self, owner);
+        self.kept = Some(KeptCaches {
+            layers,
+            owner,
+            dirs,
+        });
+    }
+}
+
 /// Workspaces are mounted after all of it: a PATH entry inside a workspace must not make that part read-only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostLayout {
@@ -57,8 +81,12 @@ pub struct HostLayout {
     pub binds: Vec<HostBind>,
     /// Links beside them, and what they say.
     pub links: BTreeMap<PathBuf, PathBuf>,
-    /// Package caches below `/home/agent`, and wrappers in tool chains; after `links`.
+    /// Empty directories of the agent's, in which `caches` lie; after `links`.
+    pub dirs: BTreeSet<PathBuf>,
+    /// Package caches, and wrappers in tool chains; after `dirs`.
     pub caches: Vec<OverlayDir>,
+    /// Where what is written to some of the caches is kept, if not with the sandbox.
+    pub kept: Option<KeptCaches>,
     pub env: BTreeMap<String, String>,
     /// Where the caller says that its tools and caches are, and where they really are: to be given again at the
     /// next start.

@@ -29,35 +29,51 @@ pub(super) fn profile(env: &BTreeMap<String, String>) -> String {
     text
 }
 
-/// A profile that puts directories of the home before PATH, changed to do so only where they are not in it.
-pub(super) fn path_once(text: &str) -> Option<String> {
-    let line = |line: &str| {
-        let dir = line
-            .trim()
-            .strip_prefix("PATH=\"")
-            .and_then(|rest| rest.strip_suffix(":$PATH\""))
-            .filter(|dir| dir.starts_with("$HOME/") && !dir.contains(['"', ':', '`', '(']));
-        match dir {
-            Some(dir) => format!(
-                "    case \":$PATH:\" in *\":{dir}:\"*) ;; *) PATH=\"{dir}:$PATH\" ;; esac\n"
-            ),
-            None => line.to_owned(),
-        }
-    };
-    Some(text.split_inclusive('\n').map(line).collect())
-}
-
 fn is_name(text: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.chars().all(word) && !text.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// For a host that has no `/etc/profile`.
-pub(super) const PROFILE_D: &str = "\
+/// `/etc/profile`.
+pub(super) const PROFILE: &str = "\
+# Login shells.
+if [ -z \"${PATH-}\" ]; then
+  PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+  export PATH
+fi
 for file in /etc/profile.d/*.sh; do
   if [ -r \"$file\" ]; then . \"$file\"; fi
 done
 unset file
+if [ -n \"${BASH_VERSION-}\" ] && [ -r /etc/bash.bashrc ]; then . /etc/bash.bashrc; fi
+";
+
+/// Interactive shells: of the system, and of new accounts.
+pub(super) const BASHRC: &str = "\
+case $- in *i*) ;; *) return ;; esac
+HISTCONTROL=ignoreboth
+shopt -s checkwinsize histappend
+PS1='\\u@\\h:\\w\\$ '
+if [ -x /usr/bin/dircolors ]; then
+  eval \"$(dircolors -b)\"
+  alias ls='ls --color=auto'
+  alias grep='grep --color=auto'
+fi
+if [ -r /usr/share/bash-completion/bash_completion ]; then
+  . /usr/share/bash-completion/bash_completion
+fi
+";
+
+/// `~/.profile`. Directories that PATH has already stay where they are in it.
+pub(super) const SKEL_PROFILE: &str = "\
+if [ -n \"${BASH_VERSION-}\" ] && [ -r \"$HOME/.bashrc\" ]; then . \"$HOME/.bashrc\"; fi
+for dir in \"$HOME/bin\" \"$HOME/.local/bin\"; do
+  case \":$PATH:\" in
+    *\":$dir:\"*) ;;
+    *) if [ -d \"$dir\" ]; then PATH=$dir:$PATH; fi ;;
+  esac
+done
+unset dir
 ";
 
 /// Few ids exist inside, so apt cannot become `_apt`; and dpkg has to find our `dpkg-deb` first.
@@ -88,23 +104,24 @@ mod tests {
 
     #[test]
     fn a_profile_adds_to_path_once() {
-        let debian = "# x\nif [ -d \"$HOME/bin\" ] ; then\n    PATH=\"$HOME/bin:$PATH\"\nfi\n";
-        let edited = path_once(debian).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let bin = home.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        let bin = bin.to_str().unwrap();
         for (before, after) in [
-            ("/usr/bin:/bin", "/tmp/bin:/usr/bin:/bin"),
-            ("/x:/tmp/bin:/usr/bin:/bin", "/x:/tmp/bin:/usr/bin:/bin"),
+            ("/usr/bin:/bin".to_owned(), format!("{bin}:/usr/bin:/bin")),
+            (format!("/x:{bin}:/usr/bin"), format!("/x:{bin}:/usr/bin")),
         ] {
-            let edited = edited.replace("-d \"$HOME/bin\"", "1");
             let output = std::process::Command::new("/bin/sh")
-                .args(["-euc", &format!("{edited}echo \"$PATH\"")])
+                .args(["-euc", &format!("{SKEL_PROFILE}echo \"$PATH\"")])
                 .env_clear()
-                .envs([("HOME", "/tmp"), ("PATH", before)])
+                .env("HOME", home.path())
+                .env("PATH", &before)
                 .output()
                 .unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "");
             assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), after);
         }
-        let other = "PATH=$PATH:/x\nexport PATH=\"$HOME/y:$PATH\"\nPATH=\"/z:$PATH\"\n";
-        assert_eq!(path_once(other).as_deref(), Some(other));
     }
 
     #[test]

@@ -10,16 +10,27 @@ use crate::workspace::private_dirs::PRIVATE;
 /// What holds credentials by convention, also in an installation. A file system tells `NuGet.Config` from
 /// `nuget.config`: the spellings that are in use.
 const CREDENTIALS: &[&str] = &[
+    ".boto",
     ".condarc",
+    ".curlrc",
+    ".databrickscfg",
+    ".dockercfg",
     ".env",
+    ".envrc",
     ".gemrc",
     ".git",
     ".git-credentials",
     ".gitconfig",
     ".m2",
+    ".my.cnf",
+    ".mylogin.cnf",
     ".npmrc",
     ".nuget",
+    ".pgpass",
     ".pypirc",
+    ".s3cfg",
+    ".terraformrc",
+    ".wgetrc",
     ".yarnrc",
     ".yarnrc.yml",
     "NuGet.Config",
@@ -37,6 +48,7 @@ const CREDENTIALS: &[&str] = &[
     "id_ecdsa",
     "id_ed25519",
     "id_rsa",
+    "kubeconfig",
     "netrc",
     "npmrc",
     "nuget.config",
@@ -53,6 +65,38 @@ const IN_OWN_DIRECTORIES: &[&str] = &[
     "token",
     "token.json",
     "tokens",
+];
+/// Words of which one makes a file of data a credential: `client_secret.json`, `.github-token`. In the name of a program
+/// they say what it does.
+const WORDS: &[&str] = &[
+    "apikey",
+    "credential",
+    "credentials",
+    "passphrase",
+    "passwd",
+    "password",
+    "passwords",
+    "secret",
+    "secrets",
+    "token",
+    "tokens",
+];
+const PAIRS: &[(&str, &str)] = &[("api", "key"), ("access", "key"), ("private", "key")];
+const DATA: &[&str] = &[
+    "cfg",
+    "cnf",
+    "conf",
+    "config",
+    "csv",
+    "env",
+    "ini",
+    "json",
+    "properties",
+    "toml",
+    "txt",
+    "xml",
+    "yaml",
+    "yml",
 ];
 const STARTS: &[&str] = &["id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"];
 const ENDS: &[&str] = &[
@@ -84,6 +128,15 @@ const SETTINGS: &[(&str, &[&str])] = &[
 /// The npm that comes with node has one more.
 const NPM: &[&str] = &["lib", "lib/node_modules", "lib/node_modules/npm"];
 const NPM_SETTINGS: &str = "lib/node_modules/npm/npmrc";
+/// In how many directories of a cache credentials are looked for, and how deep: below that are packages.
+const MOST_CACHE_DIRS: usize = 2000;
+const CACHE_DEPTH: usize = 2;
+/// A clone, whose settings name the repository with what opens it.
+const CLONE: &str = ".git";
+/// Where cargo keeps the index of each registry: some are clones.
+const CARGO_INDEX: &str = "index";
+/// In such an index: where its packages are.
+const CARGO_CONFIG: &str = "config.json";
 /// In how many directories of a user's own directory credentials are looked for: it is done at every start.
 const MOST_DIRS: usize = 200;
 
@@ -129,6 +182,20 @@ pub(super) fn is_secret(name: &OsStr) -> bool {
         || IN_OWN_DIRECTORIES
             .iter()
             .any(|own| lower.as_os_str() == *own)
+        || speaks_of_secrets(&lower)
+}
+
+fn speaks_of_secrets(lower: &OsStr) -> bool {
+    let Some(name) = lower.to_str() else {
+        return false;
+    };
+    let end = name.rsplit_once('.').map(|(_, end)| end);
+    if !name.starts_with('.') && !end.is_some_and(|end| DATA.contains(&end)) {
+        return false;
+    }
+    let words: Vec<&str> = name.split(['.', '-', '_']).collect();
+    let pair = |pair: &[&str]| matches!(pair, [a, b] if PAIRS.contains(&(a, b)));
+    words.iter().any(|word| WORDS.contains(word)) || words.windows(2).any(pair)
 }
 
 fn is_credential(name: &OsStr) -> bool {
@@ -170,6 +237,51 @@ pub(super) fn scan_top(source: &Path, view: &FileSystemView<'_>) -> Scan {
     looked.note(Path::new(""), &(view.list)(source), is_secret);
     looked.expect("", names().chain(IN_OWN_DIRECTORIES.iter().copied()));
     looked
+}
+
+/// What of a package cache must not be seen: clones, and files that are called like credentials, above the packages.
+pub(super) fn scan_cache(source: &Path, view: &FileSystemView<'_>) -> BTreeSet<PathBuf> {
+    let mut hidden = BTreeSet::new();
+    let mut todo = VecDeque::from([PathBuf::new()]);
+    let mut seen = 0;
+    while let Some(below) = todo.pop_front() {
+        seen += 1;
+        if seen > MOST_CACHE_DIRS {
+            hidden.insert(below);
+            continue;
+        }
+        let depth = below.components().count();
+        let entries = (view.list)(&source.join(&below));
+        if depth > 0 && entries.iter().any(|entry| entry.name == CLONE) {
+            hidden.insert(below);
+            continue;
+        }
+        if below.starts_with(CARGO_INDEX) && depth == 2 {
+            // It becomes a clone when the registry's protocol is changed.
+            hidden.insert(below.join(CLONE));
+        }
+        for entry in entries {
+            let path = below.join(&entry.name);
+            match entry.kind {
+                Kind::File | Kind::Link if is_secret(&entry.name) && entry.name != CARGO_CONFIG => {
+                    hidden.insert(path);
+                }
+                Kind::Dir if depth == 0 && is_credential(&entry.name) => {
+                    hidden.insert(path);
+                }
+                // A package of Go has its version in its name.
+                Kind::Dir if depth < CACHE_DEPTH && !has_version(&entry.name) => {
+                    todo.push_back(path);
+                }
+                Kind::Dir | Kind::File | Kind::Link => {}
+            }
+        }
+    }
+    outermost(hidden)
+}
+
+fn has_version(name: &OsStr) -> bool {
+    name.as_encoded_bytes().contains(&b'@')
 }
 
 /// What a credential can be called that is not there yet.
@@ -273,5 +385,91 @@ impl Scan {
         }
         self.hidden.extend(unseen.iter().cloned());
         self.unseen = unseen.into_iter().collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_credentials_and_of_programs() {
+        for name in [
+            ".github-token",
+            ".pgpass",
+            "client_secret.json",
+            "API_KEY.txt",
+            "my-token.txt",
+            "prod.secrets.yaml",
+            "db-password.ini",
+            "kubeconfig",
+            "service.key",
+        ] {
+            assert!(is_secret(OsStr::new(name)), "{name}");
+        }
+        for name in [
+            "git-credential-store",
+            "docker-credential-pass",
+            "secret-tool",
+            "passwd",
+            "tokenizer.json",
+            "token-counter",
+            "key.txt",
+            "program.conf",
+        ] {
+            assert!(!is_secret(OsStr::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn clones_and_credentials_in_caches_are_hidden_and_packages_are_not() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path();
+        let files = [
+            ".netrc",
+            "token",
+            "index/private-1/.git/config",
+            "index/private-1/config.json",
+            "index/crates.io-1/config.json",
+            "index/crates.io-1/.cache/se/rd/serde",
+            "src/crates.io-1/tls-1.0/tests/server.key",
+            "src/crates.io-1/tls-1.0/.env",
+            "src/crates.io-1/credentials.toml",
+            "cache/crates.io-1/tls-1.0.crate",
+            "github.com/ann/module@v1.0.0/secrets.yaml",
+            "gopkg.in/yaml@v3/token",
+            "github.com/clone/.git/config",
+        ];
+        for file in files {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::File::create(path).unwrap();
+        }
+        let list = |dir: &Path| -> Vec<Entry> {
+            let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+            let entry = |entry: std::fs::DirEntry| Entry {
+                name: entry.file_name(),
+                kind: match entry.file_type().unwrap().is_dir() {
+                    true => Kind::Dir,
+                    false => Kind::File,
+                },
+            };
+            entries.map(entry).collect()
+        };
+        let view = FileSystemView {
+            list: &list,
+            kind: &|_| None,
+            holds_workspace: &|_| false,
+        };
+        let hidden = scan_cache(root, &view);
+        let expected = [
+            ".netrc",
+            "github.com/clone",
+            "index/crates.io-1/.git",
+            "index/private-1",
+            "src/crates.io-1/credentials.toml",
+            "token",
+        ];
+        assert_eq!(hidden, expected.map(PathBuf::from).into());
     }
 }

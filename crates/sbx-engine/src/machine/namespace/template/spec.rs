@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::copy::may_enter;
 
 /// Counts changes of what [`super::build`] makes; part of the fingerprint.
-pub(super) const FORMAT: u32 = 13;
+pub(super) const FORMAT: u32 = 15;
 
 /// The allow-list: nothing else of the host's root is ever a layer.
 const TOPS: &[&str] = &[

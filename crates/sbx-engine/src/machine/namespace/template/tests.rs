@@ -68,10 +68,11 @@ fn host() -> TempDir {
             0o644,
         ),
         ("etc/gitconfig", "[credential]\n\thelper = secret\n", 0o644),
-        ("etc/default/app", "A=1\n", 0o644),
+        ("etc/default/locale", "LANG=C.UTF-8\nSECRET=secret\n", 0o644),
         ("etc/default/hidden", "secret", 0o600),
         ("etc/nsswitch.conf", "passwd: files ldap\n", 0o644),
-        ("etc/skel/.bashrc", "rc\n", 0o644),
+        ("etc/skel/.bashrc", "export TOKEN=secret\n", 0o644),
+        ("etc/skel/.netrc", "machine x password secret\n", 0o644),
         ("etc/cloud/token", "secret", 0o644),
         ("etc/ld.so.conf", "x\n", 0o644),
         ("var/lib/dpkg/status", "Package: x\n", 0o644),
@@ -140,13 +141,134 @@ fn no_secret_reaches_a_template() {
     }
 }
 
+/// What people keep in `/etc`, readable for all.
+const PLANTED: &[(&str, &str)] = &[
+    ("R/Renviron", "R_LIBS_SITE=/x\nGITHUB_PAT=%\n"),
+    ("R/Renviron.site", "GITHUB_PAT=%\n"),
+    ("R/Rprofile.site", "Sys.setenv(PAT='%')\n"),
+    ("apk/repositories", "https://u:%@h/alpine\n# %\n"),
+    ("apt/apt.conf", "Acquire::http::Proxy \"http://u:%@h:1\";\n"),
+    (
+        "apt/apt.conf.d/00p",
+        "Acquire { http { Proxy \"http://u:%@h\"; } }\n",
+    ),
+    (
+        "apt/sources.list.d/a.list",
+        "deb https://h/?key=% s main\n# %\n",
+    ),
+    (
+        "apt/sources.list.d/b.sources",
+        "URIs: https://%@h/\nX-Key: %\n",
+    ),
+    ("apt/sources.list.d/c.list.save", "%\n"),
+    ("bash.bashrc", "export AWS_SECRET_ACCESS_KEY=%\n"),
+    ("bash_completion.d/x", "KEY=%\n"),
+    ("csh.cshrc", "setenv API_KEY %\n"),
+    ("csh.login", "setenv API_KEY %\n"),
+    ("curlrc", "user = u:%\n"),
+    ("debconf.conf", "Password: %\n"),
+    ("default/app", "DB_URL=postgres://u:%@h/d\n"),
+    ("default/locale", "LANG=C\nDATABASE=%\n"),
+    ("dnf/dnf.conf", "[main]\ngpgcheck=1\nproxy_password=%\n"),
+    ("dnf/vars/token", "%\n"),
+    ("emacs/site-start.el", "(setq pass \"%\")\n"),
+    ("environment", "KEY=%\n"),
+    ("fish/config.fish", "set -gx TOKEN %\n"),
+    ("gdb/gdbinit", "echo %\n"),
+    (
+        "gitconfig",
+        "[sendemail]\n\tsmtpPass = %\n[http]\n\textraHeader = Authorization: Basic %\n\tproxy = http://u:%@h\n[url \"https://%@h/\"]\n\tinsteadOf = h:\n[core]\n\tsshCommand = x %\n",
+    ),
+    ("init.d/app", "KEY=%\n"),
+    ("inputrc", "\"\\C-p\": \"%\"\n"),
+    ("java-17/management/jmxremote.password", "control %\n"),
+    ("java-17/net.properties", "http.proxyPassword=%\n"),
+    ("lynx/lynx.cfg", "http_proxy:http://u:%@h\n"),
+    (
+        "maven/settings.xml",
+        "<settings><proxies><username>%</username></proxies></settings>\n",
+    ),
+    (
+        "npmrc",
+        "//r/:_authToken=%\nproxy=http://u:%@h\nkey=\"%\"\n",
+    ),
+    (
+        "pacman.conf",
+        "[options]\nXferCommand = /usr/bin/curl -u %\n",
+    ),
+    ("pam.conf", "login auth required pam_ldap.so bindpw=%\n"),
+    (
+        "pam.d/app",
+        "auth required pam_mysql.so user=u passwd=%\n# passwd=%\n",
+    ),
+    ("perl/CPAN/Config.pm", "'proxy_pass' => q[%],\n"),
+    (
+        "php/8.2/cli/php.ini",
+        "mysqli.default_pw = %\nmemory_limit = 1G\n",
+    ),
+    ("php/8.2/mods-available/x.ini", "extension=x.so\nx.key=%\n"),
+    (
+        "pip.conf",
+        "[global]\nproxy = http://u:%@h\nindex-url = https://h/simple?k=%\n",
+    ),
+    ("profile", "export TOKEN=%\n"),
+    (
+        "profile.d/corp.sh",
+        "export http_proxy=http://u:%@h\nexport NAME='%'\n",
+    ),
+    ("security/pam_env.conf", "KEY DEFAULT=%\n"),
+    ("skel/.npmrc", "//r/:_authToken=%\n"),
+    ("ssl/openssl.cnf", "[req]\ninput_password = %\n"),
+    ("vim/vimrc", "let g:key = '%'\n"),
+    ("wgetrc", "http_password = %\nheader = Authorization: %\n"),
+    ("xdg/app/config", "token=%\n"),
+    (
+        "yum.repos.d/a.repo",
+        "[a]\nbaseurl=https://u:%@h/\npassword=%\n",
+    ),
+    ("zsh/zshenv", "export TOKEN=%\n"),
+    ("zshenv", "export TOKEN=%\n"),
+];
+
+#[test]
+fn no_planted_value_of_etc_reaches_a_template() {
+    let host = host();
+    let etc = host.path().join("etc");
+    for (n, (path, text)) in PLANTED.iter().enumerate() {
+        let path = etc.join(path);
+        put(&path, &text.replace('%', &format!("hunter{n}")), 0o644);
+        for dir in path.ancestors().skip(1).take_while(|dir| *dir != etc) {
+            chmod(dir, 0o755);
+        }
+    }
+    let out = made(host.path(), Mode::Subordinate);
+    let mut seen = 0;
+    for (path, text) in texts(out.path()) {
+        assert!(!text.contains("hunter"), "{}: {text}", path.display());
+        seen += 1;
+    }
+    assert!(seen > 20, "{seen}");
+    // What is not secret of the same files is there.
+    let etc = out.path().join("root/etc");
+    for (path, text) in [
+        ("R/Renviron", "R_LIBS_SITE=/x\n"),
+        ("apt/sources.list.d/a.list", "deb https://h/ s main\n"),
+        ("php/8.2/cli/php.ini", "memory_limit = 1G\n"),
+        ("php/8.2/mods-available/x.ini", "extension=x.so\n"),
+        ("yum.repos.d/a.repo", "[a]\nbaseurl=https://h/\n"),
+        ("pam.d/app", "auth required pam_mysql.so\n"),
+    ] {
+        assert_eq!(fs::read_to_string(etc.join(path)).unwrap(), text, "{path}");
+    }
+}
+
 #[test]
 fn what_programs_need_is_there() {
     let host = host();
     let out = made(host.path(), Mode::Subordinate);
     let root = out.path().join("root");
     let want = [
-        ("etc/default/app", "A=1\n"),
+        ("etc/default/locale", "LANG=C.UTF-8\n"),
         ("etc/ssl/certs/ca.pem", "cert"),
         ("etc/apt/sources.list", "deb https://m/ s main\n"),
         (
@@ -158,7 +280,7 @@ fn what_programs_need_is_there() {
             "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
         ),
         ("etc/sandbox-persistent.sh", ""),
-        ("home/agent/.bashrc", "rc\n"),
+        ("home/agent/.bashrc", super::scripts::BASHRC),
         ("home/agent/.npmrc", "prefix=/home/agent/.local\n"),
         ("var/lib/dpkg/status", "Package: x\n"),
         ("var/lib/dpkg/info/x.list", "/usr\n"),

@@ -360,7 +360,11 @@ impl Home {
         binds
             .iter()
             .any(|bind| path.starts_with(&bind.target) && !hidden(bind))
-            || caches.any(|cache| path.starts_with(&cache.target))
+            || caches.any(|cache| {
+                let below = path.strip_prefix(&cache.target);
+                let hides = |below: &Path| cache.hidden.iter().any(|it| below.starts_with(it));
+                below.is_ok_and(|below| !hides(below))
+            })
     }
 }
 
@@ -533,7 +537,9 @@ fn caches_keep_their_owner() {
         ..Caller::default()
     };
     let spec = bare();
-    let caches = lay_out(
+    let HostLayout {
+        caches, dirs, env, ..
+    } = lay_out(
         Path::new("/t"),
         "f".into(),
         &spec,
@@ -541,21 +547,30 @@ fn caches_keep_their_owner() {
         b"",
         request(&caller),
         Path::new("/s/t"),
-    )
-    .caches;
+    );
     let meta = fs::metadata(home.path()).unwrap();
     let [wrappers, cache, modules] = caches.as_slice() else {
         panic!("three expected: {caches:?}");
     };
     // Clones of private repositories, and settings with tokens in them.
-    assert_eq!(modules.target, Path::new("/home/agent/go/pkg/mod"));
+    assert_eq!(modules.target, home.path().join("go/pkg/mod"));
     assert_eq!(modules.hidden, BTreeSet::from(["cache/vcs".into()]));
     assert_eq!(
         (&wrappers.target, &wrappers.lowers),
         (&shims, &vec![shims.clone()])
     );
-    assert_eq!(cache.target, Path::new("/home/agent/.cargo/registry"));
-    assert_eq!(cache.dir, "home-agent--cargo-registry");
+    // At the paths that they have outside, in directories that the agent can write to.
+    let cargo = home.path().join(".cargo");
+    assert_eq!(cache.target, cargo.join("registry"));
+    assert_eq!(dirs, BTreeSet::from([cargo.clone()]));
+    let told = |name: &str| env.get(name).map(Path::new);
+    assert_eq!(told("CARGO_HOME"), Some(cargo.as_path()));
+    assert_eq!(
+        told("CARGO_INSTALL_ROOT"),
+        Some(Path::new("/home/agent/.cargo"))
+    );
+    assert_eq!(told("GOMODCACHE"), Some(modules.target.as_path()));
+    assert_eq!(told("PIP_CACHE_DIR"), None, "there is none");
     assert_eq!(cache.as_owner, Some((meta.uid(), meta.gid())));
 }
 

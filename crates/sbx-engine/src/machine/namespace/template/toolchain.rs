@@ -14,6 +14,7 @@ use super::managers::{
     RUSTUP, What,
 };
 use super::secrets::{FileSystemView, Kind, Scan, is_secret, outermost, scan, scan_top};
+use super::spec::is_system;
 use crate::workspace::private_dirs::is_private;
 
 /// What the decision needs to know of the host.
@@ -52,6 +53,14 @@ pub(super) struct ToolChains {
 }
 
 impl ToolChains {
+    /// Whether a directory of the agent's can be made at a path: neither the system nor a tool chain is there, nor a
+    /// closed directory around one.
+    pub(super) fn leave_free(&self, path: &Path) -> bool {
+        let binds = self.binds.iter().map(|bind| &bind.target);
+        let mut taken = self.roots.iter().chain(binds).chain(self.links.keys());
+        !is_system(path) && !taken.any(|taken| path.starts_with(taken))
+    }
+
     /// Whether a path exists inside because of a tool chain.
     pub(super) fn shows(&self, path: &Path) -> bool {
         let mut binds = self.binds.iter().map(|bind| &bind.target);
@@ -65,7 +74,7 @@ const HOMEBREW: &str = "/home/linuxbrew/.linuxbrew";
 const REFUSED: &[&str] = &[
     "boot", "dev", "etc", "media", "mnt", "nix", "proc", "run", "snap", "srv", "sys", "var",
 ];
-const AGENT_HOME: &str = "/home/agent";
+pub(super) const AGENT_HOME: &str = "/home/agent";
 /// `state` is the engine's state directory, canonical.
 pub(super) fn tool_chains(caller: &Caller, state: &Path, probe: &Probe<'_>) -> ToolChains {
     let Some(home) = clean(&caller.home) else {

@@ -8,6 +8,7 @@ fn some() -> Vec<Row> {
     allowed.proxy = sbx_proxy::audit::Via::ForwardBypass;
     allowed.rule_name = Some("default-ai-services".into());
     allowed.reason = "Allowed\nby a rule".into();
+    allowed.address = "192.0.2.1:443".parse().ok();
     rows(&[denied.clone(), denied, allowed])
 }
 
@@ -16,12 +17,12 @@ fn two_tables() {
     let text = to_text(&some(), false, &TimeZone::UTC);
     let expected = "\
 Blocked requests:
-SANDBOX  TYPE     HOST              PROXY    RULE  REASON                                 LAST SEEN        COUNT
-dev      network  blocked.test:443  forward        No matching allow rule (default deny)  10:15:26 29-Jan  2
+SANDBOX  TYPE     HOST              ADDRESS  PROXY    RULE  REASON                                 LAST SEEN        COUNT
+dev      network  blocked.test:443  -        forward        No matching allow rule (default deny)  10:15:26 29-Jan  2
 
 Allowed requests:
-SANDBOX  TYPE     HOST         PROXY           RULE                 REASON              LAST SEEN        COUNT
-dev      network  ok.test:443  forward-bypass  default-ai-services  Allowed\\nby a rule  10:15:25 29-Jan  1
+SANDBOX  TYPE     HOST         ADDRESS    PROXY           RULE                 REASON              LAST SEEN        COUNT
+dev      network  ok.test:443  192.0.2.1  forward-bypass  default-ai-services  Allowed\\nby a rule  10:15:25 29-Jan  1
 ";
     assert_eq!(text, expected);
     assert_eq!(to_text(&[], false, &TimeZone::UTC), "No requests found.\n");
@@ -43,6 +44,7 @@ fn the_shape_of_the_json() {
     let expected = json!({
         "blocked_hosts": [{
             "host": "blocked.test:443",
+            "address": null,
             "vm_name": "dev",
             "proxy_type": "forward",
             "rule": "",
@@ -53,6 +55,7 @@ fn the_shape_of_the_json() {
         }],
         "allowed_hosts": [{
             "host": "ok.test:443",
+            "address": "192.0.2.1",
             "vm_name": "dev",
             "proxy_type": "forward-bypass",
             "rule": "default-ai-services",

@@ -1,0 +1,28 @@
+mkdir -p -- "$W" && mkdir -- "$S" && mkdir -- "$S/new" && echo $$ >"$S/pid" || die "cannot write to the workdir"
+g=no; z=no
+case $(tar --version 2>/dev/null) in *'GNU tar'*) g=yes ;; esac
+if printf x 2>/dev/null | gzip -c 2>/dev/null | gzip -dc >/dev/null 2>&1; then z=yes; fi
+say "hello gnu=$g gzip=$z"
+if [ "$L$g" = yesyes ]; then
+  ( list )
+  say "listed $?"
+fi
+how=; read -r how packed size || die "no answer"
+[ "$how" != none ] || { rm -rf -- "$S"; end finished; }
+T=$S/new
+[ "$M" != merge ] || T=$W
+[ "$how" != delta ] || [ "$M" = merge ] || dd bs=1 count="$size" of="$S/changes" 2>/dev/null || die "cannot write to the workdir"
+unpack "$packed" "$T" || die "tar could not unpack the archive"
+[ -e "$T/.crabbox-complete-$N" ] || die "the archive did not arrive completely"
+rm -f -- "$T/.crabbox-complete-$N"
+say unpacked
+if [ "$M" = replace ]; then
+  if ! replace; then
+    roll_back || end "broken the old tree could not be put back"
+    die "the files could not be replaced; the old ones were put back"
+  fi
+  say replaced
+fi
+cd /
+rm -rf -- "$S" || end "left"
+end finished

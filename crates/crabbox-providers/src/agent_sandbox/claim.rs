@@ -1,0 +1,314 @@
+//! The SandboxClaim of a lease: its name, its manifest, its creation, its end, and what it looks like in between.
+
+use std::time::{Duration, Instant};
+
+use crabbox_core::claims::Claim;
+use crabbox_core::process::Cancel;
+use crabbox_core::provider::{CreateFailure, Created, Labels, Observed, Phase, Removal};
+use crabbox_core::{Code, Failure};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::AgentSandbox;
+use super::chain::{self, Expected, Over, Stage, State};
+use super::kubectl::{
+    Answer, Kubectl, Refusal, claim_object, claims_path, pod_object, sandbox_object,
+};
+use super::labels;
+use super::objects::{CLAIM_GROUP, ClaimObject, VERSION, parse_claim};
+use super::settings::Config;
+
+/// The longest name that Kubernetes takes for what a label names too.
+const MAX_NAME: usize = 63;
+/// How long a creation whose answer was lost is looked for.
+const RECONCILE_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a deletion that waits for the pod may take.
+const FOREGROUND_TIMEOUT: Duration = Duration::from_secs(120);
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// What Kubernetes stores of a scope: not the paths and names in it.
+pub(super) fn fingerprint(scope: &str) -> String {
+    let digest = Sha256::digest(scope.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `crabbox-<slug>-<8 hex of the lease id's hash>`, cut in the slug where it is too long.
+pub(super) fn name(claim: &Claim) -> String {
+    let hash = claim.lease_id.fingerprint();
+    let slug = claim.slug_str().unwrap_or("lease");
+    let room = MAX_NAME - "crabbox--".len() - hash.len();
+    let slug = slug.get(..room).unwrap_or(slug).trim_matches('-');
+    format!("crabbox-{slug}-{hash}")
+}
+
+fn manifest(expected: &Expected<'_>, config: &Config) -> Value {
+    let claim = expected.claim;
+    let container = match config.container.as_str() {
+        "" => "default",
+        container => container,
+    };
+    let mut spec = json!({"warmPoolRef": {"name": config.warm_pool}});
+    if let (Some(end), Some(fields)) = (claim.expires_at, spec.as_object_mut()) {
+        let lifecycle = json!({"shutdownTime": end.to_string(), "shutdownPolicy": "Retain"});
+        fields.insert("lifecycle".to_owned(), lifecycle);
+    }
+    json!({
+        "apiVersion": format!("{CLAIM_GROUP}/{VERSION}"),
+        "kind": "SandboxClaim",
+        "metadata": {
+            "name": labels::claim_name(claim),
+            "namespace": config.namespace,
+            "labels": {
+                chain::PROVIDER: super::SPEC.name,
+                chain::LEASE_ID: claim.lease_id.as_str(),
+                chain::SLUG: claim.slug_str().unwrap_or(""),
+            },
+            "annotations": {
+                chain::SCOPE: expected.scope,
+                chain::NONCE: labels::get(claim, labels::NONCE).unwrap_or(""),
+                "crabbox.dev/workdir": config.workdir.display().to_string(),
+                "crabbox.dev/container": container,
+            },
+        },
+        "spec": spec,
+    })
+}
+
+/// Creates it. Where the answer is lost, the object of that very name is looked for, and adopted only if everything about
+/// it is ours.
+pub(super) fn create(
+    kubectl: &Kubectl,
+    expected: &Expected<'_>,
+    config: &Config,
+    cancel: &Cancel,
+) -> Result<Created, CreateFailure> {
+    let path = format!("{}?fieldValidation=Strict", claims_path(&kubectl.namespace));
+    let body = manifest(expected, config).to_string().into_bytes();
+    let answered = kubectl.send_raw("create", &path, body, cancel);
+    let lost = match answered {
+        Ok(bytes) => match parse_claim(&bytes).and_then(|object| adopt(expected, &object)) {
+            Ok(labels) => return Ok(created(labels, None)),
+            Err(failure) => failure,
+        },
+        Err(Refusal { answer, failure }) => match answer {
+            Answer::Refused | Answer::NotFound | Answer::Conflict => {
+                return Err(CreateFailure::nothing_created(*failure));
+            }
+            Answer::AlreadyExists | Answer::Unknown if failure.code != Code::ProviderMissing => {
+                *failure
+            }
+            Answer::AlreadyExists | Answer::Unknown => {
+                return Err(CreateFailure::nothing_created(*failure));
+            }
+        },
+    };
+    reconcile(kubectl, expected, lost, cancel)
+}
+
+fn reconcile(
+    kubectl: &Kubectl,
+    expected: &Expected<'_>,
+    lost: Failure,
+    cancel: &Cancel,
+) -> Result<Created, CreateFailure> {
+    let name = &labels::claim_name(expected.claim);
+    let deadline = Instant::now() + RECONCILE_TIMEOUT;
+    loop {
+        let looked = kubectl.get(&[claim_object(name)], cancel);
+        let is_over = Instant::now() >= deadline;
+        match looked {
+            Ok(seen) => match seen.claim(name) {
+                Some(object) => {
+                    let labels = adopt(expected, object)
+                        .map_err(|failure| CreateFailure::nothing_created(failure.and(&lost)))?;
+                    let line = format!(
+                        "reconciled agent-sandbox claim={name} after ambiguous create result"
+                    );
+                    return Ok(created(labels, Some(line)));
+                }
+                None if is_over => return Err(CreateFailure::nothing_created(lost)),
+                None => {}
+            },
+            Err(other) if is_over => return Err(lost.and(&other.failure).into()),
+            Err(_) => {}
+        }
+        if cancel
+            .sleep_until(deadline.min(Instant::now() + INTERVAL))
+            .is_some()
+        {
+            return Err(lost.into());
+        }
+    }
+}
+
+fn created(labels: Labels, notice: Option<String>) -> Created {
+    Created {
+        labels,
+        lease_id: None,
+        notice,
+    }
+}
+
+fn adopt(expected: &Expected<'_>, object: &ClaimObject) -> Result<Labels, Failure> {
+    expected.check(object)?;
+    let meta = &object.metadata;
+    Ok(Labels::from([
+        (labels::CLAIM.to_owned(), meta.name.clone()),
+        (labels::CLAIM_UID.to_owned(), meta.uid.clone()),
+    ]))
+}
+
+/// Deletes exactly the object with this UID. The claim of a fixed lease is waited for, with its Sandbox and pod.
+pub(super) fn delete(
+    kubectl: &Kubectl,
+    claim: &Claim,
+    uid: &str,
+    cancel: &Cancel,
+) -> Result<Removal, Failure> {
+    let name = &labels::claim_name(claim);
+    let fixed = claim.is_fixed();
+    let path = format!("{}/{name}", claims_path(&kubectl.namespace));
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": uid},
+        "propagationPolicy": if fixed { "Foreground" } else { "Background" },
+    });
+    let answered = kubectl.send_raw("delete", &path, body.to_string().into_bytes(), cancel);
+    match answered {
+        Ok(bytes) if !fixed && is_success(&bytes) => return Ok(Removal::Gone),
+        Ok(_) => {}
+        // It was there a moment ago, with this UID.
+        Err(refusal) if refusal.answer == Answer::NotFound => return Ok(Removal::Gone),
+        Err(refusal) if refusal.answer == Answer::Conflict => {
+            let message = format!("SandboxClaim {name:?} was replaced; it was not deleted");
+            return Err(Failure::new(Code::NotOwned, message).because(&*refusal.failure));
+        }
+        Err(refusal) if refusal.answer == Answer::Refused => return Err(*refusal.failure),
+        Err(refusal) => return gone_after_all(kubectl, name, uid, *refusal.failure, cancel),
+    }
+    wait_until_gone(kubectl, name, uid, cancel)
+}
+
+/// The answer was lost.
+fn gone_after_all(
+    kubectl: &Kubectl,
+    name: &str,
+    uid: &str,
+    lost: Failure,
+    cancel: &Cancel,
+) -> Result<Removal, Failure> {
+    match is_there(kubectl, name, uid, cancel) {
+        Ok(false) => Ok(Removal::Gone),
+        Ok(true) => Err(lost),
+        Err(other) => Err(lost.and(&other)),
+    }
+}
+
+fn wait_until_gone(
+    kubectl: &Kubectl,
+    name: &str,
+    uid: &str,
+    cancel: &Cancel,
+) -> Result<Removal, Failure> {
+    let deadline = Instant::now() + FOREGROUND_TIMEOUT;
+    let late = |why: &str| {
+        let message = format!("SandboxClaim {name:?} is being deleted, but is still there{why}");
+        Err(Failure::new(Code::Timeout, message))
+    };
+    loop {
+        match is_there(kubectl, name, uid, cancel) {
+            Ok(false) => return Ok(Removal::Gone),
+            Err(failure) if Instant::now() >= deadline || failure.code != Code::Provider => {
+                return Err(failure);
+            }
+            Ok(true) if Instant::now() >= deadline => return late(" after two minutes"),
+            Ok(true) | Err(_) => {}
+        }
+        if cancel.sleep_until(Instant::now() + INTERVAL).is_some() {
+            return late("");
+        }
+    }
+}
+
+fn is_there(kubectl: &Kubectl, name: &str, uid: &str, cancel: &Cancel) -> Result<bool, Failure> {
+    let seen = kubectl.get(&[claim_object(name)], cancel)?;
+    Ok(seen
+        .claim(name)
+        .is_some_and(|object| object.metadata.uid == uid))
+}
+
+/// An object that is deleted at once is answered with a status; one that is not, with itself.
+fn is_success(bytes: &[u8]) -> bool {
+    let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let text = |key: &str| value.get(key).and_then(Value::as_str);
+    text("kind") == Some("Status") && text("status") == Some("Success")
+}
+
+/// All leases in two looks: at the claims, and at what they have.
+pub(super) fn observe(
+    provider: &AgentSandbox,
+    claims: &[Claim],
+    cancel: &Cancel,
+) -> Result<Vec<Observed>, Failure> {
+    let kubectl = provider.kubectl()?;
+    let names: Vec<_> = claims
+        .iter()
+        .map(|claim| claim_object(&labels::claim_name(claim)))
+        .collect();
+    let mut seen = kubectl.get(&names, cancel)?;
+    let mut below = Vec::new();
+    for object in &seen.claims {
+        let name = object.status.sandbox.name.as_str();
+        if !name.is_empty() {
+            below.extend([sandbox_object(name), pod_object(name)]);
+        }
+    }
+    if !below.is_empty() {
+        seen.merge(kubectl.get(&below, cancel)?);
+    }
+    let observed = claims.iter().map(|claim| {
+        let Some(object) = seen.claim(&labels::claim_name(claim)) else {
+            return said("missing-or-inaccessible", Phase::Absent, claim, None);
+        };
+        match provider.expected(claim).state(object, &seen) {
+            Ok(State::Ready(chain)) => Observed {
+                state: "running".to_owned(),
+                phase: Phase::Ready,
+                labels: with_claim(claim, chain.labels()),
+            },
+            Ok(State::Waiting(stage, why)) => {
+                let _: Stage = stage;
+                said("not-ready", Phase::NotYet, claim, Some(why))
+            }
+            Ok(State::LookAt { .. } | State::Select(_)) => {
+                said("not-ready", Phase::NotYet, claim, None)
+            }
+            Ok(State::Over(Over::Expired, why)) => said("expired", Phase::Over, claim, Some(why)),
+            Ok(State::Over(Over::Failed, why)) => said("failed", Phase::Over, claim, Some(why)),
+            Err(failure) => said(
+                "not-owned",
+                Phase::Unknown,
+                claim,
+                Some(failure.to_string()),
+            ),
+        }
+    });
+    Ok(observed.collect())
+}
+
+fn said(state: &str, phase: Phase, claim: &Claim, why: Option<String>) -> Observed {
+    let mut labels = with_claim(claim, Labels::new());
+    labels.extend(why.map(|why| ("reason".to_owned(), why)));
+    Observed {
+        state: state.to_owned(),
+        phase,
+        labels,
+    }
+}
+
+fn with_claim(claim: &Claim, mut labels: Labels) -> Labels {
+    let name = labels::claim_name(claim);
+    labels.insert(labels::CLAIM.to_owned(), name);
+    labels
+}

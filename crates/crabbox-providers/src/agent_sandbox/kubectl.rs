@@ -1,0 +1,458 @@
+//! The `kubectl` program at work, and what its errors mean.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crabbox_core::process::{
+    Cancel, Captured, Enough, Limits, Output, ProcessError, Stdin, Tool, Whose,
+};
+use crabbox_core::provider::HostContext;
+use crabbox_core::redact::Redactor;
+use crabbox_core::{Code, Failure, programs};
+
+use super::objects::{CLAIM_GROUP, CORE_GROUP, Seen, VERSION};
+use super::settings::Config;
+
+/// For one request. The API server is asked to keep to less.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
+const SERVER_TIMEOUT: &str = "--request-timeout=20s";
+const INSTALL: &str = "install kubectl, or set agentSandbox.kubectl to its absolute path";
+
+#[derive(Debug)]
+pub(super) struct Kubectl {
+    program: PathBuf,
+    /// The cluster: kubeconfig and context.
+    cluster: Vec<OsString>,
+    pub(super) namespace: String,
+    redactor: Redactor,
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// There is no such object.
+    NotFound,
+    AlreadyExists,
+    /// The object is there, with another UID.
+    Conflict,
+    /// The server refused it: nothing was changed.
+    Refused,
+    /// The cluster could not be reached, or did not answer.
+    Unknown,
+}
+
+/// A request that failed.
+#[derive(Debug, Clone)]
+pub(super) struct Refusal {
+    pub(super) answer: Answer,
+    pub(super) failure: Box<Failure>,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        *refusal.failure
+    }
+}
+
+impl Kubectl {
+    /// A bare name is looked up in absolute entries of PATH that are no checkout.
+    pub(super) fn find(config: &Config, host: &HostContext) -> Result<Self, Failure> {
+        let program = if config.kubectl.contains('/') {
+            PathBuf::from(&config.kubectl)
+        } else {
+            let name = OsStr::new(&config.kubectl);
+            programs::find(name, &host.path, &host.checkouts).map_err(|missing| {
+                let message = match missing.in_checkout {
+                    Some(path) => format!(
+                        "kubectl not found: `{}` lies in a checkout and is not used",
+                        path.display()
+                    ),
+                    None => format!(
+                        "kubectl not found: no executable {:?} in PATH",
+                        config.kubectl
+                    ),
+                };
+                Failure::new(Code::ProviderMissing, message).hint(INSTALL)
+            })?
+        };
+        let mut cluster = Vec::new();
+        if let Some(path) = &config.kubeconfig {
+            let mut flag = OsString::from("--kubeconfig=");
+            flag.push(path);
+            cluster.push(flag);
+        }
+        cluster.push(format!("--context={}", config.context).into());
+        Ok(Self {
+            program,
+            cluster,
+            namespace: config.namespace.clone(),
+            redactor: Redactor::default(),
+        })
+    }
+
+    pub(super) fn program(&self) -> &std::path::Path {
+        &self.program
+    }
+
+    /// The verb comes first: errors show it.
+    pub(super) fn tool<A: Into<OsString>>(&self, words: impl IntoIterator<Item = A>) -> Tool {
+        let mut words = words.into_iter().map(Into::into);
+        let verb = words.next();
+        Tool::new(&self.program)
+            .args(verb)
+            .args(self.cluster.clone())
+            .args(words)
+    }
+
+    /// Several objects in one call; what is not found is left out.
+    pub(super) fn get(&self, objects: &[String], cancel: &Cancel) -> Result<Seen, Refusal> {
+        let words = ["get".to_owned()]
+            .into_iter()
+            .chain(objects.iter().cloned());
+        let flags = [
+            format!("--namespace={}", self.namespace),
+            "--ignore-not-found=true".to_owned(),
+            "--output=json".to_owned(),
+            SERVER_TIMEOUT.to_owned(),
+        ];
+        let said = self.succeed(self.tool(words.chain(flags)), cancel)?;
+        Seen::parse(&said.stdout).map_err(unknown)
+    }
+
+    /// Waits until a claim says that it is ready, or something else than before; at most `limit`. False where watching is
+    /// not allowed.
+    pub(super) fn watch_claim(&self, name: &str, limit: Duration, cancel: &Cancel) -> bool {
+        let tool = self.tool([
+            "get".to_owned(),
+            claim_object(name),
+            format!("--namespace={}", self.namespace),
+            "--watch".to_owned(),
+            "--output=jsonpath={.status.conditions[?(@.type==\"Ready\")].status}{\"\\n\"}"
+                .to_owned(),
+        ]);
+        let enough = Enough::new(cancel);
+        let lines = ReadyLine {
+            enough: enough.clone(),
+            line: Vec::new(),
+        };
+        let limits = Limits {
+            grace: Duration::from_millis(200),
+            ..Limits::within(limit)
+        };
+        let streamed = tool.stream_until(
+            Output::To(Box::new(lines)),
+            Output::Null,
+            &limits,
+            cancel,
+            &enough,
+        );
+        match streamed {
+            Ok(streamed) => enough.is_set() || streamed.end.success(),
+            Err(ProcessError::TimedOut { .. }) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Whether there is an object, of any kind.
+    pub(super) fn exists(&self, object: &str, cancel: &Cancel) -> Result<bool, Refusal> {
+        let tool = self.tool([
+            "get".to_owned(),
+            object.to_owned(),
+            format!("--namespace={}", self.namespace),
+            "--ignore-not-found=true".to_owned(),
+            "--output=name".to_owned(),
+            SERVER_TIMEOUT.to_owned(),
+        ]);
+        let said = self.succeed(tool, cancel)?;
+        Ok(!said.stdout.trim_ascii().is_empty())
+    }
+
+    pub(super) fn select_pods(&self, selector: &str, cancel: &Cancel) -> Result<Seen, Refusal> {
+        let tool = self.tool([
+            "get".to_owned(),
+            "pods".to_owned(),
+            format!("--namespace={}", self.namespace),
+            format!("--selector={selector}"),
+            "--output=json".to_owned(),
+            SERVER_TIMEOUT.to_owned(),
+        ]);
+        let said = self.succeed(tool, cancel)?;
+        Seen::parse(&said.stdout).map_err(unknown)
+    }
+
+    pub(super) fn get_raw(&self, path: &str, cancel: &Cancel) -> Result<Vec<u8>, Refusal> {
+        let tool = self.tool(["get", "--raw", path, SERVER_TIMEOUT]);
+        Ok(self.succeed(tool, cancel)?.stdout)
+    }
+
+    /// `create --raw` or `delete --raw` with a body.
+    pub(super) fn send_raw(
+        &self,
+        verb: &str,
+        path: &str,
+        body: Vec<u8>,
+        cancel: &Cancel,
+    ) -> Result<Vec<u8>, Refusal> {
+        let tool = self
+            .tool([verb, "--raw", path, "--filename=-", SERVER_TIMEOUT])
+            .stdin(Stdin::Bytes(body));
+        Ok(self.succeed(tool, cancel)?.stdout)
+    }
+
+    /// Objects that the server only answers and does not keep.
+    pub(super) fn review(&self, body: Vec<u8>, cancel: &Cancel) -> Result<Vec<u8>, Refusal> {
+        let tool = self
+            .tool([
+                "create",
+                "--filename=-",
+                "--output=json",
+                "--validate=false",
+                SERVER_TIMEOUT,
+            ])
+            .stdin(Stdin::Bytes(body));
+        Ok(self.succeed(tool, cancel)?.stdout)
+    }
+
+    fn succeed(&self, tool: Tool, cancel: &Cancel) -> Result<Captured, Refusal> {
+        let said = tool
+            .capture(&Limits::within(REQUEST_TIMEOUT), cancel)
+            .map_err(|error| unknown(self.explain(error.into_failure(Whose::Provider))))?;
+        match said.end.success() {
+            true => Ok(said),
+            false => Err(self.refusal(&said)),
+        }
+    }
+
+    pub(super) fn explain(&self, failure: Failure) -> Failure {
+        match failure.code {
+            Code::ProviderMissing => failure.hint(INSTALL),
+            _ => failure,
+        }
+    }
+
+    fn refusal(&self, said: &Captured) -> Refusal {
+        let words = said.said(&self.redactor).unwrap_or_default();
+        let answer = classify(&words);
+        let mut failure = said.failure(&self.redactor);
+        failure.causes = essence(&words).into_iter().collect();
+        if let Some(denied) = denied(&words) {
+            failure = Failure {
+                code: Code::Denied,
+                message: format!("agent-sandbox RBAC denied: {denied}"),
+                hints: vec![format!(
+                    "ask the cluster's operator for {denied} in namespace {}",
+                    self.namespace
+                )],
+                ..failure
+            };
+        }
+        Refusal {
+            answer,
+            failure: Box::new(failure),
+        }
+    }
+
+    /// What kubectl said on its own, for a failure of a command that it ran.
+    pub(super) fn said(&self, words: &[u8]) -> Option<String> {
+        essence(&self.redactor.clean(&String::from_utf8_lossy(words)))
+    }
+
+    pub(super) fn denied(&self, words: &str) -> Option<String> {
+        denied(words)
+    }
+}
+
+/// Sees a line `True`.
+struct ReadyLine {
+    enough: Enough,
+    line: Vec<u8>,
+}
+
+impl io::Write for ReadyLine {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for &byte in bytes {
+            match byte {
+                b'\n' => {
+                    if self.line == b"True" {
+                        self.enough.set();
+                    }
+                    self.line.clear();
+                }
+                byte if self.line.len() < 16 => self.line.push(byte),
+                _ => {}
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn unknown(failure: Failure) -> Refusal {
+    Refusal {
+        answer: Answer::Unknown,
+        failure: Box::new(failure),
+    }
+}
+
+/// By kubectl's own words. Only the server's refusal of this very object is more than "unknown".
+fn classify(words: &str) -> Answer {
+    let says = |text: &str| words.contains(text);
+    // The API itself is missing, which says nothing about an object.
+    if says("could not find the requested resource") || says("doesn't have a resource type") {
+        return Answer::Refused;
+    }
+    if says("Error from server (NotFound)") && says("\" not found") {
+        return Answer::NotFound;
+    }
+    if says("Error from server (AlreadyExists)") {
+        return Answer::AlreadyExists;
+    }
+    if says("Error from server (Conflict)") {
+        return Answer::Conflict;
+    }
+    let refused = [
+        "Error from server (Forbidden)",
+        "Error from server (Unauthorized)",
+        "Error from server (BadRequest)",
+        "Error from server (Invalid)",
+        "Error from server (NotFound)",
+        " is invalid: ",
+        "You must be logged in to the server",
+        "error: context ",
+        "unable to recognize",
+        "no matches for kind",
+        "no such host",
+        "connection refused",
+        "was refused",
+        "x509:",
+        "certificate",
+        "error validating",
+    ];
+    match refused.iter().any(|text| says(text)) {
+        true => Answer::Refused,
+        false => Answer::Unknown,
+    }
+}
+
+/// `get sandboxclaims (extensions.agents.x-k8s.io)`, of a request that RBAC forbids.
+fn denied(words: &str) -> Option<String> {
+    let (_, rest) = words.split_once(" cannot ")?;
+    let (verb, rest) = rest.split_once(" resource \"")?;
+    let (resource, rest) = rest.split_once('"')?;
+    let group = rest
+        .split_once("in API group \"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .map_or("", |(group, _)| group);
+    Some(match group {
+        "" => format!("{verb} {resource}"),
+        group => format!("{verb} {resource} ({group})"),
+    })
+}
+
+/// The last line that is no trace of the client library.
+fn essence(words: &str) -> Option<String> {
+    let is_trace = |line: &&str| {
+        let mut chars = line.chars();
+        let letter = chars.next().is_some_and(|c| matches!(c, 'E' | 'W' | 'I'));
+        letter && chars.take(4).filter(char::is_ascii_digit).count() == 4
+    };
+    let mut lines = words.lines().map(str::trim).filter(|line| !line.is_empty());
+    let own: Vec<&str> = lines.clone().filter(|line| !is_trace(line)).collect();
+    match own.as_slice() {
+        [] => lines.next_back().map(str::to_owned),
+        [.., last] => Some((*last).to_owned()),
+    }
+}
+
+/// What kubectl calls the objects: with the version, so that an older one is never taken.
+pub(super) fn claim_object(name: &str) -> String {
+    format!("sandboxclaims.{VERSION}.{CLAIM_GROUP}/{name}")
+}
+
+pub(super) fn sandbox_object(name: &str) -> String {
+    format!("sandboxes.{VERSION}.{CORE_GROUP}/{name}")
+}
+
+pub(super) fn pool_object(name: &str) -> String {
+    format!("sandboxwarmpools.{VERSION}.{CLAIM_GROUP}/{name}")
+}
+
+pub(super) fn pod_object(name: &str) -> String {
+    format!("pods/{name}")
+}
+
+pub(super) fn claims_path(namespace: &str) -> String {
+    format!("/apis/{CLAIM_GROUP}/{VERSION}/namespaces/{namespace}/sandboxclaims")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_object_itself_is_ever_not_found() {
+        for (words, answer) in [
+            (
+                "Error from server (NotFound): sandboxclaims.extensions.agents.x-k8s.io \"rbac\" not found",
+                Answer::NotFound,
+            ),
+            (
+                "Error from server (NotFound): the server could not find the requested resource",
+                Answer::Refused,
+            ),
+            (
+                "error: the server doesn't have a resource type \"sandboxclaims\"",
+                Answer::Refused,
+            ),
+            (
+                "Error from server (AlreadyExists): sandboxclaims.extensions.agents.x-k8s.io \"rbdup\" already exists",
+                Answer::AlreadyExists,
+            ),
+            (
+                "Error from server (Conflict): Operation cannot be fulfilled on SandboxClaim: the UID in the precondition (x) does not match",
+                Answer::Conflict,
+            ),
+            (
+                "The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?",
+                Answer::Refused,
+            ),
+            ("net/http: TLS handshake timeout", Answer::Unknown),
+            ("unexpected EOF", Answer::Unknown),
+            ("", Answer::Unknown),
+        ] {
+            assert_eq!(classify(words), answer, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_denial_names_the_verb() {
+        for (words, said) in [
+            (
+                "Error from server (Forbidden): sandboxclaims.extensions.agents.x-k8s.io is forbidden: User \"u\" cannot create resource \"sandboxclaims\" in API group \"extensions.agents.x-k8s.io\" in the namespace \"sandboxes\"",
+                "create sandboxclaims (extensions.agents.x-k8s.io)",
+            ),
+            (
+                "error: unable to upgrade connection: pods \"p\" is forbidden: User \"u\" cannot create resource \"pods/exec\" in API group \"\" in the namespace \"sandboxes\"",
+                "create pods/exec",
+            ),
+        ] {
+            assert_eq!(denied(words).as_deref(), Some(said));
+        }
+        assert_eq!(denied("connection refused"), None);
+    }
+
+    #[test]
+    fn traces_of_the_library_are_left_out() {
+        let words = "E1117 12:35:50.633687    8229 memcache.go:381] \"Couldn't get\"\nerror: You must be logged in\n";
+        assert_eq!(
+            essence(words).as_deref(),
+            Some("error: You must be logged in")
+        );
+        assert_eq!(essence("\n"), None);
+    }
+}

@@ -1,0 +1,326 @@
+//! The markers in the output of a command: found, taken out, and nothing else changed.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crabbox_core::process::Enough;
+
+/// The most that is kept of what kubectl says before the command starts, or after it ended.
+const MOST_WORDS: usize = 64 << 10;
+
+/// What the markers have told so far.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) started: bool,
+    pub(super) code: Option<i32>,
+    pub(super) stdout_ended: bool,
+    /// What kubectl itself said.
+    pub(super) words: Vec<u8>,
+}
+
+/// Shared by both streams.
+#[derive(Debug, Clone)]
+pub(super) struct Markers {
+    seen: Arc<Mutex<Seen>>,
+    /// When both streams have ended, kubectl need not be waited for.
+    enough: Enough,
+}
+
+impl Markers {
+    pub(super) fn new(enough: &Enough) -> Self {
+        Self {
+            seen: Arc::default(),
+            enough: enough.clone(),
+        }
+    }
+
+    pub(super) fn take(&self) -> Seen {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Seen)) {
+        let mut seen = self.lock();
+        change(&mut seen);
+        if seen.stdout_ended && seen.code.is_some() {
+            self.enough.set();
+        }
+    }
+
+    /// The command's stdout, without its end marker.
+    pub(super) fn stdout<W: Write>(&self, nonce: &str, to: W) -> Stdout<W> {
+        let markers = self.clone();
+        Stdout {
+            filter: Filter::new(nonce),
+            to,
+            markers,
+            ended: false,
+        }
+    }
+
+    /// The command's stderr: between the start and the end marker.
+    pub(super) fn stderr<W: Write>(&self, nonce: &str, to: W) -> Stderr<W> {
+        Stderr {
+            filter: Filter::new(nonce),
+            to,
+            markers: self.clone(),
+            stage: Stage::Before,
+            rest: Vec::new(),
+        }
+    }
+}
+
+/// Finds a text in a stream. What may be its beginning is held back.
+#[derive(Debug)]
+struct Filter {
+    needle: Vec<u8>,
+    held: Vec<u8>,
+}
+
+/// What a piece of the stream is.
+enum Piece {
+    /// Nothing of the needle.
+    Plain(Vec<u8>),
+    /// What came before the needle, and what comes after it.
+    Found(Vec<u8>, Vec<u8>),
+}
+
+impl Filter {
+    fn new(needle: &str) -> Self {
+        Self {
+            needle: needle.as_bytes().to_vec(),
+            held: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Piece {
+        let mut all = std::mem::take(&mut self.held);
+        all.extend_from_slice(bytes);
+        let first = self.needle.first().copied().unwrap_or_default();
+        let mut from = 0;
+        while let Some(at) = all
+            .get(from..)
+            .and_then(|rest| rest.iter().position(|&byte| byte == first))
+        {
+            let at = from + at;
+            let rest = all.get(at..).unwrap_or_default();
+            if rest.starts_with(&self.needle) {
+                let after = rest.get(self.needle.len()..).unwrap_or_default().to_vec();
+                all.truncate(at);
+                return Piece::Found(all, after);
+            }
+            if self.needle.starts_with(rest) {
+                self.held = rest.to_vec();
+                all.truncate(at);
+                return Piece::Plain(all);
+            }
+            from = at + 1;
+        }
+        Piece::Plain(all)
+    }
+}
+
+pub(super) struct Stdout<W: Write> {
+    filter: Filter,
+    to: W,
+    markers: Markers,
+    ended: bool,
+}
+
+impl<W: Write> Write for Stdout<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.ended {
+            match self.filter.take(bytes) {
+                Piece::Plain(plain) => self.to.write_all(&plain)?,
+                // What a program in the background writes after the command's end is not the command's.
+                Piece::Found(before, _) => {
+                    self.to.write_all(&before)?;
+                    self.ended = true;
+                    self.markers.change(|seen| seen.stdout_ended = true);
+                }
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// What was held back and came to nothing.
+impl<W: Write> Drop for Stdout<W> {
+    fn drop(&mut self) {
+        let held = std::mem::take(&mut self.filter.held);
+        let _ = self.to.write_all(&held); // the stream's end is judged by its marker
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Before,
+    Command,
+    /// The marker was found, and its line is not complete.
+    Code,
+    After,
+}
+
+pub(super) struct Stderr<W: Write> {
+    filter: Filter,
+    to: W,
+    markers: Markers,
+    stage: Stage,
+    rest: Vec<u8>,
+}
+
+impl<W: Write> Stderr<W> {
+    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.stage {
+            Stage::Before => match self.filter.take(bytes) {
+                Piece::Plain(plain) => self.words(&plain),
+                Piece::Found(before, after) => {
+                    self.words(&before);
+                    self.rest = after;
+                    return self.line();
+                }
+            },
+            Stage::Command => match self.filter.take(bytes) {
+                Piece::Plain(plain) => return self.to.write_all(&plain),
+                Piece::Found(before, after) => {
+                    self.to.write_all(&before)?;
+                    self.stage = Stage::Code;
+                    self.rest = after;
+                    return self.line();
+                }
+            },
+            Stage::Code => {
+                self.rest.extend_from_slice(bytes);
+                return self.line();
+            }
+            Stage::After => self.words(bytes),
+        }
+        Ok(())
+    }
+
+    /// After a marker: `+` and a newline, or `=`, the code and a newline.
+    fn line(&mut self) -> io::Result<()> {
+        let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') else {
+            self.stage = Stage::Code;
+            return Ok(());
+        };
+        let rest = std::mem::take(&mut self.rest);
+        let (line, after) = rest.split_at_checked(end).unwrap_or_default();
+        let after = after.get(1..).unwrap_or_default();
+        match line.split_first() {
+            Some((b'+', _)) => {
+                self.stage = Stage::Command;
+                self.markers.change(|seen| seen.started = true);
+            }
+            Some((b'=', code)) => {
+                self.stage = Stage::After;
+                let code = str::from_utf8(code).ok().and_then(|code| code.parse().ok());
+                self.markers.change(|seen| seen.code = code);
+            }
+            _ => self.stage = Stage::After,
+        }
+        match after.is_empty() {
+            true => Ok(()),
+            false => self.take(after),
+        }
+    }
+
+    fn words(&self, bytes: &[u8]) {
+        let mut seen = self.markers.lock();
+        let room = MOST_WORDS.saturating_sub(seen.words.len());
+        let bytes = bytes.get(..room).unwrap_or(bytes);
+        seen.words.extend_from_slice(bytes);
+    }
+}
+
+impl<W: Write> Write for Stderr<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.take(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+impl<W: Write> Drop for Stderr<W> {
+    fn drop(&mut self) {
+        let held = std::mem::take(&mut self.filter.held);
+        match self.stage {
+            Stage::Before | Stage::After => self.words(&held),
+            Stage::Command | Stage::Code => {
+                let _ = self.to.write_all(&held); // the stream's end is judged by its marker
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crabbox_core::process::Cancel;
+
+    use super::*;
+
+    /// However the streams are cut into pieces.
+    #[test]
+    fn markers_are_taken_out_and_nothing_else() {
+        let stdout = b"binary \xff\x00 nonc nononce nonce".to_vec();
+        let stderr =
+            b"Defaulted container\nnonce+\nit failed, no newlinenonce=7\ncommand terminated"
+                .to_vec();
+        for size in 1..stderr.len() {
+            let enough = Enough::new(&Cancel::new());
+            let markers = Markers::new(&enough);
+            let (mut out, mut err) = (Vec::new(), Vec::new());
+            let mut to = markers.stdout("nonce", &mut out);
+            // Here the first `nonce` is within a longer word: the nonce is random, so that this never happens.
+            for piece in stdout.chunks(size) {
+                to.write_all(piece).unwrap();
+            }
+            drop(to);
+            let mut to = markers.stderr("nonce", &mut err);
+            for piece in stderr.chunks(size) {
+                to.write_all(piece).unwrap();
+            }
+            drop(to);
+            assert_eq!(out, b"binary \xff\x00 nonc no", "{size}");
+            assert_eq!(err, b"it failed, no newline", "{size}");
+            let seen = markers.take();
+            assert!(seen.started && seen.stdout_ended);
+            assert_eq!(seen.code, Some(7));
+            assert_eq!(seen.words, b"Defaulted container\ncommand terminated");
+            assert!(enough.is_set());
+        }
+    }
+
+    #[test]
+    fn without_a_marker_nothing_is_proved_and_nothing_is_lost() {
+        let enough = Enough::new(&Cancel::new());
+        let markers = Markers::new(&enough);
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        markers
+            .stdout("nonce", &mut out)
+            .write_all(b"some non")
+            .unwrap();
+        let mut to = markers.stderr("nonce", &mut err);
+        to.write_all(b"nonce+\nno end, non").unwrap();
+        drop(to);
+        assert_eq!(
+            (out.as_slice(), err.as_slice()),
+            (&b"some non"[..], &b"no end, non"[..])
+        );
+        let seen = markers.take();
+        assert_eq!(
+            (seen.code, seen.stdout_ended, enough.is_set()),
+            (None, false, false)
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! Which `sbx` is used where there are several.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::world::{Ran, World, write};
+
+/// A world whose engine lies beside the program, and in whose PATH another program is called `sbx`.
+fn with_a_stranger() -> World {
+    let world = World::new();
+    drop(world.alone(&[]));
+    fs::rename(world.path("bin/sbx"), world.path("alone/sbx")).unwrap();
+    let stranger = world.path("bin/sbx");
+    let mark = world.path("stranger-was-called");
+    write(
+        &stranger,
+        format!("#!/bin/sh\necho \"$@\" >> {}\nexit 9\n", mark.display()),
+    );
+    fs::set_permissions(&stranger, fs::Permissions::from_mode(0o755)).unwrap();
+    world
+}
+
+fn run(world: &World, env: &[(&str, &str)], args: &[&str]) -> Ran {
+    let mut command = world.alone(args);
+    command.envs(env.iter().copied());
+    Ran::from(command.output().unwrap())
+}
+
+/// The program and how it was found.
+fn engine(world: &World, env: &[(&str, &str)], args: &[&str]) -> String {
+    let doctor = run(world, env, &[&["doctor", "--json"], args].concat()).json();
+    let mut checks = doctor["checks"].as_array().unwrap().iter();
+    let check = checks.find(|check| check["check"] == "sbx_engine").unwrap();
+    check["message"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_bundled_engine_wins_unless_the_user_chose_the_provider() {
+    let world = with_a_stranger();
+    let bundled = format!(
+        "program={} found=bundled",
+        world.path("alone/sbx").display()
+    );
+    let stranger = format!("program={} found=PATH", world.path("bin/sbx").display());
+    assert_eq!(engine(&world, &[], &[]), bundled);
+    assert_eq!(engine(&world, &[], &["--all"]), bundled);
+    world.repo_config("provider: docker-sandbox\n");
+    assert_eq!(
+        engine(&world, &[], &[]),
+        bundled,
+        "a repository chooses no program"
+    );
+    world.repo_config("");
+    assert_eq!(
+        engine(&world, &[], &["--provider", "docker-sandbox"]),
+        stranger
+    );
+    let chosen = [("CRABBOX_PROVIDER", "docker-sandbox")];
+    assert_eq!(engine(&world, &chosen, &[]), stranger);
+    world.user_config("provider: docker-sandbox\n");
+    assert_eq!(engine(&world, &[], &[]), stranger);
+    let path = world.path("alone/sbx").display().to_string();
+    let named = format!("program={path} found=dockerSandbox.cliPath");
+    assert_eq!(engine(&world, &[], &["--docker-sandbox-cli", &path]), named);
+}
+
+#[test]
+fn run_keep_and_the_printed_stop_use_one_engine_with_another_sbx_in_path() {
+    let world = with_a_stranger();
+    let output = world.path("lease.json");
+    let to = output.display().to_string();
+    let args = [
+        "run",
+        "--keep",
+        "--slug",
+        "k",
+        "--lease-output",
+        &to,
+        "--",
+        "echo",
+        "x",
+    ];
+    assert_eq!(run(&world, &[], &args).ok(), "x\n");
+    let session: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
+    let stop = session["cleanupCommand"].as_str().unwrap();
+    assert_eq!(stop, "crabbox stop --provider docker-sandbox k");
+    let words: Vec<_> = stop.split(' ').skip(1).collect();
+    run(&world, &[], &["list", "--provider", "docker-sandbox"]).exits(0);
+    run(&world, &[], &words).exits(0).says("released lease=");
+    assert!(!world.path("stranger-was-called").exists());
+    world.is_clean();
+}

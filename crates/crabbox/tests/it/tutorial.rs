@@ -1,0 +1,82 @@
+//! Every command of docs/tutorial.md, run as it stands there.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::bundled_engine::Own;
+
+/// A line of the tutorial, and what it promises.
+#[derive(Debug)]
+struct Line {
+    command: String,
+    prints: Option<String>,
+    exit: Option<i32>,
+}
+
+fn lines(text: &str) -> Vec<Line> {
+    let mut inside = false;
+    let mut all = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("```") {
+            inside = line == "```sh";
+        } else if inside && !line.is_empty() {
+            let (command, promise) = match line.rsplit_once(" # ") {
+                Some((command, promise)) => (command.trim_end(), promise.trim()),
+                None => (line, ""),
+            };
+            all.push(Line {
+                command: command.to_owned(),
+                prints: promise.strip_prefix("→ ").map(str::to_owned),
+                exit: promise
+                    .strip_prefix("exit ")
+                    .map(|code| code.parse().unwrap()),
+            });
+        }
+    }
+    all
+}
+
+#[test]
+fn every_command_of_the_tutorial_does_what_it_says() {
+    let Some(own) = Own::new() else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = fs::read_to_string(root.join("docs/tutorial.md")).unwrap();
+    let all = lines(&text);
+    assert!(all.len() > 25, "{all:?}");
+    let script: String = all
+        .iter()
+        .enumerate()
+        .map(|(number, line)| {
+            let Line { command, .. } = line;
+            format!("{command}\necho \"@@ {number} $?\"\n")
+        })
+        .collect();
+    let programs = Path::new(env!("CARGO_BIN_EXE_crabbox")).parent().unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-c", &format!("exec 2>&1\n{script}")]);
+    own.prepare(&mut bash);
+    bash.env(
+        "PATH",
+        format!("{}:/usr/local/bin:/usr/bin:/bin", programs.display()),
+    );
+    bash.stdin(std::process::Stdio::null());
+    let said = bash.output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let mut rest = said.as_str();
+    for (number, line) in all.iter().enumerate() {
+        let mark = format!("@@ {number} ");
+        let (shown, after) = rest
+            .split_once(&mark)
+            .unwrap_or_else(|| panic!("{line:?} did not end: {said}"));
+        let (code, after) = after.split_once('\n').unwrap();
+        rest = after;
+        let code: i32 = code.parse().unwrap();
+        match (&line.prints, line.exit) {
+            (_, Some(wanted)) => assert_eq!(code, wanted, "{line:?}: {shown}"),
+            (Some(text), None) => assert!(shown.contains(text), "{line:?}: {shown}"),
+            (None, None) => assert_eq!(code, 0, "{line:?}: {shown}"),
+        }
+    }
+    own.is_clean();
+}

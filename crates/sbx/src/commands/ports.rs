@@ -1,0 +1,124 @@
+//! `sbx ports`
+
+use sbx_api::{PortChange, PortMapping};
+use sbx_engine::sandbox::ports::{PublishSpec, UnpublishSpec};
+
+use crate::client::{Absent, Client};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::{lookup, text};
+
+/// List, publish or unpublish ports of a sandbox
+///
+/// A published port of this machine leads to a server in the sandbox, also to one that listens on the sandbox's own
+/// loopback only. Without HOST_IP it can be reached from this machine alone; without HOST_PORT a free one is taken.
+/// Ports stay published when the sandbox is stopped and started again.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A PORT is [[HOST_IP:]HOST_PORT:]SANDBOX_PORT[/PROTOCOL]. PROTOCOL is tcp4 (the default), tcp6, tcp (both), \
+                  udp4, udp6 or udp (both).\n\nExamples:\n  sbx ports dev --publish 8080:3000\n  \
+                  sbx ports dev --publish 3000/tcp --publish 0.0.0.0:5353:53/udp4\n  sbx ports dev --unpublish 3000"
+)]
+pub(crate) struct Args {
+    /// Name of a sandbox
+    #[arg(value_name = "SANDBOX")]
+    name: String,
+    /// Publish a port (can be repeated); a stopped sandbox is started
+    #[arg(long, value_name = "PORT")]
+    publish: Vec<String>,
+    /// Unpublish a port (can be repeated): HOST_PORT:SANDBOX_PORT, or one of the two
+    #[arg(long, value_name = "PORT")]
+    unpublish: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let ports = if args.publish.is_empty() && args.unpublish.is_empty() {
+        let sandboxes = lookup::list(context)?;
+        lookup::find(&sandboxes, &args.name)?.ports.clone()
+    } else {
+        change(context, args)?
+    };
+    if args.json {
+        return context.ui.json(&ports);
+    }
+    if !args.publish.is_empty() || !args.unpublish.is_empty() {
+        return Ok(());
+    }
+    if ports.is_empty() {
+        let message = format!("Sandbox '{}' publishes no ports.", args.name);
+        context.ui.note(message);
+        let hint = format!("hint: sbx ports {} --publish 8080:3000", args.name);
+        context.ui.note(hint);
+        return Ok(());
+    }
+    context.ui.data(table(context, &ports))
+}
+
+fn change(context: &Context, args: &Args) -> Result<Vec<PortMapping>, Failure> {
+    check_publish(&args.publish)?;
+    for text in &args.unpublish {
+        UnpublishSpec::parse(text)?;
+    }
+    let client = Client::new(context, Absent::Start)?;
+    lookup::ensure_exists(context, &client, &args.name)?;
+    let change = PortChange {
+        publish: args.publish.clone(),
+        unpublish: args.unpublish.clone(),
+    };
+    let changes = client.change_ports(&args.name, &change)?;
+    let unpublished = changes.unpublished.iter();
+    let mut lines: Vec<String> = unpublished
+        .map(|port| format!("Unpublished {}\n", arrow(port)))
+        .collect();
+    for port in &changes.published {
+        lines.push(format!("Published {}\n", arrow(port)));
+        warn_if_open(context, port);
+    }
+    if !args.json {
+        context.ui.data(lines.concat())?;
+    }
+    Ok(changes.ports)
+}
+
+/// A mistake in one of them is found before anything is created or changed.
+pub(crate) fn check_publish(texts: &[String]) -> Result<(), Failure> {
+    for text in texts {
+        PublishSpec::parse(text)?;
+    }
+    Ok(())
+}
+
+/// What other machines may reach is said.
+pub(crate) fn warn_if_open(context: &Context, port: &PortMapping) {
+    if !port.host_ip.is_loopback() {
+        let host = port.host();
+        let message = format!("{host} can be reached from other machines");
+        context.ui.warning(message);
+    }
+}
+
+fn arrow(port: &PortMapping) -> String {
+    let (host, inside) = (port.host(), port.sandbox_port);
+    format!("{host} -> {inside}/{}", port.protocol)
+}
+
+fn table(context: &Context, ports: &[PortMapping]) -> String {
+    let header = ["HOST IP", "HOST PORT", "SANDBOX PORT", "PROTOCOL"].map(str::to_owned);
+    let mut rows = vec![header.to_vec()];
+    rows.extend(ports.iter().map(|port| {
+        vec![
+            port.host_ip.to_string(),
+            port.host_port.to_string(),
+            port.sandbox_port.to_string(),
+            port.protocol.to_string(),
+        ]
+    }));
+    let mut lines = text::table(&rows);
+    if let Some(header) = lines.first_mut() {
+        *header = context.ui.heading(header);
+    }
+    lines.join("\n") + "\n"
+}

@@ -1,0 +1,345 @@
+//! Published ports: Appendix B 16 and more.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Child;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::ModeTest;
+use crate::harness::{Sandbox, World, eventually, kill};
+
+pub const TESTS: &[ModeTest] = &[
+    ("ports::reach_servers_on_the_loopback_inside", reach),
+    ("ports::come_back_after_stop_and_restart", come_back),
+];
+
+/// The same daemon does the same in every mode.
+pub const INDEPENDENT: &[ModeTest] = &[
+    ("ports::are_published_and_unpublished", publish),
+    ("ports::that_cannot_be_had_are_refused", refused),
+    ("ports::ten_thousand_connections", many),
+    ("ports::a_hostile_server_harms_nobody_else", hostile),
+];
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A server inside, and the client that waits for it.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended with its sandbox.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An echo server inside.
+fn serve(sandbox: &Sandbox<'_>, port: u16) -> Server {
+    let script = include_str!("ports/echo.py");
+    sandbox.world.write(&sandbox.path("echo.py"), script);
+    Server(sandbox.begin(&format!("exec /usr/bin/python3 echo.py {port}")))
+}
+
+impl Sandbox<'_> {
+    #[track_caller]
+    fn ports(&self, flags: &[&str]) -> String {
+        let mut args = vec!["ports", &self.name];
+        args.extend(flags);
+        self.world.run(args).ok()
+    }
+
+    #[track_caller]
+    fn mappings(&self) -> Vec<Value> {
+        serde_json::from_str(&self.ports(&["--json"])).unwrap()
+    }
+
+    /// Publishes one, and returns where.
+    #[track_caller]
+    fn publish(&self, port: &str) -> SocketAddr {
+        let said = self.ports(&["--publish", port]);
+        let address = said.strip_prefix("Published ").unwrap();
+        address.split(' ').next().unwrap().parse().unwrap()
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream
+}
+
+/// Whether a line comes back.
+fn echoes(address: SocketAddr) -> bool {
+    let Ok(mut stream) = TcpStream::connect(address) else {
+        return false;
+    };
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut answer = [0; 6];
+    stream.write_all(b"hello\n").is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+        && &answer == b"hello\n"
+}
+
+fn reach(world: &'static World) {
+    let sandbox = world.sandbox("reach");
+    let server = serve(&sandbox, 8000);
+    let address = sandbox.publish("8000");
+    assert!(address.ip().is_loopback() && address.is_ipv4(), "{address}");
+    assert!(echoes(address));
+    // A question that ends before its answer begins.
+    let mut stream = connect(address);
+    let question = vec![b'q'; 1 << 20];
+    stream.write_all(b"whole\n").unwrap();
+    stream.write_all(&question).unwrap();
+    stream.write_all(b"!").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!((answer.len(), answer[0]), (question.len() + 1, b'!'));
+    // IPv6 outside, and a server on IPv6 inside.
+    let six = sandbox.publish("8000/tcp6");
+    assert!(six.ip().is_loopback() && six.is_ipv6(), "{six}");
+    assert!(echoes(six));
+    let datagrams = sandbox.publish("8000/udp4");
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
+    client.send_to(b"datagram", datagrams).unwrap();
+    let mut buffer = [0; 64];
+    let (length, from) = client.recv_from(&mut buffer).unwrap();
+    assert_eq!((&buffer[..length], from), (&b"datagram"[..], datagrams));
+    // Without a server the connection is reset, and works again when it is back.
+    drop(server);
+    eventually("the server has gone", || (!echoes(address)).then_some(()));
+    let _server = serve(&sandbox, 8000);
+    assert!(echoes(address));
+}
+
+fn come_back(world: &'static World) {
+    // The daemon of this test is killed.
+    let world = World::fresh(world.mode);
+    let sandbox = world.sandbox("back");
+    let address = sandbox.publish("8000");
+    sandbox.ports(&["--unpublish", "8000"]);
+    let port = address.port();
+    let explicit = format!("{port}:8000");
+    assert_eq!(sandbox.publish(&explicit), address);
+    let tcp = sandbox.publish("8000/tcp");
+    world.run(["stop", &sandbox.name]).ok();
+    assert!(TcpStream::connect(address).is_err(), "closed while stopped");
+    let stored = sandbox.mappings();
+    assert_eq!(stored.len(), 3, "{stored:?}");
+    // Another program takes the port meanwhile.
+    let other = TcpListener::bind(address).unwrap();
+    let failed = sandbox.exec(["true"]).fails(125);
+    assert!(failed.err.contains(&address.to_string()), "{}", failed.err);
+    assert!(failed.err.contains("in use"), "{}", failed.err);
+    assert_eq!(world.status(&sandbox.name), "stopped");
+    drop(other);
+    let _server = serve(&sandbox, 8000);
+    assert!(echoes(address));
+    // The next daemon has them again, and the server was not disturbed.
+    assert!(kill(world.daemon_pid(), Signal::KILL));
+    eventually("published again", || {
+        // Starts a daemon, once the killed one is seen to be gone.
+        sandbox.exec(["true"]).ok();
+        echoes(address).then_some(())
+    });
+    let again = sandbox.mappings();
+    let both: Vec<_> = again
+        .iter()
+        .filter(|port| port["protocol"] == "tcp")
+        .collect();
+    assert_eq!(both.len(), 2, "{again:?}");
+    assert_eq!(both[0]["host_port"], both[1]["host_port"]);
+    assert_eq!(both[0]["host_port"], tcp.port());
+    world.run(["rm", "--force", &sandbox.name]).ok();
+    TcpListener::bind(address).unwrap();
+}
+
+fn publish(world: &'static World) {
+    let sandbox = world.sandbox_with("publish", &["-p", "80", "-p", "81/tcp"]);
+    let at_create = sandbox.mappings();
+    let port = at_create[0]["host_port"].as_u64().unwrap();
+    assert_eq!(
+        at_create[0],
+        json!({"host_ip": "127.0.0.1", "host_port": port, "sandbox_port": 80, "protocol": "tcp4"})
+    );
+    let protocols: Vec<_> = at_create.iter().map(|it| it["protocol"].as_str()).collect();
+    assert_eq!(protocols, [Some("tcp4"), Some("tcp"), Some("tcp")]);
+    let shown = format!("127.0.0.1:{port}->80/tcp4");
+    assert_eq!(world.inspect(&sandbox.name)["ports"][0], *shown);
+    assert!(world.run(["ls"]).ok().contains(&shown));
+    let table = sandbox.ports(&[]);
+    let mut lines = table.lines();
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        words(lines.next().unwrap()),
+        ["HOST", "IP", "HOST", "PORT", "SANDBOX", "PORT", "PROTOCOL"]
+    );
+    let row = ["127.0.0.1", &port.to_string(), "80", "tcp4"];
+    assert_eq!(words(lines.next().unwrap()), row);
+    // By the sandbox's port, by the host's, and by both.
+    let said = sandbox.ports(&["--unpublish", "80"]);
+    assert_eq!(said, format!("Unpublished 127.0.0.1:{port} -> 80/tcp4"));
+    let host = at_create[1]["host_port"].to_string();
+    sandbox.ports(&["--unpublish", &host]);
+    assert_eq!(sandbox.mappings(), Vec::<Value>::new());
+    let address = sandbox.publish("82/tcp");
+    let both = format!("{}:82", address.port());
+    assert_eq!(sandbox.ports(&["--unpublish", &both, "--json"]), "[]");
+    assert!(TcpStream::connect(address).is_err());
+    // All or nothing.
+    let taken = sandbox.publish("83").port().to_string();
+    let twice = format!("{taken}:84");
+    let change = [
+        "ports",
+        &sandbox.name,
+        "--unpublish",
+        "83",
+        "--publish",
+        "x",
+    ];
+    world.run(change).fails(1);
+    let change = [
+        "ports",
+        &sandbox.name,
+        "--publish",
+        "85",
+        "--publish",
+        &twice,
+    ];
+    let failed = world.run(change).fails(1);
+    assert!(failed.err.contains(&sandbox.name), "{}", failed.err);
+    assert_eq!(sandbox.mappings().len(), 1);
+    // While it is stopped nothing needs to start for it.
+    world.run(["stop", &sandbox.name]).ok();
+    sandbox.ports(&["--unpublish", &taken]);
+    assert_eq!(world.status(&sandbox.name), "stopped");
+    sandbox.publish("86");
+    assert_eq!(world.status(&sandbox.name), "running");
+}
+
+fn refused(world: &'static World) {
+    let sandbox = world.sandbox("refused");
+    let fails = |flag: &str, port: &str| {
+        let failed = world.run(["ports", &sandbox.name, flag, port]).fails(1);
+        failed.err
+    };
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap();
+    let said = fails("--publish", &format!("{}:80", taken.port()));
+    assert!(said.contains(&format!("port {taken} is in use")), "{said}");
+    for invalid in ["", "0", "80/sctp", "70000", "1:2:3", "[::1]:1:2/tcp4"] {
+        let said = fails("--publish", invalid);
+        assert!(
+            said.contains("hint: [[HOST_IP:]HOST_PORT:]SANDBOX_PORT"),
+            "{said}"
+        );
+    }
+    // An address that is for documentation, and so not this machine's.
+    let said = fails("--publish", "192.0.2.1:8080:80");
+    assert!(said.contains("not an address of this machine"), "{said}");
+    let said = fails("--unpublish", "80");
+    assert!(said.contains("publishes nothing"), "{said}");
+    let limit = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
+    if world.uid != 0 && limit.trim() != "0" {
+        let said = fails("--publish", "1:80");
+        assert!(said.contains("privileged"), "{said}");
+    }
+    let none = world.run(["ports", "no-such-sandbox"]).fails(1);
+    assert!(none.err.contains("no sandbox named"), "{}", none.err);
+    // A create that cannot publish leaves nothing.
+    let (name, workspace) = (world.name("taken"), world.workspace());
+    let port = format!("{}:80", taken.port());
+    let workspace = workspace.to_str().unwrap();
+    let create = ["create", "--name", &name, "-p", &port, "shell", workspace];
+    world.run(create).fails(1);
+    assert!(!world.names().contains(&name));
+}
+
+fn many(world: &'static World) {
+    const THREADS: usize = 20;
+    const AT_ONCE: usize = 50;
+    let sandbox = world.sandbox("many");
+    let _server = serve(&sandbox, 8000);
+    let address = sandbox.publish("8000");
+    let served = || {
+        let mut served = 0;
+        for _ in 0..10_000 / THREADS / AT_ONCE {
+            let mut streams: Vec<_> = (0..AT_ONCE).map(|_| connect(address)).collect();
+            for stream in &mut streams {
+                stream.write_all(b"hello\n").unwrap();
+            }
+            for stream in &mut streams {
+                let mut answer = [0; 6];
+                stream.read_exact(&mut answer).unwrap();
+                assert_eq!(&answer, b"hello\n");
+                served += 1;
+            }
+        }
+        served
+    };
+    let total: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(served)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
+    });
+    assert_eq!(total, 10_000);
+}
+
+fn hostile(world: &'static World) {
+    let (sandbox, quiet) = (world.sandbox("hostile"), world.sandbox("quiet"));
+    let script = include_str!("ports/hostile.py");
+    world.write(&sandbox.path("hostile.py"), script);
+    let _server = Server(sandbox.begin("exec /usr/bin/python3 hostile.py"));
+    let _echo = serve(&quiet, 8000);
+    let [flood, reset, deaf] = ["7001", "7002", "7003"].map(|port| sandbox.publish(port));
+    let bystander = quiet.publish("8000");
+    let before = daemon_memory(world);
+    // Clients that read nothing of a flood, and one that floods a server that reads nothing.
+    let mut floods: Vec<_> = (0..50).map(|_| connect(flood)).collect();
+    for stream in &mut floods {
+        stream.read_exact(&mut [0; 64]).unwrap();
+    }
+    let mut deaf = connect(deaf);
+    deaf.set_write_timeout(Some(Duration::from_secs(2)))
+        .unwrap();
+    while deaf.write(&[0; 65536]).is_ok() {}
+    for _ in 0..100 {
+        let mut end = Vec::new();
+        // Whatever it is that arrives, it ends.
+        let _ = connect(reset).read_to_end(&mut end);
+        assert!(end.len() <= 1000);
+    }
+    assert!(echoes(bystander), "other sandboxes are served");
+    let grown = daemon_memory(world).saturating_sub(before);
+    assert!(grown < 64 << 10, "the daemon has grown by {grown} KiB");
+    sandbox.ports(&["--unpublish", "7001"]);
+    assert!(TcpStream::connect(flood).is_err());
+    for stream in &mut floods {
+        // What the kernel holds still comes, then it is over.
+        let mut rest = [0; 65536];
+        while stream.read(&mut rest).is_ok_and(|count| count > 0) {}
+    }
+    assert!(echoes(bystander));
+}
+
+/// In KiB.
+fn daemon_memory(world: &World) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", world.daemon_pid())).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
