@@ -2,7 +2,7 @@
 # Proves what crosses the boundary to sbx, with a stand-in for it that writes down what it is given: the workspace, the
 # command and the name of a file with variables are on its command line; the variables' values are in that file only.
 # No sandbox is made, and nothing is sent anywhere.
-# CRABBOX_BIN names a crabbox that is built already; without it this one is built.
+# CRABBOX_BIN names a crabbox that is built already; without it bin/crabbox is built.
 # The last line is the result: classification=trust_boundary_proof_passed, environment_blocked or diagnostic_only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,8 +18,8 @@ classified() {
 
 if [ -z "${CRABBOX_BIN:-}" ]; then
   command -v cargo >/dev/null || classified environment_blocked "cargo is not installed" 127
-  cargo build --quiet --locked -p crabbox || classified diagnostic_only "crabbox does not build" $?
-  CRABBOX_BIN=${CARGO_TARGET_DIR:-target}/debug/crabbox
+  scripts/build-bin || classified diagnostic_only "crabbox does not build" $?
+  CRABBOX_BIN=bin/crabbox
 fi
 [ -f "$CRABBOX_BIN" ] && [ -x "$CRABBOX_BIN" ] ||
   classified environment_blocked "CRABBOX_BIN $CRABBOX_BIN is no program" 127

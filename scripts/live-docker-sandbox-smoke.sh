@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Proves docker-sandbox against a real sbx: doctor, create, run, list, stop.
 # usage: scripts/live-docker-sandbox-smoke.sh [--docker-sandbox-cli PATH]
-# CRABBOX_BIN names a crabbox that is built already; without it this one is built.
+# CRABBOX_BIN names a crabbox that is built already; without it bin/crabbox is built.
 # The last line is the result: classification=live_sbx_smoke_passed, environment_blocked, quota_blocked or
 # diagnostic_only. Only the first exits with 0.
 set -euo pipefail
@@ -77,10 +77,9 @@ step() {
 }
 
 if [ -z "${CRABBOX_BIN:-}" ]; then
-  command -v cargo >/dev/null || classified environment_blocked 127 cargo build
-  build=(cargo build --quiet --locked -p crabbox -p sbx --bins)
-  "${build[@]}" || classified diagnostic_only $? "${build[@]}"
-  CRABBOX_BIN=${CARGO_TARGET_DIR:-target}/debug/crabbox
+  command -v cargo >/dev/null || classified environment_blocked 127 scripts/build-bin
+  scripts/build-bin || classified diagnostic_only $? scripts/build-bin
+  CRABBOX_BIN=bin/crabbox
 fi
 if [ ! -f "$CRABBOX_BIN" ] || [ ! -x "$CRABBOX_BIN" ]; then
   echo "CRABBOX_BIN is no program" >&2

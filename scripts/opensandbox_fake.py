@@ -1,0 +1,213 @@
+"""A stateful OpenSandbox server for failures that the official one does not show.
+
+It keeps sandboxes with metadata, states and expiry, as the official server does, and runs our real execd for each of them on
+this machine: what a command does is not faked. `faults` makes one request fail in a chosen way; `answers` replaces an answer.
+"""
+import datetime, http.server, json, os, pathlib, signal, socket, subprocess, tempfile, threading, time, urllib.parse, uuid
+
+KEY = "fake-key-4f1d9c"
+
+
+class Server:
+    def __init__(self, execd):
+        self.execd = execd
+        self.sandboxes = {}
+        self.faults = {}
+        self.answers = {}
+        self.requests = []
+        self.dir = tempfile.TemporaryDirectory(prefix="osb-fake-")
+        handler = type("Handler", (Handler,), {"fake": self})
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.http.shutdown()
+        self.http.server_close()
+        for sandbox in list(self.sandboxes.values()):
+            sandbox.end()
+        self.dir.cleanup()
+
+    def take(self, name):
+        return self.faults.pop(name, None)
+
+
+class Sandbox:
+    def __init__(self, server, request):
+        self.id = str(uuid.uuid4())
+        self.metadata = request.get("metadata", {})
+        self.state = "Running"
+        self.request = request
+        now = datetime.datetime.now(datetime.timezone.utc)
+        self.created = now
+        self.expires = now + datetime.timedelta(seconds=request["timeout"])
+        self.token = uuid.uuid4().hex if request.get("secureAccess") else None
+        env = {"PATH": os.environ["PATH"], "TMPDIR": server.dir.name, "HOME": server.dir.name}
+        if self.token:
+            env["EXECD_ACCESS_TOKEN"] = self.token
+        self.process = subprocess.Popen([server.execd, "--host", "127.0.0.1", "--port", "0"], env=env,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.address = self.process.stdout.readline().strip()
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def show(self):
+        stamp = lambda at: at.isoformat().replace("+00:00", "Z")
+        return {"id": self.id, "status": {"state": self.state, "reason": "FAKE", "message": ""}, "metadata": self.metadata,
+                "expiresAt": stamp(self.expires), "createdAt": stamp(self.created), "entrypoint": self.request["entrypoint"]}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    fake = None
+
+    def log_message(self, *_):
+        pass
+
+    def handle_one_request(self):
+        try:
+            super().handle_one_request()
+        except (ConnectionError, socket.timeout):
+            self.close_connection = True
+
+    def do_GET(self):
+        self.route("GET")
+
+    def do_POST(self):
+        self.route("POST")
+
+    def do_DELETE(self):
+        self.route("DELETE")
+
+    def do_PATCH(self):
+        self.route("PATCH")
+
+    def reply(self, status, value=None, headers=()):
+        body = b"" if value is None else json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("x-request-id", uuid.uuid4().hex)
+        for name, text in headers:
+            self.send_header(name, text)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def error(self, status, code, message):
+        self.reply(status, {"code": code, "message": message})
+
+    def drop(self):
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def route(self, method):
+        fake = self.fake
+        length = int(self.headers.get("content-length") or 0)
+        body = json.loads(self.rfile.read(length) or b"null")
+        url = urllib.parse.urlsplit(self.path)
+        path = url.path.removeprefix("/v1")
+        query = urllib.parse.parse_qs(url.query)
+        fake.requests.append((method, path, dict(self.headers)))
+        parts = path.strip("/").split("/")
+        name = {("POST", 1): "create", ("GET", 1): "list", ("GET", 2): "get", ("DELETE", 2): "delete",
+                ("GET", 4): "endpoint", ("POST", 3): parts[-1], ("PATCH", 3): "patch"}.get((method, len(parts)))
+        if self.headers.get("open-sandbox-api-key") != KEY:
+            return self.error(401, "INVALID_API_KEY", "Authentication failed")
+        fault = fake.take(name)
+        if fault in ("refuse", "busy"):
+            return self.error(*((503, "X::BUSY", "busy " + KEY) if fault == "busy" else (400, "X::NO", "no " + KEY)))
+        if fault == "drop-before":
+            return self.drop()
+        if fault == "hang":
+            time.sleep(60)
+            return self.drop()
+        if fault == "endless":
+            return self.endless()
+        if fault == "redirect-away":
+            return self.reply(307, None, [("location", "http://127.0.0.1:9/v1" + path)])
+        if fault == "redirect-here":
+            return self.reply(307, None, [("location", self.path)])
+        if name in fake.answers:
+            return self.reply(200, fake.answers[name])
+        answer = getattr(self, name or "unknown")(parts, query, body)
+        if fault == "drop-after":
+            return self.drop()
+        if fault == "garbage":
+            return self.reply(200, {"unexpected": True})
+        self.reply(*answer)
+
+    def endless(self):
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        piece = b" " * 65536
+        while True:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+    def known(self, id):
+        sandbox = self.fake.sandboxes.get(id)
+        if sandbox and sandbox.expires < datetime.datetime.now(datetime.timezone.utc):
+            self.fake.sandboxes.pop(id).end()
+            return None
+        return sandbox
+
+    missing = (404, {"code": "DOCKER::SANDBOX_NOT_FOUND", "message": "not found"})
+
+    def unknown(self, *_):
+        return 404, {"code": "NOT_FOUND", "message": "no such route"}
+
+    def create(self, _parts, _query, body):
+        sandbox = Sandbox(self.fake, body)
+        self.fake.sandboxes[sandbox.id] = sandbox
+        return 202, sandbox.show()
+
+    def list(self, _parts, query, _body):
+        wanted = dict(urllib.parse.parse_qsl(query.get("metadata", [""])[0]))
+        items = [one.show() for one in self.fake.sandboxes.values()
+                 if all(one.metadata.get(key) == value for key, value in wanted.items())]
+        return 200, {"items": items, "pagination": {"page": 1, "totalItems": len(items)}}
+
+    def get(self, parts, _query, _body):
+        sandbox = self.known(parts[1])
+        return (200, sandbox.show()) if sandbox else self.missing
+
+    def delete(self, parts, _query, _body):
+        sandbox = self.fake.sandboxes.pop(parts[1], None)
+        if not sandbox:
+            return self.missing
+        sandbox.end()
+        return 204, None
+
+    def patch(self, parts, _query, body):
+        sandbox = self.known(parts[1])
+        if not sandbox:
+            return self.missing
+        sandbox.metadata.update(body)
+        return 200, sandbox.show()
+
+    def pause(self, parts, _query, _body):
+        sandbox = self.known(parts[1])
+        sandbox.process.send_signal(signal.SIGSTOP)
+        sandbox.state = "Paused"
+        return 202, None
+
+    def resume(self, parts, _query, _body):
+        sandbox = self.known(parts[1])
+        sandbox.process.send_signal(signal.SIGCONT)
+        sandbox.state = "Running"
+        return 202, None
+
+    def endpoint(self, parts, _query, _body):
+        sandbox = self.known(parts[1])
+        if not sandbox:
+            return self.missing
+        answer = {"endpoint": f"{sandbox.address}?trace=trace-value-1"}
+        if sandbox.token:
+            answer["headers"] = {"X-EXECD-ACCESS-TOKEN": sandbox.token}
+        return 200, answer

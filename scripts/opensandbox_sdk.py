@@ -1,0 +1,80 @@
+"""The official Python SDK, unmodified, on a sandbox with our execd. Exits with 0 if all of it works."""
+import asyncio, json, os, urllib.request
+from datetime import timedelta
+
+from opensandbox import Sandbox
+from opensandbox.config import ConnectionConfig
+from opensandbox.models.execd import RunCommandOpts
+from opensandbox.models.filesystem import WriteEntry
+
+os.environ["OPENSANDBOX_DISABLE_METRICS"] = "1"
+
+
+async def main():
+    url = os.environ["CRABBOX_OPENSANDBOX_API_URL"]
+    config = ConnectionConfig(domain=url.removeprefix("http://"), protocol="http", api_key=os.environ["CRABBOX_OPENSANDBOX_API_KEY"])
+    sandbox = await Sandbox.create(os.environ["CRABBOX_OPENSANDBOX_IMAGE"], connection_config=config, timeout=timedelta(minutes=5))
+    try:
+        await commands(sandbox)
+        await background(sandbox)
+        await sessions(sandbox)
+        await files(sandbox)
+        metrics = await sandbox.get_metrics()
+        assert metrics.cpu_count > 0 and metrics.memory_total_in_mib > 0, metrics
+        info = await sandbox.get_info()
+        assert info.status.state == "Running", info
+    finally:
+        await sandbox.kill()
+        await sandbox.close()
+
+
+def text(logs):
+    return "".join(line.text for line in logs)
+
+
+async def commands(sandbox):
+    done = await sandbox.commands.run("echo hello; echo world >&2; exit 3")
+    assert text(done.logs.stdout) == "hello" and text(done.logs.stderr) == "world", done
+    assert done.exit_code == 3, done
+    done = await sandbox.commands.run("pwd; printenv X", opts=RunCommandOpts(working_directory="/tmp", envs={"X": "y"}))
+    assert [line.text for line in done.logs.stdout] == ["/tmp", "y"] and done.exit_code == 0, done
+
+
+async def background(sandbox):
+    started = await sandbox.commands.run("echo one; sleep 1; echo two", opts=RunCommandOpts(background=True))
+    for _ in range(100):
+        status = await sandbox.commands.get_command_status(started.id)
+        if not status.running:
+            break
+        await asyncio.sleep(0.1)
+    assert status.exit_code == 0, status
+    logs = await sandbox.commands.get_background_command_logs(started.id)
+    assert logs.content == "one\ntwo\n", logs
+    long = await sandbox.commands.run("sleep 100", opts=RunCommandOpts(background=True))
+    await sandbox.commands.interrupt(long.id)
+    for _ in range(100):
+        status = await sandbox.commands.get_command_status(long.id)
+        if not status.running:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("interrupt did not end it")
+
+
+async def sessions(sandbox):
+    session = await sandbox.commands.create_session()
+    await sandbox.commands.run_in_session(session, "cd /tmp; export KEPT=yes")
+    done = await sandbox.commands.run_in_session(session, "pwd; echo $KEPT")
+    assert [line.text for line in done.logs.stdout] == ["/tmp", "yes"], done
+    await sandbox.commands.delete_session(session)
+
+
+async def files(sandbox):
+    await sandbox.files.write_files([WriteEntry(path="/tmp/sdk/a.txt", data="content é\n", mode=644)])
+    assert await sandbox.files.read_file("/tmp/sdk/a.txt") == "content é\n"
+    info = await sandbox.files.get_file_info(["/tmp/sdk/a.txt"])
+    assert info["/tmp/sdk/a.txt"].size == len("content é\n".encode()), info
+    await sandbox.files.delete_files(["/tmp/sdk/a.txt"])
+
+
+asyncio.run(main())
+print("sdk: ok")
