@@ -134,13 +134,16 @@ impl<R: Input> Reader<R> {
         }
     }
 
-    /// `None` at the end, which is a block of zeros.
+    /// `None` at the end, which is two blocks of zeros; where the second is missing, one is enough (as for GNU tar).
     fn header(&mut self) -> Result<Option<Header>, CopyError> {
         let mut header = Header::new_old();
         self.fill(header.as_mut_bytes())?;
         let bytes = header.as_bytes();
         if bytes.iter().all(|byte| *byte == 0) {
-            return Ok(None);
+            return match self.fill(&mut [0; BLOCK]) {
+                Ok(()) | Err(CopyError::Truncated) => Ok(None),
+                Err(error) => Err(error),
+            };
         }
         let sum = |field: std::ops::Range<usize>| -> u32 {
             let numbered = bytes.iter().enumerate();

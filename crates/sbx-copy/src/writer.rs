@@ -132,10 +132,10 @@ impl<W: Output> Writer<W> {
         Ok(whole)
     }
 
-    /// The end of the stream.
+    /// The end of the stream: two blocks of zeros. They are one write of less than `PIPE_BUF` bytes, which is atomic: a reader
+    /// that leaves after the first of them would break the pipe under the second.
     pub fn finish(mut self) -> Result<W, CopyError> {
-        self.put(&ZEROS)?;
-        self.put(&ZEROS)?;
+        self.put(&[0; 2 * BLOCK as usize])?;
         self.out.flush().map_err(CopyError::Stream)?;
         Ok(self.out)
     }

@@ -1,7 +1,7 @@
 //! Whole copies, and streams that want to harm who unpacks them.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 
@@ -395,6 +395,30 @@ fn streams_of_the_tar_program_are_understood() {
         fs::read_to_string(world.to().join("b").join(&long).join("ä")).unwrap(),
         "text"
     );
+}
+
+/// A reader that leaves at the end of the archive must not break the pipe of a writer that is not done.
+#[test]
+fn an_archive_ends_with_one_write_which_is_read_whole() {
+    #[derive(Default)]
+    struct Writes(Vec<usize>);
+    impl Write for Writes {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.push(bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let writer = Writer::new(Dense(Writes::default()));
+    assert_eq!(writer.finish().unwrap().0.0, [1024]);
+    let bytes = stream(|_| Ok(()));
+    let mut left = bytes.as_slice();
+    let mut reader = Reader::new(Dense(&mut left));
+    assert!(reader.next_entry().unwrap().is_none());
+    assert!(left.is_empty(), "{} bytes are left", left.len());
 }
 
 #[test]

@@ -122,7 +122,8 @@ fn left_processes(world: &'static World) {
 /// Its command goes on without streams: stdin ends, and output has no reader.
 fn disconnects(world: &'static World) {
     let sandbox = world.sandbox("gone");
-    let script = "trap 'echo x > told; exit' TERM; echo ready; cat > read & wait";
+    // `cat` ends with stdin, which is closed before the signal comes; the shell waits for something that goes on.
+    let script = "trap 'echo x > told; exit' TERM; cat > read & sleep 1000 & echo ready; wait $!";
     let mut client = world
         .sbx(["exec", "-i", &sandbox.name, "sh", "-c", script])
         .stdin(Stdio::piped())
