@@ -162,20 +162,19 @@ impl Helper {
         let mut process = self.prestarted.take()?;
         // One that fails to answer is ended, with all that it has started, before the caller removes what it may be working on.
         let (outcome, received) = process.carry_out(&self.complete(plan), &fds, BOOT_TIMEOUT)?;
-        if let Outcome::Booted { .. } = outcome {
-            process.leave_init();
-        }
+        let Outcome::Booted { pid } = outcome else {
+            self.prestarted.done_with(process);
+            return Err(failure(outcome));
+        };
+        // The kernel drops the descriptor of a message when this process has too many (MSG_CTRUNC). If none can be had,
+        // the init must not be left: dropping the helper ends its whole process group.
+        let pidfd = match received.into_iter().next() {
+            Some(pidfd) => pidfd,
+            None => sbx_sys::process::pidfd_open(pid).map_err(SetupError::Talk)?,
+        };
+        process.leave_init();
         self.prestarted.done_with(process);
-        match outcome {
-            Outcome::Booted { pid } => {
-                let pidfd = match received.into_iter().next() {
-                    Some(pidfd) => pidfd,
-                    None => sbx_sys::process::pidfd_open(pid).map_err(SetupError::Talk)?,
-                };
-                Ok(Booted { pid, pidfd })
-            }
-            Outcome::Failed { .. } | Outcome::Done => Err(failure(outcome)),
-        }
+        Ok(Booted { pid, pidfd })
     }
 
     /// Removes a tree of which parts may belong to ids inside. What has never been started has none, and needs no
