@@ -10,6 +10,8 @@ mod http1;
 mod policy;
 mod prefixes;
 mod socks;
+mod ssh;
+mod tar_stream;
 mod tls;
 
 pub use dns::fuzz_dns_message;
@@ -18,6 +20,8 @@ pub use h2::fuzz_h2_opening;
 pub use http1::fuzz_http1_head;
 pub use policy::{fuzz_host_pattern, fuzz_policy_file, fuzz_proxy_config};
 pub use socks::fuzz_socks;
+pub use ssh::{fuzz_sftp_request, fuzz_ssh_messages, fuzz_ssh_opening};
+pub use tar_stream::fuzz_tar_stream;
 pub use tls::fuzz_client_hello;
 
 /// A target's name, which is also that of its corpus, and its body.
@@ -33,5 +37,9 @@ pub const TARGETS: &[Target] = &[
     ("http1_head", fuzz_http1_head),
     ("policy_file", fuzz_policy_file),
     ("proxy_config", fuzz_proxy_config),
+    ("sftp_request", fuzz_sftp_request),
     ("socks", fuzz_socks),
+    ("ssh_messages", fuzz_ssh_messages),
+    ("ssh_opening", fuzz_ssh_opening),
+    ("tar_stream", fuzz_tar_stream),
 ];

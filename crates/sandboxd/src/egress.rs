@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
@@ -31,6 +31,11 @@ const CA_FILE: &str = "proxy-ca.crt";
 const KEY_FILE: &str = "proxy-ca.key";
 /// The name of the authority, which is part of every certificate that it signs.
 const LABEL_FILE: &str = "proxy-ca.name";
+
+/// The certificate of a sandbox's authority, which lies there from create on.
+pub(crate) fn certificate_path(sandbox: &SandboxDir) -> PathBuf {
+    sandbox.path().join(CA_DIR).join(CA_FILE)
+}
 
 /// All outlets of a daemon.
 pub struct Outlets {
@@ -76,9 +81,9 @@ impl Outlets {
         })
     }
 
-    /// What the descriptors of this process allow: connections per sandbox, and of all of them together.
-    pub(crate) fn limits(&self) -> (usize, Arc<ConnectionBudget>) {
-        (self.max_connections, Arc::clone(&self.budget))
+    /// What the descriptors of this process allow of connections of all sandboxes together, in and out.
+    pub(crate) fn budget(&self) -> Arc<ConnectionBudget> {
+        Arc::clone(&self.budget)
     }
 
     /// Cuts every connection and puts its end on record. Nothing goes out any more.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::body::{Body as RawBody, Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
+use jiff::Timestamp;
 use sbx_api::ErrorCode;
 use sbx_proto::object;
 use serde::Deserialize;
@@ -67,8 +68,7 @@ async fn read(mut body: RawBody) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     while let Some(piece) = next(&mut body).await? {
         if bytes.len() + piece.len() > MAX_BODY {
-            // Whether it comes to its end or not, the answer is the same.
-            let _ = tokio::time::timeout(DRAIN_TIMEOUT, drain(&mut body)).await;
+            discard(body).await;
             return Err(Failure::new(
                 ErrorCode::TooLarge,
                 format!("the body has more than {MAX_BODY} bytes"),
@@ -77,6 +77,11 @@ async fn read(mut body: RawBody) -> Result<Vec<u8>, Failure> {
         bytes.extend_from_slice(&piece);
     }
     Ok(bytes)
+}
+
+/// Reads what a client still sends, within limits. Whether it comes to its end or not, the answer is the same.
+pub(crate) async fn discard(mut body: RawBody) {
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, drain(&mut body)).await;
 }
 
 async fn drain(body: &mut RawBody) {
@@ -123,13 +128,33 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     }
 }
 
-/// `?force=true&id=UUID`
+/// `?disk=true`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UsageQuery {
+    #[serde(default)]
+    pub(crate) disk: bool,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for UsageQuery {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        match Query::<Self>::from_request_parts(parts, state).await {
+            Ok(Query(query)) => Ok(query),
+            Err(e) => Err(Failure::new(ErrorCode::BadRequest, e.body_text())),
+        }
+    }
+}
+
+/// `?force=true&id=UUID`, or `?id=UUID&stopped_at=TIME`
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RemoveQuery {
     #[serde(default)]
     pub(crate) force: bool,
     pub(crate) id: Option<String>,
+    pub(crate) stopped_at: Option<Timestamp>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for RemoveQuery {

@@ -8,15 +8,15 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use sbx_api::{
     ClearCaches, ClearedCaches, CreateRequest, Created, DaemonInfo, ErrorBody, ErrorCode,
-    KeepRequest, LogLevels, PortChange, PortChanges, Removed, Sandbox, SandboxList,
-    ShutdownRequest, Started,
+    KeepRequest, LogLevels, MountChange, PortChange, PortChanges, Removed, Sandbox, SandboxList,
+    SettingsState, ShutdownRequest, Started, UnmountRequest, Usage, WorkspaceRequest,
 };
 use sbx_engine::EngineError;
 use sbx_engine::engine::{Engine, Removal};
 use sbx_engine::error::chain;
 use sbx_engine::policy::PolicyBook;
 
-use crate::extract::{Body, Name, NoBody, RemoveQuery};
+use crate::extract::{Body, Name, NoBody, RemoveQuery, UsageQuery};
 use crate::reply::Failure;
 use crate::routes::App;
 
@@ -79,6 +79,25 @@ pub(crate) async fn inspect(
     Ok(Json(done))
 }
 
+/// What a sandbox uses now
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{name}/usage",
+    params(
+        ("name" = String, Path),
+        ("disk" = Option<bool>, Query, description = "also what its own files take on disk, which takes longer"),
+    ),
+    responses((status = 200, body = Usage), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn usage(
+    State(app): State<App>,
+    Name(name): Name,
+    UsageQuery { disk }: UsageQuery,
+    _: NoBody,
+) -> Answer<Usage> {
+    let done = blocking(&app, move |engine| engine.usage(&name, disk)).await?;
+    Ok(Json(done))
+}
+
 /// Remove a sandbox and everything in it but the workspaces
 #[utoipa::path(
     delete, path = "/v1/sandboxes/{name}",
@@ -86,24 +105,32 @@ pub(crate) async fn inspect(
         ("name" = String, Path),
         ("force" = Option<bool>, Query, description = "also while commands run in it"),
         ("id" = Option<String>, Query, description = "of the sandbox that is meant; 404 when another one has the name"),
+        ("stopped_at" = Option<String>, Query, description = "only if it has been stopped since this very time; not with force"),
     ),
     responses(
         (status = 200, body = Removed),
         (status = 404, body = ErrorBody),
-        (status = 409, description = "commands run in it", body = ErrorBody),
+        (status = 409, description = "commands run in it, or it was used since it stopped", body = ErrorBody),
     )
 )]
 pub(crate) async fn remove(
     State(app): State<App>,
     Name(name): Name,
-    RemoveQuery { force, id }: RemoveQuery,
+    query: RemoveQuery,
     _: NoBody,
 ) -> Answer<Removed> {
-    let removal = if force {
-        Removal::Forced
-    } else {
-        Removal::WhenIdle
+    let removal = match (query.force, query.stopped_at) {
+        (true, None) => Removal::Forced,
+        (false, None) => Removal::WhenIdle,
+        (false, Some(time)) => Removal::StoppedSince(time),
+        (true, Some(_)) => {
+            return Err(Failure::new(
+                ErrorCode::BadRequest,
+                "`force` and `stopped_at` exclude each other",
+            ));
+        }
     };
+    let id = query.id;
     let warnings = blocking(&app, move |engine| {
         engine.remove(&name, id.as_deref(), removal)
     })
@@ -203,6 +230,48 @@ pub(crate) async fn change_ports(
     Ok(Json(done))
 }
 
+/// Mount a workspace into a sandbox: at once if it runs and that is possible, else from its next start on
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{name}/mount", params(("name" = String, Path)),
+    request_body = WorkspaceRequest,
+    responses(
+        (status = 200, body = MountChange),
+        (status = 400, description = "the workspace or its place is refused", body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "the sandbox has it already", body = ErrorBody),
+    )
+)]
+pub(crate) async fn mount(
+    State(app): State<App>,
+    Name(name): Name,
+    Body(request): Body<WorkspaceRequest>,
+) -> Answer<MountChange> {
+    refuse_when_closing(&app)?;
+    let done = blocking(&app, move |engine| engine.mount(&name, &request)).await?;
+    Ok(Json(done))
+}
+
+/// Take a workspace away from a sandbox
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{name}/unmount", params(("name" = String, Path)),
+    request_body = UnmountRequest,
+    responses(
+        (status = 200, body = MountChange),
+        (status = 400, description = "no workspace of it, or the primary one", body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "programs inside use it", body = ErrorBody),
+    )
+)]
+pub(crate) async fn unmount(
+    State(app): State<App>,
+    Name(name): Name,
+    Body(request): Body<UnmountRequest>,
+) -> Answer<MountChange> {
+    refuse_when_closing(&app)?;
+    let done = blocking(&app, move |engine| engine.unmount(&name, &request.path)).await?;
+    Ok(Json(done))
+}
+
 /// How much is logged
 #[utoipa::path(get, path = "/v1/daemon/log-level", responses((status = 200, body = LogLevels)))]
 pub(crate) async fn log_levels(State(app): State<App>, _: NoBody) -> Json<LogLevels> {
@@ -222,6 +291,27 @@ pub(crate) async fn set_log_levels(
         .set(levels)
         .map_err(|message| Failure::new(ErrorCode::BadRequest, message))?;
     Ok(Json(app.levels.get()))
+}
+
+/// What the environment says about the settings, and what a restart would change
+#[utoipa::path(get, path = "/v1/settings", responses((status = 200, body = SettingsState)))]
+pub(crate) async fn settings(State(app): State<App>, _: NoBody) -> Answer<SettingsState> {
+    follow_settings(&app).await
+}
+
+/// Follow `settings.json` as it is now; a daemon also notices an edit by itself
+#[utoipa::path(
+    post, path = "/v1/settings/reload",
+    responses((status = 200, body = SettingsState), (status = 500, description = "the file cannot be used", body = ErrorBody))
+)]
+pub(crate) async fn reload_settings(State(app): State<App>, _: NoBody) -> Answer<SettingsState> {
+    follow_settings(&app).await
+}
+
+async fn follow_settings(app: &App) -> Answer<SettingsState> {
+    let live = app.settings.clone();
+    let done = blocking(app, move |_| Ok(live.reload()?)).await?;
+    Ok(Json(done))
 }
 
 /// End the daemon, with or without the sandboxes
@@ -251,7 +341,7 @@ pub(crate) async fn shutdown(
     }
 }
 
-fn refuse_when_closing(app: &App) -> Result<(), Failure> {
+pub(crate) fn refuse_when_closing(app: &App) -> Result<(), Failure> {
     if app.closing.load(Ordering::Relaxed) {
         return Err(Failure::new(ErrorCode::Conflict, "the daemon is stopping"));
     }

@@ -12,7 +12,7 @@ use sbx_engine::error::chain;
 use sbx_engine::machine::ingress::{HostSocket, Ingress, host_end};
 use sbx_engine::machine::inside::Inside;
 use sbx_proto::exec::SocketKind;
-use sbx_proxy::limits::ConnectionBudget;
+use sbx_proxy::limits::{self, ConnectionBudget};
 use sbx_proxy::published::{self, Published, Target};
 
 type Ports = Published<(Transport, SocketAddr)>;
@@ -36,9 +36,10 @@ impl published::Inside for Asking {
 }
 
 impl Inlets {
-    pub(crate) fn new((max_connections, budget): (usize, Arc<ConnectionBudget>)) -> Self {
+    /// `descriptors` is how many this process may have.
+    pub(crate) fn new(descriptors: u64, budget: Arc<ConnectionBudget>) -> Self {
         Self {
-            max_connections,
+            max_connections: limits::published(descriptors),
             budget,
             published: Mutex::default(),
         }

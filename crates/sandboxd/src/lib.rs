@@ -5,6 +5,7 @@
 //! answers where no daemon runs.
 
 mod check;
+mod docker_socket;
 mod egress;
 mod extract;
 mod handlers;
@@ -18,6 +19,8 @@ mod reply;
 mod routes;
 mod rule_files;
 mod serve;
+mod settings;
+mod vm_handlers;
 
 pub use check::check_offline;
 pub use egress::Outlets;
@@ -25,3 +28,5 @@ pub use logging::Levels;
 pub use reload::PolicyReload;
 pub use routes::{App, openapi, router};
 pub use serve::{ServeConfig, ServeError, check_log_level, serve};
+pub use settings::LiveSettings;
+pub use vm_handlers::VmHost;

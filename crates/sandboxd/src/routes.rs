@@ -23,6 +23,8 @@ use crate::logging::Levels;
 use crate::policy_handlers as policy;
 use crate::reload::PolicyReload;
 use crate::reply::Failure;
+use crate::settings::LiveSettings;
+use crate::vm_handlers::{self as vm, VmHost};
 
 const OPENAPI_PATH: &str = "/v1/openapi.json";
 
@@ -33,7 +35,9 @@ pub struct App {
     /// Where the engine is called.
     pub workers: Arc<Workers>,
     pub levels: Arc<Levels>,
+    pub settings: LiveSettings,
     pub info: DaemonInfo,
+    pub vm: Arc<VmHost>,
     /// The network rules.
     pub book: Arc<PolicyBook>,
     /// What enforces them.
@@ -66,19 +70,25 @@ fn documented() -> OpenApiRouter<App> {
     let mut info = Info::new("sandboxd", VERSION);
     info.description = Some(format!(
         "The daemon of sbx, on the Unix socket `sandboxd.sock` of the state directory. Every request but \
-         `GET {VERSION_PATH}`, `POST {SHUTDOWN}` and `GET {OPENAPI_PATH}` carries the client's version in the \
-         header `{VERSION_HEADER}`."
+         `GET {VERSION_PATH}`, `POST {SHUTDOWN}`, `GET {OPENAPI_PATH}` and those of the older interface, `{older}`, \
+         carries the client's version in the header `{VERSION_HEADER}`.",
+        older = vm::PATH,
     ));
     OpenApiRouter::with_openapi(OpenApiBuilder::new().info(info).build())
         .routes(routes!(handlers::version))
         .routes(routes!(handlers::list, handlers::create))
         .routes(routes!(handlers::inspect, handlers::remove))
+        .routes(routes!(handlers::usage))
         .routes(routes!(handlers::start))
         .routes(routes!(handlers::stop))
         .routes(routes!(handlers::keep))
         .routes(routes!(handlers::change_ports))
+        .routes(routes!(handlers::mount))
+        .routes(routes!(handlers::unmount))
         .routes(routes!(handlers::clear_caches))
         .routes(routes!(handlers::log_levels, handlers::set_log_levels))
+        .routes(routes!(handlers::settings))
+        .routes(routes!(handlers::reload_settings))
         .routes(routes!(handlers::shutdown))
         .routes(routes!(policy::init))
         .routes(routes!(policy::add))
@@ -86,11 +96,16 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(policy::reset))
         .routes(routes!(policy::check))
         .routes(routes!(policy::proxy_config, policy::change_proxy_config))
+        .routes(routes!(vm::list, vm::create))
+        .routes(routes!(vm::remove))
 }
 
 /// Client and daemon come from one program; another version may mean something else by the same words.
 async fn check_version(request: Request, next: Next) -> Response {
-    if [VERSION_PATH, SHUTDOWN, OPENAPI_PATH].contains(&request.uri().path()) {
+    let path = request.uri().path();
+    let older = path.strip_prefix(vm::PATH);
+    let is_older = older.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if is_older || [VERSION_PATH, SHUTDOWN, OPENAPI_PATH].contains(&path) {
         return next.run(request).await;
     }
     match request.headers().get(VERSION_HEADER).map(|v| v.as_bytes()) {

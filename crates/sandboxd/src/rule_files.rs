@@ -1,4 +1,4 @@
-//! Notices when a person edits a file with rules, so that the edit holds from then on, and when the state directory is
+//! Notices when a person edits a file with rules or settings, so that the edit holds from then on, and when the state directory is
 //! removed or moved.
 //!
 //! What the API changes is reloaded by the API; this is for editors. A thread waits, nothing is polled.
@@ -17,6 +17,7 @@ use sbx_engine::state::LOCK;
 use crate::reload::PolicyReload;
 
 const NAMES: [&[u8]; 2] = [b"policy.json", b"proxy-config.json"];
+const SETTINGS: &[u8] = b"settings.json";
 const STACK: usize = 256 << 10;
 
 /// The directories in which the files lie.
@@ -47,11 +48,12 @@ impl RuleFiles {
     }
 }
 
-/// Follows the files on a thread of its own, as long as the daemon lives. `moved` is called when the state directory may
+/// Follows the files on a thread of its own, as long as the daemon lives. `settings` is called when they changed, `moved` is called when the state directory may
 /// not be where it was, and once to begin with: it may have gone before the watch began.
 pub(crate) fn follow(
     files: Arc<RuleFiles>,
     rules: Arc<dyn PolicyReload>,
+    settings: impl Fn() + Send + 'static,
     moved: impl Fn() + Send + 'static,
 ) -> io::Result<()> {
     std::thread::Builder::new()
@@ -59,14 +61,19 @@ pub(crate) fn follow(
         .stack_size(STACK)
         .spawn(move || {
             moved();
-            let error = wait(&files, rules.as_ref(), &moved);
+            let error = wait(&files, rules.as_ref(), &settings, &moved);
             tracing::warn!(%error, "edits of the rules' files go unnoticed");
         })
         .map(drop)
 }
 
 /// Returns why it cannot go on.
-fn wait(files: &RuleFiles, rules: &dyn PolicyReload, moved: &dyn Fn()) -> Errno {
+fn wait(
+    files: &RuleFiles,
+    rules: &dyn PolicyReload,
+    settings: &dyn Fn(),
+    moved: &dyn Fn(),
+) -> Errno {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = Reader::new(&files.inotify, &mut buffer);
     loop {
@@ -77,6 +84,7 @@ fn wait(files: &RuleFiles, rules: &dyn PolicyReload, moved: &dyn Fn()) -> Errno 
         };
         match name.as_deref() {
             Some(name) if NAMES.contains(&name) => rules.reload(),
+            Some(SETTINGS) => settings(),
             Some(name) if name != LOCK.as_bytes() => {}
             // What has no name is about a directory itself.
             Some(_) | None => moved(),
@@ -126,7 +134,7 @@ mod tests {
             let files = Arc::new(RuleFiles::new().unwrap());
             files.watch(dir).unwrap();
             let (told, news) = channel();
-            follow(files, Arc::new(Told(told)), || {}).unwrap();
+            follow(files, Arc::new(Told(told)), || {}, || {}).unwrap();
             deed().unwrap();
             let heard = news.recv_timeout(Duration::from_secs(20));
             assert!(heard.is_ok(), "{what}");
@@ -153,12 +161,12 @@ mod tests {
             put(&dir.join(LOCK)).unwrap();
             let files = Arc::new(RuleFiles::new().unwrap());
             files.watch(&dir).unwrap();
-            let ((told, _news), (moved, gone)) = (channel(), channel());
+            let ((told, _news), (gone_from, gone)) = (channel(), channel());
             let lock = dir.join(LOCK);
-            follow(files, Arc::new(Told(told)), move || {
-                let _ = moved.send(lock.exists());
-            })
-            .unwrap();
+            let moved = move || {
+                let _ = gone_from.send(lock.exists());
+            };
+            follow(files, Arc::new(Told(told)), || {}, moved).unwrap();
             let heard = || gone.recv_timeout(Duration::from_secs(20));
             assert_eq!(heard(), Ok(true), "{what}: to begin with");
             deed().unwrap();

@@ -5,6 +5,7 @@
 //! and the next daemon takes them over.
 
 use std::fs::File;
+use std::future::IntoFuture;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +22,9 @@ use sbx_engine::machine::namespace::helper::{Companions, Helper};
 use sbx_engine::machine::namespace::ids::Facts;
 use sbx_engine::policy::PolicyBook;
 use sbx_engine::state::daemon_lock::DaemonLock;
+use sbx_engine::state::settings::Overrides;
 use sbx_engine::state::socket::bind_unix;
-use sbx_engine::state::{SOCKET, StateError};
+use sbx_engine::state::{DOCKER_SOCKET, SOCKET, StateError};
 use sbx_engine::{Config, Engine, EngineError, StateDir};
 use sbx_proxy::workers::{Size, Workers};
 use serde_json::json;
@@ -31,6 +33,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use crate::docker_socket;
 use crate::egress::Outlets;
 use crate::ingress::Inlets;
 use crate::logfile::LogFile;
@@ -38,6 +41,8 @@ use crate::logging::{LEVELS, Levels};
 use crate::peer::refuse;
 use crate::routes::{App, router};
 use crate::rule_files;
+use crate::settings::{self, LiveSettings};
+use crate::vm_handlers::VmHost;
 
 /// How long requests that are under way may take when the daemon ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -57,10 +62,16 @@ pub struct ServeConfig {
     pub state: StateDir,
     /// The directories of PATH.
     pub path_dirs: Vec<PathBuf>,
+    /// Settings that variables of the environment give.
+    pub overrides: Overrides,
     /// `SANDBOXD_LOG_LEVEL`
     pub log_level: Option<String>,
     /// Copied to every new sandbox as its `proxy-config.json`, if it exists.
     pub default_proxy_config: PathBuf,
+    /// Whether that file is made where there is none.
+    pub makes_proxy_config: bool,
+    /// What requests to `/vm` leave unsaid.
+    pub vm: VmHost,
     /// Where the programs lie that are installed with this one.
     pub companions: Option<PathBuf>,
     /// Called once requests are answered.
@@ -118,14 +129,20 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let companions = companions(config.companions.as_deref());
     let book = Arc::new(PolicyBook::new(&state, config.default_proxy_config));
     book.sweep();
+    if config.makes_proxy_config
+        && let Err(error) = book.make_default_proxy_config()
+    {
+        let error = chain(&error);
+        tracing::warn!(%error, "cannot make the default proxy configuration; nothing needs it");
+    }
     let outlets = Arc::new(
         Outlets::new(state.clone(), Arc::clone(&book), descriptors())
             .map_err(failed("start a thread"))?,
     );
-    let inlets = Arc::new(Inlets::new(outlets.limits()));
+    let inlets = Arc::new(Inlets::new(descriptors(), outlets.budget()));
     let facts = Facts::read(&config.path_dirs);
     let helper = Helper::with(companions, Some(stderr)).map_err(failed("copy the own program"))?;
-    let settings = state.settings()?;
+    let settings = settings::read(&state, &config.overrides)?;
     let namespace = Namespace::new(facts, helper, settings.mode);
     let engine = Engine::new(Config {
         settings,
@@ -135,16 +152,9 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         egress: outlets.clone(),
         ingress: inlets.clone(),
     });
+    let live = LiveSettings::new(state.clone(), config.overrides, engine.clone());
     let gone = Arc::new(Notify::new());
-    if let Some(files) = outlets.files() {
-        let (place, gone) = (lock.place().clone(), Arc::clone(&gone));
-        let moved = move || {
-            if !place.is_ours() {
-                gone.notify_one();
-            }
-        };
-        rule_files::follow(files, outlets.clone(), moved).map_err(failed("start a thread"))?;
-    }
+    follow_files(&outlets, &live, &lock, &gone)?;
     // Before sandboxes run, which may leave no thread to start.
     let workers = Workers::start("api", THREADS).map_err(failed("start a thread"))?;
     let workers = Arc::new(workers);
@@ -153,17 +163,16 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         engine: engine.clone(),
         workers: Arc::clone(&workers),
         levels: Arc::new(levels),
+        settings: live,
         info: info(&state),
+        vm: Arc::new(config.vm),
         egress: outlets.clone(),
         book,
         end: Arc::new(Notify::new()),
         closing: Arc::default(),
     };
-    let told = json!({"pid": app.info.pid, "started_at": app.info.started_at}).to_string();
-    // For people who look; a full disk must not keep the user from freeing space.
-    if let Err(error) = state.write_daemon_info(told.as_bytes()) {
-        tracing::warn!(error = chain(&error), "cannot write daemon.json");
-    }
+    announce(&state, &app.info);
+    let docker = bind_unix(state.root(), DOCKER_SOCKET).map_err(failed("bind a socket"))?;
     let listener = bind_unix(state.root(), SOCKET).map_err(failed("bind the socket"))?;
     // Open until the lock is free: a client that waits for this daemon's end by connecting may then start another.
     let until_the_end = listener.try_clone().map_err(failed("bind the socket"))?;
@@ -174,7 +183,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     if let Err(error) = lock.serve() {
         tracing::warn!(%error, "a lost socket will go unnoticed");
     }
-    let served = runtime.block_on(run(app, listener, &gone, config.on_ready));
+    let served = runtime.block_on(run(app, listener, docker, &gone, config.on_ready));
     drop(runtime);
     if !workers.finish(SHUTDOWN_TIMEOUT) {
         tracing::warn!("a request under way does not end");
@@ -189,17 +198,41 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     served
 }
 
+/// Rules and settings that are edited take effect; a state directory that is gone is told to `gone`.
+fn follow_files(
+    outlets: &Arc<Outlets>,
+    live: &LiveSettings,
+    lock: &DaemonLock,
+    gone: &Arc<Notify>,
+) -> Result<(), ServeError> {
+    let Some(files) = outlets.files() else {
+        return Ok(());
+    };
+    let (place, gone) = (lock.place().clone(), Arc::clone(gone));
+    let moved = move || {
+        if !place.is_ours() {
+            gone.notify_one();
+        }
+    };
+    let edited = live.clone();
+    let reload = move || edited.reload_edited();
+    rule_files::follow(files, outlets.clone(), reload, moved).map_err(failed("start a thread"))
+}
+
 /// Until it is told to end, or nothing is left to serve: the state directory is `gone`.
 async fn run(
     app: App,
     listener: std::os::unix::net::UnixListener,
+    docker: std::os::unix::net::UnixListener,
     gone: &Arc<Notify>,
     on_ready: Box<dyn FnOnce()>,
 ) -> Result<(), ServeError> {
-    let listener = listener
-        .set_nonblocking(true)
-        .and_then(|()| UnixListener::from_std(listener))
-        .map_err(failed("listen on the socket"))?;
+    let listener = SameUser::of(listener).map_err(failed("listen on the socket"))?;
+    let docker = SameUser::of(docker).map_err(failed("listen on a socket"))?;
+    // It holds nothing that would have to be ended in order: it ends with the runtime.
+    drop(tokio::spawn(
+        axum::serve(docker, docker_socket::router()).into_future(),
+    ));
     let end = Arc::clone(&app.end);
     let mut terminate = signal(SignalKind::terminate()).map_err(failed("handle signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("handle signals"))?;
@@ -217,7 +250,7 @@ async fn run(
         }
         ending.notify_one();
     };
-    let server = axum::serve(SameUser(listener), router(app)).with_graceful_shutdown(told);
+    let server = axum::serve(listener, router(app)).with_graceful_shutdown(told);
     tracing::info!(pid = std::process::id(), "serving");
     on_ready();
     let timeout = async move {
@@ -251,16 +284,25 @@ fn remove_socket(state: &StateDir, lock: &DaemonLock) {
     if let Err(error) = lock.stop_serving() {
         tracing::warn!(%error, "cannot mark the lock as not serving");
     }
-    match std::fs::remove_file(state.socket()) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(%error, "cannot remove the socket");
+    for socket in [state.socket(), state.root().join(DOCKER_SOCKET)] {
+        match std::fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, socket = %socket.display(), "cannot remove");
+            }
+            Ok(()) | Err(_) => {}
         }
-        Ok(()) | Err(_) => {}
     }
 }
 
 /// Accepts connections of the own user from outside of sandboxes; others are closed without an answer.
 struct SameUser(UnixListener);
+
+impl SameUser {
+    fn of(listener: std::os::unix::net::UnixListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener).map(Self)
+    }
+}
 
 impl Listener for SameUser {
     type Io = UnixStream;
@@ -280,6 +322,14 @@ impl Listener for SameUser {
 
     fn local_addr(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// For people who look; a full disk must not keep the user from freeing space.
+fn announce(state: &StateDir, info: &DaemonInfo) {
+    let told = json!({"pid": info.pid, "started_at": info.started_at}).to_string();
+    if let Err(error) = state.write_daemon_info(told.as_bytes()) {
+        tracing::warn!(error = chain(&error), "cannot write daemon.json");
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod policy;
 mod ports;
+pub mod vm;
 
 use std::collections::BTreeMap;
 
@@ -65,14 +66,15 @@ pub struct DaemonInfo {
 }
 
 /// `POST /v1/sandboxes`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateRequest {
     /// `<agent>-<directory>` when absent.
     #[serde(default)]
     pub name: Option<String>,
     pub agent: String,
-    /// Absolute paths; the first is the primary one and must be writable.
+    /// Absolute paths; the first is the primary one, in which commands begin. Without any they begin in
+    /// `/home/agent/workspace`, a directory of the sandbox's own.
     #[serde(deserialize_with = "objects")]
     pub workspaces: Vec<WorkspaceRequest>,
     /// Stored in the sandbox, for every command.
@@ -96,12 +98,40 @@ pub struct CreateRequest {
     /// Keep what tools cache inside for the next sandbox of the same primary workspace that asks for it.
     #[serde(default)]
     pub cache: bool,
+    /// Let programs inside commit in workspaces that are linked git worktrees.
+    #[serde(default)]
+    pub git_write: bool,
     /// Removed when it stops, whether or not its creator is still there.
     #[serde(default)]
     pub temporary: bool,
     /// What it may use at most; what is absent is as usual.
     #[serde(default)]
     pub limits: Limits,
+    /// Those of the limits that are enforced where possible; another one that cannot be enforced is an error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits_preferred: Vec<LimitKind>,
+}
+
+/// A limit, by the name of its flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitKind {
+    Cpus,
+    Memory,
+    Pids,
+    Disk,
+}
+
+impl LimitKind {
+    /// As in the flags of `sbx create`, without hyphens.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cpus => "cpus",
+            Self::Memory => "memory",
+            Self::Pids => "pids",
+            Self::Disk => "disk",
+        }
+    }
 }
 
 /// What all processes of a sandbox may use together. In an answer, what is absent is not limited.
@@ -116,6 +146,22 @@ pub struct Limits {
     /// Processes and threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
+    /// Of the sandbox's own files, without the workspaces and the build cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
+}
+
+/// `GET /v1/sandboxes/{name}/usage`: what a sandbox uses now. All but the disk is 0 of one that does not run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    /// CPU time of its processes since it was started, in microseconds.
+    pub cpu_micros: u64,
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub processes: u64,
+    /// What its own files take on disk, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -125,6 +171,9 @@ pub struct WorkspaceRequest {
     /// The path as the user gave it, made absolute: where a link in it leads is checked. Absent when that is `path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given: Option<String>,
+    /// Where it is to be inside, an absolute path; at `path` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     #[serde(default)]
     pub readonly: bool,
 }
@@ -280,9 +329,47 @@ pub struct ClearedCaches {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Workspace {
     pub path: String,
+    /// Where it is inside, if not at `path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     pub readonly: bool,
+    /// Mounted after the sandbox was made: never the primary one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub added: bool,
+    /// What the sandbox, which runs, does not have yet, but will from its next start on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<PendingMount>,
     /// The directory is not there any more.
     pub missing: bool,
+}
+
+/// What becomes of a workspace with the next start of its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PendingMount {
+    Mount,
+    Unmount,
+}
+
+/// `POST /v1/sandboxes/{name}/unmount`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnmountRequest {
+    /// The workspace's path on the host, or its place inside.
+    pub path: String,
+}
+
+/// What `POST /v1/sandboxes/{name}/mount` and `/unmount` answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MountChange {
+    /// The one that was mounted or unmounted. With `pending`, the running sandbox has not changed.
+    pub workspace: Workspace,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// If the sandbox does not run, the change holds from its next start on.
+    pub running: bool,
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -313,9 +400,12 @@ pub enum Redirect {
 #[serde(rename_all = "snake_case")]
 pub enum MountKind {
     Workspace,
+    /// Covers what the `.sbxignore` of a workspace names.
+    Mask,
     Template,
     Toolchain,
     Cache,
+    Git,
 }
 
 /// `POST /v1/sandboxes/{name}/start`: starts it if it is not running.
@@ -357,6 +447,15 @@ pub struct Removed {
 pub struct ShutdownRequest {
     /// `daemon restart` leaves them running, `daemon stop` does not.
     pub stop_sandboxes: bool,
+}
+
+/// `GET /v1/settings` and `POST /v1/settings/reload`: what only the daemon knows of its settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SettingsState {
+    /// By key, the values that variables of the daemon's environment gave it. They beat `settings.json`.
+    pub environment: BTreeMap<String, String>,
+    /// Keys that have another value by now, which the next daemon will follow.
+    pub restart_needed: Vec<String>,
 }
 
 /// `GET` and `PUT /v1/daemon/log-level`

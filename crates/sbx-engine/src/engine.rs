@@ -11,20 +11,23 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sbx_api::{
     Caller, ClearCaches, ClearedCaches, CreateRequest, KeepRequest, Sandbox, Started, Status,
+    Usage, WorkspaceRequest,
 };
 use sbx_policy::Pattern;
 use sbx_proto::plan::Ids;
 
 use crate::error::{EngineError, chain};
 use crate::lifecycle::REMOVED;
-use crate::lifecycle::auto_stop::Alarm;
-use crate::lifecycle::entry::Entry;
+use crate::lifecycle::auto_stop::{Alarm, Moment};
+use crate::lifecycle::create::Interface;
+use crate::lifecycle::entry::{Entry, State};
 use crate::lifecycle::hand_over::{HAND_OVER_TIMEOUT, SHORT_HAND_OVER_TIMEOUT, left_behind};
+use crate::lifecycle::trash::Trash;
 use crate::machine::egress::Egress;
 use crate::machine::ingress::Ingress;
 use crate::machine::process::boot_id;
 use crate::machine::{self, Backend, Machines};
-use crate::policy::{PolicyBook, parse_resources};
+use crate::policy::{PolicyBook, ProxyFile, parse_resources};
 use crate::sandbox::git_identity;
 use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError, WorkspaceRecord};
@@ -39,6 +42,7 @@ use crate::workspace::untrusted::{UntrustedPaths, UntrustedRoot};
 pub struct Config {
     /// Claimed, and locked by this process.
     pub state: StateDir,
+    /// To begin with.
     pub settings: Settings,
     /// The backends.
     pub machines: Machines,
@@ -58,8 +62,11 @@ pub struct Engine {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    /// As of now.
+    settings: Mutex<Settings>,
     pub(crate) registry: Mutex<Registry>,
     pub(crate) alarm: Alarm,
+    pub(crate) trash: Trash,
     /// Held while a sandbox without a readable record is removed.
     pub(crate) damaged: Mutex<()>,
     /// Held while it is decided which sandbox has which build cache.
@@ -75,20 +82,24 @@ pub(crate) struct Registry {
     closed: bool,
 }
 
-/// Whether running commands protect a sandbox from removal.
+/// What protects a sandbox from removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
     WhenIdle,
     Forced,
+    /// Only while it is stopped, and has been since then.
+    StoppedSince(Timestamp),
 }
 
 impl Engine {
     pub fn new(config: Config) -> Self {
         Self {
             shared: Arc::new(Shared {
+                settings: Mutex::new(config.settings.clone()),
                 config,
                 registry: Mutex::default(),
                 alarm: Alarm::default(),
+                trash: Trash::default(),
                 damaged: Mutex::default(),
                 caches: Mutex::default(),
             }),
@@ -97,12 +108,44 @@ impl Engine {
 
     /// Makes a sandbox and starts it. When anything fails, nothing is left, the name included.
     pub fn create(&self, request: CreateRequest) -> Result<Sandbox, EngineError> {
+        self.create_by(request, Interface::Current)
+    }
+
+    /// The same for `/vm`: the agent may have any name, and a sandbox's name that is taken gets a number.
+    pub fn create_vm(
+        &self,
+        agent: String,
+        workspace: String,
+        caller: Caller,
+    ) -> Result<Sandbox, EngineError> {
+        let request = CreateRequest {
+            agent,
+            workspaces: vec![WorkspaceRequest {
+                path: workspace,
+                given: None,
+                readonly: false,
+                target: None,
+            }],
+            caller,
+            ..CreateRequest::default()
+        };
+        self.create_by(request, Interface::Vm)
+    }
+
+    fn create_by(
+        &self,
+        request: CreateRequest,
+        interface: Interface,
+    ) -> Result<Sandbox, EngineError> {
         let shared = &self.shared;
         let denied = parse_resources(&request.deny_network)?;
-        let record = shared.draft(request)?;
-        let name = record.name.clone();
+        let mut record = shared.draft(request, interface)?;
         shared.config.machines.prepare_ids(record.backend);
-        let mut registry = shared.with_free_name(&record)?;
+        let mut registry = match interface {
+            Interface::Current => shared.with_free_name(&record)?,
+            Interface::Vm => shared.with_numbered_name(&mut record)?,
+        };
+        let name = record.name.clone();
         let dir = shared.config.state.sandbox(&name);
         let ids = shared.free_ids(&registry, record.backend, &dir)?;
         let entry = Arc::new(Entry::new(Record { ids, ..record }, dir));
@@ -115,7 +158,11 @@ impl Engine {
             return Err(error);
         }
         let asked = shared.ask_git(&entry.record());
-        match shared.write_and_boot(&entry, denied, asked) {
+        let file = match interface {
+            Interface::Current => ProxyFile::Copied,
+            Interface::Vm => ProxyFile::Always,
+        };
+        match shared.write_and_boot(&entry, denied, file, asked) {
             Ok(_) => Ok(shown(&entry)),
             Err(error) => {
                 if let Err(left) = shared.delete(&entry, SHORT_HAND_OVER_TIMEOUT) {
@@ -125,6 +172,14 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// From now on. Returns those that only another daemon will follow.
+    pub fn change_settings(&self, settings: Settings) -> Vec<&'static str> {
+        let began_with = &self.shared.config.settings;
+        let restart_needed = began_with.needs_restart_for(&settings);
+        *lock(&self.shared.settings) = settings;
+        restart_needed
     }
 
     /// Removes the build cache of one workspace or all, but for those that sandboxes write to.
@@ -137,14 +192,14 @@ impl Engine {
     pub fn running(&self, name: &str) -> Option<Started> {
         let entry = self.shared.entry(name).ok()?;
         entry
-            .use_now(self.shared.config.settings.auto_stop)
+            .use_now(self.shared.settings().auto_stop)
             .then(|| started(&entry, false, Vec::new()))
     }
 
     /// Starts it if it is not running.
     pub fn start(&self, name: &str) -> Result<Started, EngineError> {
         let entry = self.shared.entry(name)?;
-        let grace = self.shared.config.settings.auto_stop;
+        let grace = self.shared.settings().auto_stop;
         if entry.use_now(grace) {
             return Ok(started(&entry, false, Vec::new()));
         }
@@ -198,8 +253,9 @@ impl Engine {
             .halt_all(&entries, "its state directory is gone");
     }
 
-    /// What is kept ready for the next sandbox ends; the sandboxes stay.
+    /// What is kept ready for the next sandbox ends, and files of removed ones are deleted; the sandboxes stay.
     pub fn close(&self) {
+        self.shared.trash.wait_empty();
         self.shared.config.machines.close();
     }
 
@@ -233,6 +289,14 @@ impl Engine {
                 self.shared.halt_within(&entry, REMOVED, Duration::ZERO)?;
                 SHORT_HAND_OVER_TIMEOUT
             }
+            // The operation lock is held: it is not started before it is gone.
+            Removal::StoppedSince(time) => {
+                let state = entry.state();
+                if state.live.is_some() || state.record.stopped_at != Some(time) {
+                    return Err(EngineError::UsedSince(entry.name.clone()));
+                }
+                HAND_OVER_TIMEOUT
+            }
         };
         self.shared.delete(&entry, limit)?;
         Ok(left_behind(&entry.record()))
@@ -244,16 +308,22 @@ impl Engine {
         // A stop removes a temporary one: without the lock this could promise to keep what is being removed.
         let _operation = entry.operate();
         is_meant(&entry, request.id.as_deref())?;
-        let grace = self.shared.config.settings.auto_stop;
-        let mut stopped = false;
-        entry.update(|state| {
-            state.record.keep_alive = request.keep_alive;
-            state.record.temporary = request.temporary;
-            stopped = state.live.is_none();
-            if !stopped {
-                state.set_deadline(Timestamp::now(), grace);
+        let grace = self.shared.settings().auto_stop;
+        let stopped = entry.state().live.is_none();
+        let keep = |state: &mut State, keep_alive, temporary| {
+            state.record.keep_alive = keep_alive;
+            state.record.temporary = temporary;
+            if state.live.is_some() {
+                state.set_deadline(Moment::now(), grace);
             }
-        })?;
+        };
+        let before = entry.record();
+        if let Err(error) = entry.update(|state| keep(state, request.keep_alive, request.temporary))
+        {
+            // One that the caller was not told is temporary must not go with its next stop.
+            keep(&mut entry.state(), before.keep_alive, before.temporary);
+            return Err(error.into());
+        }
         if request.temporary && stopped {
             // The stop came before this request, and so did not remove it.
             self.shared.remove_temporary(&entry);
@@ -276,6 +346,21 @@ impl Engine {
         sandboxes.extend(entries.iter().map(|entry| shown(entry)));
         sandboxes.sort_by(|a, b| a.name.cmp(&b.name));
         sandboxes
+    }
+
+    /// What it uses now; with what its own files take on disk, which may take a while to find out.
+    pub fn usage(&self, name: &str, with_disk: bool) -> Result<Usage, EngineError> {
+        let entry = self.shared.entry(name)?;
+        let (record, machines) = (entry.record(), &self.shared.config.machines);
+        let usage = machines.usage(&record, &entry.dir);
+        let disk_bytes = match with_disk {
+            true => Some(machines.disk_usage(&record, &entry.dir)?),
+            false => None,
+        };
+        Ok(Usage {
+            disk_bytes,
+            ..usage
+        })
     }
 
     pub fn inspect(&self, name: &str) -> Result<Sandbox, EngineError> {
@@ -301,6 +386,10 @@ fn is_meant(entry: &Entry, id: Option<&str>) -> Result<(), EngineError> {
 }
 
 impl Shared {
+    pub(crate) fn settings(&self) -> Settings {
+        lock(&self.settings).clone()
+    }
+
     pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
         lock(&self.registry).entries.values().cloned().collect()
     }
@@ -355,6 +444,38 @@ impl Shared {
         }
     }
 
+    /// The registry, with `wanted` under the first of its numbered names that is free. Two requests at the same time get
+    /// different ones, because the lock is held from here to the entry in the registry.
+    fn with_numbered_name(
+        &self,
+        wanted: &mut Record,
+    ) -> Result<MutexGuard<'_, Registry>, EngineError> {
+        let mut number = 1;
+        loop {
+            let name = SandboxName::of_vm(&wanted.agent, number)?;
+            let registry = lock(&self.registry);
+            if registry.closed {
+                return Err(EngineError::Closed);
+            }
+            let Some(entry) = registry.entries.get(&name).cloned() else {
+                // What is in the way of a name takes it as well.
+                let dir = self.config.state.sandbox(&name);
+                let in_the_way = std::fs::symlink_metadata(dir.path()).is_ok();
+                if registry.damaged.contains_key(&name) || in_the_way {
+                    number += 1;
+                    continue;
+                }
+                wanted.name = name;
+                return Ok(registry);
+            };
+            drop(registry);
+            match entry.record().status {
+                Status::Removing => self.finish_removal(&entry)?,
+                Status::Creating | Status::Running | Status::Stopped => number += 1,
+            }
+        }
+    }
+
     pub(crate) fn still_there(&self, entry: &Entry) -> Result<(), EngineError> {
         let state = entry.state();
         if state.removed {
@@ -372,11 +493,12 @@ impl Shared {
         backend: Backend,
         dir: &SandboxDir,
     ) -> Result<Ids, EngineError> {
-        let used: Vec<_> = registry
+        let mut used: Vec<_> = registry
             .entries
             .values()
             .filter_map(|entry| machine::id_range(&entry.state().record))
             .collect();
+        used.extend(self.trash.id_ranges());
         self.config.machines.assign_ids(backend, &used, dir)
     }
 
@@ -401,11 +523,12 @@ impl Shared {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         denied: Vec<Pattern>,
+        file: ProxyFile,
         asked: Option<git_identity::Question>,
     ) -> Result<Vec<String>, EngineError> {
         entry.update(|_| {})?;
         let book = &self.config.book;
-        book.begin_sandbox(&entry.name, denied, Timestamp::now())?;
+        book.begin_sandbox(&entry.name, denied, file, Timestamp::now())?;
         self.boot(entry, asked)
     }
 
@@ -420,7 +543,7 @@ impl Shared {
             return None;
         };
         let path = |workspace: &WorkspaceRecord| workspace.path.to_path_buf();
-        let primary = record.workspaces.first().map(path)?;
+        let primary = record.primary().map(path)?;
         // Its own read-only ones as well: an earlier sandbox may have been able to write there.
         let own = record.workspaces.iter().map(path);
         let writable = self.writable();
@@ -436,25 +559,20 @@ impl Shared {
         let boot_id = boot_id().ok();
         let entries = self.entries();
         let records = entries.iter().map(|entry| entry.record());
-        let workspaces = records.flat_map(
-            |Record {
-                 name, workspaces, ..
-             }| {
-                let writable = workspaces
-                    .into_iter()
-                    .filter(|workspace| !workspace.readonly);
-                let boot_id = boot_id.clone();
-                writable.map(move |workspace| Writable {
-                    sandbox: name.clone(),
-                    path: workspace.path.to_path_buf(),
-                    // Devices are numbered anew at every boot.
-                    node: workspace
-                        .identity
-                        .filter(|identity| Some(&identity.boot_id) == boot_id.as_ref())
-                        .map(|identity| (identity.device, identity.inode)),
-                })
-            },
-        );
+        let workspaces = records.flat_map(|record| {
+            let (name, shared) = (record.name.clone(), record.shared_directories());
+            let writable = shared.into_iter().filter(|workspace| !workspace.readonly);
+            let boot_id = boot_id.clone();
+            writable.map(move |workspace| Writable {
+                sandbox: name.clone(),
+                path: workspace.path.to_path_buf(),
+                // Devices are numbered anew at every boot.
+                node: workspace
+                    .identity
+                    .filter(|identity| Some(&identity.boot_id) == boot_id.as_ref())
+                    .map(|identity| (identity.device, identity.inode)),
+            })
+        });
         workspaces.collect()
     }
 
@@ -506,7 +624,7 @@ fn shown(entry: &Entry) -> Sandbox {
 
 /// Why `wanted` cannot be made: who follows the advice must not end up in the sandbox of another project.
 fn taken(known: &Record, wanted: &Record) -> EngineError {
-    let primary = |record: &Record| Some(record.workspaces.first()?.path.to_path_buf());
+    let primary = |record: &Record| Some(record.primary()?.path.to_path_buf());
     let name = known.name.clone();
     match primary(known) {
         Some(workspace) if primary(wanted).as_ref() != Some(&workspace) => {

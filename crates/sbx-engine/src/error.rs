@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use sbx_api::ErrorCode;
 use thiserror::Error;
 
+use crate::lifecycle::mounts::MountError;
 use crate::lifecycle::ports::PortError;
 use crate::machine::control::ControlError;
 use crate::machine::namespace::helper::SetupError;
@@ -15,9 +16,10 @@ use crate::machine::namespace::template::TemplateError;
 use crate::policy::PolicyBookError;
 use crate::sandbox::name::{NameError, SandboxName};
 use crate::sandbox::record::RecordError;
-use crate::state::StateError;
 use crate::state::remove_tree::RemoveError;
+use crate::state::{StateError, full_disk_hint};
 use crate::workspace::WorkspaceError;
+use crate::workspace::worktree::NotWritable;
 
 #[derive(Debug, Error)]
 pub enum EngineError {
@@ -25,6 +27,8 @@ pub enum EngineError {
     Name(#[from] NameError),
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
+    #[error(transparent)]
+    Git(#[from] NotWritable),
     #[error(transparent)]
     State(#[from] StateError),
     #[error(transparent)]
@@ -44,6 +48,8 @@ pub enum EngineError {
     #[error(transparent)]
     Port(#[from] PortError),
     #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error(transparent)]
     Remove(#[from] RemoveError),
     #[error(transparent)]
     Policy(Box<PolicyBookError>),
@@ -60,16 +66,22 @@ pub enum EngineError {
     InTheWay { name: SandboxName, path: PathBuf },
     #[error("sandbox `{name}` has {sessions} running command(s)")]
     Busy { name: SandboxName, sessions: u32 },
+    #[error("sandbox `{0}` has been used since; it stays")]
+    UsedSince(SandboxName),
     #[error("sandbox `{0}` is being removed")]
     Removing(SandboxName),
     #[error("cannot stop sandbox `{0}`: its processes do not end")]
     Unstoppable(SandboxName),
     #[error("the daemon is stopping")]
     Closed,
+    #[error("`--cache` keeps what belongs to a repository, and no workspace was given")]
+    CacheOfNothing,
     #[error("agent `{0}` comes with a later version; this one has `shell`")]
     LaterAgent(String),
     #[error("unknown agent {0:?}; this version has `shell`")]
     UnknownAgent(String),
+    #[error("invalid agent name: 1 to 255 bytes without control characters are allowed")]
+    AgentName,
     #[error("platform `{wanted}` cannot run here: this machine is `{host}`")]
     Platform { wanted: String, host: String },
     #[error("invalid environment variable name {0:?}")]
@@ -103,9 +115,12 @@ impl EngineError {
         match self {
             Self::Name(_)
             | Self::Workspace(_)
+            | Self::Git(_)
             | Self::Platform { .. }
             | Self::UnknownAgent(_)
+            | Self::AgentName
             | Self::Limit(LimitError::Unenforceable { .. } | LimitError::Invalid { .. })
+            | Self::CacheOfNothing
             | Self::EnvName(_)
             | Self::EnvValue(_) => ErrorCode::BadRequest,
             Self::NotFound(_) => ErrorCode::NotFound,
@@ -119,18 +134,25 @@ impl EngineError {
                 }
                 PortError::Listen { .. } | PortError::Serve(_) => ErrorCode::Engine,
             },
+            Self::Mount(MountError::Primary { .. } | MountError::NotMounted { .. }) => {
+                ErrorCode::BadRequest
+            }
+            Self::Mount(MountError::Already { .. } | MountError::Busy { .. }) => {
+                ErrorCode::Conflict
+            }
             Self::Policy(e) => e.code(),
             Self::Exists(_)
             | Self::ExistsElsewhere { .. }
             | Self::InTheWay { .. }
             | Self::Busy { .. }
+            | Self::UsedSince(_)
             | Self::Removing(_)
             | Self::Closed => ErrorCode::Conflict,
             Self::LaterAgent(_) => ErrorCode::NotYet,
             Self::State(_)
             | Self::Record(_)
             | Self::Ids(_)
-            | Self::Limit(LimitError::Unusable(_))
+            | Self::Limit(LimitError::Group(_) | LimitError::Disk(_))
             | Self::Template(_)
             | Self::Setup(_)
             | Self::Control(_)
@@ -143,13 +165,25 @@ impl EngineError {
         }
     }
 
+    /// What the kernel said to a step of making or changing a machine.
+    pub(crate) fn failed_setup(&self) -> Option<rustix::io::Errno> {
+        match self {
+            Self::Setup(SetupError::Failed { errno, .. }) => {
+                errno.map(rustix::io::Errno::from_raw_os_error)
+            }
+            _ => None,
+        }
+    }
+
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Workspace(e) => e.hint(),
+            Self::Git(e) => e.hint(),
             Self::State(e) => e.hint().map(str::to_owned),
             Self::Setup(e) => e.hint().map(str::to_owned),
             Self::Policy(e) => e.hint(),
             Self::Port(e) => e.hint(),
+            Self::Mount(e) => Some(e.hint()),
             Self::NotFound(_) => Some("sbx ls".into()),
             Self::Exists(name) => Some(format!("sbx run --name {name}, or sbx rm {name}")),
             Self::ExistsElsewhere { .. } => Some("choose another name with --name".into()),
@@ -161,27 +195,26 @@ impl EngineError {
             Self::Repaired(_) => Some("sbx daemon restart".into()),
             Self::Ids(e) => Some(e.hint().to_owned()),
             Self::Limit(e) => Some(e.hint()),
-            Self::Template(_) | Self::Unstoppable(_) => Some("sbx diagnose".into()),
+            Self::Template(e) => Some(full_disk_hint(e).unwrap_or("sbx diagnose").into()),
+            Self::Unstoppable(_) => Some("sbx diagnose".into()),
             Self::Name(e) => Some(e.hint()),
             Self::Platform { host, .. } => {
                 Some(format!("leave it out, or say `--platform {host}`"))
             }
-            Self::Record(RecordError::Io { source, .. }) | Self::Prepare { source, .. }
-                if source.kind() == io::ErrorKind::StorageFull =>
-            {
-                Some("free some disk space, for example with `sbx rm`".into())
+            Self::Record(_) | Self::Remove(_) | Self::Prepare { .. } => {
+                full_disk_hint(self).map(str::to_owned)
             }
-            Self::Record(_)
-            | Self::Control(_)
+            Self::Control(_)
             | Self::Egress(_)
-            | Self::Remove(_)
             | Self::Removing(_)
+            | Self::UsedSince(_)
+            | Self::CacheOfNothing
             | Self::Closed
             | Self::LaterAgent(_)
             | Self::UnknownAgent(_)
+            | Self::AgentName
             | Self::EnvName(_)
-            | Self::EnvValue(_)
-            | Self::Prepare { .. } => None,
+            | Self::EnvValue(_) => None,
         }
     }
 }

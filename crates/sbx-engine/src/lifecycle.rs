@@ -6,14 +6,16 @@
 
 pub(crate) mod auto_stop;
 mod cache;
-mod create;
+pub(crate) mod create;
 pub(crate) mod entry;
 pub(crate) mod hand_over;
+pub(crate) mod mounts;
 pub(crate) mod ports;
 mod recovery;
 mod remove;
 pub(crate) mod reset;
 mod stop;
+pub(crate) mod trash;
 
 use std::io;
 use std::sync::Arc;
@@ -31,7 +33,8 @@ use crate::machine::process::Process;
 use crate::machine::{Booted, Machine, Surroundings, remove_exec_socket};
 use crate::sandbox::git_identity::{Identity, Question};
 use crate::sandbox::ports::PortRecord;
-use crate::workspace;
+use crate::workspace::{self, worktree};
+use auto_stop::Moment;
 use entry::{Entry, Live};
 use hand_over::{HAND_OVER_TIMEOUT, SHORT_HAND_OVER_TIMEOUT};
 
@@ -67,8 +70,11 @@ impl Shared {
         asked: Option<Question>,
     ) -> Result<Vec<String>, EngineError> {
         let (state, machines) = (&self.config.state, &self.config.machines);
-        let record = entry.record();
+        let mut record = entry.record();
+        mounts::settle(&mut record);
         let found = workspace::resolve_again(&record.workspaces, state.root())?;
+        let git = worktree::find_again(&record.git, &found.workspaces, state.root())?;
+        record.git.clone_from(&git.shares);
         let surroundings = Surroundings {
             writable: &|| self.writable(),
             set_started_with: &|fingerprint| {
@@ -79,6 +85,7 @@ impl Shared {
         let mut prepared = machines.prepare(state, &record, &found.workspaces, &surroundings)?;
         let mut warnings = std::mem::take(&mut prepared.warnings);
         warnings.extend(found.warnings);
+        warnings.extend(git.warnings);
         let made_with = record.template.fingerprint.as_ref();
         if made_with.is_some_and(|made_with| *made_with != prepared.fingerprint) {
             warnings.push(TEMPLATE_CHANGED.into());
@@ -91,6 +98,7 @@ impl Shared {
                 record.caller.git_email = email;
             }
             record.workspaces = found.workspaces;
+            record.git = git.shares;
             record.mounts = std::mem::take(&mut prepared.mounts);
             record.sources = std::mem::take(&mut prepared.sources);
             record
@@ -108,6 +116,10 @@ impl Shared {
         let ports = self.bind_ports(entry)?;
         let authority = self.config.egress.authority(&record.id, &entry.dir);
         let authority = authority.map_err(EngineError::Egress)?;
+        entry
+            .dir
+            .link_docker_socket()
+            .map_err(|e| prepare_error(&entry.dir.docker_socket(), e))?;
         let booted = machines.boot(&record, &entry.dir, &prepared, authority)?;
         self.take_up(entry, booted, ports)?;
         Ok(warnings)
@@ -185,7 +197,7 @@ impl Shared {
         let (shared, watched, followed) = (Arc::clone(self), Arc::clone(entry), process.clone());
         let mut state = entry.state();
         state.stopping = None;
-        state.set_sessions(running, Timestamp::now(), self.config.settings.auto_stop);
+        state.set_sessions(running, Moment::now(), self.settings().auto_stop);
         state.live = Some(Live {
             sender,
             process: process.clone(),
@@ -236,13 +248,15 @@ impl Shared {
 
     /// Reads what init reports until it ends or violates the protocol; says which.
     fn listen(&self, entry: &Entry, link: &mut Link) -> &'static str {
-        let grace = self.config.settings.auto_stop;
         // What create or start wrote is made durable (fsync) here, where no client waits for the disk.
         let mut unwritten = true;
         loop {
-            match link.next(unwritten.then_some(RECORD_WRITE_DELAY)) {
+            let event = link.next(unwritten.then_some(RECORD_WRITE_DELAY));
+            // The settings may have changed since.
+            let grace = self.settings().auto_stop;
+            match event {
                 Ok(Event::Commands { running }) => {
-                    entry.state().set_sessions(running, Timestamp::now(), grace);
+                    entry.state().set_sessions(running, Moment::now(), grace);
                     self.alarm.ring();
                     unwritten = true;
                 }

@@ -16,6 +16,7 @@ pub mod ingress;
 pub mod inside;
 pub(crate) mod leftover;
 pub mod namespace;
+mod orphan;
 pub(crate) mod process;
 
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sbx_api::{Limits, Mount};
+use sbx_api::{LimitKind, Limits, Mount, Usage};
 use sbx_proto::OsBytes;
 use sbx_proto::exec::Role;
 use sbx_proto::plan::Ids;
@@ -38,6 +39,7 @@ use crate::workspace::Writable;
 use control::{ControlError, Event, Link};
 use egress::Certificate;
 use namespace::Namespace;
+use namespace::limits::Decided;
 use process::Process;
 
 /// How long an init has to report its commands when a daemon takes it over.
@@ -102,6 +104,14 @@ pub(crate) struct Prepared {
     pub(crate) mounts: Vec<Mount>,
     pub(crate) warnings: Vec<String>,
     disk: Disk,
+}
+
+/// Whether a running sandbox could be changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Changed {
+    Now,
+    /// Nothing has changed, for this reason. The next start does it.
+    NotNow(String),
 }
 
 /// What the backend boots from.
@@ -173,10 +183,30 @@ impl Machines {
         }
     }
 
-    /// What will be enforced of the limits that were asked for, with the usual ones. What cannot be is an error.
-    pub(crate) fn limits(&self, backend: Backend, asked: &Limits) -> Result<Limits, EngineError> {
+    /// What will be enforced of the limits that were asked for, with the usual ones. What cannot be is an error, unless
+    /// it is only preferred.
+    pub(crate) fn limits(
+        &self,
+        backend: Backend,
+        asked: &Limits,
+        preferred: &[LimitKind],
+    ) -> Result<Decided, EngineError> {
         match backend {
-            Backend::Namespace => self.namespace.limits(asked),
+            Backend::Namespace => self.namespace.limits(asked, preferred),
+        }
+    }
+
+    /// What the processes of a sandbox use now.
+    pub(crate) fn usage(&self, record: &Record, dir: &SandboxDir) -> Usage {
+        match record.backend {
+            Backend::Namespace => Namespace::usage(record, dir),
+        }
+    }
+
+    /// What its own files take on disk.
+    pub(crate) fn disk_usage(&self, record: &Record, dir: &SandboxDir) -> Result<u64, EngineError> {
+        match record.backend {
+            Backend::Namespace => self.namespace.disk_usage(record, dir),
         }
     }
 
@@ -261,20 +291,64 @@ impl Machines {
         }
     }
 
+    /// Mounts a workspace into the sandbox, which runs.
+    pub(crate) fn attach(
+        &self,
+        record: &Record,
+        dir: &SandboxDir,
+        workspace: &WorkspaceRecord,
+    ) -> Result<Changed, EngineError> {
+        match record.backend {
+            Backend::Namespace => self.namespace.attach(record, dir, workspace),
+        }
+    }
+
+    /// Takes one away from it.
+    pub(crate) fn detach(
+        &self,
+        record: &Record,
+        dir: &SandboxDir,
+        workspace: &WorkspaceRecord,
+    ) -> Result<Changed, EngineError> {
+        match record.backend {
+            Backend::Namespace => self.namespace.detach(record, dir, workspace),
+        }
+    }
+
     /// Removes what the sandbox stored, when no machine runs. The record, which says what is to be removed, stays.
+    /// `origin` is where the sandbox was while it ran.
     pub(crate) fn remove_storage(
         &self,
         record: &Record,
         dir: &SandboxDir,
+        origin: &SandboxDir,
     ) -> Result<(), EngineError> {
         match record.backend {
-            Backend::Namespace => self.namespace.remove_storage(dir, &record.ids),
+            Backend::Namespace => self.namespace.remove_storage(dir, origin, &record.ids),
         }
     }
 
     /// The same for a sandbox whose record cannot be read, and with it the backend.
     pub(crate) fn remove_unknown_storage(&self, dir: &SandboxDir) -> Result<(), EngineError> {
         self.namespace.remove_unknown_storage(dir)
+    }
+
+    /// Gives up what a sandbox has of the machine beside its files, which are removed with all others.
+    pub(crate) fn release(&self, dir: &SandboxDir) {
+        self.namespace.release(dir);
+    }
+
+    /// What a sandbox has of the machine beside its files is its own also where its directory was moved. False when
+    /// another one has it by now.
+    pub(crate) fn claim_again(&self, record: &Record, dir: &SandboxDir) -> bool {
+        match record.backend {
+            Backend::Namespace => self.namespace.claim_again(&record.ids, dir),
+        }
+    }
+
+    /// Gives up what sandboxes below a directory had of the machine that are not there. No sandbox may be under way.
+    pub(crate) fn release_orphans(&self, sandboxes: &Path) {
+        self.namespace.release_orphans(sandboxes);
     }
 
     /// Removes a file or tree of the state directory, parts of which may belong to ids of sandboxes.
@@ -317,6 +391,13 @@ pub(crate) fn id_range(record: &Record) -> Option<u32> {
 pub(crate) fn describe(record: &Record) -> Description {
     match record.backend {
         Backend::Namespace => namespace::describe(&record.ids, record.network, &record.limits),
+    }
+}
+
+/// How a workspace is shown among the mounts of a sandbox.
+pub(crate) fn workspace_mount(backend: Backend, workspace: &WorkspaceRecord) -> Mount {
+    match backend {
+        Backend::Namespace => namespace::plan::workspace_mount(workspace),
     }
 }
 

@@ -26,8 +26,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sbx_api::policy::{PolicyRule, RuleDecision, RuleRemoval, RuleRequest};
 use sbx_policy::{
-    Added, Decision, Existing, Host, NewRule, Pattern, Policy, PolicyFile, Preset, Removal, Rule,
-    Scope, is_gateway, is_host_alias, is_localhost, preset,
+    Added, Decision, Existing, Host, NewRule, Pattern, Policy, PolicyFile, Preset, ProxyConfig,
+    Removal, Rule, Scope, is_gateway, is_host_alias, is_localhost, preset,
 };
 
 use self::proxy_config::read_proxy_config;
@@ -73,6 +73,15 @@ enum Told {
     #[default]
     Yes,
     NotYet,
+}
+
+/// When a new sandbox has a `proxy-config.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyFile {
+    /// When there is a default one to copy, and it changes something.
+    Copied,
+    /// In any case: programs that use `/vm` expect the file. Without a default it changes nothing.
+    Always,
 }
 
 /// What a change left behind.
@@ -176,7 +185,7 @@ impl PolicyBook {
             Err(RecordError::Missing { .. }) => return Ok(None),
             other => other?,
         };
-        let primary = record.workspaces.first();
+        let primary = record.primary();
         // Rules have paths in UTF-8 only.
         Ok(primary.and_then(|workspace| str::from_utf8(&workspace.path.0).ok().map(str::to_owned)))
     }
@@ -353,6 +362,7 @@ impl PolicyBook {
         &self,
         name: &SandboxName,
         denied: Vec<Pattern>,
+        proxy_file: ProxyFile,
         now: Timestamp,
     ) -> Result<(), PolicyBookError> {
         let config = read_proxy_config(&self.default_proxy_config, Links::Followed)?;
@@ -379,9 +389,14 @@ impl PolicyBook {
                 self.write(file)?;
             }
         }
-        match config {
-            Some(config) => self.write_proxy_config(name, &config),
-            None => Ok(()),
+        match (config, proxy_file) {
+            (config, ProxyFile::Always) => {
+                self.write_proxy_config(name, &config.unwrap_or_default())
+            }
+            (Some(config), ProxyFile::Copied) if config != ProxyConfig::default() => {
+                self.write_proxy_config(name, &config)
+            }
+            (Some(_) | None, ProxyFile::Copied) => Ok(()),
         }
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod open_beneath;
 pub mod remove_tree;
 pub mod settings;
 pub mod socket;
+pub(crate) mod tree_size;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,15 +17,18 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{IFlags, Mode, OFlags};
+use rustix::fs::{FlockOperation, IFlags, Mode, OFlags};
 use sbx_proto::object;
+use serde_json::Value;
 use thiserror::Error;
 
 use crate::sandbox::name::SandboxName;
-use crate::state::settings::Settings;
+use crate::state::settings::{SettingError, Settings, Values};
 
 pub const SOCKET: &str = "sandboxd.sock";
 pub const EXEC_SOCKET: &str = "exec.sock";
+/// Where a Docker client of a sandbox connects; in the state directory itself lies the socket that all of them lead to.
+pub const DOCKER_SOCKET: &str = "docker.sock";
 pub const RECORD: &str = "sandbox.json";
 const MARKER: &str = ".sbx-owner";
 pub const LOCK: &str = "sandboxd.lock";
@@ -33,13 +37,19 @@ const OLDER_LOG: &str = "sandboxd.1.log";
 const SANDBOXES: &str = "vm";
 const TEMPLATES: &str = "templates";
 const CACHES: &str = "cache";
+const TRASH: &str = "trash";
 const SETTINGS: &str = "settings.json";
+const SSH_HOST_KEY: &str = "ssh-host-key";
 const MARKER_TEXT: &[u8] = b"state directory of sbx, format 1\n";
 const MARKER_TEXT_OF_ANY_FORMAT: &[u8] = b"state directory of sbx, format ";
 const TEMP_SUFFIX: &str = ".tmp";
 
 /// What to do about a state directory that cannot be used.
 pub const ANOTHER_PLACE: &str = "set SBX_HOME to an absolute path of a directory for sbx alone";
+
+/// What to do about a disk, or a quota, that is used up.
+const FREE_SPACE: &str = "free some disk space, for example with `sbx rm`";
+const FULL: [io::ErrorKind; 2] = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
 
 #[derive(Debug, Error)]
 pub enum StateError {
@@ -69,6 +79,8 @@ pub enum StateError {
         #[source]
         source: serde_json::Error,
     },
+    #[error(transparent)]
+    Setting(#[from] SettingError),
 }
 
 impl StateError {
@@ -85,6 +97,7 @@ impl StateError {
             Self::Settings { .. } => {
                 Some("correct the file, or remove it; `sbx diagnose` checks it")
             }
+            Self::Setting(_) => Some("sbx settings list --all"),
         }
     }
 }
@@ -179,6 +192,18 @@ impl StateDir {
         }
     }
 
+    /// Where directories of removed sandboxes lie until their files are deleted.
+    pub fn trash(&self) -> PathBuf {
+        self.root.join(TRASH)
+    }
+
+    /// The place of a removed sandbox: its name is free again, so it lies below its id.
+    pub fn trashed(&self, id: &str, name: &SandboxName) -> SandboxDir {
+        SandboxDir {
+            path: self.trash().join(id).join(name.as_str()),
+        }
+    }
+
     /// That what belongs to `owner` is the caller's.
     pub fn check_owner(&self, owner: u32) -> Result<(), StateError> {
         let user = rustix::process::geteuid().as_raw();
@@ -236,7 +261,7 @@ impl StateDir {
         }
         fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(failed)?;
         keep_to_own_group(root);
-        for dir in [self.sandboxes(), self.templates()] {
+        for dir in [self.sandboxes(), self.templates(), self.trash()] {
             make_private_dirs(&dir).map_err(|source| io_error(&dir, source))?;
             keep_to_own_group(&dir);
         }
@@ -259,7 +284,7 @@ impl StateDir {
             let unused = match entry.file_name().to_str() {
                 Some(SETTINGS) => meta.is_file(),
                 Some(LOCK | LOG) => meta.is_file() && meta.len() == 0,
-                Some(SANDBOXES | TEMPLATES) => {
+                Some(SANDBOXES | TEMPLATES | TRASH) => {
                     meta.is_dir() && fs::read_dir(entry.path())?.next().is_none()
                 }
                 _ => false,
@@ -282,18 +307,26 @@ impl StateDir {
         self.root.join(SETTINGS)
     }
 
+    /// What `sbx ssh proxy` proves itself with.
+    pub fn ssh_host_key(&self) -> PathBuf {
+        self.root.join(SSH_HOST_KEY)
+    }
+
     /// Everything in the directory that is ours, in the order in which it can be removed: what says that the rest
     /// is ours goes after it, and the lock, under which this is done, last.
     pub fn contents(&self) -> Result<Vec<PathBuf>, StateError> {
         const OURS: &[&str] = &[
             SANDBOXES,
+            TRASH,
             TEMPLATES,
             CACHES,
             "log",
             SOCKET,
+            DOCKER_SOCKET,
             "daemon.json",
             "policy.json",
             "proxy-config.json",
+            SSH_HOST_KEY,
             SETTINGS,
             OLDER_LOG,
             LOG,
@@ -319,26 +352,91 @@ impl StateDir {
         }
     }
 
+    /// What the user has set. Fails where [`Self::settings`] does.
+    pub fn settings_values(&self) -> Result<Values, StateError> {
+        self.settings()?;
+        let path = self.settings_file();
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|source| StateError::Settings { path, source }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Values::new()),
+            Err(source) => Err(io_error(&path, source)),
+        }
+    }
+
+    /// Sets it, or takes it out of the file; false when it was not in it.
+    pub fn change_setting(&self, key: &str, value: Option<Value>) -> Result<bool, StateError> {
+        let failed = |source| io_error(&self.settings_file(), source);
+        // Two changes at the same time: neither is lost. The directory is locked, as the file is replaced.
+        let dir = File::open(&self.root).map_err(failed)?;
+        rustix::fs::flock(&dir, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+        let mut values = self.settings_values()?;
+        match value {
+            Some(value) => drop(values.insert(key.to_owned(), value)),
+            None if values.remove(key).is_none() => return Ok(false),
+            None => {}
+        }
+        let mut text = serde_json::to_vec_pretty(&values).map_err(|e| failed(e.into()))?;
+        text.push(b'\n');
+        write_atomic(&self.root, SETTINGS, &text, Durability::Now).map_err(failed)?;
+        Ok(true)
+    }
+
     /// Names that have a directory, whatever is in it. Entries that cannot be names are not the engine's.
     pub fn names(&self) -> Result<Vec<SandboxName>, StateError> {
-        let dir = self.sandboxes();
-        let entries = match fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(io_error(&dir, source)),
-        };
         let mut names = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(|source| io_error(&dir, source))?;
-            if let Some(name) = entry.file_name().to_str()
-                && let Ok(name) = SandboxName::parse(name)
-            {
-                names.push(name);
-            }
+        for name in file_names(&self.sandboxes())? {
+            names.extend(SandboxName::parse(&name).ok());
         }
         names.sort();
         Ok(names)
     }
+
+    /// Directories of removed sandboxes, each with the place that it had before.
+    pub(crate) fn in_trash(&self) -> Result<Vec<Trashed>, StateError> {
+        let mut found = Vec::new();
+        for id in file_names(&self.trash())? {
+            let path = self.trash().join(&id);
+            let names = file_names(&path)?;
+            if names.is_empty() {
+                // The directory of a removal that was interrupted before its first or after its last step.
+                fs::remove_dir(&path).map_err(|source| io_error(&path, source))?;
+            }
+            for name in names
+                .iter()
+                .filter_map(|name| SandboxName::parse(name).ok())
+            {
+                found.push(Trashed {
+                    dir: self.trashed(&id, &name),
+                    origin: self.sandbox(&name),
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A removed sandbox whose files are still there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trashed {
+    pub(crate) dir: SandboxDir,
+    /// Where it was while it ran.
+    pub(crate) origin: SandboxDir,
+}
+
+/// Names that are not UTF-8 are not the engine's. A missing directory has none.
+fn file_names(dir: &Path) -> Result<Vec<String>, StateError> {
+    let failed = |source| io_error(dir, source);
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(failed(source)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry.map_err(failed)?.file_name().into_string().ok());
+    }
+    Ok(names)
 }
 
 /// A directory can hand its group down to those that are made in it, and root of a user namespace has no power over a
@@ -414,8 +512,32 @@ impl SandboxDir {
         self.path.join(RECORD)
     }
 
+    pub fn docker_socket(&self) -> PathBuf {
+        self.path.join(DOCKER_SOCKET)
+    }
+
+    /// Leads what connects to the sandbox's Docker socket to the daemon's, which says why there is none. A link, so that
+    /// it costs neither a descriptor nor a listener per sandbox, and the next daemon answers too.
+    pub(crate) fn link_docker_socket(&self) -> io::Result<()> {
+        let target = Path::new("../..").join(DOCKER_SOCKET);
+        match std::os::unix::fs::symlink(target, self.docker_socket()) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        }
+    }
+
     pub fn layers(&self) -> PathBuf {
         self.path.join("layers")
+    }
+
+    /// The image that holds the layers of a sandbox with a limited disk.
+    pub fn disk(&self) -> PathBuf {
+        self.path.join("disk.img")
+    }
+
+    /// Names the sandbox's control groups, a path per line: they are removed also where the record cannot be read.
+    pub fn groups(&self) -> PathBuf {
+        self.path.join("cgroups")
     }
 
     /// The two halves of the log, of which the inside writes one at a time.
@@ -443,6 +565,30 @@ pub fn write_atomic(
     bytes: &[u8],
     durability: Durability,
 ) -> io::Result<()> {
+    write_then(dir, name, bytes, durability, |temp, path| {
+        fs::rename(temp, path)
+    })
+}
+
+/// Writes `dir/name` in the same way where nothing has that name yet; else it stays as it is.
+pub fn write_new(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let link = |temp: &Path, path: &Path| {
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        match rustix::fs::renameat_with(rustix::fs::CWD, temp, rustix::fs::CWD, path, flags) {
+            Err(rustix::io::Errno::EXIST) => fs::remove_file(temp),
+            other => Ok(other?),
+        }
+    };
+    write_then(dir, name, bytes, Durability::Now, link)
+}
+
+fn write_then(
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+    durability: Durability,
+    place: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);
     let temp = dir.join(format!(
@@ -459,7 +605,7 @@ pub fn write_atomic(
                 Durability::Soon => Ok(()),
             }
         })
-        .and_then(|()| fs::rename(&temp, dir.join(name)));
+        .and_then(|()| place(&temp, &dir.join(name)));
     if let Err(e) = written {
         // The error that matters is the first one.
         drop(fs::remove_file(&temp));
@@ -494,8 +640,23 @@ pub fn place_hint(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied
         | io::ErrorKind::NotADirectory
         | io::ErrorKind::ReadOnlyFilesystem => ANOTHER_PLACE,
+        kind if FULL.contains(&kind) => FREE_SPACE,
         _ => "sbx diagnose",
     }
+}
+
+/// What to do about an error with a file that a full disk is the cause of. Not for others: making a namespace fails with
+/// ENOSPC too, where there are as many as the kernel allows.
+pub(crate) fn full_disk_hint(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<io::Error>();
+        if io.is_some_and(|io| FULL.contains(&io.kind())) {
+            return Some(FREE_SPACE);
+        }
+        next = error.source();
+    }
+    None
 }
 
 pub(crate) fn io_error(path: &Path, source: io::Error) -> StateError {
@@ -706,6 +867,17 @@ mod tests {
         assert!(is_state(temp.path()));
         fs::remove_dir(at(SANDBOXES)).unwrap();
         assert!(!is_state(temp.path()), "without sandboxes");
+    }
+
+    #[test]
+    fn a_full_disk_is_the_cause_however_deep() {
+        let io = || io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+        let deep = io_error(Path::new("/state/file"), io());
+        let unrelated = io_error(Path::new("/state/file"), io::ErrorKind::NotFound.into());
+        assert_eq!(full_disk_hint(&io()), Some(FREE_SPACE));
+        assert_eq!(full_disk_hint(&deep), Some(FREE_SPACE));
+        assert_eq!(deep.hint(), Some(FREE_SPACE));
+        assert_eq!(full_disk_hint(&unrelated), None);
     }
 
     #[test]

@@ -6,9 +6,12 @@
 pub(crate) mod aliases;
 mod guard;
 pub(crate) mod hints;
+pub(crate) mod ignore;
 mod kernel;
 pub(crate) mod private_dirs;
+mod target;
 pub(crate) mod untrusted;
+pub(crate) mod worktree;
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -62,8 +65,6 @@ const KERNEL: &[&str] = &["/dev", "/proc", "/sys"];
 
 #[derive(Debug, Error)]
 pub enum WorkspaceError {
-    #[error("no workspace was given")]
-    None,
     #[error("workspace `{}` is not an absolute path", .0.display())]
     Relative(PathBuf),
     #[error("workspace `{}` does not exist", .0.display())]
@@ -109,8 +110,23 @@ pub enum WorkspaceError {
         #[source]
         source: io::Error,
     },
-    #[error("primary workspace must be read/write (remove ':ro' or ':readonly')")]
-    PrimaryReadOnly,
+    #[error(transparent)]
+    Ignore(#[from] ignore::IgnoreError),
+    #[error("`{}` of workspace `{}` masks `{}`, which is shared", ignore::NAME, .path.display(), .shared.display())]
+    MasksShared { path: PathBuf, shared: PathBuf },
+    #[error("`{}` cannot be a workspace's place inside: {why}", .target.display())]
+    Target { target: PathBuf, why: &'static str },
+    #[error("the place `{}` of workspace `{}` and workspace `{}` overlap inside", .target.display(), .path.display(), .other.display())]
+    TargetOverlap {
+        path: PathBuf,
+        target: PathBuf,
+        other: PathBuf,
+    },
+    #[error(
+        "read-only workspace `{}` lies in the writable workspace `{}`, through which it could be written",
+        .path.display(), .writable.display()
+    )]
+    WritableElsewhere { path: PathBuf, writable: PathBuf },
     #[error("primary workspace `{}` is not a directory", .0.display())]
     PrimaryNotDirectory(PathBuf),
     #[error("workspace `{}` is a file, which can only be shared read-only", .0.display())]
@@ -166,8 +182,15 @@ pub enum WorkspaceError {
 impl WorkspaceError {
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::None
-            | Self::Io { .. }
+            Self::Ignore(_) => Some(format!(
+                "correct or remove the {}; `*`, `?`, `**`, `!` and `/` are understood",
+                ignore::NAME
+            )),
+            Self::MasksShared { .. } => Some(format!(
+                "change the {}, or leave that workspace out",
+                ignore::NAME
+            )),
+            Self::Io { .. }
             | Self::Special(_)
             | Self::Twice(_)
             | Self::Moved(_)
@@ -185,9 +208,14 @@ impl WorkspaceError {
                 Some("put it back, or `sbx rm` the sandbox and create it again without the file".into())
             }
             Self::Missing(path) => Some(format!("mkdir -p {}", word(path))),
-            Self::PrimaryReadOnly => {
-                Some("put a writable directory first and the read-only one after it".into())
+            Self::Target { .. } => {
+                Some("choose an absolute path such as /mnt/NAME or /home/agent/NAME".into())
             }
+            Self::TargetOverlap { .. } => Some("choose a place outside of other workspaces".into()),
+            Self::WritableElsewhere { path, .. } => Some(format!(
+                "leave out its place: {} is then read-only where it is",
+                quoted(&format!("{}:ro", path.display()))
+            )),
             Self::PrimaryNotDirectory(_) => {
                 Some("put a directory first; a file can follow it as `FILE:ro`".into())
             }
@@ -212,7 +240,7 @@ impl WorkspaceError {
     }
 }
 
-fn word(path: &Path) -> String {
+pub(crate) fn word(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
@@ -241,10 +269,6 @@ pub fn resolve(
     state: &Path,
     others: &[Writable],
 ) -> Result<Vec<WorkspaceRecord>, WorkspaceError> {
-    let first = requests.first().ok_or(WorkspaceError::None)?;
-    if first.readonly {
-        return Err(WorkspaceError::PrimaryReadOnly);
-    }
     let guard = Guard::new(state)?;
     let mut workspaces: Vec<WorkspaceRecord> = Vec::with_capacity(requests.len());
     for request in requests {
@@ -255,13 +279,50 @@ pub fn resolve(
                 workspace.path.to_path_buf(),
             ));
         }
+        add_masks(&mut workspace, None)?;
+        if let Some(target) = &request.target {
+            workspace.target = target::check(target, workspace.path.as_path())?;
+        }
         if workspaces.iter().any(|other| other.path == workspace.path) {
             return Err(WorkspaceError::Twice(workspace.path.to_path_buf()));
         }
         workspaces.push(workspace);
     }
+    target::check_apart(&workspaces)?;
+    check_masks(&workspaces)?;
     check_ways(requests, &workspaces, others)?;
     Ok(workspaces)
+}
+
+/// The same for one workspace more; `known` are those that the sandbox has.
+pub(crate) fn resolve_added(
+    known: &[WorkspaceRecord],
+    request: &WorkspaceRequest,
+    state: &Path,
+    others: &[Writable],
+) -> Result<WorkspaceRecord, WorkspaceError> {
+    let guard = Guard::new(state)?;
+    let mut added = resolve_one(request, &guard)?;
+    added.added = true;
+    added.given = other_name(given_path(request), added.path.as_path());
+    add_masks(&mut added, None)?;
+    if let Some(target) = &request.target {
+        added.target = target::check(target, added.path.as_path())?;
+    }
+    if known.iter().any(|known| known.path == added.path) {
+        return Err(WorkspaceError::Twice(added.path.to_path_buf()));
+    }
+    let mut all = known.to_vec();
+    all.push(added.clone());
+    target::check_apart(&all)?;
+    check_masks(&all)?;
+    // Those of the sandbox itself are among the others.
+    check_ways(
+        std::slice::from_ref(request),
+        std::slice::from_ref(&added),
+        others,
+    )?;
+    Ok(added)
 }
 
 /// What a start finds where the workspaces were.
@@ -303,6 +364,9 @@ pub fn resolve_again(
         }
         let mut now = inspect(&path, workspace.readonly, &guard)?;
         now.given.clone_from(&workspace.given);
+        now.target.clone_from(&workspace.target);
+        now.added = workspace.added;
+        add_masks(&mut now, Some(workspace))?;
         // The owner decides how ids look through the mount: what is inside must not choose another one.
         if (now.uid, now.gid) != (workspace.uid, workspace.gid) {
             return Err(WorkspaceError::OtherOwner(path));
@@ -318,7 +382,42 @@ pub fn resolve_again(
         }
         found.workspaces.push(now);
     }
+    check_masks(&found.workspaces)?;
     Ok(found)
+}
+
+/// Adds what its `.sbxignore` masks now, and what was masked `before`.
+fn add_masks(
+    workspace: &mut WorkspaceRecord,
+    before: Option<&WorkspaceRecord>,
+) -> Result<(), WorkspaceError> {
+    let known = before.into_iter();
+    let known = known.flat_map(|before| before.masked.iter().chain(&before.masked_absent));
+    let known = known.map(OsBytes::to_path_buf).collect();
+    if workspace.kind == WorkspaceKind::Directory {
+        let masks = ignore::masks(workspace.path.as_path(), known)?;
+        let list = |paths: Vec<PathBuf>| paths.iter().map(|it| it.as_path().into()).collect();
+        workspace.masked = list(masks.present);
+        workspace.masked_absent = list(masks.absent);
+    }
+    Ok(())
+}
+
+/// That no mask would cover another workspace: what was asked for by name would not be there.
+fn check_masks(workspaces: &[WorkspaceRecord]) -> Result<(), WorkspaceError> {
+    for workspace in workspaces {
+        let masks = workspace.masked.iter();
+        for mask in masks.map(|below| workspace.place().join(below.as_path())) {
+            let mut others = workspaces.iter();
+            if let Some(other) = others.find(|other| other.place().starts_with(&mask)) {
+                return Err(WorkspaceError::MasksShared {
+                    path: workspace.path.to_path_buf(),
+                    shared: other.path.to_path_buf(),
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The workspaces of the last start, as far as they are still the same directories and files.
@@ -412,7 +511,7 @@ fn gains_by_swap(now: &WorkspaceRecord, all: &[WorkspaceRecord], mounts: &[Entry
 /// Mount order: what contains another comes first.
 pub fn in_mount_order(workspaces: &[WorkspaceRecord]) -> Vec<&WorkspaceRecord> {
     let mut ordered: Vec<_> = workspaces.iter().collect();
-    ordered.sort_by_key(|workspace| workspace.path.as_path().components().count());
+    ordered.sort_by_key(|workspace| workspace.place().components().count());
     ordered
 }
 
@@ -558,7 +657,12 @@ fn inspect(path: &Path, readonly: bool, guard: &Guard) -> Result<WorkspaceRecord
     Ok(WorkspaceRecord {
         path: path.into(),
         given: None,
+        target: None,
+        masked: Vec::new(),
+        masked_absent: Vec::new(),
         readonly,
+        added: false,
+        pending: None,
         kind,
         uid: meta.uid(),
         gid: meta.gid(),

@@ -48,9 +48,11 @@ impl SetupError {
                 errno,
                 message,
             },
-            Outcome::Booted { .. } | Outcome::Done => {
-                Self::new("talk to the new process", "unexpected message")
-            }
+            Outcome::Booted { .. }
+            | Outcome::Done
+            | Outcome::Measured { .. }
+            | Outcome::Attached
+            | Outcome::NotNow { .. } => Self::new("talk to the new process", "unexpected message"),
         }
     }
 }

@@ -13,6 +13,7 @@
 //! 4. it opens the object itself, decides on that descriptor, and acts on that same descriptor.
 
 mod caller;
+mod mounting;
 mod origin;
 
 use std::collections::BTreeSet;
@@ -23,41 +24,17 @@ use std::os::unix::net::UnixStream;
 use rustix::fs::inotify::{self, WatchFlags};
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsOpenFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-};
 use sbx_sys::fdpass;
-use sbx_sys::mounts;
 use sbx_sys::process::{self, SingleThreaded};
 use sbx_sys::seccomp::{self, Notification};
 
-use crate::setup::OwnFileSystems;
+use crate::setup::{Namespaces, OwnFileSystems};
 use caller::{Caller, Joined, MountList, io};
+use mounting::Mount;
 use origin::OriginProbe;
 use sbx_sys::mountinfo::Entry;
 
-/// File systems that may be mounted inside. None of them can show or change a file of the host. Not allowed: overlay
-/// (its upper layer could be a workspace, and copy-up writes setuid files there), cgroup and cgroup2 (an ordinary user's
-/// delegated cgroup contains more than the sandbox), fuse.
-const MOUNTABLE: &[&str] = &["tmpfs", "ramfs", "proc", "sysfs", "mqueue"];
-/// Options of a new proc that do not name a file. `pidns=` does, and the kernel would open it as the guard's process:
-/// `/proc/self` would be that process, and a FIFO would block it.
-const PROC_OPTIONS: &[&str] = &["gid", "hidepid", "subset"];
-/// Mountable too, but never as a new instance: `kernel.pty.max` holds for the whole machine, and each instance has a limit
-/// of its own. The guard attaches another mount of the sandbox's one instance.
-const DEVPTS: &CStr = c"devpts";
-/// Its mount point in init's mount namespace.
-const DEVPTS_PATH: &CStr = c"/dev/pts";
-const DEVPTS_MAGIC: rustix::fs::FsWord = 0x1cd1;
-/// Flags of mount(2) that have the same bits as `MOUNT_ATTR_*`.
-const DEVPTS_ATTRIBUTES: u64 = mounts::RDONLY | mounts::NOSUID | mounts::NODEV | mounts::NOEXEC;
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-/// `MS_MGC_VAL`: the kernel ignores the upper 16 bits of the flags if they are exactly this.
-const MS_MGC_VAL_HIGH: u64 = 0xc0ed_0000;
-const PROPAGATION: MountPropagationFlags = MountPropagationFlags::SHARED
-    .union(MountPropagationFlags::PRIVATE)
-    .union(MountPropagationFlags::DOWNSTREAM)
-    .union(MountPropagationFlags::UNBINDABLE);
 const MAX_XATTR: usize = 64 << 10;
 /// Every flag of open(2) that [`create`] handles.
 const KNOWN_FLAGS: u32 = (libc::O_ACCMODE
@@ -102,6 +79,15 @@ impl Guard {
         Self { proc, own, foreign }
     }
 
+    /// The device of a workspace that was mounted later.
+    pub(crate) fn add_foreign(&mut self, device: u64) {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let device = format!("{major}:{minor}");
+        if !self.own.contains_key(&device) {
+            self.foreign.insert(device);
+        }
+    }
+
     pub(crate) fn proc(&self) -> BorrowedFd<'_> {
         self.proc.as_fd()
     }
@@ -131,14 +117,21 @@ impl Guard {
 pub(crate) fn answer(
     proof: &SingleThreaded,
     guard: &Guard,
+    namespaces: &Namespaces,
     listener: BorrowedFd<'_>,
     call: &Notification,
 ) {
     // A path such as `/proc/self/fd/N` from the caller must not reach a descriptor of init.
-    let closed = process::close_all_but(&[guard.proc.as_fd(), listener]).map_err(|_| Errno::IO);
+    let kept = [
+        guard.proc.as_fd(),
+        namespaces.user.as_fd(),
+        namespaces.mount.as_fd(),
+        listener,
+    ];
+    let closed = process::close_all_but(&kept).map_err(|_| Errno::IO);
     let result = closed
         .and_then(|()| Caller::find(&guard.proc, call.pid))
-        .and_then(|caller| perform(proof, guard, listener, call, caller));
+        .and_then(|caller| perform(proof, guard, namespaces, listener, call, caller));
     let given = match result {
         Ok(Answer::Value(value)) => seccomp::respond(listener, call.id, Ok(value)),
         Ok(Answer::Descriptor { fd, close_on_exec }) => {
@@ -174,6 +167,7 @@ fn low32(value: u64) -> u32 {
 fn perform(
     proof: &SingleThreaded,
     guard: &Guard,
+    namespaces: &Namespaces,
     listener: BorrowedFd<'_>,
     call: &Notification,
     caller: Caller,
@@ -211,11 +205,7 @@ fn perform(
         }
         libc::SYS_mount => {
             let mount = caller.mount(call.args)?;
-            if mount.makes(DEVPTS) {
-                Work::AttachDevpts(Box::new(mount), clone_devpts()?)
-            } else {
-                Work::Mount(Box::new(mount))
-            }
+            mounting::mount(guard, namespaces, &caller, mount)?
         }
         libc::SYS_landlock_restrict_self => {
             // Continuing is sound here: no_new_privs is never cleared, and the decision depends on nothing else.
@@ -225,10 +215,13 @@ fn perform(
             };
         }
         libc::SYS_inotify_add_watch => caller.watch(a, b, low32(c))?,
-        libc::SYS_fsopen => Work::OpenFileSystem(caller.string(a, 64)?, low32(b)),
+        libc::SYS_fsopen => {
+            let kind = caller.string(a, 64)?;
+            mounting::open_file_system(guard, namespaces, &caller, kind, low32(b))?
+        }
         _ => return Err(Errno::NOSYS),
     };
-    let evidence = match work {
+    let mut evidence = match work {
         Work::ChangeMode(..) | Work::ChangeModeAt(..) | Work::SetXattr(..) => Some(Evidence {
             mounts: caller.mounts()?,
             origin: OriginProbe::start(proof, &guard.proc)?,
@@ -236,7 +229,7 @@ fn perform(
         Work::Create { .. }
         | Work::MakeNode { .. }
         | Work::Mount(_)
-        | Work::AttachDevpts(..)
+        | Work::Attach(..)
         | Work::OpenFileSystem(..)
         | Work::Watch { .. } => None,
     };
@@ -248,7 +241,8 @@ fn perform(
     match work {
         Work::Mount(_) | Work::OpenFileSystem(..) => work.run_in_namespaces(proof, guard, caller),
         _ => {
-            caller.assume_identity(&guard.proc)?;
+            let mounts = evidence.as_mut().map(|evidence| &mut evidence.mounts);
+            caller.assume_identity(&guard.proc, mounts)?;
             work.run(guard, evidence.as_ref())
         }
     }
@@ -270,8 +264,8 @@ enum Work {
     },
     SetXattr(Target, Xattr),
     Mount(Box<Mount>),
-    /// With a detached mount of the sandbox's devpts.
-    AttachDevpts(Box<Mount>, OwnedFd),
+    /// With a detached tree of mounts of the sandbox's own.
+    Attach(Box<Mount>, OwnedFd),
     OpenFileSystem(CString, u32),
     Watch {
         inotify: OwnedFd,
@@ -294,16 +288,6 @@ struct Xattr {
     name: CString,
     value: Vec<u8>,
     flags: u32,
-}
-
-struct Mount {
-    source: CString,
-    /// The directory that a relative target starts from.
-    base: Option<OwnedFd>,
-    target: CString,
-    kind: CString,
-    flags: u64,
-    data: CString,
 }
 
 impl Target {
@@ -335,14 +319,6 @@ fn open(
     Ok(fd)
 }
 
-/// Opens a mount point. It may be in proc: a mount over it changes the caller's view only.
-fn open_mount_point(mount: &Mount) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::NO_MAGICLINKS;
-    let base = base_of(mount.base.as_ref());
-    rustix::fs::openat2(base, &mount.target, flags, FileMode::empty(), resolve)
-}
-
 fn base_of(base: Option<&OwnedFd>) -> BorrowedFd<'_> {
     base.map_or(rustix::fs::CWD, AsFd::as_fd)
 }
@@ -365,7 +341,7 @@ impl Work {
                 receive_answer(&receiver)
             }
             Joined::Child(parent) => {
-                let ready = caller.assume_identity(&guard.proc);
+                let ready = caller.assume_identity(&guard.proc, None);
                 let ready = ready.and_then(|()| parent.die_with());
                 let done = ready.and_then(|()| self.run(guard, None));
                 caller::exit_with(done.and_then(|answer| send_descriptor(&sender, &answer)))
@@ -407,23 +383,14 @@ impl Work {
                 device,
             } => make_node(target, mode, device),
             Self::SetXattr(target, xattr) => set_xattr(guard, evidence, target, &xattr),
-            Self::Mount(mount) => mount.perform(),
-            Self::AttachDevpts(mount, devpts) => mount.attach(&devpts),
+            Self::Mount(mount) => mount.perform(guard),
+            Self::Attach(mount, tree) => mount.attach(&tree),
             Self::Watch {
                 inotify,
                 target,
                 events,
             } => watch(guard, &inotify, target, events),
-            // ENOSYS, as from an old kernel: programs fall back to mount(2).
-            Self::OpenFileSystem(kind, _) if kind.as_c_str() == DEVPTS => Err(Errno::NOSYS),
-            Self::OpenFileSystem(kind, flags) => {
-                check_fs_type(&kind)?;
-                let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
-                Ok(Answer::Descriptor {
-                    fd: context,
-                    close_on_exec: flags & 1 != 0,
-                })
-            }
+            Self::OpenFileSystem(kind, flags) => mounting::make_context(&kind, flags),
         }
     }
 }
@@ -476,26 +443,6 @@ fn check_mode(
         return Ok(());
     }
     check_set_id(guard, fd, evidence)
-}
-
-/// Whether all options of a new proc are on the list.
-fn proc_options_allowed(options: &CStr) -> bool {
-    let is_known = |option: &[u8]| {
-        let key = option.split(|byte| *byte == b'=').next();
-        option.is_empty()
-            || PROC_OPTIONS
-                .iter()
-                .any(|known| key == Some(known.as_bytes()))
-    };
-    options.to_bytes().split(|byte| *byte == b',').all(is_known)
-}
-
-fn check_fs_type(kind: &CStr) -> Result<(), Errno> {
-    if kind.to_str().is_ok_and(|kind| MOUNTABLE.contains(&kind)) {
-        Ok(())
-    } else {
-        Err(Errno::PERM)
-    }
 }
 
 /// Creates a file without setuid and setgid; a program that wants them calls chmod afterwards, which the guard sees too.
@@ -619,67 +566,4 @@ fn watch(
     let events = events.difference(WatchFlags::DONT_FOLLOW);
     let watch = inotify::add_watch(inotify, caller::self_path(fd.as_fd()), events)?;
     Ok(Answer::Value(watch.into()))
-}
-
-/// A detached mount of the sandbox's devpts. `open_tree` clones only mounts of the current mount namespace, so this comes
-/// before the guard joins the caller's.
-fn clone_devpts() -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(DEVPTS_PATH, flags, FileMode::empty())?;
-    // Root inside may have mounted something else there.
-    if rustix::fs::fstatfs(&dir)?.f_type != DEVPTS_MAGIC {
-        return Err(Errno::PERM);
-    }
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH;
-    rustix::mount::open_tree(&dir, c"", flags)
-}
-
-impl Mount {
-    fn flags(&self) -> u32 {
-        match self.flags & 0xffff_0000 {
-            MS_MGC_VAL_HIGH => low32(self.flags) & 0xffff,
-            _ => low32(self.flags),
-        }
-    }
-
-    /// Whether it mounts a new file system of this type.
-    fn makes(&self, kind: &CStr) -> bool {
-        self.flags() & PROPAGATION.bits() == 0 && self.kind.as_c_str() == kind
-    }
-
-    fn attach(&self, devpts: &OwnedFd) -> Result<Answer, Errno> {
-        let mount_point = open_mount_point(self)?;
-        let attributes = u64::from(self.flags()) & DEVPTS_ATTRIBUTES;
-        mounts::set_attributes(devpts.as_fd(), false, attributes, None)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        let flags =
-            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        rustix::mount::move_mount(devpts, c"", &mount_point, c"", flags)?;
-        Ok(DONE)
-    }
-
-    fn perform(&self) -> Result<Answer, Errno> {
-        let flags = self.flags();
-        // Looked up once; mount(2) then gets `.`, which cannot be swapped.
-        let mount_point = open_mount_point(self)?;
-        rustix::process::fchdir(&mount_point)?;
-        if flags & PROPAGATION.bits() != 0 {
-            rustix::mount::mount_change(".", MountPropagationFlags::from_bits_retain(flags))?;
-            return Ok(DONE);
-        }
-        check_fs_type(&self.kind)?;
-        if self.kind.as_c_str() == c"proc" && !proc_options_allowed(&self.data) {
-            return Err(Errno::INVAL);
-        }
-        rustix::mount::mount(
-            &self.source,
-            ".",
-            &self.kind,
-            MountFlags::from_bits_retain(flags),
-            Some(self.data.as_c_str()),
-        )?;
-        Ok(DONE)
-    }
 }

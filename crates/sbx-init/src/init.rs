@@ -43,6 +43,7 @@ use crate::guard::Guard;
 use crate::setup::{Namespaces, Network, OwnFileSystems};
 use crate::spare::Spare;
 use crate::spawn::Surroundings;
+use crate::worktree::{self, Worktree};
 use abandoned::Abandoned;
 use answers::Question;
 use commands::Command;
@@ -64,6 +65,8 @@ pub(crate) struct Parts {
     pub(crate) ptys: OwnedFd,
     /// Open directories: names can be changed from inside.
     pub(crate) workspaces: Vec<OwnedFd>,
+    /// Git worktrees in which commits are allowed.
+    pub(crate) git: Vec<worktree::Directories>,
     /// Superblocks of the sandbox's own, as mountinfo names them.
     pub(crate) own: OwnFileSystems,
     /// What setup has mounted, by id, and where.
@@ -127,6 +130,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
         } else {
             parts.workspaces
         },
+        worktrees: parts.git.into_iter().map(Worktree::new).collect(),
         made_at: boot.made_at,
         surroundings: Surroundings {
             mode: parts.mode,
@@ -166,6 +170,8 @@ struct Init<'a> {
     mount_watch: Option<MountWatch>,
     network: Network,
     workspaces: Vec<OwnedFd>,
+    /// Git worktrees in which commits are allowed.
+    worktrees: Vec<Worktree>,
     /// When the sandbox was made.
     made_at: i64,
     surroundings: Surroundings,

@@ -16,12 +16,13 @@ mod setup;
 mod spare;
 mod spawn;
 mod tools;
+mod worktree;
 
-use sbx_proto::plan::Task;
+use sbx_proto::plan::{Outcome, Task};
 
 /// Does what the daemon asks for over stdin. `run_task` is the engine's own work for
 /// [`Job::Task`](sbx_proto::plan::Job::Task).
-pub fn helper_main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
+pub fn helper_main(run_task: fn(&Task) -> Result<Outcome, String>) -> u8 {
     // Init executes it inside, with arguments; the daemon has none for it.
     match std::env::args_os().nth(1) {
         Some(_) => tools::main(),

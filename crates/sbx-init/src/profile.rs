@@ -397,12 +397,13 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         reason: LEASE_REASON,
     },
-    // Keyrings belong to a user, not to a namespace.
-    refuse(nr::SYS_keyctl, EPERM, "the caller's keyrings"),
-    refuse(nr::SYS_add_key, EPERM, "the caller's keyrings"),
+    // Keyrings belong to a user, not to a namespace. ENOSYS, as from a kernel without them: programs go on without a
+    // keyring there, and stop where one is refused (crun).
+    refuse(nr::SYS_keyctl, ENOSYS, "the caller's keyrings"),
+    refuse(nr::SYS_add_key, ENOSYS, "the caller's keyrings"),
     refuse(
         nr::SYS_request_key,
-        EPERM,
+        ENOSYS,
         "the caller's keyrings; also runs a host program",
     ),
     // The machine.

@@ -10,12 +10,14 @@
 //! The processes synchronise by single bytes over socket pairs: a child waits for its id maps, because before they are
 //! written it has no valid id; init tells the helper its result before the helper tells the daemon.
 
+mod disk;
 mod idmaps;
 mod inner;
 mod limits;
 mod mount_table;
 mod network;
 mod probe;
+mod running;
 mod sources;
 mod tree;
 mod trust;
@@ -55,17 +57,18 @@ const NAMESPACES: process::NamespaceFlags =
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 
-pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
+pub(crate) fn main(run_task: fn(&Task) -> Result<Outcome, String>) -> u8 {
     // Borrowed, not duplicated: init replaces its stdin, and would keep a duplicate.
     let daemon = rustix::stdio::stdin();
     // The kernel limits the descriptors in flight per user by RLIMIT_NOFILE of the sender (ETOOMANYREFS).
     let _ = process::raise_nofile_limit();
-    let (outcome, pidfd) = match run(daemon, run_task) {
-        Ok(Finished::Booted { pid, pidfd }) => (Outcome::Booted { pid }, Some(pidfd)),
-        Ok(Finished::Done) => (Outcome::Done, None),
-        Err(error) => (error.into_outcome(), None),
+    let (outcome, pidfd, kept) = match run(daemon, run_task) {
+        Ok(Finished::Booted { pid, pidfd }) => (Outcome::Booted { pid }, Some(pidfd), None),
+        Ok(Finished::Attached(outcome, kept)) => (outcome, None, kept),
+        Ok(Finished::Done(outcome)) => (outcome, None, None),
+        Err(error) => (error.into_outcome(), None, None),
     };
-    let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
+    let fds: Vec<_> = pidfd.iter().chain(&kept).map(AsFd::as_fd).collect();
     let sent = frame::encode(&outcome)
         .map_err(io::Error::other)
         .and_then(|bytes| fdpass::send_with_fds(&daemon, &bytes, &fds));
@@ -81,11 +84,20 @@ pub(crate) fn main(run_task: fn(&Task) -> Result<(), String>) -> u8 {
 }
 
 enum Finished {
-    Booted { pid: i32, pidfd: OwnedFd },
-    Done,
+    Booted {
+        pid: i32,
+        pidfd: OwnedFd,
+    },
+    /// With the mount of [`Outcome::Attached`].
+    Attached(Outcome, Option<OwnedFd>),
+    /// Anything else, with what there is to say about it.
+    Done(Outcome),
 }
 
-fn run(daemon: BorrowedFd<'_>, run_task: fn(&Task) -> Result<(), String>) -> SetupResult<Finished> {
+fn run(
+    daemon: BorrowedFd<'_>,
+    run_task: fn(&Task) -> Result<Outcome, String>,
+) -> SetupResult<Finished> {
     let proof = SingleThreaded::check().doing(|| "count this process's threads".into())?;
     let (plan, fds) = receive_plan(daemon)?;
     if plan.protocol != sbx_proto::PROTOCOL {
@@ -108,17 +120,21 @@ fn run(daemon: BorrowedFd<'_>, run_task: fn(&Task) -> Result<(), String>) -> Set
         }
         Job::Task(task) => {
             let work = |task| run_task(&task).map_err(|e| SetupError::new("do a task", e));
-            in_namespaces(&proof, maps, process::NEW_USER, || enter_parent(task), work)?;
-            Ok(Finished::Done)
+            let prepare = || enter_parent(task);
+            in_namespaces(&proof, maps, process::NEW_USER, prepare, work).map(Finished::Done)
         }
         Job::HandOver(job) => {
             hand_over(&proof, maps, &job)?;
-            Ok(Finished::Done)
+            Ok(Finished::Done(Outcome::Done))
         }
+        Job::Attach(job) => {
+            let (outcome, kept) = running::attach(&proof, &plan.ids, &job, fds)?;
+            Ok(Finished::Attached(outcome, kept))
+        }
+        Job::Detach(job) => running::detach(&plan.ids, &job, fds).map(Finished::Done),
         Job::Probe => {
-            let work = |()| probe::run(&proof, &plan.ids);
-            in_namespaces(&proof, maps, NAMESPACES, || Ok(()), work)?;
-            Ok(Finished::Done)
+            let work = |()| probe::run(&proof, &plan.ids).map(|()| Outcome::Done);
+            in_namespaces(&proof, maps, NAMESPACES, || Ok(()), work).map(Finished::Done)
         }
     }
 }
@@ -237,9 +253,11 @@ fn assist_child(
     }
     match receive_outcome(child)? {
         Outcome::Done => Ok(()),
-        other @ (Outcome::Failed { .. } | Outcome::Booted { .. }) => {
-            Err(SetupError::from_outcome(other))
-        }
+        other @ (Outcome::Failed { .. }
+        | Outcome::Booted { .. }
+        | Outcome::Measured { .. }
+        | Outcome::Attached
+        | Outcome::NotNow { .. }) => Err(SetupError::from_outcome(other)),
     }
 }
 
@@ -326,6 +344,7 @@ fn build(
         proc,
         ptys: built.ptys,
         workspaces: built.workspaces,
+        git: built.git,
         own: built.own,
         mounts: built.mounts,
         namespaces,
@@ -398,8 +417,9 @@ fn hand_over(proof: &SingleThreaded, maps: Maps<'_>, job: &HandOver) -> SetupRes
         let budget = Budget::within(Duration::from_millis(job.limit_ms.into()));
         let done = handover::hand_over(&workspaces, job.made_at, &job.excluded, budget)
             .map_err(|left| SetupError::new("hand files over", left.to_string()));
-        opened.and(done)
+        opened.and(done).map(|()| Outcome::Done)
     })
+    .map(drop)
 }
 
 /// Opens each, and returns the first error: a failure does not keep the next from being opened.
@@ -430,6 +450,9 @@ fn enter_parent(task: Task) -> SetupResult<Task> {
         Task::RemoveTree { path } => Task::RemoveTree {
             path: from_here(path)?,
         },
+        Task::Measure { path } => Task::Measure {
+            path: from_here(path)?,
+        },
         Task::BuildTemplate { path, spec } => Task::BuildTemplate {
             path: from_here(path)?,
             spec,
@@ -444,8 +467,8 @@ fn in_namespaces<T>(
     maps: Maps<'_>,
     namespaces: process::NamespaceFlags,
     prepare: impl FnOnce() -> SetupResult<T>,
-    work: impl FnOnce(T) -> SetupResult<()>,
-) -> SetupResult<()> {
+    work: impl FnOnce(T) -> SetupResult<Outcome>,
+) -> SetupResult<Outcome> {
     let (ours, theirs) = UnixStream::pair().doing(|| "make a socket pair".into())?;
     match process::fork(proof, namespaces).doing(|| "make a user namespace".into())? {
         Fork::Child => {
@@ -455,7 +478,7 @@ fn in_namespaces<T>(
                 become_root(maps.ids.mode)?;
                 work(prepared)
             });
-            let outcome = result.map_or_else(SetupError::into_outcome, |()| Outcome::Done);
+            let outcome = result.unwrap_or_else(SetupError::into_outcome);
             let sent = frame::encode(&outcome)
                 .map_err(io::Error::other)
                 .and_then(|bytes| (&theirs).write_all(&bytes));
@@ -474,10 +497,11 @@ fn in_namespaces<T>(
             }
             process::wait_pidfd(&pidfd).doing(|| "wait for the new process".into())?;
             match done? {
-                Outcome::Done => Ok(()),
-                other @ (Outcome::Failed { .. } | Outcome::Booted { .. }) => {
-                    Err(SetupError::from_outcome(other))
-                }
+                done @ (Outcome::Done | Outcome::Measured { .. }) => Ok(done),
+                other @ (Outcome::Failed { .. }
+                | Outcome::Booted { .. }
+                | Outcome::Attached
+                | Outcome::NotNow { .. }) => Err(SetupError::from_outcome(other)),
             }
         }
     }

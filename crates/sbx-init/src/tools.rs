@@ -1,8 +1,8 @@
-//! The inner end of `sbx cp`: this program, executed in the sandbox as any command is ([`sbx_proto::tool`]).
+//! The inner ends of `sbx cp` and of SSH: this program, executed in the sandbox as any command is ([`sbx_proto::tool`]).
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use sbx_copy::pack::{Links, Watch, pack};
 use sbx_copy::unpack::{Manner, Source, destination, unpack};
 use sbx_copy::{Base, CopyError, Pipe, Reader, widen};
-use sbx_proto::tool::{ARCHIVE, DIRECTORY, ERROR, FILE, FOLLOW, PACK, UNPACK};
+use sbx_proto::tool::{ARCHIVE, DIRECTORY, ERROR, FILE, FOLLOW, HOLD, PACK, SFTP, UNPACK};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -37,6 +37,8 @@ pub(crate) fn main() -> u8 {
                 None => return USAGE,
             }
         }
+        [tool] if *tool == SFTP.as_bytes() => sftp().map_err(CopyError::Stream),
+        [tool] if *tool == HOLD.as_bytes() => hold().map_err(CopyError::Stream),
         _ => return USAGE,
     };
     match done {
@@ -72,6 +74,24 @@ fn stream(fd: impl AsFd) -> Result<Pipe, CopyError> {
     let copy = rustix::io::fcntl_dupfd_cloexec(fd, 3);
     let copy = copy.map_err(|errno| CopyError::Stream(errno.into()))?;
     Ok(Pipe(File::from(copy)))
+}
+
+/// Begins in the user's home, as clients expect: `scp` takes `~/` away from a path.
+fn sftp() -> io::Result<()> {
+    let home = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
+    // Without one it begins where commands do.
+    let _ = std::env::set_current_dir(&home);
+    sbx_sftp::serve(
+        io::stdin().lock(),
+        io::BufWriter::new(io::stdout().lock()),
+        Path::new(&home),
+    )
+}
+
+fn hold() -> io::Result<()> {
+    let mut buffer = [0; 64];
+    while io::stdin().lock().read(&mut buffer)? > 0 {}
+    Ok(())
 }
 
 fn pack_to_stdout(from: &[u8], links: Links) -> Result<(), CopyError> {

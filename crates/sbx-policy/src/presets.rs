@@ -179,9 +179,9 @@ mod tests {
             let reason = preset_reason(&rule.id).expect(&rule.id);
             assert!(reason.ends_with('.') && !reason.contains('#'), "{reason}");
         }
-        let expected = "Packages of Linux distributions. Mirrors still speak plain HTTP: the packages carry \
-                        signatures.";
-        let reason = preset_reason("default-os-packages");
+        let expected = "Revocation lists and OCSP, which clients ask while they verify a certificate. Plain HTTP by \
+                        design: the answers carry signatures.";
+        let reason = preset_reason("default-cert-validation");
         assert_eq!(reason.as_deref(), Some(expected));
         assert_eq!(preset_reason("default-allow-all"), None);
     }
@@ -292,8 +292,11 @@ mod tests {
             "project.sourceforge.net:443",
             "www.googleapis.com:443",
             "storage.googleapis.com:443",
+            "accelerate.prisma.io:443",
+            "console.prisma.io:443",
         ];
         let needed = [
+            "binaries.prisma.sh:443",
             "proxy.golang.org:443",
             "static.rust-lang.org:443",
             "hackage.haskell.org:443",
@@ -325,8 +328,15 @@ mod tests {
             let bad = ["paste", "pastebin", "play", "playground", "gist"];
             assert!(!bad.contains(&label), "{text}");
         }
-        let risk = preset_reason("default-code-and-containers").unwrap();
-        assert!(risk.contains("Residual risk"), "{risk}");
+        for group in [
+            "default-ai-services",
+            "default-package-managers",
+            "default-code-and-containers",
+            "default-os-packages",
+        ] {
+            let risk = preset_reason(group).unwrap();
+            assert!(risk.contains("Residual risk"), "{risk}");
+        }
     }
 
     /// What stands in front of a provider's domain where everybody can store or publish something.

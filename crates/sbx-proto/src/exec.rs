@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::OsBytes;
+use crate::plan::Node;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
@@ -31,6 +32,14 @@ pub enum Request {
     /// New sockets of the sandbox's network, neither bound nor connected, by which its servers can be reached from
     /// outside. At most [`MAX_SOCKETS`].
     Sockets { kind: SocketKind, count: u8 },
+    /// Daemon only: the namespaces that a plan for a running sandbox names, as
+    /// [`RUNNING_DESCRIPTORS`](crate::plan::RUNNING_DESCRIPTORS) has them.
+    Namespaces,
+    /// Daemon only: programs inside have a writable workspace that they did not have before. A mount of it comes with the
+    /// message; files that root makes there are handed over.
+    Share,
+    /// Daemon only: they have this one no more.
+    Unshare { node: Node },
 }
 
 /// More than one message has reason to carry.
@@ -148,6 +157,10 @@ pub enum Reply {
     Sockets {
         kind: SocketKind,
     },
+    /// The answer to [`Request::Namespaces`]; they come with it.
+    Namespaces,
+    /// The answer to [`Request::Share`] and [`Request::Unshare`].
+    Done,
 }
 
 /// What ended a command.

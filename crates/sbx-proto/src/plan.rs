@@ -36,6 +36,10 @@ pub enum Job {
     Task(Task),
     /// Hand files of the sandbox's ids over to the agent, as its init would have done, and end.
     HandOver(HandOver),
+    /// Mount a workspace into a sandbox that runs. The descriptors of [`RUNNING_DESCRIPTORS`] come with the plan.
+    Attach(Box<Attach>),
+    /// Take one away from a sandbox that runs. The same descriptors come with the plan.
+    Detach(Detach),
     /// Try everything that a boot needs of the kernel, leave nothing, and end.
     Probe,
 }
@@ -46,6 +50,8 @@ pub enum Job {
 pub enum Task {
     /// Remove everything below `path` and `path` itself; a missing path is not an error.
     RemoveTree { path: OsBytes },
+    /// Say how much everything below `path` takes on disk.
+    Measure { path: OsBytes },
     /// Build the host template's layers in `path`; `spec` is the engine's own JSON.
     BuildTemplate { path: OsBytes, spec: String },
 }
@@ -63,6 +69,30 @@ pub struct HandOver {
     pub made_at: i64,
     /// After which it is given up.
     pub limit_ms: u32,
+}
+
+/// Descriptors that come with [`Job::Attach`] and [`Job::Detach`], in this order: the outer user and mount namespace, and
+/// the inner ones, in which commands run.
+pub const RUNNING_DESCRIPTORS: usize = 4;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    pub source: Source,
+    /// Where inside.
+    pub target: OsBytes,
+    /// The pid of the sandbox's init. Only host root may compare the namespaces with those of that process.
+    pub init: i32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Detach {
+    pub target: OsBytes,
+    /// What has to be mounted there. A file may have been replaced on the host, which takes the mount away.
+    pub node: Option<Node>,
+    /// As [`Attach::init`].
+    pub init: i32,
 }
 
 /// A file or directory, whatever its name.
@@ -123,9 +153,25 @@ pub struct Boot {
     /// Writable workspaces, by their path inside. No setuid bit may appear below them, and files of other
     /// ids than the agent's are handed over to it.
     pub workspaces: Vec<OsBytes>,
+    /// Linked git worktrees in which commits are allowed.
+    #[serde(default)]
+    pub git: Vec<GitWorktree>,
     /// When the sandbox was made, in nanoseconds of the Unix epoch: what was last changed before is not handed over.
     pub made_at: i64,
     pub limits: Limits,
+}
+
+/// A linked git worktree whose index, HEAD and reflogs init keeps the same inside and on the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GitWorktree {
+    /// The worktree's own directory, inside: a mount of the sandbox's own.
+    pub directory: OsBytes,
+    /// The same on the host: a source that no step mounts.
+    pub host: usize,
+    /// The directory `logs` of its repository, inside.
+    pub logs: OsBytes,
+    pub host_logs: usize,
 }
 
 /// How much a sandbox may have of what the kernel counts per user.
@@ -181,6 +227,8 @@ pub enum Access {
     Device,
     /// A layer of the root file system: setuid programs work.
     Layer,
+    /// The path is that of an image of an ext4 file system, which is mounted as such a layer. In root mode only.
+    Disk,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,6 +329,13 @@ pub enum Outcome {
     Booted { pid: i32 },
     /// The task is done.
     Done,
+    /// The answer to [`Task::Measure`].
+    Measured { bytes: u64 },
+    /// The answer to [`Job::Attach`]: programs inside see it. If it can be written, a mount of it comes with the message
+    /// that is attached nowhere, for [`Request::Share`](crate::exec::Request::Share).
+    Attached,
+    /// The answer to [`Job::Attach`] and [`Job::Detach`]: nothing has changed, because it cannot while the sandbox runs.
+    NotNow { why: String },
     /// Nothing is left of the attempt.
     Failed {
         /// What was being done, in words.

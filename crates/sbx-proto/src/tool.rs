@@ -1,4 +1,4 @@
-//! What init's own program does inside when it is asked to: the inner end of `sbx cp`.
+//! What init's own program does inside when it is asked to: the inner ends of `sbx cp` and of SSH.
 
 /// The name that it is executed by, and the first word after it.
 pub const PROGRAM: &str = "sbx-init";
@@ -12,5 +12,9 @@ pub const FOLLOW: &str = "-L";
 pub const DIRECTORY: &str = "directory";
 pub const FILE: &str = "file";
 pub const ARCHIVE: &str = "archive";
+/// `sftp`: an SFTP server on stdin and stdout.
+pub const SFTP: &str = "sftp";
+/// `hold`: runs until the end of its stdin. A sandbox in which it runs is in use.
+pub const HOLD: &str = "hold";
 /// What a line on stderr begins with that says why it failed; other lines are for the user as they are.
 pub const ERROR: &str = "error: ";

@@ -13,6 +13,8 @@ use tokio::task::AbortHandle;
 
 /// One sandbox may use one part in so many of the connections that the daemon's descriptors allow.
 const SANDBOX_SHARE: u64 = 4;
+/// The same for connections to its published ports.
+const PUBLISHED_SHARE: u64 = 2;
 /// Descriptors for everything but connections: the API, and what a new sandbox needs.
 const RESERVED: u64 = 512;
 /// Of few descriptors, one part in so many is reserved.
@@ -23,14 +25,25 @@ const RACE_SHARE: u64 = 8;
 const GUARANTEED: usize = 4;
 const MIN_PER_SANDBOX: u64 = 64;
 const MAX_PER_SANDBOX: u64 = 4096;
+const MAX_PUBLISHED: u64 = 16_384;
 /// After a peak of so many connections, memory is given back to the kernel when most of them are gone.
 const PEAK: usize = 512;
 const PEAK_SHARE: usize = 16;
 
-/// Connections per sandbox, each of which may need two descriptors.
+/// Connections out of a sandbox, each of which may need two descriptors.
 pub fn per_sandbox(descriptors: u64) -> usize {
-    let share = total(descriptors) / SANDBOX_SHARE;
-    usize::try_from(share.clamp(MIN_PER_SANDBOX, MAX_PER_SANDBOX)).unwrap_or(64)
+    share(descriptors, SANDBOX_SHARE, MAX_PER_SANDBOX)
+}
+
+/// The same of connections to its published ports. More of them, because clients of the host decide how many there are,
+/// and not programs inside.
+pub fn published(descriptors: u64) -> usize {
+    share(descriptors, PUBLISHED_SHARE, MAX_PUBLISHED)
+}
+
+fn share(descriptors: u64, parts: u64, most: u64) -> usize {
+    let share = total(descriptors) / parts;
+    usize::try_from(share.clamp(MIN_PER_SANDBOX, most)).unwrap_or(64)
 }
 
 fn reserved(descriptors: u64) -> u64 {
@@ -315,6 +328,8 @@ mod tests {
         assert_eq!(per_sandbox(1024), 64);
         assert_eq!(per_sandbox(20_000), 2436);
         assert_eq!(per_sandbox(1 << 20), 4096);
+        assert_eq!(published(20_000), 4872);
+        assert_eq!(published(1 << 20), 16_384);
     }
 
     #[tokio::test]

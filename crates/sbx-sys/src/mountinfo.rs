@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 pub struct Entry {
     /// The mount id, unique among mounts that exist: it is reused after an unmount.
     pub id: u64,
+    /// The id of the mount that this one lies on.
+    pub parent: u64,
     /// `major:minor` of the superblock: which file system this is a mount of.
     pub device: String,
     /// The directory of that file system which is mounted here; `/` unless it is a bind mount of a part.
@@ -46,7 +48,8 @@ fn entry(line: &[u8]) -> Option<Entry> {
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     Some(Entry {
         id: text(fields.next()?).parse().ok()?,
-        device: text(fields.nth(1)?),
+        parent: text(fields.next()?).parse().ok()?,
+        device: text(fields.next()?),
         root: unescape(fields.next()?),
         point: unescape(fields.next()?),
         kind: text(tail.next()?),
@@ -82,6 +85,7 @@ mod tests {
         let text = "36 35 98:0 /mnt\\0401 /a\\040b\\012c rw,noatime master:1 shared:2 - ext3 /dev/root rw\nrubbish\n";
         let expected = Entry {
             id: 36,
+            parent: 35,
             device: "98:0".into(),
             root: "/mnt 1".into(),
             point: "/a b\nc".into(),

@@ -31,6 +31,21 @@ pub fn set_attributes(
             None => 0,
         },
     };
+    set(mount, recursive, &attr)
+}
+
+/// Takes `MOUNT_ATTR_RDONLY` away. EPERM where a more privileged user namespace has locked it.
+pub fn make_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: 0,
+        attr_clr: RDONLY,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    set(mount, false, &attr)
+}
+
+fn set(mount: BorrowedFd<'_>, recursive: bool, attr: &libc::mount_attr) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is an empty C string, `attr` lives across the call and its size is given.
     checked(unsafe {
@@ -39,7 +54,7 @@ pub fn set_attributes(
             mount.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            &raw const attr,
+            std::ptr::from_ref(attr),
             size_of::<libc::mount_attr>(),
         )
     })?;

@@ -6,6 +6,7 @@ use sbx_engine::sandbox::agents::LATER;
 use sbx_proto::OsBytes;
 
 use crate::failure::{Failure, Kind};
+use crate::text::one_line;
 
 pub(crate) use sbx_engine::sandbox::agents::SHELL;
 
@@ -27,12 +28,14 @@ impl Agent {
             )
             .hint("sbx run shell"));
         }
-        Err(
-            Failure::new(Kind::BadRequest, format!("unknown agent `{name}`")).hint(format!(
-                "supported agents: {SHELL}; planned: {}",
-                LATER.join(", ")
-            )),
+        Err(Failure::new(
+            Kind::BadRequest,
+            format!("unknown agent `{}`", one_line(name)),
         )
+        .hint(format!(
+            "supported agents: {SHELL}; planned: {}",
+            LATER.join(", ")
+        )))
     }
 
     pub(crate) fn name(self) -> &'static str {

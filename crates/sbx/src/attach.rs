@@ -103,7 +103,18 @@ pub(crate) fn run(
         exec.stdio = framed(exec.stdio, streams);
     }
     let request = Request::Exec(Box::new(exec));
-    let attempt = |socket: &str| attempt(client, socket, &request, streams, transport);
+    up(context, client, name, |socket| {
+        attempt(client, socket, &request, streams, transport)
+    })
+}
+
+/// Does something with the exec socket of a sandbox, which is started when it is not running.
+pub(crate) fn up<T>(
+    context: &Context,
+    client: &Client<'_>,
+    name: &str,
+    attempt: impl Fn(&str) -> Result<T, Broken>,
+) -> Result<T, Failure> {
     // A sandbox that runs is reached without asking: its init listens, or it does not run.
     if let Some(socket) = client.socket_of_running(name)? {
         match attempt(&socket) {
@@ -186,7 +197,8 @@ fn framed(stdio: Stdio, streams: &Streams) -> Stdio {
     }
 }
 
-enum Broken {
+/// Why an attempt to reach init came to nothing.
+pub(crate) enum Broken {
     /// Init went away before the command ran: nothing of the input is lost, so one may try again.
     BeforeStart,
     Failed(Failure),
@@ -255,7 +267,7 @@ fn watch_signals(streams: &Streams) -> Result<SignalFd, Failure> {
     SignalFd::new(&wanted).map_err(engine("cannot watch signals"))
 }
 
-fn gone(error: &std::io::Error) -> bool {
+pub(crate) fn gone(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
         std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset

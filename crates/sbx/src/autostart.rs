@@ -3,13 +3,15 @@
 //! Its stdout is a pipe to us until it accepts connections: a line `ready` means success, end of file means failure. When two
 //! clients start a daemon at the same time, the lock lets one of them win, and both use that one.
 
+mod scope;
+
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -43,10 +45,21 @@ pub(crate) fn start(context: &Context, state: &StateDir) -> Result<UnixStream, F
     state.claim()?;
     context.ui.progress("Starting sandboxd daemon...");
     let log_end = std::fs::metadata(state.log()).map_or(0, |meta| meta.len());
-    let ready = spawn(context, state, program)
-        .map_err(|error| Failure::new(Kind::Engine, format!("cannot start sandboxd: {error}")))?;
-    let deadline = Instant::now() + START_TIMEOUT;
-    let timeout = if wait_ready(ready, deadline) {
+    let start = |command: Command| {
+        let ready = spawn(context, state, command).map_err(|error| {
+            Failure::new(Kind::Engine, format!("cannot start sandboxd: {error}"))
+        })?;
+        Ok::<_, Failure>(wait_ready(ready, Instant::now() + START_TIMEOUT))
+    };
+    let runtime = context.env.get("XDG_RUNTIME_DIR").map(Path::new);
+    let user = rustix::process::geteuid().as_raw();
+    let scoped = scope::runner(user, runtime, &|path| path.exists());
+    let started = match scoped.map(|runner| start(scope::command(&runner, &program))) {
+        // The user manager may refuse: then without a group of its own.
+        Some(Ok(true)) => true,
+        Some(_) | None => start(Command::new(program))?,
+    };
+    let timeout = if started {
         START_TIMEOUT
     } else {
         // It gave up, perhaps because another client's daemon holds the lock.
@@ -137,13 +150,12 @@ pub(crate) fn program() -> Result<PathBuf, Failure> {
         .hint("install `sbx`, `sandboxd`, `sbx-init` and `sbx-sudo` together"))
 }
 
-fn spawn(context: &Context, state: &StateDir, program: PathBuf) -> io::Result<ChildStdout> {
+fn spawn(context: &Context, state: &StateDir, mut command: Command) -> io::Result<ChildStdout> {
     let log = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o600)
         .open(state.log())?;
-    let mut command = Command::new(program);
     command
         .env_clear()
         .envs(context.env.for_daemon())

@@ -11,8 +11,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cache, completion, cp, create, daemon, diagnose, exec, inspect, logs, ls, man, network, policy,
-    ports, reset, rm, run, stop, version,
+    cache, completion, cp, create, daemon, diagnose, exec, inspect, logs, ls, man, mount, network,
+    policy, ports, prune, reset, rm, run, settings, setup, ssh, stats, stop, umount, version,
 };
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -53,17 +53,26 @@ pub(crate) enum Command {
     #[command(visible_alias = "list")]
     Ls(ls::Args),
     Inspect(inspect::Args),
+    Stats(stats::Args),
     Logs(logs::Args),
     Stop(stop::Args),
     #[command(visible_aliases = ["remove", "delete"])]
     Rm(rm::Args),
+    Prune(prune::Args),
     Reset(reset::Args),
     Cp(cp::Args),
     Ports(ports::Args),
+    Mount(mount::Args),
+    #[command(visible_alias = "unmount")]
+    Umount(umount::Args),
     Policy(policy::Args),
     Cache(cache::Args),
+    Setup(setup::Args),
+    #[command(hide = true)]
+    Ssh(ssh::Args),
     #[command(hide = true)]
     Network(network::Args),
+    Settings(settings::Args),
     Diagnose(diagnose::Args),
     Daemon(daemon::Args),
     Version(version::Args),
@@ -116,17 +125,25 @@ fn with_bare_switch(line: &[OsString], error: &clap::Error) -> Option<Vec<OsStri
     Some(bare)
 }
 
+/// What `parse` makes of the line, in which switches may have values.
+pub(crate) fn parse_with<T>(
+    line: &[OsString],
+    parse: impl Fn(&[OsString]) -> Result<T, clap::Error>,
+) -> Result<T, clap::Error> {
+    let mut parsed = parse(line);
+    let mut line = Cow::Borrowed(line);
+    while let Err(error) = &parsed
+        && let Some(bare) = with_bare_switch(&line, error)
+    {
+        parsed = parse(&bare);
+        line = Cow::Owned(bare);
+    }
+    parsed
+}
+
 impl Cli {
     pub(crate) fn parse_line(line: &[OsString]) -> Result<Self, clap::Error> {
-        let mut parsed = Self::parse_words(line);
-        let mut line = Cow::Borrowed(line);
-        while let Err(error) = &parsed
-            && let Some(bare) = with_bare_switch(&line, error)
-        {
-            parsed = Self::parse_words(&bare);
-            line = Cow::Owned(bare);
-        }
-        parsed
+        parse_with(line, Self::parse_words)
     }
 
     fn parse_words(line: &[OsString]) -> Result<Self, clap::Error> {
@@ -171,12 +188,17 @@ impl Cli {
         let json = match &self.command {
             Some(Command::Ls(args)) => args.json,
             Some(Command::Inspect(args)) => args.json,
+            Some(Command::Stats(args)) => args.json,
             Some(Command::Logs(args)) => args.json,
             Some(Command::Version(args)) => args.json,
             Some(Command::Diagnose(args)) => args.json(),
             Some(Command::Ports(args)) => args.json,
+            Some(Command::Mount(args)) => args.json(),
+            Some(Command::Umount(args)) => args.json(),
+            Some(Command::Prune(args)) => args.json,
             Some(Command::Policy(args)) => args.json(),
             Some(Command::Cache(args)) => args.json(),
+            Some(Command::Settings(args)) => args.json(),
             Some(Command::Network(args)) => args.json(),
             Some(Command::Daemon(args)) => args.json(),
             Some(
@@ -187,6 +209,8 @@ impl Cli {
                 | Command::Stop(_)
                 | Command::Rm(_)
                 | Command::Reset(_)
+                | Command::Setup(_)
+                | Command::Ssh(_)
                 | Command::Completion(_)
                 | Command::Man(_)
                 | Command::Other(_),
@@ -223,12 +247,19 @@ impl Cli {
             Command::Create(args) => create::run(context, args).map(done),
             Command::Ls(args) => ls::run(context, args).map(done),
             Command::Inspect(args) => inspect::run(context, args).map(done),
+            Command::Stats(args) => stats::run(context, args).map(done),
             Command::Logs(args) => logs::run(context, args).map(done),
             Command::Cp(args) => cp::run(context, args).map(done),
             Command::Ports(args) => ports::run(context, args).map(done),
+            Command::Mount(args) => mount::run(context, args).map(done),
+            Command::Umount(args) => umount::run(context, args).map(done),
             Command::Stop(args) => stop::run(context, args).map(done),
             Command::Rm(args) => rm::run(context, args).map(done),
+            Command::Prune(args) => prune::run(context, args).map(done),
             Command::Reset(args) => reset::run(context, args).map(done),
+            Command::Setup(args) => setup::run(context, args).map(done),
+            Command::Ssh(args) => ssh::run(context, args).map(done),
+            Command::Settings(args) => settings::run(context, args).map(done),
             Command::Diagnose(args) => diagnose::run(context, args).map(done),
             Command::Daemon(args) => daemon::run(context, args).map(done),
             Command::Version(args) => version::run(context, args).map(done),
@@ -285,7 +316,8 @@ mod tests {
         assert!(parse("sbx create --cpus 2 --memory 4g -t img shell .").is_ok());
         assert!(parse("sbx run shell . --rm -- -c ls").is_ok());
         assert!(parse("sbx run -d --rm shell").is_err());
-        assert!(parse("sbx create shell").is_err());
+        assert!(parse("sbx create shell").is_ok());
+        assert!(parse("sbx create").is_err());
         assert!(parse("sbx rm").is_err());
         assert!(parse("sbx rm --all box").is_err());
     }

@@ -15,7 +15,8 @@ use sbx_api::policy::{
 };
 use sbx_api::{
     ClearCaches, ClearedCaches, CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest,
-    LogLevels, PortChange, PortChanges, Removed, Sandbox, SandboxList, ShutdownRequest, Started,
+    LogLevels, MountChange, PortChange, PortChanges, Removed, Sandbox, SandboxList, SettingsState,
+    ShutdownRequest, Started, UnmountRequest, Usage, WorkspaceRequest,
 };
 use sbx_engine::state::daemon_lock::Holder;
 use sbx_engine::state::socket::{connect_unix, is_unserved};
@@ -114,6 +115,15 @@ impl<'a> Client<'a> {
         })
     }
 
+    /// With what its own files take on disk, if that is asked for.
+    pub(crate) fn usage(&self, name: &str, with_disk: bool) -> Result<Usage, Failure> {
+        let (rest, timeout) = match with_disk {
+            true => ("/usage?disk=true", OPERATION_TIMEOUT),
+            false => ("/usage", QUERY_TIMEOUT),
+        };
+        self.call("GET", &route(name, rest), &NOTHING, timeout)
+    }
+
     pub(crate) fn stop(&self, name: &str) -> Result<Sandbox, Failure> {
         let path = route(name, "/stop");
         self.named(name, |client| {
@@ -131,6 +141,17 @@ impl<'a> Client<'a> {
     /// Removes exactly this sandbox (by id, as the name may have been reused), unless commands run in it.
     pub(crate) fn remove_idle(&self, sandbox: &Sandbox) -> Result<Removed, Failure> {
         let path = route(&sandbox.name, &format!("?id={}", sandbox.id));
+        self.call("DELETE", &path, &NOTHING, OPERATION_TIMEOUT)
+    }
+
+    /// Removes exactly this sandbox, if it has been stopped since the time it shows.
+    pub(crate) fn remove_stopped(&self, sandbox: &Sandbox) -> Result<Removed, Failure> {
+        let Some(stopped_at) = sandbox.stopped_at else {
+            let message = format!("it is not known since when `{}` is stopped", sandbox.name);
+            return Err(Failure::new(Kind::Conflict, message));
+        };
+        let query = format!("?id={}&stopped_at={stopped_at}", sandbox.id);
+        let path = route(&sandbox.name, &query);
         self.call("DELETE", &path, &NOTHING, OPERATION_TIMEOUT)
     }
 
@@ -158,6 +179,25 @@ impl<'a> Client<'a> {
         })
     }
 
+    pub(crate) fn mount(
+        &self,
+        name: &str,
+        request: &WorkspaceRequest,
+    ) -> Result<MountChange, Failure> {
+        let path = route(name, "/mount");
+        self.named(name, |client| {
+            client.call("POST", &path, &Some(request), OPERATION_TIMEOUT)
+        })
+    }
+
+    pub(crate) fn unmount(&self, name: &str, path: &str) -> Result<MountChange, Failure> {
+        let request = UnmountRequest { path: path.into() };
+        let path = route(name, "/unmount");
+        self.named(name, |client| {
+            client.call("POST", &path, &Some(&request), OPERATION_TIMEOUT)
+        })
+    }
+
     pub(crate) fn shutdown(&self, stop_sandboxes: bool) -> Result<(), Failure> {
         let request = ShutdownRequest { stop_sandboxes };
         self.send(
@@ -176,6 +216,14 @@ impl<'a> Client<'a> {
     pub(crate) fn set_log_levels(&self, levels: &LogLevels) -> Result<(), Failure> {
         self.send("PUT", "/v1/daemon/log-level", &Some(levels), QUERY_TIMEOUT)
             .map(drop)
+    }
+
+    pub(crate) fn settings(&self) -> Result<SettingsState, Failure> {
+        self.call("GET", "/v1/settings", &NOTHING, QUERY_TIMEOUT)
+    }
+
+    pub(crate) fn reload_settings(&self) -> Result<SettingsState, Failure> {
+        self.call("POST", "/v1/settings/reload", &NOTHING, QUERY_TIMEOUT)
     }
 
     pub(crate) fn init_policy(&self, request: &PolicyInit) -> Result<(), Failure> {

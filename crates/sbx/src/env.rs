@@ -18,7 +18,7 @@ pub(crate) const SBX_HOME: &str = "SBX_HOME";
 const SBX_EXEC_TRANSPORT: &str = "SBX_EXEC_TRANSPORT";
 
 /// The variables that a daemon inherits; no others are passed on, as they may be secrets.
-const FOR_DAEMON: [&str; 15] = [
+const FOR_DAEMON: [&str; 18] = [
     "HOME",
     "PATH",
     "USER",
@@ -26,6 +26,9 @@ const FOR_DAEMON: [&str; 15] = [
     "LANG",
     "TZ",
     "SANDBOXD_LOG_LEVEL",
+    "SBX_AUTO_STOP_SECONDS",
+    "SBX_CACHE_MAX_MIB",
+    "SBX_MODE",
     "DOCKER_SANDBOXES_PROXY",
     "DOCKER_SANDBOXES_NO_PROXY",
     "HTTP_PROXY",
@@ -37,13 +40,14 @@ const FOR_DAEMON: [&str; 15] = [
 ];
 
 /// Variables for tool chains, git's configuration, locale and time zone that a sandbox inherits (and `LC_*`).
-const FOR_SANDBOX: [&str; 18] = [
+const FOR_SANDBOX: [&str; 19] = [
     "RUSTUP_HOME",
     "CARGO_HOME",
     "PYENV_ROOT",
     "GOROOT",
     "GOPATH",
     "GOMODCACHE",
+    "GRADLE_USER_HOME",
     "npm_config_cache",
     "PIP_CACHE_DIR",
     "GOTOOLCHAIN",
@@ -92,6 +96,17 @@ impl Env {
 
     pub(crate) fn get(&self, key: impl AsRef<OsStr>) -> Option<&OsStr> {
         self.vars.get(key.as_ref()).map(OsString::as_os_str)
+    }
+
+    /// The same environment with another state directory.
+    pub(crate) fn with_state(mut self, root: &Path) -> Self {
+        self.vars.insert(SBX_HOME.into(), root.into());
+        self
+    }
+
+    pub(crate) fn no_colour(&self) -> bool {
+        self.get("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || self.get("TERM").is_some_and(|terminal| terminal == "dumb")
     }
 
     /// The variable's value when it is set, not empty, and text.

@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use sbx_engine::StateDir;
 use sbx_engine::state::socket::connect_own;
-use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{Cause, ExitStatus, FailKind, Reply, Request, Role};
 use sbx_proto::frame::{Decoder, MAX_REPLY, encode};
 use sbx_proto::stream::{Frame, Stream};
+use sbx_proto::{MIN_PROTOCOL, SPOKEN};
 use sbx_sys::fdpass::{recv_with_fds, send_with_fds};
 
 use crate::env::Transport;
@@ -86,7 +86,8 @@ const LAST_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Hello and the command as one message, so that init is woken once.
 pub(crate) fn opening(exec: &Request) -> io::Result<Vec<u8>> {
     let hello = Request::Hello {
-        protocol: PROTOCOL,
+        // Commands are asked for as in the oldest version, so an init of before an upgrade takes them at once.
+        protocol: MIN_PROTOCOL,
         role: Role::Client,
     };
     let mut bytes = encode(&hello).map_err(io::Error::other)?;
@@ -249,7 +250,7 @@ impl Init {
         let terminal = self.received.pop();
         match (self.stage, reply, terminal) {
             (Stage::Greeting, Reply::Hello { protocol, .. }, terminal) => {
-                if protocol != PROTOCOL {
+                if !SPOKEN.contains(&protocol) {
                     return Err(Failure::new(
                         Kind::VersionMismatch,
                         "the sandbox was started by a different version of sbx",
@@ -341,6 +342,8 @@ pub(crate) fn harmless(text: &str) -> String {
 mod tests {
     use rustix::pipe::{PipeFlags, pipe_with};
     use rustix::pty::{OpenptFlags, openpt};
+
+    use sbx_proto::PROTOCOL;
 
     use super::*;
 

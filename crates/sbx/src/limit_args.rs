@@ -1,6 +1,6 @@
-//! Parsing of limits that users type: `--cpus 1.5 --memory 4g --pids 500`.
+//! Parsing of limits that users type: `--cpus 1.5 --memory 4g --pids 500 --disk 10g`.
 
-use sbx_api::Limits;
+use sbx_api::{LimitKind, Limits};
 
 use crate::failure::{Failure, Kind};
 
@@ -16,6 +16,12 @@ pub(crate) struct LimitFlags {
     /// Number of processes and threads it may have [default: half of the machine's, at most 16384]
     #[arg(long, value_name = "N")]
     pids: Option<String>,
+    /// Size of its own disk, such as 10g: for what it installs and writes outside the workspaces, which have no limit
+    #[arg(long, value_name = "SIZE")]
+    disk: Option<String>,
+    /// Names of limits to ignore, with a warning, where they cannot be enforced
+    #[arg(long, value_name = "LIMITS", value_delimiter = ',', hide = true)]
+    prefer_limits: Vec<String>,
 }
 
 impl LimitFlags {
@@ -24,7 +30,23 @@ impl LimitFlags {
             cpu_millis: asked(self.cpus.as_deref(), cpu_millis)?,
             memory_bytes: asked(self.memory.as_deref(), bytes)?,
             processes: asked(self.pids.as_deref(), count)?,
+            disk_bytes: asked(self.disk.as_deref(), bytes)?,
         })
+    }
+
+    /// Those that are enforced only where that is possible.
+    pub(crate) fn preferred(&self) -> Result<Vec<LimitKind>, Failure> {
+        let all = [
+            LimitKind::Cpus,
+            LimitKind::Memory,
+            LimitKind::Pids,
+            LimitKind::Disk,
+        ];
+        let parse = |name: &String| {
+            let known = all.into_iter().find(|limit| limit.as_str() == name);
+            known.ok_or_else(|| invalid("limit", name, "use cpus, memory, pids or disk"))
+        };
+        self.prefer_limits.iter().map(parse).collect()
     }
 }
 
@@ -132,8 +154,24 @@ mod tests {
         let flags = LimitFlags {
             cpus: Some("0".into()),
             memory: Some(String::new()),
-            pids: None,
+            ..LimitFlags::default()
         };
         assert_eq!(flags.limits(), Ok(Limits::default()));
+    }
+
+    #[test]
+    fn preferences() {
+        let of = |names: &[&str]| {
+            LimitFlags {
+                prefer_limits: names.iter().map(|name| (*name).to_owned()).collect(),
+                ..LimitFlags::default()
+            }
+            .preferred()
+        };
+        assert_eq!(
+            of(&["disk", "cpus"]),
+            Ok(vec![LimitKind::Disk, LimitKind::Cpus])
+        );
+        assert_eq!(of(&["swap"]).unwrap_err().kind, Kind::BadRequest);
     }
 }

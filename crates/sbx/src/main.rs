@@ -1,7 +1,8 @@
 //! `sbx`: the command line of the sandbox engine.
 //!
 //! The daemon is a separate program, `sandboxd`, so that `sbx exec` stays small. Executed under the name `sbx-init`, this
-//! program is also the set-up helper, which `sbx diagnose` uses.
+//! program is also the set-up helper, which `sbx diagnose` uses; under the name `docker-sandbox` it is a plugin of Docker's
+//! command line.
 
 mod agents;
 mod attach;
@@ -13,6 +14,7 @@ mod context;
 mod daemon_process;
 mod detach_keys;
 mod diagnose;
+mod docker_plugin;
 mod env;
 mod envfile;
 mod failure;
@@ -25,6 +27,7 @@ mod netlog;
 mod plumbing;
 mod relay;
 mod similar;
+mod ssh;
 mod statusfile;
 mod terminal;
 mod text;
@@ -60,28 +63,32 @@ fn run() -> u8 {
     if program.is_some_and(|name| name == "sbx-init") {
         return sbx_init::helper_main(sbx_engine::machine::namespace::helper::run_task);
     }
-    command_line(Env::from_process(), &args)
+    let env = Env::from_process();
+    if program.is_some_and(|name| name == docker_plugin::PROGRAM) {
+        return docker_plugin::main(env, &args);
+    }
+    command_line(env, &args)
 }
 
 fn command_line(env: Env, args: &[OsString]) -> u8 {
-    let no_colour = env.get("NO_COLOR").is_some_and(|value| !value.is_empty())
-        || env.get("TERM").is_some_and(|terminal| terminal == "dumb");
+    let no_colour = env.no_colour();
     let cli = match Cli::parse_line(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&Ui::new(ErrorStyle::Text, false, no_colour), &error, args),
     };
     let ui = Ui::new(cli.error_style(), cli.debug, no_colour);
     let context = Context { env, ui };
-    match cli.run(&context) {
-        Ok(code) => code,
-        Err(failure) => {
-            context.ui.failure(&failure);
-            match cli.codes() {
-                Codes::Plain => failure.kind.exit_code(),
-                Codes::Session => failure.kind.session_exit_code(),
-            }
+    exit_code(&context, cli.run(&context), cli.codes())
+}
+
+fn exit_code(context: &Context, result: Result<u8, Failure>, codes: Codes) -> u8 {
+    result.unwrap_or_else(|failure| {
+        context.ui.failure(&failure);
+        match codes {
+            Codes::Plain => failure.kind.exit_code(),
+            Codes::Session => failure.kind.session_exit_code(),
         }
-    }
+    })
 }
 
 /// Help goes to stdout, the error of an invalid command line to stderr.
@@ -110,7 +117,8 @@ fn usage(ui: &Ui, error: &clap::Error, args: &[OsString]) -> u8 {
         Codes::Session => SESSION_USAGE,
     };
     if let Some(path) = Cli::status_file_of_invalid(args)
-        && let Err(failure) = StatusFile::prepare(&path).and_then(|status| status.write(by, code))
+        && let Err(failure) =
+            StatusFile::prepare(&path).and_then(|status| status.write(by, code, None))
     {
         // Otherwise the caller could take the file of an earlier run for this one's.
         ui.failure(&failure);

@@ -40,6 +40,14 @@ struct Position {
     offset: u64,
 }
 
+impl Cursor {
+    /// Whether lines of that part were written, or their files replaced, in between.
+    pub(crate) fn has_moved(&self, since: &Self, part: Part) -> bool {
+        let mut all = Part::ALL.into_iter().zip(self.0.iter().zip(&since.0));
+        all.any(|(one, (now, then))| one == part && now != then)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     pub(crate) lines: Vec<Line>,
@@ -313,5 +321,13 @@ pub(crate) mod tests {
         assert_eq!(hosts(&mut cursor), ["six", "seven", "five"]);
         assert_eq!(log.sandboxes().unwrap(), ["ab"]);
         assert_eq!(cursor, log.end("ab"));
+        let before = log.end("ab");
+        append(
+            &path("ab.jsonl"),
+            &text(&line("ab", "eight", Outcome::Allow)),
+        );
+        assert!(!log.end("ab").has_moved(&before, Part::Denied));
+        append(&path("ab_denied.jsonl"), &deny("nine"));
+        assert!(log.end("ab").has_moved(&before, Part::Denied));
     }
 }

@@ -67,11 +67,15 @@ impl StatusFile {
         })
     }
 
-    pub(crate) fn write(self, by: By<'_>, code: u8) -> Result<(), Failure> {
-        let status = match by {
+    /// `denied`: whether the sandbox was denied anything meanwhile, where that is known.
+    pub(crate) fn write(self, by: By<'_>, code: u8, denied: Option<bool>) -> Result<(), Failure> {
+        let mut status = match by {
             By::Command => json!({"by": "command", "code": code}),
             By::Engine(message) => json!({"by": "engine", "code": code, "message": message}),
         };
+        if let (Some(denied), Some(fields)) = (denied, status.as_object_mut()) {
+            fields.insert("denied".to_owned(), denied.into());
+        }
         let line = format!("{status}\n");
         let written = (&self.file).write_all(line.as_bytes());
         let appeared = written.and_then(|()| match self.place {
@@ -194,9 +198,9 @@ mod tests {
         let path = dir.path().join("status");
         let status = StatusFile::prepare(&path).unwrap();
         assert!(!path.exists());
-        status.write(By::Command, 7).unwrap();
+        status.write(By::Command, 7, Some(false)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "{\"by\":\"command\",\"code\":7}\n");
+        assert_eq!(text, "{\"by\":\"command\",\"code\":7,\"denied\":false}\n");
         drop(StatusFile::prepare(&path).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(StatusFile::prepare(&dir.path().join("missing/status")).is_err());
@@ -210,7 +214,7 @@ mod tests {
         file.write_all(b"mine").unwrap();
         std::os::unix::fs::symlink(&precious, &path).unwrap();
         let status = StatusFile::prepare(&path).unwrap();
-        status.write(By::Command, 0).unwrap();
+        status.write(By::Command, 0, None).unwrap();
         assert_eq!(std::fs::read(&precious).unwrap(), b"mine");
         assert!(!path.is_symlink() && path.is_file());
     }
@@ -225,7 +229,7 @@ mod tests {
         let forged = OsString::from(".forged");
         drop(File::create(dir.path().join(&forged)).unwrap());
         place.temporary = Some(forged);
-        let error = status.write(By::Command, 0).unwrap_err();
+        let error = status.write(By::Command, 0, None).unwrap_err();
         assert!(error.message.contains("another file"), "{}", error.message);
     }
 
@@ -233,7 +237,7 @@ mod tests {
     fn a_device_stays_one_and_a_directory_is_refused() {
         let status = StatusFile::prepare(Path::new("/dev/null")).unwrap();
         assert!(status.place.is_none());
-        status.write(By::Command, 0).unwrap();
+        status.write(By::Command, 0, None).unwrap();
         let null = Path::new("/dev/null").symlink_metadata().unwrap();
         assert!(null.file_type().is_char_device());
         assert!(StatusFile::prepare(tempfile::tempdir().unwrap().path()).is_err());
@@ -246,7 +250,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let status = StatusFile::prepare(&path).unwrap();
-        status.write(By::Engine("no \"room\""), 125).unwrap();
+        status.write(By::Engine("no \"room\""), 125, None).unwrap();
         let mut text = String::new();
         io::Read::read_to_string(&mut file, &mut text).unwrap();
         assert_eq!(

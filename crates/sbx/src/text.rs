@@ -2,7 +2,15 @@
 
 use std::path::Path;
 
-use sbx_api::Status;
+use sbx_api::{Status, Workspace};
+
+/// Where it is on the host, and inside if that is elsewhere.
+pub(crate) fn workspace(workspace: &Workspace) -> String {
+    match &workspace.target {
+        Some(target) => format!("{} -> {target}", workspace.path),
+        None => workspace.path.clone(),
+    }
+}
 
 pub(crate) fn status(status: Status) -> &'static str {
     match status {
@@ -75,6 +83,38 @@ fn escaped(text: &str, unwanted: impl Fn(char) -> bool) -> String {
     safe
 }
 
+/// `1.5 GiB`, with one digit after the point.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    // In tenths of the unit.
+    let mut tenths = u128::from(bytes) * 10 / 1024;
+    let mut units = UNITS.iter();
+    let mut unit = units.next();
+    while tenths >= 10_240
+        && let Some(next) = units.next()
+    {
+        tenths /= 1024;
+        unit = Some(next);
+    }
+    let unit = unit.copied().unwrap_or_default();
+    match tenths % 10 {
+        0 => format!("{} {unit}", tenths / 10),
+        tenth => format!("{}.{tenth} {unit}", tenths / 10),
+    }
+}
+
+/// `1.5`, of thousandths of a CPU.
+pub(crate) fn cpus(millis: u32) -> String {
+    let number = format!("{}.{:03}", millis / 1000, millis % 1000);
+    number
+        .trim_end_matches('0')
+        .trim_end_matches('.')
+        .to_owned()
+}
+
 /// `3d 4h`, `5m 6s`: the two largest units.
 pub(crate) fn duration(seconds: i64) -> String {
     let seconds = seconds.max(0);
@@ -105,6 +145,20 @@ pub(crate) fn duration(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes() {
+        for (size, shown) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (1 << 30, "1 GiB"),
+            ((1 << 30) - 1, "1023.9 MiB"),
+            (u64::MAX, "16383.9 PiB"),
+        ] {
+            assert_eq!(bytes(size), shown);
+        }
+    }
 
     #[test]
     fn durations() {

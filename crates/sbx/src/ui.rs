@@ -145,6 +145,17 @@ impl Ui {
         }
     }
 
+    /// The answer to a question, without spaces around it; none where it cannot be asked or is not answered.
+    pub(crate) fn ask(&self, question: &str) -> Option<String> {
+        if !self.interactive() {
+            return None;
+        }
+        self.stderr(format!("{} ", text::one_line(question)).as_bytes());
+        let mut answer = String::new();
+        let read = io::stdin().read_line(&mut answer).ok()?;
+        (read > 0).then(|| answer.trim().to_owned())
+    }
+
     /// Whether a question can be asked and answered.
     fn interactive(&self) -> bool {
         io::stdin().is_terminal() && self.watched()

@@ -6,13 +6,20 @@ use std::ffi::OsString;
 use crate::failure::{Failure, Kind};
 
 /// Commands of Docker's `sbx` without an implementation here.
-const COMMANDS: [&str; 13] = [
-    "env", "kit", "logout", "mcp", "prune", "save", "secret", "settings", "setup", "ssh", "skills",
-    "template", "tui",
+const COMMANDS: [&str; 9] = [
+    "env", "kit", "logout", "mcp", "save", "secret", "skills", "template", "tui",
 ];
 
 pub(crate) fn is_unsupported_command(name: &str) -> bool {
     COMMANDS.contains(&name)
+}
+
+/// When the image of a template is pulled; `host` has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Pull {
+    Always,
+    Missing,
+    Never,
 }
 
 /// Flags of `create` and `run` that are parsed and then refused by [`Self::check`].
@@ -33,10 +40,15 @@ pub(crate) struct UnsupportedFlags {
     mcp: Vec<String>,
     #[arg(long, hide = true)]
     no_share_skills: bool,
+    #[arg(
+        long,
+        hide = true,
+        alias = "pull-template",
+        value_name = "always|missing|never"
+    )]
+    pull: Option<Pull>,
     #[arg(long, hide = true)]
-    pull: Option<String>,
-    #[arg(long, hide = true)]
-    pull_template: Option<String>,
+    load_local_template: bool,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
     gpu: Option<Option<String>>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
@@ -52,7 +64,8 @@ pub(crate) struct UnsupportedFlags {
 }
 
 impl UnsupportedFlags {
-    /// Values that ask for the default behaviour (`-t host`) are accepted.
+    /// Values that ask for the default behaviour (`-t host`, `--pull missing`) are accepted. `--load-local-template` is
+    /// about the template of `-t`: there is nothing to load for `host`.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.branch.is_some() {
             return Err(
@@ -69,8 +82,7 @@ impl UnsupportedFlags {
             ("--profile", self.profile.is_some()),
             ("--static-mcp", !self.static_mcp.is_empty()),
             ("--mcp", !self.mcp.is_empty()),
-            ("--pull", self.pull.is_some()),
-            ("--pull-template", self.pull_template.is_some()),
+            ("--pull always", self.pull == Some(Pull::Always)),
             ("--gpu", self.gpu.is_some()),
             ("--usb", self.usb.is_some()),
             ("--nested", self.nested),

@@ -28,35 +28,34 @@ pub(crate) fn here(env: &Env) -> PathBuf {
         .unwrap_or_else(|| "/".into())
 }
 
-/// The workspaces that the arguments name; the first one is the primary and must be writable. Relative paths start at
-/// `here`.
+/// The workspaces that the arguments name; the first one is the primary. Relative paths start at `here`.
 pub(crate) fn parse_all<T: AsRef<OsStr>>(
     args: &[T],
     here: &Path,
 ) -> Result<Vec<WorkspaceRequest>, Failure> {
-    let workspaces = args
-        .iter()
-        .map(|arg| parse(arg.as_ref(), here))
-        .collect::<Result<Vec<_>, _>>()?;
-    if let Some(primary) = workspaces.first() {
-        if primary.readonly {
-            return Err(
-                bad("primary workspace must be read/write (remove ':ro' or ':readonly')")
-                    .hint("put a writable directory first"),
-            );
-        }
-        if !Path::new(&primary.path).is_dir() {
-            return Err(
-                bad(format!("workspace `{}` is not a directory", primary.path))
-                    .hint("put a directory first; a file can follow as `FILE:ro`"),
-            );
-        }
+    let workspaces = parse_more(args, here)?;
+    if let Some(primary) = workspaces.first()
+        && !Path::new(&primary.path).is_dir()
+    {
+        return Err(
+            bad(format!("workspace `{}` is not a directory", primary.path))
+                .hint("put a directory first; a file can follow as `FILE:ro`"),
+        );
     }
     Ok(workspaces)
 }
 
-/// A suffix `:ro` or `:readonly` means read-only. If only a path exists whose name ends that way, the argument is ambiguous
-/// and refused: a guess could make it writable.
+/// Workspaces beside a primary one.
+pub(crate) fn parse_more<T: AsRef<OsStr>>(
+    args: &[T],
+    here: &Path,
+) -> Result<Vec<WorkspaceRequest>, Failure> {
+    args.iter().map(|arg| parse(arg.as_ref(), here)).collect()
+}
+
+/// `SRC[:DST][:ro]`. A suffix `:ro` or `:readonly` means read-only. If only a path exists whose name ends that way, the
+/// argument is ambiguous and refused: a guess could make it writable. DST begins at the last `:/`; a path that exists with
+/// that in its name is refused as well.
 fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
     let stripped = READ_ONLY
         .iter()
@@ -70,6 +69,7 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
         Some(path) => (path, true),
         None => (arg, false),
     };
+    let (path, target) = split_target(path)?;
     if path.is_empty() {
         return Err(bad("workspace path is empty"));
     }
@@ -84,6 +84,10 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
             std::io::ErrorKind::NotFound if names_writable(path) => {
                 bad(format!("workspace `{shown}` does not exist"))
                     .hint("remove `:rw`: workspaces are writable by default")
+            }
+            std::io::ErrorKind::NotFound if names_relative_place(path) => {
+                bad(format!("workspace `{shown}` does not exist"))
+                    .hint("the place inside is an absolute path: SRC:/DST")
             }
             std::io::ErrorKind::NotFound if Path::new(path).is_symlink() => {
                 bad(format!("workspace `{shown}` is a broken symbolic link"))
@@ -103,6 +107,7 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
     Ok(WorkspaceRequest {
         path: text(real)?,
         given: Some(text(here.join(path))?),
+        target: target.map(|target| text(target.into())).transpose()?,
         readonly,
     })
 }
@@ -117,6 +122,32 @@ fn literally_read_only(path: &OsStr, arg: &OsStr) -> Failure {
         quoted(&format!("{arg}:ro")),
         quoted(&format!("{arg}/"))
     ))
+}
+
+/// The path on the host, and the place inside if one is given.
+fn split_target(arg: &OsStr) -> Result<(&OsStr, Option<&OsStr>), Failure> {
+    let bytes = arg.as_bytes();
+    let Some(colon) = bytes.windows(2).rposition(|pair| pair == b":/") else {
+        return Ok((arg, None));
+    };
+    let (source, target) = bytes.split_at(colon);
+    let target = target.strip_prefix(b":").unwrap_or(target);
+    if Path::new(arg).exists() {
+        let shown = arg.to_string_lossy();
+        return Err(bad(format!(
+            "ambiguous workspace `{shown}`: it exists, but what follows `:` is a place inside"
+        ))
+        .hint(format!("cd {}, and use `.`", quoted(&shown))));
+    }
+    Ok((OsStr::from_bytes(source), Some(OsStr::from_bytes(target))))
+}
+
+/// An existing path with `:` and something relative after it.
+fn names_relative_place(path: &OsStr) -> bool {
+    let bytes = path.as_bytes();
+    let colon = bytes.iter().rposition(|byte| *byte == b':');
+    let source = colon.and_then(|colon| bytes.get(..colon));
+    source.is_some_and(|source| Path::new(OsStr::from_bytes(source)).exists())
 }
 
 /// An existing path with docker's suffix `:rw`.
@@ -176,6 +207,31 @@ mod tests {
     }
 
     #[test]
+    fn a_place_inside_follows_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        for name in ["a", "b:", "b:/c", "a:x"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+        }
+        let parsed = |arg: &str| {
+            let request = parse(root.join(arg).as_os_str(), Path::new("/"))?;
+            let name = Path::new(&request.path).strip_prefix(&root).unwrap();
+            Ok::<_, Failure>((name.display().to_string(), request.target, request.readonly))
+        };
+        let found = |name: &str, target: Option<&str>, readonly| {
+            Ok((name.to_owned(), target.map(str::to_owned), readonly))
+        };
+        assert_eq!(parsed("a:/mnt/a"), found("a", Some("/mnt/a"), false));
+        assert_eq!(parsed("a:/mnt/a:ro"), found("a", Some("/mnt/a"), true));
+        assert_eq!(parsed("a:x:/mnt/a"), found("a:x", Some("/mnt/a"), false));
+        assert_eq!(parsed("a:x"), found("a:x", None, false));
+        // It could be meant either way.
+        assert!(parsed("b:/c").unwrap_err().message.contains("ambiguous"));
+        let hint = parsed("a:mnt").unwrap_err().hint.unwrap();
+        assert!(hint.contains("absolute"), "{hint}");
+    }
+
+    #[test]
     fn the_way_is_told_as_it_was_given() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
@@ -199,15 +255,12 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_is_a_writable_directory() {
+    fn the_primary_is_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::File::create(&file).unwrap();
         let read_only = format!("{}:ro", dir.path().display());
-        assert_eq!(
-            parse_all(&[&read_only], dir.path()).unwrap_err().message,
-            "primary workspace must be read/write (remove ':ro' or ':readonly')"
-        );
+        assert!(parse_all(&[&read_only], dir.path()).unwrap()[0].readonly);
         assert!(parse_all(&[&file], dir.path()).is_err());
         let file = format!("{}:ro", file.display());
         let both = parse_all(&[dir.path().as_os_str(), OsStr::new(&file)], dir.path()).unwrap();

@@ -8,7 +8,7 @@ use sbx_api::{DaemonInfo, ErrorCode, LogLevels, VERSION};
 use sbx_engine::state::StateError;
 use serde_json::json;
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, vm_host};
 
 fn create(workspace: &str) -> serde_json::Value {
     json!({
@@ -134,7 +134,11 @@ fn creates_that_are_refused_leave_nothing() {
     let bad = (400, ErrorCode::BadRequest);
     for (body, expected, word) in [
         (with("name", json!("a_b")), bad, "a_b"),
-        (with("workspaces", json!([])), bad, "workspace"),
+        (
+            with("workspaces", json!([{"path": project, "target": "/etc/x"}])),
+            bad,
+            "/etc/x",
+        ),
         (create("relative"), bad, "relative"),
         (create("/"), bad, "whole machine"),
         (create("/nowhere/at/all"), bad, "does not exist"),
@@ -234,8 +238,11 @@ fn a_second_daemon_is_refused_and_the_first_leaves_no_socket() {
     let second = serve(ServeConfig {
         state: daemon.state.clone(),
         path_dirs: Vec::new(),
+        overrides: std::collections::BTreeMap::new(),
         log_level: None,
         default_proxy_config: "/nowhere".into(),
+        makes_proxy_config: false,
+        vm: vm_host(&daemon.state),
         companions: None,
         on_ready: Box::new(|| panic!("the second daemon serves")),
     });

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use sandboxd::{ServeConfig, ServeError, serve};
-use sbx_api::{ErrorBody, VERSION, VERSION_HEADER};
+use sandboxd::{ServeConfig, ServeError, VmHost, serve};
+use sbx_api::{Caller, ErrorBody, VERSION, VERSION_HEADER};
 use sbx_engine::StateDir;
 use sbx_engine::state::SOCKET;
 use sbx_engine::state::socket::connect_unix;
@@ -26,10 +26,13 @@ impl Daemon {
         let served = state.clone();
         let thread = std::thread::spawn(move || {
             serve(ServeConfig {
+                vm: vm_host(&served),
                 state: served,
                 path_dirs: Vec::new(),
+                overrides: std::collections::BTreeMap::new(),
                 log_level: None,
                 default_proxy_config: "/nowhere".into(),
+                makes_proxy_config: false,
                 companions: None,
                 on_ready: Box::new(move || ready.send(()).unwrap()),
             })
@@ -106,5 +109,13 @@ impl Drop for Daemon {
         if !std::thread::panicking() {
             self.end();
         }
+    }
+}
+
+pub(crate) fn vm_host(state: &StateDir) -> VmHost {
+    VmHost {
+        state: state.clone(),
+        caller: Caller::default(),
+        asset_dir: "/nowhere".into(),
     }
 }

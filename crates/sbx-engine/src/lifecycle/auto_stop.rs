@@ -1,21 +1,41 @@
-//! When a sandbox without a command stops by itself. Deadlines are absolute times in the record; one thread
-//! sleeps until the next one, and nothing wakes it otherwise but a new deadline.
+//! When a sandbox without a command stops by itself. Deadlines are counted on the kernel's monotonic clock, which
+//! cannot be set; the record has the same ones in the time of day, for people and for the next daemon. One thread sleeps
+//! until the next one, and nothing wakes it otherwise but a new deadline.
 
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-/// The deadline of a sandbox that was used just now.
-pub(crate) fn deadline(
-    now: Timestamp,
-    grace: Option<Duration>,
-    sessions: u32,
-    keep_alive: bool,
-) -> Option<Timestamp> {
-    let grace = grace.filter(|_| sessions == 0 && !keep_alive)?;
-    // A grace period beyond the last timestamp means no deadline.
-    now.checked_add(grace).ok()
+/// One moment on both clocks. The time of day can jump, by hand or when the machine is synchronised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(crate) of_day: Timestamp,
+    pub(crate) steady: Instant,
+}
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        Self {
+            of_day: Timestamp::now(),
+            steady: Instant::now(),
+        }
+    }
+
+    /// None beyond the last moment that a clock can tell.
+    pub(crate) fn after(self, time: Duration) -> Option<Self> {
+        Some(Self {
+            of_day: self.of_day.checked_add(time).ok()?,
+            steady: self.steady.checked_add(time)?,
+        })
+    }
+
+    /// When a deadline of the time of day is due that an earlier daemon has set: at most `grace` from now, since the
+    /// time of day may have been set back meanwhile.
+    pub(crate) fn until(self, deadline: Timestamp, grace: Duration) -> Option<Instant> {
+        let left = Duration::try_from(deadline.duration_since(self.of_day)).unwrap_or_default();
+        self.steady.checked_add(left.min(grace))
+    }
 }
 
 /// Wakes the one thread that waits for deadlines.
@@ -51,33 +71,35 @@ impl Alarm {
     }
 }
 
-/// How long until `deadline`, rounded up so that it has passed afterwards.
-pub(crate) fn until(now: Timestamp, deadline: Timestamp) -> Duration {
-    let left = deadline.duration_since(now);
-    Duration::try_from(left).unwrap_or_default() + Duration::from_millis(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn deadlines() {
-        let now = Timestamp::from_second(1000).unwrap();
-        let grace = Some(Duration::from_secs(30));
-        let later = Some(Timestamp::from_second(1030).unwrap());
-        assert_eq!(deadline(now, grace, 0, false), later);
-        assert_eq!(deadline(now, grace, 1, false), None);
-        assert_eq!(deadline(now, grace, 0, true), None);
-        assert_eq!(deadline(now, None, 0, false), None);
-        assert_eq!(deadline(now, Some(Duration::MAX), 0, false), None);
+    const GRACE: Duration = Duration::from_secs(30);
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
     }
 
     #[test]
-    fn a_deadline_in_the_past_is_now() {
-        let second = |s| Timestamp::from_second(s).unwrap();
-        assert_eq!(until(second(50), second(10)), Duration::from_millis(1));
-        assert_eq!(until(second(10), second(12)), Duration::from_millis(2001));
+    fn a_time_beyond_all_clocks_is_none() {
+        let (of_day, steady) = (second(1000), Instant::now());
+        let now = Moment { of_day, steady };
+        let later = now.after(GRACE).unwrap();
+        assert_eq!((later.of_day, later.steady), (second(1030), steady + GRACE));
+        assert_eq!(now.after(Duration::MAX), None);
+    }
+
+    #[test]
+    fn a_deadline_of_the_daemon_before_is_at_most_the_grace_period_away() {
+        let (of_day, steady) = (second(1000), Instant::now());
+        let left = |deadline| {
+            let due = Moment { of_day, steady }.until(second(deadline), GRACE);
+            due.unwrap().duration_since(steady)
+        };
+        assert_eq!(left(1012), Duration::from_secs(12));
+        assert_eq!(left(10), Duration::ZERO);
+        assert_eq!(left(1_000_000), GRACE, "the clock was set back");
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Shared {
     /// a warning.
     pub(crate) fn take_cache(&self, entry: &Entry) -> Result<(), EngineError> {
         let record = entry.record();
-        let (Some(_), Some(primary)) = (&record.cache, record.workspaces.first()) else {
+        let (Some(_), Some(primary)) = (&record.cache, record.primary()) else {
             return Ok(());
         };
         let _caches = lock(&self.caches);
@@ -68,7 +68,7 @@ impl Shared {
             let trimmed = store.measure(&id).and_then(|()| {
                 let _caches = lock(&shared.caches);
                 let held = |id: &str| shared.cache_holder(id, None).is_some();
-                let excess = store.excess(shared.config.settings.cache_bytes(), &held)?;
+                let excess = store.excess(shared.settings().cache_bytes(), &held)?;
                 for id in excess {
                     tracing::info!(
                         id,

@@ -14,12 +14,30 @@ use crate::sandbox::agents;
 use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{CacheUse, Record, TemplateRecord, VERSION, WorkspaceRecord};
 use crate::state::{StateDir, is_state};
-use crate::workspace::{self, hints};
+use crate::workspace::{self, hints, worktree};
+
+/// Which interface a sandbox is asked for through: they differ in what an agent and a name may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interface {
+    Current,
+    /// `/vm`: any agent, and a name that is taken gets a number.
+    Vm,
+}
+
+/// The longest name of an agent, in bytes. Ours; the older interface states none.
+const MAX_AGENT: usize = 255;
 
 impl Shared {
     /// Everything about a new sandbox but its ids, checked.
-    pub(crate) fn draft(&self, request: CreateRequest) -> Result<Record, EngineError> {
-        check_agent(&request.agent)?;
+    pub(crate) fn draft(
+        &self,
+        request: CreateRequest,
+        interface: Interface,
+    ) -> Result<Record, EngineError> {
+        match interface {
+            Interface::Current => check_agent(&request.agent)?,
+            Interface::Vm => check_any_agent(&request.agent)?,
+        }
         check_platform(request.platform.as_deref())?;
         check_env(&request.env)?;
         let ports = parse_publish(&request.publish)?;
@@ -36,25 +54,35 @@ impl Shared {
         {
             workspace::keep_clear_of(&workspaces, usual.root())?;
         }
+        let id = uuid::Uuid::new_v4().to_string();
         let name = match (name, workspaces.first()) {
             (Some(name), _) => name,
+            (None, _) if interface == Interface::Vm => SandboxName::of_vm(&request.agent, 1)?,
             (None, Some(primary)) => SandboxName::derive(&request.agent, primary.path.as_path())?,
-            (None, None) => return Err(workspace::WorkspaceError::None.into()),
+            (None, None) => SandboxName::without_workspace(&request.agent, &id)?,
         };
+        let git = worktree::find(&workspaces, state, request.git_write)?;
+        if request.cache && workspaces.is_empty() {
+            return Err(EngineError::CacheOfNothing);
+        }
         let machines = &self.config.machines;
         let backend = machines.default_backend();
         let of_backend =
             |workspace: &WorkspaceRecord| machines.workspace_warnings(backend, workspace);
         let mut warnings = Vec::from_iter(machines.warnings(backend));
         warnings.extend(hints::warnings(&workspaces, &of_backend));
+        warnings.extend(git.warnings);
+        let limited = machines.limits(backend, &request.limits, &request.limits_preferred)?;
+        warnings.extend(limited.warnings);
         Ok(Record {
             version: VERSION,
             name,
-            id: uuid::Uuid::new_v4().to_string(),
+            id,
             agent: request.agent,
             status: Status::Creating,
             warnings,
             workspaces,
+            git: git.shares,
             env: request.env,
             caller: request.caller,
             sources: Vec::new(),
@@ -77,7 +105,8 @@ impl Shared {
             idle_seconds: request.idle_seconds,
             cache: request.cache.then(CacheUse::default),
             temporary: request.temporary,
-            limits: machines.limits(backend, &request.limits)?,
+            limits: limited.limits,
+            limits_required: limited.required,
             stop_at: None,
             mounts: Vec::new(),
             ports,
@@ -91,6 +120,14 @@ fn check_agent(name: &str) -> Result<(), EngineError> {
         later if agents::LATER.contains(&later) => Err(EngineError::LaterAgent(later.to_owned())),
         unknown => Err(EngineError::UnknownAgent(unknown.to_owned())),
     }
+}
+
+/// It is shown on terminals and is a part of file names; no program is looked for by it.
+fn check_any_agent(name: &str) -> Result<(), EngineError> {
+    if name.is_empty() || name.len() > MAX_AGENT || name.contains(char::is_control) {
+        return Err(EngineError::AgentName);
+    }
+    Ok(())
 }
 
 /// Until images can run another one, the platform is this machine's.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use sbx_api::Status;
 
-use crate::lifecycle::auto_stop::deadline;
+use crate::lifecycle::auto_stop::Moment;
 use crate::machine::control::Sender;
 use crate::machine::process::Process;
 use crate::sandbox::name::SandboxName;
@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub(crate) record: Record,
     /// Commands that run now.
     pub(crate) sessions: u32,
+    /// `stop_at` of the record, on the clock that does not jump.
+    due: Option<Instant>,
     pub(crate) live: Option<Live>,
     /// Why it is being stopped.
     pub(crate) stopping: Option<String>,
@@ -59,6 +61,7 @@ impl Entry {
             state: Mutex::new(State {
                 record,
                 sessions: 0,
+                due: None,
                 live: None,
                 stopping: None,
                 removed: false,
@@ -112,7 +115,7 @@ impl Entry {
         let mut state = self.state();
         let usable = state.live.is_some() && state.stopping.is_none();
         if usable {
-            state.touch(Timestamp::now(), grace);
+            state.touch(Moment::now(), grace);
         }
         usable
     }
@@ -150,7 +153,7 @@ impl Entry {
     pub(crate) fn go_on(&self, grace: Option<Duration>) {
         let mut state = self.state();
         state.stopping = None;
-        state.touch(Timestamp::now(), grace);
+        state.touch(Moment::now(), grace);
         drop(state);
         self.changed.notify_all();
     }
@@ -184,21 +187,36 @@ impl State {
     }
 
     /// The number of commands changed.
-    pub(crate) fn set_sessions(&mut self, sessions: u32, now: Timestamp, grace: Option<Duration>) {
+    pub(crate) fn set_sessions(&mut self, sessions: u32, now: Moment, grace: Option<Duration>) {
         let waiting = self.record.stop_at.is_some();
         if self.sessions == sessions && waiting == (sessions == 0) {
+            self.take_over_deadline(now, grace);
             return;
         }
         self.sessions = sessions;
         self.touch(now, grace);
     }
 
-    pub(crate) fn touch(&mut self, now: Timestamp, grace: Option<Duration>) {
-        self.record.last_used_at = Some(now);
+    pub(crate) fn touch(&mut self, now: Moment, grace: Option<Duration>) {
+        self.record.last_used_at = Some(now.of_day);
         self.set_deadline(now, grace);
     }
 
-    pub(crate) fn set_deadline(&mut self, now: Timestamp, grace: Option<Duration>) {
+    pub(crate) fn set_deadline(&mut self, now: Moment, grace: Option<Duration>) {
+        let deadline = self.grace(grace).and_then(|grace| now.after(grace));
+        self.record.stop_at = deadline.map(|at| at.of_day);
+        self.due = deadline.map(|at| at.steady);
+    }
+
+    /// The one that an earlier daemon has left in the record.
+    fn take_over_deadline(&mut self, now: Moment, grace: Option<Duration>) {
+        if let (None, Some(stop_at)) = (self.due, self.record.stop_at) {
+            self.due = now.until(stop_at, self.grace(grace).unwrap_or(Duration::MAX));
+        }
+    }
+
+    /// How long it stays up from now on; none is for as long as it likes. `grace` is of the settings.
+    fn grace(&self, grace: Option<Duration>) -> Option<Duration> {
         let grace = match self.record.idle_seconds {
             None => grace,
             Some(0) => None,
@@ -206,16 +224,17 @@ impl State {
         };
         // A temporary one ends also where the others stay up: the client that would end it may have been killed.
         let grace = grace.or(self.record.temporary.then_some(DEFAULT_AUTO_STOP_DELAY));
-        self.record.stop_at = deadline(now, grace, self.sessions, self.record.keep_alive);
+        grace.filter(|_| self.sessions == 0 && !self.record.keep_alive)
     }
 
     /// When it is to be stopped by itself.
-    pub(crate) fn due_at(&self) -> Option<Timestamp> {
+    pub(crate) fn due_at(&self) -> Option<Instant> {
         let idle = self.record.status == Status::Running
             && self.live.is_some()
             && self.stopping.is_none()
             && self.sessions == 0;
-        self.record.stop_at.filter(|_| idle)
+        // Without one in the record it stays up: that is what is shown.
+        self.due.filter(|_| idle && self.record.stop_at.is_some())
     }
 }
 
@@ -233,10 +252,21 @@ mod tests {
         Timestamp::from_second(seconds).unwrap()
     }
 
+    /// Both clocks, which can disagree.
+    fn moment(of_day: i64, steady: Instant) -> Moment {
+        let of_day = second(of_day);
+        Moment { of_day, steady }
+    }
+
+    fn at(of_day: i64) -> Moment {
+        moment(of_day, Instant::now())
+    }
+
     fn state() -> State {
         State {
             record: example("ab", Mode::Root),
             sessions: 0,
+            due: None,
             live: None,
             stopping: None,
             removed: false,
@@ -247,17 +277,17 @@ mod tests {
     fn the_deadline_follows_the_commands() {
         let grace = Some(Duration::from_secs(30));
         let mut state = state();
-        state.set_sessions(0, second(0), grace);
+        state.set_sessions(0, at(0), grace);
         assert_eq!(state.record.stop_at, Some(second(30)));
-        state.set_sessions(0, second(10), grace);
+        state.set_sessions(0, at(10), grace);
         assert_eq!(state.record.stop_at, Some(second(30)), "nothing happened");
-        state.set_sessions(1, second(20), grace);
+        state.set_sessions(1, at(20), grace);
         assert_eq!(state.record.stop_at, None);
-        state.set_sessions(0, second(40), grace);
+        state.set_sessions(0, at(40), grace);
         assert_eq!(state.record.stop_at, Some(second(70)));
         assert_eq!(state.record.last_used_at, Some(second(40)));
         state.record.keep_alive = true;
-        state.touch(second(50), grace);
+        state.touch(at(50), grace);
         assert_eq!(state.record.stop_at, None);
     }
 
@@ -266,7 +296,7 @@ mod tests {
         let mut state = state();
         let after = |state: &mut State, own, grace: Option<u64>| {
             state.record.idle_seconds = own;
-            state.touch(second(0), grace.map(Duration::from_secs));
+            state.touch(at(0), grace.map(Duration::from_secs));
             state.record.stop_at
         };
         assert_eq!(after(&mut state, Some(90), Some(30)), Some(second(90)));
@@ -279,13 +309,49 @@ mod tests {
     #[test]
     fn a_temporary_one_ends_where_the_others_stay_up() {
         let mut state = state();
-        state.touch(second(0), None);
+        state.touch(at(0), None);
         assert_eq!(state.record.stop_at, None);
         state.record.temporary = true;
-        state.touch(second(0), None);
+        state.touch(at(0), None);
         assert_eq!(state.record.stop_at, Some(second(30)));
-        state.touch(second(0), Some(Duration::from_secs(5)));
+        state.touch(at(0), Some(Duration::from_secs(5)));
         assert_eq!(state.record.stop_at, Some(second(5)));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_neither_stops_a_sandbox_nor_keeps_it_up() {
+        let (grace, began) = (Duration::from_secs(30), Instant::now());
+        for of_day in [1000, 1_000_000, 10] {
+            let mut state = state();
+            state.set_sessions(0, moment(1000, began), Some(grace));
+            // Nothing happened but the jump.
+            let later = began + Duration::from_secs(10);
+            state.set_sessions(0, moment(of_day, later), Some(grace));
+            assert_eq!(state.due, Some(began + grace), "{of_day}");
+            state.touch(moment(of_day, later), Some(grace));
+            assert_eq!(state.due, Some(later + grace), "{of_day}");
+            assert_eq!(state.record.stop_at, Some(second(of_day + 30)));
+        }
+    }
+
+    #[test]
+    fn the_next_daemon_takes_a_deadline_over() {
+        let (grace, began) = (Some(Duration::from_secs(30)), Instant::now());
+        let due = |of_day, own, grace| {
+            let mut state = state();
+            state.record.stop_at = Some(second(1000));
+            state.record.idle_seconds = own;
+            state.set_sessions(0, moment(of_day, began), grace);
+            assert_eq!(state.record.stop_at, Some(second(1000)));
+            state.due.map(|due| due.duration_since(began).as_secs())
+        };
+        assert_eq!(due(990, None, grace), Some(10));
+        assert_eq!(due(2000, None, grace), Some(0));
+        // Set back meanwhile.
+        assert_eq!(due(10, None, grace), Some(30));
+        assert_eq!(due(10, Some(90), grace), Some(90));
+        // As it was set, where there is no time by now.
+        assert_eq!(due(10, None, None), Some(990));
     }
 
     fn entry_in(root: &Path) -> Entry {

@@ -14,7 +14,7 @@ pub(crate) const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Where the caller waits for something else.
 pub(crate) const SHORT_HAND_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-const LEFT: &str = "files that root inside made in its workspaces may not be yours";
+pub(super) const LEFT: &str = "files that root inside made in its workspaces may not be yours";
 
 impl Shared {
     /// Does what is due, when no machine runs. What fails or takes longer stays due: for the next start, the next

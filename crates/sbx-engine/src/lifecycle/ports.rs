@@ -160,7 +160,14 @@ impl Shared {
         let mut after = kept;
         after.extend(bound.iter().map(|(port, _)| port.clone()));
         let ports = after.iter().map(PortRecord::mapping).collect();
-        entry.update(|state| state.record.ports = after)?;
+        if let Err(error) = entry.update(|state| state.record.ports = after) {
+            // What is not on the disk is not published: the caller is told that nothing has changed.
+            entry.state().record.ports = before;
+            if !bound.is_empty() {
+                self.restore_some(entry, gone.to_vec());
+            }
+            return Err(error.into());
+        }
         self.config.ingress.close(&entry.name, &unpublished);
         if let Err(error) = self.serve_ports(entry, bound) {
             // What was published before is what the next start publishes.

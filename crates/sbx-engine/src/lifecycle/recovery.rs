@@ -50,6 +50,12 @@ impl Engine {
         }
         let entries: Vec<_> = found.entries.values().cloned().collect();
         *lock(&shared.registry) = found;
+        shared.find_trash()?;
+        let sandboxes = shared.config.state.sandboxes();
+        shared.config.machines.release_orphans(&sandboxes);
+        shared.claim_again(&entries);
+        let trash = Arc::clone(shared);
+        spawn("trash", move || trash.empty_trash());
         at_once(&entries, |entry| shared.reconcile(entry));
         let timer = Arc::clone(shared);
         spawn("auto-stop", move || timer.run_timer());
@@ -58,6 +64,19 @@ impl Engine {
 }
 
 impl Shared {
+    /// For those whose state directory is in another place than before.
+    fn claim_again(&self, entries: &[Arc<Entry>]) {
+        for entry in entries {
+            if !self
+                .config
+                .machines
+                .claim_again(&entry.record(), &entry.dir)
+            {
+                tracing::warn!(sandbox = %entry.name, "another sandbox of root has the same ids by now, as after the copy of a state directory");
+            }
+        }
+    }
+
     fn reconcile(self: &Arc<Self>, entry: &Arc<Entry>) {
         let record = entry.record();
         match record.status {

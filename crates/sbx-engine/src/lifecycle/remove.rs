@@ -13,6 +13,7 @@ use crate::engine::Shared;
 use crate::error::{EngineError, chain, prepare_error};
 use crate::machine::leftover;
 use crate::sandbox::name::SandboxName;
+use crate::sandbox::record::Record;
 use crate::state::remove_tree::remove_tree;
 use crate::state::{RECORD, SandboxDir};
 use crate::threads::lock;
@@ -21,8 +22,9 @@ use crate::threads::lock;
 const REMOVAL_RETRY_DELAYS: &[u64] = &[1, 2, 5, 10, 30, 60, 300, 900];
 
 impl Shared {
-    /// Removes everything of a sandbox that does not run; the record goes last, so that a crash leaves
-    /// something that says what has to be removed. `limit` is for handing over what is left in the workspaces.
+    /// Removes a sandbox that does not run: when this returns, it can neither be reached nor come back, and its name is
+    /// free. Its files are deleted in the background ([`super::trash`]). `limit` is for handing over what is left in the
+    /// workspaces.
     pub(crate) fn delete(&self, entry: &Entry, limit: Duration) -> Result<(), EngineError> {
         if entry.state().removed {
             return Ok(());
@@ -32,12 +34,25 @@ impl Shared {
             tracing::warn!(sandbox = %entry.name, error = chain(&error), "cannot record the removal");
         }
         self.hand_over(entry, limit);
-        self.config
-            .machines
-            .remove_storage(&entry.record(), &entry.dir)?;
-        delete_files(&entry.dir)?;
+        let record = entry.record();
+        if let Err(error) = self.discard(&record, &entry.dir) {
+            // A full disk has no room for another directory.
+            tracing::warn!(sandbox = %entry.name, error = chain(&error), "deleting it in its place");
+            self.delete_storage(&record, &entry.dir, &entry.dir)?;
+        }
         self.forget(entry);
         Ok(())
+    }
+
+    /// Deletes the files of a sandbox, wherever they lie by now.
+    pub(crate) fn delete_storage(
+        &self,
+        record: &Record,
+        dir: &SandboxDir,
+        origin: &SandboxDir,
+    ) -> Result<(), EngineError> {
+        self.config.machines.remove_storage(record, dir, origin)?;
+        delete_files(dir)
     }
 
     /// After a create that failed where removing failed too, for example for lack of file descriptors.
@@ -79,7 +94,7 @@ impl Shared {
 }
 
 /// The rest of a sandbox's directory. The record goes last: after a crash it says what is left to remove.
-fn delete_files(dir: &SandboxDir) -> Result<(), EngineError> {
+pub(super) fn delete_files(dir: &SandboxDir) -> Result<(), EngineError> {
     let failed = |e| prepare_error(dir.path(), e);
     let files = match fs::read_dir(dir.path()) {
         // Another process removed it.

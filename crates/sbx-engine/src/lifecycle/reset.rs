@@ -10,7 +10,7 @@ use super::hand_over::{HAND_OVER_TIMEOUT, log_failure};
 use crate::error::{EngineError, prepare_error};
 use crate::machine::{Machines, leftover};
 use crate::sandbox::record::Record;
-use crate::state::StateDir;
+use crate::state::{StateDir, Trashed};
 
 /// For a daemon that has just been told to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,17 +23,33 @@ pub fn reset(state: &StateDir, machines: &Machines) -> Result<(), EngineError> {
     for name in state.names()? {
         let dir = state.sandbox(&name);
         // A sandbox may run without a daemon.
-        if let Ok(mut record) = Record::read(&dir) {
-            leftover::end(&dir, &record);
-            record.hand_over_due |= record.status == Status::Running;
-            if let Err(error) = machines.hand_over(&record, state.root(), HAND_OVER_TIMEOUT) {
-                log_failure(&name, &error);
+        match Record::read(&dir) {
+            Ok(mut record) => {
+                leftover::end(&dir, &record);
+                record.hand_over_due |= record.status == Status::Running;
+                if let Err(error) = machines.hand_over(&record, state.root(), HAND_OVER_TIMEOUT) {
+                    log_failure(&name, &error);
+                }
+            }
+            Err(_) => {
+                if !leftover::end_unknown(&dir) {
+                    return Err(EngineError::Unstoppable(name));
+                }
             }
         }
+        machines.release(&dir);
     }
+    // With it goes what it has outside the state directory.
+    for Trashed { dir, origin } in state.in_trash()? {
+        if let Ok(record) = Record::read(&dir) {
+            machines.remove_storage(&record, &dir, &origin)?;
+        }
+    }
+    let sandboxes = state.sandboxes();
     for path in state.contents()? {
         machines.remove_tree(&path)?;
     }
+    machines.release_orphans(&sandboxes);
     match fs::remove_dir(state.root()) {
         Err(e) if !may_stay(&e) => Err(prepare_error(state.root(), e)),
         Ok(()) | Err(_) => Ok(()),

@@ -5,12 +5,10 @@
 //! known to init alone, since clients connect to it without the daemon: an idle stop is a request that it may refuse.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use jiff::Timestamp;
+use std::time::{Duration, Instant};
 
 use super::INIT_EXIT_TIMEOUT;
-use super::auto_stop;
+use super::auto_stop::Moment;
 use super::entry::Entry;
 use super::hand_over::HAND_OVER_TIMEOUT;
 use crate::engine::Shared;
@@ -99,8 +97,8 @@ impl Shared {
     /// Stops sandboxes that have been idle for long enough, for ever.
     pub(crate) fn run_timer(self: &Arc<Self>) {
         loop {
-            let now = Timestamp::now();
-            let mut next: Option<Timestamp> = None;
+            let now = Instant::now();
+            let mut next: Option<Instant> = None;
             for entry in self.entries() {
                 let mut state = entry.state();
                 match state.due_at() {
@@ -114,7 +112,7 @@ impl Shared {
                 }
             }
             self.alarm
-                .sleep(next.map(|next| auto_stop::until(now, next)));
+                .sleep(next.map(|next| next.saturating_duration_since(now)));
         }
     }
 
@@ -142,7 +140,7 @@ impl Shared {
     fn put_off(&self, entry: &Entry) {
         let mut state = entry.state();
         state.stopping = None;
-        state.touch(Timestamp::now(), self.config.settings.auto_stop);
+        state.touch(Moment::now(), self.settings().auto_stop);
         drop(state);
         self.alarm.ring();
     }

@@ -2,14 +2,15 @@
 //! size cap, answers a deadline, and anything that the protocol does not allow ends the conversation.
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sbx_proto::PROTOCOL;
 use sbx_proto::exec::{Reply, Request, Role, SocketKind};
 use sbx_proto::frame::{self, Decoder, FrameError, MAX_REPLY};
+use sbx_proto::plan::{Node, RUNNING_DESCRIPTORS};
+use sbx_proto::{PROTOCOL, SPOKEN};
 use sbx_sys::fdpass;
 use thiserror::Error;
 
@@ -21,6 +22,7 @@ use crate::state::socket::connect_own;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const LISTENERS_TIMEOUT: Duration = Duration::from_secs(5);
 const SOCKETS_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// More messages in a second than commands can start and end.
 const MAX_PER_SECOND: u32 = 20_000;
@@ -70,6 +72,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Link {
     stream: UnixStream,
+    protocol: u32,
     decoder: Decoder,
     /// Received with SCM_RIGHTS and not used yet.
     fds: Vec<OwnedFd>,
@@ -85,28 +88,50 @@ impl Link {
         Self::connect_any(dir, Some(id), role)
     }
 
-    /// Without an id, any init will do: the record that has the id may be unreadable.
+    /// Without an id, any init will do: the record that has the id may be unreadable. An init that was started by an earlier
+    /// version is greeted again in its own.
     pub fn connect_any(dir: &Path, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
+        match Self::connect_in(PROTOCOL, dir, id, role) {
+            Err(ControlError::OtherVersion(theirs)) if SPOKEN.contains(&theirs) => {
+                Self::connect_in(theirs, dir, id, role)
+            }
+            other => other,
+        }
+    }
+
+    fn connect_in(
+        protocol: u32,
+        dir: &Path,
+        id: Option<&str>,
+        role: Role,
+    ) -> Result<Self, ControlError> {
         let stream = connect_own(dir, EXEC_SOCKET).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => ControlError::TimedOut,
             _ => ControlError::Io(error),
         })?;
-        Self::greet(stream, id, role)
+        Self::greet_in(protocol, stream, id, role)
     }
 
     /// Over a connection whose server the caller has checked.
     pub fn greet(stream: UnixStream, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
+        Self::greet_in(PROTOCOL, stream, id, role)
+    }
+
+    fn greet_in(
+        protocol: u32,
+        stream: UnixStream,
+        id: Option<&str>,
+        role: Role,
+    ) -> Result<Self, ControlError> {
         stream
             .set_write_timeout(Some(WRITE_TIMEOUT))
             .map_err(ControlError::Io)?;
-        let hello = frame::encode(&Request::Hello {
-            protocol: PROTOCOL,
-            role,
-        })?;
+        let hello = frame::encode(&Request::Hello { protocol, role })?;
         let own = sbx_sys::peer::pid_namespace().map_err(ControlError::Io)?;
         fdpass::send_with_fds(&stream, &hello, &[own.as_fd()]).map_err(ControlError::Io)?;
         let mut link = Self {
             stream,
+            protocol,
             decoder: Decoder::new(MAX_REPLY),
             fds: Vec::new(),
             running: None,
@@ -114,9 +139,9 @@ impl Link {
             count: 0,
         };
         match link.message(Some(HELLO_TIMEOUT))? {
-            Incoming::Reply(Reply::Hello { protocol, .. }) if protocol != PROTOCOL => {
-                Err(ControlError::OtherVersion(protocol))
-            }
+            Incoming::Reply(Reply::Hello {
+                protocol: theirs, ..
+            }) if theirs != protocol => Err(ControlError::OtherVersion(theirs)),
             Incoming::Reply(Reply::Hello { sandbox, .. }) if id.is_none_or(|id| sandbox == id) => {
                 Ok(link)
             }
@@ -124,6 +149,11 @@ impl Link {
             Incoming::Quiet => Err(ControlError::TimedOut),
             Incoming::Gone => Err(ControlError::Ended),
         }
+    }
+
+    /// The version of this conversation: a request that came with a later one is not to be made.
+    pub fn protocol(&self) -> u32 {
+        self.protocol
     }
 
     /// A second handle, to send from another thread.
@@ -170,6 +200,55 @@ impl Link {
             Incoming::Reply(other) => Err(unexpected(&other)),
             Incoming::Quiet => Err(ControlError::TimedOut),
             Incoming::Gone => Err(ControlError::Ended),
+        }
+    }
+
+    /// Asks for the namespaces of the sandbox, as [`RUNNING_DESCRIPTORS`] has them. Their user checks them.
+    pub fn namespaces(&mut self) -> Result<Vec<OwnedFd>, ControlError> {
+        let (reply, fds) = self.ask(&Request::Namespaces, &[])?;
+        match reply {
+            Reply::Namespaces if fds.len() == RUNNING_DESCRIPTORS => Ok(fds),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Tells of a writable workspace that is there from now on.
+    pub fn share(&mut self, workspace: BorrowedFd<'_>) -> Result<(), ControlError> {
+        self.tell(&Request::Share, &[workspace])
+    }
+
+    /// Tells of one that is not there any more.
+    pub fn unshare(&mut self, node: Node) -> Result<(), ControlError> {
+        self.tell(&Request::Unshare { node }, &[])
+    }
+
+    fn tell(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
+        match self.ask(request, fds)? {
+            (Reply::Done, none) if none.is_empty() => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// What init answers to a request, with the descriptors that came. For a link of its own: news are not kept.
+    fn ask(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+        let bytes = frame::encode(request)?;
+        fdpass::send_with_fds(&self.stream, &bytes, fds).map_err(ControlError::Io)?;
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.message(Some(left))? {
+                Incoming::Reply(Reply::Commands { .. }) => self.limit_rate()?,
+                Incoming::Reply(Reply::Failed { message, .. }) => {
+                    return Err(ControlError::Refused(message));
+                }
+                Incoming::Reply(reply) => return Ok((reply, std::mem::take(&mut self.fds))),
+                Incoming::Quiet => return Err(ControlError::TimedOut),
+                Incoming::Gone => return Err(ControlError::Ended),
+            }
         }
     }
 
@@ -294,6 +373,8 @@ fn unexpected(reply: &Reply) -> ControlError {
         Reply::Busy | Reply::MountLost | Reply::HandedOver => "its end before anything else",
         Reply::Listeners(_) => "unrequested listeners",
         Reply::Sockets { .. } => "unrequested sockets",
+        Reply::Namespaces => "unrequested namespaces",
+        Reply::Done => "an answer to nothing",
     };
     ControlError::Violation(kind.into())
 }

@@ -3,7 +3,7 @@
 //! Init makes them and passes them by SCM_RIGHTS; a socket belongs to the network namespace that it was made in, whichever process
 //! connects it. So that is all that init has a part in: bytes do not pass through it.
 
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -60,7 +60,8 @@ pub(crate) fn check(kind: SocketKind, count: u8, sockets: &[OwnedFd]) -> Result<
         return Err(format!("{found} sockets instead of {count}"));
     }
     // Were it one of the host's, the daemon would connect to the host's own services.
-    let host = UdpSocket::bind("127.0.0.1:0").and_then(|socket| netns::cookie(&socket));
+    // By an address, not by its text: the latter would bring the resolver of libc into `sbx`.
+    let host = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| netns::cookie(&socket));
     let host = host.map_err(|error| format!("cannot tell network namespaces apart: {error}"))?;
     for socket in sockets {
         // An error of `getsockopt`: the descriptor is not a socket at all.

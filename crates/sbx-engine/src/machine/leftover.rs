@@ -2,13 +2,15 @@
 //!
 //! The recorded init is found by pid, start time and boot id, and killed; the kernel then kills its whole pid namespace.
 //! A daemon that died between the start of init and the write of the record leaves no pid: such an init is found by its
-//! socket, which has a known path, and is told to shut down. Nothing of the sandbox may be removed before.
+//! socket, which has a known path, and is told to shut down. One that speaks another version, or does not do as it is told, is
+//! found by its mounts and killed. Nothing of the sandbox may be removed before.
 
 use std::time::{Duration, Instant};
 
 use sbx_proto::exec::Role;
 
 use super::control::{ControlError, Event, Link};
+use super::orphan;
 use super::process::Process;
 use super::remove_exec_socket;
 use crate::sandbox::record::Record;
@@ -27,8 +29,13 @@ pub(crate) fn end(dir: &SandboxDir, record: &Record) {
         return;
     }
     // An init whose daemon died before it wrote the pid into the record.
-    if let Ok(link) = Link::connect(dir.path(), &record.id, Role::Daemon) {
-        shut_down(link, EXIT_TIMEOUT);
+    let ended = match Link::connect(dir.path(), &record.id, Role::Daemon) {
+        Ok(link) => shut_down(link, EXIT_TIMEOUT),
+        Err(ControlError::Io(error)) => is_unserved(&error),
+        Err(_) => false,
+    };
+    if !ended {
+        orphan::end(dir.path());
     }
     remove_exec_socket(dir);
 }
@@ -39,7 +46,7 @@ pub(crate) fn end_unknown(dir: &SandboxDir) -> bool {
         Ok(link) => shut_down(link, EXIT_TIMEOUT),
         Err(ControlError::Io(error)) => is_unserved(&error),
         Err(_) => false,
-    };
+    } || orphan::end(dir.path());
     if ended {
         remove_exec_socket(dir);
     }

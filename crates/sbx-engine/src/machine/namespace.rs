@@ -8,31 +8,36 @@
 mod accounts;
 mod boot;
 pub mod cgroup;
+mod disk;
 mod hand_over;
 pub mod helper;
 mod id_claims;
 pub mod ids;
 mod isolation;
 pub mod limits;
+mod mounts;
 pub mod plan;
 pub mod template;
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
-use sbx_api::Limits;
-use sbx_proto::plan::{Ids, Mode};
+use sbx_api::{LimitKind, Limits, Usage};
+use sbx_proto::plan::{Ids, Mode, Task};
 
 use crate::error::{EngineError, prepare_error};
-use crate::sandbox::record::WorkspaceRecord;
+use crate::sandbox::record::{Record, WorkspaceRecord};
 use crate::state::SandboxDir;
 use crate::threads::lock;
+use cgroup::Controllers;
 use helper::Helper;
 use id_claims::IdClaims;
 use ids::{Facts, IdsError, OTHER_GROUP_REMEDY, Span, Used};
+use limits::{Decided, Means};
 
 pub use ids::ModeOverride;
 pub(crate) use isolation::describe;
@@ -49,6 +54,10 @@ pub struct Namespace {
     template_removal: Mutex<()>,
     /// Ids of accounts, and when they were looked up.
     accounts: Mutex<Option<(Instant, Vec<Span>)>>,
+    /// Those that work, found out when the first sandbox is made or started.
+    controllers: OnceLock<Controllers>,
+    /// The user knows that a usual limit is not enforced.
+    warned: AtomicBool,
 }
 
 impl Namespace {
@@ -61,6 +70,8 @@ impl Namespace {
             template: Mutex::default(),
             template_removal: Mutex::default(),
             accounts: Mutex::default(),
+            controllers: OnceLock::new(),
+            warned: AtomicBool::new(false),
         }
     }
 
@@ -117,12 +128,22 @@ impl Namespace {
         drop(self.accounts());
     }
 
+    /// Sandboxes of a state directory that was moved still have the ranges that they had. False when another sandbox has
+    /// this one's by now.
+    pub(super) fn claim_again(&self, ids: &Ids, dir: &SandboxDir) -> bool {
+        let (Some(claims), Some(base)) = (&self.facts.claims, ids::base(ids)) else {
+            return true;
+        };
+        let claimed = claims
+            .lock()
+            .and_then(|it| it.claim_again(base, dir.path()));
+        claimed.unwrap_or_else(|error| {
+            tracing::warn!(%error, base, "cannot claim the range of ids of a sandbox");
+            true
+        })
+    }
+
     fn release_ids(&self, ids: &Ids, dir: &SandboxDir) {
-        if let Some(base) = ids::base(ids)
-            && let Err(error) = self.facts.controllers.remove(base)
-        {
-            tracing::warn!(%error, base, "cannot remove the control groups of a sandbox");
-        }
         if let (Some(claims), Some(base)) = (&self.facts.claims, ids::base(ids)) {
             let released = claims.lock().and_then(|it| it.release(base, dir.path()));
             if let Err(error) = released {
@@ -131,9 +152,83 @@ impl Namespace {
         }
     }
 
-    pub(super) fn limits(&self, asked: &Limits) -> Result<Limits, EngineError> {
-        let host = limits::Host::read();
-        Ok(limits::effective(asked, &self.facts.controllers, &host)?)
+    /// The same for one whose record cannot be read.
+    fn release_any_ids(&self, dir: &SandboxDir) {
+        if let Some(claims) = &self.facts.claims {
+            let released = claims.lock().and_then(|it| it.release_all(dir.path()));
+            if let Err(error) = released {
+                tracing::warn!(%error, dir = %dir.path().display(), "a range of ids stays claimed until its sandbox's directory is gone");
+            }
+        }
+    }
+
+    /// Gives up ids of sandboxes below a directory that are not there. No sandbox may be under way.
+    pub(super) fn release_orphans(&self, sandboxes: &Path) {
+        if let (Mode::Root, Some(claims)) = (self.mode, &self.facts.claims) {
+            let released = claims.lock().and_then(|it| it.release_orphans(sandboxes));
+            if let Err(error) = released {
+                tracing::warn!(%error, "ranges of ids of sandboxes that are gone stay claimed");
+            }
+        }
+    }
+
+    fn remove_groups(dir: &SandboxDir) {
+        if let Err(error) = cgroup::remove(&groups_of(dir)) {
+            tracing::warn!(%error, "cannot remove the control groups of a sandbox");
+        }
+    }
+
+    fn controllers(&self) -> &Controllers {
+        self.controllers.get_or_init(|| {
+            let found = self.facts.controllers.clone();
+            found.usable_in(self.mode).tried()
+        })
+    }
+
+    fn means(&self) -> Means {
+        Means::new(self.controllers(), disk::possible(self.mode))
+    }
+
+    pub(super) fn limits(
+        &self,
+        asked: &Limits,
+        preferred: &[LimitKind],
+    ) -> Result<Decided, EngineError> {
+        let (means, host) = (self.means(), limits::Host::read());
+        let mut decided = limits::effective(asked, preferred, &means, &host)?;
+        // What was not asked for is told once.
+        if asked.memory_bytes.is_none()
+            && let Some(warning) = limits::unusual(&means)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            decided.warnings.push(warning);
+        }
+        Ok(decided)
+    }
+
+    /// What the processes of a sandbox use, if it runs.
+    pub(super) fn usage(record: &Record, dir: &SandboxDir) -> Usage {
+        let Some(init) = &record.init else {
+            return Usage::default();
+        };
+        let used = cgroup::used(&groups_of(dir), init.pid);
+        Usage {
+            cpu_micros: used.cpu_micros,
+            memory_bytes: used.memory_bytes,
+            processes: used.processes,
+            disk_bytes: None,
+        }
+    }
+
+    /// What the own files of a sandbox take on disk.
+    pub(super) fn disk_usage(&self, record: &Record, dir: &SandboxDir) -> Result<u64, EngineError> {
+        match disk::size(dir) {
+            Some(bytes) => Ok(bytes),
+            None => {
+                let path = dir.layers().as_path().into();
+                Ok(self.helper.measure(&record.ids, Task::Measure { path })?)
+            }
+        }
     }
 
     pub(super) fn no_ids(&self) -> Ids {
@@ -150,15 +245,29 @@ impl Namespace {
         ids::maps(&self.facts, self.mode, Used::default())
     }
 
-    pub(super) fn remove_storage(&self, dir: &SandboxDir, ids: &Ids) -> Result<(), EngineError> {
+    pub(super) fn remove_storage(
+        &self,
+        dir: &SandboxDir,
+        origin: &SandboxDir,
+        ids: &Ids,
+    ) -> Result<(), EngineError> {
         self.helper.remove_tree(&dir.layers(), || Ok(ids.clone()))?;
-        self.release_ids(ids, dir);
+        Self::remove_groups(dir);
+        self.release_ids(ids, origin);
         Ok(())
     }
 
     pub(super) fn remove_unknown_storage(&self, dir: &SandboxDir) -> Result<(), EngineError> {
-        let ids = self.any_ids()?;
-        self.remove_storage(dir, &ids)
+        self.helper
+            .remove_tree(&dir.layers(), || Ok(self.any_ids()?))?;
+        self.release(dir);
+        Ok(())
+    }
+
+    /// Gives up what a sandbox has beside its files, without its record.
+    pub(super) fn release(&self, dir: &SandboxDir) {
+        Self::remove_groups(dir);
+        self.release_any_ids(dir);
     }
 
     pub(super) fn remove_tree(&self, path: &Path) -> Result<(), EngineError> {
@@ -197,6 +306,13 @@ impl Namespace {
         }
         warnings
     }
+}
+
+/// The control groups that the sandbox was given.
+fn groups_of(dir: &SandboxDir) -> Vec<PathBuf> {
+    let listed = fs::read_to_string(dir.groups()).unwrap_or_default();
+    let paths = listed.lines().map(PathBuf::from);
+    paths.filter(|path| cgroup::is_group(path)).collect()
 }
 
 /// With subordinate ids, root inside is one of "others" on the host, except for files whose owner and group are both

@@ -1,7 +1,7 @@
 //! Why the rules could not be read or changed, with the code and the hint that a client shows.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sbx_api::ErrorCode;
 use sbx_policy::{
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::sandbox::name::NameError;
 use crate::sandbox::record::RecordError;
-use crate::state::StateError;
+use crate::state::{StateError, full_disk_hint};
 
 #[derive(Debug, Error)]
 pub enum PolicyBookError {
@@ -111,10 +111,7 @@ impl PolicyBookError {
             Self::State(error) => error.hint().map(str::to_owned),
             Self::Store(error) => store_hint(error),
             Self::Idle { meant, .. } => (meant.as_ref()).map(|meant| format!("write `{meant}`")),
-            Self::Io { path, .. } => Some(format!(
-                "put a plain file that you may read and write at `{}`, or remove it",
-                path.display()
-            )),
+            Self::Io { path, source } => Some(io_hint(path, source)),
             Self::Name(_)
             | Self::Pattern(_)
             | Self::ProxyConfig(_)
@@ -125,6 +122,15 @@ impl PolicyBookError {
             | Self::Duration(_) => None,
         }
     }
+}
+
+/// The rules in it are worth more than the space that they take.
+fn io_hint(path: &Path, source: &io::Error) -> String {
+    let full = full_disk_hint(source).map(str::to_owned);
+    full.unwrap_or_else(|| {
+        let path = path.display();
+        format!("put a plain file that you may read and write at `{path}`, or remove it")
+    })
 }
 
 fn store_code(error: &StoreError) -> ErrorCode {

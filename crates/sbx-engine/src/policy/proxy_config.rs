@@ -1,5 +1,8 @@
 //! The older surface: `proxy-config.json` of a sandbox, and the file that new ones get a copy of.
 
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use sbx_api::policy::ProxyConfigChange;
@@ -7,7 +10,7 @@ use sbx_policy::{Edit, OlderPattern, Pattern, ProxyConfig};
 
 use super::{Links, PolicyBook, PolicyBookError, read};
 use crate::sandbox::name::SandboxName;
-use crate::state::{Durability, write_atomic};
+use crate::state::{Durability, write_atomic, write_new};
 use crate::threads::lock;
 
 const PROXY_CONFIG: &str = "proxy-config.json";
@@ -24,6 +27,27 @@ impl PolicyBook {
     /// The older file of a sandbox, if it has one.
     pub fn proxy_config(&self, name: &SandboxName) -> Result<Option<ProxyConfig>, PolicyBookError> {
         read_proxy_config(&self.proxy_config_path(name), Links::Refused)
+    }
+
+    /// Makes the default file, which changes nothing as long as its user does not edit it. One that is there, whatever it
+    /// is, stays as it is. Its directory is made too, the home directory above that is not.
+    pub fn make_default_proxy_config(&self) -> Result<(), PolicyBookError> {
+        let path = &self.default_proxy_config;
+        let (Some(dir), Ok(_)) = (path.parent(), path.strip_prefix("/")) else {
+            return Ok(());
+        };
+        if fs::symlink_metadata(path).is_ok() {
+            return Ok(());
+        }
+        let text = ProxyConfig::default().to_json()?;
+        let made = match DirBuilder::new().mode(0o700).create(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            Ok(()) | Err(_) => write_new(dir, PROXY_CONFIG, text.as_bytes()),
+        };
+        made.map_err(|source| PolicyBookError::Io {
+            path: path.clone(),
+            source,
+        })
     }
 
     pub(super) fn proxy_config_path(&self, name: &SandboxName) -> PathBuf {

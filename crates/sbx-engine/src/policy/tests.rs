@@ -131,7 +131,10 @@ fn the_notice_comes_once() {
     place.book.reset().unwrap();
     let name = place.sandbox("ab");
     let denied = parse_resources(&["x.test".into()]).unwrap();
-    place.book.begin_sandbox(&name, denied, now()).unwrap();
+    place
+        .book
+        .begin_sandbox(&name, denied, ProxyFile::Copied, now())
+        .unwrap();
     assert_eq!(place.book.ensure_chosen(now()).unwrap(), Some(notice));
     assert_eq!(place.book.ensure_chosen(now()).unwrap(), None);
 }
@@ -356,7 +359,10 @@ fn a_sandbox_begins_clean_and_takes_its_rules_with_it() {
         .add(RuleDecision::Allow, Some("ab"), "left.test")
         .unwrap();
     let denied = parse_resources(&["a.test,b.test".into(), "c.test".into()]).unwrap();
-    place.book.begin_sandbox(&name, denied, now()).unwrap();
+    place
+        .book
+        .begin_sandbox(&name, denied, ProxyFile::Copied, now())
+        .unwrap();
     let own = |rule: &Rule| rule.scope != Scope::Global;
     let rules: Vec<Rule> = place.book.rules_for(&whose("ab")).unwrap();
     let rules: Vec<Rule> = rules.into_iter().filter(own).collect();
@@ -378,7 +384,10 @@ fn the_default_settings_are_copied_and_hand_edits_count() {
     let name = place.sandbox("ab");
     let default = place.temp.path().join("default.json");
     place.put(&default, r#"{"network":{"allowedDomains":["*.a.test"]}}"#);
-    place.book.begin_sandbox(&name, Vec::new(), now()).unwrap();
+    place
+        .book
+        .begin_sandbox(&name, Vec::new(), ProxyFile::Copied, now())
+        .unwrap();
     assert!(place.allowed(Some("ab"), "x.y.a.test"));
     assert!(!place.allowed(None, "x.a.test"));
     let own = place.state.sandbox(&name).path().join("proxy-config.json");
@@ -413,7 +422,7 @@ fn the_default_settings_are_copied_and_hand_edits_count() {
     place.put(&default, "nonsense");
     let error = place
         .book
-        .begin_sandbox(&name, Vec::new(), now())
+        .begin_sandbox(&name, Vec::new(), ProxyFile::Copied, now())
         .unwrap_err();
     assert!(error.hint().unwrap().contains("default.json"));
 }

@@ -92,6 +92,30 @@ impl SandboxName {
         }
     }
 
+    /// `<agent>-vm`, and `<agent>-vm-2` for the second. Agents have any name; what is left of a long one still ends so.
+    pub fn of_vm(agent: &str, number: u32) -> Result<Self, NameError> {
+        let end = match number {
+            0 | 1 => "-vm".to_owned(),
+            more => format!("-vm-{more}"),
+        };
+        let sanitised = allowed(agent.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()));
+        let mut name = if sanitised.is_empty() {
+            format!("{:08x}", fnv1a(agent.as_bytes()))
+        } else {
+            sanitised
+        };
+        name.truncate(MAX_LENGTH.saturating_sub(end.len()));
+        let kept = name.trim_end_matches(['-', '.']).len();
+        name.truncate(kept);
+        Self::parse(&(name + &end))
+    }
+
+    /// `<agent>-<hex>`, from something that is different for every sandbox.
+    pub fn without_workspace(agent: &str, unique: &str) -> Result<Self, NameError> {
+        let number = fnv1a(unique.as_bytes());
+        Self::parse(&allowed(&format!("{agent}-{number:08x}")))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -217,7 +241,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn names_of_vms() {
+        let of = |agent: &str, number| SandboxName::of_vm(agent, number).unwrap().0;
+        assert_eq!(of("sandbox-agent", 1), "sandbox-agent-vm");
+        assert_eq!(of("sandbox-agent", 2), "sandbox-agent-vm-2");
+        assert_eq!(of("../../etc/x y", 1), "etc-x-y-vm");
+        assert_eq!(of("default", 1), "default-vm");
+        assert_eq!(of("日本", 1), "9f26ee51-vm");
+        assert_eq!(of(&"a".repeat(200), 10).len(), 63);
+        assert_eq!(
+            of(&format!("{}-b", "a".repeat(59)), 1),
+            format!("{}-vm", "a".repeat(59))
+        );
+    }
+
     proptest! {
+        #[test]
+        fn every_agent_gives_a_name(agent in ".{1,300}", number in 1..100_000u32) {
+            SandboxName::of_vm(&agent, number).unwrap();
+        }
+
         #[test]
         fn every_directory_gives_a_name(directory in "[^/\0]{1,300}") {
             let path = Path::new("/w").join(directory);

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use sbx_api::{Caller, Limits, Mount, Network, Status};
+use sbx_api::{Caller, LimitKind, Limits, Mount, Network, Status};
 use sbx_proto::OsBytes;
 use sbx_proto::plan::{Ids, Node};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ pub struct Record {
     pub status: Status,
     /// The first is the primary one.
     pub workspaces: Vec<WorkspaceRecord>,
+    /// Repositories of workspaces that are linked git worktrees, as found at `create`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub git: Vec<GitShare>,
     pub env: BTreeMap<String, String>,
     /// Needed again at every start: the template follows the caller's tool chains.
     pub caller: Caller,
@@ -70,6 +73,9 @@ pub struct Record {
     /// What the backend enforces.
     #[serde(default)]
     pub limits: Limits,
+    /// Those without which it is not to run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits_required: Vec<LimitKind>,
     /// When it stops by itself, unless a command starts before.
     pub stop_at: Option<Timestamp>,
     /// As of the last start.
@@ -95,7 +101,23 @@ pub struct WorkspaceRecord {
     /// How the user named it, where symbolic links lead from there to `path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given: Option<OsBytes>,
+    /// Where it is inside, if not at `path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<OsBytes>,
+    /// Files and directories in it that are masked, by paths below it. What was masked once stays so: the patterns can be
+    /// changed from inside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub masked: Vec<OsBytes>,
+    /// Those that were masked once and are not there now. They are masked again when they come back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub masked_absent: Vec<OsBytes>,
     pub readonly: bool,
+    /// Mounted after the sandbox was made. Such a one is never the primary one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub added: bool,
+    /// What the running sandbox does not have yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Pending>,
     pub kind: WorkspaceKind,
     /// The owner on the host, whose files are the agent's inside.
     pub uid: u32,
@@ -103,6 +125,48 @@ pub struct WorkspaceRecord {
     /// As of the last start. Records of earlier versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
+}
+
+/// What becomes of a workspace with the next start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pending {
+    Mount,
+    Unmount,
+}
+
+/// The repository of a workspace that is a linked git worktree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GitShare {
+    pub workspace: OsBytes,
+    /// The repository's directory (`GIT_COMMON_DIR`).
+    pub common: OsBytes,
+    /// The worktree's own directory in it (`GIT_DIR`).
+    pub admin: GitDirectory,
+    /// What is mounted of it; the first is `common`.
+    pub directories: Vec<GitDirectory>,
+    /// Commits are allowed (`--git-write`).
+    pub write: bool,
+    /// At the last start all of it was as it had been.
+    pub shared: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GitDirectory {
+    pub path: OsBytes,
+    pub readonly: bool,
+    pub uid: u32,
+    pub gid: u32,
+    pub identity: Option<Identity>,
+}
+
+impl WorkspaceRecord {
+    /// Its path inside.
+    pub fn place(&self) -> &Path {
+        self.target.as_ref().unwrap_or(&self.path).as_path()
+    }
 }
 
 /// Which directory or file it is, whatever its name.
@@ -236,6 +300,34 @@ impl Record {
         self.stop_reason = Some(reason);
     }
 
+    /// The parts of git repositories that the last start shared, as workspaces of their own.
+    pub(crate) fn git_directories(&self) -> Vec<WorkspaceRecord> {
+        let mut found: Vec<WorkspaceRecord> = Vec::new();
+        for directory in self.shared_git().flat_map(|share| &share.directories) {
+            // Two worktrees of one repository have most of them in common.
+            if found.iter().all(|known| known.path != directory.path) {
+                found.push(directory.as_workspace());
+            }
+        }
+        found
+    }
+
+    pub(crate) fn shared_git(&self) -> impl Iterator<Item = &GitShare> {
+        self.git.iter().filter(|share| share.shared)
+    }
+
+    /// All that programs inside see of the host at its own path, and that is theirs.
+    pub(crate) fn shared_directories(&self) -> Vec<WorkspaceRecord> {
+        let mut all = self.workspaces.clone();
+        all.extend(self.git_directories());
+        all
+    }
+
+    /// Where commands begin, and whose repository it is.
+    pub(crate) fn primary(&self) -> Option<&WorkspaceRecord> {
+        self.workspaces.first().filter(|first| !first.added)
+    }
+
     /// The cache that the sandbox writes to.
     pub(crate) fn held_cache(&self) -> Option<&str> {
         self.cache.as_ref()?.held.as_deref()
@@ -251,6 +343,25 @@ impl Record {
     }
 }
 
+impl GitDirectory {
+    fn as_workspace(&self) -> WorkspaceRecord {
+        WorkspaceRecord {
+            path: self.path.clone(),
+            given: None,
+            target: None,
+            masked: Vec::new(),
+            masked_absent: Vec::new(),
+            readonly: self.readonly,
+            added: false,
+            pending: None,
+            kind: WorkspaceKind::Directory,
+            uid: self.uid,
+            gid: self.gid,
+            identity: self.identity.clone(),
+        }
+    }
+}
+
 fn read_small(path: &PathBuf) -> io::Result<Vec<u8>> {
     use std::io::Read;
     let mut bytes = Vec::new();
@@ -262,8 +373,6 @@ fn read_small(path: &PathBuf) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::path::Path;
-
     use sbx_proto::plan::{IdRange, Mode};
 
     use super::*;
@@ -290,12 +399,18 @@ pub(crate) mod tests {
             workspaces: vec![WorkspaceRecord {
                 path: "/w/project".into(),
                 given: None,
+                target: None,
+                masked: Vec::new(),
+                masked_absent: Vec::new(),
                 readonly: false,
+                added: false,
+                pending: None,
                 kind: WorkspaceKind::Directory,
                 uid: 501,
                 gid: 502,
                 identity: None,
             }],
+            git: Vec::new(),
             env: BTreeMap::from([("TOKEN".into(), "secret".into())]),
             caller: Caller {
                 home: "/home/u".into(),
@@ -325,6 +440,7 @@ pub(crate) mod tests {
             idle_seconds: None,
             cache: None,
             limits: Limits::default(),
+            limits_required: Vec::new(),
             temporary: false,
             stop_at: None,
             mounts: Vec::new(),

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use sbx_api::{Backend, CacheState, Limits, Sandbox, Status, Workspace};
+use sbx_api::{Backend, CacheState, Limits, PendingMount, Sandbox, Status, Workspace};
+use sbx_proto::OsBytes;
 
 use crate::error::chain;
 use crate::lifecycle::ports::mappings;
 use crate::machine;
 use crate::sandbox::name::SandboxName;
-use crate::sandbox::record::{Record, RecordError};
+use crate::sandbox::record::{Pending, Record, RecordError, WorkspaceRecord};
 use crate::state::socket::listens;
 use crate::state::{EXEC_SOCKET, SandboxDir};
 use crate::workspace::hints::Mounts;
@@ -17,13 +18,14 @@ use crate::workspace::hints::Mounts;
 pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
     let description = machine::describe(&record);
     let mounts = Mounts::now();
-    let workspaces = record
-        .workspaces
-        .iter()
+    let runs = record.status == Status::Running;
+    // What becomes of one with the next start has become of it where the sandbox does not run.
+    let is_there = |it: &&WorkspaceRecord| runs || it.pending != Some(Pending::Unmount);
+    let shown = record.workspaces.iter().filter(is_there);
+    let workspaces = shown
         .map(|workspace| Workspace {
-            path: workspace.path.as_os_str().to_string_lossy().into_owned(),
-            readonly: workspace.readonly,
-            missing: is_missing(&mounts, workspace.path.as_path()),
+            pending: workspace.pending.filter(|_| runs).map(Into::into),
+            ..one(workspace, &mounts)
         })
         .collect();
     Sandbox {
@@ -57,6 +59,32 @@ pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
         isolation: description.isolation,
         network: record.network,
         warnings: record.warnings,
+    }
+}
+
+/// One of its workspaces.
+pub(crate) fn workspace(workspace: &WorkspaceRecord) -> Workspace {
+    one(workspace, &Mounts::now())
+}
+
+fn one(workspace: &WorkspaceRecord, mounts: &Mounts) -> Workspace {
+    let text = |path: &OsBytes| path.as_os_str().to_string_lossy().into_owned();
+    Workspace {
+        path: text(&workspace.path),
+        target: workspace.target.as_ref().map(text),
+        readonly: workspace.readonly,
+        added: workspace.added,
+        pending: workspace.pending.map(Into::into),
+        missing: is_missing(mounts, workspace.path.as_path()),
+    }
+}
+
+impl From<Pending> for PendingMount {
+    fn from(pending: Pending) -> Self {
+        match pending {
+            Pending::Mount => Self::Mount,
+            Pending::Unmount => Self::Unmount,
+        }
     }
 }
 

@@ -269,7 +269,12 @@ mod tests {
         let record = |path: &Path, readonly, kind| WorkspaceRecord {
             path: path.into(),
             given: None,
+            target: None,
+            masked: Vec::new(),
+            masked_absent: Vec::new(),
             readonly,
+            added: false,
+            pending: None,
             kind,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

@@ -25,6 +25,7 @@ fn resolved(root: &Path, paths: &[&str]) -> Result<Vec<String>, String> {
             WorkspaceRequest {
                 path,
                 given: None,
+                target: None,
                 readonly,
             }
         })
@@ -104,8 +105,6 @@ fn refused_workspaces() {
     symlink(root.join("home/state"), root.join("link")).unwrap();
     let _socket = UnixListener::bind(root.join("home/sock")).unwrap();
     for (given, expected) in [
-        (vec![], "None"),
-        (vec!["home/project:ro"], "PrimaryReadOnly"),
         (vec!["home/gone"], "Missing"),
         (vec!["home/notes"], "WritableFile"),
         (vec!["home/project", "home/notes"], "WritableFile"),
@@ -157,6 +156,7 @@ fn a_state_directory_behind_a_symlink_is_still_the_state_directory() {
     let request = WorkspaceRequest {
         path: root.join("home").to_string_lossy().into_owned(),
         given: None,
+        target: None,
         readonly: false,
     };
     assert!(matches!(
@@ -178,6 +178,7 @@ fn the_state_of_another_daemon_is_not_shown() {
     let request = WorkspaceRequest {
         path: root.join("home/project").to_str().unwrap().to_owned(),
         given: None,
+        target: None,
         readonly: false,
     };
     let resolved = || {
@@ -212,6 +213,7 @@ fn given(path: &Path, as_given: &Path) -> WorkspaceRequest {
     WorkspaceRequest {
         path: text(path),
         given: Some(text(as_given)),
+        target: None,
         readonly: false,
     }
 }
@@ -282,6 +284,7 @@ fn what_was_replaced_is_told_and_a_read_only_directory_in_a_writable_one_refused
     let request = |path: &Path, readonly| WorkspaceRequest {
         path: path.to_str().unwrap().to_owned(),
         given: None,
+        target: None,
         readonly,
     };
     let requests = [
@@ -341,7 +344,12 @@ fn what_another_user_owns_is_not_swapped_from_inside() {
     let workspace = |path: &str, readonly, kind, uid, gid| WorkspaceRecord {
         path: path.into(),
         given: None,
+        target: None,
+        masked: Vec::new(),
+        masked_absent: Vec::new(),
         readonly,
+        added: false,
+        pending: None,
         kind,
         uid,
         gid,
@@ -417,7 +425,12 @@ fn parents_are_mounted_before_children() {
     let workspace = |path: &str| WorkspaceRecord {
         path: path.into(),
         given: None,
+        target: None,
+        masked: Vec::new(),
+        masked_absent: Vec::new(),
         readonly: false,
+        added: false,
+        pending: None,
         kind: WorkspaceKind::Directory,
         uid: 0,
         gid: 0,

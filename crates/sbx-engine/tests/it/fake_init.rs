@@ -30,6 +30,8 @@ pub(crate) enum Manner {
     FalseListeners,
     /// Says that it is another sandbox.
     Impostor,
+    /// As an honest one with a command, in this version alone.
+    Speaks(u32),
 }
 
 pub(crate) struct FakeInit {
@@ -50,6 +52,11 @@ impl FakeInit {
         let (id, pid) = (id.to_owned(), process.id());
         std::thread::spawn(move || serve(&listener, &id, pid, manner, &sender));
         Self { process, requests }
+    }
+
+    pub(crate) fn lives(&mut self) -> bool {
+        // An error: it has been waited for, by the engine.
+        self.process.try_wait().is_ok_and(|ended| ended.is_none())
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -77,16 +84,25 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
         | Manner::Deaf
         | Manner::Secretive
         | Manner::Garbage
-        | Manner::FalseListeners => id.to_owned(),
+        | Manner::FalseListeners
+        | Manner::Speaks(_) => id.to_owned(),
         Manner::Impostor => "another".to_owned(),
     };
-    let protocol = PROTOCOL;
+    let mut protocol = PROTOCOL;
+    let mut refused = false;
+    if let Manner::Speaks(version) = manner {
+        refused = greeting(&mut stream) != Some(version);
+        protocol = version;
+    }
     let mut say = |reply: &Reply| drop(stream.write_all(&encode(reply).unwrap()));
     say(&Reply::Hello { protocol, sandbox });
+    if refused {
+        return;
+    }
     match manner {
         Manner::Honest { running } => say(&Reply::Commands { running }),
         Manner::Secretive => say(&Reply::Commands { running: 0 }),
-        Manner::Deaf | Manner::Garbage | Manner::FalseListeners => {
+        Manner::Deaf | Manner::Garbage | Manner::FalseListeners | Manner::Speaks(_) => {
             say(&Reply::Commands { running: 1 })
         }
         Manner::Impostor => {}
@@ -113,7 +129,7 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
             }
             let busy = match manner {
                 Manner::Honest { running } => running > 0,
-                Manner::Deaf | Manner::Secretive => true,
+                Manner::Deaf | Manner::Secretive | Manner::Speaks(_) => true,
                 Manner::Garbage | Manner::FalseListeners | Manner::Impostor => false,
             };
             if if_idle && busy {
@@ -130,6 +146,19 @@ fn talk(mut stream: UnixStream, id: &str, pid: u32, manner: Manner, seen: &Sende
     }
 }
 
+/// The version that the client greets in.
+fn greeting(stream: &mut UnixStream) -> Option<u32> {
+    let mut decoder = Decoder::new(MAX_REQUEST);
+    let mut buffer = [0; 1024];
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        decoder.push(buffer.get(..count).unwrap());
+        if let Some(Request::Hello { protocol, .. }) = decoder.take().unwrap() {
+            return Some(protocol);
+        }
+    }
+    None
+}
+
 fn give_listeners(stream: &UnixStream, manner: Manner) {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -144,6 +173,7 @@ fn give_listeners(stream: &UnixStream, manner: Manner) {
         | Manner::Deaf
         | Manner::Secretive
         | Manner::Garbage
+        | Manner::Speaks(_)
         | Manner::Impostor => [tcp.as_fd(), udp.as_fd()],
     };
     drop(sbx_sys::fdpass::send_with_fds(

@@ -20,6 +20,7 @@ use sbx_engine::sandbox::record::{
     InitProcess, Record, TemplateRecord, VERSION, WorkspaceKind, WorkspaceRecord,
 };
 use sbx_engine::{Config, Engine, EngineError, SandboxName, StateDir};
+use sbx_proto::SPOKEN;
 use sbx_proto::exec::Request;
 use sbx_proto::plan::{IdRange, Ids, Mode};
 
@@ -227,6 +228,35 @@ fn an_init_that_answers_garbage_is_killed() {
 }
 
 #[test]
+fn an_init_of_before_an_upgrade_is_taken_over() {
+    for version in SPOKEN {
+        let world = World::new();
+        let mut init = world.running("older", Manner::Speaks(version), None);
+        let engine = world.recover();
+        let older = engine.inspect("older").unwrap();
+        assert_eq!((older.status, older.sessions), (Status::Running, 1));
+        assert!(init.lives(), "version {version}");
+        let stopped = engine.stop("older").unwrap();
+        assert_eq!(stopped.stop_reason.as_deref(), Some("user"));
+    }
+}
+
+#[test]
+fn an_init_of_an_unknown_version_is_ended() {
+    for version in [SPOKEN.start() - 1, SPOKEN.end() + 1] {
+        let world = World::new();
+        let mut init = world.running("other", Manner::Speaks(version), None);
+        let engine = world.recover();
+        let other = engine.inspect("other").unwrap();
+        assert_eq!(other.status, Status::Stopped);
+        let reason = other.stop_reason.as_deref();
+        assert_eq!(reason, Some("started by another version of sbx"));
+        assert!(!init.lives(), "version {version}");
+        engine.remove("other", None, Removal::WhenIdle).unwrap();
+    }
+}
+
+#[test]
 fn what_does_not_prove_itself_is_not_running() {
     let world = World::new();
     let _impostor = world.running("impostor", Manner::Impostor, None);
@@ -360,7 +390,12 @@ fn nonexistent() -> WorkspaceRecord {
     WorkspaceRecord {
         path: "/nonexistent".into(),
         given: None,
+        target: None,
+        masked: Vec::new(),
+        masked_absent: Vec::new(),
         readonly: false,
+        added: false,
+        pending: None,
         kind: WorkspaceKind::Directory,
         uid: 1000,
         gid: 1000,
@@ -375,6 +410,7 @@ fn request(name: &str, workspace: &Path) -> CreateRequest {
         workspaces: vec![WorkspaceRequest {
             path: workspace.to_str().unwrap().to_owned(),
             given: None,
+            target: None,
             readonly: false,
         }],
         env: BTreeMap::new(),
@@ -384,8 +420,10 @@ fn request(name: &str, workspace: &Path) -> CreateRequest {
         idle_seconds: None,
         publish: Vec::new(),
         cache: false,
+        git_write: false,
         temporary: false,
         limits: Limits::default(),
+        limits_preferred: Vec::new(),
     }
 }
 
@@ -463,6 +501,7 @@ fn record(name: &str) -> Record {
         agent: "shell".into(),
         status: Status::Stopped,
         workspaces: Vec::new(),
+        git: Vec::new(),
         env: BTreeMap::new(),
         caller: Caller::default(),
         sources: Vec::new(),
@@ -490,6 +529,7 @@ fn record(name: &str) -> Record {
         cache: None,
         temporary: false,
         limits: Limits::default(),
+        limits_required: Vec::new(),
         stop_at: None,
         mounts: Vec::new(),
         ports: Vec::new(),

@@ -17,8 +17,13 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions
 use sbx_sys::credentials::{self, Credentials};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 
-use super::{MAX_XATTR, Mount, Target, Work, Xattr};
+use super::mounting::Mount;
+use super::{MAX_XATTR, Target, Work, Xattr};
+use crate::handover::identity;
 use sbx_sys::mountinfo::{self, Entry};
+
+/// 30,000 mounts or so.
+const MAX_MOUNT_LIST: u64 = 4 << 20;
 
 /// The caller's `/proc/TID/status`. Ids are as init's user namespace sees them.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,18 +55,29 @@ pub(super) fn io(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// The caller's mountinfo, read when it is needed.
+/// Mountinfo, read when it is needed. Both files are of the caller's mount namespace.
 #[derive(Debug)]
-pub(super) struct MountList(File);
+pub(super) struct MountList {
+    /// What lies below the caller's root. After chroot, the mount that the root is in is not among it.
+    below_root: File,
+    /// What lies below the namespace's root.
+    all: Option<File>,
+}
 
 impl MountList {
     /// Empty when it cannot be read: then no file counts as the sandbox's own.
     pub(super) fn read(&self) -> Vec<Entry> {
-        let mut list = Vec::new();
-        match (&self.0).take(4 << 20).read_to_end(&mut list) {
-            Ok(_) => mountinfo::parse(&list),
-            Err(_) => vec![],
+        let mut mounts = Vec::new();
+        for file in [Some(&self.below_root), self.all.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            let mut list = Vec::new();
+            if file.take(MAX_MOUNT_LIST).read_to_end(&mut list).is_ok() {
+                mounts.append(&mut mountinfo::parse(&list));
+            }
         }
+        mounts
     }
 }
 
@@ -98,7 +114,18 @@ impl Caller {
 
     /// The list of the caller's mounts, to be read later.
     pub(super) fn mounts(&self) -> Result<MountList, Errno> {
-        self.mounts.try_clone().map(MountList).map_err(io)
+        Ok(MountList {
+            below_root: self.mounts.try_clone().map_err(io)?,
+            all: None,
+        })
+    }
+
+    /// Whether these are its pid and user namespace.
+    pub(super) fn is_in(&self, pid: BorrowedFd<'_>, user: BorrowedFd<'_>) -> Result<bool, Errno> {
+        let same = |one: &OwnedFd, other| -> Result<bool, Errno> {
+            Ok(identity(&rustix::fs::fstat(one)?) == identity(&rustix::fs::fstat(other)?))
+        };
+        Ok(same(&self.pid, pid)? && same(&self.user, user)?)
     }
 
     /// A copy of the caller's descriptor (`pidfd_getfd`): the same open file, even if the caller reuses the number.
@@ -278,11 +305,10 @@ impl Caller {
 
     pub(super) fn mount(&self, args: [u64; 6]) -> Result<Mount, Errno> {
         let [source, target, kind, flags, data, _] = args;
-        let target = self.path(target)?;
+        let here = libc::AT_FDCWD as u32 as u64;
         Ok(Mount {
             source: self.optional_string(source, 4096)?,
-            base: self.here(&target)?,
-            target,
+            target: self.target(here, target, 0)?,
             kind: self.optional_string(kind, 64)?,
             flags,
             data: self.optional_string(data, 4096)?,
@@ -310,13 +336,24 @@ impl Caller {
     }
 
     /// Takes on the caller's root, umask, ids, namespaces and capabilities. The mount namespace comes before the user
-    /// namespace: it may belong to a parent of that, and joining it needs CAP_SYS_ADMIN there.
-    pub(super) fn assume_identity(self, proc: &OwnedFd) -> Result<(), Errno> {
+    /// namespace: it may belong to a parent of that, and joining it needs CAP_SYS_ADMIN there. Between the two, `mounts` gets
+    /// the list of all mounts of the namespace.
+    pub(super) fn assume_identity(
+        self,
+        proc: &OwnedFd,
+        mounts: Option<&mut MountList>,
+    ) -> Result<(), Errno> {
         let stays_owner = self.status.credentials.uid == rustix::process::geteuid().as_raw();
         if !stays_owner && suid_dumpable_is_open(proc)? {
             return Err(Errno::PERM);
         }
         process::setns(self.mount.as_fd(), process::NEW_MOUNT).map_err(io)?;
+        if let Some(mounts) = mounts {
+            // The kernel lists what lies below the root that the process has when it opens the file.
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let list = rustix::fs::openat(proc, c"self/mountinfo", flags, FileMode::empty())?;
+            mounts.all = Some(list.into());
+        }
         rustix::process::fchdir(&self.root)?;
         rustix::process::chroot(".")?;
         rustix::process::umask(FileMode::from_bits_truncate(self.status.umask));

@@ -2,7 +2,8 @@
 //!
 //! SIGTERM first, or where there is a terminal the SIGHUP that the kernel sends when its master is closed; SIGKILL after
 //! [`KILL_DELAY`]. Both go to the whole session of the command: a shell with job control, and `timeout`, put their children
-//! into process groups of their own. A process that has made itself a session (setsid(2)) is a daemon and stays.
+//! into process groups of their own. A process that has made itself a session (setsid(2)) is a daemon and stays, unless
+//! it has kept a pipe of the client's: in root mode that is the caller's own, whose reader would wait for its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,10 +11,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 use super::Init;
-use super::proc_stat::session_members;
+use super::proc_stat::{pipe_holders, session_members};
 
 /// From SIGTERM or SIGHUP to SIGKILL.
 const KILL_DELAY: Duration = Duration::from_millis(500);
+// A command whose client is gone ends within a second.
+const _: () = assert!(KILL_DELAY.as_millis() < 1000);
 /// Until the next SIGKILL, when processes are forked faster than they are found.
 const KILL_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the processes are listed before others have their turn.
@@ -22,13 +25,20 @@ const MAX_ROUNDS: usize = 8;
 /// Sessions that are ending, and when they are killed.
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
-    kill_at: BTreeMap<i32, Instant>,
+    kill_at: BTreeMap<i32, Ending>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Ending {
+    at: Instant,
+    /// The client's pipes that the command got, by inode.
+    pipes: Vec<u64>,
 }
 
 impl Abandoned {
     /// When the next one is to be killed.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.kill_at.values().min().copied()
+        self.kill_at.values().map(|ending| ending.at).min()
     }
 
     /// The number is that of a new command now: no process was left of the session that had it.
@@ -36,13 +46,15 @@ impl Abandoned {
         self.kill_at.remove(&session);
     }
 
-    fn add(&mut self, session: i32, now: Instant) {
-        self.kill_at.insert(session, now + KILL_DELAY);
+    fn add(&mut self, session: i32, pipes: Vec<u64>, now: Instant) {
+        let at = now + KILL_DELAY;
+        self.kill_at.insert(session, Ending { at, pipes });
     }
 
-    fn take_due(&mut self, now: Instant) -> Vec<i32> {
-        let due = self.kill_at.extract_if(.., |_, at| *at <= now);
-        due.map(|(session, _)| session).collect()
+    fn take_due(&mut self, now: Instant) -> Vec<(i32, Vec<u64>)> {
+        let due = self.kill_at.extract_if(.., |_, ending| ending.at <= now);
+        due.map(|(session, ending)| (session, ending.pipes))
+            .collect()
     }
 }
 
@@ -57,20 +69,29 @@ impl Init<'_> {
         }
         command.signalled = true;
         let has_terminal = command.master.take().is_some();
+        let pipes = std::mem::take(&mut command.pipes);
         if !has_terminal || command.starting.is_some() {
-            signal_session(pid, Signal::TERM, || {
-                session_members(self.guard.proc(), pid)
-            });
+            signal_session(pid, Signal::TERM, || self.members(pid, &pipes));
         }
-        self.abandoned.add(pid, Instant::now());
+        self.abandoned.add(pid, pipes, Instant::now());
+    }
+
+    /// The processes of a session, and others that have its pipes. Another command may have been given the same pipe.
+    fn members(&self, session: i32, pipes: &[u64]) -> Vec<i32> {
+        let proc = self.guard.proc();
+        let mut found = session_members(proc, session);
+        let spared =
+            |other: i32| other != session && (other <= 1 || self.commands.contains_key(&other));
+        found.extend(pipe_holders(proc, pipes, spared));
+        found
     }
 
     pub(super) fn end_abandoned(&mut self) {
         let now = Instant::now();
-        for session in self.abandoned.take_due(now) {
-            let proc = self.guard.proc();
-            if !kill_session(|| session_members(proc, session)) {
-                self.abandoned.kill_at.insert(session, now + KILL_INTERVAL);
+        for (session, pipes) in self.abandoned.take_due(now) {
+            if !kill_session(|| self.members(session, &pipes)) {
+                let at = now + KILL_INTERVAL;
+                self.abandoned.kill_at.insert(session, Ending { at, pipes });
             }
         }
     }
@@ -112,11 +133,11 @@ mod tests {
         let now = Instant::now();
         let mut abandoned = Abandoned::default();
         assert_eq!(abandoned.next(), None);
-        abandoned.add(7, now);
-        abandoned.add(9, now + KILL_DELAY);
+        abandoned.add(7, vec![3], now);
+        abandoned.add(9, vec![], now + KILL_DELAY);
         assert_eq!(abandoned.next(), Some(now + KILL_DELAY));
         assert!(abandoned.take_due(now).is_empty());
-        assert_eq!(abandoned.take_due(now + KILL_DELAY), [7]);
+        assert_eq!(abandoned.take_due(now + KILL_DELAY), [(7, vec![3])]);
         abandoned.remove(9);
         assert_eq!(abandoned.next(), None);
     }

@@ -58,7 +58,8 @@ impl Init<'_> {
             .and_then(|copy| Ok((copy, process::fork(self.proof, 0)?)));
         match forked {
             Ok((_, Fork::Child)) => {
-                guard::answer(self.proof, &self.guard, filter.as_fd(), &call);
+                let namespaces = &self.surroundings.namespaces;
+                guard::answer(self.proof, &self.guard, namespaces, filter.as_fd(), &call);
                 process::exit_now(0)
             }
             Ok((filter, Fork::Parent { pid, .. })) => {

@@ -15,10 +15,11 @@ use sbx_proto::inside::{AGENT, AGENT_NAME};
 use sbx_sys::fdpass;
 
 use super::shutdown::Stopping;
-use super::stdio::{Ends, Output, terminal_of, winsize};
+use super::stdio::{Ends, Output, pipes_of, terminal_of, winsize};
 use super::{Init, executed};
 use crate::spare::{LISTENER, Order, Spare, TAKEN};
 use crate::spawn::Failure;
+use crate::worktree::Worktree;
 
 pub(super) struct Command {
     pub(super) id: u64,
@@ -34,6 +35,8 @@ pub(super) struct Command {
     /// The other side of its terminal. That hangs up when no process has it open, and a reader takes that for the end; a
     /// command may close all that it has of it, and open it again.
     pub(super) terminal: Option<OwnedFd>,
+    /// Those of its streams that are pipes to the client, by inode.
+    pub(super) pipes: Vec<u64>,
     pub(super) root: bool,
     pub(super) detached: bool,
 }
@@ -86,6 +89,11 @@ impl Init<'_> {
             streams,
         } = self.stdio(id, &exec.stdio, fds)?;
         let terminal = terminal_of(&exec.stdio, &stdio)?;
+        self.worktrees.iter_mut().for_each(Worktree::follow_host);
+        let pipes = match exec.stdio {
+            WantedStdio::Pipes | WantedStdio::Framed { .. } => pipes_of(&stdio),
+            _ => vec![],
+        };
         let (pid, starting) = self.spawn(Order::new(exec, stdio)?)?;
         let detached = matches!(exec.stdio, WantedStdio::Log | WantedStdio::LogTty { .. });
         if detached {
@@ -115,6 +123,7 @@ impl Init<'_> {
                 signalled: false,
                 master,
                 terminal,
+                pipes,
                 root: !agent,
                 detached,
             },

@@ -10,6 +10,7 @@ use sbx_sys::process::{self, Fork};
 use super::commands::died_early;
 use super::{Init, executed};
 use crate::handover::{self, Budget};
+use crate::worktree::Worktree;
 
 /// How often files are handed over for one command, when the process that does it is killed.
 const MAX_HAND_OVERS: u32 = 3;
@@ -68,6 +69,7 @@ impl Init<'_> {
             self.tell_daemon();
             return;
         }
+        self.worktrees.iter_mut().for_each(Worktree::publish);
         let ended = Ended {
             id: command.id,
             peer: command.peer,

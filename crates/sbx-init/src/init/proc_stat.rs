@@ -51,16 +51,55 @@ impl Stat {
 
 /// The processes of a session that have not ended.
 pub(super) fn session_members(proc: BorrowedFd<'_>, session: i32) -> Vec<i32> {
+    living(proc)
+        .filter(|(_, stat)| stat.session == session)
+        .map(|(pid, _)| pid)
+        .collect()
+}
+
+/// The processes that have one of these pipes open, by inode, but for init and for those of sessions that are `spared`.
+pub(super) fn pipe_holders(
+    proc: BorrowedFd<'_>,
+    pipes: &[u64],
+    spared: impl Fn(i32) -> bool,
+) -> Vec<i32> {
+    if pipes.is_empty() {
+        return vec![];
+    }
+    let targets: Vec<_> = pipes
+        .iter()
+        .map(|inode| format!("pipe:[{inode}]"))
+        .collect();
+    living(proc)
+        .filter(|(pid, stat)| *pid != 1 && !spared(stat.session))
+        .map(|(pid, _)| pid)
+        .filter(|pid| {
+            let place = format!("{pid}/fd");
+            let numbers = names(proc, &place);
+            numbers.iter().any(|number| {
+                let link = rustix::fs::readlinkat(proc, format!("{place}/{number}"), Vec::new());
+                link.is_ok_and(|link| targets.iter().any(|it| it.as_bytes() == link.as_bytes()))
+            })
+        })
+        .collect()
+}
+
+fn living(proc: BorrowedFd<'_>) -> impl Iterator<Item = (i32, Stat)> {
+    let pids = names(proc, ".").into_iter();
+    let found = pids.filter_map(move |pid| Some((pid, Stat::read(proc, pid)?)));
+    found.filter(|(_, stat)| !stat.is_dead())
+}
+
+/// The numbers in a directory of proc.
+fn names(proc: BorrowedFd<'_>, directory: &str) -> Vec<i32> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let open = rustix::fs::openat(proc, ".", flags, FileMode::empty());
+    let open = rustix::fs::openat(proc, directory, flags, FileMode::empty());
     let Ok(entries) = open.and_then(Dir::new) else {
         return vec![];
     };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok());
-    pids.filter(|pid| {
-        Stat::read(proc, *pid).is_some_and(|stat| stat.session == session && !stat.is_dead())
-    })
-    .collect()
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -82,6 +121,36 @@ mod tests {
         assert_eq!(Stat::parse(stat), Some(expected));
         assert_eq!(Stat::parse("7 (a"), None);
         assert_eq!(Stat::parse("7 (a) "), None);
+    }
+
+    #[test]
+    fn what_has_a_pipe_open_is_found_in_any_session_but_a_spared_one() {
+        use std::os::unix::fs::MetadataExt;
+        let proc = File::open("/proc").unwrap();
+        let mut sleep = Command::new("setsid")
+            .args(["-w", "sleep", "1000"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pipe = sleep.stdout.take().unwrap();
+        let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
+        let inode = pipe.metadata().unwrap().ino();
+        let own = std::process::id().cast_signed();
+        let found = pipe_holders(proc.as_fd(), &[inode], |_| false);
+        assert!(
+            found.contains(&own) && found.contains(&sleep.id().cast_signed()),
+            "{found:?}"
+        );
+        let session = Stat::read(proc.as_fd(), own).unwrap().session;
+        let others = pipe_holders(proc.as_fd(), &[inode], |it| it == session);
+        assert!(!others.contains(&own), "{others:?}");
+        assert!(pipe_holders(proc.as_fd(), &[], |_| false).is_empty());
+        sleep.kill().unwrap();
+        sleep.wait().unwrap();
+        for pid in pipe_holders(proc.as_fd(), &[inode], |it| it == session) {
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
     }
 
     #[test]

@@ -4,11 +4,16 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
+use rustix::fs::{Mode, OFlags, fstat, openat};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use sbx_proto::exec::{MAX_SOCKETS, Reply, Request, Role, SocketKind};
 
+use sbx_proto::plan::{self, Node};
+
 use super::Init;
 use super::peer::Peer;
+use crate::handover::identity;
 use crate::spawn::Failure;
 
 impl Init<'_> {
@@ -120,15 +125,21 @@ impl Init<'_> {
                 Ok(fds) => self.reply_with(key, &Reply::Sockets { kind }, fds),
                 Err(failure) => self.reply(key, &failure.into_reply()),
             },
+            Request::Namespaces | Request::Share | Request::Unshare { .. } => {
+                if self.is_daemon(key) {
+                    self.change_workspaces(key, &request);
+                }
+            }
         }
     }
 
     fn hello(&mut self, key: u64, protocol: u32, role: Role) {
+        let known = sbx_proto::SPOKEN.contains(&protocol);
         let reply = Reply::Hello {
-            protocol: sbx_proto::PROTOCOL,
+            protocol: if known { protocol } else { sbx_proto::PROTOCOL },
             sandbox: self.id.clone(),
         };
-        if protocol != sbx_proto::PROTOCOL {
+        if !known {
             self.reply(key, &reply);
             self.forget_peer(key);
             return;
@@ -159,6 +170,52 @@ impl Init<'_> {
                 self.reply(key, &failure.into_reply());
             }
         }
+    }
+
+    /// What a helper of the daemon's needs to mount something in a sandbox that runs, and what it has done.
+    fn change_workspaces(&mut self, key: u64, request: &Request) {
+        let came = self.peers.get_mut(&key).map(Peer::take_fds);
+        let done = match request {
+            Request::Namespaces => self.own_namespaces().map(|fds| (Reply::Namespaces, fds)),
+            Request::Share => self.share(came.unwrap_or_default()),
+            Request::Unshare { node } => Ok(self.unshare(*node)),
+            _ => return,
+        };
+        match done {
+            Ok((reply, fds)) => self.reply_with(key, &reply, fds),
+            Err(failure) => self.reply(key, &failure.into_reply()),
+        }
+    }
+
+    /// As [`RUNNING_DESCRIPTORS`](sbx_proto::plan::RUNNING_DESCRIPTORS) has them.
+    fn own_namespaces(&self) -> Result<Vec<OwnedFd>, Failure> {
+        let failed = |error| Failure::engine("open a namespace", error);
+        let own = |name: &str| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            openat(self.guard.proc(), name, flags, Mode::empty()).map_err(failed)
+        };
+        let inner = &self.surroundings.namespaces;
+        let copy = |fd: &OwnedFd| fcntl_dupfd_cloexec(fd, 0).map_err(failed);
+        let [user, mount] = [copy(&inner.user)?, copy(&inner.mount)?];
+        Ok(vec![own("self/ns/user")?, own("self/ns/mnt")?, user, mount])
+    }
+
+    fn share(&mut self, came: Vec<OwnedFd>) -> Result<(Reply, Vec<OwnedFd>), Failure> {
+        let [workspace] = <[OwnedFd; 1]>::try_from(came)
+            .map_err(|_| Failure::bad_request("a workspace comes with one descriptor".into()))?;
+        let facts = fstat(&workspace).map_err(|e| Failure::engine("look at a workspace", e))?;
+        self.guard.add_foreign(facts.st_dev);
+        // With one id there is nothing to hand over.
+        if self.surroundings.mode != plan::Mode::Single {
+            self.workspaces.push(workspace);
+        }
+        Ok((Reply::Done, vec![]))
+    }
+
+    fn unshare(&mut self, node: Node) -> (Reply, Vec<OwnedFd>) {
+        let is_it = |fd: &OwnedFd| fstat(fd).is_ok_and(|stat| identity(&stat) == node);
+        self.workspaces.retain(|workspace| !is_it(workspace));
+        (Reply::Done, vec![])
     }
 
     pub(super) fn tell_daemons(&mut self, reply: &Reply) {

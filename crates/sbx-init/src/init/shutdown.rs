@@ -10,6 +10,7 @@ use super::Init;
 use super::mount_watch::MountWatch;
 use super::peer::Peer;
 use crate::handover::{self, Budget};
+use crate::worktree::Worktree;
 
 /// How long a stop waits for clients to take the last frames of their commands' output.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -83,6 +84,7 @@ impl Init<'_> {
         if process::has_children() || self.drains() {
             return false;
         }
+        self.worktrees.iter_mut().for_each(Worktree::publish);
         let budget = Budget::AT_STOP;
         if handover::hand_over(&self.workspaces, self.made_at, &[], budget).is_err() {
             return true; // the daemon has it done

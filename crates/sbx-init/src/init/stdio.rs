@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::fs::{FileType, Mode as FileMode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
@@ -141,6 +141,15 @@ impl Init<'_> {
             }
         }
     }
+}
+
+/// The inodes of those that are pipes.
+pub(super) fn pipes_of(stdio: &Stdio) -> Vec<u64> {
+    let stats = stdio.iter().filter_map(|fd| rustix::fs::fstat(fd).ok());
+    stats
+        .filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+        .map(|stat| stat.st_ino)
+        .collect()
 }
 
 fn no_terminal(error: Errno) -> Failure {

@@ -236,14 +236,14 @@ fn at(what: &str, target: &Path) -> String {
 }
 
 /// Opens a name in a directory without following it, and returns its type.
-fn look(dir: &OwnedFd, name: &Path) -> Result<(OwnedFd, FileType), Errno> {
+pub(super) fn look(dir: &OwnedFd, name: &Path) -> Result<(OwnedFd, FileType), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat(dir, name, flags, FileMode::empty())?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
     Ok((found, kind))
 }
 
-fn mount_id(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+pub(super) fn mount_id(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let facts = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
     let known = StatxFlags::from_bits_retain(facts.stx_mask).contains(StatxFlags::MNT_ID);
     known.then_some(facts.stx_mnt_id).ok_or(Errno::OPNOTSUPP)

@@ -17,7 +17,7 @@ use sbx_proto::plan::{Access, IdRange, Ids, Mode, Source, SourceIds};
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{fdpass, mounts};
 
-use super::idmaps;
+use super::{disk, idmaps};
 use crate::error::{ErrorContext, SetupError, SetupResult};
 use crate::handover;
 
@@ -49,7 +49,10 @@ impl<'a> RootOpener<'a> {
     }
 
     pub(super) fn open(&mut self, source: &Source) -> SetupResult<OwnedFd> {
-        let tree = open_tree(source)?;
+        let tree = match source.access {
+            Access::Disk => disk::open(source.path.as_path())?,
+            _ => open_tree(source)?,
+        };
         match source.ids {
             SourceIds::Plain => set_attributes(source, tree.as_fd(), None)?,
             SourceIds::Shifted => set_attributes(source, tree.as_fd(), Some(self.user))?,
@@ -141,7 +144,7 @@ fn set_attributes(
         Access::ReadWrite => mounts::NOSUID | mounts::NODEV,
         // Writing to a device node does not need a writable mount; its times, mode and owner must not change.
         Access::Device => mounts::RDONLY | mounts::NOSUID | mounts::NOEXEC,
-        Access::Layer => mounts::NODEV,
+        Access::Layer | Access::Disk => mounts::NODEV,
     };
     mounts::set_attributes(tree, source.recursive, attributes, idmap).doing(|| {
         let what = if idmap.is_some() {

@@ -22,13 +22,14 @@ use rustix::mount::{
 use rustix::process::{Gid, Uid};
 use sbx_proto::OsBytes;
 use sbx_proto::inside::{AGENT, TTY_GROUP};
-use sbx_proto::plan::{Boot, Mode, Owner, Step};
+use sbx_proto::plan::{Boot, GitWorktree, Mode, Owner, Step};
 use sbx_sys::mounts;
 
 use super::mount_table::{MountTable, Origin, OwnFileSystems};
 use super::trust;
 use super::whiteouts;
 use crate::error::{ErrorContext, SetupError, SetupResult};
+use crate::worktree;
 
 /// A directory that every machine has; covered by a scratch tmpfs once all sources are open.
 const SCRATCH: &str = "/tmp";
@@ -40,6 +41,8 @@ pub(super) struct Built {
     pub(super) ptys: OwnedFd,
     /// The writable workspaces. Paths to them can be changed from inside; these descriptors cannot.
     pub(super) workspaces: Vec<OwnedFd>,
+    /// Git worktrees in which commits are allowed.
+    pub(super) git: Vec<worktree::Directories>,
     /// The file systems that were made for this sandbox.
     pub(super) own: OwnFileSystems,
     /// Every mount's id and path.
@@ -84,6 +87,7 @@ pub(super) fn build(
         mounts: builder.mount_table.verify()?,
         ptys,
         workspaces: open_workspaces(&builder.mount_table, &boot.workspaces)?,
+        git: open_worktrees(&mut builder.trees, &builder.mount_table, &boot.git)?,
         own: builder.mount_table.into_own(),
     })
 }
@@ -96,6 +100,31 @@ fn open_workspaces(mount_table: &MountTable, paths: &[OsBytes]) -> SetupResult<V
         workspaces.push(fcntl_dupfd_cloexec(root, 0).doing(|| "keep a workspace".into())?);
     }
     Ok(workspaces)
+}
+
+fn open_worktrees(
+    trees: &mut [Option<OwnedFd>],
+    mount_table: &MountTable,
+    worktrees: &[GitWorktree],
+) -> SetupResult<Vec<worktree::Directories>> {
+    let inside = |path: &OsBytes| {
+        let root = mount_table.root_of(path.as_path())?;
+        fcntl_dupfd_cloexec(root, 0).doing(|| "keep a git directory".into())
+    };
+    let mut host = |index: usize| {
+        let tree = trees.get_mut(index).and_then(Option::take);
+        tree.ok_or_else(|| SetupError::new("keep a git directory", "its source was used already"))
+    };
+    let mut found = Vec::new();
+    for worktree in worktrees {
+        found.push(worktree::Directories {
+            inside: inside(&worktree.directory)?,
+            host: host(worktree.host)?,
+            inside_logs: inside(&worktree.logs)?,
+            host_logs: host(worktree.host_logs)?,
+        });
+    }
+    Ok(found)
 }
 
 /// A detached mount of proc for the current pid namespace: nothing inside can cover it with another mount.
@@ -552,7 +581,7 @@ fn mount_new(
     rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).doing(doing)
 }
 
-fn move_to(mount: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(super) fn move_to(mount: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::mount::move_mount(
         mount,
         c"",
@@ -571,13 +600,13 @@ fn mount_root(mount: &OwnedFd) -> SetupResult<OwnedFd> {
     open_path(Path::new(&place))
 }
 
-fn open_path(path: &Path) -> SetupResult<OwnedFd> {
+pub(super) fn open_path(path: &Path) -> SetupResult<OwnedFd> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, FileMode::empty())
         .doing(|| format!("open `{}`", path.display()))
 }
 
 /// No mount propagates between this namespace and the host (`MS_PRIVATE | MS_REC`).
-fn make_private() -> SetupResult<()> {
+pub(super) fn make_private() -> SetupResult<()> {
     rustix::mount::mount_change(
         c"/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,

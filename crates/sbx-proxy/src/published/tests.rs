@@ -119,6 +119,26 @@ fn datagrams_go_to_the_server_and_answers_to_their_client() {
     }
 }
 
+/// The addresses after the loopback are a sandbox's own; `ports::datagrams_find_their_server` tries those.
+#[test]
+fn a_server_of_datagrams_is_found_where_it_listens() {
+    let server = UdpSocket::bind("[::1]:0").unwrap();
+    let (_published, _, address) = published(server.local_addr().unwrap().port());
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for socket in [&server, &client] {
+        let timeout = Some(Duration::from_secs(60));
+        socket.set_read_timeout(timeout).unwrap();
+    }
+    let mut buffer = [0; 16];
+    for question in [b"one", b"two"] {
+        client.send_to(question, address).unwrap();
+        let (length, from) = server.recv_from(&mut buffer).unwrap();
+        server.send_to(&buffer[..length], from).unwrap();
+        let (length, from) = client.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], from), (&question[..], address));
+    }
+}
+
 #[test]
 fn more_connections_than_are_served_at_once_wait() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,16 +8,20 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use sandboxd::ServeConfig;
+use sandboxd::{ServeConfig, VmHost};
 use sbx_api::policy::CheckAnswer;
-use sbx_api::{ErrorBody, ErrorCode};
+use sbx_api::{Caller, ErrorBody, ErrorCode};
 use sbx_engine::StateDir;
 use sbx_engine::error::chain;
 use sbx_engine::policy::{PolicyBook, default_proxy_config};
 use sbx_engine::state::StateError;
+use sbx_engine::state::settings::Overrides;
+use sbx_engine::state::settings::table::TABLE;
 
 /// Tells the client that started us that connections are accepted.
 const READY: &[u8] = b"ready\n";
+/// In the home directory, or in `SBX_HOME`: where the daemon that `/vm` comes from keeps its images. Clients are told it.
+const ASSETS: &str = ".container-platform";
 /// Limit for a `CheckRequest`.
 const MAX_REQUEST: u64 = 1 << 20;
 const HELP: &str = "\
@@ -167,11 +171,23 @@ fn serve(ready: ReadyLine) -> Result<(), (String, Option<String>)> {
         .map_err(|error| (chain(&error), error.hint().map(str::to_owned)))?;
     let path = value("PATH").unwrap_or_default();
     let default_proxy_config = default_proxy_config(&home, moved.as_deref());
+    let vm = VmHost {
+        state: state.clone(),
+        caller: Caller {
+            home: home.to_string_lossy().into_owned(),
+            path: path.to_string_lossy().into_owned(),
+            ..Caller::default()
+        },
+        asset_dir: moved.as_deref().unwrap_or(&home).join(ASSETS),
+    };
     let served = sandboxd::serve(ServeConfig {
         state,
+        vm,
         path_dirs: std::env::split_paths(&path).collect(),
+        overrides: overrides(),
         log_level: value("SANDBOXD_LOG_LEVEL").map(|level| level.to_string_lossy().into_owned()),
         default_proxy_config,
+        makes_proxy_config: moved.is_none(),
         companions: beside(),
         on_ready: Box::new(move || print_ready(ready)),
     });
@@ -186,6 +202,14 @@ fn state_dir(home: &Path, moved: Option<&Path>) -> Result<StateDir, StateError> 
 
 fn value(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn overrides() -> Overrides {
+    let set = TABLE.iter().filter_map(|setting| {
+        let value = value(setting.variable)?;
+        Some((setting.key.to_owned(), value.to_string_lossy().into_owned()))
+    });
+    set.collect()
 }
 
 /// The directory of the programs that are installed with this one.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 
 use sbx_api::{Backend, CacheState, Caller, CreateRequest, Sandbox, WorkspaceRequest};
 use sbx_engine::SandboxName;
 use sbx_policy::Pattern;
 
-use super::ports::{check_publish, warn_if_open};
+use super::ports::{check_publish, warn_if_open, with_other_ports};
 use crate::agents::Agent;
 use crate::client::{Absent, Client};
 use crate::context::Context;
@@ -28,16 +29,17 @@ const MAX_ENVIRONMENT: usize = 1 << 20;
 /// Create a sandbox without attaching to it
 ///
 /// The first PATH is the primary workspace, in which commands start. Workspaces are mounted at the same absolute
-/// path as on the host. The sandbox stays running and stops itself 30 seconds after its last command, or as
+/// path as on the host, or at DST. Without a PATH nothing is shared: commands start in /home/agent/workspace, and the
+/// name is AGENT and a number. The sandbox stays running and stops itself 30 seconds after its last command, or as
 /// `--idle-timeout` says; see `sbx run --help`.
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "sbx create [OPTIONS] AGENT PATH [PATH...]")]
+#[command(override_usage = "sbx create [OPTIONS] AGENT [PATH...]")]
 pub(crate) struct Args {
     /// Agent to create the sandbox for (`shell`)
     #[arg(value_name = "AGENT", required = true)]
     agent: Option<String>,
-    /// Directories to share; add `:ro` to make one read-only
-    #[arg(value_name = "PATH", required = true)]
+    /// Directories to share, as SRC[:DST][:ro]; `:ro` makes one read-only
+    #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) flags: CreateFlags,
@@ -71,6 +73,11 @@ pub(crate) struct CreateFlags {
     /// What one sandbox wrote there, the next one may run. The host never uses it; see `sbx cache`.
     #[arg(long)]
     pub(crate) cache: bool,
+    /// Allow commits in a linked git worktree: opens objects, refs and reflogs of its repository, and its own index and HEAD
+    ///
+    /// Without it the repository is shared read-only. Programs inside can then also change every branch and object.
+    #[arg(long)]
+    pub(crate) git_write: bool,
     #[command(flatten)]
     pub(crate) limits: LimitFlags,
     #[command(flatten)]
@@ -115,9 +122,13 @@ pub(crate) fn name(
     if let Some(asked) = asked {
         return Ok(SandboxName::parse(asked)?);
     }
-    let primary = workspaces
-        .first()
-        .ok_or_else(|| Failure::usage("missing workspace PATH"))?;
+    let Some(primary) = workspaces.first() else {
+        let unique = RandomState::new().build_hasher().finish();
+        return Ok(SandboxName::without_workspace(
+            agent.name(),
+            &unique.to_string(),
+        )?);
+    };
     Ok(SandboxName::derive(agent.name(), Path::new(&primary.path))?)
 }
 
@@ -144,8 +155,10 @@ pub(crate) fn request(
         idle_seconds: idle_seconds(flags)?,
         publish: flags.publish.clone(),
         cache: flags.cache,
+        git_write: flags.git_write,
         temporary: false,
         limits: flags.limits.limits()?,
+        limits_preferred: flags.limits.preferred()?,
     })
 }
 
@@ -154,7 +167,12 @@ pub(crate) fn create(
     client: &Client<'_>,
     request: &CreateRequest,
 ) -> Result<Sandbox, Failure> {
-    let created = client.create(request)?;
+    let created = with_other_ports(context, &request.publish, |publish| {
+        client.create(&CreateRequest {
+            publish: publish.to_vec(),
+            ..request.clone()
+        })
+    })?;
     for notice in &created.notices {
         context.ui.note(notice);
     }
@@ -219,8 +237,8 @@ fn summary(context: &Context, sandbox: &Sandbox) {
     ui.note(format!("agent      {}", sandbox.agent));
     for workspace in &sandbox.workspaces {
         let access = if workspace.readonly { "ro" } else { "rw" };
-        let path = text::one_line(&workspace.path);
-        ui.note(format!("workspace  {path} ({access})"));
+        let place = text::one_line(&text::workspace(workspace));
+        ui.note(format!("workspace  {place} ({access})"));
     }
     for port in &sandbox.ports {
         ui.note(format!("port       {port}"));

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use sbx_engine::SandboxName;
 use sbx_proto::OsBytes;
 use sbx_proto::exec::Exec;
+use sbx_proxy::audit::Part;
 
 use crate::attach::{self, Logged, Outcome, Streams};
 use crate::client::{Absent, Client};
@@ -12,6 +14,7 @@ use crate::context::Context;
 use crate::detach_keys::DetachKeys;
 use crate::envfile::{EnvArgs, Variables};
 use crate::failure::{Failure, Kind};
+use crate::netlog::{Cursor, NetworkLog};
 use crate::plumbing::Stdin;
 use crate::statusfile::{By, StatusFile};
 
@@ -74,6 +77,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
         Some(path) => Some(StatusFile::prepare(path)?),
         None => None,
     };
+    let denials = status.as_ref().and_then(|_| Denials::begin(context, args));
     let result = session(context, args);
     if let Some(status) = status {
         let (by, code) = match &result {
@@ -86,9 +90,38 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
                 failure.kind.session_exit_code(),
             ),
         };
-        status.write(by, code)?;
+        let denied = denials.map(|denials| denials.has_more());
+        status.write(by, code, denied)?;
     }
     result.map(|outcome| outcome.told(context))
+}
+
+/// How far the log of denials was when the command began. A denial is in it before the program inside knows of it.
+struct Denials<'a> {
+    log: NetworkLog,
+    sandbox: &'a str,
+    before: Cursor,
+}
+
+impl<'a> Denials<'a> {
+    /// `None` where that cannot be known.
+    fn begin(context: &Context, args: &'a Args) -> Option<Self> {
+        let (sandbox, _) = split(&args.words).ok()?;
+        // It becomes a file's name.
+        SandboxName::parse(sandbox).ok()?;
+        let log = NetworkLog::of(&context.state().ok()?).ok()?;
+        let before = log.end(sandbox);
+        Some(Self {
+            log,
+            sandbox,
+            before,
+        })
+    }
+
+    fn has_more(&self) -> bool {
+        let now = self.log.end(self.sandbox);
+        now.has_moved(&self.before, Part::Denied)
+    }
 }
 
 fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {

@@ -1,13 +1,17 @@
 //! `sbx inspect`
 
 use jiff::Timestamp;
-use sbx_api::{DaemonInfo, Limits, Mount, MountKind, PortMapping, Sandbox, Status};
+use sbx_api::{
+    DaemonInfo, Limits, Mount, MountKind, PendingMount, PortMapping, Sandbox, Status, Usage,
+    Workspace,
+};
 use sbx_policy::{Preset, Scope};
 use sbx_proto::net::{GATEWAY, PROXY_PORT};
 use serde_json::{Value, json};
 
 use super::create::{backend, cache_state};
 use super::policy::book;
+use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::{lookup, text};
@@ -27,6 +31,12 @@ pub(crate) struct Args {
     pub(crate) json: bool,
 }
 
+impl Args {
+    pub(crate) fn printing_json(self) -> Self {
+        Self { json: true, ..self }
+    }
+}
+
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let sandboxes = lookup::list(context)?;
     let daemon = lookup::daemon(context)?;
@@ -34,16 +44,20 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for name in &args.names {
         match lookup::find(&sandboxes, name) {
-            Ok(sandbox) => found.push((sandbox, rules(context, sandbox))),
+            Ok(sandbox) => found.push(Found {
+                sandbox,
+                rules: rules(context, sandbox),
+                usage: usage(context, sandbox),
+            }),
             Err(failure) => missing.push(failure),
         }
     }
     let found = found.iter();
     if found.len() > 0 && args.json {
-        let all = found.map(|(sandbox, rules)| to_json(sandbox, rules, daemon.as_ref(), now));
+        let all = found.map(|found| to_json(found, daemon.as_ref(), now));
         context.ui.json(&all.collect::<Vec<Value>>())?;
     } else if found.len() > 0 {
-        let all = found.map(|(sandbox, rules)| to_text(sandbox, rules, daemon.as_ref(), now));
+        let all = found.map(|found| to_text(found, daemon.as_ref(), now));
         context.ui.data(all.collect::<Vec<String>>().join("\n"))?;
     }
     for failure in &missing {
@@ -54,6 +68,23 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     } else {
         Err(Failure::quiet(1))
     }
+}
+
+#[derive(Debug)]
+struct Found<'a> {
+    sandbox: &'a Sandbox,
+    rules: Rules,
+    /// Of one that runs.
+    usage: Option<Usage>,
+}
+
+/// What it uses, if it runs and a daemon can say so.
+fn usage(context: &Context, sandbox: &Sandbox) -> Option<Usage> {
+    if sandbox.status != Status::Running {
+        return None;
+    }
+    let client = Client::new(context, Absent::Report).ok()?;
+    client.usage(&sandbox.name, false).ok()
 }
 
 /// The network rules of a sandbox, or why they cannot be read.
@@ -111,9 +142,15 @@ fn policy_text(rules: &Rules) -> String {
     }
 }
 
-fn to_json(sandbox: &Sandbox, rules: &Rules, daemon: Option<&DaemonInfo>, now: Timestamp) -> Value {
-    let primary = sandbox.workspaces.first().map(|w| w.path.as_str());
-    json!({
+fn to_json(found: &Found<'_>, daemon: Option<&DaemonInfo>, now: Timestamp) -> Value {
+    let Found {
+        sandbox,
+        rules,
+        usage,
+    } = found;
+    let primary = sandbox.workspaces.first().filter(|w| !w.added);
+    let primary = primary.map(|w| w.path.as_str());
+    let mut value = json!({
         "id": sandbox.id,
         "name": sandbox.name,
         "created_at": sandbox.created_at,
@@ -159,7 +196,11 @@ fn to_json(sandbox: &Sandbox, rules: &Rules, daemon: Option<&DaemonInfo>, now: T
         "daemon_version": daemon.map(|daemon| &daemon.version),
         "daemon_uptime": daemon.map(|daemon| seconds(daemon.started_at, now)),
         "warnings": sandbox.warnings,
-    })
+    });
+    if let Some(object) = value.as_object_mut() {
+        object.insert("usage".to_owned(), json!(usage));
+    }
+    value
 }
 
 /// Seconds since a running sandbox was started.
@@ -175,30 +216,47 @@ fn seconds(since: Timestamp, now: Timestamp) -> i64 {
 }
 
 fn limits(limits: &Limits) -> String {
-    let cpu = limits.cpu_millis.map(|millis| {
-        let (whole, part) = (millis / 1000, millis % 1000);
-        let number = format!("{whole}.{part:03}");
-        format!(
-            "{} CPUs",
-            number.trim_end_matches('0').trim_end_matches('.')
-        )
-    });
+    let cpu = limits.cpu_millis;
+    let cpu = cpu.map(|millis| format!("{} CPUs", text::cpus(millis)));
     let memory = limits.memory_bytes;
     let memory = memory.map(|bytes| format!("{} MiB of memory", bytes >> 20));
     let processes = limits.processes.map(|count| format!("{count} processes"));
-    let parts: Vec<_> = [cpu, memory, processes].into_iter().flatten().collect();
+    let disk = limits.disk_bytes;
+    let disk = disk.map(|bytes| format!("{} MiB of disk", bytes >> 20));
+    let parts = [cpu, memory, processes, disk].into_iter().flatten();
+    let parts: Vec<_> = parts.collect();
     match parts.is_empty() {
         true => NONE.to_owned(),
         false => parts.join(", "),
     }
 }
 
-fn to_text(
-    sandbox: &Sandbox,
-    rules: &Rules,
-    daemon: Option<&DaemonInfo>,
-    now: Timestamp,
-) -> String {
+fn used(usage: &Usage) -> String {
+    let seconds = usage.cpu_micros / 1_000_000;
+    let cpu = text::duration(i64::try_from(seconds).unwrap_or(i64::MAX));
+    let memory = text::bytes(usage.memory_bytes);
+    let processes = usage.processes;
+    format!("{cpu} of CPU time, {memory} of memory, {processes} processes")
+}
+
+fn workspace_text(workspace: &Workspace) -> String {
+    let access = if workspace.readonly { "ro" } else { "rw" };
+    let missing = if workspace.missing { ", missing" } else { "" };
+    let pending = match workspace.pending {
+        Some(PendingMount::Mount) => ", from the next start on",
+        Some(PendingMount::Unmount) => ", until the next start",
+        None => "",
+    };
+    let shown = text::workspace(workspace);
+    format!("{shown} ({access}{missing}{pending})")
+}
+
+fn to_text(found: &Found<'_>, daemon: Option<&DaemonInfo>, now: Timestamp) -> String {
+    let Found {
+        sandbox,
+        rules,
+        usage,
+    } = found;
     let mut lines = Lines::default();
     lines.add("Name", &sandbox.name);
     lines.add("ID", &sandbox.id);
@@ -224,6 +282,9 @@ fn to_text(
         lines.add("Build cache", cache_state(cache));
     }
     lines.add("Limits", &limits(&sandbox.limits));
+    if let Some(usage) = usage {
+        lines.add("Use", &used(usage));
+    }
     lines.add("Sessions", &sandbox.sessions.to_string());
     lines.add("Created", &sandbox.created_at.to_string());
     lines.add("Image", &sandbox.template);
@@ -237,12 +298,7 @@ fn to_text(
         lines.add("Isolation", line);
     }
     for workspace in &sandbox.workspaces {
-        let access = if workspace.readonly { "ro" } else { "rw" };
-        let missing = if workspace.missing { ", missing" } else { "" };
-        lines.add(
-            "Workspace",
-            &format!("{} ({access}{missing})", workspace.path),
-        );
+        lines.add("Workspace", &workspace_text(workspace));
     }
     for mount in &sandbox.mounts {
         let (source, target) = (&mount.source, &mount.target);
@@ -289,13 +345,15 @@ fn list(names: &[String]) -> String {
 fn access(mount: &Mount) -> String {
     let kind = match mount.kind {
         MountKind::Workspace => "workspace",
+        MountKind::Mask => "mask",
         MountKind::Template => "template",
         MountKind::Toolchain => "tool chain",
         MountKind::Cache => "cache",
+        MountKind::Git => "git repository",
     };
     let access = match (mount.readonly, mount.kind) {
         (true, _) => "ro",
-        (false, MountKind::Workspace) => "rw",
+        (false, MountKind::Workspace | MountKind::Git | MountKind::Mask) => "rw",
         // The host's files are the lower layer of an overlay.
         (false, MountKind::Template | MountKind::Toolchain | MountKind::Cache) => {
             "changes stay inside"

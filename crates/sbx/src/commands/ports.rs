@@ -1,11 +1,13 @@
 //! `sbx ports`
 
+use std::num::NonZeroU16;
+
 use sbx_api::{PortChange, PortMapping};
 use sbx_engine::sandbox::ports::{PublishSpec, UnpublishSpec};
 
 use crate::client::{Absent, Client};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::{lookup, text};
 
 /// List, publish or unpublish ports of a sandbox
@@ -64,11 +66,13 @@ fn change(context: &Context, args: &Args) -> Result<Vec<PortMapping>, Failure> {
     }
     let client = Client::new(context, Absent::Start)?;
     lookup::ensure_exists(context, &client, &args.name)?;
-    let change = PortChange {
-        publish: args.publish.clone(),
-        unpublish: args.unpublish.clone(),
-    };
-    let changes = client.change_ports(&args.name, &change)?;
+    let changes = with_other_ports(context, &args.publish, |publish| {
+        let change = PortChange {
+            publish: publish.to_vec(),
+            unpublish: args.unpublish.clone(),
+        };
+        client.change_ports(&args.name, &change)
+    })?;
     let unpublished = changes.unpublished.iter();
     let mut lines: Vec<String> = unpublished
         .map(|port| format!("Unpublished {}\n", arrow(port)))
@@ -89,6 +93,62 @@ pub(crate) fn check_publish(texts: &[String]) -> Result<(), Failure> {
         PublishSpec::parse(text)?;
     }
     Ok(())
+}
+
+/// Asks on a terminal for another port of the host where the one that was wanted is in use, as often as needed.
+pub(crate) fn with_other_ports<T>(
+    context: &Context,
+    publish: &[String],
+    mut attempt: impl FnMut(&[String]) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut publish = publish.to_vec();
+    loop {
+        let failure = match attempt(&publish) {
+            Err(failure) if failure.kind == Kind::Conflict => failure,
+            other => return other,
+        };
+        let taken = publish
+            .iter_mut()
+            .find(|text| is_about(&failure.message, text));
+        let Some(text) = taken else {
+            return Err(failure);
+        };
+        let question = format!(
+            "{}. Another port (Enter: any that is free)?",
+            failure.message
+        );
+        let Some(answer) = context.ui.ask(&question) else {
+            return Err(failure);
+        };
+        match with_host_port(text, &answer) {
+            Some(other) => *text = other,
+            None => context.ui.note("That is not a port."),
+        }
+    }
+}
+
+/// Whether the daemon's error is about the host's end of this port.
+fn is_about(message: &str, publish: &str) -> bool {
+    let Some((host, _)) = publish.rsplit_once(':') else {
+        return false;
+    };
+    let port = host.rsplit_once(':').map_or(host, |(_, port)| port);
+    let word = |word: &str| word.trim_end_matches(',').ends_with(&format!(":{port}"));
+    message.split_whitespace().any(word)
+}
+
+/// The same port of the sandbox at another port of the host; at a free one without an answer.
+fn with_host_port(publish: &str, answer: &str) -> Option<String> {
+    let (host, inside) = publish.rsplit_once(':')?;
+    let ip = host.rsplit_once(':').map(|(ip, _)| ip);
+    let text = match (ip, answer) {
+        (None, "") => inside.to_owned(),
+        (None, port) => format!("{port}:{inside}"),
+        (Some(ip), "") => format!("{ip}::{inside}"),
+        (Some(ip), port) => format!("{ip}:{port}:{inside}"),
+    };
+    let valid = answer.is_empty() || answer.parse::<NonZeroU16>().is_ok();
+    (valid && PublishSpec::parse(&text).is_ok()).then_some(text)
 }
 
 /// What other machines may reach is said.
@@ -121,4 +181,37 @@ fn table(context: &Context, ports: &[PortMapping]) -> String {
         *header = context.ui.heading(header);
     }
     lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_port_of_the_host() {
+        let other = |text, answer| with_host_port(text, answer);
+        assert_eq!(other("8080:80", "81"), Some("81:80".into()));
+        assert_eq!(other("8080:80/tcp", ""), Some("80/tcp".into()));
+        assert_eq!(
+            other("127.0.0.1:8080:80", "81"),
+            Some("127.0.0.1:81:80".into())
+        );
+        assert_eq!(
+            other("[::1]:8080:80/tcp6", "81"),
+            Some("[::1]:81:80/tcp6".into())
+        );
+        for bad in ["0", "x", "70000", "1:2", "-1"] {
+            assert_eq!(other("8080:80", bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_port_that_an_error_is_about() {
+        let message = "port 127.0.0.1:8080 is in use";
+        assert!(is_about(message, "8080:80"));
+        assert!(is_about(message, "127.0.0.1:8080:80/tcp"));
+        for other in ["80", "80:8080", "808:1", "18080:80"] {
+            assert!(!is_about(message, other), "{other}");
+        }
+    }
 }

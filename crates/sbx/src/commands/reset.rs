@@ -1,17 +1,25 @@
 //! `sbx reset`
 
+use std::path::Path;
+
+use sbx_api::{Sandbox, Status};
 use sbx_engine::machine::Machines;
 use sbx_engine::machine::namespace::helper::Helper;
 use sbx_engine::machine::namespace::{Namespace, ids};
-use sbx_engine::reset;
+use sbx_engine::sandbox::offline;
+use sbx_engine::{StateDir, reset};
 
-use crate::commands::daemon;
+use crate::commands::{daemon, setup};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
+use crate::lookup;
 
-/// Stop everything and remove all sandboxes, templates, network rules, logs and settings
+/// How many sandboxes are named; more are counted.
+const MAX_NAMES: usize = 20;
+
+/// Stop everything and remove all sandboxes, templates, build caches, network rules, logs and settings
 ///
-/// Workspaces are not touched.
+/// Says what will be removed, and asks. Workspaces are not touched. A block of `sbx setup ssh` in ~/.ssh/config is removed too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Do not ask for confirmation
@@ -29,8 +37,12 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         context.ui.note("Nothing to reset.");
         return Ok(());
     }
-    let question = "Remove all sandboxes, templates, network rules, logs and settings?";
-    context.ui.confirm(args.force, "the reset", question)?;
+    context
+        .ui
+        .note(announcement(&state, &listed(context, &state)?));
+    context
+        .ui
+        .confirm(args.force, "the reset", "Remove all of this?")?;
     daemon::end(context)?;
     let path = context.env.get("PATH").unwrap_or_default();
     let facts = ids::Facts::read(&std::env::split_paths(path).collect::<Vec<_>>());
@@ -41,8 +53,52 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         )
     })?;
     reset(&state, &Machines::new(Namespace::new(facts, helper, None)))?;
+    forget_ssh(context, state.root());
     context
         .ui
         .note(format!("Removed everything in {}", state.root().display()));
     Ok(())
+}
+
+/// A daemon that answers nothing is ended by the reset, and does not keep it from saying what it removes.
+fn listed(context: &Context, state: &StateDir) -> Result<Vec<Sandbox>, Failure> {
+    match lookup::list(context) {
+        Err(failure) if failure.kind == Kind::Unreachable => {
+            offline::list(state).map_err(Failure::from)
+        }
+        other => other,
+    }
+}
+
+/// Everything else is gone by then: what cannot be changed there is said, and no failure.
+fn forget_ssh(context: &Context, state: &Path) {
+    let removed = setup::config(context).and_then(|config| config.remove(Some(state)));
+    if let Err(failure) = removed {
+        context.ui.warning(failure.message);
+    }
+}
+
+/// What will be gone.
+fn announcement(state: &StateDir, sandboxes: &[Sandbox]) -> String {
+    let running = sandboxes.iter().filter(|it| it.status == Status::Running);
+    let names: Vec<&str> = sandboxes.iter().map(|it| it.name.as_str()).collect();
+    let more = names.len().saturating_sub(MAX_NAMES);
+    let mut listed = names
+        .into_iter()
+        .take(MAX_NAMES)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if more > 0 {
+        listed.push_str(&format!(" and {more} more"));
+    }
+    let sandboxes = match sandboxes.len() {
+        0 => "no sandboxes".to_owned(),
+        1 => format!("1 sandbox, {} running: {listed}", running.count()),
+        count => format!("{count} sandboxes, {} running: {listed}", running.count()),
+    };
+    format!(
+        "This removes everything in {}:\n  {sandboxes}\n  templates and build caches\n  network rules and the \
+         network log\n  settings and the daemon's log\nWorkspaces are not touched.",
+        state.root().display()
+    )
 }

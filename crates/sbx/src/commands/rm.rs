@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use sbx_api::Removed;
+
 use crate::client::{Absent, Client, unknown_as};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -22,6 +24,19 @@ pub(crate) struct Args {
     /// Do not ask for confirmation, and also remove sandboxes with open sessions
     #[arg(short = 'f', long)]
     force: bool,
+    /// Nothing is asked: `docker sandbox rm` never did.
+    #[arg(skip)]
+    confirmed: bool,
+}
+
+impl Args {
+    /// As the plugin of Docker's command line wants it.
+    pub(crate) fn confirmed(self) -> Self {
+        Self {
+            confirmed: true,
+            ..self
+        }
+    }
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
@@ -55,7 +70,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         let names = wanted.join(", ");
         let them = if wanted.len() == 1 { "it" } else { "them" };
         context.ui.confirm(
-            args.force,
+            args.force || args.confirmed,
             &format!("removing {names}"),
             &format!("Remove {names} and everything in {them}?"),
         )?;
@@ -69,40 +84,58 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes several at a time, as each may have to wait for processes that do not end. False when one could not be removed.
+/// False when one could not be removed.
 fn remove_all(context: &Context, names: &[String], force: bool) -> Result<bool, Failure> {
     let client = Client::new(context, Absent::Start)?;
-    let next = AtomicUsize::new(0);
     let all_removed = AtomicBool::new(true);
-    let work = || {
-        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-            context.ui.note(format!("Deleting sandbox {name}..."));
-            match client.remove(name, force) {
-                Ok(removed) => {
-                    context.ui.note(format!("Sandbox '{name}' removed"));
-                    for warning in &removed.warnings {
-                        context.ui.warning(warning);
-                    }
-                }
-                // Another `rm` was faster, or the daemon's clean-up of half-created sandboxes.
-                Err(failure) if failure.kind == Kind::NotFound => {
-                    context
-                        .ui
-                        .note(format!("Sandbox '{name}' was already removed"));
-                }
-                Err(failure) => {
-                    context.ui.failure(&failure);
-                    all_removed.store(false, Ordering::Relaxed);
-                }
+    several_at_a_time(names, |name| {
+        context.ui.note(format!("Deleting sandbox {name}..."));
+        if let Err(failure) = told(context, name, client.remove(name, force)) {
+            context.ui.failure(&failure);
+            all_removed.store(false, Ordering::Relaxed);
+        }
+    });
+    Ok(all_removed.into_inner())
+}
+
+/// Says what became of a sandbox that was to be removed. One that is not there any more is no failure: another `rm` was
+/// faster, or the daemon's clean-up of half-created sandboxes.
+pub(crate) fn told(
+    context: &Context,
+    name: &str,
+    removed: Result<Removed, Failure>,
+) -> Result<(), Failure> {
+    match removed {
+        Ok(removed) => {
+            context.ui.note(format!("Sandbox '{name}' removed"));
+            for warning in &removed.warnings {
+                context.ui.warning(warning);
             }
+            Ok(())
+        }
+        Err(failure) if failure.kind == Kind::NotFound => {
+            context
+                .ui
+                .note(format!("Sandbox '{name}' was already removed"));
+            Ok(())
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Each may have to wait for processes that do not end.
+pub(crate) fn several_at_a_time<T: Sync>(items: &[T], remove: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            remove(item);
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..names.len().min(MAX_PARALLEL) {
+        for _ in 1..items.len().min(MAX_PARALLEL) {
             // If no thread can be started, this one does all the work.
             drop(std::thread::Builder::new().spawn_scoped(scope, work));
         }
         work();
     });
-    Ok(all_removed.into_inner())
 }

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// The agent (`shell`); not needed for a sandbox that exists
     #[arg(value_name = "AGENT")]
     agent: Option<OsString>,
-    /// Directories to share; `:ro` at the end makes one read-only [default: .]
+    /// Directories to share, as SRC[:DST][:ro]; `:ro` makes one read-only [default: .]
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
     /// Arguments for the agent
@@ -55,6 +55,19 @@ pub(crate) struct Args {
     /// Print only essentials: no summary of a new sandbox, nothing about denied hosts
     #[arg(short = 'q', long)]
     quiet: bool,
+    /// `run SANDBOX` is how it is spelt, as in `docker sandbox run`.
+    #[arg(skip)]
+    by_name: bool,
+}
+
+impl Args {
+    /// As the plugin of Docker's command line wants it.
+    pub(crate) fn by_name(self) -> Self {
+        Self {
+            by_name: true,
+            ..self
+        }
+    }
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
@@ -214,7 +227,7 @@ impl Call<'_> {
             add_term(self.context, &mut variables);
         }
         Ok(Exec {
-            argv: Agent::parse(&sandbox.agent)?.argv(&self.args.agent_args),
+            argv: agent_of(sandbox)?.argv(&self.args.agent_args),
             own_program: false,
             env: variables.into_iter().collect(),
             user: None,
@@ -222,6 +235,12 @@ impl Call<'_> {
             stdio: attach::stdio(streams),
         })
     }
+}
+
+/// A sandbox of `/vm` may be for an agent of any name, of which nothing more is known.
+fn agent_of(sandbox: &Sandbox) -> Result<Agent, Failure> {
+    Agent::parse(&sandbox.agent)
+        .map_err(|failure| failure.hint(format!("sbx exec -it {} bash", sandbox.name)))
 }
 
 /// The command's own result is what the caller waits for.
@@ -292,9 +311,11 @@ impl Target {
             && !agents::is_agent(word)
             && let Some(sandbox) = lookup::list(context)?.into_iter().find(|s| s.name == word)
         {
-            context.ui.warning(format!(
-                "`sbx run {word}` is deprecated; use `sbx run --name {word}`"
-            ));
+            if !args.by_name {
+                context.ui.warning(format!(
+                    "`sbx run {word}` is deprecated; use `sbx run --name {word}`"
+                ));
+            }
             check_existing(
                 args,
                 &sandbox,
@@ -389,6 +410,9 @@ fn check_existing(
     if args.flags.cache && sandbox.cache.is_none() {
         return Err(only_for_new("--cache", name));
     }
+    if args.flags.git_write {
+        return Err(only_for_new("--git-write", name));
+    }
     if args.flags.idle_timeout.is_some() {
         return Err(only_for_new("--idle-timeout", name));
     }
@@ -398,7 +422,8 @@ fn check_existing(
             "sbx policy deny network --sandbox {name} {resources}"
         )));
     }
-    let mut stored = sandbox.workspaces.iter();
+    // Those of `sbx mount` are not named here.
+    let mut stored = sandbox.workspaces.iter().filter(|it| !it.added);
     let mut asked = given.iter();
     if let (Some(stored), Some(asked)) = (stored.next(), asked.next())
         && stored.path != asked.path
@@ -413,13 +438,30 @@ fn check_existing(
             quoted(&asked.path)
         )));
     }
-    let asked: Vec<_> = asked.map(|w| (&w.path, w.readonly)).collect();
-    let stored: Vec<_> = stored.map(|w| (&w.path, w.readonly)).collect();
-    if !asked.is_empty() && asked != stored {
+    let place = |target: &Option<String>, path: &str| {
+        let target = target.as_deref().filter(|target| *target != path);
+        target.map(str::to_owned)
+    };
+    let primary = given
+        .first()
+        .zip(sandbox.workspaces.first().filter(|it| !it.added));
+    let other_primary = primary.is_some_and(|(asked, stored)| {
+        asked.readonly != stored.readonly
+            || place(&asked.target, &asked.path) != place(&stored.target, &stored.path)
+    });
+    let asked: Vec<_> = asked
+        .map(|w| (&w.path, place(&w.target, &w.path), w.readonly))
+        .collect();
+    let stored: Vec<_> = stored
+        .map(|w| (&w.path, place(&w.target, &w.path), w.readonly))
+        .collect();
+    if other_primary || (!asked.is_empty() && asked != stored) {
         return Err(conflict(format!(
             "the workspaces of sandbox `{name}` are fixed when it is created"
         ))
-        .hint(format!("sbx rm {name}, or choose another name with --name")));
+        .hint(format!(
+            "sbx mount {name} PATH, sbx rm {name}, or choose another name with --name"
+        )));
     }
     Ok(())
 }

@@ -11,6 +11,19 @@ pub(crate) struct Args {
     /// Names of sandboxes
     #[arg(value_name = "SANDBOX", required = true)]
     names: Vec<String>,
+    /// Print the names and nothing else, as `docker sandbox stop` does.
+    #[arg(skip)]
+    names_only: bool,
+}
+
+impl Args {
+    /// As the plugin of Docker's command line wants it.
+    pub(crate) fn names_only(self) -> Self {
+        Self {
+            names_only: true,
+            ..self
+        }
+    }
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
@@ -21,6 +34,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     for name in &args.names {
         let stopped = lookup::find(&existing, name).and_then(|_| client.stop(name));
         match stopped {
+            Ok(_) if args.names_only => context.ui.data(format!("{name}\n"))?,
             Ok(sandbox) if sandbox.temporary => context.ui.note(format!(
                 "Sandbox '{name}' stopped and removed (it was started with --rm)"
             )),

@@ -2,11 +2,17 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::mpsc;
+
+use sbx_copy::{Pipe, Writer};
 
 use crate::ModeTest;
-use crate::harness::{Mode, Ran, Sandbox, World};
+use crate::escape::hostile_copy::{PLAIN, StandIn};
+use crate::exec::pty::Session;
+use crate::harness::{Mode, Ran, Sandbox, World, blocked};
 
 pub const TESTS: &[ModeTest] = &[
     ("cp::files_and_directories_both_ways", both_ways),
@@ -19,6 +25,8 @@ pub const INDEPENDENT: &[ModeTest] = &[
     ("cp::what_cannot_be_copied_is_refused", refused),
     ("cp::large_and_sparse_files", large),
     ("cp::over_frames", over_frames),
+    ("cp::progress_on_a_terminal", progress),
+    ("cp::devices_and_sockets_are_left_out", special),
 ];
 
 impl Sandbox<'_> {
@@ -247,6 +255,91 @@ fn large(world: &'static World) {
     sandbox.cp(&here, &[":/tmp/many", "many"]).ok();
     sandbox.cp(&here, &["many", ":/tmp/again"]).ok();
     assert_eq!(sandbox.sh("sha256sum </tmp/again").ok(), sum);
+}
+
+/// The other end writes half, and the rest when the terminal has shown how far the copy is.
+fn progress(world: &'static World) {
+    let sandbox = world.sandbox("progress");
+    let here = world.workspace();
+    let (go, told) = mpsc::channel();
+    let stand_in = StandIn::new(&sandbox, move |streams| {
+        let mut tar = Writer::new(Pipe(streams.stdout));
+        tar.directory(b"slow", PLAIN).unwrap();
+        tar.bytes(b"slow/first", &[b'x'; 1536], PLAIN).unwrap();
+        told.recv().unwrap();
+        tar.bytes(b"slow/second", b"y", PLAIN).unwrap();
+        tar.finish().unwrap();
+    });
+    let source = format!("{}:/tmp/slow", sandbox.name);
+    let session = Session::start(world, &["cp", &source, here.to_str().unwrap()]);
+    // The second time it is the same line, written over.
+    session.expect_times("\rCopying: 1 file, 1.5 KiB\u{1b}[K", 2);
+    go.send(()).unwrap();
+    let (code, shown) = session.end();
+    drop(stand_in);
+    assert_eq!(code, Some(0), "{shown}");
+    let last = format!("\r\x1b[KCopied 2 files, 1.5 KiB to {}\r\n", here.display());
+    assert!(shown.ends_with(&last), "{shown:?}");
+    assert_eq!(read(here.join("slow/second")), "y");
+    // A copy that takes no time shows the end alone.
+    sandbox.sh("echo quick > /tmp/quick").ok();
+    let source = format!("{}:/tmp/quick", sandbox.name);
+    let session = Session::start(world, &["cp", &source, here.to_str().unwrap()]);
+    let (code, shown) = session.end();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.starts_with("Copied 1 file, 6 B to "), "{shown:?}");
+}
+
+/// In a tree and by themselves, in and out.
+fn special(world: &'static World) {
+    let sandbox = world.sandbox("special");
+    let here = world.workspace();
+    let tree = here.join("tree");
+    world.make_dir(&tree);
+    world.write(&tree.join("file"), "text\n");
+    let listener = UnixListener::bind(tree.join("socket")).unwrap();
+    world.own(&tree.join("socket"));
+    let made = world.command("mkfifo").arg(tree.join("pipe")).status();
+    assert!(made.unwrap().success());
+    let mut left_out = vec!["pipe", "socket"];
+    let device = std::process::Command::new("mknod")
+        .arg(tree.join("device"))
+        .args(["c", "1", "3"])
+        .output();
+    match device.is_ok_and(|said| said.status.success()) {
+        true => left_out.push("device"),
+        false => blocked("no device can be made here"),
+    }
+    let said = sandbox.cp(&here, &["tree", ":/tmp/in"]).fails(0);
+    for name in &left_out {
+        let warning = format!("warning: skipped `tree/{name}`: ");
+        assert!(said.err.contains(&warning), "{}", said.err);
+    }
+    assert_eq!(sandbox.sh("ls /tmp/in").ok(), "file");
+    drop(listener);
+    let script = "
+import os, socket
+os.makedirs('/tmp/out/sub')
+open('/tmp/out/file', 'w').write('text')
+socket.socket(socket.AF_UNIX).bind('/tmp/out/sub/socket')
+os.mkfifo('/tmp/out/sub/pipe')";
+    sandbox.exec(["/usr/bin/python3", "-c", script]).ok();
+    let said = sandbox.cp(&here, &[":/tmp/out", "out"]).fails(0);
+    for name in ["sub/socket", "sub/pipe"] {
+        let warning = format!("skipped `out/{name}`: ");
+        assert!(said.err.contains(&warning), "{}", said.err);
+        assert!(fs::symlink_metadata(here.join("out").join(name)).is_err());
+    }
+    assert_eq!(read(here.join("out/file")), "text");
+    // Nothing of `/dev` becomes a file of the host, or is read to its end.
+    let said = sandbox.cp(&here, &[":/dev/.", "out"]);
+    for name in ["null", "zero", "tty"] {
+        assert!(
+            said.err.contains(&format!("/{name}`: ")) || said.err.contains(&format!("`{name}`: ")),
+            "{said:?}"
+        );
+        assert!(fs::symlink_metadata(here.join("out").join(name)).is_err());
+    }
 }
 
 fn over_frames(world: &'static World) {

@@ -5,3 +5,4 @@ pub mod lost;
 pub mod places;
 pub mod process;
 pub mod restarting;
+pub mod settings;

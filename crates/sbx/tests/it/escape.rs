@@ -12,6 +12,7 @@ mod files;
 mod frozen;
 mod guard;
 mod handed_mounts;
+pub(crate) mod hostile_copy;
 mod hostile_init;
 mod kernel;
 mod landlock;
@@ -58,6 +59,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     frozen::TESTS,
     guard::TESTS,
     handed_mounts::TESTS,
+    hostile_copy::TESTS,
     hostile_init::TESTS,
     kernel::TESTS,
     landlock::TESTS,

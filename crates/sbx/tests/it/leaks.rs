@@ -3,15 +3,18 @@
 //! Other tests make sandboxes at the same time, so what is counted is told apart by the world's own directory,
 //! which is in the mount table of every process of its sandboxes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rustix::process::Signal;
 
 use crate::ModeTest;
 use crate::exec::pty::Session;
 use crate::harness::{
-    Mode, Sandbox, World, blocked, children, eventually, eventually_or, tester_is_root,
-    waiting_helper,
+    Mode, Sandbox, World, alive, blocked, children, eventually, eventually_or, kill,
+    tester_is_root, waiting_helper,
 };
 
 pub const TESTS: &[ModeTest] = &[
@@ -22,6 +25,11 @@ pub const TESTS: &[ModeTest] = &[
     ("leaks::creates_without_descriptors", without_descriptors),
     ("leaks::an_init_that_dies", dead_init),
     ("leaks::after_the_daemon_nothing_runs", after_the_daemon),
+];
+/// Only root's sandboxes have control groups, ranges of ids and disks.
+pub const ROOT: &[ModeTest] = &[
+    ("leaks::damaged_records_and_reset", damaged_and_reset),
+    ("leaks::disks", disks),
 ];
 
 /// Everything of a world that can be left behind.
@@ -69,7 +77,7 @@ impl Count {
             children,
             waiting: waiting.is_some(),
             watchers: watchers(daemon),
-            cgroups: cgroups(root),
+            cgroups: cgroups(world, root),
         }
     }
 }
@@ -151,18 +159,28 @@ fn watchers(daemon: i32) -> usize {
         .count()
 }
 
-/// Control groups that are named after something of this world, or hold a process of it.
-fn cgroups(root: &str) -> BTreeSet<PathBuf> {
+/// Control groups that hold a process of this world and not the tester, which inherited no group of a sandbox, or have the
+/// id of a sandbox in their name which is, or was when this was last asked, in it.
+fn cgroups(world: &World, root: &str) -> BTreeSet<PathBuf> {
+    static IDS: Mutex<BTreeMap<PathBuf, BTreeSet<String>>> = Mutex::new(BTreeMap::new());
+    let mut ids = IDS.lock().unwrap();
+    let ids = ids.entry(world.state()).or_default();
+    let listed: serde_json::Value =
+        serde_json::from_str(&world.run(["ls", "--json"]).ok()).unwrap();
+    let listed = listed["sandboxes"].as_array().unwrap().iter();
+    // A damaged one has none.
+    let listed = listed.filter_map(|sandbox| sandbox["id"].as_str());
+    ids.extend(listed.filter(|id| !id.is_empty()).map(str::to_owned));
     let ours = processes(root);
-    let word = Path::new(root).file_name().unwrap().to_str().unwrap();
     let mut found = BTreeSet::new();
     let mut open = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(dir) = open.pop() {
         let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-        let holds = procs
-            .lines()
-            .any(|pid| pid.parse().is_ok_and(|pid: i32| ours.contains(&pid)));
-        if holds || dir.to_string_lossy().contains(word) {
+        let pids: Vec<i32> = procs.lines().filter_map(|pid| pid.parse().ok()).collect();
+        let inherited = pids.contains(&std::process::id().cast_signed());
+        let holds = !inherited && pids.iter().any(|pid| ours.contains(pid));
+        let name = dir.file_name().unwrap().to_str().unwrap();
+        if holds || ids.contains(name) {
             found.insert(dir.clone());
         }
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
@@ -237,6 +255,11 @@ fn whole_life(world: &'static World) {
             // The count sees what there is.
             assert!(during.processes.len() > 3, "{during:?}");
             assert!(during.namespaces.len() >= 7, "{during:?}");
+            assert_eq!(
+                during.cgroups.is_empty(),
+                world.mode != Mode::Root,
+                "{during:?}"
+            );
             assert!(
                 during.children.len() == 1 && during.descriptors.len() > before.descriptors.len(),
                 "{during:?}"
@@ -425,9 +448,107 @@ fn after_the_daemon(world: &'static World) {
     let sockets: Vec<_> = files(&world.state())
         .into_iter()
         .filter(|path| path.extension().is_some_and(|end| end == "sock"))
+        // The link `docker.sock` of a sandbox stays, and leads nowhere.
+        .filter(|path| path.exists())
         .collect();
     assert_eq!(sockets, Vec::<PathBuf>::new());
     // A removal without a daemon starts one, and cleans up all the same.
     world.run(["rm", "--force", &sandbox.name]).ok();
     world.assert_no_sandboxes();
+}
+
+/// What the kernel and other programs keep of one sandbox, outside of its directory.
+fn belongings(id: &str, dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(group) = open.pop() {
+        for entry in fs::read_dir(&group).into_iter().flatten().flatten() {
+            if entry.file_name() == id {
+                found.push(entry.path());
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(entry.path());
+            }
+        }
+    }
+    for place in ["/var/lib/sbx/ids", "/run/sbx/ids"] {
+        for claim in fs::read_dir(place).into_iter().flatten().flatten() {
+            if fs::read_to_string(claim.path()).is_ok_and(|holder| Path::new(&holder) == dir) {
+                found.push(claim.path());
+            }
+        }
+    }
+    found.extend(loop_devices(dir));
+    found
+}
+
+/// Those with a file of that directory.
+fn loop_devices(dir: &Path) -> Vec<PathBuf> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let attached = devices.filter(|device| {
+        let file = fs::read_to_string(device.path().join("loop/backing_file"));
+        file.is_ok_and(|file| file.contains(dir.to_str().unwrap()))
+    });
+    attached.map(|device| device.path()).collect()
+}
+
+fn place_of(sandbox: &Sandbox<'_>) -> (String, PathBuf) {
+    let id = sandbox.world.inspect(&sandbox.name)["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    (id, sandbox.world.state().join("vm").join(&sandbox.name))
+}
+
+fn damaged_and_reset(world: &'static World) {
+    let world = settled(world);
+    let sandboxes: Vec<_> = ["damaged", "damaged-at-reset", "running", "stopped"]
+        .map(|name| world.sandbox(name))
+        .into_iter()
+        .collect();
+    let places: Vec<_> = sandboxes.iter().map(place_of).collect();
+    for (sandbox, (id, dir)) in sandboxes.iter().zip(&places) {
+        sandbox.exec(["true"]).ok();
+        assert!(belongings(id, dir).len() >= 2, "{:?}", belongings(id, dir));
+    }
+    let running = world.init_pid(&sandboxes[2].name);
+    world.run(["daemon", "restart"]).ok();
+    world.run(["stop", &sandboxes[3].name]).ok();
+    // Without a daemon, which would write the record again.
+    assert!(kill(world.daemon_pid(), Signal::KILL));
+    for (_, dir) in &places[..2] {
+        world.write(&dir.join("sandbox.json"), "{");
+    }
+    world.run(["rm", "--force", &sandboxes[0].name]).ok();
+    let (id, dir) = &places[0];
+    assert_eq!(belongings(id, dir), Vec::<PathBuf>::new());
+    world.run(["reset", "--force"]).ok();
+    for (id, dir) in &places {
+        assert_eq!(belongings(id, dir), Vec::<PathBuf>::new());
+    }
+    assert!(!alive(running));
+}
+
+fn disks(world: &'static World) {
+    if let Some(reason) = crate::limits::no_disks() {
+        return blocked(reason);
+    }
+    let world = settled(world);
+    let before = rest(&world);
+    let sandbox = world.sandbox_with("disk", &["--disk", "64m"]);
+    let (_, dir) = place_of(&sandbox);
+    sandbox.root_sh("echo kept > /kept").ok();
+    let during = Count::of(&world);
+    assert_eq!(during.mounts, before.mounts, "the host's mount table");
+    assert_eq!(loop_devices(&dir).len(), 1);
+    // All at once, as at a power cut: the next start waits until the kernel is done with the image.
+    let init = world.init_pid(&sandbox.name);
+    assert!(kill(world.daemon_pid(), Signal::KILL) && kill(init, Signal::KILL));
+    assert_eq!(sandbox.exec(["cat", "/kept"]).ok(), "kept");
+    world.run(["stop", &sandbox.name]).ok();
+    let detached = || loop_devices(&dir).is_empty().then_some(());
+    eventually("the device is free", detached);
+    assert_eq!(sandbox.exec(["cat", "/kept"]).ok(), "kept");
+    world.run(["rm", "--force", &sandbox.name]).ok();
+    eventually("the device is free", detached);
+    same_again(&world, &before);
 }

@@ -15,8 +15,10 @@
 )]
 
 mod cli;
+mod contract;
 mod copying;
 mod daemon;
+mod docker;
 mod documents;
 mod egress;
 mod escape;
@@ -31,6 +33,8 @@ mod ports;
 mod run;
 mod sandbox;
 mod software;
+mod ssh;
+mod vm;
 mod workspaces;
 
 use std::process::ExitCode;
@@ -56,12 +60,18 @@ const INDEPENDENT: &[&[ModeTest]] = &[
     run::TESTS,
     lifecycle::auto_stop::TESTS,
     daemon::restarting::TESTS,
+    daemon::settings::TESTS,
     daemon::lost::TESTS,
     daemon::process::TESTS,
     daemon::access::TESTS,
     daemon::places::TESTS,
+    lifecycle::after::INDEPENDENT,
+    lifecycle::moved::INDEPENDENT,
     ports::INDEPENDENT,
     copying::INDEPENDENT,
+    vm::INDEPENDENT,
+    docker::INDEPENDENT,
+    ssh::INDEPENDENT,
 ];
 
 /// Of [`INDEPENDENT`], what has to do with ids, owners or processes of other users after all, and a smoke of the rest.
@@ -93,6 +103,9 @@ const AREAS: &[&[ModeTest]] = &[
     lifecycle::identity::TESTS,
     lifecycle::ending::TESTS,
     lifecycle::failing::TESTS,
+    lifecycle::after::TESTS,
+    lifecycle::trash::TESTS,
+    lifecycle::prune::TESTS,
     lifecycle::trouble::TESTS,
     workspaces::TESTS,
     leaks::TESTS,
@@ -100,6 +113,9 @@ const AREAS: &[&[ModeTest]] = &[
     network::TESTS,
     ports::TESTS,
     copying::TESTS,
+    vm::TESTS,
+    contract::TESTS,
+    ssh::TESTS,
 ];
 const SOME_MODES: &[SomeModes] = &[
     (
@@ -107,11 +123,14 @@ const SOME_MODES: &[SomeModes] = &[
         lifecycle::failing::USERS,
     ),
     (&[Mode::Subordinate], workspaces::SUBORDINATE),
+    (&[Mode::Root], lifecycle::full_disk::ROOT),
     (&[Mode::Root], workspaces::ROOT),
     (REAL_ROOT, network::REAL_ROOT),
     (&[Mode::Root], network::ROOT),
+    (&[Mode::Root], leaks::ROOT),
     (&[Mode::Root], limits::ROOT),
     (&[Mode::Subordinate, Mode::Single], limits::USERS),
+    (&[Mode::Single], limits::DELEGATED),
 ];
 
 /// Tests whose names begin with the prefix, and those of them that run in every mode they have a meaning in.

@@ -28,6 +28,7 @@ pub(crate) const SOME_MODES: &[SomeModes] = &[
     (&[Mode::Single], packages::SINGLE),
     (REAL_ROOT, languages::REAL_ROOT),
     (REAL_ROOT, containers::REAL_ROOT),
+    (&[Mode::Root], containers::ROOT),
 ];
 
 /// The smoke in the modes besides the strongest: where ids and the layer of the sandbox meet.

@@ -2,7 +2,11 @@
 
 mod groups;
 mod handover;
+mod masks;
+mod mounted;
+mod places;
 mod refused;
+mod worktrees;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -40,6 +44,28 @@ pub const TESTS: &[ModeTest] = &[
         "workspaces::rm_says_that_files_of_root_were_not_handed_over",
         handover::not_handed_over,
     ),
+    ("workspaces::other_places_inside", places::places),
+    (
+        "workspaces::a_read_only_primary_one",
+        places::read_only_primary,
+    ),
+    ("workspaces::none_at_all", places::none),
+    ("workspaces::ignored_files_are_masked", masks::masked),
+    (
+        "workspaces::a_mask_that_is_not_understood_is_refused",
+        masks::not_understood,
+    ),
+    ("workspaces::mounted_while_it_runs", mounted::while_it_runs),
+    ("workspaces::unmounted_while_it_runs", mounted::taken_away),
+    (
+        "workspaces::mounted_and_the_daemon_was_killed",
+        mounted::after_a_crash,
+    ),
+    (
+        "workspaces::mounted_from_the_next_start_on",
+        mounted::from_the_next_start,
+    ),
+    ("workspaces::what_is_not_mounted_later", mounted::refused),
     ("workspaces::nested", nested),
     (
         "workspaces::a_directory_around_a_nested_one_can_be_renamed",
@@ -53,6 +79,22 @@ pub const TESTS: &[ModeTest] = &[
     ),
     ("workspaces::one_that_is_gone_is_told", gone),
     ("workspaces::one_of_two_sandboxes", shared),
+    (
+        "workspaces::a_repository_stays_as_it_is",
+        worktrees::untouched,
+    ),
+    (
+        "workspaces::a_linked_worktree_shows_its_repository_read_only",
+        worktrees::read_only,
+    ),
+    (
+        "workspaces::commits_in_a_linked_worktree_with_git_write",
+        worktrees::commits,
+    ),
+    (
+        "workspaces::a_hostile_git_file_shares_no_repository",
+        worktrees::hostile,
+    ),
 ];
 /// Elsewhere no group is without an id inside, or the files have the caller's.
 pub const SUBORDINATE: &[ModeTest] = &[

@@ -6,19 +6,21 @@
 //! no way to the state directory.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sbx_api::Limits;
 use sbx_proto::OsBytes;
-use sbx_proto::plan::{Ids, Task};
+use sbx_proto::plan::{Ids, Mode, Task};
 
 use super::helper::BootFiles;
 use super::limits::{self, LimitError};
 use super::plan::{BUNDLES, SandboxFiles, Sudo, Trust, boot_plan, mounts};
 use super::template::{self, HostLayout, LayoutRequest};
-use super::{Namespace, ids};
+use super::{Namespace, cgroup, disk, groups_of, ids};
 use crate::cache::CacheStore;
 use crate::error::{EngineError, chain, prepare_error};
 use crate::machine::egress::Certificate;
@@ -39,8 +41,10 @@ impl Namespace {
         workspaces: &[WorkspaceRecord],
         surroundings: &Surroundings<'_>,
     ) -> Result<Prepared, EngineError> {
+        let (_, lacking) = limits::still(&record.limits, &record.limits_required, &self.means())?;
         let mut layout = self.layout(state, record, surroundings)?;
-        if let (Some(id), Some(primary)) = (record.held_cache(), workspaces.first()) {
+        let primary = workspaces.first().filter(|first| !first.added);
+        if let (Some(id), Some(primary)) = (record.held_cache(), primary) {
             let layers = CacheStore::new(state).layers(id);
             layout.keep_caches(layers, (primary.uid, primary.gid));
         }
@@ -50,8 +54,11 @@ impl Namespace {
             sources: sources
                 .map(|(path, real)| (path.as_path().into(), real.as_path().into()))
                 .collect(),
-            mounts: mounts(workspaces, &layout),
-            warnings: std::mem::take(&mut layout.warnings),
+            mounts: mounts(workspaces, record, &layout),
+            warnings: std::mem::take(&mut layout.warnings)
+                .into_iter()
+                .chain(lacking)
+                .collect(),
             disk: Disk::Namespace(layout),
         })
     }
@@ -79,7 +86,8 @@ impl Namespace {
         };
         let progress = |text: &str| tracing::info!(sandbox = %record.name, "{text}");
         let path = |path: &OsBytes| path.to_path_buf();
-        let workspaces: Vec<_> = record.workspaces.iter().map(|w| path(&w.path)).collect();
+        let shared = record.shared_directories();
+        let workspaces: Vec<_> = shared.iter().map(|w| w.place().to_path_buf()).collect();
         let sources = record.sources.iter().map(|(a, b)| (path(a), path(b)));
         let layout = template::ensure(
             &store,
@@ -140,11 +148,12 @@ impl Namespace {
         } else {
             Sudo::Absent
         };
-        let own = sandbox_files(dir, record, layout, sudo)?;
+        let (limits, _) = limits::still(&record.limits, &record.limits_required, &self.means())?;
+        let own = sandbox_files(dir, record, layout, sudo, limits.disk_bytes)?;
         let files = boot_files(dir).map_err(|e| prepare_error(dir.path(), e))?;
-        let limits = limits::current(&record.limits);
-        let plan = boot_plan(record, layout, &own, &trust(authority), limits);
-        let groups = self.groups(record)?;
+        let plan_limits = limits::current(&limits);
+        let plan = boot_plan(record, layout, &own, &trust(authority), plan_limits);
+        let groups = self.groups(record, dir, &limits)?;
         let booted = self
             .helper
             .boot(&plan, &files, &groups)
@@ -155,15 +164,33 @@ impl Namespace {
         Ok((identify(booted.pid), Process::new(booted.pidfd)))
     }
 
-    /// Files of the sandbox's control groups.
-    fn groups(&self, record: &Record) -> Result<Vec<fs::File>, EngineError> {
-        match ids::base(&record.ids) {
-            Some(base) => {
-                let prepared = self.facts.controllers.prepare(base, &record.limits);
-                Ok(prepared.map_err(LimitError::Unusable)?)
+    /// Files of the sandbox's control groups, which are noted before they are made.
+    fn groups(
+        &self,
+        record: &Record,
+        dir: &SandboxDir,
+        limits: &Limits,
+    ) -> Result<Vec<fs::File>, EngineError> {
+        let controllers = self.controllers();
+        let mut groups = groups_of(dir);
+        let known = groups.len();
+        for group in controllers.groups(&record.id) {
+            if !groups.contains(&group) {
+                groups.push(group);
             }
-            None => Ok(Vec::new()),
         }
+        if groups.len() > known {
+            let mut list = Vec::new();
+            for group in &groups {
+                list.extend_from_slice(group.as_os_str().as_bytes());
+                list.push(b'\n');
+            }
+            let file = private().create(true).truncate(true).open(dir.groups());
+            let written = file.and_then(|mut file| file.write_all(&list));
+            written.map_err(|e| prepare_error(&dir.groups(), e))?;
+        }
+        let prepared = controllers.prepare(&record.id, limits);
+        Ok(prepared.map_err(LimitError::Group)?)
     }
 }
 
@@ -173,8 +200,13 @@ fn sandbox_files(
     record: &Record,
     layout: &HostLayout,
     sudo: Sudo,
+    disk_bytes: Option<u64>,
 ) -> Result<SandboxFiles, EngineError> {
     let layers = dir.layers();
+    let disk = match disk_bytes.zip(ids::base(&record.ids)) {
+        Some((bytes, base)) => Some(disk::ensure(dir, bytes, base)?),
+        None => None,
+    };
     let made = || {
         make_private_dirs(&layers)?;
         // Root of the user namespace creates the upper and work directories in it.
@@ -193,7 +225,13 @@ fn sandbox_files(
         }
         Ok(SandboxFiles {
             layers: layers.clone(),
+            disk,
             files,
+            shown_group: match record.ids.mode {
+                Mode::Root => cgroup::shown(),
+                // Their groups are in the user's own, beside other processes of the user.
+                Mode::Subordinate | Mode::Single => None,
+            },
             sudo,
         })
     };
@@ -230,7 +268,6 @@ fn trust(certificate: Certificate) -> Trust {
 
 /// A file that every user inside may read.
 fn write_readable(path: &PathBuf, content: &[u8]) -> io::Result<()> {
-    use std::io::Write;
     if let Some(parent) = path.parent() {
         make_private_dirs(parent)?;
     }

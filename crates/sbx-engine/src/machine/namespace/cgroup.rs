@@ -1,21 +1,43 @@
-//! Control groups: what the kernel limits for all processes of a sandbox together. In root mode only; other users have
-//! none that they may change.
+//! Control groups: what the kernel limits, and counts, for all processes of a sandbox together.
 //!
-//! A sandbox has one group in each hierarchy that it needs, `sbx/<its first host id>`, which no other sandbox of this
-//! machine has. Commands join it through descriptors that init gets, before they are in the sandbox's namespaces. Init
-//! stays outside, so that the OOM killer never ends it. The version is that of each controller: a machine can have
-//! both.
+//! A sandbox has one group in each hierarchy that it needs, `sbx/<its id>`, and in it `box`, which has the limits.
+//! Commands join `box` through descriptors that init gets, before they are in the sandbox's namespaces; what they make
+//! of groups inside is below it. Init stays outside, so that the OOM killer never ends it. The version is that of
+//! each controller: a machine can have both. Root makes groups at the top of each hierarchy, other users in the group of
+//! the daemon if they may.
+
+mod find;
+mod usage;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use rustix::fs::{Access, access};
 use sbx_api::Limits;
+use sbx_proto::plan::Mode;
+
+use find::Place;
+
+pub(super) use usage::used;
 
 const PARENT: &str = "sbx";
+/// Where processes are that have limits.
+const BOX: &str = "box";
+/// Where the daemon moves to in a group that it was given: version 2 has processes in groups without children only.
+const DAEMON: &str = "sbx-daemon";
+/// Stays without processes and groups. All sandboxes of root can see it, and nothing else of a hierarchy: programs that
+/// start containers (runc) stop where no control groups are mounted.
+const SHOWN: &str = "shown";
+/// Begins the name of a group that is made to see whether that works. The process id follows.
+const TRIAL: &str = "trial-";
 /// `cpu.max` and `cpu.cfs_period_us`, in microseconds.
 const PERIOD: u64 = 100_000;
+/// A killed process is in its group until the kernel has taken it apart.
+const REMOVAL_ATTEMPTS: u32 = 20;
+const REMOVAL_DELAY: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -23,7 +45,7 @@ enum Version {
     V2,
 }
 
-/// Where one controller is mounted.
+/// Where groups are made for one controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hierarchy {
     root: PathBuf,
@@ -38,44 +60,87 @@ pub struct Controllers {
 }
 
 impl Controllers {
+    /// At the top of each hierarchy, for root.
     pub(super) fn of_this_machine() -> Self {
+        Self::found(Place::Top)
+    }
+
+    /// In the group of this process, if the user was given that one.
+    pub(super) fn delegated() -> Self {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::found(Place::Own(&own))
+    }
+
+    fn found(place: Place<'_>) -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let available =
             |root: &Path| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-        let found = Self::find(&mounts, &available);
         // Root of a user namespace may find the files and have no right to them.
-        let usable = |it: &Hierarchy| access(&it.root, Access::WRITE_OK).is_ok();
+        let usable = |it: &Hierarchy| it.is_writable();
+        let controller =
+            |name: &str| find::hierarchy(name, &mounts, place, &available).filter(usable);
         Self {
-            memory: found.memory.filter(usable),
-            cpu: found.cpu.filter(usable),
+            memory: controller("memory"),
+            cpu: controller("cpu"),
         }
     }
 
-    /// `available` are the controllers of a hierarchy of version 2.
-    fn find(mounts: &str, available: &dyn Fn(&Path) -> String) -> Self {
-        let hierarchy = |controller: &str| {
-            mounts.lines().find_map(|line| {
-                let (left, right) = line.split_once(" - ")?;
-                let root = PathBuf::from(left.split(' ').nth(4)?);
-                let mut right = right.split(' ');
-                let version = match (right.next()?, right.nth(1)?) {
-                    ("cgroup", options) if options.split(',').any(|it| it == controller) => {
-                        Version::V1
-                    }
-                    ("cgroup2", _) => {
-                        let all = available(&root);
-                        all.split_whitespace().find(|it| *it == controller)?;
-                        Version::V2
-                    }
-                    _ => return None,
-                };
-                let options = left.split(' ').nth(5)?;
-                (!options.split(',').any(|it| it == "ro")).then_some(Hierarchy { root, version })
-            })
+    /// What sandboxes of that mode can join. In version 1 a process can be moved by root or with its own id only, and
+    /// with subordinate ids what joins has another id than the daemon.
+    pub(super) fn usable_in(self, mode: Mode) -> Self {
+        let joinable = |it: &Hierarchy| mode != Mode::Subordinate || it.version == Version::V2;
+        Self {
+            memory: self.memory.filter(joinable),
+            cpu: self.cpu.filter(joinable),
+        }
+    }
+
+    /// Without what turns out not to work when a group is made and removed: the kernel refuses for reasons that cannot
+    /// be looked up, such as processes in a group above (EBUSY).
+    pub(super) fn tried(self) -> Self {
+        let works = |one: &Self, limits: Limits| {
+            let id = format!("{TRIAL}{}", std::process::id());
+            one.sweep_trials();
+            let made = one.prepare(&id, &limits);
+            let removed = remove(&one.groups(&id));
+            match made.and(removed) {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::info!(%error, "cannot use a controller of control groups");
+                    false
+                }
+            }
+        };
+        let usual = Limits {
+            cpu_millis: Some(1000),
+            memory_bytes: Some(1 << 30),
+            ..Limits::default()
+        };
+        let memory = Self {
+            memory: self.memory,
+            cpu: None,
+        };
+        let cpu = Self {
+            memory: None,
+            cpu: self.cpu,
         };
         Self {
-            memory: hierarchy("memory"),
-            cpu: hierarchy("cpu"),
+            memory: memory.memory.clone().filter(|_| works(&memory, usual)),
+            cpu: cpu.cpu.clone().filter(|_| works(&cpu, usual)),
+        }
+    }
+
+    /// Removes trial groups of processes that were killed meanwhile.
+    fn sweep_trials(&self) {
+        for hierarchy in self.hierarchies() {
+            let groups = fs::read_dir(hierarchy.root.join(PARENT));
+            for group in groups.into_iter().flatten().flatten() {
+                let name = group.file_name();
+                let pid = name.to_str().and_then(|name| name.strip_prefix(TRIAL));
+                if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                    drop(remove(&[group.path()]));
+                }
+            }
         }
     }
 
@@ -87,12 +152,23 @@ impl Controllers {
         self.cpu.is_some()
     }
 
-    /// Makes or updates the groups of the sandbox with that first id. Writing `0` to one of the files moves the writer
-    /// into the group: the kernel checks the rights of the process that opened it.
-    pub(super) fn prepare(&self, base: u32, limits: &Limits) -> io::Result<Vec<File>> {
-        let mut groups: Vec<PathBuf> = Vec::new();
+    fn hierarchies(&self) -> impl Iterator<Item = &Hierarchy> {
+        [&self.memory, &self.cpu].into_iter().flatten()
+    }
+
+    /// The directories of all groups that the sandbox with that id can have.
+    pub(super) fn groups(&self, id: &str) -> Vec<PathBuf> {
+        let mut groups: Vec<_> = self.hierarchies().map(|it| it.group(id)).collect();
+        groups.dedup();
+        groups
+    }
+
+    /// Makes or updates the groups of the sandbox with that id. Writing `0` to one of the files moves the writer into
+    /// the group: the kernel checks the rights of the process that opened it.
+    pub(super) fn prepare(&self, id: &str, limits: &Limits) -> io::Result<Vec<File>> {
+        let mut joins: Vec<PathBuf> = Vec::new();
         for (hierarchy, controller, values) in self.values(limits) {
-            let group = hierarchy.group(base);
+            let group = hierarchy.group(id).join(BOX);
             make(hierarchy, controller, &group)?;
             for (file, value, needed) in values {
                 match set(&group.join(file), &value) {
@@ -103,12 +179,15 @@ impl Controllers {
                 }
             }
             let join = group.join(hierarchy.join_file());
-            if !groups.contains(&join) {
-                groups.push(join);
+            if !joins.contains(&join) {
+                joins.push(join);
             }
         }
-        let open = |path: &PathBuf| File::options().write(true).open(path);
-        groups.iter().map(open).collect()
+        let open = |path: &PathBuf| {
+            let opened = File::options().write(true).open(path);
+            opened.map_err(|error| about(path, &error))
+        };
+        joins.iter().map(open).collect()
     }
 
     /// Files of each group and their values, and whether every kernel has them.
@@ -145,24 +224,21 @@ impl Controllers {
             });
         memory.into_iter().chain(cpu).collect()
     }
-
-    /// Removes the groups, which have to be empty.
-    pub(super) fn remove(&self, base: u32) -> io::Result<()> {
-        for hierarchy in [&self.memory, &self.cpu].into_iter().flatten() {
-            match fs::remove_dir(hierarchy.group(base)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
-        }
-        Ok(())
-    }
 }
 
 type Values = Vec<(&'static str, String, bool)>;
 
+/// The group that sandboxes see, made if it is missing. `None` where version 2 is not mounted, or is read-only.
+pub(super) fn shown() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let group = find::unified(&mounts)?.join(PARENT).join(SHOWN);
+    fs::create_dir_all(&group).ok()?;
+    Some(group)
+}
+
 impl Hierarchy {
-    fn group(&self, base: u32) -> PathBuf {
-        self.root.join(PARENT).join(base.to_string())
+    fn group(&self, id: &str) -> PathBuf {
+        self.root.join(PARENT).join(id)
     }
 
     /// `tasks` moves one thread and does not wait for the others to stop, unlike `cgroup.procs`; version 2 has no such
@@ -173,109 +249,129 @@ impl Hierarchy {
             Version::V2 => "cgroup.procs",
         }
     }
+
+    fn is_writable(&self) -> bool {
+        let may = |path: &Path| access(path, Access::WRITE_OK).is_ok();
+        let needed = match self.version {
+            Version::V1 => "tasks",
+            Version::V2 => SUBTREE,
+        };
+        may(&self.root) && may(&self.root.join(needed))
+    }
 }
 
+/// What groups below have; version 2 only.
+const SUBTREE: &str = "cgroup.subtree_control";
+
+/// Makes `group`, two levels below `sbx`.
 fn make(hierarchy: &Hierarchy, controller: &str, group: &Path) -> io::Result<()> {
-    fs::create_dir_all(group)?;
-    if hierarchy.version == Version::V2 {
-        // A controller is in a group's files if all groups above pass it on.
-        for above in [hierarchy.root.clone(), hierarchy.root.join(PARENT)] {
-            set(
-                &above.join("cgroup.subtree_control"),
-                &format!("+{controller}"),
-            )?;
+    fs::create_dir_all(group).map_err(|error| about(group, &error))?;
+    if hierarchy.version == Version::V1 {
+        return Ok(());
+    }
+    // A controller is in a group's files if all groups above pass it on.
+    let mut above: Vec<_> = group.ancestors().skip(1).take(3).collect();
+    above.reverse();
+    for above in above {
+        let file = above.join(SUBTREE);
+        let value = format!("+{controller}");
+        match set(&file, &value) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy
+                    && above == hierarchy.root
+                    && step_aside(above) =>
+            {
+                set(&file, &value)?;
+            }
+            other => other?,
         }
     }
     Ok(())
 }
 
+/// Moves the processes of a group that the daemon has for itself into one below. False where that is not so.
+fn step_aside(group: &Path) -> bool {
+    let listed = fs::read_to_string(group.join(PROCS)).unwrap_or_default();
+    let own = std::process::id();
+    let parent = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        usage::stat_fields(&stat)?.nth(1)?.parse().ok()
+    };
+    let Some(pids) = own_processes(&listed, own, &parent) else {
+        return false;
+    };
+    let place = group.join(DAEMON);
+    let moved = fs::create_dir_all(&place).and_then(|()| {
+        let mut each = pids.iter();
+        each.try_for_each(|pid| set(&place.join(PROCS), &pid.to_string()))
+    });
+    moved.is_ok()
+}
+
+const PROCS: &str = "cgroup.procs";
+
+/// The processes of a group, if there are none but `own` and its children: others must not be moved.
+fn own_processes(listed: &str, own: u32, parent: &dyn Fn(u32) -> Option<u32>) -> Option<Vec<u32>> {
+    let pids: Result<Vec<u32>, _> = listed.lines().map(str::parse).collect();
+    let pids = pids.ok()?;
+    let ours = |pid: &u32| *pid == own || parent(*pid) == Some(own);
+    (!pids.is_empty() && pids.iter().all(ours)).then_some(pids)
+}
+
+/// Removes groups with all below them. No process may be in them.
+pub(super) fn remove(groups: &[PathBuf]) -> io::Result<()> {
+    let mut done = Ok(());
+    for group in groups {
+        done = done.and(remove_soon(group));
+    }
+    done
+}
+
+fn remove_soon(group: &Path) -> io::Result<()> {
+    for _ in 1..REMOVAL_ATTEMPTS {
+        match remove_one(group) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(REMOVAL_DELAY),
+            other => return other,
+        }
+    }
+    remove_one(group)
+}
+
+fn remove_one(group: &Path) -> io::Result<()> {
+    let below = match fs::read_dir(group) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        below => below.map_err(|error| about(group, &error))?,
+    };
+    for entry in below.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_one(&entry.path())?;
+        }
+    }
+    match fs::remove_dir(group) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(|error| about(group, &error)),
+    }
+}
+
+/// Whether a path can be that of a sandbox's group, as [`Controllers::groups`] names them.
+pub(super) fn is_group(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let parent = path.parent().and_then(Path::file_name);
+    path.is_absolute()
+        && parent.is_some_and(|parent| parent == PARENT)
+        && name.is_some_and(|name| uuid::Uuid::parse_str(name).is_ok())
+}
+
 /// Files of control groups exist or do not: they cannot be created.
 fn set(file: &Path, value: &str) -> io::Result<()> {
-    let mut file = File::options().write(true).truncate(true).open(file)?;
-    file.write_all(value.as_bytes())
+    let written = File::options().write(true).truncate(true).open(file);
+    let written = written.and_then(|mut file| file.write_all(value.as_bytes()));
+    written.map_err(|error| about(file, &error))
+}
+
+fn about(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const V1: &str = "\
-        24 20 0:21 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
-        25 24 0:22 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
-        26 24 0:23 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
-        27 24 0:24 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
-    const LIMITS: Limits = Limits {
-        cpu_millis: Some(1500),
-        memory_bytes: Some(1 << 30),
-        processes: None,
-    };
-
-    fn shown(controllers: &Controllers) -> Vec<String> {
-        let values = controllers.values(&LIMITS);
-        let of = values.iter().flat_map(|(it, _, values)| {
-            let group = it.group(7);
-            values
-                .iter()
-                .map(move |(file, value, _)| format!("{}={value}", group.join(file).display()))
-        });
-        of.collect()
-    }
-
-    #[test]
-    fn each_controller_is_found_where_it_is_mounted() {
-        let hybrid = Controllers::find(V1, &|_| "hugetlb".to_owned());
-        let expected = [
-            "/sys/fs/cgroup/memory/sbx/7/memory.limit_in_bytes=1073741824",
-            "/sys/fs/cgroup/memory/sbx/7/memory.memsw.limit_in_bytes=1073741824",
-            "/sys/fs/cgroup/cpu,cpuacct/sbx/7/cpu.cfs_period_us=100000",
-            "/sys/fs/cgroup/cpu,cpuacct/sbx/7/cpu.cfs_quota_us=150000",
-        ];
-        assert_eq!(shown(&hybrid), expected);
-        let unified = "30 24 0:24 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
-        let unified = Controllers::find(unified, &|_| "cpuset cpu io memory pids".to_owned());
-        let expected = [
-            "/sys/fs/cgroup/sbx/7/memory.max=1073741824",
-            "/sys/fs/cgroup/sbx/7/memory.swap.max=0",
-            "/sys/fs/cgroup/sbx/7/cpu.max=150000 100000",
-        ];
-        assert_eq!(shown(&unified), expected);
-    }
-
-    #[test]
-    fn what_is_read_only_or_absent_limits_nothing() {
-        let closed = V1.replace("rw,relatime", "ro,relatime");
-        let none = Controllers::find(&closed, &|_| String::new());
-        assert_eq!(none, Controllers::default());
-        assert!(!none.limits_memory() && !none.limits_cpu());
-        assert!(none.prepare(7, &LIMITS).unwrap().is_empty());
-        none.remove(7).unwrap();
-    }
-
-    #[test]
-    fn groups_are_made_updated_and_removed() {
-        let temp = tempfile::tempdir().unwrap();
-        let root = temp.path().to_path_buf();
-        let version = Version::V2;
-        let hierarchy = Some(Hierarchy { root, version });
-        let controllers = Controllers {
-            memory: hierarchy.clone(),
-            cpu: hierarchy,
-        };
-        let group = temp.path().join("sbx/7");
-        fs::create_dir_all(&group).unwrap();
-        let files = ["memory.max", "cpu.max", "cgroup.procs"].map(|name| group.join(name));
-        let above = ["cgroup.subtree_control", "sbx/cgroup.subtree_control"];
-        for file in files
-            .into_iter()
-            .chain(above.map(|name| temp.path().join(name)))
-        {
-            File::create(file).unwrap();
-        }
-        // Memory and cpu are one group: it is joined once.
-        assert_eq!(controllers.prepare(7, &LIMITS).unwrap().len(), 1);
-        let read = |path: &str| fs::read_to_string(temp.path().join(path)).unwrap();
-        assert_eq!(read("sbx/7/memory.max"), "1073741824");
-        assert_eq!(read("sbx/7/cpu.max"), "150000 100000");
-        assert_eq!(read("sbx/cgroup.subtree_control"), "+cpu");
-    }
-}
+mod tests;

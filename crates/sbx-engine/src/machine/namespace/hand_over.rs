@@ -24,7 +24,7 @@ impl Namespace {
         if record.ids.mode == Mode::Single {
             return Ok(());
         }
-        let found = still_shared(&record.workspaces, state)?;
+        let found = still_shared(&record.shared_directories(), state)?;
         if !found.writable.is_empty() {
             self.helper
                 .hand_over(&hand_over_plan(record, &found, limit), limit)?;

@@ -22,6 +22,7 @@ use thiserror::Error;
 use crate::error::{EngineError, chain};
 use crate::machine::namespace::plan::task_plan;
 use crate::state::remove_tree::remove_tree;
+use crate::state::tree_size::tree_size;
 
 use prestarted::Prestarted;
 use process::Process;
@@ -29,9 +30,11 @@ use process::Process;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 /// What a helper has beyond the limit of its plan before it counts as one that does not answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+const RUNNING_TIMEOUT: Duration = Duration::from_secs(20);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A template or a big tree can take a while on a slow disk.
 const TASK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Error)]
 pub enum SetupError {
@@ -202,7 +205,7 @@ impl Helper {
     /// only a helper in the user namespace has, else they are the caller's own.
     pub fn perform(&self, ids: &Ids, task: Task) -> Result<(), SetupError> {
         match ids.mode {
-            Mode::Root | Mode::Single => run_task(&task).map_err(SetupError::Task),
+            Mode::Root | Mode::Single => run_task(&task).map(drop).map_err(SetupError::Task),
             Mode::Subordinate => {
                 // Without files of other ids the caller can do it alone. That also works where no helper starts, which may be
                 // the reason for the removal.
@@ -221,9 +224,38 @@ impl Helper {
         self.run(&task_plan(ids, task), TASK_TIMEOUT)
     }
 
+    /// The answer to [`Task::Measure`].
+    pub(crate) fn measure(&self, ids: &Ids, task: Task) -> Result<u64, SetupError> {
+        let outcome = match ids.mode {
+            Mode::Root | Mode::Single => run_task(&task).map_err(SetupError::Task)?,
+            Mode::Subordinate => self.ask(&task_plan(ids, task), MEASURE_TIMEOUT)?,
+        };
+        match outcome {
+            Outcome::Measured { bytes } => Ok(bytes),
+            other => Err(failure(other)),
+        }
+    }
+
     /// Has files handed over that an init could not, with a plan that ends by itself within `limit`.
     pub(crate) fn hand_over(&self, plan: &Plan, limit: Duration) -> Result<(), SetupError> {
         self.run(plan, limit + ANSWER_TIMEOUT)
+    }
+
+    /// Mounts or unmounts a workspace in a sandbox that runs, whose `namespaces` these are. None if that cannot be done now,
+    /// with the reason; else the descriptors that came.
+    pub(crate) fn change_running(
+        &self,
+        plan: &Plan,
+        namespaces: &[OwnedFd],
+    ) -> Result<Result<Vec<OwnedFd>, String>, SetupError> {
+        let fds: Vec<_> = namespaces.iter().map(AsFd::as_fd).collect();
+        let mut process = Process::start(&self.program, self.log.as_deref())?;
+        let done = process.carry_out(&self.complete(plan), &fds, RUNNING_TIMEOUT)?;
+        match done {
+            (Outcome::Attached | Outcome::Done, received) => Ok(Ok(received)),
+            (Outcome::NotNow { why }, _) => Ok(Err(why)),
+            (other, _) => Err(failure(other)),
+        }
     }
 
     /// Tries everything that a boot needs of the kernel, and leaves nothing.
@@ -244,9 +276,13 @@ impl Helper {
 
     /// For one task, which does not enter a sandbox.
     fn run(&self, plan: &Plan, deadline: Duration) -> Result<(), SetupError> {
+        done(self.ask(plan, deadline)?)
+    }
+
+    fn ask(&self, plan: &Plan, deadline: Duration) -> Result<Outcome, SetupError> {
         let mut process = Process::start(&self.program, self.log.as_deref())?;
         let (outcome, _) = process.carry_out(&self.complete(plan), &[], deadline)?;
-        done(outcome)
+        Ok(outcome)
     }
 
     /// With what a plan cannot know: it is made of records, and the machine may have changed since.
@@ -264,7 +300,11 @@ impl Helper {
 fn done(outcome: Outcome) -> Result<(), SetupError> {
     match outcome {
         Outcome::Done => Ok(()),
-        Outcome::Failed { .. } | Outcome::Booted { .. } => Err(failure(outcome)),
+        Outcome::Failed { .. }
+        | Outcome::Booted { .. }
+        | Outcome::Measured { .. }
+        | Outcome::Attached
+        | Outcome::NotNow { .. } => Err(failure(outcome)),
     }
 }
 
@@ -280,18 +320,28 @@ fn failure(outcome: Outcome) -> SetupError {
             errno,
             message,
         },
-        Outcome::Done | Outcome::Booted { .. } => SetupError::Unexpected(outcome),
+        Outcome::Done
+        | Outcome::Booted { .. }
+        | Outcome::Measured { .. }
+        | Outcome::Attached
+        | Outcome::NotNow { .. } => SetupError::Unexpected(outcome),
     }
 }
 
 /// What a [`Task`] means; called here, or by the helper once it is root of the user namespace.
-pub fn run_task(task: &Task) -> Result<(), String> {
+pub fn run_task(task: &Task) -> Result<Outcome, String> {
     match task {
-        Task::RemoveTree { path } => remove_tree(path.as_path()).map_err(|e| chain(&e)),
+        Task::RemoveTree { path } => remove_tree(path.as_path()).map_err(|e| chain(&e))?,
         Task::BuildTemplate { path, spec } => {
-            crate::machine::namespace::template::build(path.as_path(), spec).map_err(|e| chain(&e))
+            crate::machine::namespace::template::build(path.as_path(), spec)
+                .map_err(|e| chain(&e))?;
+        }
+        Task::Measure { path } => {
+            let bytes = tree_size(path.as_path());
+            return Ok(Outcome::Measured { bytes });
         }
     }
+    Ok(Outcome::Done)
 }
 
 #[cfg(test)]

@@ -78,12 +78,50 @@ impl Locked {
         Ok(true)
     }
 
+    /// Claims what the sandbox of that directory has already: its claim is for another path if a directory above was moved.
+    /// False when another sandbox has it.
+    pub(super) fn claim_again(&self, base: u32, sandbox: &Path) -> io::Result<bool> {
+        let file = self.file(base);
+        // A directory of the same name that is not there is this one before it was moved, and not one that is about to be
+        // made: so the claim may be fresh.
+        let moved = |holder: &PathBuf| {
+            holder != sandbox && holder.file_name() == sandbox.file_name() && !holder.exists()
+        };
+        if holder(&file)?.as_ref().is_some_and(moved) {
+            fs::remove_file(&file)?;
+        }
+        self.claim(base, sandbox)
+    }
+
     pub(super) fn release(&self, base: u32, sandbox: &Path) -> io::Result<()> {
         let file = self.file(base);
         match holder(&file)? {
             Some(holder) if holder == sandbox => fs::remove_file(file),
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Releases what the sandbox of that directory has, whatever it is.
+    pub(super) fn release_all(&self, sandbox: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(&self.dir)? {
+            let file = entry?.path();
+            if holder(&file)?.is_some_and(|holder| holder == sandbox) {
+                fs::remove_file(file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes claims for sandboxes below a directory that are not there: a daemon was killed between the claim and the
+    /// sandbox, or between its end and the release.
+    pub(super) fn release_orphans(&self, below: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(&self.dir)? {
+            let file = entry?.path();
+            if holder(&file)?.is_some_and(|holder| holder.starts_with(below) && !holder.exists()) {
+                fs::remove_file(file)?;
+            }
+        }
+        Ok(())
     }
 
     fn file(&self, base: u32) -> PathBuf {
@@ -148,7 +186,50 @@ mod tests {
         assert!(file.exists(), "it is another's");
         locked.release(7, &other).unwrap();
         assert!(!file.exists());
+        assert!(locked.claim(9, &other).unwrap() && locked.claim(10, &one).unwrap());
+        locked.release_all(&other).unwrap();
+        let left = fs::read_dir(temp.path().join("ids")).unwrap();
+        let left: Vec<_> = left.map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(left, ["10"]);
         locked.release(7, &other).unwrap();
+    }
+
+    #[test]
+    fn claims_of_sandboxes_that_are_not_there_are_swept() {
+        let temp = tempfile::tempdir().unwrap();
+        let claims = claims(&[temp.path().join("ids")]);
+        let place = |name: &str| temp.path().join(name);
+        let locked = claims.lock().unwrap();
+        for (base, sandbox) in [(7, "vm/gone"), (8, "vm/there"), (9, "other/gone")] {
+            assert!(locked.claim(base, &place(sandbox)).unwrap());
+        }
+        fs::create_dir_all(place("vm/there")).unwrap();
+        locked.release_orphans(&place("vm")).unwrap();
+        let left = [7, 8, 9].map(|base| temp.path().join(format!("ids/{base}")).exists());
+        assert_eq!(left, [false, true, true]);
+    }
+
+    #[test]
+    fn a_sandbox_that_was_moved_keeps_its_range() {
+        let temp = tempfile::tempdir().unwrap();
+        let claims = claims(&[temp.path().join("ids")]);
+        let [before, after, other] = ["before/vm/a", "after/vm/a", "other/vm/b"];
+        let place = |name: &str| temp.path().join(name);
+        let locked = claims.lock().unwrap();
+        assert!(locked.claim(7, &place(before)).unwrap());
+        // It has just been made, and it is there.
+        fs::create_dir_all(place(before)).unwrap();
+        assert!(!locked.claim_again(7, &place(after)).unwrap());
+        fs::rename(place("before"), place("after")).unwrap();
+        assert!(locked.claim_again(7, &place(after)).unwrap());
+        assert!(locked.claim_again(7, &place(after)).unwrap());
+        assert!(!locked.claim(7, &place(other)).unwrap());
+        // One without a claim gets it back, unless another has it by now.
+        assert!(locked.claim_again(8, &place(after)).unwrap());
+        assert!(locked.claim(9, &place(other)).unwrap());
+        assert!(!locked.claim_again(9, &place(after)).unwrap());
+        locked.release(7, &place(after)).unwrap();
+        assert!(!temp.path().join("ids/7").exists());
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub struct Facts {
     pub confined: bool,
     /// Where ranges of root's sandboxes are claimed; nowhere in other modes.
     pub claims: Option<IdClaims>,
-    /// Control groups that sandboxes can get; none in other modes than root's.
+    /// Control groups that sandboxes may be able to get.
     pub controllers: Controllers,
 }
 
@@ -126,7 +126,7 @@ impl Facts {
             controllers: if uid == 0 {
                 Controllers::of_this_machine()
             } else {
-                Controllers::default()
+                Controllers::delegated()
             },
         }
     }

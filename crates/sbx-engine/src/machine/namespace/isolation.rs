@@ -58,6 +58,7 @@ fn bounded(limits: &Limits) -> String {
         ("processes", limits.processes.is_some()),
         ("memory", limits.memory_bytes.is_some()),
         ("cpu", limits.cpu_millis.is_some()),
+        ("disk", limits.disk_bytes.is_some()),
     ];
     let those = |bounded: bool| {
         let names = parts.iter().filter(|(_, is)| *is == bounded);
@@ -67,5 +68,36 @@ fn bounded(limits: &Limits) -> String {
         (none, _) if none.is_empty() => "limits: none is enforced".to_owned(),
         (all, none) if none.is_empty() => format!("limits: {all} are enforced"),
         (some, others) => format!("limits: enforced for {some}; not for {others}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No more than the engine does.
+    #[test]
+    fn what_is_promised_of_ids() {
+        let promised = |mode| {
+            let all = isolation(mode, None, &Limits::default());
+            let mut ids = all.into_iter().filter(|line| line.starts_with("ids: "));
+            let only = ids.next().unwrap();
+            assert_eq!(ids.next(), None);
+            only
+        };
+        assert_eq!(
+            promised(Mode::Root),
+            "ids: a range of 65,536 ids of its own: none is the host's root, of an account that the host's name \
+             service lists, of /etc/subuid or /etc/subgid, or of another sandbox of root on this machine"
+        );
+        assert_eq!(
+            promised(Mode::Subordinate),
+            "ids: subordinate ids of the caller; the agent inside is the caller, root inside is not the host's root"
+        );
+        assert_eq!(
+            promised(Mode::Single),
+            "ids: the caller's one id, which is the agent inside; root inside is root by name only, packages cannot \
+             be installed"
+        );
     }
 }

@@ -2,10 +2,11 @@
 //! the same user and to other sandboxes.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
-use sbx_api::Limits;
+use sbx_api::{LimitKind, Limits};
 use sbx_proto::plan::{Limits as PlanLimits, OpenFiles};
 use thiserror::Error;
 
@@ -41,30 +42,98 @@ const MOST_PROCESSES: u64 = 16_384;
 const LEAST_MEMORY: u64 = 64 << 20;
 const MOST_MEMORY: u64 = 32 << 30;
 
+/// With less, not even the directories of the layers fit.
+const LEAST_DISK: u64 = 32 << 20;
+/// The largest that ext4 can be with usual blocks.
+const MOST_DISK: u64 = 16 << 40;
+
 /// Why a sandbox cannot have the limits that were asked for.
 #[derive(Debug, Error)]
 pub enum LimitError {
-    #[error("cannot enforce `{flag}` here: {reason}")]
+    #[error("cannot enforce `--{}` here: {reason}", .limit.as_str())]
     Unenforceable {
-        flag: &'static str,
+        limit: LimitKind,
         reason: &'static str,
+        remedy: &'static str,
     },
-    #[error("invalid limit `{flag}`: {reason}")]
-    Invalid { flag: &'static str, reason: String },
+    #[error("invalid limit `--{}`: {reason}", .limit.as_str())]
+    Invalid { limit: LimitKind, reason: String },
     #[error("cannot make a control group for the sandbox")]
-    Unusable(#[source] std::io::Error),
+    Group(#[source] io::Error),
+    #[error("cannot make a disk for the sandbox: {0}")]
+    Disk(String),
 }
 
 impl LimitError {
     pub fn hint(&self) -> String {
         match self {
-            Self::Unenforceable { flag, .. } => {
-                format!("run sbx as root where control groups are mounted, or omit `{flag}`")
+            Self::Unenforceable { limit, remedy, .. } => {
+                format!("{remedy}, or omit `--{}`", limit.as_str())
             }
-            Self::Invalid { flag, .. } => format!("omit `{flag}` for the default"),
-            Self::Unusable(_) => "sbx diagnose".to_owned(),
+            Self::Invalid { limit, .. } => format!("omit `--{}` for the default", limit.as_str()),
+            Self::Group(_) | Self::Disk(_) => "sbx diagnose".to_owned(),
         }
     }
+}
+
+/// Why something cannot be limited here, and what helps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Obstacle {
+    pub reason: &'static str,
+    pub remedy: &'static str,
+}
+
+impl Obstacle {
+    fn error(self, limit: LimitKind) -> LimitError {
+        let Self { reason, remedy } = self;
+        LimitError::Unenforceable {
+            limit,
+            reason,
+            remedy,
+        }
+    }
+}
+
+const NO_GROUPS: Obstacle = Obstacle {
+    reason: "no control groups that sbx may change",
+    remedy: "run sbx as root where control groups are mounted, or the daemon in a group of its own (see docs/engine/limits.md)",
+};
+
+/// What can be limited here, beside the number of processes, which always can.
+#[derive(Debug, Clone, Copy)]
+pub struct Means {
+    pub memory: Result<(), Obstacle>,
+    pub cpu: Result<(), Obstacle>,
+    pub disk: Result<(), Obstacle>,
+}
+
+impl Means {
+    pub fn new(controllers: &Controllers, disk: Result<(), Obstacle>) -> Self {
+        let if_grouped = |is: bool| is.then_some(()).ok_or(NO_GROUPS);
+        Self {
+            memory: if_grouped(controllers.limits_memory()),
+            cpu: if_grouped(controllers.limits_cpu()),
+            disk,
+        }
+    }
+
+    fn of(&self, limit: LimitKind) -> Result<(), Obstacle> {
+        match limit {
+            LimitKind::Memory => self.memory,
+            LimitKind::Cpus => self.cpu,
+            LimitKind::Disk => self.disk,
+            LimitKind::Pids => Ok(()),
+        }
+    }
+}
+
+/// The limits of a new sandbox.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Decided {
+    pub limits: Limits,
+    /// Those without which it is not to run.
+    pub required: Vec<LimitKind>,
+    pub warnings: Vec<String>,
 }
 
 /// What the limits of a sandbox follow from.
@@ -103,49 +172,138 @@ fn total_memory(info: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// What is asked for is enforced or refused; the usual limits are enforced where that is possible.
+/// What is asked for is enforced or refused, but for what is only preferred; that, and the usual limits, are enforced
+/// where that is possible.
 pub fn effective(
     asked: &Limits,
-    controllers: &Controllers,
+    preferred: &[LimitKind],
+    means: &Means,
     host: &Host,
-) -> Result<Limits, LimitError> {
-    let enforceable = |flag, is: bool| {
-        let reason = "no control groups that sbx may change";
-        is.then_some(())
-            .ok_or(LimitError::Unenforceable { flag, reason })
-    };
-    let at_least = |flag, value: u64, least: u64| match value {
-        value if value < least => {
-            let reason = format!("{value} is less than {least}");
-            Err(LimitError::Invalid { flag, reason })
+) -> Result<Decided, LimitError> {
+    check(asked)?;
+    let mut warnings = Vec::new();
+    // Whether a limit that was asked for applies.
+    let mut applies = |limit: LimitKind, can: Result<(), LimitError>| match can {
+        Ok(()) => Ok(true),
+        Err(error) if preferred.contains(&limit) => {
+            warnings.push(format!("{error}; it does not apply"));
+            Ok(false)
         }
-        value => Ok(value),
+        Err(error) => Err(error),
     };
-    let usual_memory = (host.memory_bytes / 2).clamp(LEAST_MEMORY, MOST_MEMORY);
-    let memory_bytes = match asked.memory_bytes {
-        Some(bytes) => {
-            enforceable("--memory", controllers.limits_memory())?;
-            Some(at_least("--memory", bytes, LEAST_MEMORY)?)
-        }
-        None => controllers.limits_memory().then_some(usual_memory),
-    };
+    let mut limits = Limits::default();
     if let Some(millis) = asked.cpu_millis {
-        enforceable("--cpus", controllers.limits_cpu())?;
-        at_least("--cpus", millis.into(), 10)?;
-        if u64::from(millis) > u64::from(host.cpus) * 1000 {
-            let reason = format!("this machine has {} CPUs", host.cpus);
-            let flag = "--cpus";
-            return Err(LimitError::Invalid { flag, reason });
+        let can = means.cpu.map_err(|it| it.error(LimitKind::Cpus));
+        if applies(LimitKind::Cpus, can.and(check_cpus(millis, host)))? {
+            limits.cpu_millis = Some(millis);
         }
     }
-    let processes = match asked.processes {
-        Some(count) => at_least("--pids", count, LEAST_PROCESSES)?,
-        None => (host.processes / 2).clamp(LEAST_PROCESSES, MOST_PROCESSES),
-    };
-    Ok(Limits {
-        cpu_millis: asked.cpu_millis,
-        memory_bytes,
-        processes: Some(processes),
+    match asked.memory_bytes {
+        Some(bytes) => {
+            let can = means.memory.map_err(|it| it.error(LimitKind::Memory));
+            if applies(LimitKind::Memory, can)? {
+                limits.memory_bytes = Some(bytes);
+            }
+        }
+        None if means.memory.is_ok() => {
+            let usual = (host.memory_bytes / 2).clamp(LEAST_MEMORY, MOST_MEMORY);
+            limits.memory_bytes = Some(usual);
+        }
+        None => {}
+    }
+    if let Some(bytes) = asked.disk_bytes {
+        let can = means.disk.map_err(|it| it.error(LimitKind::Disk));
+        if applies(LimitKind::Disk, can)? {
+            limits.disk_bytes = Some(bytes);
+        }
+    }
+    let usual = (host.processes / 2).clamp(LEAST_PROCESSES, MOST_PROCESSES);
+    limits.processes = Some(asked.processes.unwrap_or(usual));
+    let required = those_of(asked).filter(|limit| !preferred.contains(limit));
+    Ok(Decided {
+        limits,
+        required: required.collect(),
+        warnings,
+    })
+}
+
+/// The warning about a usual limit that cannot be enforced.
+pub fn unusual(means: &Means) -> Option<String> {
+    let obstacle = means.memory.err()?;
+    Some(format!(
+        "the memory of sandboxes is not limited here: {}",
+        obstacle.reason
+    ))
+}
+
+/// What of the limits of a sandbox can be enforced at this start: the machine may be another one than when it was made.
+pub fn still(
+    limits: &Limits,
+    required: &[LimitKind],
+    means: &Means,
+) -> Result<(Limits, Vec<String>), LimitError> {
+    let (mut left, mut warnings) = (*limits, Vec::new());
+    for limit in those_of(limits) {
+        let Err(obstacle) = means.of(limit) else {
+            continue;
+        };
+        let error = obstacle.error(limit);
+        // A disk that was made holds the sandbox's files.
+        if required.contains(&limit) || limit == LimitKind::Disk {
+            return Err(error);
+        }
+        warnings.push(format!("{error}; it does not apply"));
+        match limit {
+            LimitKind::Cpus => left.cpu_millis = None,
+            LimitKind::Memory => left.memory_bytes = None,
+            LimitKind::Pids => left.processes = None,
+            LimitKind::Disk => {}
+        }
+    }
+    Ok((left, warnings))
+}
+
+fn those_of(limits: &Limits) -> impl Iterator<Item = LimitKind> {
+    [
+        limits.cpu_millis.map(|_| LimitKind::Cpus),
+        limits.memory_bytes.map(|_| LimitKind::Memory),
+        limits.processes.map(|_| LimitKind::Pids),
+        limits.disk_bytes.map(|_| LimitKind::Disk),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// That the values make sense on any machine.
+fn check(asked: &Limits) -> Result<(), LimitError> {
+    let cpus = asked.cpu_millis.map(u64::from);
+    for (limit, value, least) in [
+        (LimitKind::Cpus, cpus, 10),
+        (LimitKind::Memory, asked.memory_bytes, LEAST_MEMORY),
+        (LimitKind::Pids, asked.processes, LEAST_PROCESSES),
+        (LimitKind::Disk, asked.disk_bytes, LEAST_DISK),
+    ] {
+        if let Some(value) = value.filter(|value| *value < least) {
+            let reason = format!("{value} is less than {least}");
+            return Err(LimitError::Invalid { limit, reason });
+        }
+    }
+    match asked.disk_bytes {
+        Some(bytes) if bytes > MOST_DISK => Err(LimitError::Invalid {
+            limit: LimitKind::Disk,
+            reason: format!("{bytes} is more than {MOST_DISK}"),
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_cpus(millis: u32, host: &Host) -> Result<(), LimitError> {
+    if u64::from(millis) <= u64::from(host.cpus) * 1000 {
+        return Ok(());
+    }
+    Err(LimitError::Invalid {
+        limit: LimitKind::Cpus,
+        reason: format!("this machine has {} CPUs", host.cpus),
     })
 }
 
@@ -185,81 +343,4 @@ fn limits(host: &dyn Fn(&str) -> Option<u64>, open_files: Option<u64>) -> PlanLi
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HOST: Host = Host {
-        memory_bytes: 8 << 30,
-        cpus: 4,
-        processes: 4_000_000,
-    };
-
-    #[test]
-    fn the_usual_limits_protect_the_host() {
-        let none = Controllers::default();
-        let usual = effective(&Limits::default(), &none, &HOST).unwrap();
-        let expected = Limits {
-            processes: Some(MOST_PROCESSES),
-            ..Limits::default()
-        };
-        assert_eq!(usual, expected);
-        let small = Host {
-            processes: 1000,
-            ..HOST
-        };
-        let usual = effective(&Limits::default(), &none, &small).unwrap();
-        assert_eq!(usual.processes, Some(500));
-        assert_eq!(
-            total_memory("MemFree: 1 kB\nMemTotal:  2048 kB\n"),
-            Some(2 << 20)
-        );
-    }
-
-    #[test]
-    fn what_is_asked_for_and_cannot_be_enforced_is_refused() {
-        let none = Controllers::default();
-        for (asked, flag) in [
-            (limits_of(Some(1000), None, None), "--cpus"),
-            (limits_of(None, Some(1 << 30), None), "--memory"),
-            (limits_of(None, None, Some(3)), "--pids"),
-        ] {
-            let error = effective(&asked, &none, &HOST).unwrap_err();
-            assert!(error.to_string().contains(flag), "{error}");
-            assert!(error.hint().contains(flag), "{error}");
-        }
-    }
-
-    fn limits_of(
-        cpu_millis: Option<u32>,
-        memory_bytes: Option<u64>,
-        processes: Option<u64>,
-    ) -> Limits {
-        Limits {
-            cpu_millis,
-            memory_bytes,
-            processes,
-        }
-    }
-
-    #[test]
-    fn half_of_what_the_host_has() {
-        let host = |name: &str| match name {
-            "max_inotify_instances" => Some(128),
-            "max_user_namespaces" => Some(100_000),
-            "max_pid_namespaces" => Some(0),
-            _ => None,
-        };
-        let got = limits(&host, Some(20_000));
-        let user: Vec<_> = got.user.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-        let expected = [
-            ("max_pid_namespaces", 1),
-            ("max_user_namespaces", 4096),
-            ("max_inotify_instances", 64),
-        ];
-        assert_eq!(user, expected);
-        let files = |soft, hard| OpenFiles { soft, hard };
-        assert_eq!(got.open_files, files(10_000, 10_000));
-        let many = limits(&host, Some(1 << 20)).open_files;
-        assert_eq!(many, files(65_536, 1 << 19));
-    }
-}
+mod tests;

@@ -8,18 +8,21 @@ use std::time::Duration;
 use sbx_api::{Mount, MountKind};
 use sbx_proto::net::{GATEWAY, PROXY_PORT};
 use sbx_proto::plan::{
-    Access, Boot, HandOver, Job, Limits, Mode, Owner, Plan, Source, SourceIds, Step, Task,
+    Access, Attach, Boot, Detach, GitWorktree, HandOver, Job, Limits, Mode, Owner, Plan, Source,
+    SourceIds, Step, Task,
 };
 use sbx_proto::{OsBytes, PROTOCOL};
 
 use crate::machine::namespace::template::{HostBind, HostLayout, OverlayDir};
-use crate::sandbox::record::{Identity, Record, WorkspaceKind, WorkspaceRecord};
+use crate::sandbox::record::{GitDirectory, Identity, Record, WorkspaceKind, WorkspaceRecord};
 use crate::workspace::{StillShared, in_mount_order};
 
 /// The variables of the caller that are carried in as they are.
 const CARRIED: &[&str] = &["LANG", "LANGUAGE", "TZ"];
 /// Ours, since the host may have none and its own would not know our users.
 const SUDO: &str = "/usr/bin/sudo";
+/// Where commands of a sandbox without workspaces begin.
+const WORKDIR: &str = "/home/agent/workspace";
 const DEVICES: &[&str] = &["full", "null", "random", "tty", "urandom", "zero"];
 /// An unmasked proc and sysfs lie here, where no program can look: the kernel refuses both to nested user
 /// namespaces unless a whole instance is mounted somewhere.
@@ -43,13 +46,20 @@ const MASKED: &[&str] = &[
     "/sys/kernel/tracing",
 ];
 
+/// Where programs look for control groups.
+const GROUPS: &str = "/sys/fs/cgroup";
+
 /// The sandbox's own files on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxFiles {
     /// Holds the upper and work directories of every overlay.
     pub layers: PathBuf,
+    /// An image of a file system that holds them instead.
+    pub disk: Option<PathBuf>,
     /// Files of the sandbox's own that are shown read-only: source and target.
     pub files: Vec<(PathBuf, PathBuf)>,
+    /// A control group without processes, to be shown where programs look for control groups.
+    pub shown_group: Option<PathBuf>,
     pub sudo: Sudo,
 }
 
@@ -90,10 +100,20 @@ pub fn boot_plan(
     steps.root(layout, files);
     steps.trust(trust);
     steps.system();
+    steps.groups(files);
     steps.aliases(&record.workspaces);
-    steps.workspaces(&record.workspaces);
+    let shared = record.shared_directories();
+    steps.workspaces(&shared);
+    let git = steps.git(record, files);
+    if record.primary().is_none() {
+        steps.steps.push(Step::Dir {
+            target: WORKDIR.into(),
+            mode: 0o755,
+            owner: Owner::Agent,
+        });
+    }
     steps.close(layout);
-    let writable = record.workspaces.iter().filter(|w| !w.readonly);
+    let writable = shared.iter().filter(|w| !w.readonly);
     Plan {
         protocol: PROTOCOL,
         ids: record.ids.clone(),
@@ -105,11 +125,10 @@ pub fn boot_plan(
             steps: steps.steps,
             env: environment(record, layout, trust),
             workdir: record
-                .workspaces
-                .first()
-                .map(|primary| primary.path.clone())
-                .unwrap_or_else(|| "/".into()),
-            workspaces: writable.map(|w| w.path.clone()).collect(),
+                .primary()
+                .map_or_else(|| WORKDIR.into(), |primary| primary.place().into()),
+            workspaces: writable.map(|w| w.place().into()).collect(),
+            git,
             made_at: made_at(record),
             limits,
         })),
@@ -144,6 +163,35 @@ pub(crate) fn hand_over_plan(record: &Record, found: &StillShared, limit: Durati
     }
 }
 
+/// Mounts a workspace into the sandbox that runs with this init.
+pub(crate) fn attach_plan(record: &Record, workspace: &WorkspaceRecord, init: i32) -> Plan {
+    let attach = Attach {
+        source: shared_source(workspace, record.ids.mode),
+        target: workspace.place().into(),
+        init,
+    };
+    running_plan(record, Job::Attach(Box::new(attach)))
+}
+
+/// Takes it away.
+pub(crate) fn detach_plan(record: &Record, workspace: &WorkspaceRecord, init: i32) -> Plan {
+    let detach = Detach {
+        target: workspace.place().into(),
+        node: shared_source(workspace, record.ids.mode).node,
+        init,
+    };
+    running_plan(record, Job::Detach(detach))
+}
+
+fn running_plan(record: &Record, job: Job) -> Plan {
+    Plan {
+        protocol: PROTOCOL,
+        ids: record.ids.clone(),
+        mappers: None,
+        job,
+    }
+}
+
 fn made_at(record: &Record) -> i64 {
     i64::try_from(record.created_at.as_nanosecond()).unwrap_or(0)
 }
@@ -173,7 +221,7 @@ fn shared_source(workspace: &WorkspaceRecord, mode: Mode) -> Source {
 }
 
 /// What of the host is visible, for `inspect`.
-pub fn mounts(workspaces: &[WorkspaceRecord], layout: &HostLayout) -> Vec<Mount> {
+pub fn mounts(workspaces: &[WorkspaceRecord], record: &Record, layout: &HostLayout) -> Vec<Mount> {
     let mount = |target: &Path, source: &Path, readonly, kind| Mount {
         target: target.to_string_lossy().into_owned(),
         source: source.to_string_lossy().into_owned(),
@@ -184,9 +232,14 @@ pub fn mounts(workspaces: &[WorkspaceRecord], layout: &HostLayout) -> Vec<Mount>
         let lowest = dir.lowers.last().unwrap_or(&dir.target);
         mount(&dir.target, lowest, false, kind)
     };
-    let workspaces = workspaces.iter().map(|workspace| {
-        let path = workspace.path.as_path();
-        mount(path, path, workspace.readonly, MountKind::Workspace)
+    let masked = masks(workspaces);
+    let masked = masked
+        .iter()
+        .map(|target| mount(target, Path::new("none"), true, MountKind::Mask));
+    let workspaces = workspaces.iter().map(workspace_mount);
+    let git = record.git_directories().into_iter().map(|directory| {
+        let path = directory.path.as_path();
+        mount(path, path, directory.readonly, MountKind::Git)
     });
     let root = mount(
         Path::new("/"),
@@ -202,11 +255,24 @@ pub fn mounts(workspaces: &[WorkspaceRecord], layout: &HostLayout) -> Vec<Mount>
     let binds = binds.map(|b| mount(&b.target, &b.source, true, b.kind));
     let caches = layout.caches.iter().map(|d| overlay(d, MountKind::Cache));
     workspaces
+        .chain(git)
+        .chain(masked)
         .chain([root])
         .chain(overlays)
         .chain(binds)
         .chain(caches)
         .collect()
+}
+
+/// The same of a workspace.
+pub(crate) fn workspace_mount(workspace: &WorkspaceRecord) -> Mount {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    Mount {
+        target: text(workspace.place()),
+        source: text(workspace.path.as_path()),
+        readonly: workspace.readonly,
+        kind: MountKind::Workspace,
+    }
 }
 
 fn environment(record: &Record, layout: &HostLayout, trust: &Trust) -> Vec<(OsBytes, OsBytes)> {
@@ -257,7 +323,10 @@ impl Builder {
 
     /// The root file system, the host's directories in it, and the caller's tools.
     fn root(&mut self, layout: &HostLayout, files: &SandboxFiles) {
-        let upper = self.layer(&files.layers, SourceIds::Plain);
+        let upper = match &files.disk {
+            Some(image) => self.disk(image),
+            None => self.layer(&files.layers, SourceIds::Plain),
+        };
         let template = layout.root_lower.parent().unwrap_or(&layout.root_lower);
         self.overlay(
             &OverlayDir {
@@ -403,14 +472,33 @@ impl Builder {
         }
     }
 
+    /// Programs that start containers look at the file system type there, and take an empty directory of sysfs for an error.
+    fn groups(&mut self, files: &SandboxFiles) {
+        let Some(group) = &files.shown_group else {
+            return self.steps.push(Step::Mask {
+                target: GROUPS.into(),
+            });
+        };
+        self.bind(
+            Path::new(GROUPS),
+            Source {
+                path: group.as_path().into(),
+                ids: SourceIds::Plain,
+                access: Access::ReadOnly,
+                recursive: false,
+                node: None,
+            },
+        );
+    }
+
     /// Before the workspaces are mounted: a link that programs inside have planted leads to the sandbox's own layer then.
     /// A name in a workspace is there already, with the link that it leads by.
     fn aliases(&mut self, workspaces: &[WorkspaceRecord]) {
         for workspace in workspaces {
-            let Some(given) = &workspace.given else {
+            let (Some(given), None) = (&workspace.given, &workspace.target) else {
                 continue;
             };
-            let mut around = workspaces.iter().map(|outer| outer.path.as_path());
+            let mut around = workspaces.iter().map(WorkspaceRecord::place);
             if !around.any(|outer| given.as_path().starts_with(outer)) {
                 self.steps.push(Step::Alias {
                     target: given.clone(),
@@ -425,8 +513,85 @@ impl Builder {
         all.extend(pins(workspaces));
         for workspace in in_mount_order(&all) {
             let source = shared_source(workspace, self.mode);
-            self.bind(workspace.path.as_path(), source);
+            self.bind(workspace.place(), source);
         }
+        for target in masks(workspaces) {
+            self.steps.push(Step::Mask {
+                target: target.as_path().into(),
+            });
+        }
+    }
+
+    /// The worktree's own directory and the reflogs are private to the sandbox: git makes lock files in them and renames
+    /// these, so that no single file can be shared, and all that may lie beside the index (rebase todo lists, `gitdir`,
+    /// `config.worktree`, links) would act on the host. Init publishes the index, HEAD and lines of reflogs from there.
+    fn git(&mut self, record: &Record, files: &SandboxFiles) -> Vec<GitWorktree> {
+        let upper = self.layer(&files.layers, SourceIds::Plain);
+        let mut worktrees = Vec::new();
+        let mut logs_of: BTreeMap<OsBytes, OsBytes> = BTreeMap::new();
+        for (number, share) in record.shared_git().enumerate() {
+            if !share.write {
+                continue;
+            }
+            let logs = share.common.as_path().join("logs");
+            let admin = &share.admin;
+            if !logs_of.contains_key(&share.common) {
+                self.private_copy(&logs, admin, upper, format!("git-{number}-logs"));
+                logs_of.insert(share.common.clone(), logs.as_path().into());
+            }
+            self.private_copy(admin.path.as_path(), admin, upper, format!("git-{number}"));
+            let host = self.unattached(admin.path.as_path(), admin, admin.identity.as_ref());
+            let logs_directory = share
+                .directories
+                .iter()
+                .find(|it| it.path.as_path() == logs);
+            let identity = logs_directory.and_then(|it| it.identity.as_ref());
+            let host_logs = self.unattached(&logs, admin, identity);
+            worktrees.push(GitWorktree {
+                directory: admin.path.clone(),
+                host,
+                logs: logs.as_path().into(),
+                host_logs,
+            });
+        }
+        worktrees
+    }
+
+    /// What is there on the host, with a layer of the sandbox's own above it.
+    fn private_copy(&mut self, path: &Path, owner: &GitDirectory, upper: usize, dir: String) {
+        let overlay = OverlayDir {
+            target: path.to_path_buf(),
+            lowers: vec![path.to_path_buf()],
+            dir,
+            agents: BTreeSet::new(),
+            as_owner: Some((owner.uid, owner.gid)),
+            hidden: BTreeSet::new(),
+        };
+        // No template has it.
+        self.overlay(&overlay, upper, Path::new("/dev/null"));
+    }
+
+    /// A source for init alone: it is mounted nowhere.
+    fn unattached(
+        &mut self,
+        path: &Path,
+        owner: &GitDirectory,
+        identity: Option<&Identity>,
+    ) -> usize {
+        self.sources.push(Source {
+            path: path.into(),
+            ids: match self.mode {
+                Mode::Root => SourceIds::Owner {
+                    uid: owner.uid,
+                    gid: owner.gid,
+                },
+                Mode::Subordinate | Mode::Single => SourceIds::Plain,
+            },
+            access: Access::ReadWrite,
+            recursive: false,
+            node: identity.map(Identity::node),
+        });
+        self.sources.len() - 1
     }
 
     /// Last: a workspace may lie in one of them.
@@ -545,6 +710,17 @@ impl Builder {
         });
     }
 
+    fn disk(&mut self, image: &Path) -> usize {
+        self.sources.push(Source {
+            path: image.into(),
+            ids: SourceIds::Plain,
+            access: Access::Disk,
+            recursive: false,
+            node: None,
+        });
+        self.sources.len() - 1
+    }
+
     /// A layer can be part of several overlays.
     fn layer(&mut self, path: &Path, ids: SourceIds) -> usize {
         let source = Source {
@@ -568,8 +744,17 @@ impl Builder {
 /// under their mount, to a place where the next start shows them writable.
 fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
     let mut pins: Vec<WorkspaceRecord> = Vec::new();
-    for inner in workspaces.iter().filter(|workspace| workspace.readonly) {
-        for between in inner.path.as_path().ancestors().skip(1) {
+    // One with a place of its own lies in no other, inside or on the host.
+    let (elsewhere, usual): (Vec<_>, Vec<_>) =
+        workspaces.iter().partition(|it| it.target.is_some());
+    for outer in elsewhere.into_iter().filter(|outer| !outer.readonly) {
+        pins.extend(pins_elsewhere(outer));
+    }
+    let readonly = usual.iter().filter(|workspace| workspace.readonly);
+    let mut held: Vec<PathBuf> = readonly.map(|it| it.path.to_path_buf()).collect();
+    held.extend(usual.iter().flat_map(|it| masks(std::slice::from_ref(*it))));
+    for inner in &held {
+        for between in inner.ancestors().skip(1) {
             // In a read-only one nothing can be renamed.
             let Some(outer) = innermost(workspaces, between).filter(|outer| !outer.readonly) else {
                 continue;
@@ -581,6 +766,7 @@ fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
                     given: None,
                     // Its inode has not been looked up.
                     identity: None,
+                    masked: Vec::new(),
                     ..outer.clone()
                 });
             }
@@ -589,10 +775,38 @@ fn pins(workspaces: &[WorkspaceRecord]) -> Vec<WorkspaceRecord> {
     pins
 }
 
+/// The directories between a workspace at a place of its own and what is masked in it.
+fn pins_elsewhere(outer: &WorkspaceRecord) -> Vec<WorkspaceRecord> {
+    let masked = outer.masked.iter();
+    let between: BTreeSet<&Path> = masked
+        .flat_map(|below| below.as_path().ancestors().skip(1))
+        .filter(|between| !between.as_os_str().is_empty())
+        .collect();
+    let pin = |between: &Path| WorkspaceRecord {
+        path: outer.path.as_path().join(between).as_path().into(),
+        target: Some(outer.place().join(between).as_path().into()),
+        identity: None,
+        masked: Vec::new(),
+        ..outer.clone()
+    };
+    between.into_iter().map(pin).collect()
+}
+
+/// Where inside something is masked.
+fn masks(workspaces: &[WorkspaceRecord]) -> Vec<PathBuf> {
+    let of_one = |workspace: &WorkspaceRecord| {
+        let place = workspace.place().to_path_buf();
+        let masked = workspace.masked.clone().into_iter();
+        masked.map(move |below| place.join(below.as_path()))
+    };
+    workspaces.iter().flat_map(of_one).collect()
+}
+
 /// The workspace that a directory lies in, as programs inside see it.
 fn innermost<'a>(workspaces: &'a [WorkspaceRecord], path: &Path) -> Option<&'a WorkspaceRecord> {
     let outer = workspaces
         .iter()
+        .filter(|outer| outer.target.is_none())
         .filter(|outer| path != outer.path.as_path() && path.starts_with(outer.path.as_path()));
     outer.max_by_key(|outer| outer.path.as_bytes().len())
 }

@@ -12,6 +12,10 @@ pub(crate) const TESTS: &[ModeTest] = &[
     ("a_read_only_file_stays_read_only", read_only_file),
     ("device_nodes_and_the_content_of_dev", devices),
     ("mounts_inside_do_not_reach_the_host", propagation),
+    (
+        "a_descriptor_as_a_mount_point_allows_no_more_than_a_path",
+        descriptors,
+    ),
 ];
 
 fn read_only_directory(world: &'static World) {
@@ -193,4 +197,55 @@ attempt('file', lambda: open('on/inside', 'w').close())
         0,
         "the mount is on the host"
     );
+}
+
+fn descriptors(world: &'static World) {
+    let extra = world.workspace();
+    let option = format!("{}:ro", extra.to_str().unwrap());
+    let sandbox = world.sandbox_with("mountfd", &[&option]);
+    for user in ["root", "agent"] {
+        let settings = [("READONLY", extra.to_str().unwrap()), ("WHO", user)];
+        let said = attack(
+            &sandbox,
+            user,
+            include_str!("attack/mount_descriptors.py"),
+            &settings,
+        );
+        let worked: Vec<_> = said
+            .results
+            .iter()
+            .filter(|(name, result)| *result == "ok" && !name.starts_with("control_"))
+            .collect();
+        assert!(worked.is_empty(), "as {user}: {worked:?}\n{}", said.all);
+        for name in [
+            "self", "thread", "dev", "bind", "private", "masked", "devpts", "cover", "covered",
+        ] {
+            let control = said.result(&format!("control_{name}"));
+            assert_eq!(control, "ok", "{name} as {user}: {}", said.all);
+        }
+        for name in ["self", "thread", "dev"] {
+            assert_eq!(said.result(&format!("types_{name}")), "tmpfs");
+        }
+        assert_eq!(said.result("same_terminals"), "True", "{}", said.all);
+        for name in ["workspace", "readonly", "pts", "proc"] {
+            for kind in ["overlay", "cgroup2", "ext4"] {
+                said.refused(&[
+                    (&format!("{name}_{kind}_path"), &["EPERM"]),
+                    (&format!("{name}_{kind}_fd"), &["EPERM"]),
+                ]);
+            }
+        }
+        said.refused(&[
+            ("file_path", &["ENOTDIR"]),
+            ("file_fd", &["ENOTDIR"]),
+            ("elsewhere", &["EINVAL"]),
+        ]);
+        for number in 40..60 {
+            said.refused(&[(&format!("missing_{number}"), &["EBADF"])]);
+        }
+    }
+    for place in [&extra, &sandbox.workspace] {
+        let left: Vec<_> = fs::read_dir(place).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
 }

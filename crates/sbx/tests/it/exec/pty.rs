@@ -1,5 +1,6 @@
 //! `sbx exec -t` and `sbx run` on a real terminal of the host.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Stdio};
@@ -47,8 +48,19 @@ impl Session {
         session
     }
 
-    /// `setsid` makes the terminal the controlling one, as a terminal program does. No process reads it yet.
     fn unread(world: &World, args: &[&str]) -> Self {
+        Self::unread_program(world, programs().join("sbx").as_os_str(), args)
+    }
+
+    /// Another program than `sbx`.
+    pub fn start_program(world: &World, program: &str, args: &[&str]) -> Self {
+        let mut session = Self::unread_program(world, program.as_ref(), args);
+        session.read();
+        session
+    }
+
+    /// `setsid` makes the terminal the controlling one, as a terminal program does. No process reads it yet.
+    fn unread_program(world: &World, program: &OsStr, args: &[&str]) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = rustix::pty::openpt(flags).unwrap();
         rustix::pty::grantpt(&master).unwrap();
@@ -59,10 +71,7 @@ impl Session {
         rustix::termios::tcsetwinsize(&master, winsize(ROWS, COLS)).unwrap();
         let child = {
             let mut leader = world.command("setsid");
-            leader
-                .args(["--ctty", "--wait"])
-                .arg(programs().join("sbx"))
-                .args(args);
+            leader.args(["--ctty", "--wait"]).arg(program).args(args);
             let copy = || Stdio::from(slave.try_clone().unwrap());
             // The last copies of this side are the child's.
             leader
@@ -101,7 +110,7 @@ impl Session {
             .unwrap();
     }
 
-    fn resize(&self, rows: u16, cols: u16) {
+    pub fn resize(&self, rows: u16, cols: u16) {
         rustix::termios::tcsetwinsize(self.master.as_ref().unwrap(), winsize(rows, cols)).unwrap();
     }
 
@@ -110,7 +119,7 @@ impl Session {
     }
 
     #[track_caller]
-    fn expect(&self, text: &str) {
+    pub fn expect(&self, text: &str) {
         let seen = || {
             let shown = self.shown();
             assert!(!shown.contains("error: "), "{shown}");
@@ -118,6 +127,18 @@ impl Session {
         };
         eventually_or(seen, || {
             format!("the terminal shows `{text}`: {:?}", self.shown())
+        });
+    }
+
+    /// Waits until the text was shown so many times.
+    #[track_caller]
+    pub fn expect_times(&self, text: &str, times: usize) {
+        let seen = || (self.shown().matches(text).count() >= times).then_some(());
+        eventually_or(seen, || {
+            format!(
+                "the terminal shows `{text}` {times} times: {:?}",
+                self.shown()
+            )
         });
     }
 

@@ -123,6 +123,12 @@ fn reset(world: &'static World) {
     let init = world.init_pid(&sandbox.name);
     let refused = world.run(["reset"]).fails(1).err;
     assert!(refused.contains("--force"), "{refused}");
+    for part in [
+        &format!("1 sandbox, 1 running: {}", sandbox.name),
+        "settings",
+    ] {
+        assert!(refused.contains(part), "{refused}");
+    }
     world.run(["reset", "--force"]).ok();
     assert!(!world.state().exists(), "{:?}", fs::read_dir(world.state()));
     assert!(!alive(init), "init is still there");

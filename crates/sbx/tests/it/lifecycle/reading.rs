@@ -205,6 +205,7 @@ fn reading_stopped(world: &'static World) {
     let version = world.run(["version"]).ok();
     assert!(version.contains("server: unavailable"), "{version}");
     world.run(["diagnose"]);
+    sizes_unknown(&world, &sandbox.name);
     assert_eq!(
         world.daemon()["status"],
         "stopped",
@@ -213,4 +214,20 @@ fn reading_stopped(world: &'static World) {
     // What changes something starts it.
     assert_eq!(sandbox.exec(["echo", "awake"]).ok(), "awake");
     assert_eq!(world.daemon()["status"], "running");
+}
+
+/// `ls --size` without a daemon, which alone can measure.
+fn sizes_unknown(world: &World, name: &str) {
+    let ran = world.run(["ls", "--size"]).fails(0);
+    let line = ran.out.lines().find(|line| line.starts_with(name)).unwrap();
+    assert_eq!(line.split_whitespace().nth(3), Some("-"), "{}", ran.out);
+    assert!(
+        ran.err.contains("note: no daemon is running"),
+        "{}",
+        ran.err
+    );
+    let ran = world.run(["ls", "--size", "--json"]).fails(0);
+    let listed: Value = serde_json::from_str(&ran.out).unwrap();
+    let one = &listed["sandboxes"][0];
+    assert!(one.get("size_bytes").is_none() && one["limits"].is_object());
 }

@@ -92,8 +92,11 @@ fn paths(world: &'static World) {
         ("npm_config_cache", text(".npm/_cacache/marker")),
         ("PIP_CACHE_DIR", text(".cache/pip/marker")),
         ("GOMODCACHE", text("go/pkg/mod/marker")),
+        ("GRADLE_USER_HOME", text(".gradle/caches/modules-2/marker")),
     ];
-    text(".m2/repository/marker");
+    let maven = text(".m2/repository/marker");
+    // What may hold passwords stays outside.
+    let secrets = [text(".m2/settings.xml"), text(".gradle/gradle.properties")];
     let before = listing(home.path());
     let sandbox = sandbox_of(world, "paths", &[("HOME", home.path().to_str().unwrap())]);
     for (variable, marker) in &own {
@@ -105,13 +108,24 @@ fn paths(world: &'static World) {
         let script = format!("cat {marker}; echo x >{marker}; echo x >{value}/new; cat {marker}");
         assert_eq!(bash(&sandbox, "agent", &script).ok(), "outside\nx");
     }
-    let maven = "cat ~/.m2/repository/marker; echo x >~/.m2/repository/marker";
-    assert_eq!(bash(&sandbox, "agent", maven).ok(), "outside");
+    let script = format!("cat {maven}; echo x >{maven}; echo $MAVEN_OPTS $MAVEN_ARGS");
+    let option = format!(
+        "-Dmaven.repo.local={}",
+        maven.strip_suffix("/marker").unwrap()
+    );
+    assert_eq!(
+        bash(&sandbox, "agent", &script).ok(),
+        format!("outside\n{option} {option}")
+    );
+    for secret in secrets {
+        bash(&sandbox, "agent", &format!("! test -e {secret}")).ok();
+    }
     assert_eq!(listing(home.path()), before);
     // What the tools themselves say.
     for (program, question, answer) in [
         ("go", "go env GOMODCACHE", "go/pkg/mod"),
         ("npm", "npm config get cache", ".npm"),
+        ("pip", "pip cache dir", ".cache/pip"),
     ] {
         let script = format!("command -v {program} >/dev/null || exit 9; {question}");
         let said = bash(&sandbox, "agent", &script);

@@ -1,8 +1,10 @@
 //! What runs in a container elsewhere.
 
+use std::process::Command;
+
 use super::{bash, has_real_root, host_has, python, users};
 use crate::ModeTest;
-use crate::harness::World;
+use crate::harness::{Sandbox, World, blocked};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("sandboxes_inside_the_sandbox", nested),
@@ -18,6 +20,14 @@ pub(crate) const REAL_ROOT: &[ModeTest] = &[
     ("setuid_programs_of_the_own_layer", set_id),
     ("file_capabilities_of_the_own_layer", capabilities),
     ("accounts_are_managed_as_ever", accounts),
+    ("modes_in_a_directory_that_is_the_root", chroot),
+    ("proc_is_mounted_again", proc),
+    ("crun_runs_a_container", crun),
+];
+/// What needs a mounted control group, of which users have none to show.
+pub(crate) const ROOT: &[ModeTest] = &[
+    ("runc_runs_a_container", runc),
+    ("podman_runs_a_container", podman),
 ];
 
 fn nested(world: &'static World) {
@@ -341,4 +351,124 @@ fn ownership(world: &'static World) {
         );
         bash(&sandbox, "root", "install -D /bin/true /usr/share/sbx/new; sed -i s/a/b/ /usr/share/common-licenses/GPL-2 || true").ok();
     }
+}
+
+/// What builds a system below a directory, such as debootstrap, does.
+fn chroot(world: &'static World) {
+    if !host_has("gcc") {
+        return blocked("no gcc");
+    }
+    let sandbox = world.sandbox("chroot");
+    let program = r#"
+mkdir -p /srv/r/bin; cd /srv/r
+cat >chmod.c <<'C'
+#include <stdio.h>
+#include <sys/stat.h>
+int main(int count, char **names) { if (chmod(names[1], 04755)) { perror(names[1]); return 1; } return 0; }
+C
+gcc -static chmod.c -o bin/chmod
+touch file
+chroot /srv/r /bin/chmod /file
+stat -c %a file
+"#;
+    assert_eq!(bash(&sandbox, "root", program).ok(), "4755");
+    // The root of the process decides nothing about a workspace.
+    let place = sandbox.workspace.to_str().unwrap();
+    let program = format!(
+        "mkdir {place}/bin; cp /srv/r/bin/chmod {place}/bin; touch {place}/file; chroot {place} /bin/chmod /file"
+    );
+    let refused = bash(&sandbox, "root", &program).refused();
+    assert!(refused.err.contains("not permitted"), "{refused:?}");
+    let shown = sandbox.root_sh(&format!("stat -c %a {place}/file")).ok();
+    assert_eq!(shown, "644");
+}
+
+/// In the sandbox's own pid namespace, with the masks that the first one has.
+fn proc(world: &'static World) {
+    let sandbox = world.sandbox("proc");
+    let script = "
+mount -t proc proc /mnt
+cat /mnt/self/comm /mnt/sys/kernel/hostname
+! umount /mnt/keys 2>/dev/null
+test ! -s /mnt/keys
+! mount -o remount,bind,rw /mnt/keys 2>/dev/null
+mkdir -p /srv/r/proc; mount -t proc -o ro proc /srv/r/proc
+! echo x 2>/dev/null >/srv/r/proc/self/comm
+umount -l /mnt
+ls /mnt
+";
+    let shown = bash(&sandbox, "root", script).ok();
+    assert_eq!(shown, format!("cat\n{}", sandbox.name));
+    // Options are those of a file system of its own, which the kernel refuses; so is a nested user namespace.
+    for refused in [
+        "mount -t proc -o hidepid=2 proc /mnt",
+        "unshare -Urm mount -t proc proc /mnt",
+    ] {
+        bash(&sandbox, "root", refused).refused();
+    }
+    bash(&sandbox, "agent", "mount -t proc proc /mnt").refused();
+}
+
+const BUNDLE: &str = include_str!("bundle.sh");
+
+/// Why no container can be made here.
+fn lacking(runtime: &str) -> Option<String> {
+    let all = [runtime, "python3"];
+    let lacking = all.into_iter().find(|program| !host_has(program));
+    // `ldd` fails for a program without libraries, which a bundle has none of.
+    let is_static = std::path::Path::new("/bin/busybox").exists()
+        && !Command::new("ldd")
+            .arg("/bin/busybox")
+            .output()
+            .is_ok_and(|ran| ran.status.success());
+    match lacking {
+        Some(program) => Some(format!("no {program}")),
+        None if !is_static => Some("no static busybox".into()),
+        None => None,
+    }
+}
+
+/// A bundle as `runc spec` describes one, with what it mounts and masks.
+fn run_bundle(sandbox: &Sandbox<'_>, runtime: &str) {
+    let shown = bash(sandbox, "root", &format!("{BUNDLE}\n{runtime} run one")).ok();
+    assert_eq!(shown, "0\ninner\n1\n0");
+    // Nothing of it stays.
+    assert_eq!(sandbox.root_sh(&format!("{runtime} list -q")).ok(), "");
+}
+
+fn crun(world: &'static World) {
+    if let Some(reason) = lacking("crun") {
+        return blocked(&reason);
+    }
+    run_bundle(&world.sandbox("crun"), "crun");
+}
+
+fn runc(world: &'static World) {
+    if let Some(reason) = lacking("runc") {
+        return blocked(&reason);
+    }
+    let sandbox = world.sandbox("runc");
+    if sandbox.root_sh("stat -fc %T /sys/fs/cgroup").ok() != "cgroup2fs" {
+        return blocked("control groups of version 2 are not mounted");
+    }
+    run_bundle(&sandbox, "runc");
+}
+
+fn podman(world: &'static World) {
+    for program in ["podman", "crun"] {
+        if let Some(reason) = lacking(program) {
+            return blocked(&reason);
+        }
+    }
+    let sandbox = world.sandbox("podman");
+    let script = "
+mkdir -p /opt/rootfs/bin; cp /bin/busybox /opt/rootfs/bin; ln -s busybox /opt/rootfs/bin/sh
+podman() { command podman --root /opt/store --runroot /run/store --storage-driver vfs --runtime crun \"$@\"; }
+run='podman run --rm --network=none --cgroups=disabled'
+$run --rootfs /opt/rootfs sh -c 'busybox id -u; busybox wc -c </proc/keys'
+mkdir -p /etc/containers; echo '{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}' >/etc/containers/policy.json
+busybox tar -C /opt/rootfs -c . | podman import -q - localhost/tiny >/dev/null
+$run localhost/tiny sh -c 'busybox echo image'
+";
+    assert_eq!(bash(&sandbox, "root", script).ok(), "0\n0\nimage");
 }

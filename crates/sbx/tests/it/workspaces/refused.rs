@@ -61,19 +61,22 @@ pub(super) fn refused(world: &'static World) {
         &format!("{}:ro", text(&fine)),
     ]);
     assert!(twice.refused().err.contains("given twice"));
-    let primary = world.run([
-        "create",
-        "--name",
-        &bad,
-        "shell",
-        &format!("{}:ro", text(&fine)),
-    ]);
-    assert!(
-        primary
-            .refused()
-            .err
-            .contains("primary workspace must be read/write")
-    );
+    let lib = world.workspace();
+    for place in [
+        "/etc/lib",
+        "/proc/lib",
+        "/run/lib",
+        "/mnt/../etc",
+        text(&fine),
+    ] {
+        let shared = format!("{}:{place}", text(&lib));
+        let ran = world.run(["create", "--name", &bad, "shell", text(&fine), &shared]);
+        let err = ran.refused().err;
+        assert!(
+            err.contains("inside") && err.contains("hint: choose"),
+            "{err}"
+        );
+    }
     assert!(!world.names().contains(&bad));
     fs::remove_file(link).unwrap();
 }

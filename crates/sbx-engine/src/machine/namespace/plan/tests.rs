@@ -64,6 +64,16 @@ fn layout() -> HostLayout {
     }
 }
 
+fn files() -> SandboxFiles {
+    SandboxFiles {
+        disk: None,
+        layers: "/s/vm/ab/layers".into(),
+        files: vec![("/s/vm/ab/etc/hostname".into(), "/etc/hostname".into())],
+        shown_group: None,
+        sudo: Sudo::Install,
+    }
+}
+
 fn boot(mode: Mode) -> Boot {
     boot_with(mode, &layout())
 }
@@ -76,7 +86,12 @@ fn boot_with(mode: Mode, layout: &HostLayout) -> Boot {
     record.workspaces.push(WorkspaceRecord {
         path: "/w".into(),
         given: Some("/l/w".into()),
+        target: None,
+        masked: Vec::new(),
+        masked_absent: Vec::new(),
         readonly: true,
+        added: false,
+        pending: None,
         kind: WorkspaceKind::Directory,
         uid: 0,
         gid: 0,
@@ -84,11 +99,7 @@ fn boot_with(mode: Mode, layout: &HostLayout) -> Boot {
     });
     // In another workspace, which has the link.
     record.workspaces[0].given = Some("/w/link".into());
-    let place = SandboxFiles {
-        layers: "/s/vm/ab/layers".into(),
-        files: vec![("/s/vm/ab/etc/hostname".into(), "/etc/hostname".into())],
-        sudo: Sudo::Install,
-    };
+    let place = files();
     let trust = Trust {
         certificate: "CA".into(),
         certificate_base64: "Q0E=".into(),
@@ -247,6 +258,7 @@ fn steps_in_order() {
     .map(str::to_owned)
     .chain(masks)
     .chain([
+        "mask /sys/fs/cgroup".into(),
         "alias /l/w /w".into(),
         "bind /w 16".into(),
         "bind /w/project 17".into(),
@@ -254,6 +266,17 @@ fn steps_in_order() {
     ])
     .collect();
     assert_eq!(shown, expected);
+}
+
+#[test]
+fn a_control_group_to_show_is_read_only() {
+    let mut steps = Builder::new(Mode::Root);
+    let mut files = files();
+    files.shown_group = Some("/cg/sbx/shown".into());
+    steps.groups(&files);
+    assert_eq!(brief(&steps.steps[0]), "bind /sys/fs/cgroup 0");
+    let expected = source("/cg/sbx/shown", SourceIds::Plain, Access::ReadOnly, false);
+    assert_eq!(steps.sources, [expected]);
 }
 
 #[test]
@@ -294,10 +317,13 @@ fn the_rest_of_a_boot() {
 
 #[test]
 fn mounts_for_inspect() {
-    let shown: Vec<_> = mounts(&example("ab", Mode::Root).workspaces, &layout())
-        .into_iter()
-        .map(|m| format!("{} <- {} {} {:?}", m.target, m.source, m.readonly, m.kind))
-        .collect();
+    let shown: Vec<_> = {
+        let record = example("ab", Mode::Root);
+        mounts(&record.workspaces, &record, &layout())
+    }
+    .into_iter()
+    .map(|m| format!("{} <- {} {} {:?}", m.target, m.source, m.readonly, m.kind))
+    .collect();
     assert_eq!(
         shown,
         [
@@ -388,7 +414,12 @@ fn a_directory_is_as_its_innermost_workspace_whatever_holds_it_in_place() {
             workspaces.push(WorkspaceRecord {
                 path: Path::new(path).into(),
                 given: None,
+                target: None,
+                masked: Vec::new(),
+                masked_absent: Vec::new(),
                 readonly,
+                added: false,
+                pending: None,
                 kind: WorkspaceKind::Directory,
                 uid: 1000 + level as u32,
                 gid: 1000,
@@ -436,6 +467,7 @@ fn kept_caches_have_a_layer_of_their_own() {
             "/home/agent/.cache/pip",
             "/home/agent/.cargo/git",
             "/home/agent/.gradle/caches",
+            "/home/agent/.gradle/caches/modules-2",
             "/home/agent/.m2/repository",
             "/home/agent/.npm/_cacache",
             "/home/agent/.cargo/registry",

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::geteuid;
 use sbx_proto::OsBytes;
@@ -13,6 +14,7 @@ use super::copy::{Take, copy_tree, make_dir, make_link, write_file};
 use super::error::At as _;
 use super::spec::{Spec, TopKind};
 use super::{TemplateError, caches, etc, layers, scripts, var};
+use crate::threads::{at_once, lock};
 use sbx_proto::inside::AGENT;
 
 /// Below a template's directory: the lowest layer of `/`.
@@ -28,15 +30,33 @@ const CERTIFICATES: &str = "local/share/ca-certificates";
 /// Builds what `spec_json` (made by [`super::ensure`]) asks for in the empty directory `dir`.
 pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
     let spec: Spec = serde_json::from_str(spec_json).map_err(TemplateError::Spec)?;
+    // Neither part has anything of the other, and both mostly wait for the kernel.
+    let done = Mutex::new(Vec::new());
+    let parts: [Part; 2] = [root_layer, upper_layers];
+    at_once(&parts, |part| {
+        let result = part(dir, &spec);
+        lock(&done).push(result);
+    });
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.into_iter().collect()
+}
+
+type Part = fn(&Path, &Spec) -> Result<(), TemplateError>;
+
+fn root_layer(dir: &Path, spec: &Spec) -> Result<(), TemplateError> {
     let root = dir.join(ROOT);
-    mount_points(&root, &spec)?;
+    mount_points(&root, spec)?;
     etc::fill(&spec.host, &root.join("etc"), spec.mode)?;
     var::fill(&spec.host, &root.join("var"))?;
-    home(&root)?;
+    home(&root)
+}
+
+/// Of the host's top-level directories.
+fn upper_layers(dir: &Path, spec: &Spec) -> Result<(), TemplateError> {
     let layers = dir.join(LAYERS);
     make_dir(&layers, 0o755)?;
     let mounts = spec.mounts();
-    let rules = AccessRules::new(&spec);
+    let rules = AccessRules::new(spec);
     let mut private = BTreeSet::new();
     for top in spec.dirs() {
         let (host, layer) = (spec.host.join(top), layers.join(top));
@@ -48,7 +68,7 @@ pub fn build(dir: &Path, spec_json: &str) -> Result<(), TemplateError> {
     let private: Vec<OsBytes> = private.iter().map(|path| path.as_path().into()).collect();
     let private = serde_json::to_string(&private).map_err(TemplateError::Spec)?;
     write_file(&dir.join(PRIVATE), &private, 0o644)?;
-    programs(&spec, &layers)
+    programs(spec, &layers)
 }
 
 fn mount_points(root: &Path, spec: &Spec) -> Result<(), TemplateError> {

@@ -24,38 +24,54 @@ struct Cache {
     target: &'static str,
     /// Clones, whose settings name the repositories with what opens them.
     hidden: &'static [&'static str],
+    /// What stands before the path in the value of the variable.
+    prefix: &'static str,
 }
 
 const CACHES: &[Cache] = &[
     Cache {
-        variables: &[("CARGO_HOME", "registry")],
+        variables: &[(CARGO_HOME, "registry")],
         home: ".cargo/registry",
         target: ".cargo/registry",
         hidden: &[],
+        prefix: "",
     },
     Cache {
         variables: &[("npm_config_cache", "_cacache")],
         home: ".npm/_cacache",
         target: ".npm/_cacache",
         hidden: &[],
+        prefix: "",
     },
     Cache {
         variables: &[("PIP_CACHE_DIR", "")],
         home: ".cache/pip",
         target: ".cache/pip",
         hidden: &[],
+        prefix: "",
     },
     Cache {
         variables: &[("GOMODCACHE", ""), ("GOPATH", "pkg/mod")],
         home: "go/pkg/mod",
         target: "go/pkg/mod",
         hidden: &["cache/vcs"],
+        prefix: "",
     },
     Cache {
-        variables: &[],
+        // Options of the JVM: every version reads them.
+        variables: &[(MAVEN_OPTS, "")],
         home: ".m2/repository",
         target: ".m2/repository",
         hidden: &[],
+        prefix: "-Dmaven.repo.local=",
+    },
+    Cache {
+        // Without `gradle.properties`, which may hold passwords.
+        variables: &[(GRADLE_HOME, "caches/modules-2")],
+        home: ".gradle/caches/modules-2",
+        target: ".gradle/caches/modules-2",
+        hidden: &[],
+        prefix: "",
     },
 ];
 
@@ -65,6 +81,10 @@ const OWN_CACHES: &[&str] = &[".cache", ".gradle/caches"];
 /// The same below Cargo's home.
 const CARGO_GIT: &str = "git";
 const CARGO_HOME: &str = "CARGO_HOME";
+/// And below Gradle's.
+const GRADLE_CACHES: &str = "caches";
+const GRADLE_HOME: &str = "GRADLE_USER_HOME";
+const MAVEN_OPTS: &str = "MAVEN_OPTS";
 
 /// Their places below `/home/agent`, which every template has.
 pub(super) fn targets() -> impl Iterator<Item = PathBuf> {
@@ -98,14 +118,15 @@ pub(super) fn caches(
     for cache in CACHES {
         let place = cache.place(home, env);
         let told = cache.told(&place).filter(|(_, dir)| free(dir));
+        let told = told.filter(|(_, dir)| cache.value(dir).is_some());
         let found = probe(&place);
         // A tool without a cache yet will have it where it has it outside.
         let around = |dir: &PathBuf| *dir != place && probe(dir).is_some();
         if let Some((variable, dir)) = told.as_ref()
             && (found.is_some() || around(dir))
-            && let Some(text) = dir.to_str()
+            && let Some(text) = cache.value(dir)
         {
-            caches.env.insert((*variable).to_owned(), text.to_owned());
+            caches.env.insert((*variable).to_owned(), text);
             if *dir != place {
                 caches.dirs.insert(dir.clone());
             }
@@ -130,19 +151,36 @@ pub(super) fn caches(
         let root = format!("{AGENT_HOME}/.cargo");
         caches.env.insert("CARGO_INSTALL_ROOT".to_owned(), root);
     }
+    if let Some(options) = caches.env.get(MAVEN_OPTS).cloned() {
+        // Builds that set the options of the JVM themselves; since Maven 3.9.
+        caches.env.insert("MAVEN_ARGS".to_owned(), options);
+    }
     caches
 }
 
 impl Cache {
     fn place(&self, home: &Path, env: &BTreeMap<String, String>) -> PathBuf {
         let named = self.variables.iter().find_map(|(name, rest)| {
-            let value = env.get(*name).and_then(|value| clean(value))?;
+            let value = env.get(*name)?.strip_prefix(self.prefix).and_then(clean)?;
             Some(value.join(rest).components().collect())
         });
         named.unwrap_or_else(|| home.join(self.home))
     }
 
-    /// The variable that tells the tool where `place` is, and its value.
+    /// What the variable is for a directory. Words of options have no blanks in them.
+    fn value(&self, dir: &Path) -> Option<String> {
+        let text = dir.to_str()?;
+        let is_word = self.prefix.is_empty() || !text.contains(char::is_whitespace);
+        is_word.then(|| format!("{}{text}", self.prefix))
+    }
+
+    /// The directory that the first variable names in `env`.
+    fn dir<'a>(&self, env: &'a BTreeMap<String, String>) -> Option<&'a Path> {
+        let (name, _) = self.variables.first()?;
+        env.get(*name)?.strip_prefix(self.prefix).map(Path::new)
+    }
+
+    /// The variable that tells the tool where `place` is, and the directory that it names.
     fn told(&self, place: &Path) -> Option<(&'static str, PathBuf)> {
         let (name, rest) = self.variables.first()?;
         let mut dir = place;
@@ -167,20 +205,19 @@ pub(super) fn keep(layout: &mut HostLayout, owner: (u32, u32)) -> BTreeSet<Strin
     for own in OWN_CACHES {
         wanted.push((Path::new(AGENT_HOME).join(own), own.into()));
     }
+    if let Some(gradle) = layout.env.get(GRADLE_HOME) {
+        let caches = Path::new(".gradle").join(GRADLE_CACHES);
+        wanted.push((Path::new(gradle).join(GRADLE_CACHES), caches));
+    }
     for cache in CACHES {
-        let found = cache.variables.first().is_some_and(|(name, rest)| {
-            let dir = layout.env.get(*name);
-            dir.is_some_and(|dir| has(&layout.caches, &below(Path::new(dir), rest)))
-        });
-        let target = match (cache.variables.first(), found) {
-            (_, true) => continue,
-            (Some((name, rest)), false) if layout.env.contains_key(*name) => {
-                let dir = layout.env.get(*name).map(Path::new);
-                below(dir.unwrap_or(Path::new(AGENT_HOME)), rest)
-            }
-            (_, false) => Path::new(AGENT_HOME).join(cache.target),
+        let rest = cache.variables.first().map_or("", |(_, rest)| rest);
+        let target = match cache.dir(&layout.env) {
+            Some(dir) => below(dir, rest),
+            None => Path::new(AGENT_HOME).join(cache.target),
         };
-        wanted.push((target, cache.target.into()));
+        if !has(&layout.caches, &target) {
+            wanted.push((target, cache.target.into()));
+        }
     }
     wanted.retain(|(target, _)| !has(&layout.caches, target));
     // Parents first.

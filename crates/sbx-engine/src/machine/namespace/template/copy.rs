@@ -44,6 +44,8 @@ pub(super) enum Take {
     AsIs,
     /// The text that the sandbox gets instead; `None` leaves the file out.
     Edited(Edit),
+    /// The same of a text. What is binary is taken as it is.
+    EditedText(Edit),
 }
 
 pub(super) type Edit = fn(&str) -> Option<String>;
@@ -167,6 +169,18 @@ impl Copying<'_> {
                 self.bytes -= copied.at("copy to", to)?.min(limit);
                 Ok(())
             }
+            Take::EditedText(edit) => {
+                let mut bytes = Vec::new();
+                let start = (&mut source).take(EDIT_LIMIT).read_to_end(&mut bytes);
+                start.at("read for", to)?;
+                if bytes.contains(&0) {
+                    return self.binary(&bytes, source, to, mode);
+                }
+                match edit(&String::from_utf8_lossy(&bytes)) {
+                    Some(text) if size <= EDIT_LIMIT => write_file(to, &text, mode),
+                    Some(_) | None => Ok(()),
+                }
+            }
             Take::Edited(_) if size > EDIT_LIMIT => Ok(()),
             Take::Edited(edit) => {
                 let mut bytes = Vec::new();
@@ -178,6 +192,23 @@ impl Copying<'_> {
                 }
             }
         }
+    }
+}
+
+impl Copying<'_> {
+    /// `start` of it was read already.
+    fn binary(
+        &mut self,
+        start: &[u8],
+        rest: File,
+        to: &Path,
+        mode: u32,
+    ) -> Result<(), TemplateError> {
+        let mut target = create(to, mode)?;
+        let limit = self.bytes;
+        let copied = io::copy(&mut start.chain(rest).take(limit), &mut target);
+        self.bytes -= copied.at("copy to", to)?.min(limit);
+        Ok(())
     }
 }
 

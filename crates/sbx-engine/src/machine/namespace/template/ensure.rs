@@ -6,7 +6,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Access, FlockOperation, access, flock, syncfs};
+use rustix::fs::{Access, FlockOperation, Mode as FileMode, OFlags, access, flock, syncfs};
 use rustix::process::geteuid;
 use sbx_api::{Caller, MountKind};
 use sbx_proto::OsBytes;
@@ -26,9 +26,13 @@ use super::secrets::{Entry, FileSystemView, Kind, scan_cache};
 use super::spec::{Spec, TopKind, is_system, layer_name};
 use super::toolchain::{Probe, Refusals, clean, tool_chains};
 use crate::machine::namespace::isolation::mode_name;
+use crate::machine::process::boot_id;
+use crate::threads::spawn;
 use crate::workspace::untrusted::{Resolved, UntrustedPaths};
 
-const COMPLETE: &str = ".complete";
+pub(super) const COMPLETE: &str = ".complete";
+/// To become [`COMPLETE`].
+const WRITTEN_OUT: &str = ".complete-on-disk";
 const LOCK: &str = ".lock";
 const UNFINISHED: &str = ".building-";
 const RETIRED: &str = ".removed-";
@@ -166,12 +170,7 @@ impl Maker<'_> {
                 });
             }
             let print = fingerprint(&spec);
-            if self
-                .store
-                .join(directory(mode, &print))
-                .join(COMPLETE)
-                .exists()
-            {
+            if is_complete(&self.store.join(directory(mode, &print))) {
                 return Ok((spec, print));
             }
             self.make(&spec, &print)?;
@@ -188,10 +187,14 @@ impl Maker<'_> {
         make_dir(self.store, 0o700)?;
         let _lock = lock(self.store)?;
         let dir = self.store.join(directory(spec.mode, print));
-        if dir.join(COMPLETE).exists() {
+        if is_complete(&dir) {
             return Ok(());
         }
         self.sweep()?;
+        // The machine went down before all of it was on the disk.
+        if dir.exists() {
+            remove_tree(&dir, self.remove)?;
+        }
         (self.progress)("preparing the host template (once per version of this machine's system)");
         let unfinished = self.store.join(format!("{UNFINISHED}{print}"));
         make_dir(&unfinished, 0o700)?;
@@ -204,11 +207,20 @@ impl Maker<'_> {
                 message,
             });
         }
-        // The marker must not reach the disk before what it vouches for.
         let handle = File::open(&unfinished).at("open", &unfinished)?;
-        syncfs(&handle).at("write out", &unfinished)?;
-        write_file(&unfinished.join(COMPLETE), "", 0o600)?;
-        fs::rename(&unfinished, &dir).at("put in place", &dir)
+        let boot = boot_id().unwrap_or_default();
+        if boot.is_empty() {
+            syncfs(&handle).at("write out", &unfinished)?;
+        }
+        write_file(&unfinished.join(COMPLETE), &boot, 0o600)?;
+        fs::rename(&unfinished, &dir).at("put in place", &dir)?;
+        if !boot.is_empty() {
+            spawn("template", move || match write_out(&handle) {
+                Ok(()) => {}
+                Err(error) => tracing::warn!(%error, "the template is not known to be on the disk"),
+            });
+        }
+        Ok(())
     }
 
     /// Removes what a crash left. Under the lock, so nothing of it is being built.
@@ -225,6 +237,25 @@ impl Maker<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a template has all its files. Its marker names the boot of the machine in which it was built, and vouches for it
+/// in that one: what was written is there for every process, on the disk or not. An empty marker was made when all of it was
+/// on the disk, which may take seconds that no sandbox has to wait for.
+pub(super) fn is_complete(template: &Path) -> bool {
+    match fs::read(template.join(COMPLETE)) {
+        Ok(boot) if boot.is_empty() => true,
+        Ok(boot) => boot_id().is_ok_and(|now| now.as_bytes() == boot),
+        Err(_) => false,
+    }
+}
+
+/// The marker must not reach the disk before what it vouches for.
+pub(super) fn write_out(template: &File) -> rustix::io::Result<()> {
+    syncfs(template)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    rustix::fs::openat(template, WRITTEN_OUT, flags, FileMode::from_raw_mode(0o600))?;
+    rustix::fs::renameat(template, WRITTEN_OUT, template, COMPLETE)
 }
 
 fn directory(mode: Mode, print: &str) -> String {

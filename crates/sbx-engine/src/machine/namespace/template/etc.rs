@@ -27,7 +27,7 @@ const DATA: &str = "\
     manpath.config maven/logging maven/m2.conf mime.types mke2fs.conf mtab netconfig networks openal os-release \
     pacman.d/gnupg/pubring.gpg pacman.d/gnupg/trustdb.gpg papersize perl/Net perl/XML pki/ca-trust pki/rpm-gpg \
     pki/tls/cert.pem pki/tls/certs protocols python*/debian_config python*/sitecustomize.py redhat-release \
-    rocky-release rpc rpm/macros.* rpm/platform services sgml shells ssl/cert.pem ssl/certs ssl/ct_log_list.cnf \
+    rocky-release rpc rpm/macros.* rpm/platform services sgml shells ssl/cert.pem ssl/certs \
     system-release* terminfo texmf timezone vdpau_wrapper.cfg vulkan xattr.conf xdg/user-dirs.conf \
     xdg/user-dirs.defaults xml";
 
@@ -72,6 +72,7 @@ const SETTINGS: &[(&str, Edit)] = &[
     ("security/namespace.conf", sanitize::uncommented),
     ("security/pwquality.conf", sanitize::uncommented),
     ("security/time.conf", sanitize::uncommented),
+    ("ssl/ct_log_list.cnf", sanitize::ct_logs),
     ("ssl/openssl.cnf", sanitize::openssl),
     ("ucf.conf", sanitize::uncommented),
     ("yum.conf", sanitize::rpm_repositories),
@@ -266,18 +267,21 @@ fn data(rel: &Path) -> Take {
     let top = rel.iter().next().and_then(|top| top.to_str());
     let certificate = [".pem", ".crt", ".cer"];
     let ends = |end: &&str| name.as_encoded_bytes().ends_with(end.as_bytes());
-    match top.unwrap_or_default() {
+    let top = top.unwrap_or_default();
+    // Programs of packages, which make a trust store of certificates.
+    let hook = rel.starts_with("ca-certificates/update.d");
+    match top {
         _ if is_never(rel) => Take::Leave,
         "ssl" | "pki" | "ca-certificates" if certificate.iter().any(ends) => {
             Take::Edited(sanitize::certificates)
         }
-        // A directory of certificates and links to them.
-        "ssl" | "pki" | "ca-certificates" => Take::AsIs,
+        _ if is_secret(name) => Take::Leave,
+        // Certificates under any name, links to them, and trust stores. A key has any name as well.
+        "ssl" | "pki" | "ca-certificates" if !hook => Take::EditedText(sanitize::certificates),
         // Remote management has passwords, and the network settings are edited.
         top if top.starts_with("java") && (name == "management" || name == "net.properties") => {
             Take::Leave
         }
-        _ if is_secret(name) => Take::Leave,
         _ => Take::AsIs,
     }
 }

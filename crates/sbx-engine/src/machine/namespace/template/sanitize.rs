@@ -229,6 +229,11 @@ pub(super) fn useradd(text: &str) -> Option<String> {
     })
 }
 
+/// The logs of certificate transparency, with their public keys.
+pub(super) fn ct_logs(text: &str) -> Option<String> {
+    Some(keyed(text, '=', "enabled_logs description key"))
+}
+
 /// The variables that R itself has, and none that a site added.
 pub(super) fn r_environment(text: &str) -> Option<String> {
     let keys = "R_PLATFORM R_PAPERSIZE R_PAPERSIZE_USER R_PRINTCMD R_LATEXCMD R_PDFLATEXCMD R_MAKEINDEXCMD \
@@ -309,9 +314,38 @@ pub(super) fn uncommented(text: &str) -> Option<String> {
     Some(kept.map(|line| format!("{line}\n")).collect())
 }
 
-/// Certificates, never with their keys.
+/// Certificates and public keys, without anything between them. A file with a private key is left out.
 pub(super) fn certificates(text: &str) -> Option<String> {
-    (!text.contains("PRIVATE KEY-----")).then(|| text.to_owned())
+    const PUBLIC: &[&str] = &[
+        "CERTIFICATE",
+        "TRUSTED CERTIFICATE",
+        "X509 CERTIFICATE",
+        "X509 CRL",
+        "PKCS7",
+        "PUBLIC KEY",
+        "PGP PUBLIC KEY BLOCK",
+    ];
+    if text.contains("PRIVATE KEY-----") {
+        return None;
+    }
+    let mut kept = String::new();
+    let mut block: Option<(&str, String)> = None;
+    for line in text.lines() {
+        let marked = |word: &str| line.trim_end().strip_prefix(word)?.strip_suffix("-----");
+        if let Some(kind) = marked("-----BEGIN ") {
+            block = PUBLIC.contains(&kind).then(|| (kind, String::new()));
+        }
+        let Some((kind, lines)) = &mut block else {
+            continue;
+        };
+        lines.push_str(line);
+        lines.push('\n');
+        if marked("-----END ") == Some(*kind) {
+            kept.push_str(lines);
+            block = None;
+        }
+    }
+    (!kept.is_empty()).then_some(kept)
 }
 
 #[cfg(test)]
@@ -394,5 +428,10 @@ mod tests {
             assert_eq!(edit(from).as_deref(), Some(to));
         }
         assert_eq!(certificates("-----BEGIN RSA PRIVATE KEY-----"), None);
+        assert_eq!(certificates("token"), None);
+        assert_eq!(certificates("-----BEGIN CERTIFICATE-----\ncut"), None);
+        let one = "-----BEGIN TRUSTED CERTIFICATE-----\nAA==\n-----END TRUSTED CERTIFICATE-----\n";
+        let two = format!("# x\n{one}-----BEGIN X-----\nx\n-----END X-----\nx\n{one}");
+        assert_eq!(certificates(&two), Some(format!("{one}{one}")));
     }
 }

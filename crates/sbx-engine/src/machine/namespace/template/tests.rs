@@ -11,10 +11,12 @@ use sbx_api::Caller;
 use sbx_proto::plan::Mode;
 use tempfile::TempDir;
 
-use super::ensure::Maker;
+use super::ensure::{COMPLETE, Maker, is_complete};
 use super::fingerprint::fingerprint;
 use super::spec::Spec;
 use super::{build, etc_files, retire_unused};
+
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
 /// A small host with a merged /usr, and a secret in every corner.
 #[expect(clippy::too_many_lines, reason = "a whole host, as one table")]
@@ -44,7 +46,10 @@ fn host() -> TempDir {
         ("etc/sudoers", "secret", 0o644),
         ("etc/ssh/ssh_host_rsa_key", "secret", 0o644),
         ("etc/ssl/private/key.pem", "secret", 0o644),
-        ("etc/ssl/certs/ca.pem", "cert", 0o644),
+        ("etc/ssl/certs/ca.pem", CERTIFICATE, 0o644),
+        ("etc/ssl/certs/0a1b2c3d.0", CERTIFICATE, 0o644),
+        ("etc/ssl/certs/java/cacerts", "\u{0}store", 0o644),
+        ("etc/ca-certificates/update.d/x", "#!/bin/sh\n", 0o755),
         (
             "etc/ssl/certs/both.pem",
             "cert PRIVATE KEY----- secret",
@@ -94,6 +99,11 @@ fn host() -> TempDir {
         "opt",
         "etc",
         "etc/default",
+        "etc/ssl",
+        "etc/ssl/certs",
+        "etc/ssl/certs/java",
+        "etc/ca-certificates",
+        "etc/ca-certificates/update.d",
     ] {
         chmod(&root.join(dir), 0o755);
     }
@@ -218,6 +228,18 @@ const PLANTED: &[(&str, &str)] = &[
     ),
     ("security/pam_env.conf", "KEY DEFAULT=%\n"),
     ("skel/.npmrc", "//r/:_authToken=%\n"),
+    ("pki/ca-trust/source/note", "%\n"),
+    ("pki/tls/certs/x.token", "%\n"),
+    (
+        "ssl/certs/server",
+        "-----BEGIN PRIVATE KEY-----\n%\n-----END PRIVATE KEY-----\n",
+    ),
+    (
+        "ssl/certs/abcd.0",
+        "-----BEGIN EC PRIVATE KEY-----\n%\n-----END EC PRIVATE KEY-----\n",
+    ),
+    ("ssl/certs/commented.pem", "# %\n"),
+    ("ssl/ct_log_list.cnf", "x = %\n"),
     ("ssl/openssl.cnf", "[req]\ninput_password = %\n"),
     ("vim/vimrc", "let g:key = '%'\n"),
     ("wgetrc", "http_password = %\nheader = Authorization: %\n"),
@@ -269,7 +291,10 @@ fn what_programs_need_is_there() {
     let root = out.path().join("root");
     let want = [
         ("etc/default/locale", "LANG=C.UTF-8\n"),
-        ("etc/ssl/certs/ca.pem", "cert"),
+        ("etc/ssl/certs/ca.pem", CERTIFICATE),
+        ("etc/ssl/certs/0a1b2c3d.0", CERTIFICATE),
+        ("etc/ssl/certs/java/cacerts", "\u{0}store"),
+        ("etc/ca-certificates/update.d/x", "#!/bin/sh\n"),
         ("etc/apt/sources.list", "deb https://m/ s main\n"),
         (
             "etc/pip.conf",
@@ -461,6 +486,23 @@ fn a_template_is_built_once_and_only_used_when_complete() {
     assert_eq!(retire_unused(store.path(), &used).unwrap(), aside);
     maker.template(host.path(), Mode::Single, b"").unwrap();
     assert!(dir.is_dir() && aside.len() == 1 && aside[0].is_dir());
+    // It was used before it was on the disk, and vouches for itself when it is.
+    let marker = dir.join(COMPLETE);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !fs::read(&marker).unwrap().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "it is written out");
+        std::thread::yield_now();
+    }
+    let before = builds.get();
+    maker.template(host.path(), Mode::Single, b"").unwrap();
+    assert_eq!(builds.get(), before);
+    // One that was not on the disk when the machine went down is built again.
+    let mut other = File::create(&marker).unwrap();
+    other.write_all(b"another boot").unwrap();
+    assert!(!is_complete(&dir));
+    maker.template(host.path(), Mode::Single, b"").unwrap();
+    assert_eq!(builds.get(), before + 1);
+    assert!(removed.borrow().contains(&dir) && is_complete(&dir));
 }
 
 #[test]

@@ -528,6 +528,8 @@ fn caches_keep_their_owner() {
         ".cargo/git",
         ".pyenv/shims",
         "go/pkg/mod",
+        ".m2/repository",
+        ".gradle/caches/modules-2",
     ] {
         fs::create_dir_all(home.path().join(dir)).unwrap();
     }
@@ -549,8 +551,8 @@ fn caches_keep_their_owner() {
         Path::new("/s/t"),
     );
     let meta = fs::metadata(home.path()).unwrap();
-    let [wrappers, cache, modules] = caches.as_slice() else {
-        panic!("three expected: {caches:?}");
+    let [wrappers, cache, modules, maven, gradle] = caches.as_slice() else {
+        panic!("five expected: {caches:?}");
     };
     // Clones of private repositories, and settings with tokens in them.
     assert_eq!(modules.target, home.path().join("go/pkg/mod"));
@@ -562,7 +564,8 @@ fn caches_keep_their_owner() {
     // At the paths that they have outside, in directories that the agent can write to.
     let cargo = home.path().join(".cargo");
     assert_eq!(cache.target, cargo.join("registry"));
-    assert_eq!(dirs, BTreeSet::from([cargo.clone()]));
+    let gradle_home = home.path().join(".gradle");
+    assert_eq!(dirs, BTreeSet::from([cargo.clone(), gradle_home.clone()]));
     let told = |name: &str| env.get(name).map(Path::new);
     assert_eq!(told("CARGO_HOME"), Some(cargo.as_path()));
     assert_eq!(
@@ -570,6 +573,13 @@ fn caches_keep_their_owner() {
         Some(Path::new("/home/agent/.cargo"))
     );
     assert_eq!(told("GOMODCACHE"), Some(modules.target.as_path()));
+    assert_eq!(told("GRADLE_USER_HOME"), Some(gradle_home.as_path()));
+    assert_eq!(gradle.target, gradle_home.join("caches/modules-2"));
+    let options = format!("-Dmaven.repo.local={}", maven.target.display());
+    assert_eq!(maven.target, home.path().join(".m2/repository"));
+    for name in ["MAVEN_OPTS", "MAVEN_ARGS"] {
+        assert_eq!(env.get(name), Some(&options));
+    }
     assert_eq!(told("PIP_CACHE_DIR"), None, "there is none");
     assert_eq!(cache.as_owner, Some((meta.uid(), meta.gid())));
 }
