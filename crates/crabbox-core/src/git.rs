@@ -111,6 +111,29 @@ impl Repository {
         }))
     }
 
+    /// The name of the repository around `dir`; `None` outside of a work tree. A repository of the caller's own that
+    /// nothing leads elsewhere (`GIT_DIR` and its kin, `core.worktree`) is read without a git process; of any other git
+    /// has to say whether it may be read (`safe.directory`).
+    pub fn name_around(dir: &Path, env: &Env) -> Result<Option<String>, Failure> {
+        let led = ["GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR"];
+        let ask = || Ok(Self::discover(dir, env)?.map(|repository| repository.name()));
+        if led.iter().any(|name| env.contains_key(OsStr::new(name))) {
+            return ask();
+        }
+        let Some(location) = discover::find(dir, env)? else {
+            return Ok(None);
+        };
+        let linked = location.git_dir != location.common_dir;
+        if linked || !location.is_own() {
+            return ask();
+        }
+        let sanitized = SanitizedGitDir::new(&location, env)?;
+        if sanitized.is_true("core.bare") || sanitized.work_tree(&location.git_dir).is_some() {
+            return ask();
+        }
+        Ok(Some(name_of(&sanitized, &location.top)))
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -126,9 +149,7 @@ impl Repository {
 
     /// The repository's name: that of its origin, else that of its directory.
     pub fn name(&self) -> String {
-        let origin = self.origin();
-        let from_origin = origin.as_deref().and_then(name_in_url);
-        from_origin.map_or_else(|| directory_name(&self.root), str::to_owned)
+        name_of(&self.sanitized, &self.root)
     }
 
     /// The commit that is checked out; `None` before the first one.
@@ -145,8 +166,7 @@ impl Repository {
 
     /// The URL of the remote `origin`, as the repository's own configuration has it.
     pub fn origin(&self) -> Option<String> {
-        let url = self.sanitized.first("remote.origin.url")?;
-        Some(String::from_utf8_lossy(url).into_owned())
+        origin(&self.sanitized)
     }
 
     /// Every tracked path with its mode and stage, and every untracked one that is not ignored: handed out as it comes,
@@ -280,6 +300,17 @@ fn two_paths(stdout: &[u8]) -> Option<[PathBuf; 2]> {
 
 /// The child speaks English (`LC_ALL=C`), and a sentence that is not known here is an error: only what git calls no
 /// repository is taken for none.
+fn origin(sanitized: &SanitizedGitDir) -> Option<String> {
+    let url = sanitized.first("remote.origin.url")?;
+    Some(String::from_utf8_lossy(url).into_owned())
+}
+
+fn name_of(sanitized: &SanitizedGitDir, root: &Path) -> String {
+    let origin = origin(sanitized);
+    let from_origin = origin.as_deref().and_then(name_in_url);
+    from_origin.map_or_else(|| directory_name(root), str::to_owned)
+}
+
 fn no_work_tree(dir: &Path, answer: &Answer) -> Result<Option<Repository>, Failure> {
     let says = |text| answer.stderr.contains(text);
     if says("not a git repository") || says("must be run in a work tree") {

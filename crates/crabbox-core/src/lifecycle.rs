@@ -29,12 +29,12 @@ pub use cleanup::{Action, Cleaned, DryRun, Subject, Swept, cleanup};
 pub use deadline::within;
 pub use fixed::parse_fixed_id;
 pub use lease::{Lease, Terms, warmup};
-pub use list::{Listed, Listing, list};
+pub use list::{Listed, Listing, count, list};
 pub use outcome::{Outcome, Session};
 pub use prune::prune;
 pub use run::{Job, Keep, RunRequest, Streams, Target, run};
 pub use status::{Status, Watch, status};
-pub use stop::{Running, stop, stop_with};
+pub use stop::{Running, Stopped, stop, stop_with};
 pub use sync::Sync;
 
 /// What all of it works with.

@@ -9,6 +9,7 @@
 //! only the lifecycle makes, by calling [`Provider::verify`] immediately before.
 
 mod archive;
+mod build_cache;
 mod check;
 mod class;
 mod notices;
@@ -29,6 +30,7 @@ use crate::process::{Cancel, Output, Stdin};
 use crate::{Code, Failure};
 
 pub use archive::{ArchiveSync, Staged, SyncMode, SyncPhases, Upload};
+pub use build_cache::{BuildCache, ClearedCaches};
 pub use check::{ADVICE, Check, Health};
 pub use class::Class;
 pub use notices::{Denials, Notices};
@@ -246,6 +248,15 @@ pub trait Provider: Sync {
         Ok(())
     }
 
+    /// What of a lease whose id the user chose is not what these settings ask for, besides the scope.
+    fn request_difference(
+        &self,
+        _claim: &Claim,
+        _cancel: &Cancel,
+    ) -> Result<Option<&'static str>, Failure> {
+        Ok(None)
+    }
+
     /// Creates what was planned and recorded. `lock` is the lease's operation lock: a child process that may go on
     /// creating the sandbox after we died has to hold it too.
     fn create(
@@ -323,8 +334,29 @@ pub trait Provider: Sync {
         None
     }
 
+    /// What the sandbox is called, for the lines of a run: `sandbox=NAME`, and whatever else it has.
+    fn names(&self, claim: &Claim) -> String {
+        format!("sandbox={}", claim.sandbox().unwrap_or("-"))
+    }
+
+    /// The same where it is told for the first time.
+    fn names_when_leased(&self, claim: &Claim) -> String {
+        let sandbox = claim.sandbox().unwrap_or("-");
+        format!("sandbox={sandbox} name={sandbox}")
+    }
+
+    /// What of it is removed, for the lines of `stop`.
+    fn removed_name(&self, claim: &Claim) -> String {
+        format!("sandbox={}", claim.sandbox().unwrap_or("-"))
+    }
+
     /// Changes nothing.
     fn doctor(&self, cancel: &Cancel) -> Vec<Check>;
+
+    /// The same, where it is known how many leases there are.
+    fn doctor_counting(&self, _leases: usize, cancel: &Cancel) -> Vec<Check> {
+        self.doctor(cancel)
+    }
 
     /// The same for the program or server of a lease, which may be another one.
     fn doctor_for(&self, _claim: &Claim, cancel: &Cancel) -> Vec<Check> {
@@ -349,9 +381,33 @@ pub trait Provider: Sync {
         Err(self.unsupported("cp; it has neither native copy nor an SSH lease transport"))
     }
 
+    /// What a line of `cleanup` calls a lease.
+    fn swept_subject(&self, claim: &Claim) -> String {
+        format!("lease={}", claim.lease_id)
+    }
+
+    /// The build caches of all repositories.
+    fn build_caches(&self, _cancel: &Cancel) -> Result<Vec<BuildCache>, Failure> {
+        Err(self.unsupported("cache; it keeps no build cache"))
+    }
+
+    /// Removes the build cache of one repository or all, but for those that sandboxes write to.
+    fn clear_build_caches(
+        &self,
+        _workspace: Option<&Path>,
+        _cancel: &Cancel,
+    ) -> Result<ClearedCaches, Failure> {
+        Err(self.unsupported("cache; it keeps no build cache"))
+    }
+
     /// The flags of this command line without which another one would not find the same sandboxes.
     fn repeat_flags(&self) -> &[String] {
         &[]
+    }
+
+    /// A variable that says of the route what no flag can say, with its value.
+    fn repeat_variable(&self) -> Option<(&str, &str)> {
+        None
     }
 
     /// The command that removes a lease.
@@ -364,7 +420,10 @@ pub trait Provider: Sync {
     fn command(&self, name: &str) -> String {
         let mut words = vec!["crabbox", name, "--provider", self.spec().name];
         words.extend(self.repeat_flags().iter().map(String::as_str));
-        display(&words)
+        match self.repeat_variable() {
+            Some((name, value)) => format!("{name}={} {}", display(&[value]), display(&words)),
+            None => display(&words),
+        }
     }
 
     fn unsupported(&self, what: &str) -> Failure {

@@ -29,7 +29,7 @@ mod value;
 mod value_location;
 mod yaml;
 
-pub use core_table::CORE;
+pub use core_table::{CACHE, CORE};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use files::{Owner, ResolvedPath, owner_of, repository_files, user_file};
 pub use jobs::{JobSpec, StopPolicy};

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
+use crabbox_core::claims::{Claim, LeaseId, OperationLock, State as ClaimState, random_hex};
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{
@@ -35,7 +35,7 @@ use crabbox_core::{Code, Failure};
 
 use chain::{Chain, Expected, Over, Stage, State};
 use exec::{Ended, Pod};
-use kubectl::{Kubectl, claim_object, pod_object, sandbox_object};
+use kubectl::{Kubectl, claim_object, pod_object, pool_object, sandbox_object};
 use objects::Seen;
 use settings::Config;
 
@@ -64,6 +64,7 @@ pub(crate) const SPEC: Spec = Spec {
     expired: ExpiredLease::Remove,
     ports: false,
     copy: false,
+    build_cache: false,
     instead_of_class: "the resources of the warm pool's SandboxTemplate",
     instead_of_type: "--agent-sandbox-warm-pool",
     credentials: &["KUBECONFIG"],
@@ -72,9 +73,14 @@ pub(crate) const SPEC: Spec = Spec {
 /// How old a proof may be when it is used, from its answer on.
 const PROOF_AGE: Duration = Duration::from_millis(300);
 
+/// How long an API server that comes back may deny what is allowed.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// After so many looks a claim is watched, for so long at a time.
 const WATCH_FROM: u32 = 6;
 const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between a watch and the next look, for a server that ends each watch at once.
+const WATCH_PAUSE: Duration = Duration::from_millis(50);
 
 /// The constructor for the registry.
 pub(crate) fn open(settings: &Settings, host: &HostContext) -> Box<dyn Provider> {
@@ -90,6 +96,8 @@ struct AgentSandbox {
     scope: String,
     fingerprint: String,
     repeat_flags: Vec<String>,
+    /// KUBECONFIG, where it has several entries: no flag can say the same.
+    repeat_variable: Option<String>,
     /// The last look that proved a whole chain.
     proof: Mutex<Option<Proof>>,
     wait: Mutex<Option<Wait>>,
@@ -109,9 +117,35 @@ struct Proof {
 struct Wait {
     lease: LeaseId,
     stage: Stage,
-    since: Instant,
+    /// What each stage has taken so far, and until when.
+    spent: Spent,
+    at: Instant,
     looks: u32,
     sandbox: Option<String>,
+    /// When the cluster last did not answer.
+    unanswered: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    sandbox: Duration,
+    pod: Duration,
+}
+
+impl Spent {
+    fn of(&mut self, stage: Stage) -> &mut Duration {
+        match stage {
+            Stage::Sandbox => &mut self.sandbox,
+            Stage::Pod => &mut self.pod,
+        }
+    }
+}
+
+/// What comes after a look that found a lease not ready.
+struct Next {
+    looks: u32,
+    /// Of the stage's time; `None` where it has no limit.
+    left: Option<Duration>,
 }
 
 impl AgentSandbox {
@@ -122,22 +156,14 @@ impl AgentSandbox {
             settings.with_location(SPEC.table.section, key, failure)
         });
         let scope = config.scope();
-        let mut repeat_flags = Vec::new();
-        for setting in SPEC.table.settings {
-            if let Some(Origin::Flag { name }) = settings.origin(SPEC.table.section, setting.key)
-                && is_route(setting.key)
-            {
-                let value = settings.text(SPEC.table.section, setting.key).to_owned();
-                repeat_flags.extend([format!("--{name}"), value]);
-            }
-        }
         Self {
             kubectl: Kubectl::find(&config, host),
+            repeat_flags: repeat_flags(settings, &config),
+            repeat_variable: config.kubeconfig_list(),
             config,
             valid,
             fingerprint: claim::fingerprint(&scope),
             scope,
-            repeat_flags,
             proof: Mutex::default(),
             wait: Mutex::default(),
             unwatchable: Mutex::default(),
@@ -197,8 +223,8 @@ impl AgentSandbox {
         }
         let mut seen = kubectl.get(&objects, cancel)?;
         let expected = self.expected(claim);
-        // Two more looks at most: at a Sandbox and pod, and by the selector.
-        for _ in 0..3 {
+        // Three more looks at most: at a Sandbox and pod, at the pod that an annotation names, and by the selector.
+        for _ in 0..4 {
             let Some(object) = seen.claim(&name) else {
                 return Ok((seen, None));
             };
@@ -248,6 +274,23 @@ impl AgentSandbox {
         };
     }
 
+    /// Whether the next look may find what this one could not. An API server that has just come back denies what its
+    /// authorizer has not read yet.
+    fn is_passing(&self, claim: &Claim, failure: &Failure) -> bool {
+        let unanswered = self.waiting(claim).and_then(|wait| wait.unanswered);
+        match failure.code {
+            Code::Provider => true,
+            Code::Denied => unanswered.is_some_and(|at| at.elapsed() < RESTART_TIMEOUT),
+            _ => false,
+        }
+    }
+
+    fn note_unanswered(&self, failure: &Failure) {
+        if let (Code::Provider, Some(wait)) = (failure.code, lock(&self.wait).as_mut()) {
+            wait.unanswered = Some(Instant::now());
+        }
+    }
+
     fn waiting(&self, claim: &Claim) -> Option<Wait> {
         let wait = lock(&self.wait).clone()?;
         (wait.lease == claim.lease_id).then_some(wait)
@@ -272,16 +315,52 @@ impl AgentSandbox {
 
     fn missing(&self, claim: &Claim) -> Failure {
         let name = labels::claim_name(claim);
-        let message = format!(
-            "SandboxClaim {name:?} is missing in Kubernetes, or not accessible; local claim retained because forgetMissing=false"
-        );
-        Failure::new(Code::NotFound, message).hint(
-            "confirm that it is gone in the intended cluster, then use --agent-sandbox-forget-missing",
-        )
+        let what = format!("SandboxClaim {name:?} is missing in Kubernetes, or not accessible");
+        let failed = |why: &str| Failure::new(Code::NotFound, format!("{what}{why}"));
+        if self.forgets(claim) {
+            return failed("");
+        }
+        if claim.is_fixed() {
+            let id = &claim.lease_id;
+            return failed("; local claim retained because its id was chosen").hint(format!(
+                "confirm that it is gone in the intended cluster, then use crabbox claims forget {id}"
+            ));
+        }
+        failed("; local claim retained because forgetMissing=false").hint(format!(
+            "confirm that it is gone in the intended cluster, then use {}",
+            self.forget_command(claim)
+        ))
+    }
+
+    /// `crabbox stop` that forgets what is missing.
+    fn forget_command(&self, claim: &Claim) -> String {
+        let stop = self.stop_command(claim);
+        let id = claim.lease_id.as_str();
+        match stop.strip_suffix(id) {
+            Some(before) => format!("{before}--agent-sandbox-forget-missing {id}"),
+            None => format!("{stop} (with --agent-sandbox-forget-missing)"),
+        }
+    }
+
+    fn pool_uid(&self, cancel: &Cancel) -> Result<Option<String>, Failure> {
+        let pool = pool_object(&self.config.warm_pool);
+        Ok(self.kubectl()?.uid(&pool, cancel)?)
     }
 
     fn forgets(&self, claim: &Claim) -> bool {
         self.config.forget_missing && !claim.is_fixed()
+    }
+
+    /// What is said of a SandboxClaim that is not there. The one of a fixed lease whose deletion was begun, by its UID and
+    /// after it was seen, is gone: only the wait for its pods was cut short.
+    fn missing_fact(&self, claim: &Claim) -> Labels {
+        let why = match self.forgets(claim) || was_being_deleted(claim) {
+            true => "",
+            false => {
+                "missing-or-inaccessible; set agentSandbox forgetMissing after confirming that it is gone"
+            }
+        };
+        Labels::from([(MISSING.to_owned(), why.to_owned())])
     }
 
     /// For what changes or removes only the SandboxClaim.
@@ -289,13 +368,7 @@ impl AgentSandbox {
         let name = labels::claim_name(claim);
         let seen = self.kubectl()?.get(&[claim_object(&name)], cancel)?;
         let Some(object) = seen.claim(&name) else {
-            let why = match self.forgets(claim) {
-                true => "",
-                false => {
-                    "missing-or-inaccessible; set agentSandbox forgetMissing after confirming that it is gone"
-                }
-            };
-            return Ok(Labels::from([(MISSING.to_owned(), why.to_owned())]));
+            return Ok(self.missing_fact(claim));
         };
         self.expected(claim).check(object)?;
         Ok(Labels::from([(
@@ -304,32 +377,35 @@ impl AgentSandbox {
         )]))
     }
 
-    /// The stage's own time limit.
+    /// The stage's own time limit. A look that failed (`seen` is `None`) changes no stage: its time counts all the same.
     fn note_wait(
         &self,
         claim: &Claim,
         stage: Stage,
         why: &str,
-        seen: &Seen,
-    ) -> Result<u32, Failure> {
-        let name = labels::claim_name(claim);
-        let sandbox = seen
-            .claim(&name)
-            .map(|object| object.status.sandbox.name.clone());
+        seen: Option<&Seen>,
+    ) -> Result<Next, Failure> {
+        let now = Instant::now();
         let mut wait = self.waiting(claim).unwrap_or_else(|| Wait {
             lease: claim.lease_id.clone(),
             stage,
-            since: Instant::now(),
+            spent: Spent::default(),
+            at: now,
             looks: 0,
             sandbox: None,
+            unanswered: None,
         });
-        if wait.stage != stage {
-            wait.stage = stage;
-            wait.since = Instant::now();
-        }
+        *wait.spent.of(wait.stage) += now.duration_since(wait.at);
+        wait.at = now;
         wait.looks += 1;
-        wait.sandbox = sandbox.filter(|name| !name.is_empty());
-        let (looks, since) = (wait.looks, wait.since);
+        if let Some(seen) = seen {
+            wait.stage = stage;
+            let name = labels::claim_name(claim);
+            let sandbox = seen.claim(&name).map(|one| one.status.sandbox.name.clone());
+            wait.sandbox = sandbox.filter(|name| !name.is_empty());
+        }
+        let (looks, stage) = (wait.looks, wait.stage);
+        let spent = *wait.spent.of(stage);
         *lock(&self.wait) = Some(wait);
         let (limit, what, class) = match stage {
             Stage::Sandbox => (
@@ -340,7 +416,7 @@ impl AgentSandbox {
             Stage::Pod => (self.config.pod_timeout, "pod", "pod_ready_timeout"),
         };
         match limit {
-            Some(limit) if since.elapsed() >= limit => {
+            Some(limit) if spent >= limit => {
                 let limit = format_ms(limit);
                 let message = format!(
                     "the {what} of lease {} was not ready within {limit} (class={class}): waiting for {why}",
@@ -348,33 +424,52 @@ impl AgentSandbox {
                 );
                 Err(Failure::new(Code::Timeout, message))
             }
-            Some(_) | None => Ok(looks),
+            Some(limit) => Ok(Next {
+                looks,
+                left: Some(limit - spent),
+            }),
+            None => Ok(Next { looks, left: None }),
         }
     }
 
-    /// A claim that takes long is watched where that is allowed, and else looked at now and then.
-    fn watch(&self, claim: &Claim, stage: Stage, looks: u32, cancel: &Cancel) -> Option<Duration> {
-        if looks < WATCH_FROM || stage != Stage::Sandbox || *lock(&self.unwatchable) {
-            return None;
-        }
+    /// A claim that takes long is watched where that is allowed, and else looked at now and then: never for longer than the
+    /// stage has left.
+    fn pause(
+        &self,
+        claim: &Claim,
+        stage: Stage,
+        seen: &Seen,
+        next: &Next,
+        cancel: &Cancel,
+    ) -> Duration {
+        let limit = |time: Duration| next.left.map_or(time, |left| left.min(time));
+        let polled = limit(chain::interval(next.looks));
+        let watchable = stage == Stage::Sandbox && !*lock(&self.unwatchable);
         let name = labels::claim_name(claim);
-        let watched = self
-            .kubectl()
-            .ok()?
-            .watch_claim(&name, WATCH_TIMEOUT, cancel);
-        if !watched {
-            *lock(&self.unwatchable) = true;
-            return None;
+        let (Some(object), Ok(kubectl)) = (seen.claim(&name), self.kubectl()) else {
+            return polled;
+        };
+        if next.looks < WATCH_FROM || !watchable {
+            return polled;
         }
-        Some(Duration::ZERO)
+        let version = &object.metadata.resource_version;
+        match kubectl.watch_claim(&name, version, limit(WATCH_TIMEOUT), cancel) {
+            // Something has changed, or the time is over.
+            true => WATCH_PAUSE,
+            false => {
+                *lock(&self.unwatchable) = true;
+                polled
+            }
+        }
     }
 
-    /// Why a command has no proved end.
+    /// Why a command has no proved end. One that was started is looked for, and ended.
     fn unproved(
         &self,
         claim: &Claim,
         started: bool,
         said: Option<String>,
+        run_id: Option<&str>,
         cancel: &Cancel,
     ) -> Failure {
         self.forget_proof();
@@ -392,22 +487,60 @@ impl AgentSandbox {
             failure = Failure::new(Code::Denied, format!("agent-sandbox RBAC denied: {denied}"));
         }
         failure.causes.extend(said);
-        match self.prove(claim, cancel) {
-            Ok(_) => failure,
-            Err(why) if matches!(why.code, Code::NotOwned | Code::Expired | Code::NotFound) => {
+        let run_id = run_id.filter(|_| started);
+        match (self.prove(claim, cancel), run_id) {
+            (Ok(_), None) => failure,
+            (Ok(chain), Some(run_id)) => match self.pod(&chain).map(|pod| pod.end(run_id)) {
+                Ok(Ok(())) => failure,
+                Ok(Err(left)) | Err(left) => failure.and(&left),
+            },
+            (Err(why), _)
+                if matches!(why.code, Code::NotOwned | Code::Expired | Code::NotFound) =>
+            {
                 Failure {
                     causes: vec![why.to_string()],
                     code: why.code,
                     ..failure
                 }
             }
-            Err(other) => failure.and(&other),
+            (Err(other), Some(_)) => {
+                let pod = labels::get(claim, labels::POD).unwrap_or("-");
+                failure.and(&exec::may_still_run(pod, &other))
+            }
+            (Err(other), None) => failure.and(&other),
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn was_being_deleted(claim: &Claim) -> bool {
+    let seen = labels::get(claim, labels::CLAIM_UID).is_some();
+    claim.is_fixed() && claim.state == ClaimState::Releasing && seen
+}
+
+/// What flags and variables say of the route. Another terminal has the files, but not the variables of this one.
+fn repeat_flags(settings: &Settings, config: &Config) -> Vec<String> {
+    let section = SPEC.table.section;
+    let said = |key: &str| match settings.origin(section, key) {
+        Some(Origin::Flag { .. } | Origin::Environment { .. }) => {
+            Some(settings.text(section, key).to_owned())
+        }
+        Some(_) | None => None,
+    };
+    let mut flags = Vec::new();
+    for setting in SPEC.table.settings.iter().filter(|one| is_route(one.key)) {
+        let value = match (setting.key, config.only_kubeconfig()) {
+            ("kubeconfig", Some(path)) => Some(path),
+            (key, _) => said(key),
+        };
+        if let (Some(flag), Some(value)) = (setting.flag, value) {
+            flags.extend([format!("--{flag}"), value]);
+        }
+    }
+    flags
 }
 
 /// Without these another command line finds another cluster or pool.
@@ -481,6 +614,22 @@ impl Provider for AgentSandbox {
         })
     }
 
+    fn request_difference(
+        &self,
+        claim: &Claim,
+        cancel: &Cancel,
+    ) -> Result<Option<&'static str>, Failure> {
+        let workdir = self.config.workdir.display().to_string();
+        if labels::get(claim, labels::WORKDIR) != Some(workdir.as_str()) {
+            return Ok(Some("workdir"));
+        }
+        let Some(pool) = labels::get(claim, labels::WARM_POOL_UID) else {
+            return Ok(None);
+        };
+        let now = self.pool_uid(cancel)?;
+        Ok((now.as_deref() != Some(pool)).then_some("warm pool"))
+    }
+
     fn create(
         &self,
         claim: &Claim,
@@ -489,7 +638,17 @@ impl Provider for AgentSandbox {
         cancel: &Cancel,
     ) -> Result<Created, CreateFailure> {
         let kubectl = self.kubectl().map_err(CreateFailure::nothing_created)?;
-        claim::create(kubectl, &self.expected(claim), &self.config, cancel)
+        // Another pool under the same name is another request.
+        let pool = match claim.is_fixed() {
+            true => self
+                .pool_uid(cancel)
+                .map_err(CreateFailure::nothing_created)?,
+            false => None,
+        };
+        let mut created = claim::create(kubectl, &self.expected(claim), &self.config, cancel)?;
+        let pinned = pool.map(|uid| (labels::WARM_POOL_UID.to_owned(), uid));
+        created.labels.extend(pinned);
+        Ok(created)
     }
 
     fn poll_ready(&self, claim: &Claim, cancel: &Cancel) -> Result<Readiness, Failure> {
@@ -499,16 +658,14 @@ impl Provider for AgentSandbox {
         let (seen, state) = match self.look(claim, cancel) {
             Ok(looked) => looked,
             // The cluster does not answer for a moment.
-            Err(failure) if failure.code == Code::Provider => {
-                let looks = self.note_wait(
-                    claim,
-                    Stage::Sandbox,
-                    &failure.to_string(),
-                    &Seen::default(),
-                )?;
+            Err(failure) if self.is_passing(claim, &failure) => {
+                let why = failure.to_string();
+                let next = self.note_wait(claim, Stage::Sandbox, &why, None)?;
+                self.note_unanswered(&failure);
+                let pause = chain::interval(next.looks.max(9));
                 return Ok(Readiness::NotYet {
-                    waiting_for: failure.to_string(),
-                    retry_after: chain::interval(looks.max(9)),
+                    waiting_for: why,
+                    retry_after: next.left.map_or(pause, |left| left.min(pause)),
                 });
             }
             Err(failure) => return Err(failure),
@@ -517,11 +674,10 @@ impl Provider for AgentSandbox {
             Some(State::Ready(chain)) => Ok(Readiness::Ready(chain.labels())),
             Some(State::Over(over, why)) => Err(over_failure(claim, over, &why)),
             Some(State::Waiting(stage, why)) => {
-                let looks = self.note_wait(claim, stage, &why, &seen)?;
-                let retry_after = self.watch(claim, stage, looks, cancel);
+                let next = self.note_wait(claim, stage, &why, Some(&seen))?;
                 Ok(Readiness::NotYet {
                     waiting_for: why,
-                    retry_after: retry_after.unwrap_or_else(|| chain::interval(looks)),
+                    retry_after: self.pause(claim, stage, &seen, &next, cancel),
                 })
             }
             Some(State::LookAt { .. } | State::Select(_)) | None => Err(self.missing(claim)),
@@ -539,7 +695,7 @@ impl Provider for AgentSandbox {
             Use::Reuse => {
                 let (_, state) = self.look(claim, cancel)?;
                 match state {
-                    None => Err(self.missing(claim)),
+                    None => Ok(self.missing_fact(claim)),
                     Some(_) => Ok(Labels::new()),
                 }
             }
@@ -571,10 +727,13 @@ impl Provider for AgentSandbox {
             None => self.config.workdir.display().to_string(),
         };
         let timeout = self.config.exec_timeout;
+        let run_id = exec.env.get("CRABBOX_RUN_ID").cloned();
         let ended = self.pod(&chain)?.run(exec, &workdir, timeout, cancel)?;
         match ended {
             Ended::Code(code) => Ok(code),
-            Ended::Unproved { started, said } => Err(self.unproved(claim, started, said, cancel)),
+            Ended::Unproved { started, said } => {
+                Err(self.unproved(claim, started, said, run_id.as_deref(), cancel))
+            }
         }
     }
 
@@ -595,6 +754,9 @@ impl Provider for AgentSandbox {
         self.forget_proof();
         let claim = sandbox.claim();
         let Some(uid) = sandbox.fact(labels::CLAIM_UID) else {
+            if was_being_deleted(claim) {
+                return Ok(Removal::Gone);
+            }
             return Ok(match self.forgets(claim) {
                 true => Removal::Forgotten(format!(
                     "SandboxClaim {:?} is missing; local claim forgotten",
@@ -614,6 +776,25 @@ impl Provider for AgentSandbox {
         })
     }
 
+    fn names(&self, claim: &Claim) -> String {
+        let known = |key| labels::get(claim, key).unwrap_or("-");
+        let name = labels::claim_name(claim);
+        let (sandbox, pod) = (known(labels::SANDBOX), known(labels::POD));
+        format!("claim={name} sandbox={sandbox} pod={pod}")
+    }
+
+    fn names_when_leased(&self, claim: &Claim) -> String {
+        self.names(claim)
+    }
+
+    fn removed_name(&self, claim: &Claim) -> String {
+        format!("claim={}", labels::claim_name(claim))
+    }
+
+    fn swept_subject(&self, claim: &Claim) -> String {
+        format!("{} lease={}", self.removed_name(claim), claim.lease_id)
+    }
+
     fn doctor(&self, cancel: &Cancel) -> Vec<Check> {
         match self.kubectl() {
             Ok(kubectl) => doctor::checks(kubectl, &self.config, cancel),
@@ -623,5 +804,10 @@ impl Provider for AgentSandbox {
 
     fn repeat_flags(&self) -> &[String] {
         &self.repeat_flags
+    }
+
+    fn repeat_variable(&self) -> Option<(&str, &str)> {
+        let list = self.repeat_variable.as_deref()?;
+        Some((settings::KUBECONFIG, list))
     }
 }

@@ -1,21 +1,25 @@
 //! `docker-sandbox`: sandboxes of this machine, through the `sbx` command line.
 //!
 //! Its contract with the engine is the command line and the JSON alone, so that our own engine and Docker's are the same
-//! to it. Two things differ where the engine says that it is ours: it tells who ended a command, and it is believed
-//! when it says that a sandbox was removed.
+//! to it. Two things differ where the engine says that it is ours: it tells who ended a command and whether anything was
+//! denied meanwhile, and it is believed when `rm` says that a sandbox is gone. So a run is three calls of it: `create`,
+//! `exec`, `rm`. Of any other engine the list is the only proof of a removal.
 
 mod argv;
+mod build_cache;
 mod client;
 mod doctor;
 mod engine;
 mod env_file_probe;
 mod parse;
 mod settings;
+mod state_dir;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
@@ -25,16 +29,16 @@ use crabbox_core::git::{Env, Repository};
 use crabbox_core::process::{Cancel, StatusMemfd, Stdin};
 use crabbox_core::programs::is_program;
 use crabbox_core::provider::{
-    Check, CopyRequest, CreateFailure, Created, Denials, Execution, ExpiredLease, HostContext,
-    Labels, LeasePlan, NewLease, Notices, Observed, Phase, PortsRequest, Provider, Removal, RunEnd,
-    Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
+    BuildCache, Check, ClearedCaches, CopyRequest, CreateFailure, Created, Denials, Execution,
+    ExpiredLease, HostContext, Labels, LeasePlan, NewLease, Notices, Observed, Phase, PortsRequest,
+    Provider, Removal, RunEnd, Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::{Code, Failure, programs};
 use jiff::Timestamp;
 
 use argv::{Attach, OwnFlags};
-use client::{Client, EndedBy, ended_by};
+use client::{Client, EndedBy, Status};
 use engine::{By, EngineIdentity, EngineMismatch, Found};
 use parse::{Listed, Suggested};
 use settings::{Cli, Config};
@@ -64,6 +68,7 @@ pub(crate) const SPEC: Spec = Spec {
     expired: ExpiredLease::Refuse,
     ports: true,
     copy: true,
+    build_cache: true,
     instead_of_class: "--docker-sandbox-cpus and --docker-sandbox-memory",
     instead_of_type: "--docker-sandbox-template",
     credentials: &[],
@@ -83,6 +88,9 @@ const ENGINE: &str = "engine";
 const OTHER_ENGINE: &str = "other-engine";
 const ENGINE_MISSING: &str = "engine-missing";
 
+/// What people call the engine that came with us.
+const BUNDLED: &str = "bundled engine";
+
 /// The constructor for the registry.
 pub(crate) fn open(settings: &Settings, host: &HostContext) -> Box<dyn Provider> {
     Box::new(DockerSandbox::new(settings, host))
@@ -99,6 +107,10 @@ struct DockerSandbox {
     /// For git, and to know one engine from another.
     env: Env,
     repeat_flags: Vec<String>,
+    /// Whether a person reads what is said: then the engine is called by its own name.
+    watched: bool,
+    /// The engine said that nothing was denied while the last command ran.
+    nothing_denied: AtomicBool,
 }
 
 impl DockerSandbox {
@@ -109,6 +121,7 @@ impl DockerSandbox {
             let failure = Failure::new(Code::Config, message);
             settings.with_location(SPEC.table.section, key, failure)
         });
+        let valid = valid.and_then(|()| build_cache::check_clone(&config, settings));
         let client = engine::find(&config.cli, host).map(|found| Client::new(found, &host.state));
         let flag = match settings.origin(SPEC.table.section, "cliPath") {
             Some(Origin::Flag { name }) => Some(*name),
@@ -127,11 +140,38 @@ impl DockerSandbox {
             state: host.state.clone(),
             env: host.env.clone(),
             repeat_flags,
+            watched: false,
+            nothing_denied: AtomicBool::new(false),
         }
     }
 
-    fn identity(&self, client: &Client) -> Option<EngineIdentity> {
-        EngineIdentity::of(&client.found.program, &self.env)
+    /// `scope` is that of the claim, if there is one already.
+    fn identity(&self, client: &Client, scope: &str) -> Option<EngineIdentity> {
+        let own = self.is_bundled(client)
+            || client.is_known_own()
+            || scope.starts_with(engine::XDG_STATE_HOME);
+        EngineIdentity::of(&client.found.program, &self.env, own)
+    }
+
+    /// Also where a claim names the program that came with us.
+    fn is_bundled(&self, client: &Client) -> bool {
+        let found = self.client.as_ref().map(|client| &client.found);
+        found.is_ok_and(|found| found.by == By::Bundled && found.program == client.found.program)
+    }
+
+    /// How messages about an engine begin: programs know them by the name of the provider.
+    fn called(&self, client: &Client) -> String {
+        match (self.watched, self.is_bundled(client)) {
+            (false, _) => SPEC.name.to_owned(),
+            (true, true) => format!("{BUNDLED}:"),
+            (true, false) => format!("sbx at {}:", client.found.program.display()),
+        }
+    }
+
+    /// The same for the engine of a claim.
+    fn called_for(&self, claim: &Claim) -> String {
+        let client = self.client_for(claim);
+        client.map_or_else(|_| SPEC.name.to_owned(), |client| self.called(&client))
     }
 
     /// The engine of a lease that exists: the one that its claim records, unless the user names one. What is found by
@@ -157,7 +197,7 @@ impl DockerSandbox {
 
     /// How the engine in use differs from the one that created the sandbox.
     fn mismatch(&self, claim: &Claim) -> Option<Mismatch> {
-        let here = self.identity(&self.client_for(claim).ok()?)?;
+        let here = self.identity(&self.client_for(claim).ok()?, &claim.provider_scope)?;
         let creator = EngineIdentity {
             state_dir: Some(claim.provider_scope.clone()).filter(|dir| !dir.is_empty())?,
             program: claim.labels.get(ENGINE)?.clone(),
@@ -170,12 +210,18 @@ impl DockerSandbox {
         })
     }
 
+    /// Whether the claim says that the engine in use created the sandbox. An old claim says nothing.
+    fn is_creator(&self, claim: &Claim) -> bool {
+        let says = !claim.provider_scope.is_empty() && claim.labels.contains_key(ENGINE);
+        says && self.mismatch(claim).is_none()
+    }
+
     /// Whether the engine in use is the one that created the sandbox, before anything is done with one of that name.
     fn same_engine(&self, claim: &Claim) -> Result<(), Failure> {
         match self.mismatch(claim) {
             None => Ok(()),
             Some(mismatch) if mismatch.kind == EngineMismatch::ProgramGone => Ok(()),
-            Some(mismatch) => Err(mismatch.failure(claim)),
+            Some(mismatch) => Err(mismatch.failure(claim, &self.called_for(claim))),
         }
     }
 
@@ -195,13 +241,13 @@ impl DockerSandbox {
     /// to ask that one.
     fn unproved(&self, claim: &Claim) -> Option<Failure> {
         let mismatch = self.mismatch(claim)?;
-        Some(mismatch.failure(claim))
+        Some(mismatch.failure(claim, &self.called_for(claim)))
     }
 
     /// What is said of a sandbox that is not in the list.
     fn not_listed(&self, claim: &Claim) -> Failure {
         self.unproved(claim)
-            .unwrap_or_else(|| absent(sandbox_name(claim)))
+            .unwrap_or_else(|| absent(sandbox_name(claim), &self.called_for(claim)))
     }
 
     fn observe_one(&self, claim: &Claim, all: &[Listed]) -> Observed {
@@ -274,9 +320,14 @@ impl DockerSandbox {
         if let Ok(None) = client.find(sandbox_name(claim), cancel) {
             return self.not_listed(claim);
         }
-        let message = format!("docker-sandbox run failed: `sbx exec` exited {code}");
-        let mut failure =
-            Failure::new(Code::Provider, message).hint("crabbox doctor --provider docker-sandbox");
+        let called = self.called(client);
+        let message = format!("{called} run failed: `sbx exec` exited {code}");
+        // Without a choice of the provider, which would be one of the engine as well.
+        let doctor = match self.watched && self.is_bundled(client) {
+            true => "crabbox doctor".to_owned(),
+            false => self.command("doctor"),
+        };
+        let mut failure = Failure::new(Code::Provider, message).hint(doctor);
         if !said.is_empty() {
             failure.causes.push(said.to_owned());
         }
@@ -293,7 +344,8 @@ struct Mismatch {
 }
 
 impl Mismatch {
-    fn failure(self, claim: &Claim) -> Failure {
+    /// `called`: how the message begins.
+    fn failure(self, claim: &Claim, called: &str) -> Failure {
         let name = sandbox_name(claim);
         let Self {
             kind,
@@ -302,9 +354,9 @@ impl Mismatch {
         } = self;
         let (there, now, with) = match kind {
             EngineMismatch::StateDir => {
-                let without = match creator.state_dir.starts_with("HOME=") {
-                    true => "without SBX_HOME and ",
-                    false => "",
+                let without = match creator.state_dir.starts_with("SBX_HOME=") {
+                    true => "",
+                    false => "without SBX_HOME and ",
                 };
                 let with = format!("{without}with {}", creator.state_dir);
                 (creator.state_dir, here.state_dir, with)
@@ -313,20 +365,25 @@ impl Mismatch {
                 let with = format!("with --docker-sandbox-cli {}", creator.program);
                 (creator.program, here.program, with)
             }
-            EngineMismatch::ProgramGone => return engine_missing(claim, &here, &creator),
+            EngineMismatch::ProgramGone => return engine_missing(claim, called, &here, &creator),
         };
         let message = format!(
-            "docker-sandbox sandbox {name:?} was created by another engine, with {there}, and not by this one, with {now}"
+            "{called} sandbox {name:?} was created by another engine, with {there}, and not by this one, with {now}"
         );
         Failure::new(Code::Config, message).hint(format!("the same command {with}"))
     }
 }
 
 /// No engine is left whose list would prove anything.
-fn engine_missing(claim: &Claim, here: &EngineIdentity, creator: &EngineIdentity) -> Failure {
+fn engine_missing(
+    claim: &Claim,
+    called: &str,
+    here: &EngineIdentity,
+    creator: &EngineIdentity,
+) -> Failure {
     let name = sandbox_name(claim);
     let message = format!(
-        "docker-sandbox sandbox {name:?} was created with {}, which no longer exists; {} does not list it, but that does not prove that it is gone",
+        "{called} sandbox {name:?} was created with {}, which no longer exists; {} does not list it, but that does not prove that it is gone",
         creator.program, here.program
     );
     let forget = format!("crabbox claims forget {}", SPEC.shown_id(claim));
@@ -337,20 +394,17 @@ fn engine_missing(claim: &Claim, here: &EngineIdentity, creator: &EngineIdentity
         ))
 }
 
-fn absent(name: &str) -> Failure {
+fn absent(name: &str, called: &str) -> Failure {
     Failure::new(
         Code::NotFound,
-        format!("docker-sandbox sandbox {name:?} is not present in sbx inventory"),
+        format!("{called} sandbox {name:?} is not present in sbx inventory"),
     )
 }
 
 /// The command did not begin, for a reason that is its own and not the engine's.
-fn not_executed(code: i32, why: &str) -> Failure {
-    let mut failure = Failure::new(
-        Code::CommandExit,
-        format!("{} run exited {code}", SPEC.name),
-    )
-    .exits(u8::try_from(code).unwrap_or(1));
+fn not_executed(code: i32, why: &str, called: &str) -> Failure {
+    let mut failure = Failure::new(Code::CommandExit, format!("{called} run exited {code}"))
+        .exits(u8::try_from(code).unwrap_or(1));
     if !why.is_empty() {
         failure.causes.push(why.to_owned());
     }
@@ -364,6 +418,28 @@ fn sandbox_name(claim: &Claim) -> &str {
         .sandbox()
         .or_else(|| by_id.strip_prefix(SPEC.lease_prefix))
         .unwrap_or(by_id)
+}
+
+/// Another engine mounts the worktree alone; what it would make of the flag is not known.
+fn no_git_write() -> Failure {
+    Failure::new(
+        Code::ProviderMissing,
+        "--git-write needs the bundled engine; this `sbx` is another one",
+    )
+    .hint("use the bundled engine, or leave --git-write out")
+}
+
+/// Our own engine answers when the sandbox cannot be reached and cannot come back, and lists every one that it has: its
+/// answer is the proof.
+fn remove_with_own(client: &Client, name: &str, cancel: &Cancel) -> Result<Removal, Failure> {
+    match client.change(argv::remove(name), cancel) {
+        Err(failure) if !parse::is_absence(&failure, name) => Err(retry_removal(failure, name)),
+        Ok(()) | Err(_) => Ok(Removal::Gone),
+    }
+}
+
+fn retry_removal(failure: Failure, name: &str) -> Failure {
+    failure.hint(format!("run `sbx rm --force {name}` to retry cleanup"))
 }
 
 fn is_clone(claim: &Claim) -> bool {
@@ -399,13 +475,14 @@ impl Provider for DockerSandbox {
 
     fn runner(&self) -> String {
         match &self.client {
-            Ok(client) if client.found.by == By::Bundled => "bundled engine".to_owned(),
+            Ok(client) if client.found.by == By::Bundled => BUNDLED.to_owned(),
             Ok(client) => format!("sbx at {}", client.found.program.display()),
             Err(_) => "no sbx".to_owned(),
         }
     }
 
     fn listen(&mut self, notices: Notices) {
+        self.watched = notices.is_watched();
         if let Ok(client) = &mut self.client {
             client.notices = notices;
         }
@@ -425,7 +502,10 @@ impl Provider for DockerSandbox {
         if self.config.clone {
             labels.insert(CLONE.to_owned(), "true".to_owned());
         }
-        let identity = self.identity(client);
+        if self.config.cache {
+            labels.insert(build_cache::LABEL.to_owned(), "true".to_owned());
+        }
+        let identity = self.identity(client, "");
         if let Some(identity) = &identity {
             labels.insert(ENGINE.to_owned(), identity.program.clone());
         }
@@ -443,13 +523,24 @@ impl Provider for DockerSandbox {
         lock: &OperationLock,
         cancel: &Cancel,
     ) -> Result<Created, CreateFailure> {
+        if self.config.cache {
+            self.client()
+                .and_then(|client| build_cache::check_engine(client, cancel))
+                .map_err(CreateFailure::nothing_created)?;
+        }
         let created = self.client().and_then(|client| {
+            if self.config.cache {
+                client.notices.say(&build_cache::notice(workspace));
+            }
             let own = client.is_own(cancel).then(|| OwnFlags {
                 // The lease ends by our own rules; until then its background work goes on.
                 idle_timeout: Duration::from_secs(claim.idle_timeout_seconds),
                 progress: client.notices.is_watched(),
-                cache: false,
+                cache: self.config.cache,
             });
+            if own.is_none() && self.config.git_write {
+                return Err(no_git_write());
+            }
             let argv = argv::create(sandbox_name(claim), &self.config, own, &workspace.root);
             client.create(argv, lock, cancel)
         });
@@ -472,7 +563,12 @@ impl Provider for DockerSandbox {
                 self.same_engine(claim)?;
             }
             // The engine mounts the workspace, and starts a stopped sandbox for the next command.
-            Use::Reuse | Use::Upload | Use::Replace | Use::Inspect => {}
+            Use::Reuse => {
+                if let (Ok(client), Some(notice)) = (&self.client, build_cache::notice_of(claim)) {
+                    client.notices.say(notice);
+                }
+            }
+            Use::Upload | Use::Replace | Use::Inspect => {}
         }
         Ok(Labels::new())
     }
@@ -532,14 +628,19 @@ impl Provider for DockerSandbox {
             return Err(failure);
         }
         let code = done.end.code();
+        let status = status.map(client::read);
+        let denied = status.as_ref().and_then(|status| status.as_ref()?.denied);
+        self.nothing_denied
+            .store(denied == Some(false), Ordering::Relaxed);
         if code == 0 {
             return Ok(0);
         }
-        match status.map(ended_by) {
+        let ended_by = status.map(|status| status.map(|Status { ended_by, .. }| ended_by));
+        match ended_by {
             Some(Some(EndedBy::Command)) => Ok(code),
             // There is no such program, or it cannot be executed.
             Some(Some(EndedBy::Engine { message })) if matches!(code, 126 | 127) => {
-                Err(not_executed(code, &message))
+                Err(not_executed(code, &message, &self.called(&client)))
             }
             Some(Some(EndedBy::Engine { message })) => {
                 Err(self.engine_failure(&client, claim, code, &message, cancel))
@@ -567,7 +668,7 @@ impl Provider for DockerSandbox {
         cancel: &Cancel,
     ) -> Result<Denials, Failure> {
         let client = self.client_for(claim)?;
-        if !client.is_own(cancel) {
+        if !client.is_own(cancel) || self.nothing_denied.load(Ordering::Relaxed) {
             return Ok(Denials::default());
         }
         let argv = argv::denials(sandbox_name(claim), since);
@@ -613,6 +714,10 @@ impl Provider for DockerSandbox {
     ) -> Result<Removal, Failure> {
         let claim = sandbox.claim();
         let (client, name) = (self.client_for(claim)?, sandbox_name(claim));
+        if client.is_own(cancel) && self.is_creator(claim) {
+            begin()?;
+            return remove_with_own(&client, name, cancel);
+        }
         let listed = client.find(name, cancel)?.is_some();
         if !listed && let Some(failure) = self.unproved(claim) {
             return Err(failure);
@@ -631,7 +736,7 @@ impl Provider for DockerSandbox {
             )),
             (_, Err(failure)) | (Err(failure), Ok(())) => Err(failure),
         }
-        .map_err(|failure| failure.hint(format!("run `sbx rm --force {name}` to retry cleanup")))
+        .map_err(|failure| retry_removal(failure, name))
     }
 
     fn manual_removal_reason(&self, claim: &Claim) -> Option<String> {
@@ -679,6 +784,18 @@ impl Provider for DockerSandbox {
     ) -> Result<(), Failure> {
         let argv = argv::copy(sandbox_name(sandbox.claim()), request);
         self.client_for(sandbox.claim())?.change(argv, cancel)
+    }
+
+    fn build_caches(&self, cancel: &Cancel) -> Result<Vec<BuildCache>, Failure> {
+        build_cache::list(self.client()?, cancel)
+    }
+
+    fn clear_build_caches(
+        &self,
+        workspace: Option<&Path>,
+        cancel: &Cancel,
+    ) -> Result<ClearedCaches, Failure> {
+        build_cache::clear(self.client()?, workspace, cancel)
     }
 }
 

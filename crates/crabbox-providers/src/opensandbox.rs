@@ -14,6 +14,7 @@ mod script;
 mod secrets;
 mod settings;
 mod stdin;
+mod survivors;
 mod terminal;
 mod transfer;
 mod url;
@@ -28,8 +29,8 @@ use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{
     ArchiveSync, Check, CreateFailure, Created, Demand, Execution, ExpiredLease, HostContext,
-    Labels, LeasePlan, NewLease, Observed, Provider, Readiness, Removal, Spec, StopBy, Use,
-    Verified, Workspace, WorkspaceKind,
+    Labels, LeasePlan, MISSING, NewLease, Notices, Observed, Provider, Readiness, Removal, Spec,
+    StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::{Code, Failure};
@@ -67,6 +68,7 @@ pub(crate) const SPEC: Spec = Spec {
     expired: ExpiredLease::Refuse,
     ports: false,
     copy: false,
+    build_cache: false,
     instead_of_class: "--opensandbox-cpu and --opensandbox-memory",
     instead_of_type: "--opensandbox-cpu and --opensandbox-memory",
     credentials: &KEYS,
@@ -88,8 +90,6 @@ const FRESH: Duration = Duration::from_millis(500);
 const SANDBOX: &str = "sandbox";
 const NAME: &str = "name";
 const EXPIRES: &str = "expires";
-/// A fact of a verified claim: the server does not know the sandbox.
-const MISSING: &str = "missing";
 
 /// The constructor for the registry.
 pub(crate) fn open(settings: &Settings, host: &HostContext) -> Box<dyn Provider> {
@@ -108,6 +108,7 @@ pub(super) struct OpenSandbox {
     /// What the last look at a sandbox found.
     last: Mutex<Option<(Instant, Sandbox)>>,
     secrets: Arc<Secrets>,
+    notices: Notices,
     repeat_flags: Vec<String>,
 }
 
@@ -138,6 +139,7 @@ impl OpenSandbox {
             endpoints: Mutex::default(),
             last: Mutex::default(),
             secrets,
+            notices: Notices::default(),
             repeat_flags,
         }
     }
@@ -183,22 +185,14 @@ impl OpenSandbox {
     }
 
     /// Whether the claim is for this server at all.
-    fn same_server(&self, api: &Api, claim: &Claim) -> Result<(), Failure> {
-        if is_for(api, claim) {
-            return Ok(());
-        }
-        let message = format!(
-            "opensandbox lease {} belongs to a different API endpoint; {} is in use",
-            claim.lease_id, api.url
-        );
-        Err(Failure::new(Code::NotOwned, message)
-            .hint("the same command with --opensandbox-api-url and the server that created it"))
+    fn same_server(&self, claim: &Claim) -> Result<(), Failure> {
+        self.scope_mismatch(claim).map_or(Ok(()), Err)
     }
 
     /// The sandbox of a claim, if it is proved to be ours. None where the server does not know it.
     fn find(&self, claim: &Claim, cancel: &Cancel) -> Result<Option<Sandbox>, Failure> {
         let api = self.api()?;
-        self.same_server(api, claim)?;
+        self.same_server(claim)?;
         let Some(id) = claim.sandbox() else {
             return Ok(None);
         };
@@ -285,6 +279,7 @@ impl OpenSandbox {
         Ok(Execd {
             http: &api.http,
             endpoint,
+            secrets: &self.secrets,
         })
     }
 
@@ -306,13 +301,15 @@ impl OpenSandbox {
         };
         let wait = |waiting_for: &str, retry_after| {
             Ok(Readiness::NotYet {
-                waiting_for: waiting_for.to_owned(),
+                waiting_for: self.secrets.text(waiting_for),
                 retry_after,
             })
         };
         match sandbox.stage() {
             Stage::Running => {}
             Stage::Paused => {
+                let line = format!("resuming opensandbox sandbox={}", sandbox.id);
+                self.notices.say(&line);
                 let resumed = api
                     .http
                     .wait(LIFECYCLE_TIMEOUT, cancel, api.resume(&sandbox.id));
@@ -350,6 +347,7 @@ impl OpenSandbox {
         let execd = Execd {
             http: &api.http,
             endpoint,
+            secrets: &self.secrets,
         };
         api.http.wait(PING_TIMEOUT, cancel, execd.ping())
     }
@@ -377,11 +375,6 @@ impl OpenSandbox {
         }
         Ok(Labels::new())
     }
-}
-
-fn is_for(api: &Api, claim: &Claim) -> bool {
-    let scope = format!("{}-own-", api.url.scope());
-    claim.provider_scope.starts_with(&scope)
 }
 
 /// A sandbox whose mark is another one is not ours, whatever its id.
@@ -420,6 +413,28 @@ impl Provider for OpenSandbox {
             self.valid.clone()?;
             self.key().map(drop)
         })
+    }
+
+    fn listen(&mut self, notices: Notices) {
+        self.notices = notices;
+    }
+
+    fn scope_mismatch(&self, claim: &Claim) -> Option<Failure> {
+        // Without a usable address no command gets as far as a sandbox.
+        let url = self.config.url().ok()?;
+        if claim
+            .provider_scope
+            .starts_with(&format!("{}-own-", url.scope()))
+        {
+            return None;
+        }
+        let message = format!(
+            "opensandbox lease {} belongs to a different API endpoint; {url} is in use",
+            claim.lease_id
+        );
+        let failure = Failure::new(Code::NotOwned, message)
+            .hint("the same command with --opensandbox-api-url and the server that created it");
+        Some(self.secrets.clean(failure))
     }
 
     fn plan(&self, request: &NewLease<'_>) -> Result<LeasePlan, Failure> {
@@ -478,8 +493,15 @@ impl Provider for OpenSandbox {
     fn verify(&self, claim: &Claim, intent: Use, cancel: &Cancel) -> Result<Labels, Failure> {
         self.cleaned(|| match self.find(claim, cancel)? {
             Some(sandbox) => self.fit(claim, &sandbox, intent),
-            None if matches!(intent, Use::Remove | Use::Inspect) => {
+            None if intent == Use::Remove => {
                 Ok(Labels::from([(MISSING.to_owned(), String::new())]))
+            }
+            None if intent == Use::Inspect => {
+                let why = self.why_missing(claim, cancel)?;
+                Ok(why
+                    .map(|why| (MISSING.to_owned(), why))
+                    .into_iter()
+                    .collect())
             }
             None => Err(self.missing(claim)),
         })
@@ -538,8 +560,22 @@ impl Provider for OpenSandbox {
     fn doctor(&self, cancel: &Cancel) -> Vec<Check> {
         // What is wrong with the settings is a check of its own already.
         match self.validate() {
-            Ok(()) => vec![self.check(cancel)],
+            Ok(()) => vec![self.check(None, cancel)],
             Err(_) => Vec::new(),
+        }
+    }
+
+    fn doctor_counting(&self, leases: usize, cancel: &Cancel) -> Vec<Check> {
+        match self.validate() {
+            Ok(()) => vec![self.check(Some(leases), cancel)],
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn swept_subject(&self, claim: &Claim) -> String {
+        match claim.sandbox() {
+            Some(id) => format!("sandbox={id} lease={}", claim.lease_id),
+            None => format!("recovery={}", claim.lease_id),
         }
     }
 

@@ -14,8 +14,8 @@ use crabbox_core::lifecycle::Context;
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{HostContext, Notices, Provider, Spec, Workspace, WorkspaceKind};
 use crabbox_core::settings::{
-    self, CORE, Entry, FlagValue, Owner, PartialSettings, ProviderTable, ResolvedPath, Setting,
-    Settings, SourceFile, Sources, TrustStore, Untrusted,
+    self, CORE, Entry, FlagValue, Origin, Owner, PartialSettings, ProviderTable, ResolvedPath,
+    Setting, Settings, SourceFile, Sources, TrustStore, Untrusted,
 };
 use crabbox_core::{Code, Failure, small_file};
 use crabbox_providers::{DEFAULT, NOT_PROVIDERS, OTHER_SECTIONS, PROVIDERS, Registration, specs};
@@ -216,6 +216,20 @@ impl App<'_> {
         self.spec_of(&settings)
     }
 
+    /// Whether neither the user nor a variable chooses an engine. A repository chooses a provider at most.
+    pub(crate) fn engine_is_default(&self) -> bool {
+        let Ok(settings) = self.load(&[], Untrusted::LeaveOut) else {
+            return false;
+        };
+        let by_user = |section: Option<&str>, key| match settings.origin(section, key) {
+            Some(Origin::User { .. } | Origin::Environment { .. } | Origin::Flag { .. }) => true,
+            Some(Origin::Default | Origin::Repository { .. }) | None => false,
+        };
+        settings.provider() == DEFAULT
+            && !by_user(None, "provider")
+            && !by_user(Some("dockerSandbox"), "cliPath")
+    }
+
     fn spec_of(&self, settings: &Settings) -> Result<&'static Spec, Failure> {
         self.registration_of(settings)
             .map(|registration| registration.spec)
@@ -297,12 +311,10 @@ impl App<'_> {
         self.require_cwd()?;
         let root = self.root();
         let name = match self.host.repository() {
-            Some(_) => match Repository::discover(&root, &self.host.env)? {
-                Some(repository) => repository.name(),
-                None => directory_name(&root),
-            },
-            None => directory_name(&root),
+            Some(_) => Repository::name_around(&root, &self.host.env)?,
+            None => None,
         };
+        let name = name.unwrap_or_else(|| directory_name(&root));
         Ok(Workspace::new(&root, name))
     }
 
@@ -325,7 +337,7 @@ impl App<'_> {
 
 /// Settings that a source sets, and that the provider has no use for.
 pub(crate) fn no_effect<'s>(settings: &'s Settings, spec: &Spec) -> Vec<&'s Entry> {
-    settings.without_effect(spec.workspace == WorkspaceKind::Archive)
+    settings.without_effect(spec.workspace == WorkspaceKind::Archive, spec.build_cache)
 }
 
 fn sources<'a>(

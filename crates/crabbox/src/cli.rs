@@ -10,10 +10,9 @@ use crabbox_providers::{DEFAULT, specs};
 
 use crate::app::{App, flagged};
 use crate::commands::{
-    bench, claims, cleanup, completion, config, cp, doctor, history, init, inspect, job, list,
-    logs, man, ports, providers, run, status, stop, sync_plan, trust, warmup,
+    bench, cache, claims, cleanup, completion, config, cp, doctor, history, init, inspect, job,
+    list, logs, man, ports, providers, run, status, stop, sync_plan, trust, warmup,
 };
-use crate::host::Host;
 use crate::ui::one_line;
 use crate::unsupported::{self, CommandKind};
 
@@ -151,6 +150,12 @@ const ENTRIES: &[Entry] = &[
         execute: claims::execute,
     },
     Entry {
+        name: "cache",
+        command: cache::command,
+        flags: Flags::None,
+        execute: cache::execute,
+    },
+    Entry {
         name: "bench",
         command: bench::command,
         flags: Flags::None,
@@ -211,7 +216,6 @@ const SSH: &[&str] = &[
     "code",
     "egress",
     "screenshot",
-    "cache",
     "checkpoint",
     "shard",
     "actions",
@@ -324,25 +328,28 @@ pub(crate) fn for_bundled(command: Command) -> Command {
         .mut_subcommands(for_bundled)
 }
 
-/// Whether nothing but the engine beside this program is meant.
-pub(crate) fn means_bundled(host: &Host, args: &[OsString]) -> bool {
+/// Whether nothing but the engine beside this program is meant. Settings that cannot be read mean nothing.
+pub(crate) fn means_bundled(app: &App<'_>, args: &[OsString]) -> bool {
     let named = ["--docker-sandbox-cli", "-docker-sandbox-cli"];
     let names_engine = |arg: &OsString| {
         let text = arg.to_string_lossy();
         named.iter().any(|flag| text.starts_with(flag))
     };
-    let is_set = |name| host.get(name).is_some_and(|value| !value.is_empty());
-    let beside = host.beside.as_ref().map(|dir| dir.join("sbx"));
+    let beside = app.host.beside.as_ref().map(|dir| dir.join("sbx"));
     named_provider(args).is_none()
         && !args.iter().any(names_engine)
-        && !is_set("CRABBOX_PROVIDER")
-        && !is_set("CRABBOX_DOCKER_SANDBOX_CLI")
         && beside.is_some_and(|sbx| sbx.exists())
+        && app.engine_is_default()
 }
 
 /// The same, for a command below another one.
 pub(crate) fn with_setting_flags(command: Command, chosen: &str) -> Command {
     with_flags(command, Flags::Creation, chosen)
+}
+
+/// Those for a command that makes no sandbox.
+pub(crate) fn with_use_flags(command: Command) -> Command {
+    with_flags(command, Flags::Use, DEFAULT)
 }
 
 fn with_flags(command: Command, flags: Flags, chosen: &str) -> Command {

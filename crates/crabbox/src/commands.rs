@@ -2,6 +2,7 @@
 
 mod attachment;
 pub(crate) mod bench;
+pub(crate) mod cache;
 pub(crate) mod claims;
 pub(crate) mod cleanup;
 pub(crate) mod completion;

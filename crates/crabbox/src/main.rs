@@ -52,12 +52,21 @@ fn style(args: &[OsString]) -> Style {
 
 fn command_line(host: &Host, ui: &Ui, args: Vec<OsString>) -> Result<u8, Failure> {
     let configured = host.get("CRABBOX_PROVIDER").and_then(|name| name.to_str());
-    let chosen = cli::chosen(&args, configured);
+    let mut chosen = cli::chosen(&args, configured);
     let named = cli::named_provider(&args);
     let args = cli::with_help_last(cli::with_one_word(args));
+    // Only help shows which flags fit, and most commands are not asked for help.
+    let asker = App {
+        host,
+        ui,
+        cancel: Cancel::new(),
+    };
+    let wants_help = args.iter().any(|arg| arg == "-h" || arg == "--help");
+    if wants_help && let Ok(spec) = asker.chosen(named.clone()) {
+        chosen = spec.name.to_owned();
+    }
     let mut tree = cli::tree_for(&args, &chosen);
-    // Only help shows it, and most commands are not asked for help.
-    if args.iter().any(|arg| arg == "-h" || arg == "--help") && cli::means_bundled(host, &args) {
+    if wants_help && cli::means_bundled(&asker, &args) {
         tree = cli::for_bundled(tree);
     }
     let args = cli::with_bare_switches(&tree, cli::with_two_hyphens(&tree, args))?;

@@ -24,6 +24,7 @@ enum Refusal {
     Type,
     Arch,
     CacheVolume,
+    BuildCache,
     Pool,
     ArtifactSchema,
     ActionsRunner,
@@ -41,8 +42,8 @@ enum Takes {
 }
 
 use Refusal::{
-    ActionsRunner, Arch, ArtifactSchema, CacheVolume, Class, Desktop, Execution, LeaseId, Planned,
-    Pool, Ssh, Sync, SyncUnlessArchive, Tailscale, Type,
+    ActionsRunner, Arch, ArtifactSchema, BuildCache, CacheVolume, Class, Desktop, Execution,
+    LeaseId, Planned, Pool, Ssh, Sync, SyncUnlessArchive, Tailscale, Type,
 };
 use Takes::{Nothing, Value};
 
@@ -168,6 +169,9 @@ pub(crate) fn add(command: Command, of: CommandKind) -> Command {
 /// A setting's flag that means nothing where nothing is sent.
 const LARGE: &str = "force-sync-large";
 
+/// Flags of settings that not every provider takes.
+const SETTINGS: &[(&str, Refusal)] = &[(LARGE, SyncUnlessArchive), ("cache", BuildCache)];
+
 /// Flags that mean something only with another one. That is wrong with any provider.
 const REQUIRES: &[(&str, &str)] = &[("attest-key", "attest"), ("apply-local-patch", "fresh-pr")];
 
@@ -183,12 +187,13 @@ pub(crate) fn check(matches: &ArgMatches, of: CommandKind, spec: &Spec) -> Resul
     {
         return Err(Failure::usage(format!("--{flag} requires --{other}")));
     }
-    if of != CommandKind::Other
-        && matches.value_source(LARGE) == Some(ValueSource::CommandLine)
-        && let Some(value) = matches.get_one::<String>(LARGE)
-        && let Some(failure) = SyncUnlessArchive.failure(LARGE, value, spec)
-    {
-        return Err(failure);
+    let settings = SETTINGS.iter().filter(|_| of != CommandKind::Other);
+    for (flag, refusal) in settings.filter(|(flag, _)| given(flag)) {
+        if let Some(value) = matches.get_one::<String>(flag)
+            && let Some(failure) = refusal.failure(flag, value, spec)
+        {
+            return Err(failure);
+        }
     }
     for (flag, _, refusal) in of.rows() {
         let Some(value) = matches
@@ -206,13 +211,15 @@ pub(crate) fn check(matches: &ArgMatches, of: CommandKind, spec: &Spec) -> Resul
 
 /// Whether a flag of a setting is refused by `command` with this provider, and so is not worth showing.
 pub(crate) fn is_refused(flag: &str, command: &str, spec: &Spec) -> bool {
-    flag == LARGE
-        && match command {
-            "run" | "warmup" => SyncUnlessArchive.failure(LARGE, "true", spec).is_some(),
-            // They send nothing, whatever the provider is.
-            "list" | "status" | "inspect" | "stop" | "cleanup" | "ports" | "cp" => true,
-            _ => false,
-        }
+    let Some((_, refusal)) = SETTINGS.iter().find(|(name, _)| *name == flag) else {
+        return false;
+    };
+    match command {
+        "run" | "warmup" => refusal.failure(flag, "true", spec).is_some(),
+        // They send nothing, whatever the provider is.
+        "list" | "status" | "inspect" | "stop" | "cleanup" | "ports" | "cp" => true,
+        _ => false,
+    }
 }
 
 /// What could only be said of a sandbox that is yet to be made.
@@ -279,6 +286,10 @@ impl Refusal {
             },
             Self::CacheVolume => unsupported(format!(
                 "provider={name} does not support required cache volume {value:?}"
+            )),
+            Self::BuildCache if spec.build_cache => None,
+            Self::BuildCache => unsupported(format!(
+                "provider={name} does not support --{flag}: it keeps no build cache"
             )),
             Self::Pool => unsupported("--pool requires a brokered SSH lease provider".to_owned()),
             Self::ArtifactSchema => unsupported(format!(

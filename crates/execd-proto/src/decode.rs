@@ -3,9 +3,10 @@
 //! Two framings occur: execd's bare JSON objects, each followed by an empty line, and server-sent events (WHATWG HTML,
 //! section 9.2), where data lines start with `data:`. A proxy in between may turn one into the other, so every line is
 //! looked at by itself: an empty line ends a frame, `data:` lines are joined, a line that starts with `{` is data too, and
-//! all other fields are ignored.
+//! all other fields are ignored. A frame of the event `stdout` or `stderr` has the output itself as its data, also where
+//! that looks like JSON.
 
-use crate::event::Event;
+use crate::event::{Event, Kind};
 
 /// The largest frame that is accepted. The official daemon cuts lines at 64 KiB; JSON escapes can make them six times as long.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -13,7 +14,11 @@ pub const MAX_FRAME: usize = 4 * 1024 * 1024;
 #[derive(Debug, Default)]
 pub struct Decoder {
     line: Vec<u8>,
-    data: Vec<u8>,
+    data: Option<Vec<u8>>,
+    /// The stream that the frame's `event:` line names.
+    output: Option<Kind>,
+    /// Whether a line of the frame was a `data:` line.
+    framed: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +63,8 @@ impl Decoder {
     }
 
     fn extend(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
-        if self.line.len() + self.data.len() + bytes.len() > MAX_FRAME {
+        let held = self.data.as_ref().map_or(0, Vec::len);
+        if self.line.len() + held + bytes.len() > MAX_FRAME {
             return Err(DecodeError::TooLong);
         }
         self.line.extend_from_slice(bytes);
@@ -71,28 +77,47 @@ impl Decoder {
         if line.is_empty() {
             return self.end_frame();
         }
-        let data = if let Some(data) = line.strip_prefix(b"data:") {
-            data.strip_prefix(b" ").unwrap_or(data)
+        if let Some(name) = line.strip_prefix(b"event:") {
+            self.output = match name.trim_ascii() {
+                b"stdout" => Some(Kind::Stdout),
+                b"stderr" => Some(Kind::Stderr),
+                _ => None,
+            };
+            return Ok(None);
+        }
+        let (data, framed) = if let Some(data) = line.strip_prefix(b"data:") {
+            (data.strip_prefix(b" ").unwrap_or(data), true)
         } else if line.trim_ascii_start().starts_with(b"{") {
-            line
+            (line, false)
         } else {
             return Ok(None);
         };
-        if !self.data.is_empty() {
-            self.data.push(b'\n');
+        match &mut self.data {
+            Some(before) => {
+                before.push(b'\n');
+                before.extend_from_slice(data);
+            }
+            None => self.data = Some(data.to_vec()),
         }
-        self.data.extend_from_slice(data);
+        self.framed |= framed;
         Ok(None)
     }
 
     fn end_frame(&mut self) -> Result<Option<Event>, DecodeError> {
-        let data = std::mem::take(&mut self.data);
-        if data.is_empty() {
-            return Ok(None);
+        let data = self.data.take();
+        let output = self.output.take();
+        let framed = std::mem::take(&mut self.framed);
+        match (data, output) {
+            (None, _) => Ok(None),
+            (Some(data), Some(kind)) if framed => {
+                let text = String::from_utf8_lossy(&data);
+                Ok(Some(Event::new(kind, 0).with_text(text)))
+            }
+            (Some(data), _) if data.is_empty() => Ok(None),
+            (Some(data), _) => serde_json::from_slice(&data)
+                .map(Some)
+                .map_err(|error| DecodeError::Invalid(reason(&error))),
         }
-        serde_json::from_slice(&data)
-            .map(Some)
-            .map_err(|error| DecodeError::Invalid(reason(&error)))
     }
 }
 
@@ -115,7 +140,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::Kind;
 
     fn all(chunks: &[&[u8]]) -> Result<Vec<Event>, DecodeError> {
         let mut decoder = Decoder::default();
@@ -137,6 +161,24 @@ mod tests {
         ];
         assert_eq!(all(&[bare]).unwrap(), expected);
         assert_eq!(all(&[sse]).unwrap(), expected);
+    }
+
+    #[test]
+    fn named_output_is_raw() {
+        let stream = b"event: stdout\ndata: {\"type\":\"error\"}\n\nevent:stderr\ndata: a\ndata:\n\nevent: stdout\ndata:\n\nevent: stdout\n\nevent: execution_complete\ndata: {\"type\":\"execution_complete\"}\n\n";
+        let text = |kind, text: &str| Event::new(kind, 0).with_text(text);
+        assert_eq!(
+            all(&[stream]).unwrap(),
+            [
+                text(Kind::Stdout, "{\"type\":\"error\"}"),
+                text(Kind::Stderr, "a\n"),
+                text(Kind::Stdout, ""),
+                Event::new(Kind::ExecutionComplete, 0),
+            ]
+        );
+        // A bare object is an event, whatever is said before it.
+        let bare = b"event: stdout\n{\"type\":\"ping\"}\n\n";
+        assert_eq!(all(&[bare]).unwrap(), [Event::new(Kind::Ping, 0)]);
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub struct Event {
     /// Milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub execution_time: u64,
+    /// Official daemons do not send it; others say it with `result` or `execution_complete`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
     /// Milliseconds since the Unix epoch.
     #[serde(default)]
     pub timestamp: u64,
@@ -76,6 +79,7 @@ impl Event {
             text: String::new(),
             execution_count: 0,
             execution_time: 0,
+            exit_code: None,
             timestamp,
             results: BTreeMap::new(),
             error: None,
@@ -123,17 +127,25 @@ impl Event {
     /// How the command ended, if this is the stream's terminal event. Nothing else proves an exit code.
     pub fn ending(&self) -> Option<Ending> {
         match self.kind {
-            Kind::ExecutionComplete => Some(Ending::Exited(0)),
+            Kind::ExecutionComplete => Some(exited(self.exit_code.unwrap_or(0))),
+            Kind::Result => self.exit_code.map(exited),
             Kind::Error => Some(self.error.clone().unwrap_or_default().ending()),
             Kind::Init
             | Kind::Stdout
             | Kind::Stderr
-            | Kind::Result
             | Kind::ExecutionCount
             | Kind::Status
             | Kind::Ping
             | Kind::Unknown => None,
         }
+    }
+}
+
+/// No process exits with another number.
+fn exited(code: i32) -> Ending {
+    match (0..=255).contains(&code) {
+        true => Ending::Exited(code),
+        false => Ending::Killed(String::new()),
     }
 }
 
@@ -209,6 +221,34 @@ mod tests {
         }
         assert_eq!(Event::complete(1, 1).ending(), Some(Ending::Exited(0)));
         assert_eq!(Event::new(Kind::Stdout, 1).ending(), None);
+    }
+
+    #[test]
+    fn an_exit_code_beside_the_event_counts() {
+        for (text, ending) in [
+            (
+                r#"{"type":"execution_complete","exit_code":3}"#,
+                Some(Ending::Exited(3)),
+            ),
+            (
+                r#"{"type":"execution_complete","exit_code":null}"#,
+                Some(Ending::Exited(0)),
+            ),
+            (
+                r#"{"type":"execution_complete","exit_code":-1}"#,
+                Some(Ending::Killed(String::new())),
+            ),
+            (
+                r#"{"type":"result","exit_code":7}"#,
+                Some(Ending::Exited(7)),
+            ),
+            (r#"{"type":"result","results":{"text":"1"}}"#, None),
+        ] {
+            let event: Event = serde_json::from_str(text).unwrap();
+            assert_eq!(event.ending(), ending, "{text}");
+        }
+        let wrong = r#"{"type":"execution_complete","exit_code":"x"}"#;
+        assert!(serde_json::from_str::<Event>(wrong).is_err());
     }
 
     #[test]

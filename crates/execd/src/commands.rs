@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use execd_proto::command::{CommandRequest, CommandStatus};
@@ -18,18 +18,25 @@ use execd_proto::error::Code;
 use execd_proto::event::{Ending, Event, Kind};
 use rustix::process::Signal;
 use serde::Deserialize;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
 pub(crate) use registry::Registry;
 pub(crate) use stream::{Output, stream_events};
 
 use crate::App;
+use crate::extract::{self, Parameters};
 use crate::process::{Invocation, ending, read_env_file};
 use crate::reply::{Failure, Reply, now_millis};
 
 /// Where clients continue to read a background command's output.
 const CURSOR_HEADER: &str = "EXECD-COMMANDS-TAIL-CURSOR";
+/// Of a log in one answer; clients ask on from the cursor.
+const MAX_LOG_ANSWER: u64 = 16 << 20;
 
-pub(crate) async fn run(State(app): State<Arc<App>>, Json(request): Json<CommandRequest>) -> Reply {
+pub(crate) async fn run(
+    State(app): State<Arc<App>>,
+    extract::Json(request): extract::Json<CommandRequest>,
+) -> Reply {
     let program = request.program()?;
     let mut envs = read_env_file(app.env_file.as_deref());
     envs.extend(request.envs.clone().unwrap_or_default());
@@ -45,7 +52,7 @@ pub(crate) async fn run(State(app): State<Arc<App>>, Json(request): Json<Command
         return start_background(&app, &invocation, request.command, timeout);
     }
     let output = Output::Separate;
-    Ok(stream_events(&app, &invocation, timeout, output))
+    Ok(stream_events(&app, &invocation, timeout, output, None))
 }
 
 /// The official daemon refuses a directory that does not exist before it starts anything.
@@ -128,7 +135,10 @@ pub(crate) struct ById {
     id: Option<String>,
 }
 
-pub(crate) async fn interrupt(State(app): State<Arc<App>>, Query(query): Query<ById>) -> Reply {
+pub(crate) async fn interrupt(
+    State(app): State<Arc<App>>,
+    Parameters(query): Parameters<ById>,
+) -> Reply {
     let id = query
         .id
         .ok_or_else(|| Failure::new(Code::MissingQuery, "query parameter id is required"))?;
@@ -156,22 +166,72 @@ pub(crate) struct Cursor {
 pub(crate) async fn logs(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
-    Query(query): Query<Cursor>,
+    Parameters(query): Parameters<Cursor>,
 ) -> Reply {
     let log: PathBuf = app.commands.log(&id).ok_or_else(|| unknown(&id))?;
-    let bytes = tokio::fs::read(&log)
+    let start = query.cursor.unwrap_or(0);
+    let rest = read_log(&log, start)
         .await
         .map_err(|error| Failure::file(&log, &error))?;
-    let start = usize::try_from(query.cursor.unwrap_or(0)).unwrap_or(usize::MAX);
-    let rest = bytes.get(start..).unwrap_or_default();
-    let text = String::from_utf8_lossy(rest).into_owned();
+    let end = start.saturating_add(rest.len() as u64);
+    let text = String::from_utf8_lossy(&rest).into_owned();
     let headers = [
         ("content-type", "text/plain; charset=utf-8".to_owned()),
-        (CURSOR_HEADER, bytes.len().max(start).to_string()),
+        (CURSOR_HEADER, end.to_string()),
     ];
     Ok((headers, text).into_response())
 }
 
+/// One answer's worth from that byte on. A character that the answer would cut is left for the next one.
+async fn read_log(log: &std::path::Path, start: u64) -> std::io::Result<Vec<u8>> {
+    let mut file = tokio::fs::File::open(log).await?;
+    file.seek(std::io::SeekFrom::Start(start)).await?;
+    let mut bytes = Vec::new();
+    file.take(MAX_LOG_ANSWER).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 == MAX_LOG_ANSWER {
+        bytes.truncate(whole_characters(&bytes));
+    }
+    Ok(bytes)
+}
+
+/// The length without the beginning of a UTF-8 sequence at the end.
+fn whole_characters(bytes: &[u8]) -> usize {
+    let last = bytes
+        .iter()
+        .rev()
+        .take(4)
+        .position(|byte| byte & 0xc0 != 0x80);
+    let Some(start) = last.and_then(|back| bytes.len().checked_sub(back + 1)) else {
+        return bytes.len();
+    };
+    match std::str::from_utf8(bytes.get(start..).unwrap_or_default()) {
+        Err(error) if error.error_len().is_none() => start,
+        Ok(_) | Err(_) => bytes.len(),
+    }
+}
+
 fn unknown(id: &str) -> Failure {
     Failure::new(Code::ContextNotFound, format!("command {id} not found"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_characters;
+
+    #[test]
+    fn no_character_is_cut() {
+        for (bytes, length) in [
+            (&b"abc"[..], 3),
+            ("a\u{e9}".as_bytes(), 3),
+            (b"a\xc3", 1),
+            (b"a\xe2\x82", 1),
+            (b"a\xf0\x9f\x98", 1),
+            // Not text at all.
+            (b"a\x80\x80\x80\x80", 5),
+            (b"a\xff", 2),
+            (b"", 0),
+        ] {
+            assert_eq!(whole_characters(bytes), length, "{bytes:?}");
+        }
+    }
 }

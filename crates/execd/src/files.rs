@@ -18,6 +18,7 @@ use execd_proto::files::{Attributes, FileInfo, Rename, Replacement, ReplacementR
 pub(crate) use search::search;
 pub(crate) use transfer::{download, upload};
 
+use crate::extract;
 use crate::reply::{Failure, Reply};
 
 /// Expands `~`, `$NAME` and `${NAME}` with the daemon's environment, as the official daemon does.
@@ -108,6 +109,12 @@ fn first(query: Option<&str>, name: &str) -> Reply<String> {
     Ok(required(query, name)?.swap_remove(0))
 }
 
+/// Work that may take long, away from the thread that serves everything.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Reply<T> + Send + 'static) -> Reply<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Failure::new(Code::RuntimeError, error.to_string()))?
+}
+
 pub(crate) async fn describe(RawQuery(query): RawQuery) -> Reply<Json<BTreeMap<String, FileInfo>>> {
     let mut infos = BTreeMap::new();
     for text in required(query.as_deref(), "path")? {
@@ -124,6 +131,10 @@ pub(crate) async fn list(RawQuery(query): RawQuery) -> Reply<Json<Vec<FileInfo>>
     let depth = query_values(query, "depth").pop();
     let depth = depth.map_or(Ok(1), |text| text.parse::<usize>());
     let depth = depth.map_err(|_| Failure::new(Code::MissingQuery, "invalid depth"))?;
+    blocking(move || list_to(path, depth)).await.map(Json)
+}
+
+fn list_to(path: PathBuf, depth: usize) -> Reply<Vec<FileInfo>> {
     let mut infos = Vec::new();
     let mut directories = vec![(path, depth)];
     while let Some((directory, depth)) = directories.pop() {
@@ -141,7 +152,7 @@ pub(crate) async fn list(RawQuery(query): RawQuery) -> Reply<Json<Vec<FileInfo>>
         }
     }
     infos.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(Json(infos))
+    Ok(infos)
 }
 
 pub(crate) async fn remove(RawQuery(query): RawQuery) -> Reply {
@@ -153,19 +164,24 @@ pub(crate) async fn remove(RawQuery(query): RawQuery) -> Reply {
 }
 
 pub(crate) async fn remove_directories(RawQuery(query): RawQuery) -> Reply {
-    for text in required(query.as_deref(), "path")? {
-        let path = expand(&text);
-        match std::fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Failure::file(&path, &error));
+    let paths = required(query.as_deref(), "path")?;
+    let remove = move || {
+        for path in paths.iter().map(|text| expand(text)) {
+            match std::fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Failure::file(&path, &error));
+                }
+                Ok(()) | Err(_) => {}
             }
-            Ok(()) | Err(_) => {}
         }
-    }
-    Ok(().into_response())
+        Ok(())
+    };
+    blocking(remove).await.map(IntoResponse::into_response)
 }
 
-pub(crate) async fn make_directories(Json(body): Json<BTreeMap<String, Attributes>>) -> Reply {
+pub(crate) async fn make_directories(
+    extract::Json(body): extract::Json<BTreeMap<String, Attributes>>,
+) -> Reply {
     for (text, attributes) in body {
         let path = expand(&text);
         std::fs::create_dir_all(&path).map_err(|error| Failure::file(&path, &error))?;
@@ -174,14 +190,16 @@ pub(crate) async fn make_directories(Json(body): Json<BTreeMap<String, Attribute
     Ok(().into_response())
 }
 
-pub(crate) async fn change_permissions(Json(body): Json<BTreeMap<String, Attributes>>) -> Reply {
+pub(crate) async fn change_permissions(
+    extract::Json(body): extract::Json<BTreeMap<String, Attributes>>,
+) -> Reply {
     for (text, attributes) in body {
         info::apply(&expand(&text), &attributes)?;
     }
     Ok(().into_response())
 }
 
-pub(crate) async fn rename(Json(body): Json<Vec<Rename>>) -> Reply {
+pub(crate) async fn rename(extract::Json(body): extract::Json<Vec<Rename>>) -> Reply {
     for Rename { src, dest } in body {
         let (from, to) = (expand(&src), expand(&dest));
         std::fs::rename(&from, &to).map_err(|error| Failure::file(&from, &error))?;
@@ -191,17 +209,18 @@ pub(crate) async fn rename(Json(body): Json<Vec<Rename>>) -> Reply {
 
 pub(crate) async fn replace(
     RawQuery(query): RawQuery,
-    Json(body): Json<BTreeMap<String, Replacement>>,
+    extract::Json(body): extract::Json<BTreeMap<String, Replacement>>,
 ) -> Reply {
     let verbose = query_values(query.as_deref(), "verbose").pop();
-    let mut results = BTreeMap::new();
-    for (text, replacement) in body {
-        let count = replace_in(&expand(&text), &replacement)?;
-        let result = ReplacementResult {
-            replaced_count: count,
-        };
-        results.insert(text, result);
-    }
+    let replace = move || {
+        let mut results = BTreeMap::new();
+        for (text, replacement) in body {
+            let replaced_count = replace_in(&expand(&text), &replacement)?;
+            results.insert(text, ReplacementResult { replaced_count });
+        }
+        Ok(results)
+    };
+    let results = blocking(replace).await?;
     if verbose.as_deref() == Some("true") {
         return Ok(Json(results).into_response());
     }

@@ -5,6 +5,7 @@
 
 mod auth;
 mod commands;
+mod extract;
 mod files;
 mod metrics;
 mod output;
@@ -22,8 +23,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use axum::extract::DefaultBodyLimit;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use axum::{Router, middleware};
+use axum::{Json, Router, middleware};
+use execd_proto::error::{Code, ErrorBody};
+
+use crate::reply::Failure;
 
 const DEFAULT_PORT: u16 = 44772;
 const USAGE: &str = "\
@@ -168,6 +174,33 @@ async fn listen(address: SocketAddr, app: Arc<App>) -> io::Result<()> {
     }
 }
 
+async fn no_interpreter() -> Failure {
+    Failure::new(
+        Code::NotSupported,
+        "this execd has no code interpreter; run the language's program with /command",
+    )
+}
+
+async fn no_isolation() -> Failure {
+    Failure::new(
+        Code::NotSupported,
+        "this execd has no isolated sessions; use /session or /command",
+    )
+}
+
+async fn no_operations() -> Failure {
+    Failure::new(
+        Code::NotSupported,
+        "this execd has no operation ids; use /command",
+    )
+}
+
+async fn no_route(method: Method, uri: Uri) -> Response {
+    let message = format!("no route {method} {}", uri.path());
+    let body = ErrorBody::new(Code::Unknown, message);
+    (StatusCode::NOT_FOUND, Json(body)).into_response()
+}
+
 fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/command", post(commands::run).delete(commands::interrupt))
@@ -194,9 +227,16 @@ fn router(app: Arc<App>) -> Router {
         .route("/directories/list", get(files::list))
         .route("/metrics", get(metrics::read))
         .route("/metrics/watch", get(metrics::watch))
+        // The code interpreter needs a Jupyter server, which no sandbox of ours has.
+        .route("/code", any(no_interpreter))
+        .route("/code/{*path}", any(no_interpreter))
+        .route("/v1/isolated/{*path}", any(no_isolation))
+        .route("/command/operations", any(no_operations))
+        .route("/execution/{*path}", any(no_operations))
         .route("/proxy/{port}", any(proxy::root))
         .route("/proxy/{port}/", any(proxy::root))
         .route("/proxy/{port}/{*path}", any(proxy::path))
+        .fallback(no_route)
         .layer(middleware::from_fn_with_state(
             Arc::clone(&app),
             auth::check,

@@ -1,7 +1,8 @@
 //! Sessions: a working directory and exported variables that outlive a command.
 //!
 //! Each run is a fresh `bash --noprofile --norc`. It sources what the run before it saved, executes the command, and saves
-//! its exports and directory again when it exits, also by `exit`. Runs of one session are one after the other.
+//! its exports and directory again when it exits, also by `exit`. Runs of one session are one after the other: a second one waits
+//! for the first, and starts nothing if its client leaves meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,9 +13,11 @@ use axum::extract::{Path, State};
 use axum::response::IntoResponse;
 use execd_proto::command::{Program, SessionCreated, SessionRequest, SessionRun};
 use execd_proto::error::Code;
+use tokio::sync::Mutex as Turn;
 
 use crate::App;
 use crate::commands::{Output, checked_directory, milliseconds, new_id, stream_events};
+use crate::extract;
 use crate::process::{Invocation, read_env_file, shell};
 use crate::reply::{Failure, Reply};
 
@@ -34,6 +37,8 @@ pub(crate) struct Sessions(Mutex<BTreeMap<String, Session>>);
 struct Session {
     state: PathBuf,
     cwd: Option<String>,
+    /// Held by the run that goes on.
+    turn: Arc<Turn<()>>,
 }
 
 impl Sessions {
@@ -71,6 +76,7 @@ pub(crate) async fn create(
     let session = Session {
         state: app.directory.join(format!("{id}.session")),
         cwd: checked_directory(request.cwd.as_deref())?,
+        turn: Arc::default(),
     };
     app.sessions.insert(&id, session);
     Ok(Json(SessionCreated { session_id: id }))
@@ -79,7 +85,7 @@ pub(crate) async fn create(
 pub(crate) async fn run(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
-    Json(request): Json<SessionRun>,
+    extract::Json(request): extract::Json<SessionRun>,
 ) -> Reply {
     let session = app.sessions.get(&id)?;
     if request.command.is_empty() || request.command.contains('\0') {
@@ -99,8 +105,18 @@ pub(crate) async fn run(
         uid: None,
         gid: None,
     };
+    let turn = Arc::clone(&session.turn).lock_owned().await;
+    // It may have been deleted while this run waited.
+    app.sessions.get(&id)?;
     let timeout = milliseconds(request.timeout);
-    Ok(stream_events(&app, &invocation, timeout, Output::Merged))
+    let output = Output::Merged;
+    Ok(stream_events(
+        &app,
+        &invocation,
+        timeout,
+        output,
+        Some(turn),
+    ))
 }
 
 pub(crate) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Reply {

@@ -129,11 +129,14 @@ impl ClaimStore {
 
     /// The same for a lease whose id the user chose: a record stays, so that the id is never used again.
     pub fn retire(&self, old: &Claim) -> Result<(), Failure> {
+        let _lock = self.locks.claim(&old.lease_id)?;
+        self.check_unchanged(old)?;
         files::create_dir(&self.released)?;
         let name = file_name(&old.lease_id);
+        // First the record: whatever happens then, the id is never used again.
         files::write(&self.released, &name, &old.encode()?, WriteMode::Replace)
             .map_err(|e| files::io_failure("write record", &self.released.join(&name), &e))?;
-        self.remove(old)
+        self.remove_file(&name)
     }
 
     /// Whether a lease of this id was retired.
@@ -147,9 +150,12 @@ impl ClaimStore {
     pub fn remove(&self, old: &Claim) -> Result<(), Failure> {
         let _lock = self.locks.claim(&old.lease_id)?;
         self.check_unchanged(old)?;
-        let name = file_name(&old.lease_id);
-        files::remove(&self.dir, &name)
-            .map_err(|e| files::io_failure("remove claim", &self.dir.join(&name), &e))
+        self.remove_file(&file_name(&old.lease_id))
+    }
+
+    fn remove_file(&self, name: &str) -> Result<(), Failure> {
+        files::remove(&self.dir, name)
+            .map_err(|e| files::io_failure("remove claim", &self.dir.join(name), &e))
     }
 
     /// All claims. Fails only when the directory as a whole cannot be read.

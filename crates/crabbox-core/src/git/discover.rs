@@ -21,6 +21,15 @@ pub(super) struct Location {
     pub(super) common_dir: PathBuf,
 }
 
+impl Location {
+    /// Whether the checkout and its repository belong to the caller: git reads such a repository without being told.
+    pub(super) fn is_own(&self) -> bool {
+        let user = rustix::process::geteuid().as_raw();
+        let mut places = [&self.top, &self.git_dir, &self.common_dir].into_iter();
+        places.all(|path| path.metadata().is_ok_and(|meta| meta.uid() == user))
+    }
+}
+
 /// None outside of every repository, and in one that has no work tree around `dir`.
 pub(super) fn find(dir: &Path, env: &Env) -> Result<Option<Location>, Failure> {
     let dir = resolved(dir)?;

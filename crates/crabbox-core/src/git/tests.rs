@@ -183,6 +183,32 @@ fn the_name_comes_from_the_origin() {
 }
 
 #[test]
+fn the_name_of_an_own_repository_needs_no_git() {
+    let Some(checkout) = Checkout::named("directory") else {
+        return;
+    };
+    checkout.git(&[
+        "remote",
+        "add",
+        "origin",
+        "https://git.test/team/project.git",
+    ]);
+    let inside = checkout.root.join("src");
+    fs::create_dir(&inside).unwrap();
+    let mut without_git = checkout.env.clone();
+    without_git.insert("PATH".into(), checkout.root.clone().into());
+    let name = |env: &Env| Repository::name_around(&inside, env);
+    assert_eq!(name(&without_git).unwrap().as_deref(), Some("project"));
+    assert_eq!(name(&checkout.env).unwrap().as_deref(), Some("project"));
+    // Where something leads elsewhere, git decides.
+    checkout.git(&["config", "core.worktree", ".."]);
+    assert!(name(&without_git).is_err());
+    checkout.git(&["config", "--unset", "core.worktree"]);
+    without_git.insert("GIT_DIR".into(), checkout.root.join(".git").into());
+    assert!(name(&without_git).is_err());
+}
+
+#[test]
 fn names_in_urls() {
     let cases = [
         ("https://github.com/a/b", Some("b")),

@@ -11,7 +11,7 @@ use super::prune;
 use super::stop::{self, Released};
 use crate::Failure;
 use crate::claims::{Claim, Creator, State, sweep};
-use crate::provider::{MISSING, Use};
+use crate::provider::{MISSING, Provider, Use};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DryRun {
@@ -23,7 +23,10 @@ pub enum DryRun {
 #[derive(Debug, Default)]
 pub struct Cleaned {
     pub swept: Vec<Swept>,
+    /// Sandboxes, with their claims.
     pub removed: usize,
+    /// Claims, with their sandboxes or alone.
+    pub claims_removed: usize,
     pub checked: usize,
     pub failures: Vec<Failure>,
 }
@@ -48,6 +51,8 @@ pub enum Subject {
 pub enum Action {
     Delete,
     WouldDelete,
+    /// Only the claim, because the user knows that the sandbox is gone.
+    Forget,
     Skip,
 }
 
@@ -83,6 +88,7 @@ pub fn cleanup(context: Context<'_>, dry_run: DryRun) -> Result<Cleaned, Failure
             (Action::Skip, reason)
         });
         cleaned.removed += usize::from(action == Action::Delete);
+        cleaned.claims_removed += usize::from(matches!(action, Action::Delete | Action::Forget));
         cleaned.swept.push(Swept {
             subject: Subject::Claim(Box::new(claim)),
             action,
@@ -133,23 +139,41 @@ fn sweep_one(
     };
     match stop::release(context, claim)? {
         Released::Gone => Ok((Action::Delete, reason.to_owned())),
+        Released::Forgotten => Ok((Action::Forget, reason.to_owned())),
         Released::Missing(failure) => skip(&failure.to_string()),
+    }
+}
+
+impl Swept {
+    /// For people, in the words that the provider has for a lease.
+    pub fn line(&self, provider: &dyn Provider) -> String {
+        let subject = match &self.subject {
+            Subject::Claim(claim) => provider.swept_subject(claim),
+            Subject::File(name) => format!("file={name}"),
+        };
+        format!("{} {subject} reason={}", self.action, self.reason)
     }
 }
 
 /// For people.
 impl fmt::Display for Swept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let action = match self.action {
-            Action::Delete => "delete",
-            Action::WouldDelete => "would delete",
-            Action::Skip => "skip",
-        };
         match &self.subject {
-            Subject::Claim(claim) => write!(f, "{action} lease={}", claim.lease_id)?,
-            Subject::File(name) => write!(f, "{action} file={name}")?,
+            Subject::Claim(claim) => write!(f, "{} lease={}", self.action, claim.lease_id)?,
+            Subject::File(name) => write!(f, "{} file={name}", self.action)?,
         }
         write!(f, " reason={}", self.reason)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Delete => "delete",
+            Self::WouldDelete => "would delete",
+            Self::Forget => "remove",
+            Self::Skip => "skip",
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::process::{Cancel, Reason};
 
@@ -10,11 +10,22 @@ use crate::process::{Cancel, Reason};
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// What cleaning up has in any case.
 const MIN_CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// For all that belongs to a fixed lease to be gone.
+const FIXED_REMOVAL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// `user` is the cancellation that does not cut it short.
 pub(super) fn cleanup<T>(user: &Cancel, work: impl FnOnce(&Cancel) -> T) -> T {
     let spent = user.since().map_or(Duration::ZERO, |since| since.elapsed());
     within(cleanup_timeout(spent), work)
+}
+
+/// The removal of a sandbox. That of a fixed lease waits until all of it is gone; Ctrl-C ends only that wait, as it ends a
+/// stop, and after one there is no more time than for any cleanup.
+pub(super) fn removal<T>(user: &Cancel, is_fixed: bool, work: impl FnOnce(&Cancel) -> T) -> T {
+    match is_fixed && !user.is_set() {
+        true => work(&user.until(Instant::now() + FIXED_REMOVAL_TIMEOUT)),
+        false => cleanup(user, work),
+    }
 }
 
 fn cleanup_timeout(spent: Duration) -> Duration {
@@ -42,8 +53,6 @@ pub fn within<T>(limit: Duration, work: impl FnOnce(&Cancel) -> T) -> T {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     /// Longer than any test may take.
@@ -75,5 +84,22 @@ mod tests {
         let user = Cancel::new();
         user.set(Reason::Interrupt);
         assert!(!cleanup(&user, Cancel::is_set));
+    }
+
+    /// It is a stop: Ctrl-C ends it as it ends one. Any other cleanup is not cut short.
+    #[test]
+    fn the_removal_of_a_fixed_lease_has_two_minutes_and_can_be_canceled() {
+        let canceled_meanwhile = |is_fixed| {
+            let user = Cancel::new();
+            removal(&user, is_fixed, |cancel| {
+                user.set(Reason::Interrupt);
+                cancel.is_set()
+            })
+        };
+        assert!(canceled_meanwhile(true) && !canceled_meanwhile(false));
+        let user = Cancel::new();
+        user.set(Reason::Interrupt);
+        assert!(!removal(&user, true, Cancel::is_set));
+        assert!(FIXED_REMOVAL_TIMEOUT > CLEANUP_TIMEOUT);
     }
 }

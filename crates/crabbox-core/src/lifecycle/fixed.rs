@@ -4,12 +4,13 @@ use jiff::Timestamp;
 
 use super::lease::{self, Lease, Origin, Terms};
 use super::{Context, ready};
-use crate::claims::{Claim, LeaseId, RepoRoot, SlugChoice, State, Wait, binding};
-use crate::provider::{Demand, Use, Workspace};
+use crate::claims::{Claim, LeaseId, OperationLock, RepoRoot, SlugChoice, State, Wait, binding};
+use crate::provider::{Demand, MISSING, Use, Workspace};
 use crate::{Code, Failure};
 
 const PREFIX: &str = "cbx_";
 const DIGITS: usize = 12;
+const POND: &str = "pond";
 
 /// The form that such ids have.
 pub fn parse_fixed_id(text: &str) -> Result<LeaseId, Failure> {
@@ -23,34 +24,48 @@ pub fn parse_fixed_id(text: &str) -> Result<LeaseId, Failure> {
     LeaseId::parse(text)
 }
 
-/// The lease of an earlier request with this id; `None` where there is none.
+/// What is known of the id of a request.
+pub(super) enum Replay {
+    /// The user chose none.
+    NotChosen,
+    /// It was never used. No other process uses it as long as the lock is held.
+    New(OperationLock),
+    /// The lease of an earlier request with the same id.
+    Known(Box<Lease>),
+}
+
+/// Waits for other requests with the same id.
 pub(super) fn replay(
     context: Context<'_>,
     workspace: &Workspace,
     terms: &Terms,
     demand: Demand,
     command: &str,
-) -> Result<Option<Lease>, Failure> {
+) -> Result<Replay, Failure> {
     let Some(id) = &terms.lease_id else {
-        return Ok(None);
+        return Ok(Replay::NotChosen);
     };
-    if context.store.is_retired(id)? {
-        let message = format!("lease id {id} was used before and is never used again");
-        return Err(Failure::new(Code::State, message).hint("choose another id"));
-    }
-    if context.store.read(id)?.is_none() {
-        return Ok(None);
-    }
+    never_released(context, id)?;
     let canceled = || context.canceled();
-    let wait = Wait::until_canceled(&canceled);
-    let lock = context.store.operation(id, command, wait)?;
-    // It may have changed by the time it is our turn.
+    let tell = |line: &str| context.report.progress(line);
+    let wait = Wait::until_canceled(&canceled).with_notice(&tell);
+    let mut lock = context.store.operation(id, command, wait)?;
+    // It may have been released, or used for the first time, by the time it is our turn.
+    never_released(context, id)?;
     let Some(claim) = context.store.read(id)? else {
-        return Ok(None);
+        return Ok(Replay::New(lock));
     };
     if let Some(what) = difference(context, workspace, terms, &claim)? {
         let message = format!("lease id {id} belongs to another request: its {what} differs");
         return Err(Failure::new(Code::State, message).hint("choose another id"));
+    }
+    if claim.state == State::Ready {
+        lease::usable(context, &claim)?;
+        let verified = context.verify(&claim, Use::Reuse)?;
+        if let Some(why) = verified.fact(MISSING) {
+            let is_forgotten = why.is_empty();
+            return Err(lease::missing(context, &claim, &mut lock, is_forgotten));
+        }
     }
     let mut lease = Lease::new(claim, Origin::Fresh, lock);
     match lease.claim.state {
@@ -60,10 +75,8 @@ pub(super) fn replay(
             return Err(Failure::new(Code::NotFound, message).hint(stop));
         }
         // What a process that died has begun is finished: the provider finds its own sandbox again.
-        State::Creating => lease::finish(context, workspace, &mut lease, demand, command)?,
+        State::Creating => lease::resume(context, workspace, &mut lease, demand, command)?,
         State::Ready => {
-            lease::usable(context, &lease.claim)?;
-            context.verify(&lease.claim, Use::Reuse)?;
             let labels = ready::wait(context, &lease.claim)?;
             let idle = lease.claim.idle_timeout_seconds;
             let mut used = binding::touch(&lease.claim, Timestamp::now(), idle);
@@ -71,7 +84,17 @@ pub(super) fn replay(
             lease.claim = context.store.replace(&lease.claim, used)?;
         }
     }
-    Ok(Some(lease))
+    Ok(Replay::Known(Box::new(lease)))
+}
+
+fn never_released(context: Context<'_>, id: &LeaseId) -> Result<(), Failure> {
+    match context.store.is_retired(id)? {
+        false => Ok(()),
+        true => {
+            let message = format!("lease id {id} was used before and is never used again");
+            Err(Failure::new(Code::State, message).hint("choose another id"))
+        }
+    }
 }
 
 /// What the first request asked for that this one does not.
@@ -100,9 +123,13 @@ fn difference(
             "idle timeout",
         ),
         (slug, "slug"),
-        (terms.labels.iter().all(labels), "pond"),
+        (claim.labels.get(POND) == terms.labels.get(POND), "pond"),
+        (terms.labels.iter().all(labels), "labels"),
     ];
-    Ok(checks.iter().find(|(same, _)| !same).map(|(_, what)| *what))
+    match checks.iter().find(|(same, _)| !same) {
+        Some((_, what)) => Ok(Some(what)),
+        None => context.provider.request_difference(claim, context.cancel),
+    }
 }
 
 #[cfg(test)]

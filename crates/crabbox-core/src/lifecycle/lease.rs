@@ -6,15 +6,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::exclusive::{self, Attempt};
+use super::fixed::Replay;
 use super::stop::{self, Released};
-use super::sync::SYNCED;
+use super::sync::{LISTED, SYNCED};
 use super::{Context, deadline, fixed, ready};
 use crate::claims::{
     Claim, Creator, FIXED, Intent, LeaseId, OperationLock, Reclaim, RepoRoot, SlugChoice, State,
     Wait, binding, sweep,
 };
 use crate::provider::{
-    CreateFailure, Demand, ExpiredLease, Labels, Left, NewLease, Use, Workspace,
+    CreateFailure, Demand, ExpiredLease, Labels, Left, MISSING, NewLease, Use, Workspace,
 };
 use crate::{Code, Failure};
 
@@ -38,6 +39,8 @@ pub struct Lease {
     pub origin: Origin,
     /// What the claim said about the tree in the sandbox, and what it is to say when it is written next.
     pub(super) synced: Option<String>,
+    /// When the tree that was sent last was listed, see [`LISTED`].
+    pub(super) listed: Option<i64>,
     lock: OperationLock,
 }
 
@@ -77,9 +80,11 @@ pub(super) fn take(
 ) -> Result<Lease, Failure> {
     context.provider.validate()?;
     context.provider.check_lifetime(terms.ttl, demand)?;
-    if let Some(lease) = fixed::replay(context, workspace, terms, demand, command)? {
-        return Ok(lease);
-    }
+    let chosen = match fixed::replay(context, workspace, terms, demand, command)? {
+        Replay::Known(lease) => return Ok(*lease),
+        Replay::New(lock) => Some(lock),
+        Replay::NotChosen => None,
+    };
     sweep_orphans(context);
     let mut plan = context.provider.plan(&NewLease {
         workspace,
@@ -90,9 +95,12 @@ pub(super) fn take(
     if terms.lease_id.is_some() {
         plan.labels.insert(FIXED.to_owned(), "true".to_owned());
     }
-    let lock = context
-        .store
-        .operation(&plan.lease_id, command, Wait::none())?;
+    let lock = match chosen {
+        Some(lock) => lock,
+        None => context
+            .store
+            .operation(&plan.lease_id, command, Wait::none())?,
+    };
     let intent = Intent {
         lease_id: plan.lease_id,
         provider: context.name().to_owned(),
@@ -124,12 +132,25 @@ pub(super) fn finish(
         .map_err(|failure| undo(context, &lease.claim, failure))
 }
 
+/// Creates what an earlier request with the same id has recorded, and may have created.
+pub(super) fn resume(
+    context: Context<'_>,
+    workspace: &Workspace,
+    lease: &mut Lease,
+    demand: Demand,
+    command: &str,
+) -> Result<(), Failure> {
+    create(context, workspace, lease, demand, command)
+        .map_err(|failed| keep_begun(context, &lease.claim, *failed.failure))
+}
+
 impl Lease {
     pub(super) fn new(claim: Claim, origin: Origin, lock: OperationLock) -> Self {
         Self {
             claim,
             origin,
             synced: None,
+            listed: None,
             lock,
         }
     }
@@ -214,6 +235,9 @@ fn released_meanwhile(claim: &Claim) -> Failure {
 fn undo(context: Context<'_>, claim: &Claim, failed: CreateFailure) -> Failure {
     let CreateFailure { failure, left } = failed;
     let failure = *failure;
+    if claim.is_fixed() && left == Left::MaybeSandbox {
+        return keep_begun(context, claim, failure);
+    }
     let removed = match left {
         Left::Nothing => Ok(()),
         Left::MaybeSandbox => deadline::cleanup(context.cancel, |cancel| {
@@ -234,6 +258,15 @@ fn undo(context: Context<'_>, claim: &Claim, failed: CreateFailure) -> Failure {
     }
 }
 
+/// Without its record the id could be used for another request, while the sandbox of this one is there.
+fn keep_begun(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure {
+    let id = &claim.lease_id;
+    let stop = context.provider.stop_command(claim);
+    failure.hint(format!(
+        "{stop} removes lease {id}, which stays: the same request goes on with it"
+    ))
+}
+
 /// Leases whose creator died before it was done with them. What cannot be removed now stays for the next time.
 pub(super) fn sweep_orphans(context: Context<'_>) {
     let Ok(scan) = context.store.scan() else {
@@ -248,6 +281,10 @@ pub(super) fn sweep_orphans(context: Context<'_>) {
         .into_iter()
         .filter(ours)
     {
+        // A chosen id belongs to its request, which finishes what it has begun when it is made again.
+        if claim.is_fixed() && claim.state == State::Creating {
+            continue;
+        }
         sweep_orphan(context, claim);
     }
 }
@@ -266,10 +303,16 @@ fn sweep_orphan(context: Context<'_>, claim: &Claim) {
     };
     let removed =
         stop::remove(context, claim, context.cancel).and_then(|()| context.store.remove(claim));
-    say(match removed {
-        Ok(()) => format!("removed lease={lease} reason=its creator died"),
-        Err(failure) => warning(failure),
-    });
+    match removed {
+        Ok(()) => say(format!("removed lease={lease} reason=its creator died")),
+        Err(failure) => {
+            let hints = failure.hints.clone();
+            say(warning(failure));
+            hints
+                .into_iter()
+                .for_each(|hint| say(format!("hint: {hint}")));
+        }
+    }
 }
 
 /// How a lease is used again.
@@ -297,7 +340,7 @@ pub(super) fn reuse(
     let tell = |line: &str| context.report.progress(line);
     let wait = Wait::until_canceled(&canceled).with_notice(&tell);
     let id = &found.lease_id;
-    let lock = match request.sharing {
+    let mut lock = match request.sharing {
         Sharing::Exclusive => context.store.operation(id, command, wait)?,
         Sharing::Shared if is_to_be_removed(context, &found) => {
             context.store.operation(id, command, wait)?
@@ -311,7 +354,11 @@ pub(super) fn reuse(
         .ok_or_else(|| released_meanwhile(&found))?;
     let allowed = binding::check(&claim, &repo, request.reclaim)?;
     usable(context, &claim)?;
-    context.verify(&claim, Use::Reuse)?;
+    let verified = context.verify(&claim, Use::Reuse)?;
+    if let Some(why) = verified.fact(MISSING) {
+        let is_forgotten = why.is_empty();
+        return Err(missing(context, &claim, &mut lock, is_forgotten));
+    }
     let labels = ready::wait(context, &claim)?;
     let idle = request.idle_timeout.as_secs();
     context
@@ -329,12 +376,40 @@ pub(super) fn reuse(
         synced = bound.labels.remove(SYNCED);
         Ok(unless_little_later(now, bound))
     })?;
+    let listed = claim.labels.get(LISTED).and_then(|at| at.parse().ok());
     Ok(Lease {
         claim,
         origin: Origin::Reused,
         synced,
+        listed,
         lock,
     })
+}
+
+/// A lease whose sandbox its provider does not know runs nothing. Its claim goes if the user said that this is enough.
+pub(super) fn missing(
+    context: Context<'_>,
+    claim: &Claim,
+    lock: &mut OperationLock,
+    is_forgotten: bool,
+) -> Failure {
+    let absent = context.provider.absent(claim);
+    if !is_forgotten {
+        return absent;
+    }
+    let canceled = || context.canceled();
+    let forgotten = context
+        .store
+        .upgrade(lock, &claim.lease_id, Wait::until_canceled(&canceled))
+        .and_then(|()| context.store.remove(claim));
+    match forgotten {
+        Ok(()) => Failure {
+            message: format!("{}; local claim forgotten, command not run", absent.message),
+            hints: vec!["crabbox run without --id makes a new one".to_owned()],
+            ..absent
+        },
+        Err(other) => absent.and(&other),
+    }
 }
 
 /// Whether a claim that was written to since is still about the sandbox that was verified, and as usable.
@@ -342,6 +417,7 @@ fn same_sandbox(verified: &Claim, now: &Claim) -> bool {
     let facts = |claim: &Claim| {
         let mut labels = claim.labels.clone();
         labels.remove(SYNCED);
+        labels.remove(LISTED);
         let owner = claim.repo_root.clone();
         (
             claim.provider.clone(),
@@ -372,7 +448,7 @@ pub(super) fn keep(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
     let keep = |claim: &Claim| {
         let idle = claim.idle_timeout_seconds;
         let mut kept = binding::touch(&claim.kept(), Timestamp::now(), idle);
-        kept.labels.extend(synced_label(lease));
+        kept.labels.extend(sync_labels(lease));
         Ok(kept)
     };
     context.store.update(&lease.claim.lease_id, keep).map(drop)
@@ -383,7 +459,7 @@ pub(super) fn used(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
     let touch = |claim: &Claim| {
         let idle = claim.idle_timeout_seconds;
         let mut used = binding::touch(claim, Timestamp::now(), idle);
-        used.labels.extend(synced_label(lease));
+        used.labels.extend(sync_labels(lease));
         Ok(unless_little_later(claim, used))
     };
     match context.store.update(&lease.claim.lease_id, touch) {
@@ -392,14 +468,17 @@ pub(super) fn used(context: Context<'_>, lease: &Lease) -> Result<(), Failure> {
     }
 }
 
-fn synced_label(lease: &Lease) -> Option<(String, String)> {
-    let synced = lease.synced.clone()?;
-    Some((SYNCED.to_owned(), synced))
+fn sync_labels(lease: &Lease) -> impl Iterator<Item = (String, String)> {
+    let synced = lease.synced.clone();
+    let listed = lease.listed.map(|at| at.to_string());
+    let named = |name: &str, value: Option<String>| value.map(|value| (name.to_owned(), value));
+    [named(SYNCED, synced), named(LISTED, listed)]
+        .into_iter()
+        .flatten()
 }
 
 fn is_to_be_removed(context: Context<'_>, claim: &Claim) -> bool {
-    let removes = context.provider.spec().expired == ExpiredLease::Remove;
-    removes && claim.state == State::Ready && claim.is_expired(Timestamp::now())
+    claim.state == State::Ready && has_expired(context, claim)
 }
 
 pub(super) fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
@@ -438,15 +517,10 @@ pub(super) fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure>
     Ok(())
 }
 
-/// A lease that reached its time to live while it was used goes as soon as no other process uses it.
-pub(super) fn end_if_expired(context: Context<'_>, claim: &Claim) {
+/// Whether the provider's sandbox ended with the lease's time to live.
+pub(super) fn has_expired(context: Context<'_>, claim: &Claim) -> bool {
     let removes = context.provider.spec().expired == ExpiredLease::Remove;
-    if removes && claim.is_expired(Timestamp::now()) {
-        let id = &claim.lease_id;
-        let stop = context.provider.stop_command(claim);
-        let line = format!("warning: lease {id} reached its TTL expiry during the run; {stop}");
-        context.report.line(&line);
-    }
+    removes && claim.is_expired(Timestamp::now())
 }
 
 fn remove_expired(context: Context<'_>, claim: &Claim) -> Failure {
@@ -455,7 +529,7 @@ fn remove_expired(context: Context<'_>, claim: &Claim) -> Failure {
     let expired = Failure::new(Code::Expired, message);
     let retry = "crabbox run without --id makes a new one";
     match stop::release(context, claim) {
-        Ok(Released::Gone) => expired.hint(retry),
+        Ok(Released::Gone | Released::Forgotten) => expired.hint(retry),
         Ok(Released::Missing(other)) | Err(other) => {
             let stop = context.provider.stop_command(claim);
             expired.and(&other).hint(stop)

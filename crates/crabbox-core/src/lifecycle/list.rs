@@ -52,6 +52,12 @@ pub fn list(context: Context<'_>) -> Result<Listing, Failure> {
     Ok(listing)
 }
 
+/// How many leases there are of the provider, as it is configured. Asks no sandbox.
+pub fn count(context: Context<'_>) -> Result<usize, Failure> {
+    let claims = context.store.scan()?.claims;
+    Ok(claims.iter().filter(|claim| context.is_ours(claim)).count())
+}
+
 /// All at once, or one by one where that fails: the engine of one lease does not hide the others.
 fn observe(
     context: Context<'_>,

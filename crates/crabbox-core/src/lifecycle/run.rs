@@ -1,6 +1,6 @@
 //! One command in a sandbox, from the lease to its release.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -102,15 +102,8 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
     let workspace = request.workspace;
     let rerun = rerun(context, &lease.claim, &request);
     let sync_only = matches!(request.job, Job::SyncOnly);
-    let ended = sync(
-        context,
-        &mut lease,
-        &facts,
-        &request,
-        &mut step,
-        &mut timing,
-    )
-    .and_then(|()| execute(context, &lease, &facts, request, &mut timing));
+    let ended = sync(context, &mut lease, &request, &mut step, &mut timing)
+        .and_then(|()| execute(context, &lease, &facts, request, &mut timing));
     // Without a command that ran, nothing was denied.
     if !sync_only && ended.is_ok() {
         tell_denials(context, &lease.claim, workspace, began);
@@ -118,9 +111,14 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
     summary(context, &timing, &ended);
     let before_release = Instant::now();
     timing.start("release", before_release);
+    let expired = lease::has_expired(context, &lease.claim);
     let settled = settle(context, &mut lease, keep, &ended, &rerun);
     timing.stop(Instant::now());
     let kept = !matches!(settled, Settled::Gone);
+    let ended = match expired {
+        true => unless_expired(&lease.claim, kept, ended),
+        false => ended,
+    };
     let (ended, hints) = match settled {
         Settled::Unremoved(failure) => unremoved(context, failure, ended),
         Settled::Gone | Settled::Kept => (ended, Vec::new()),
@@ -132,7 +130,7 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
             total_ms: millis(timing.total(before_release)),
             ..facts.report(context, Some(&lease.claim), Some(&step), &timing, &ended)
         },
-        synced: (sync_only && ended.is_ok()).then_some(facts.workdir),
+        synced: (sync_only && ended.is_ok()).then(|| tree_root(context, workspace)),
         ended,
         hints,
     }
@@ -245,7 +243,6 @@ fn obtain(
 fn sync(
     context: Context<'_>,
     lease: &mut Lease,
-    facts: &Facts,
     request: &RunRequest<'_>,
     step: &mut Step<'_>,
     timing: &mut Timing,
@@ -254,9 +251,11 @@ fn sync(
         return Ok(());
     }
     timing.start(SYNC, Instant::now());
+    // `--workdir` and `--here` say where the command runs, never which directory is replaced.
+    let workdir = tree_root(context, request.workspace);
     let to = Destination {
         workspace: request.workspace,
-        workdir: &facts.workdir,
+        workdir: &workdir,
     };
     let sent = step.transfer(context, lease, to);
     timing.stop(Instant::now());
@@ -265,9 +264,10 @@ fn sync(
         return Err(canceled(reason));
     }
     sent?;
+    lease.listed = step.listed().or(lease.listed);
     match request.job {
         Job::SyncOnly => {
-            lease.synced = step.synced(&facts.workdir);
+            lease.synced = step.synced(&workdir);
             Ok(())
         }
         Job::Command(_) => {
@@ -287,6 +287,17 @@ fn still_alive(claim: &Claim) -> Result<(), Failure> {
     }
     let lease = &claim.lease_id;
     let message = format!("lease {lease} reached its TTL expiry during the sync; command not run");
+    Err(Failure::new(Code::Expired, message))
+}
+
+/// A lease that ended under its command may have ended the command's own processes too: that is no success.
+fn unless_expired(claim: &Claim, kept: bool, ended: Result<i32, Failure>) -> Result<i32, Failure> {
+    if !matches!(ended, Ok(0)) {
+        return ended;
+    }
+    let lease = &claim.lease_id;
+    let became = if kept { "" } else { "; it was released" };
+    let message = format!("lease {lease} reached its TTL expiry during the run{became}");
     Err(Failure::new(Code::Expired, message))
 }
 
@@ -317,11 +328,19 @@ fn unremoved(
 /// A relative one is below the provider's default.
 fn workdir(context: Context<'_>, request: &RunRequest<'_>) -> String {
     let usual = context.provider.workdir(request.workspace);
-    let path = match &request.workdir {
+    normal(&match &request.workdir {
         Some(wanted) => usual.join(wanted),
         None => usual,
-    };
-    // Without a `.` in it.
+    })
+}
+
+/// Where the repository is in the sandbox.
+fn tree_root(context: Context<'_>, workspace: &Workspace) -> String {
+    normal(&context.provider.workdir(workspace))
+}
+
+/// Without a `.` in it.
+fn normal(path: &Path) -> String {
     let path: PathBuf = path.components().collect();
     path.to_string_lossy().into_owned()
 }
@@ -330,11 +349,11 @@ fn announce(context: Context<'_>, lease: &Lease, facts: &Facts) {
     let provider = context.name();
     let claim = &lease.claim;
     let id = &claim.lease_id;
-    let sandbox = claim.sandbox().unwrap_or("-");
     let slug = claim.slug_str().unwrap_or("-");
     if lease.origin == Origin::Fresh {
+        let names = context.provider.names_when_leased(claim);
         context.report.fact(&format!(
-            "leased {id} slug={slug} provider={provider} sandbox={sandbox} name={sandbox}"
+            "leased {id} slug={slug} provider={provider} {names}"
         ));
     }
     let delegated = match context.provider.spec().workspace {
@@ -342,7 +361,8 @@ fn announce(context: Context<'_>, lease: &Lease, facts: &Facts) {
         WorkspaceKind::Archive => "",
     };
     context.report.fact(&format!(
-        "provider={provider} lease={id} sandbox={sandbox} workdir={}{delegated}",
+        "provider={provider} lease={id} {} workdir={}{delegated}",
+        context.provider.names(claim),
         facts.workdir
     ));
 }

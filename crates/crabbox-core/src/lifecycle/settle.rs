@@ -30,8 +30,12 @@ pub(super) fn settle(
     ended: &Result<i32, Failure>,
     rerun: &str,
 ) -> Settled {
+    // It goes whatever was asked for, as soon as no other process uses it.
+    let goes_anyhow = lease.origin == Origin::Fresh && keep == Keep::No;
+    if !goes_anyhow && lease::has_expired(context, &lease.claim) {
+        return release_at_end(context, lease);
+    }
     if lease.origin == Origin::Reused {
-        lease::end_if_expired(context, &lease.claim);
         renew(context, lease);
         return Settled::Kept;
     }
@@ -78,7 +82,8 @@ pub(super) fn settle(
 /// The end of a lease that others may have used meanwhile, and may still use: then it stays until it is idle.
 fn release_at_end(context: Context<'_>, lease: &mut Lease) -> Settled {
     let id = lease.claim.lease_id.clone();
-    let released = deadline::cleanup(context.cancel, |cancel| {
+    let is_fixed = lease.claim.is_fixed();
+    let released = deadline::removal(context.cancel, is_fixed, |cancel| {
         let context = Context { cancel, ..context };
         let Some(claim) = lease::hold_alone(context, lease)? else {
             return Ok(Released::Gone); // by a stop
@@ -90,7 +95,7 @@ fn release_at_end(context: Context<'_>, lease: &mut Lease) -> Settled {
         }
     });
     match released {
-        Ok(Released::Gone) => Settled::Gone,
+        Ok(Released::Gone | Released::Forgotten) => Settled::Gone,
         Ok(Released::Missing(failure)) | Err(failure) => {
             let stop = context.provider.stop_command(&lease.claim);
             Settled::Unremoved(failure.hint(stop))

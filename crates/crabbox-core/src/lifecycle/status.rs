@@ -10,6 +10,8 @@ use crate::claims::Claim;
 use crate::provider::{Observed, Phase};
 use crate::{Code, Failure};
 
+/// A label of what was observed: why the provider cannot say more.
+const ERROR: &str = "error";
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// What a look is given even if it begins at the deadline.
 const MIN_LOOK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,25 +43,48 @@ pub fn status(
         return look(context, identifier).map(|now| (now, Ok(())));
     };
     loop {
-        let now = look_until(context, identifier, deadline)?;
-        let lease = identifier.escape_debug();
-        match now.observed.phase {
-            Phase::Ready => return Ok((now, Ok(()))),
-            Phase::Over | Phase::Unknown => {
-                let state = &now.observed.state;
-                let message = format!("lease {lease} reached terminal state {state} before ready");
-                return Ok((now, Err(Failure::new(Code::Timeout, message))));
+        match look_until(context, identifier, deadline) {
+            Ok(now) => match now.observed.phase {
+                Phase::Ready => return Ok((now, Ok(()))),
+                Phase::Over | Phase::Unknown => {
+                    let failure = terminal(identifier, &now.observed);
+                    return Ok((now, Err(failure)));
+                }
+                Phase::NotYet | Phase::Absent if Instant::now() >= deadline => {
+                    return Ok((now, Err(late(identifier))));
+                }
+                Phase::NotYet | Phase::Absent => {}
+            },
+            Err(failure) if !is_passing(&failure) => return Err(failure),
+            Err(failure) if Instant::now() >= deadline => {
+                return Err(Failure {
+                    causes: vec![failure.to_string()],
+                    hints: failure.hints,
+                    ..late(identifier)
+                });
             }
-            Phase::NotYet | Phase::Absent => {}
-        }
-        if Instant::now() >= deadline {
-            return Ok((now, Err(late(identifier))));
+            // The next look may be answered.
+            Err(_) => {}
         }
         let next = next_look(Instant::now(), deadline);
         if let Some(reason) = context.cancel.sleep_until(next) {
             return Err(reason.canceled("canceled while waiting"));
         }
     }
+}
+
+/// The provider gave no answer, which says nothing about the lease.
+fn is_passing(failure: &Failure) -> bool {
+    matches!(failure.code, Code::Provider | Code::Timeout)
+}
+
+fn terminal(identifier: &str, observed: &Observed) -> Failure {
+    let lease = identifier.escape_debug();
+    let state = &observed.state;
+    let message = format!("lease {lease} reached terminal state {state} before ready");
+    let mut failure = Failure::new(Code::Timeout, message);
+    failure.causes.extend(observed.labels.get(ERROR).cloned());
+    failure
 }
 
 /// Never after the deadline.
@@ -86,14 +111,7 @@ fn look_until(
         cancel: &cancel,
         ..context
     };
-    look(bounded, identifier).map_err(|failure| match failure.code {
-        Code::Timeout if Instant::now() >= deadline => Failure {
-            causes: vec![failure.to_string()],
-            hints: failure.hints,
-            ..late(identifier)
-        },
-        _ => failure,
-    })
+    look(bounded, identifier)
 }
 
 fn look(context: Context<'_>, identifier: &str) -> Result<Status, Failure> {

@@ -19,14 +19,22 @@ pub enum Running {
 
 /// Waits for commands that run in it. The claim goes only when the sandbox is proved to be gone.
 pub fn stop(context: Context<'_>, identifier: &str) -> Result<Claim, Failure> {
-    stop_with(context, identifier, Running::Wait)
+    stop_with(context, identifier, Running::Wait).map(|stopped| stopped.claim)
+}
+
+/// A lease that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped {
+    pub claim: Claim,
+    /// Whether only the claim was removed, because the user knows that the sandbox is gone.
+    pub forgotten: bool,
 }
 
 pub fn stop_with(
     context: Context<'_>,
     identifier: &str,
     running: Running,
-) -> Result<Claim, Failure> {
+) -> Result<Stopped, Failure> {
     let found = context.find(identifier)?;
     whole_name(&found, identifier)?;
     let canceled = || context.canceled();
@@ -42,7 +50,11 @@ pub fn stop_with(
         )?),
     };
     let Some(claim) = context.store.read(&found.lease_id)? else {
-        return Ok(found); // released while we waited
+        // Released while we waited.
+        return Ok(Stopped {
+            claim: found,
+            forgotten: false,
+        });
     };
     if claim.provider != found.provider {
         let message = format!("lease {} claim changed; retry", claim.lease_id);
@@ -53,7 +65,10 @@ pub fn stop_with(
         Running::End => release_in_use(context, claim.clone()),
     };
     match released.map_err(|failure| unresolved(context, &claim, failure))? {
-        Released::Gone => Ok(claim),
+        released @ (Released::Gone | Released::Forgotten) => Ok(Stopped {
+            claim,
+            forgotten: matches!(released, Released::Forgotten),
+        }),
         Released::Missing(failure) => Err(failure),
     }
 }
@@ -115,6 +130,8 @@ fn whole_name(claim: &Claim, identifier: &str) -> Result<(), Failure> {
 pub(super) enum Released {
     /// The claim is gone as well.
     Gone,
+    /// The claim is gone, and of the sandbox the user said so.
+    Forgotten,
     /// The provider does not know the sandbox, which proves nothing: the claim is as it was.
     Missing(Failure),
 }
@@ -143,7 +160,10 @@ pub(super) fn release(context: Context<'_>, claim: &Claim) -> Result<Released, F
                 true => context.store.retire(last)?,
                 false => context.store.remove(last)?,
             }
-            Ok(Released::Gone)
+            Ok(match removal {
+                Removal::Forgotten(_) => Released::Forgotten,
+                Removal::Gone | Removal::Missing(_) => Released::Gone,
+            })
         }
         // The program was gone before it could begin.
         (Err(failure), Some(releasing)) if failure.code == Code::ProviderMissing => {

@@ -23,6 +23,9 @@ use crate::{Code, Failure};
 /// since, because a command may change any file.
 pub(super) const SYNCED: &str = "synced";
 
+/// The label that says when the tree that was sent last was listed here, in seconds since the epoch.
+pub(super) const LISTED: &str = "synced-at";
+
 /// Whether the repository is sent, where the provider does not mount it.
 #[derive(Debug, Clone, Copy)]
 pub enum Sync<'a> {
@@ -144,6 +147,14 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// For the claim, after a sync that sent something: when its tree was listed.
+    pub(super) fn listed(&self) -> Option<i64> {
+        match self {
+            Self::Archive(transfer) if !transfer.unchanged => Some(transfer.prepared.listed_at()),
+            Self::Archive(_) | Self::Mounted | Self::Skipped { .. } => None,
+        }
+    }
+
     /// For the claim, after a sync that no command follows.
     pub(super) fn synced(&self, workdir: &str) -> Option<String> {
         match self {
@@ -228,6 +239,8 @@ impl Transfer<'_> {
             None => context.cancel.clone(),
         };
         let nonce = random_hex(3)?;
+        // Of a lease that does not say when, no file is known to be as it was.
+        self.prepared.trust_before(lease.listed.unwrap_or(i64::MIN));
         let upload = Upload {
             tree: &self.prepared,
             mode: self.options.mode,

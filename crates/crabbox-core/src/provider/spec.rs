@@ -32,6 +32,8 @@ pub struct Spec {
     /// Whether `ports` and `cp` exist.
     pub ports: bool,
     pub copy: bool,
+    /// Whether a build cache can be kept for a repository.
+    pub build_cache: bool,
     /// What to use in place of `--class` and `--type`.
     pub instead_of_class: &'static str,
     pub instead_of_type: &'static str,

@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::claims::Claim;
 use crate::process::Cancel;
 
-/// The fact that the provider does not know the sandbox of a claim that is to be inspected, with what to say about it; with
+/// The fact that the provider does not know the sandbox of a claim that is to be inspected or used again, with what to say about it; with
 /// nothing where the user wants such claims to be forgotten.
 pub const MISSING: &str = "missing";
 

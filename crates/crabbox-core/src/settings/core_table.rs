@@ -63,6 +63,17 @@ pub const CORE: &[Setting] = &[
     .trust(Trust::ShorterThanUser)
     .renewed_by_runs(),
     Setting::new(
+        None,
+        CACHE,
+        Kind::Bool,
+        "false",
+        "Keep what tools in sandboxes download or compile for later sandboxes of the repository",
+    )
+    .flag("cache")
+    .trust(Trust::NeverRepository)
+    .effect(Effect::BuildCache)
+    .creation_only(),
+    Setting::new(
         SYNC,
         "exclude",
         Kind::List(Merge::Append),
@@ -188,11 +199,14 @@ pub const CORE: &[Setting] = &[
 /// The row whose default the program supplies.
 pub(super) const PROVIDER: &str = "provider";
 pub(super) const TARGET: &str = "target";
+/// Off unless the user asks: what one sandbox writes there, the next one may execute.
+pub const CACHE: &str = "cache";
 
 /// The row whose list comes after the built-in one.
 pub(super) const EXCLUDE: &str = "sync.exclude";
 
 /// Keys of other programs that read the same files: known, and of no effect here. A whole section is named by its key.
+/// `cache` is one as a mapping, and a setting of ours as a value.
 const FOREIGN_KEYS: &[&str] = &[
     "actions",
     "anthropicSandboxRuntime",

@@ -95,8 +95,12 @@ impl<'a> Catalogue<'a> {
         node: &Node,
         layer: &mut FileLayer,
     ) -> Result<(), Failure> {
-        let Some(setting) = self.find(path) else {
-            if is_foreign_key(path) || self.foreign_sections.contains(&path) {
+        let foreign = is_foreign_key(path) || self.foreign_sections.contains(&path);
+        // Other programs have a section where we have a value.
+        let found = self.find(path);
+        let found = found.filter(|_| !(foreign && matches!(node.shape, Shape::Map(_))));
+        let Some(setting) = found else {
+            if foreign {
                 layer
                     .ignored
                     .push(Ignored::new(source, path.to_owned(), key.at));
@@ -171,6 +175,7 @@ fn refuse_in_files(
         }
         Trust::Anyone
         | Trust::User
+        | Trust::NeverRepository
         | Trust::ShorterThanUser
         | Trust::WithinUser
         | Trust::ConfiguredProvider

@@ -31,6 +31,7 @@ fn key(setting: &Setting) -> String {
         Trust::OutsideFiles | Trust::FlagOnly => "-".to_owned(),
         Trust::Anyone
         | Trust::User
+        | Trust::NeverRepository
         | Trust::ShorterThanUser
         | Trust::WithinUser
         | Trust::ConfiguredProvider
@@ -58,7 +59,7 @@ fn repository(trust: Trust) -> &'static str {
         Trust::WithinUser => "names in your own list only",
         Trust::ConfiguredProvider => "configured providers and the default only",
         Trust::OwnProfile => "profiles without variables of yours only",
-        Trust::OutsideFiles | Trust::FlagOnly => "no",
+        Trust::NeverRepository | Trust::OutsideFiles | Trust::FlagOnly => "no",
     }
 }
 

@@ -36,6 +36,9 @@ pub(super) fn refusal(
         Trust::User | Trust::OutsideFiles | Trust::FlagOnly => {
             Some("it controls what runs or is reachable outside the sandbox".to_owned())
         }
+        Trust::NeverRepository => {
+            Some("only your own file and the flag may, whatever you trust".to_owned())
+        }
         Trust::ShorterThanUser => longer(value, own),
         Trust::WithinUser => match value {
             Value::List(names) => not_covered(names, &own.lists()),

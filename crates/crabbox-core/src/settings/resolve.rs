@@ -14,7 +14,7 @@ use super::profiles::ProfileEnv;
 use super::repository_limits::{User, UserValue, not_covered, refusal};
 use super::resolved::{Entry, Settings};
 use super::source::{SourceFile, printable};
-use super::table::{Kind, Merge, ProviderTable, Setting};
+use super::table::{Kind, Merge, ProviderTable, Setting, Trust};
 use super::trust::TrustStore;
 use super::value::{self, Value};
 use super::yaml;
@@ -242,10 +242,13 @@ fn refused(
     let mut refused = Vec::new();
     for (number, layer) in layers.repository.iter().enumerate() {
         let file = layer.file;
-        if sources.trust.trusts(&file.canonical, &file.bytes) {
-            continue;
-        }
+        let trusted = sources.trust.trusts(&file.canonical, &file.bytes);
+        let may_be_refused =
+            |setting: &Setting| !trusted || setting.trust == Trust::NeverRepository;
         for assigned in &layer.content.assigned {
+            if !may_be_refused(assigned.setting) {
+                continue;
+            }
             let own = layers.own(assigned.setting, sources)?;
             if let Some(why) = refusal(assigned.setting, &assigned.value, &own, &user) {
                 let key = assigned.setting.path();
@@ -255,6 +258,9 @@ fn refused(
                     message: refused_key(&file.path, assigned.at.line, &key, &why),
                 });
             }
+        }
+        if trusted {
+            continue;
         }
         for (name, message) in refused_profiles(catalogue, sources, layers, layer)? {
             refused.push(Refused {
@@ -329,12 +335,21 @@ fn unsupported(sources: &Sources<'_>, layers: &Layers<'_>) -> Vec<Refused> {
 
 /// All of it at once.
 fn refuse(refused: Vec<Refused>) -> Result<(), Failure> {
+    let for_good = |one: &Refused| match &one.what {
+        Which::Setting(setting) => setting.trust == Trust::NeverRepository,
+        Which::Profile(_) => false,
+    };
+    let hint = match refused.iter().find(|one| for_good(one)) {
+        Some(_) => {
+            "remove the key from the file; set it in your own (`crabbox config path`) if you want it"
+        }
+        None => "review the file, then accept it with `crabbox trust`",
+    };
     let mut refused = refused.into_iter().map(|one| one.message);
     let Some(first) = refused.next() else {
         return Ok(());
     };
-    let mut failure = Failure::new(Code::Untrusted, first)
-        .hint("review the file, then accept it with `crabbox trust`");
+    let mut failure = Failure::new(Code::Untrusted, first).hint(hint);
     failure.also = refused.collect();
     Err(failure)
 }

@@ -51,11 +51,13 @@ impl Settings {
             .find(|entry| entry.setting.section == section && entry.setting.key == key)
     }
 
-    /// What a source sets although the provider has no use for it. `archive_sync`: whether the repository is sent to it.
-    pub fn without_effect(&self, archive_sync: bool) -> Vec<&Entry> {
+    /// What a source sets although the provider has no use for it. `archive_sync`: whether the repository is sent to it;
+    /// `build_cache`: whether it keeps one.
+    pub fn without_effect(&self, archive_sync: bool, build_cache: bool) -> Vec<&Entry> {
         let has_effect = |entry: &&Entry| match entry.setting.effect {
             Effect::AllProviders => true,
             Effect::ArchiveSync => archive_sync,
+            Effect::BuildCache => build_cache,
             Effect::NoProvider => false,
         };
         let chosen = self.entries.iter().filter(|entry| entry.origin.is_choice());

@@ -79,6 +79,8 @@ pub enum Effect {
     AllProviders,
     /// Those that the repository is sent to.
     ArchiveSync,
+    /// Those that keep a build cache.
+    BuildCache,
     /// None of this build: it is accepted because other programs read the same files.
     NoProvider,
 }
@@ -89,6 +91,8 @@ pub enum Trust {
     Anyone,
     /// Not the repository, unless the user trusts the file.
     User,
+    /// Not the repository, even if the user trusts the file.
+    NeverRepository,
     /// The repository may only shorten it. Zero means without limit.
     ShorterThanUser,
     /// The repository's list may only name what the user's own list, or the default if there is none, allows.

@@ -14,8 +14,9 @@
 //!    - staging *beside* the workdir, which is swapped: [`sibling`] clones the old tree with hard links, removes what has
 //!      to go from the clone, and leaves unpacking and the swap to the provider.
 //!
-//! Not seen: a file whose content was changed without a change of its size, its permissions and the second of its
-//! modification, here since the last sync or there; and sockets in the sandbox. `--full-resync` sends everything.
+//! Files that were changed here in the second of the last sync's list, in the one before it, or later, are sent in any case: times
+//! in the sandbox have no fractions. Not seen: a file whose content was changed without a change of its size and its
+//! permissions, and whose time was set back, here or there; and sockets in the sandbox. `--full-resync` sends everything.
 
 mod changes;
 pub mod inside;
@@ -47,11 +48,13 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// `target` is what a symlink here points to.
+    /// A file that was changed in the second `before` or later is sent in any case. `target` is what a symlink here
+    /// points to.
     pub(super) fn between(
         manifest: &Manifest,
         remote: &RemoteTree,
         mode: SyncMode,
+        before: i64,
         mut target: impl FnMut(&Entry) -> Option<Vec<u8>>,
     ) -> Self {
         let mut delta = Self::default();
@@ -61,7 +64,8 @@ impl Delta {
             let path = entry.path.as_bytes();
             wanted.extend(ancestors(path));
             let there = remote.get(path);
-            if there.is_some_and(|there| is_same(entry, there, &mut target)) {
+            let settled = entry.kind != Kind::File || entry.modified.0 < before;
+            if settled && there.is_some_and(|there| is_same(entry, there, &mut target)) {
                 same.insert(path);
                 delta.unchanged += 1;
             } else {

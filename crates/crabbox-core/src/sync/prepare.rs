@@ -11,6 +11,8 @@ use super::guard::{self, Candidate};
 use super::{
     Archive, Compression, Delta, Entry, Manifest, Options, RemoteTree, Rules, Source, list, tree,
 };
+use jiff::Timestamp;
+
 use crate::git::Repository;
 use crate::process::{Cancel, Reason};
 use crate::provider::{SyncMode, SyncPhases};
@@ -37,6 +39,9 @@ pub struct Prepared {
     pub fingerprint: String,
     archive: OnceCell<Archive>,
     packing: Cell<Duration>,
+    /// In seconds since the epoch, before the first file was looked at.
+    listed_at: i64,
+    trusted_before: Cell<i64>,
     warnings: RefCell<Vec<String>>,
 }
 
@@ -49,6 +54,7 @@ impl Prepared {
         tell: &dyn Fn(&str),
     ) -> Result<Self, Failure> {
         phases.begin("manifest");
+        let listed_at = Timestamp::now().as_second();
         let root = tree.repository.map_or(tree.root, Repository::root);
         let rules = Rules::load(root, &options.exclude, &options.include)?;
         let manifest = list(tree.root, tree.repository, tree.source, &rules)?;
@@ -71,6 +77,8 @@ impl Prepared {
             manifest,
             archive: OnceCell::new(),
             packing: Cell::default(),
+            listed_at,
+            trusted_before: Cell::new(i64::MAX),
             warnings: RefCell::default(),
         })
     }
@@ -97,7 +105,18 @@ impl Prepared {
         })?;
         // A link that cannot be read is sent, and then it is an error.
         let target = |entry: &Entry| files.link(&entry.path).ok().flatten();
-        Ok(Delta::between(&self.manifest, remote, mode, target))
+        let before = self.trusted_before.get();
+        Ok(Delta::between(&self.manifest, remote, mode, before, target))
+    }
+
+    pub(crate) fn listed_at(&self) -> i64 {
+        self.listed_at
+    }
+
+    /// Says when the tree that the sandbox has was listed. Times in a sandbox have no fractions: a file that was changed
+    /// in the second of that list, or in the one before it, may have been changed again without a trace, and is sent.
+    pub(crate) fn trust_before(&self, listed: i64) {
+        self.trusted_before.set(listed.saturating_sub(1));
     }
 
     /// Only what a delta sends, packed.

@@ -17,8 +17,8 @@ use crabbox_core::lifecycle::{
 use crabbox_core::process::{Cancel, Output, Relay, Stdin};
 use crabbox_core::provider::{
     ArchiveSync, Check, CreateFailure, Created, Execution, ExpiredLease, Labels, LeasePlan,
-    NewLease, Observed, Phase, Provider, Readiness, Removal, Spec, Staged, StopBy, SyncMode,
-    SyncPhases, Upload, Use, Verified, Workspace, WorkspaceKind,
+    MISSING, NewLease, Observed, Phase, Provider, Readiness, Removal, Spec, Staged, StopBy,
+    SyncMode, SyncPhases, Upload, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::ProviderTable;
 use crabbox_core::sync::{Allow, Compression, Limits, Options, Source, Tree};
@@ -54,6 +54,7 @@ pub(crate) const SPEC: Spec = Spec {
     expired: ExpiredLease::Remove,
     ports: false,
     copy: false,
+    build_cache: false,
     instead_of_class: "",
     instead_of_type: "",
     credentials: &[],
@@ -93,6 +94,12 @@ pub(crate) struct World {
     pub(crate) final_id: Option<&'static str>,
     pub(crate) forget_missing: bool,
     pub(crate) upload_delay: Duration,
+    /// Uploads end after their lease.
+    pub(crate) upload_outlives: bool,
+    /// Commands end after their lease.
+    pub(crate) outlive: bool,
+    /// Where trees went and commands ran.
+    pub(crate) places: Vec<String>,
     created: u32,
 }
 
@@ -244,6 +251,10 @@ impl Provider for Fake {
                 let message = format!("sandbox {} is not the one of the claim", key(claim));
                 Err(Failure::new(Code::NotOwned, message))
             }
+            (None, _) if intent == Use::Reuse => {
+                let why = if world.forget_missing { "" } else { "missing" };
+                Ok(Labels::from([(MISSING.to_owned(), why.to_owned())]))
+            }
             _ => Ok(Labels::new()),
         }
     }
@@ -264,6 +275,12 @@ impl Provider for Fake {
         cancel: &Cancel,
     ) -> Result<i32, Failure> {
         let (relay, mut stdout, mut stderr) = Relay::open(exec.stdout, exec.stderr, cancel)?;
+        let place = format!("exec {}", exec.workdir.unwrap_or("-"));
+        self.world().places.push(place);
+        if let (true, Some(end)) = (self.world().outlive, sandbox.claim().expires_at) {
+            let left = end.duration_since(jiff::Timestamp::now());
+            std::thread::sleep(Duration::try_from(left).unwrap_or_default());
+        }
         let mut input = String::new();
         let mut stdin = exec.stdin.into_reader().unwrap();
         stdin.read_to_string(&mut input).unwrap();
@@ -368,6 +385,12 @@ impl ArchiveSync for Fake {
             self.world().calls.push("upload cut short".to_owned());
             return Err(Failure::new(Code::Timeout, "upload cut short"));
         }
+        if let (true, Some(end)) = (self.world().upload_outlives, sandbox.claim().expires_at) {
+            let left = end.duration_since(jiff::Timestamp::now());
+            std::thread::sleep(Duration::try_from(left).unwrap_or_default());
+        }
+        let place = format!("upload {}", upload.workdir.display());
+        self.world().places.push(place);
         let files = unpacked(upload, cancel)?;
         phases.begin("extract");
         self.change("upload", sandbox.claim(), |sandbox, halfway| {
@@ -490,6 +513,7 @@ pub(crate) struct Run<'a> {
     pub(crate) sync: bool,
     /// `None` is `--sync-only`.
     pub(crate) command: Option<&'a str>,
+    pub(crate) workdir: Option<&'a str>,
 }
 
 impl Default for Run<'_> {
@@ -499,6 +523,7 @@ impl Default for Run<'_> {
             keep: Keep::No,
             sync: true,
             command: Some("0"),
+            workdir: None,
         }
     }
 }
@@ -566,6 +591,11 @@ impl Bench {
     }
 
     pub(crate) fn run(&self, run: Run<'_>) -> Ran {
+        let terms = self.terms(run.keep == Keep::Yes);
+        self.run_with(run, terms)
+    }
+
+    pub(crate) fn run_with(&self, run: Run<'_>, terms: Terms) -> Ran {
         let workspace = self.workspace();
         let (stdout, stderr) = (Shared::default(), Shared::default());
         let env = |claim: &Claim| {
@@ -597,7 +627,7 @@ impl Bench {
             run_id: "run_1".to_owned(),
             workspace: &workspace,
             target: match run.id {
-                None => Target::Fresh(self.terms(run.keep == Keep::Yes)),
+                None => Target::Fresh(terms),
                 Some(id) => Target::Reuse {
                     identifier: id.to_owned(),
                     reclaim: Reclaim::No,
@@ -618,7 +648,7 @@ impl Bench {
             },
             shown: run.command.unwrap_or_default().to_owned(),
             flags: Vec::new(),
-            workdir: None,
+            workdir: run.workdir.map(str::to_owned),
             label: None,
             env: &env,
             say_env: false,

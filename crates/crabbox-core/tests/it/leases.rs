@@ -1,8 +1,8 @@
 //! Leases without a run: stop, list, cleanup, expiry, final ids.
 
 use crabbox_core::Code;
-use crabbox_core::claims::{LeaseId, State};
-use crabbox_core::lifecycle::{self, Action, DryRun, Watch};
+use crabbox_core::claims::{LeaseId, State, Wait};
+use crabbox_core::lifecycle::{self, Action, DryRun, Keep, Report, Watch};
 
 use crate::fake::{Bench, Run, When};
 
@@ -59,6 +59,132 @@ fn the_user_may_choose_the_id() {
     let refused = lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap_err();
     assert_eq!(refused.code, Code::State);
     assert_eq!(created(), 0);
+}
+
+/// A request that waited for the end of the lease with its id must not begin it anew.
+#[test]
+fn a_chosen_id_that_is_released_meanwhile_is_not_used_again() {
+    let bench = Bench::new();
+    let mut terms = bench.terms(true);
+    terms.lease_id = Some(LeaseId::parse("t_mine").unwrap());
+    let id = terms.lease_id.clone().unwrap();
+    let claim = lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap();
+    bench.calls();
+    let lock = bench.store.operation(&id, "test", Wait::none()).unwrap();
+    let release = std::cell::RefCell::new(Some(lock));
+    // It says that it waits once it does; then the other process is done.
+    let report = OnProgress(&|| {
+        if let Some(lock) = release.take() {
+            bench.store.retire(&claim).unwrap();
+            drop(lock);
+        }
+    });
+    let context = lifecycle::Context {
+        report: &report,
+        ..bench.context()
+    };
+    let refused = lifecycle::warmup(context, &bench.workspace(), &terms).unwrap_err();
+    assert!(refused.message.contains("never used again"), "{refused}");
+    assert!(release.take().is_none());
+    assert_eq!(bench.calls(), Vec::<String>::new());
+}
+
+struct OnProgress<'a>(&'a dyn Fn());
+
+impl Report for OnProgress<'_> {
+    fn line(&self, _line: &str) {}
+
+    fn progress(&self, _line: &str) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn a_missing_lease_runs_nothing_and_is_forgotten_only_if_that_was_asked_for() {
+    for sync in [true, false] {
+        let bench = Bench::new();
+        let claim = bench.warmup();
+        bench.fake.world().sandboxes.clear();
+        let run = || {
+            bench.run(Run {
+                id: Some(claim.lease_id.as_str()),
+                sync,
+                ..Run::default()
+            })
+        };
+        let failure = run().outcome.ended.unwrap_err();
+        assert_eq!(failure.to_string(), "no sandbox box-1");
+        assert_eq!(bench.claims().len(), 1);
+        bench.fake.world().forget_missing = true;
+        let failure = run().outcome.ended.unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "no sandbox box-1; local claim forgotten, command not run"
+        );
+        assert_eq!(failure.code, Code::NotFound);
+        assert_eq!(bench.claims(), []);
+    }
+}
+
+#[test]
+fn a_lease_that_ends_during_its_run_is_no_success_and_goes() {
+    for (id, keep, code) in [
+        (true, Keep::No, "0"),
+        (false, Keep::Yes, "0"),
+        (true, Keep::No, "7"),
+    ] {
+        let bench = Bench::new();
+        bench.fake.world().outlive = true;
+        let mut terms = bench.terms(true);
+        terms.ttl = std::time::Duration::from_secs(3);
+        let known =
+            id.then(|| lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap());
+        let ran = bench.run_with(
+            Run {
+                id: known.as_ref().map(|claim| claim.lease_id.as_str()),
+                keep,
+                command: Some(code),
+                ..Run::default()
+            },
+            terms,
+        );
+        match code {
+            "0" => {
+                let failure = ran.outcome.ended.unwrap_err();
+                assert_eq!(failure.code, Code::Expired);
+                assert_eq!(
+                    failure.to_string(),
+                    "lease t_box-1 reached its TTL expiry during the run; it was released"
+                );
+            }
+            _ => assert_eq!(ran.outcome.ended, Ok(7)),
+        }
+        assert!(!ran.outcome.session.unwrap().kept);
+        assert_eq!(bench.claims(), []);
+        assert!(bench.fake.world().sandboxes.is_empty());
+    }
+}
+
+/// The time to live is looked at again when the files are there.
+#[test]
+fn a_lease_that_ends_during_its_sync_runs_nothing() {
+    let bench = Bench::new();
+    bench.fake.world().upload_outlives = true;
+    let mut terms = bench.terms(true);
+    terms.ttl = std::time::Duration::from_secs(2);
+    let run = Run {
+        keep: Keep::No,
+        command: Some("0"),
+        ..Run::default()
+    };
+    let failure = bench.run_with(run, terms).outcome.ended.unwrap_err();
+    assert_eq!(failure.code, Code::Expired);
+    assert_eq!(
+        failure.to_string(),
+        "lease t_box-1 reached its TTL expiry during the sync; command not run"
+    );
+    assert!(!bench.calls().contains(&"exec".to_owned()));
+    assert_eq!(bench.claims(), []);
 }
 
 #[test]

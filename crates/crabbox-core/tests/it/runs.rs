@@ -437,3 +437,23 @@ fn a_commands_own_exit_code_is_no_failure_of_the_provider() {
     assert_eq!(ran.outcome.ended, Ok(7));
     assert!(bench.claims().is_empty());
 }
+
+/// `--workdir` says where the command runs; what a sync replaces is never the user's choice.
+#[test]
+fn another_workdir_is_the_commands_and_never_the_syncs() {
+    let bench = Bench::new();
+    let ran = bench.run(Run {
+        workdir: Some("/usr"),
+        ..Run::default()
+    });
+    assert_eq!(ran.outcome.ended, Ok(0));
+    let places = std::mem::take(&mut bench.fake.world().places);
+    assert_eq!(places, ["upload /remote/dir", "exec /usr"]);
+    let ran = bench.run(Run {
+        workdir: Some("sub"),
+        command: None,
+        ..Run::default()
+    });
+    assert_eq!(ran.outcome.synced.as_deref(), Some("/remote/dir"));
+    assert_eq!(bench.fake.world().places, ["upload /remote/dir"]);
+}

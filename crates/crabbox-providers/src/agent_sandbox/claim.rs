@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crabbox_core::claims::Claim;
+use crabbox_core::lifecycle::within;
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{CreateFailure, Created, Labels, Observed, Phase, Removal};
+use crabbox_core::timing::format_ms;
 use crabbox_core::{Code, Failure};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -15,13 +17,15 @@ use super::kubectl::{
     Answer, Kubectl, Refusal, claim_object, claims_path, pod_object, sandbox_object,
 };
 use super::labels;
-use super::objects::{CLAIM_GROUP, ClaimObject, VERSION, parse_claim};
+use super::objects::{CLAIM_GROUP, ClaimObject, Seen, VERSION, parse_claim};
 use super::settings::Config;
 
 /// The longest name that Kubernetes takes for what a label names too.
 const MAX_NAME: usize = 63;
 /// How long a creation whose answer was lost is looked for.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(15);
+/// For the look with which that time ends.
+const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a deletion that waits for the pod may take.
 const FOREGROUND_TIMEOUT: Duration = Duration::from_secs(120);
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -82,6 +86,10 @@ pub(super) fn create(
     config: &Config,
     cancel: &Cancel,
 ) -> Result<Created, CreateFailure> {
+    if let Some(reason) = cancel.reason() {
+        let failure = reason.canceled(format!("canceled: {reason}"));
+        return Err(CreateFailure::nothing_created(failure));
+    }
     let path = format!("{}?fieldValidation=Strict", claims_path(&kubectl.namespace));
     let body = manifest(expected, config).to_string().into_bytes();
     let answered = kubectl.send_raw("create", &path, body, cancel);
@@ -102,10 +110,22 @@ pub(super) fn create(
             }
         },
     };
-    reconcile(kubectl, expected, lost, cancel)
+    reconcile(kubectl, expected, lost)
 }
 
+/// A request that was cut short may still be carried out: a cancellation does not end the search, so that what comes late is
+/// found, and given back by the caller.
 fn reconcile(
+    kubectl: &Kubectl,
+    expected: &Expected<'_>,
+    lost: Failure,
+) -> Result<Created, CreateFailure> {
+    within(RECONCILE_TIMEOUT + LAST_LOOK_TIMEOUT, |cancel| {
+        look_for_created(kubectl, expected, lost, cancel)
+    })
+}
+
+fn look_for_created(
     kubectl: &Kubectl,
     expected: &Expected<'_>,
     lost: Failure,
@@ -114,9 +134,8 @@ fn reconcile(
     let name = &labels::claim_name(expected.claim);
     let deadline = Instant::now() + RECONCILE_TIMEOUT;
     loop {
-        let looked = kubectl.get(&[claim_object(name)], cancel);
         let is_over = Instant::now() >= deadline;
-        match looked {
+        match kubectl.get(&[claim_object(name)], cancel) {
             Ok(seen) => match seen.claim(name) {
                 Some(object) => {
                     let labels = adopt(expected, object)
@@ -129,15 +148,12 @@ fn reconcile(
                 None if is_over => return Err(CreateFailure::nothing_created(lost)),
                 None => {}
             },
-            Err(other) if is_over => return Err(lost.and(&other.failure).into()),
+            Err(other) if is_over || cancel.is_set() => {
+                return Err(lost.and(&other.failure).into());
+            }
             Err(_) => {}
         }
-        if cancel
-            .sleep_until(deadline.min(Instant::now() + INTERVAL))
-            .is_some()
-        {
-            return Err(lost.into());
-        }
+        cancel.sleep_until(deadline.min(Instant::now() + INTERVAL));
     }
 }
 
@@ -187,7 +203,7 @@ pub(super) fn delete(
         Err(refusal) if refusal.answer == Answer::Refused => return Err(*refusal.failure),
         Err(refusal) => return gone_after_all(kubectl, name, uid, *refusal.failure, cancel),
     }
-    wait_until_gone(kubectl, name, uid, cancel)
+    wait_until_gone(kubectl, name, uid, FOREGROUND_TIMEOUT, cancel)
 }
 
 /// The answer was lost.
@@ -209,9 +225,10 @@ fn wait_until_gone(
     kubectl: &Kubectl,
     name: &str,
     uid: &str,
+    limit: Duration,
     cancel: &Cancel,
 ) -> Result<Removal, Failure> {
-    let deadline = Instant::now() + FOREGROUND_TIMEOUT;
+    let deadline = Instant::now() + limit;
     let late = |why: &str| {
         let message = format!("SandboxClaim {name:?} is being deleted, but is still there{why}");
         Err(Failure::new(Code::Timeout, message))
@@ -222,7 +239,9 @@ fn wait_until_gone(
             Err(failure) if Instant::now() >= deadline || failure.code != Code::Provider => {
                 return Err(failure);
             }
-            Ok(true) if Instant::now() >= deadline => return late(" after two minutes"),
+            Ok(true) if Instant::now() >= deadline => {
+                return late(&format!(" after {}", format_ms(limit)));
+            }
             Ok(true) | Err(_) => {}
         }
         if cancel.sleep_until(Instant::now() + INTERVAL).is_some() {
@@ -260,41 +279,65 @@ pub(super) fn observe(
     let mut below = Vec::new();
     for object in &seen.claims {
         let name = object.status.sandbox.name.as_str();
+        let of = |claim: &&Claim| labels::claim_name(claim) == object.metadata.name;
+        let pod = claims
+            .iter()
+            .find(of)
+            .and_then(|claim| labels::get(claim, labels::POD));
         if !name.is_empty() {
-            below.extend([sandbox_object(name), pod_object(name)]);
+            below.extend([sandbox_object(name), pod_object(pod.unwrap_or(name))]);
         }
     }
     if !below.is_empty() {
         seen.merge(kubectl.get(&below, cancel)?);
     }
-    let observed = claims.iter().map(|claim| {
-        let Some(object) = seen.claim(&labels::claim_name(claim)) else {
-            return said("missing-or-inaccessible", Phase::Absent, claim, None);
-        };
-        match provider.expected(claim).state(object, &seen) {
-            Ok(State::Ready(chain)) => Observed {
-                state: "running".to_owned(),
-                phase: Phase::Ready,
-                labels: with_claim(claim, chain.labels()),
-            },
-            Ok(State::Waiting(stage, why)) => {
-                let _: Stage = stage;
-                said("not-ready", Phase::NotYet, claim, Some(why))
-            }
-            Ok(State::LookAt { .. } | State::Select(_)) => {
-                said("not-ready", Phase::NotYet, claim, None)
-            }
-            Ok(State::Over(Over::Expired, why)) => said("expired", Phase::Over, claim, Some(why)),
-            Ok(State::Over(Over::Failed, why)) => said("failed", Phase::Over, claim, Some(why)),
-            Err(failure) => said(
-                "not-owned",
-                Phase::Unknown,
-                claim,
-                Some(failure.to_string()),
-            ),
+    claims
+        .iter()
+        .map(|claim| observe_one(provider, claim, &seen, cancel))
+        .collect()
+}
+
+/// What a look at everything says about one lease. A question that got no answer says nothing about it.
+fn observe_one(
+    provider: &AgentSandbox,
+    claim: &Claim,
+    seen: &Seen,
+    cancel: &Cancel,
+) -> Result<Observed, Failure> {
+    let Some(object) = seen.claim(&labels::claim_name(claim)) else {
+        return Ok(said("missing-or-inaccessible", Phase::Absent, claim, None));
+    };
+    let state = match provider.expected(claim).state(object, seen) {
+        // Its pod has another name.
+        Ok(State::LookAt { .. } | State::Select(_)) => provider
+            .look(claim, cancel)
+            .map(|(_, state)| state.unwrap_or(State::Select(String::new()))),
+        state => state,
+    };
+    let why = |failure: &Failure| Some(failure.to_string());
+    Ok(match state {
+        Ok(State::Ready(chain)) => Observed {
+            state: "running".to_owned(),
+            phase: Phase::Ready,
+            labels: with_claim(claim, chain.labels()),
+        },
+        Ok(State::Waiting(Stage::Sandbox | Stage::Pod, why)) => {
+            said("not-ready", Phase::NotYet, claim, Some(why))
         }
-    });
-    Ok(observed.collect())
+        Ok(State::LookAt { .. } | State::Select(_)) => {
+            said("not-ready", Phase::NotYet, claim, None)
+        }
+        Ok(State::Over(Over::Expired, why)) => said("expired", Phase::Over, claim, Some(why)),
+        Ok(State::Over(Over::Failed, why)) => said("failed", Phase::Over, claim, Some(why)),
+        Err(failure) if failure.code == Code::NotOwned => {
+            said("not-owned", Phase::Unknown, claim, why(&failure))
+        }
+        // The pod has no such container: that is known, and stays so.
+        Err(failure) if failure.code == Code::NotFound => {
+            said("failed", Phase::Over, claim, why(&failure))
+        }
+        Err(failure) => return Err(failure),
+    })
 }
 
 fn said(state: &str, phase: Phase, claim: &Claim, why: Option<String>) -> Observed {
@@ -311,4 +354,97 @@ fn with_claim(claim: &Claim, mut labels: Labels) -> Labels {
     let name = labels::claim_name(claim);
     labels.insert(labels::CLAIM.to_owned(), name);
     labels
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use crabbox_core::claims::{Creator, Intent, LeaseId, Slug};
+    use crabbox_core::provider::HostContext;
+
+    use super::super::settings::tests::config;
+    use super::*;
+
+    fn named(slug: &str) -> String {
+        let intent = Intent {
+            lease_id: LeaseId::parse("asbx_abcdef123456").unwrap(),
+            provider: "agent-sandbox".to_owned(),
+            provider_scope: String::new(),
+            repo_root: None,
+            idle_timeout_seconds: 60,
+            ttl_seconds: 3600,
+            keep: true,
+            labels: Labels::new(),
+            creator: Creator::current(),
+        };
+        let mut claim = Claim::intended(intent, jiff::Timestamp::UNIX_EPOCH);
+        claim.slug = Slug::normalize(slug);
+        assert!(claim.slug.is_some());
+        name(&claim)
+    }
+
+    /// The original's, and as long as Kubernetes takes.
+    #[test]
+    fn a_name_follows_from_slug_and_lease() {
+        assert_eq!(named("blue-lobster"), "crabbox-blue-lobster-9a17236a");
+        let room = "a".repeat(MAX_NAME - "crabbox--9a17236a".len());
+        assert_eq!(named(&room), format!("crabbox-{room}-9a17236a"));
+        for long in [format!("{room}b"), "ab-".repeat(40)] {
+            let cut = named(&long);
+            assert!(cut.len() <= MAX_NAME, "{cut}");
+            assert!(
+                cut.starts_with("crabbox-a") && cut.ends_with("-9a17236a"),
+                "{cut}"
+            );
+            assert!(!cut.contains("--"), "{cut}");
+        }
+    }
+
+    /// A cluster in which the claim stays, whatever is asked.
+    #[test]
+    fn a_deletion_is_waited_for_no_longer_than_its_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("kubectl");
+        let object = json!({
+            "apiVersion": format!("{CLAIM_GROUP}/{VERSION}"),
+            "kind": "SandboxClaim",
+            "metadata": {"name": "one", "uid": "uid-1"},
+        });
+        let text = format!("#!/bin/sh\ncat <<'END'\n{object}\nEND\n");
+        let mut file = fs::File::create(dir.path().join("new")).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        fs::set_permissions(dir.path().join("new"), fs::Permissions::from_mode(0o755)).unwrap();
+        // A program that is open for writing in a child of another test cannot be executed.
+        let copied = std::process::Command::new("cp")
+            .args([&dir.path().join("new"), &program])
+            .status();
+        assert!(copied.unwrap().success());
+        let mut config = config();
+        config.kubectl = program.display().to_string();
+        let host = HostContext {
+            path: Default::default(),
+            beside: None,
+            checkouts: Vec::new(),
+            root: dir.path().into(),
+            cwd: dir.path().into(),
+            state: dir.path().into(),
+            env: Default::default(),
+        };
+        let kubectl = Kubectl::find(&config, &host).unwrap();
+        let cancel = Cancel::new();
+        let limit = Duration::from_millis(300);
+        let began = Instant::now();
+        let late = wait_until_gone(&kubectl, "one", "uid-1", limit, &cancel).unwrap_err();
+        assert!(began.elapsed() >= limit);
+        assert_eq!(late.code, Code::Timeout);
+        let said = "SandboxClaim \"one\" is being deleted, but is still there after 300ms";
+        assert_eq!(late.message, said);
+        // Another one under the same name: the old one is gone.
+        let gone = wait_until_gone(&kubectl, "one", "uid-2", limit, &cancel).unwrap();
+        assert!(matches!(gone, Removal::Gone), "{gone:?}");
+        assert_eq!(FOREGROUND_TIMEOUT, Duration::from_secs(120));
+    }
 }

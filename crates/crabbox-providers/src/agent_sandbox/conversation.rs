@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use crabbox_core::process::{Cancel, End, Limits, Output, Stdin, Whose};
+use crabbox_core::process::{Cancel, End, Enough, Limits, Output, Stdin, Whose};
 use crabbox_core::{Code, Failure};
 
 use super::exec::Pod;
@@ -25,14 +25,23 @@ pub(super) struct Conversation {
     stderr: Shared,
 }
 
-#[derive(Debug, Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+#[derive(Debug, Clone)]
+struct Shared {
+    all: Arc<Mutex<Vec<u8>>>,
+    /// Set where the loader is in another pod: it reads stdin to an end that comes only after its answer.
+    refused: Enough,
+}
 
 impl Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let room = MOST_STDERR.saturating_sub(all.len());
         all.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        let is_refused = String::from_utf8_lossy(&all).contains(WRONG_POD);
+        drop(all);
+        if is_refused {
+            self.refused.set();
+        }
         Ok(bytes.len())
     }
 
@@ -54,7 +63,11 @@ impl Conversation {
             |error: io::Error| Failure::new(Code::Local, "cannot make a pipe").because(&error);
         let (child_in, to) = io::pipe().map_err(failed)?;
         let (from, child_out) = io::pipe().map_err(failed)?;
-        let stderr = Shared::default();
+        let refused = Enough::new(cancel);
+        let stderr = Shared {
+            all: Arc::default(),
+            refused: refused.clone(),
+        };
         let tool = pod
             .tool(script)
             .stdin(Stdin::File(File::from(OwnedFd::from(child_in))));
@@ -62,8 +75,9 @@ impl Conversation {
             Output::To(Box::new(child_out)),
             Output::To(Box::new(stderr.clone())),
         );
+        let limits = Limits::default();
         thread::scope(|scope| {
-            let running = scope.spawn(|| tool.stream(out, err, &Limits::default(), cancel));
+            let running = scope.spawn(|| tool.stream_until(out, err, &limits, cancel, &refused));
             let mut conversation = Self {
                 nonce: nonce.to_owned(),
                 to: Some(to),
@@ -147,7 +161,11 @@ impl Conversation {
 
     /// What programs of the script printed to stderr so far.
     pub(super) fn complaint(&self) -> Option<String> {
-        let all = self.stderr.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self
+            .stderr
+            .all
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&all);
         let line = text.lines().map(str::trim).find(|line| !line.is_empty());
         line.map(str::to_owned)
@@ -166,7 +184,7 @@ fn lost(error: &io::Error) -> Failure {
 
 /// With what kubectl said about it.
 fn explained(pod: &Pod<'_>, mut failure: Failure, stderr: &Shared, end: End) -> Failure {
-    let words = stderr.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let words = stderr.all.lock().unwrap_or_else(PoisonError::into_inner);
     let text = String::from_utf8_lossy(&words);
     if text.contains(WRONG_POD) {
         let message = format!("pod {} was replaced; nothing was sent to it", pod.chain.pod);

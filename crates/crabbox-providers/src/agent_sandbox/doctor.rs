@@ -69,7 +69,7 @@ fn crd(group: &str, resource: &str, served: &Result<Vec<String>, Failure>) -> Ch
 
 fn not_served(what: &str) -> Failure {
     Failure::new(Code::Provider, format!("the cluster does not serve {what}"))
-        .hint("install Agent Sandbox v0.5.0 or newer with its extensions")
+        .hint("install Agent Sandbox v0.5.0rc1 or newer with its extensions")
 }
 
 fn names(bytes: &[u8]) -> Vec<String> {

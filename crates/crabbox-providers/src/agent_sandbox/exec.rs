@@ -71,7 +71,8 @@ impl Pod<'_> {
             argv: &exec.argv,
         };
         if exec.terminal {
-            return self.run_in_terminal(&script, timeout, cancel);
+            let run_id = exec.env.get("CRABBOX_RUN_ID").map(String::as_str);
+            return self.run_in_terminal(&script, run_id, timeout, cancel);
         }
         let run_id = exec.env.get("CRABBOX_RUN_ID").cloned();
         let input = match exec.stdin {
@@ -86,14 +87,15 @@ impl Pod<'_> {
         let (relay, stdout, stderr) = Relay::open(exec.stdout, exec.stderr, cancel)?;
         let enough = Enough::new(cancel);
         let markers = Markers::new(&enough);
+        let marker = script::marker(&nonce);
         let limits = Limits {
             timeout,
             grace: Duration::from_secs(1),
             ..Limits::default()
         };
         let streamed = tool.stdin(Stdin::Reader(Box::new(stdin))).stream_until(
-            Output::To(Box::new(markers.stdout(&nonce, stdout))),
-            Output::To(Box::new(markers.stderr(&nonce, stderr))),
+            Output::To(Box::new(markers.stdout(&marker, stdout))),
+            Output::To(Box::new(markers.stderr(&marker, stderr))),
             &limits,
             cancel,
             &enough,
@@ -148,25 +150,23 @@ impl Pod<'_> {
                 .hint("set agentSandbox.execTimeoutSecs (0 means no limit)");
         }
         match (started, run_id) {
-            (true, Some(run_id)) => {
-                match within(REAP_TIMEOUT, |cancel| self.reap(run_id, cancel)) {
-                    Ok(()) => failure,
-                    Err(other) => failure.and(&other),
-                }
-            }
+            (true, Some(run_id)) => match self.end(run_id) {
+                Ok(()) => failure,
+                Err(other) => failure.and(&other),
+            },
             _ => failure,
         }
     }
 
-    /// Makes sure that nothing of a run is left in the pod.
-    pub(super) fn reap(&self, run_id: &str, cancel: &Cancel) -> Result<(), Failure> {
+    /// Makes sure that nothing of a run is left in the pod. A cancellation does not cut it short.
+    pub(super) fn end(&self, run_id: &str) -> Result<(), Failure> {
+        within(REAP_TIMEOUT, |cancel| self.reap(run_id, cancel))
+    }
+
+    fn reap(&self, run_id: &str, cancel: &Cancel) -> Result<(), Failure> {
         let nonce = random_hex(8)?;
         let script = script::reap(&nonce, run_id);
         let pod = &self.chain.pod;
-        let unknown = |why: &Failure| {
-            let message = format!("the command may still run in pod {pod}: {why}");
-            Failure::new(Code::Provider, message)
-        };
         let left = Conversation::hold(self, &script, &nonce, cancel, |talk| {
             let line = talk.line()?;
             Ok(line.strip_prefix("left").map(|left| left.trim().to_owned()))
@@ -178,7 +178,7 @@ impl Pod<'_> {
                 let message = format!("processes of the command still run in pod {pod}: {left}");
                 Err(Failure::new(Code::Provider, message))
             }
-            Err(failure) => Err(unknown(&failure)),
+            Err(failure) => Err(may_still_run(pod, &failure)),
         }
     }
 
@@ -186,6 +186,7 @@ impl Pod<'_> {
     fn run_in_terminal(
         &self,
         script: &CommandScript<'_>,
+        run_id: Option<&str>,
         timeout: Option<Duration>,
         cancel: &Cancel,
     ) -> Result<Ended, Failure> {
@@ -217,7 +218,8 @@ impl Pod<'_> {
             Conversation::hold(self, read.as_bytes(), nonce, cancel, Conversation::line)
         });
         if let Err(error) = streamed {
-            let failure = self.kubectl.explain(error.into_failure(Whose::Provider));
+            // A process that left the terminal's session is found by its variable.
+            let failure = self.cut_short(error, timeout, true, run_id);
             return Err(match end {
                 Ok(_) => failure,
                 Err(other) => failure.and(&other),
@@ -232,6 +234,12 @@ impl Pod<'_> {
             Ended::Code,
         ))
     }
+}
+
+/// Of a command that could not be looked for.
+pub(super) fn may_still_run(pod: &str, why: &Failure) -> Failure {
+    let message = format!("the command may still run in pod {pod}: {why}");
+    Failure::new(Code::Provider, message)
 }
 
 /// The script, then the user's stdin in frames. It ends only when the command has: its end would end the command.

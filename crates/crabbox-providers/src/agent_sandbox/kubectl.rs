@@ -13,7 +13,7 @@ use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure, programs};
 
 use super::objects::{CLAIM_GROUP, CORE_GROUP, Seen, VERSION};
-use super::settings::Config;
+use super::settings::{Config, KUBECONFIG};
 
 /// For one request. The API server is asked to keep to less.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
@@ -25,6 +25,8 @@ pub(super) struct Kubectl {
     program: PathBuf,
     /// The cluster: kubeconfig and context.
     cluster: Vec<OsString>,
+    /// KUBECONFIG, where that says which kubeconfig.
+    variable: Option<OsString>,
     pub(super) namespace: String,
     redactor: Redactor,
 }
@@ -87,6 +89,10 @@ impl Kubectl {
         Ok(Self {
             program,
             cluster,
+            variable: match config.kubeconfig {
+                Some(_) => None,
+                None => config.variable.clone(),
+            },
             namespace: config.namespace.clone(),
             redactor: Redactor::default(),
         })
@@ -100,10 +106,14 @@ impl Kubectl {
     pub(super) fn tool<A: Into<OsString>>(&self, words: impl IntoIterator<Item = A>) -> Tool {
         let mut words = words.into_iter().map(Into::into);
         let verb = words.next();
-        Tool::new(&self.program)
+        let tool = Tool::new(&self.program)
             .args(verb)
             .args(self.cluster.clone())
-            .args(words)
+            .args(words);
+        match &self.variable {
+            Some(variable) => tool.env(KUBECONFIG, variable),
+            None => tool,
+        }
     }
 
     /// Several objects in one call; what is not found is left out.
@@ -121,19 +131,24 @@ impl Kubectl {
         Seen::parse(&said.stdout).map_err(unknown)
     }
 
-    /// Waits until a claim says that it is ready, or something else than before; at most `limit`. False where watching is
-    /// not allowed.
-    pub(super) fn watch_claim(&self, name: &str, limit: Duration, cancel: &Cancel) -> bool {
+    /// Waits until a claim is no longer the one of this version; at most `limit`. False where watching is not allowed.
+    pub(super) fn watch_claim(
+        &self,
+        name: &str,
+        version: &str,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> bool {
         let tool = self.tool([
             "get".to_owned(),
             claim_object(name),
             format!("--namespace={}", self.namespace),
             "--watch".to_owned(),
-            "--output=jsonpath={.status.conditions[?(@.type==\"Ready\")].status}{\"\\n\"}"
-                .to_owned(),
+            "--output=jsonpath={.metadata.resourceVersion}{\"\\n\"}".to_owned(),
         ]);
         let enough = Enough::new(cancel);
-        let lines = ReadyLine {
+        let lines = OtherLine {
+            known: version.as_bytes().to_vec(),
             enough: enough.clone(),
             line: Vec::new(),
         };
@@ -153,6 +168,21 @@ impl Kubectl {
             Err(ProcessError::TimedOut { .. }) => true,
             Err(_) => false,
         }
+    }
+
+    /// The UID of an object of any kind, if there is one.
+    pub(super) fn uid(&self, object: &str, cancel: &Cancel) -> Result<Option<String>, Refusal> {
+        let tool = self.tool([
+            "get".to_owned(),
+            object.to_owned(),
+            format!("--namespace={}", self.namespace),
+            "--ignore-not-found=true".to_owned(),
+            "--output=jsonpath={.metadata.uid}".to_owned(),
+            SERVER_TIMEOUT.to_owned(),
+        ]);
+        let said = self.succeed(tool, cancel)?;
+        let uid = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+        Ok((!uid.is_empty()).then_some(uid))
     }
 
     /// Whether there is an object, of any kind.
@@ -264,23 +294,24 @@ impl Kubectl {
     }
 }
 
-/// Sees a line `True`.
-struct ReadyLine {
+/// Sees a line that is not the known one: the first tells what is there already, each other one a change.
+struct OtherLine {
+    known: Vec<u8>,
     enough: Enough,
     line: Vec<u8>,
 }
 
-impl io::Write for ReadyLine {
+impl io::Write for OtherLine {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         for &byte in bytes {
             match byte {
                 b'\n' => {
-                    if self.line == b"True" {
+                    if self.line != self.known {
                         self.enough.set();
                     }
                     self.line.clear();
                 }
-                byte if self.line.len() < 16 => self.line.push(byte),
+                byte if self.line.len() < 64 => self.line.push(byte),
                 _ => {}
             }
         }
@@ -330,7 +361,6 @@ fn classify(words: &str) -> Answer {
         "connection refused",
         "was refused",
         "x509:",
-        "certificate",
         "error validating",
     ];
     match refused.iter().any(|text| says(text)) {
@@ -420,6 +450,19 @@ mod tests {
             (
                 "The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?",
                 Answer::Refused,
+            ),
+            (
+                "Unable to connect to the server: tls: failed to verify certificate: x509: certificate signed by unknown authority",
+                Answer::Refused,
+            ),
+            // The request was sent: the word alone proves nothing about it.
+            (
+                "error: http2: client connection lost while the certificate was rotated",
+                Answer::Unknown,
+            ),
+            (
+                "Error from server (InternalError): Internal error occurred: failed calling webhook \"certificate.example\": context deadline exceeded",
+                Answer::Unknown,
             ),
             ("net/http: TLS handshake timeout", Answer::Unknown),
             ("unexpected EOF", Answer::Unknown),

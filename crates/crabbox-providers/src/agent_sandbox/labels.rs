@@ -9,6 +9,8 @@ pub(super) const CLAIM_UID: &str = "claim_uid";
 pub(super) const NONCE: &str = "claim_recovery_nonce";
 pub(super) const NAMESPACE: &str = "namespace";
 pub(super) const WARM_POOL: &str = "warm_pool";
+/// Of a fixed lease.
+pub(super) const WARM_POOL_UID: &str = "warm_pool_uid";
 pub(super) const WORKDIR: &str = "workdir";
 pub(super) const SANDBOX: &str = "sandbox";
 pub(super) const SANDBOX_UID: &str = "sandbox_uid";

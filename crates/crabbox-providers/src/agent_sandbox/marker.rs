@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crabbox_core::process::Enough;
 
+use super::script::WRONG_POD;
+
 /// The most that is kept of what kubectl says before the command starts, or after it ended.
 const MOST_WORDS: usize = 64 << 10;
 
@@ -155,7 +157,7 @@ impl<W: Write> Write for Stdout<W> {
 impl<W: Write> Drop for Stdout<W> {
     fn drop(&mut self) {
         let held = std::mem::take(&mut self.filter.held);
-        let _ = self.to.write_all(&held); // the stream's end is judged by its marker
+        let _ = self.to.write_all(&held); // the marker, not this write, says how the stream ended
     }
 }
 
@@ -223,6 +225,10 @@ impl<W: Write> Stderr<W> {
                 self.stage = Stage::After;
                 let code = str::from_utf8(code).ok().and_then(|code| code.parse().ok());
                 self.markers.change(|seen| seen.code = code);
+                // The script gave up, and waits for an end of stdin that comes only after it.
+                if code.is_none() {
+                    self.markers.enough.set();
+                }
             }
             _ => self.stage = Stage::After,
         }
@@ -237,6 +243,12 @@ impl<W: Write> Stderr<W> {
         let room = MOST_WORDS.saturating_sub(seen.words.len());
         let bytes = bytes.get(..room).unwrap_or(bytes);
         seen.words.extend_from_slice(bytes);
+        let refused = !seen.started && String::from_utf8_lossy(&seen.words).contains(WRONG_POD);
+        drop(seen);
+        // So does the loader where it is in another pod.
+        if refused {
+            self.markers.enough.set();
+        }
     }
 }
 
@@ -257,7 +269,7 @@ impl<W: Write> Drop for Stderr<W> {
         match self.stage {
             Stage::Before | Stage::After => self.words(&held),
             Stage::Command | Stage::Code => {
-                let _ = self.to.write_all(&held); // the stream's end is judged by its marker
+                let _ = self.to.write_all(&held); // the marker, not this write, says how the stream ended
             }
         }
     }
@@ -299,6 +311,36 @@ mod tests {
             assert_eq!(seen.words, b"Defaulted container\ncommand terminated");
             assert!(enough.is_set());
         }
+    }
+
+    /// Neither reads on: stdin has no end before they have.
+    #[test]
+    fn a_script_that_gives_up_is_not_waited_for() {
+        let wrong = format!("{WRONG_POD}\n");
+        for (said, refused) in [
+            ("mkdir: no\nnonce=\n", true),
+            (wrong.as_str(), true),
+            ("nonce+\ncrabbox: this is another pod\n", false),
+            ("Defaulted container\n", false),
+        ] {
+            let enough = Enough::new(&Cancel::new());
+            let markers = Markers::new(&enough);
+            let mut to = markers.stderr("nonce", Vec::new());
+            to.write_all(said.as_bytes()).unwrap();
+            assert_eq!(enough.is_set(), refused, "{said}");
+            drop(to);
+            assert_eq!(markers.take().code, None);
+        }
+    }
+
+    /// A prompt is shown at once, whatever digit the nonce begins with.
+    #[test]
+    fn digits_are_not_held_back() {
+        let markers = Markers::new(&Enough::new(&Cancel::new()));
+        let (first, mut out) = (super::super::script::marker("7f"), Vec::new());
+        let mut to = markers.stdout(&first, &mut out);
+        to.write_all(b"number 7").unwrap();
+        assert_eq!(to.to.as_slice(), b"number 7");
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crabbox_core::sync::delta::shell_quote;
 /// What the loader says where it is in another pod than it should be.
 pub(super) const WRONG_POD: &str = "crabbox: this is another pod";
 
+/// Where a container shows which pod it is in: its `/etc/hosts` is a file of the kubelet, in a directory named by the pod.
+const MOUNTS: &str = "/proc/self/mountinfo";
+
 /// How the command gets its stdin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Input {
@@ -19,11 +22,23 @@ pub(super) enum Input {
     Frames,
 }
 
+/// What markers begin with: a byte that output hardly ever has, so that nothing is held back for it.
+const MARK: char = '\u{1e}';
+
+/// The marker of a command in its output.
+pub(super) fn marker(nonce: &str) -> String {
+    format!("{MARK}{nonce}")
+}
+
 /// The argument of `sh -c`. Where the container shows which pod it is in, another one is refused before anything is read.
 pub(super) fn loader(pod_uid: &str, length: usize) -> String {
+    loader_of(MOUNTS, pod_uid, length)
+}
+
+fn loader_of(mounts: &str, pod_uid: &str, length: usize) -> String {
     format!(
         "m=; while read -r l; do case $l in */pods/{pod_uid}/etc-hosts\\ /etc/hosts\\ *) m=; break ;; \
-         */pods/*/etc-hosts\\ /etc/hosts\\ *) m=1 ;; esac; done </proc/self/mountinfo; \
+         */pods/*/etc-hosts\\ /etc/hosts\\ *) m=1 ;; esac; done <{mounts}; \
          if [ \"$m\" ]; then echo '{WRONG_POD}' >&2; cat >/dev/null; exit 1; fi; \
          eval \"$(dd bs=1 count={length} 2>/dev/null)\""
     )
@@ -65,11 +80,11 @@ impl CommandScript<'_> {
     }
 
     fn beginning(&self) -> Vec<u8> {
-        let mut script = format!("N={}\nW=", self.nonce).into_bytes();
+        let mut script = format!("N='{}'\nW=", marker(self.nonce)).into_bytes();
         script.extend(shell_quote(self.workdir.as_bytes()));
         script.extend_from_slice(b"\n");
         script.extend_from_slice(
-            b"mkdir -p -- \"$W\" && cd -- \"$W\" || { cat >/dev/null; exit 1; }\n",
+            b"mkdir -p -- \"$W\" && cd -- \"$W\" || { printf '%s\\n' \"$N=\" >&2; cat >/dev/null; exit 1; }\n",
         );
         for (name, value) in self.env {
             script.extend_from_slice(format!("export {name}=").as_bytes());
@@ -189,6 +204,49 @@ mod tests {
         .with_watchdog(input)
     }
 
+    /// Nothing of what follows is read as a script where the container says that it is in another pod.
+    #[test]
+    fn another_pod_runs_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = dir.path().join("mountinfo");
+        let line = |uid: &str| {
+            format!(
+                "620 600 8:1 /kubelet/pods/{uid}/etc-hosts /etc/hosts rw,relatime - ext4 /dev/sda rw\n"
+            )
+        };
+        let script = b"echo ran; cat >/dev/null";
+        for (seen, runs) in [
+            (line("mine"), true),
+            (line("other"), false),
+            (line("mine2"), false),
+            (format!("{}{}", line("other"), line("mine")), true),
+            // A container that does not show it.
+            ("620 600 8:1 / / rw - ext4 /dev/sda rw\n".to_owned(), true),
+        ] {
+            let mut file = std::fs::File::create(&mounts).unwrap();
+            file.write_all(seen.as_bytes()).unwrap();
+            let loader = loader_of(mounts.to_str().unwrap(), "mine", script.len());
+            for name in ["sh", "bash"] {
+                let mut child = Command::new(name)
+                    .args(["-c", &loader])
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap();
+                child.stdin.take().unwrap().write_all(script).unwrap();
+                let ended = child.wait_with_output().unwrap();
+                let (out, err) = match runs {
+                    true => ("ran\n".to_owned(), String::new()),
+                    false => (String::new(), format!("{WRONG_POD}\n")),
+                };
+                assert_eq!(String::from_utf8_lossy(&ended.stdout), out, "{seen}");
+                assert_eq!(String::from_utf8_lossy(&ended.stderr), err, "{seen}");
+                assert_eq!(ended.status.success(), runs);
+            }
+        }
+    }
+
     #[test]
     fn a_command_gets_its_words_variables_and_directory_and_its_end_is_proved() {
         let dir = tempfile::tempdir().unwrap();
@@ -214,9 +272,10 @@ mod tests {
                 assert!(child.wait().unwrap().success());
                 drop(stdin);
                 let there = dir.path().join("new dir");
-                let expected = format!("a'b\n$(c) \\|one 'word'|{}|nonce", there.display());
+                let expected = format!("a'b\n$(c) \\|one 'word'|{}|\u{1e}nonce", there.display());
                 assert_eq!(out, expected, "{name} {input:?}");
-                assert_eq!(err, "nonce+\non stderr\nnonce=7\n", "{name} {input:?}");
+                let said = "\u{1e}nonce+\non stderr\n\u{1e}nonce=7\n";
+                assert_eq!(err, said, "{name} {input:?}");
             }
         }
     }
@@ -243,8 +302,8 @@ mod tests {
             child.stdout.take().unwrap().read_to_end(&mut out).unwrap();
             assert!(child.wait().unwrap().success());
             drop(writer.join().unwrap());
-            let (body, marker) = out.split_at(out.len() - 5);
-            assert_eq!(marker, b"nonce");
+            let (body, marker) = out.split_at(out.len() - 6);
+            assert_eq!(marker, b"\x1enonce");
             assert!(body == bytes, "{name}: {} bytes", body.len());
         }
     }
@@ -275,9 +334,9 @@ mod tests {
             let inner = format!("(trap '' TERM; sleep {mark}; sleep {mark}) & sleep {mark}");
             let mut child = shell("sh", &script(dir.path(), &["sh", "-c", &inner], input));
             let mut err = child.stderr.take().unwrap();
-            let mut start = [0; 7];
+            let mut start = [0; 8];
             err.read_exact(&mut start).unwrap();
-            assert_eq!(&start, b"nonce+\n");
+            assert_eq!(&start, b"\x1enonce+\n");
             let running = || {
                 let said = Command::new("sh")
                     .args(["-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"])

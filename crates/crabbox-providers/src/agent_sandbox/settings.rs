@@ -1,6 +1,6 @@
 //! What the user may say about agent-sandbox.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ pub(super) const TABLE: ProviderTable = ProviderTable {
     section: SECTION,
     settings: ROWS,
 };
+
+/// The variable that kubectl reads.
+pub(super) const KUBECONFIG: &str = "KUBECONFIG";
 
 /// A directory that all sorts of programs use is no workdir: a sync empties it.
 const BROAD: [&str; 15] = [
@@ -139,7 +142,7 @@ pub(super) struct Config {
     pub(super) kubectl: String,
     /// With `~` expanded.
     pub(super) kubeconfig: Option<PathBuf>,
-    /// What kubectl reads where no kubeconfig is set.
+    /// What kubectl reads where no kubeconfig is set, with `~` expanded in each entry: kubectl takes it for a name.
     pub(super) variable: Option<OsString>,
     pub(super) home: Option<PathBuf>,
     pub(super) context: String,
@@ -160,7 +163,7 @@ impl Config {
         let text = |key| settings.text(SECTION, key).trim().to_owned();
         let limit = |key| Some(settings.duration(SECTION, key)).filter(|limit| !limit.is_zero());
         let variable = |name: &str| {
-            let value = host.env.get(std::ffi::OsStr::new(name));
+            let value = host.env.get(OsStr::new(name));
             value.filter(|value| !value.is_empty()).cloned()
         };
         let home = variable("HOME").map(PathBuf::from);
@@ -170,7 +173,7 @@ impl Config {
             kubeconfig: Some(text("kubeconfig"))
                 .filter(|path| !path.is_empty())
                 .map(|path| expand_home(&path, home.as_deref())),
-            variable: variable("KUBECONFIG"),
+            variable: variable(KUBECONFIG).map(|paths| expand_each(&paths, home.as_deref())),
             home,
             context: text("context"),
             namespace: text("namespace"),
@@ -268,6 +271,27 @@ impl Config {
         Ok(())
     }
 
+    /// KUBECONFIG, where it is what counts and is what a flag could say as well.
+    pub(super) fn only_kubeconfig(&self) -> Option<String> {
+        let list = self.kubeconfigs()?;
+        let is_one = std::env::split_paths(list).count() == 1;
+        is_one.then(|| list.to_owned())
+    }
+
+    /// KUBECONFIG, where it is what counts and is more than one path.
+    pub(super) fn kubeconfig_list(&self) -> Option<String> {
+        let list = self.kubeconfigs()?;
+        let is_one = std::env::split_paths(list).count() == 1;
+        (!is_one).then(|| list.to_owned())
+    }
+
+    fn kubeconfigs(&self) -> Option<&str> {
+        match &self.kubeconfig {
+            Some(_) => None,
+            None => self.variable.as_deref().and_then(OsStr::to_str),
+        }
+    }
+
     /// Which kubeconfig, cluster, pool and container: two that differ have nothing in common.
     pub(super) fn scope(&self) -> String {
         let kubeconfig = match (&self.kubeconfig, &self.variable, &self.home) {
@@ -307,6 +331,17 @@ fn expand_home(text: &str, home: Option<&Path>) -> PathBuf {
     }
 }
 
+/// Each entry of a list of paths. A list that cannot be put together again stays as it was, with the `~` that is refused.
+fn expand_each(paths: &OsStr, home: Option<&Path>) -> OsString {
+    let expand = |path: PathBuf| match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) if rest.as_os_str().is_empty() => home.to_path_buf(),
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => path,
+    };
+    std::env::join_paths(std::env::split_paths(paths).map(expand))
+        .unwrap_or_else(|_| paths.to_owned())
+}
+
 /// Without `.`, `..` and needless slashes, by the letters alone.
 fn clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
@@ -325,6 +360,23 @@ fn clean(path: &Path) -> PathBuf {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+
+    /// What a repository's file may set: nothing that decides where source and variables go.
+    #[test]
+    fn a_repository_sets_timeouts_and_nothing_that_routes() {
+        for setting in ROWS {
+            let expected = match setting.key {
+                "kubectl" | "kubeconfig" | "context" | "namespace" | "warmPool" | "container"
+                | "workdir" | "forgetMissing" => Trust::User,
+                "sandboxReadyTimeout" | "podReadyTimeout" | "execTimeoutSecs" => {
+                    Trust::ShorterThanUser
+                }
+                "deleteOnRelease" => Trust::Anyone,
+                other => panic!("{other}: who may set it?"),
+            };
+            assert_eq!(setting.trust, expected, "{}", setting.key);
+        }
+    }
 
     pub(in crate::agent_sandbox) fn config() -> Config {
         Config {
@@ -396,11 +448,33 @@ pub(super) mod tests {
         };
         by_variable("/a:/b").unwrap();
         by_variable("/a::/b").unwrap();
-        assert!(by_variable("/a:b").is_err());
+        for bad in ["/a:b", "~/a:/b", "/a:~other/b", "a:~/b"] {
+            assert!(by_variable(bad).is_err(), "{bad}");
+        }
         assert_eq!(
             expand_home("~/.kube/config", Some(Path::new("/h"))),
             Path::new("/h/.kube/config")
         );
+    }
+
+    #[test]
+    fn each_entry_of_kubeconfig_may_begin_with_the_home_directory() {
+        let expand = |paths: &str, home: Option<&str>| {
+            expand_each(OsStr::new(paths), home.map(Path::new))
+                .into_string()
+                .unwrap()
+        };
+        for (paths, expanded) in [
+            ("~/a:/b:~/c/d", "/h/a:/b:/h/c/d"),
+            ("~", "/h"),
+            ("/a::~/b", "/a::/h/b"),
+            ("/a/~:~other/b:b~", "/a/~:~other/b:b~"),
+        ] {
+            assert_eq!(expand(paths, Some("/h")), expanded);
+            assert_eq!(expand(paths, None), paths);
+        }
+        // No list can have this home in it: the entry stays, and is refused as it is.
+        assert_eq!(expand("~/a:/b", Some("/h:h")), "~/a:/b");
     }
 
     #[test]

@@ -56,10 +56,17 @@ pub(super) fn create(name: &str, config: &Config, own: Option<OwnFlags>, root: &
             let seconds = own.idle_timeout.as_secs().max(1);
             argv = argv.option("--idle-timeout", format!("{seconds}s"));
         }
-        for (flag, wanted) in [("--progress", own.progress), ("--cache", own.cache)] {
+        for (flag, wanted) in [
+            ("--progress", own.progress),
+            ("--cache", own.cache),
+            ("--git-write", config.git_write),
+        ] {
             if wanted {
                 argv = argv.word(flag);
             }
+        }
+        if !config.preferred_limits.is_empty() {
+            argv = argv.option("--prefer-limits", config.preferred_limits.join(","));
         }
     }
     if !config.template.is_empty() {
@@ -125,6 +132,19 @@ pub(super) fn exec(
 /// What was denied since then, as rules that would allow it.
 pub(super) fn denials(name: &str, since: Timestamp) -> Argv {
     Argv::of(&["policy", "suggest", name, "--json"]).option("--since", since.to_string())
+}
+
+pub(super) fn list_caches() -> Argv {
+    Argv::of(&["cache", "ls", "--json"])
+}
+
+/// Of one repository, or all.
+pub(super) fn clear_caches(workspace: Option<&Path>) -> Argv {
+    let argv = Argv::of(&["cache", "clear", "--json"]);
+    match workspace {
+        Some(path) => argv.word("--").word(path.as_os_str()),
+        None => argv,
+    }
 }
 
 pub(super) fn remove(name: &str) -> Argv {
@@ -217,6 +237,20 @@ mod tests {
         assert_eq!(
             line(create("n", &config(), Some(all), root)),
             "create --name n --idle-timeout 1800s --progress --cache shell /r"
+        );
+        let config = Config {
+            cpus: 2,
+            memory: "4g".into(),
+            preferred_limits: vec!["cpus", "memory"],
+            ..config()
+        };
+        assert_eq!(
+            line(create("n", &config, Some(own), root)),
+            "create --name n --idle-timeout 1800s --prefer-limits cpus,memory --cpus 2 --memory 4g shell /r"
+        );
+        assert_eq!(
+            line(create("n", &config, None, root)),
+            "create --name n --cpus 2 --memory 4g shell /r"
         );
     }
 

@@ -34,7 +34,17 @@ pub(super) struct Client {
     pub(super) notices: Notices,
 }
 
-/// Whether the command or the engine ended, by `--status-file`.
+/// What our own engine says of a command's end in `--status-file`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Status {
+    #[serde(flatten)]
+    pub(super) ended_by: EndedBy,
+    /// Whether the network policy denied the sandbox anything meanwhile. `None` where the engine cannot tell.
+    #[serde(default)]
+    pub(super) denied: Option<bool>,
+}
+
+/// Whether the command or the engine ended.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "by", rename_all = "lowercase")]
 pub(super) enum EndedBy {
@@ -84,6 +94,16 @@ impl Client {
     /// Whether it is our own engine. One that cannot tell is not.
     pub(super) fn is_own(&self, cancel: &Cancel) -> bool {
         self.known(cancel).is_ok_and(|known| known.bundled)
+    }
+
+    /// The same as far as that is known without a question.
+    pub(super) fn is_known_own(&self) -> bool {
+        match self.known.get() {
+            Some(known) => known.bundled,
+            None => {
+                engine::recall(&self.state, &self.found.program).is_some_and(|known| known.bundled)
+            }
+        }
     }
 
     /// An engine that does not tell its version is another one's, and may be older than it looks: that is no reason to
@@ -246,7 +266,24 @@ pub(super) fn status() -> Result<Option<StatusMemfd>, Failure> {
 }
 
 /// `None` where the engine said nothing.
-pub(super) fn ended_by(status: StatusMemfd) -> Option<EndedBy> {
+pub(super) fn read(status: StatusMemfd) -> Option<Status> {
     let bytes = status.read().ok()?;
     serde_json::from_slice(&bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_with_and_without_what_was_denied() {
+        let read = |text: &str| serde_json::from_str::<Status>(text).unwrap();
+        let old = read(r#"{"by":"command","code":7}"#);
+        assert_eq!((old.ended_by, old.denied), (EndedBy::Command, None));
+        let new = read(r#"{"by":"engine","code":127,"message":"no","denied":false}"#);
+        let message = "no".to_owned();
+        assert_eq!(new.ended_by, EndedBy::Engine { message });
+        assert_eq!(new.denied, Some(false));
+        assert!(serde_json::from_str::<Status>(r#"{"by":"else"}"#).is_err());
+    }
 }

@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::parse;
 use super::settings::{Cli, First};
+use super::state_dir;
 
 const NAME: &str = "sbx";
+pub(super) const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 /// What to do when there is no engine that can be started.
 pub(super) const INSTALL: &str =
     "install the standalone sbx CLI, or set dockerSandbox.cliPath (--docker-sandbox-cli)";
@@ -121,15 +123,16 @@ fn in_checkout(failure: Failure, missing: Missing) -> Failure {
 /// Which engine created a sandbox: only that one knows what became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EngineIdentity {
-    /// `SBX_HOME=/x` or `HOME=/x`: where it keeps its sandboxes.
+    /// `SBX_HOME=/x`, `XDG_STATE_HOME=/x` or `HOME=/x`: where it keeps its sandboxes.
     pub(super) state_dir: String,
     /// An absolute path.
     pub(super) program: String,
 }
 
 impl EngineIdentity {
-    /// `None` where no variable says where an engine would keep its sandboxes.
-    pub(super) fn of(program: &Path, env: &Env) -> Option<Self> {
+    /// `None` where no variable says where an engine would keep its sandboxes. `own`: it is our own engine, which makes
+    /// way for another product's files.
+    pub(super) fn of(program: &Path, env: &Env, own: bool) -> Option<Self> {
         let set = |name: &str| {
             let value = env
                 .get(OsStr::new(name))
@@ -137,7 +140,9 @@ impl EngineIdentity {
             Some(format!("{name}={}", value.to_string_lossy()))
         };
         Some(Self {
-            state_dir: set("SBX_HOME").or_else(|| set("HOME"))?,
+            state_dir: set("SBX_HOME")
+                .or_else(|| set(XDG_STATE_HOME).filter(|_| own && state_dir::is_xdg(env)))
+                .or_else(|| set("HOME"))?,
             program: real(program).to_string_lossy().into_owned(),
         })
     }
@@ -403,8 +408,8 @@ pub(super) mod tests {
                 .collect()
         };
         let home = env(&[("HOME", "/h")]);
-        let of = |program: &Path, env: &Env| EngineIdentity::of(program, env).unwrap();
-        assert_eq!(EngineIdentity::of(&old, &env(&[("HOME", "")])), None);
+        let of = |program: &Path, env: &Env| EngineIdentity::of(program, env, true).unwrap();
+        assert_eq!(EngineIdentity::of(&old, &env(&[("HOME", "")]), true), None);
         let moved = of(&old, &env(&[("HOME", "/h"), ("SBX_HOME", "/alt")]));
         assert_eq!(moved.state_dir, "SBX_HOME=/alt");
         let made = of(&old, &home);
@@ -435,6 +440,37 @@ pub(super) mod tests {
             of(&new, &home).mismatch(&relative),
             Some(EngineMismatch::ProgramGone)
         );
+    }
+
+    #[test]
+    fn our_engine_makes_way_for_another_products_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, states) = (dir.path().join("home"), dir.path().join("states"));
+        let env: Env = [("HOME", &home), ("XDG_STATE_HOME", &states)]
+            .map(|(name, path)| (name.into(), path.into()))
+            .into();
+        let at = |own: bool| {
+            let identity = EngineIdentity::of(Path::new("/bin/sbx"), &env, own).unwrap();
+            identity.state_dir.split('=').next().unwrap().to_owned()
+        };
+        assert_eq!(at(true), "HOME");
+        let usual = home.join(".docker/sandboxes");
+        fs::create_dir_all(usual.join("templates")).unwrap();
+        write(&usual.join("settings.json"), "{}");
+        assert_eq!(at(true), "HOME", "as good as empty");
+        write(&usual.join("of-another-product"), "");
+        assert_eq!(
+            (at(true), at(false)),
+            ("XDG_STATE_HOME".into(), "HOME".into())
+        );
+        // Once it is in use, it stays so.
+        fs::remove_dir_all(&usual).unwrap();
+        fs::create_dir_all(states.join("sbx")).unwrap();
+        write(&states.join("sbx/.sbx-owner"), "");
+        assert_eq!(at(true), "XDG_STATE_HOME");
+        fs::create_dir_all(&usual).unwrap();
+        write(&usual.join(".sbx-owner"), "");
+        assert_eq!(at(true), "HOME");
     }
 
     #[test]

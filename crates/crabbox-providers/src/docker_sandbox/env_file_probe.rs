@@ -9,9 +9,9 @@ use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::process::{Cancel, End};
 use crabbox_core::{Code, Failure};
 
-use super::absent;
 use super::argv::{self, Attach};
 use super::client::Client;
+use super::{SPEC, absent};
 
 const EXAMPLE: &str = "CRABBOX_EXAMPLE";
 
@@ -38,14 +38,14 @@ pub(super) fn prove(
         Shown::Another => Err(ignored()),
         // Also what an engine says that cannot find the sandbox.
         Shown::Unset => match client.find(name, cancel)? {
-            None => Err(absent(name)),
+            None => Err(absent(name, SPEC.name)),
             Some(_) => Err(Failure {
                 causes: client.failure(&said).causes,
                 ..ignored()
             }),
         },
         Shown::Nothing => match client.find(name, cancel) {
-            Ok(None) => Err(absent(name)),
+            Ok(None) => Err(absent(name, SPEC.name)),
             Ok(Some(_)) | Err(_) => Err(unclear(client.failure(&said))),
         },
     }

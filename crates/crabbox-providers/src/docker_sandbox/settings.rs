@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use crabbox_core::provider::HostContext;
-use crabbox_core::settings::{Kind, Merge, Origin, ProviderTable, Setting, Settings, Trust};
+use crabbox_core::settings::{CACHE, Kind, Merge, Origin, ProviderTable, Setting, Settings, Trust};
 
 const SECTION: &str = "dockerSandbox";
 
@@ -51,12 +51,10 @@ const ROWS: &[Setting] = &[
     row("cpus", Kind::Count, "0", "Processors; 0 leaves it to sbx")
         .env(&["CRABBOX_DOCKER_SANDBOX_CPUS"])
         .flag("docker-sandbox-cpus")
-        .for_other_engines()
         .creation_only(),
     row("memory", Kind::OptionalText, "", "Memory, such as 4g")
         .env(&["CRABBOX_DOCKER_SANDBOX_MEMORY"])
         .flag("docker-sandbox-memory")
-        .for_other_engines()
         .creation_only(),
     row(
         "clone",
@@ -67,6 +65,15 @@ const ROWS: &[Setting] = &[
     .env(&["CRABBOX_DOCKER_SANDBOX_CLONE"])
     .flag("docker-sandbox-clone")
     .for_other_engines()
+    .creation_only(),
+    row(
+        "gitWrite",
+        Kind::Bool,
+        "false",
+        "Let commands commit in a linked git worktree: opens objects, refs and reflogs of its repository (bundled engine)",
+    )
+    .flag("git-write")
+    .trust(Trust::User)
     .creation_only(),
     row(
         "workdir",
@@ -112,11 +119,16 @@ pub(super) struct Config {
     pub(super) template: String,
     pub(super) cpus: u64,
     pub(super) memory: String,
+    /// Limits that the repository asks for: to be enforced where that is possible.
+    pub(super) preferred_limits: Vec<&'static str>,
     pub(super) clone: bool,
+    pub(super) git_write: bool,
     pub(super) workdir: Option<PathBuf>,
     pub(super) extra_workspaces: Vec<String>,
     pub(super) mcp: Vec<String>,
     pub(super) kit: Vec<String>,
+    /// The setting of all providers.
+    pub(super) cache: bool,
 }
 
 /// Which program. Only the default is searched for; what the user names is that or nothing.
@@ -165,13 +177,22 @@ impl Config {
             template: text("template"),
             cpus: settings.count(SECTION, "cpus"),
             memory: text("memory"),
+            preferred_limits: ["cpus", "memory"]
+                .into_iter()
+                .filter(|key| {
+                    let origin = settings.origin(SECTION, key);
+                    matches!(origin, Some(Origin::Repository { .. }))
+                })
+                .collect(),
             clone: settings.flag(SECTION, "clone"),
+            git_write: settings.flag(SECTION, "gitWrite"),
             workdir: Some(text("workdir"))
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),
             extra_workspaces,
             mcp: list("mcp"),
             kit: list("kit"),
+            cache: settings.flag(None, CACHE),
         }
     }
 
@@ -281,11 +302,14 @@ pub(super) mod tests {
             template: String::new(),
             cpus: 0,
             memory: String::new(),
+            preferred_limits: Vec::new(),
             clone: false,
+            git_write: false,
             workdir: None,
             extra_workspaces: vec![],
             mcp: vec![],
             kit: vec![],
+            cache: false,
         }
     }
 

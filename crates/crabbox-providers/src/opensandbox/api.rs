@@ -138,6 +138,7 @@ impl Api {
     fn call(&self, method: Method, call: &str) -> Call {
         let json = HeaderValue::from_static("application/json");
         Call::new(method, &self.url.origin, self.url.path(call))
+            .follow_redirects()
             .header(KEY_HEADER, self.key.clone())
             .header(ACCEPT, json)
     }
@@ -203,7 +204,7 @@ impl Api {
         self.secrets.add(url.secrets());
         let mut headers = endpoint_headers(&said).map_err(HttpError::Refused)?;
         // The server's proxy asks for it and does not pass it on. A direct endpoint is in the sandbox's hands.
-        if self.use_server_proxy && url.origin == self.url.origin {
+        if self.use_server_proxy && url.is_proxy_of(&self.url, id) {
             headers.insert(KEY_HEADER, self.key.clone());
         }
         Ok(Endpoint { url, headers })

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use crabbox_core::claims::{Claim, LeaseId};
 use crabbox_core::process::Cancel;
-use crabbox_core::provider::{CreateFailure, Created, Labels, Left, Removal, Verified};
+use crabbox_core::provider::{CreateFailure, Created, Labels, Left, MISSING, Removal, Verified};
 use crabbox_core::{Code, Failure};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::api::{Api, CLAIM, CreateRequest, Image, OURS, Platform};
 use super::{
-    LIFECYCLE_TIMEOUT, MISSING, NAME, OpenSandbox, READY_TIMEOUT, RECOVERY_PREFIX, SANDBOX, SPEC,
-    api, expiry, lifetime,
+    LIFECYCLE_TIMEOUT, NAME, OpenSandbox, READY_TIMEOUT, RECOVERY_PREFIX, SANDBOX, SPEC, api,
+    expiry, lifetime,
 };
 
 /// How long a sandbox of a lost answer may take to appear in the server's list.
@@ -26,6 +26,20 @@ const RECOVERY_INTERVAL: Duration = Duration::from_millis(250);
 const LIFETIME: &str = "lifetime";
 /// The longest metadata value.
 const MAX_NAME: usize = 63;
+
+/// Why the record of a lost answer stays.
+const AWAITING: &str = "awaiting sandbox visibility or expiration";
+
+/// No sandbox outlives what was asked for, with a while for the server to start it.
+fn is_over(claim: &Claim, now: Timestamp) -> bool {
+    let age = Duration::try_from(now.duration_since(claim.claimed_at)).unwrap_or(Duration::ZERO);
+    let lifetime = claim
+        .labels
+        .get(LIFETIME)
+        .and_then(|text| text.parse().ok());
+    let lifetime = Duration::from_secs(lifetime.unwrap_or(claim.ttl_seconds));
+    age > lifetime.saturating_add(READY_TIMEOUT)
+}
 
 /// The id of a lease whose sandbox has none yet.
 pub(super) fn recovery_id(scope: &str) -> String {
@@ -166,6 +180,32 @@ impl OpenSandbox {
         }
     }
 
+    /// Why a cleanup would leave a claim alone whose sandbox is not known; empty where it would remove the claim, none
+    /// where there is a sandbox to remove after all.
+    pub(super) fn why_missing(
+        &self,
+        claim: &Claim,
+        cancel: &Cancel,
+    ) -> Result<Option<String>, Failure> {
+        if claim.sandbox().is_some() {
+            return Ok(Some(match self.config.forget_missing {
+                true => String::new(),
+                false => self.missing(claim).message,
+            }));
+        }
+        let api = self.api()?;
+        let listed = api.with_claim(&claim.provider_scope);
+        let found = api
+            .http
+            .wait(LIFECYCLE_TIMEOUT, cancel, listed)
+            .map_err(|error| error.into_failure("recovery"))?;
+        Ok(match (found.is_empty(), is_over(claim, Timestamp::now())) {
+            (false, _) => None,
+            (true, true) => Some(String::new()),
+            (true, false) => Some(AWAITING.to_owned()),
+        })
+    }
+
     /// Removes the sandbox of a creation whose answer was lost, if there is one.
     fn recover(
         &self,
@@ -176,11 +216,6 @@ impl OpenSandbox {
     ) -> Result<Removal, Failure> {
         let age = Timestamp::now().duration_since(claim.claimed_at);
         let age = Duration::try_from(age).unwrap_or(Duration::ZERO);
-        let lifetime = claim
-            .labels
-            .get(LIFETIME)
-            .and_then(|text| text.parse().ok());
-        let lifetime = Duration::from_secs(lifetime.unwrap_or(claim.ttl_seconds));
         // One that was lost a while ago is visible by now, or will not be.
         let end = Instant::now() + RECOVERY_TIME.saturating_sub(age.saturating_sub(READY_TIMEOUT));
         loop {
@@ -206,16 +241,12 @@ impl OpenSandbox {
                 }
                 return Ok(Removal::Gone);
             }
-            // No sandbox outlives what was asked for, with a while for the server to start it.
-            if age > lifetime.saturating_add(READY_TIMEOUT) {
+            if is_over(claim, Timestamp::now()) {
                 return Ok(Removal::Gone);
             }
             let next = Instant::now() + RECOVERY_INTERVAL;
             if next >= end || cancel.sleep_until(next).is_some() {
-                let message = format!(
-                    "opensandbox recovery={} awaiting sandbox visibility or expiration",
-                    claim.lease_id
-                );
+                let message = format!("opensandbox recovery={} {AWAITING}", claim.lease_id);
                 return Ok(Removal::Missing(
                     Failure::new(Code::Provider, message)
                         .hint("crabbox cleanup --provider opensandbox"),

@@ -16,10 +16,11 @@ use execd_proto::command::CommandRequest;
 use execd_proto::event::{Ending, Event, Kind};
 use tokio::sync::{Notify, watch};
 
-use super::execd::Execd;
-use super::http::{HttpError, canceled, within};
+use super::execd::{Download, Execd};
+use super::http::{HttpError, canceled, unless_silent, within};
 use super::script::{self, MARK};
 use super::stdin::Feeder;
+use super::survivors::{self, Survivors};
 
 /// How much longer than the command's own limit we wait for the daemon to say that it ended.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
@@ -32,6 +33,9 @@ const MAX_PAUSE: Duration = Duration::from_millis(100);
 /// A download that gives nothing for so long is made anew from where it stopped.
 const STALLED: Duration = Duration::from_secs(20);
 const MAX_DOWNLOAD_FAILURES: u32 = 4;
+/// The daemon sends an event every three seconds, whatever the command does. One that sends none for so long is gone, or the
+/// network between us.
+const SILENT: Duration = Duration::from_secs(60);
 const BROKEN_PIPE: i32 = 128 + 13;
 
 pub(super) struct Job<'a> {
@@ -46,18 +50,37 @@ enum Progress {
     Running,
     /// The files cannot be made: output comes by lines.
     Lines,
-    /// Whether there is anything in the files; unknown after a kill.
-    Ended {
-        stdout: bool,
-        stderr: bool,
-    },
+    Ended(Files),
+}
+
+/// What the script left of one output file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Something,
+    /// The command removed it: what was not downloaded before is lost.
+    Missing,
+    /// The script did not come to say it.
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Files {
+    stdout: Left,
+    stderr: Left,
+}
+
+/// A command that was followed to its end.
+struct Done {
+    ending: Ending,
+    /// Whether output was lost.
+    lost: bool,
 }
 
 /// Why we stop it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     Canceled(Reason),
-    Timeout,
     /// No program reads our stdout any more.
     BrokenPipe,
 }
@@ -77,6 +100,10 @@ pub(super) fn run(
         envs: Some(exec.env.clone()),
         ..CommandRequest::default()
     };
+    // A reader that takes nothing does not outlast the command's limit either.
+    let started = Instant::now();
+    let limit = started.checked_add(job.timeout.saturating_add(GRACE));
+    let cancel = &limit.map_or_else(|| cancel.clone(), |limit| cancel.until(limit));
     let (relay, stdout, stderr) = Relay::open(exec.stdout, exec.stderr, cancel)?;
     let running = Running {
         execd,
@@ -89,23 +116,55 @@ pub(super) fn run(
         id: RefCell::new(None),
         stop: Cell::new(None),
         broken: Notify::new(),
-        started: Instant::now(),
     };
     let ended = execd.http.block_on(running.drive(feeder));
+    let elapsed = started.elapsed();
+    let is_late = elapsed >= job.timeout;
     let stop = running.stop.get();
-    let survivors = match (&ended, stop) {
-        (Ok(_), None) => None,
-        (Err(_), _) | (_, Some(_)) => Some(running.end_survivors(run_id.as_deref())),
+    let survivors = match may_survive(&ended, stop, running.is_started(), is_late) {
+        true => {
+            running.interrupt();
+            survivors::end(execd, run_id.as_deref())
+        }
+        false => Survivors::None,
     };
     running.clear_up();
-    let elapsed = running.started.elapsed();
+    let lost = matches!(&ended, Ok(done) if done.lost);
+    let ended = match outcome(ended, stop, job, is_late) {
+        Ok(code) => {
+            if lost {
+                running.warn(&lost_output(job));
+            }
+            if let Some(report) = survivors.report() {
+                running.warn(&report);
+            }
+            Ok(code)
+        }
+        Err(failure) => Err(survivors.add_to(failure)),
+    };
     drop(running);
     let written = relay.finish();
-    let ended = outcome(ended, stop, job.timeout, elapsed)?.map_or_else(
-        |failure| Err(with_survivors(failure, survivors.as_ref())),
-        Ok,
-    )?;
-    written.map(|()| ended)
+    let code = ended?;
+    written.map(|()| code)
+}
+
+/// Whether something of the command may go on: it was stopped, its end was not seen, or the daemon's own limit ended it,
+/// which does not reach what has left its process group.
+fn may_survive(
+    ended: &Result<Done, HttpError>,
+    stop: Option<Stop>,
+    is_started: bool,
+    is_late: bool,
+) -> bool {
+    match ended {
+        _ if stop.is_some() => true,
+        Err(error) => is_started || error.is_ambiguous(),
+        Ok(Done {
+            ending: Ending::Killed(_),
+            ..
+        }) => is_late,
+        Ok(_) => false,
+    }
 }
 
 struct Running<'r> {
@@ -119,19 +178,14 @@ struct Running<'r> {
     id: RefCell<Option<String>>,
     stop: Cell<Option<Stop>>,
     broken: Notify,
-    started: Instant,
-}
-
-/// What became of processes that a stopped command may have left.
-#[derive(Debug, PartialEq, Eq)]
-enum Survivors {
-    None,
-    Pids(Vec<String>),
-    Unknown(String),
 }
 
 impl Running<'_> {
-    async fn drive(&self, feeder: Option<Feeder>) -> Result<Ending, HttpError> {
+    fn is_started(&self) -> bool {
+        self.id.borrow().is_some()
+    }
+
+    async fn drive(&self, feeder: Option<Feeder>) -> Result<Done, HttpError> {
         let dir = script::directory(self.job.nonce);
         let feed = async {
             // A command that has ended, or is about to, needs no input.
@@ -144,21 +198,35 @@ impl Running<'_> {
             std::future::pending().await
         };
         let (out, err) = (format!("{dir}/out"), format!("{dir}/err"));
+        let tails = async {
+            let (out, err) = tokio::try_join!(
+                self.tail(&out, &self.stdout, |files| files.stdout),
+                self.tail(&err, &self.stderr, |files| files.stderr),
+            )?;
+            Ok(out || err)
+        };
         let all = async {
-            tokio::join!(
-                self.events(),
-                self.tail(&out, &self.stdout, |progress| progress.0),
-                self.tail(&err, &self.stderr, |progress| progress.1),
-            )
+            tokio::pin!(tails);
+            let events = self.events();
+            tokio::pin!(events);
+            // A command whose output cannot be had is not left to run; an end that was not seen still leaves output.
+            let (ended, lost) = tokio::select! {
+                biased;
+                ended = &mut events => (ended, tails.await),
+                lost = &mut tails => match lost {
+                    Ok(lost) => (events.await, Ok(lost)),
+                    Err(error) => return Err(error),
+                },
+            };
+            let ending = ended?;
+            Ok(Done {
+                ending,
+                lost: lost?,
+            })
         };
         tokio::select! {
             biased;
-            (ended, out, err) = all => {
-                let ended = ended?;
-                out?;
-                err?;
-                Ok(ended)
-            }
+            done = all => done,
             error = feed => Err(error),
             () = self.stopped() => Err(HttpError::Lost("it did not stop".to_owned())),
         }
@@ -170,19 +238,23 @@ impl Running<'_> {
         let _ = writeln!(self.stderr.borrow_mut(), "{line}");
     }
 
+    fn warn(&self, what: &str) {
+        self.say(&format!("warning: {}", self.execd.secrets.text(what)));
+    }
+
     /// Reads the daemon's stream to the terminal event.
     async fn events(&self) -> Result<Ending, HttpError> {
         let ended = self.follow().await;
         // Whatever happened, what is in the files is output.
         self.progress.send_if_modified(|progress| match progress {
             Progress::Running => {
-                *progress = Progress::Ended {
-                    stdout: true,
-                    stderr: true,
-                };
+                *progress = Progress::Ended(Files {
+                    stdout: Left::Unknown,
+                    stderr: Left::Unknown,
+                });
                 true
             }
-            Progress::Lines | Progress::Ended { .. } => false,
+            Progress::Lines | Progress::Ended(_) => false,
         });
         ended
     }
@@ -191,7 +263,7 @@ impl Running<'_> {
         let mut events = self.execd.command(&self.request).await?;
         let mark = format!("{MARK}{} ", self.job.nonce);
         loop {
-            let event = events.next().await?;
+            let event = unless_silent(SILENT, events.next()).await??;
             if let Some(ending) = event.ending() {
                 return Ok(ending);
             }
@@ -211,8 +283,8 @@ impl Running<'_> {
     fn hear(&self, said: &str) -> Result<(), HttpError> {
         match said.split_once(' ').unwrap_or((said, "")) {
             ("lines", _) => {
-                self.say(
-                    "warning: /tmp of the sandbox cannot be written: output is passed on by lines, and bytes that are not text are lost",
+                self.warn(
+                    "/tmp of the sandbox cannot be written: output is passed on by lines, and bytes that are not text are lost",
                 );
                 self.progress.send_replace(Progress::Lines);
                 Ok(())
@@ -221,10 +293,7 @@ impl Running<'_> {
                 "/tmp of the sandbox cannot be written, so stdin cannot be passed on; run with stdin from /dev/null".to_owned(),
             )),
             ("end", flags) => {
-                self.progress.send_replace(Progress::Ended {
-                    stdout: flags.starts_with('o'),
-                    stderr: flags.ends_with('e'),
-                });
+                self.progress.send_replace(Progress::Ended(Files::parse(flags)));
                 Ok(())
             }
             _ => Ok(()),
@@ -240,21 +309,22 @@ impl Running<'_> {
             Kind::Stderr => &self.stderr,
             _ => &self.stdout,
         };
+        // An empty line comes as a line feed.
         let text = match event.text.as_str() {
-            "\n" => "\n".to_owned(),
+            text if text.ends_with('\n') => text.to_owned(),
             text => format!("{text}\n"),
         };
         // A reader that is gone takes no more lines; the command goes on, as it would with a pager that was left.
         let _ = to.borrow_mut().write_all(text.as_bytes());
     }
 
-    /// Passes a file on while it grows, from where the last download stopped.
+    /// Passes a file on while it grows, from where the last download stopped. True where some of it is lost.
     async fn tail(
         &self,
         path: &str,
         to: &RefCell<RelayWriter>,
-        mine: impl Fn((bool, bool)) -> bool,
-    ) -> Result<(), HttpError> {
+        mine: impl Fn(Files) -> Left,
+    ) -> Result<bool, HttpError> {
         let mut progress = self.progress.subscribe();
         let mut offset = 0;
         let mut pause = MIN_PAUSE;
@@ -264,19 +334,24 @@ impl Running<'_> {
         loop {
             // Read before the download: what was written before the end is in it.
             let now = *progress.borrow_and_update();
-            let ended = match now {
-                Progress::Lines => return Ok(()),
-                Progress::Ended { stdout, stderr } if !mine((stdout, stderr)) => return Ok(()),
-                Progress::Ended { .. } => true,
-                Progress::Running => false,
+            let left = match now {
+                Progress::Lines => return Ok(false),
+                Progress::Ended(files) => Some(mine(files)),
+                Progress::Running => None,
             };
+            match left {
+                Some(Left::Nothing) => return Ok(false),
+                Some(Left::Missing) => return Ok(true),
+                Some(Left::Something | Left::Unknown) | None => {}
+            }
+            let ended = left.is_some();
             let before = offset;
             match self.download(path, &mut offset, to).await {
-                Ok(()) if ended => return Ok(()),
-                Ok(()) => failures = 0,
+                Ok(found) if ended => return Ok(!found && left == Some(Left::Something)),
+                Ok(_) => failures = 0,
                 Err(Broken::Reader) => {
                     self.broken.notify_one();
-                    return Ok(());
+                    return Ok(false);
                 }
                 Err(Broken::Source(error)) => {
                     failures += 1;
@@ -298,26 +373,25 @@ impl Running<'_> {
         }
     }
 
-    /// One download, which ends at what was the file's end when it began.
+    /// One download, which ends at what was the file's end when it began. False where there is no file. A cancellation
+    /// does not cut it short: what the command says while it is stopped is output too.
     async fn download(
         &self,
         path: &str,
         offset: &mut u64,
         to: &RefCell<RelayWriter>,
-    ) -> Result<(), Broken> {
-        let opened = within(STALLED, self.cancel, self.execd.download(path, *offset)).await;
-        let Some(mut answer) = opened.map_err(Broken::Source)? else {
-            return Ok(());
-        };
-        // A server that ignores ranges sends what we have as well.
-        let mut skip = match answer.status().as_u16() {
-            206 => 0,
-            _ => *offset,
+    ) -> Result<bool, Broken> {
+        let patient = Cancel::new();
+        let opened = within(STALLED, &patient, self.execd.download(path, *offset)).await;
+        let (mut answer, mut skip) = match opened.map_err(Broken::Source)? {
+            Download::Missing => return Ok(false),
+            Download::Nothing => return Ok(true),
+            Download::Content { answer, skip } => (answer, skip),
         };
         loop {
-            let piece = within(STALLED, self.cancel, answer.next()).await;
+            let piece = within(STALLED, &patient, answer.next()).await;
             let Some(piece) = piece.map_err(Broken::Source)? else {
-                return Ok(());
+                return Ok(true);
             };
             let length = piece.len() as u64;
             let skipped = skip.min(length);
@@ -336,10 +410,8 @@ impl Running<'_> {
 
     /// Returns when the command was told to stop and has had its time to do so.
     async fn stopped(&self) {
-        let limit = self.job.timeout.saturating_add(GRACE);
         let why = tokio::select! {
             reason = canceled(self.cancel) => Stop::Canceled(reason),
-            () = tokio::time::sleep(limit) => Stop::Timeout,
             () = self.broken.notified() => Stop::BrokenPipe,
         };
         self.stop.set(Some(why));
@@ -352,23 +424,17 @@ impl Running<'_> {
         tokio::time::sleep(STOP_GRACE).await;
     }
 
-    /// Looks for processes of this run, ends them and says which stay.
-    fn end_survivors(&self, run_id: Option<&str>) -> Survivors {
-        let Some(run_id) = run_id else {
-            return Survivors::Unknown("the run has no id".to_owned());
-        };
-        let text = script::end_survivors(run_id);
-        let patient = Cancel::new();
-        let looked = self.execd.http.wait(
-            CALL_TIMEOUT,
-            &patient,
-            self.execd.script(&text, CALL_TIMEOUT),
-        );
-        match looked.map(super::execd::ScriptEnd::check) {
-            Ok(Ok(pids)) if pids.is_empty() => Survivors::None,
-            Ok(Ok(pids)) => Survivors::Pids(pids),
-            Ok(Err(why)) => Survivors::Unknown(why),
-            Err(error) => Survivors::Unknown(error.to_string()),
+    /// Of a command that was not told to stop yet. The scan that follows is the proof.
+    fn interrupt(&self) {
+        let id = self.id.borrow().clone();
+        if let Some(id) = id
+            && self.stop.get().is_none()
+        {
+            let patient = Cancel::new();
+            let _ = self
+                .execd
+                .http
+                .wait(STOP_GRACE, &patient, self.execd.interrupt(&id));
         }
     }
 
@@ -380,9 +446,7 @@ impl Running<'_> {
         if let Err(error) = self.execd.http.wait(CALL_TIMEOUT, &patient, remove)
             && !error.is_not_found()
         {
-            self.say(&format!(
-                "warning: cannot remove {dir} of the sandbox: {error}"
-            ));
+            self.warn(&format!("cannot remove {dir} of the sandbox: {error}"));
         }
     }
 }
@@ -393,38 +457,68 @@ enum Broken {
     Source(HttpError),
 }
 
-/// The exit status, or why there is none. The outer failure is of a request that was refused: no command ran.
-fn outcome(
-    ended: Result<Ending, HttpError>,
-    stop: Option<Stop>,
-    timeout: Duration,
-    elapsed: Duration,
-) -> Result<Result<i32, Failure>, Failure> {
-    let late = || {
-        let limit = format_duration(timeout);
-        Failure::new(
-            Code::Timeout,
-            format!("opensandbox command timed out after {limit}"),
-        )
-        .hint("--opensandbox-exec-timeout-secs allows more")
-    };
-    Ok(match (stop, ended) {
-        (Some(Stop::Canceled(Reason::Late) | Stop::Timeout), _) => Err(late()),
-        (Some(Stop::Canceled(reason)), _) => {
-            Err(Failure::new(Code::Canceled, format!("canceled: {reason}")))
+impl Files {
+    /// As the script says it: a letter for each file.
+    fn parse(flags: &str) -> Self {
+        let left = |flag: Option<char>| match flag {
+            Some('o' | 'e') => Left::Something,
+            Some('-') => Left::Nothing,
+            Some('x') => Left::Missing,
+            _ => Left::Unknown,
+        };
+        let mut flags = flags.trim_end().chars();
+        Self {
+            stdout: left(flags.next()),
+            stderr: left(flags.next()),
         }
-        (Some(Stop::BrokenPipe), _) => Ok(BROKEN_PIPE),
-        (None, Ok(Ending::Exited(code))) => Ok(code),
-        (None, Ok(Ending::Killed(_))) if elapsed >= timeout => Err(late()),
-        (None, Ok(Ending::Killed(signal))) => Ok(killed(&signal)),
-        (None, Ok(Ending::NotStarted(why))) => {
+    }
+}
+
+/// Of a command whose time is over.
+pub(super) fn late(timeout: Duration) -> Failure {
+    let limit = format_duration(timeout);
+    let message = format!("opensandbox command timed out after {limit}");
+    Failure::new(Code::Timeout, message).hint("--opensandbox-exec-timeout-secs allows more")
+}
+
+/// The exit status, or why there is none.
+fn outcome(
+    ended: Result<Done, HttpError>,
+    stop: Option<Stop>,
+    job: &Job<'_>,
+    is_late: bool,
+) -> Result<i32, Failure> {
+    let done = match (stop, ended) {
+        (Some(Stop::Canceled(Reason::Late)), _) => return Err(late(job.timeout)),
+        (Some(Stop::Canceled(reason)), _) => {
+            return Err(Failure::new(Code::Canceled, format!("canceled: {reason}")));
+        }
+        (Some(Stop::BrokenPipe), _) => return Ok(BROKEN_PIPE),
+        (None, Ok(done)) => done,
+        (None, Err(error)) => return Err(error.into_failure("run")),
+    };
+    let code = match done.ending {
+        Ending::Exited(code) => code,
+        Ending::Killed(_) if is_late => return Err(late(job.timeout)),
+        Ending::Killed(signal) => killed(&signal),
+        Ending::NotStarted(why) => {
             let message = format!("opensandbox run failed: {why}");
             return Err(Failure::new(Code::Provider, message));
         }
-        (None, Err(error @ HttpError::Status { .. })) => return Err(error.into_failure("run")),
-        (None, Err(error @ HttpError::Connect { .. })) => return Err(error.into_failure("run")),
-        (None, Err(error)) => Err(error.into_failure("run")),
-    })
+    };
+    match (code, done.lost) {
+        (0, true) => {
+            let lost = lost_output(job);
+            let message = format!("opensandbox run failed: {lost}; its exit status was 0");
+            Err(Failure::new(Code::Provider, message))
+        }
+        (code, _) => Ok(code),
+    }
+}
+
+fn lost_output(job: &Job<'_>) -> String {
+    let dir = script::directory(job.nonce);
+    format!("output is lost, because {dir} of the sandbox was removed while the command ran")
 }
 
 /// The exit code that a shell gives to a command that a signal ended.
@@ -438,81 +532,100 @@ fn killed(signal: &str) -> i32 {
     }
 }
 
-fn with_survivors(failure: Failure, survivors: Option<&Survivors>) -> Failure {
-    let report = match survivors {
-        None | Some(Survivors::None) => return failure,
-        Some(Survivors::Pids(pids)) => format!(
-            "processes of the command are still running in the sandbox: {}",
-            pids.join(" ")
-        ),
-        Some(Survivors::Unknown(why)) => {
-            format!("the command may still be running in the sandbox: {why}")
-        }
-    };
-    // Not "canceled": that says only what the user knows.
-    let code = match failure.code {
-        Code::Canceled => Code::Provider,
-        other => other,
-    };
-    let failure = failure.and(&Failure::new(Code::Provider, report));
-    Failure { code, ..failure }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const JOB: Job<'static> = Job {
+        cwd: "/w",
+        timeout: Duration::from_secs(10),
+        nonce: "n1",
+    };
+
+    fn done(ending: Ending) -> Result<Done, HttpError> {
+        Ok(Done {
+            ending,
+            lost: false,
+        })
+    }
+
     fn ended(
-        ended: Result<Ending, HttpError>,
+        ended: Result<Done, HttpError>,
         stop: Option<Stop>,
-        secs: u64,
+        is_late: bool,
     ) -> Result<i32, Failure> {
-        outcome(
-            ended,
-            stop,
-            Duration::from_secs(10),
-            Duration::from_secs(secs),
-        )
-        .and_then(|end| end)
+        outcome(ended, stop, &JOB, is_late)
     }
 
     #[test]
     fn only_a_terminal_event_gives_an_exit_code() {
-        assert_eq!(ended(Ok(Ending::Exited(7)), None, 1), Ok(7));
-        assert_eq!(ended(Ok(Ending::Killed("killed".into())), None, 1), Ok(137));
-        assert_eq!(
-            ended(Ok(Ending::Killed("terminated".into())), None, 1),
-            Ok(143)
-        );
-        let late = ended(Ok(Ending::Killed("killed".into())), None, 10).unwrap_err();
+        assert_eq!(ended(done(Ending::Exited(7)), None, false), Ok(7));
+        let killed = || done(Ending::Killed("killed".into()));
+        assert_eq!(ended(killed(), None, false), Ok(137));
+        let terminated = done(Ending::Killed("terminated".into()));
+        assert_eq!(ended(terminated, None, false), Ok(143));
+        let late = ended(killed(), None, true).unwrap_err();
         assert_eq!(late.code, Code::Timeout);
-        let lost = ended(Err(HttpError::Lost("reset".into())), None, 1).unwrap_err();
+        let lost = ended(Err(HttpError::Lost("reset".into())), None, false).unwrap_err();
         assert_eq!(lost.code, Code::Provider);
-        let unstarted = ended(Ok(Ending::NotStarted("fork: no".into())), None, 1).unwrap_err();
-        assert!(unstarted.message.contains("fork: no"));
+        let unstarted = ended(done(Ending::NotStarted("fork: no".into())), None, false);
+        assert!(unstarted.unwrap_err().message.contains("fork: no"));
         // An exit that we asked for is no exit of its own.
         let stop = Some(Stop::Canceled(Reason::Interrupt));
-        let canceled = ended(Ok(Ending::Exited(0)), stop, 1).unwrap_err();
+        let canceled = ended(done(Ending::Exited(0)), stop, false).unwrap_err();
         assert_eq!(canceled.code, Code::Canceled);
-        assert_eq!(
-            ended(Ok(Ending::Exited(0)), Some(Stop::BrokenPipe), 1),
-            Ok(141)
-        );
+        let broken = Some(Stop::BrokenPipe);
+        assert_eq!(ended(done(Ending::Exited(0)), broken, false), Ok(141));
     }
 
     #[test]
-    fn survivors_are_reported_even_when_canceled() {
-        let canceled = || Failure::new(Code::Canceled, "canceled: interrupted");
-        let clean = with_survivors(canceled(), Some(&Survivors::None));
-        assert_eq!(clean.code, Code::Canceled);
-        let pids = with_survivors(canceled(), Some(&Survivors::Pids(vec!["7".into()])));
-        assert_eq!(pids.code, Code::Provider);
-        assert!(pids.to_string().contains("still running in the sandbox: 7"));
-        let unknown = Survivors::Unknown("refused".into());
-        assert!(
-            with_survivors(canceled(), Some(&unknown))
-                .to_string()
-                .contains("may still be running")
+    fn lost_output_is_no_success() {
+        let lost = |code| {
+            Ok(Done {
+                ending: Ending::Exited(code),
+                lost: true,
+            })
+        };
+        let failure = ended(lost(0), None, false).unwrap_err();
+        assert!(failure.message.contains("/tmp/.crabbox-n1"), "{failure}");
+        assert_eq!(ended(lost(3), None, false), Ok(3));
+        let files = Files::parse("o-");
+        assert_eq!(
+            (files.stdout, files.stderr),
+            (Left::Something, Left::Nothing)
         );
+        assert_eq!(Files::parse("-x").stderr, Left::Missing);
+        assert_eq!(Files::parse("").stdout, Left::Unknown);
+    }
+
+    #[test]
+    fn what_was_not_seen_to_end_is_looked_for() {
+        let refused = || {
+            Err(HttpError::Status {
+                status: 400,
+                code: String::new(),
+                message: String::new(),
+                request_id: None,
+            })
+        };
+        assert!(!may_survive(&refused(), None, false, false));
+        // The request for its output was refused, not the command.
+        assert!(may_survive(&refused(), None, true, false));
+        assert!(may_survive(
+            &Err(HttpError::Lost(String::new())),
+            None,
+            false,
+            false
+        ));
+        let killed = || done(Ending::Killed("killed".into()));
+        assert!(may_survive(&killed(), None, true, true));
+        assert!(!may_survive(&killed(), None, true, false));
+        assert!(!may_survive(&done(Ending::Exited(1)), None, true, true));
+        assert!(may_survive(
+            &done(Ending::Exited(1)),
+            Some(Stop::BrokenPipe),
+            true,
+            false
+        ));
     }
 }

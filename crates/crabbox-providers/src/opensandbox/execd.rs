@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,20 +11,36 @@ use execd_proto::command::CommandRequest;
 use execd_proto::decode::Decoder;
 use execd_proto::event::{Ending, Event, Kind};
 use execd_proto::pty::PtyRequest;
-use hyper::Method;
-use hyper::header::{CONTENT_TYPE, HeaderValue, RANGE};
+use hyper::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
+use hyper::{Method, StatusCode};
 
 use super::api::Endpoint;
 use super::http::{Answer, Body, Call, Http, HttpError, Part, within};
+use super::secrets::Secrets;
 use super::url::encode;
 
 const BOUNDARY: &str = "crabbox-6f1d2c5ab84e4b0e9a77";
 /// For calls that only change or look something up.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What a helper script may print: they say a few lines.
+const MAX_SCRIPT_OUTPUT: usize = 256 << 10;
+
 pub(super) struct Execd<'h> {
     pub(super) http: &'h Http,
     pub(super) endpoint: Arc<Endpoint>,
+    /// For texts that do not leave as a failure.
+    pub(super) secrets: &'h Secrets,
+}
+
+/// The rest of a file.
+pub(super) enum Download<'h> {
+    /// No such file, or not yet.
+    Missing,
+    /// Nothing behind that offset.
+    Nothing,
+    /// The answer's first `skip` bytes lie before the offset.
+    Content { answer: Box<Answer<'h>>, skip: u64 },
 }
 
 /// A file to upload.
@@ -77,12 +94,12 @@ impl<'h> Execd<'h> {
             .await
     }
 
-    /// The file from that offset to its end; none where there is nothing behind it, or no such file yet.
+    /// The file from that offset to its end.
     pub(super) async fn download(
         &self,
         path: &str,
         offset: u64,
-    ) -> Result<Option<Answer<'h>>, HttpError> {
+    ) -> Result<Download<'h>, HttpError> {
         let query = format!("path={}", encode(path));
         let range = HeaderValue::from_str(&format!("bytes={offset}-"))
             .map_err(|_| HttpError::Malformed("range".to_owned()))?;
@@ -90,10 +107,20 @@ impl<'h> Execd<'h> {
             .call(Method::GET, "/files/download", &query)
             .header(RANGE, range);
         match self.http.open(call).await {
-            Ok(answer) => Ok(Some(answer)),
-            Err(HttpError::Status {
-                status: 404 | 416, ..
-            }) => Ok(None),
+            Ok(answer) if answer.status() == StatusCode::PARTIAL_CONTENT => {
+                check_range(answer.headers().get(CONTENT_RANGE), offset)?;
+                Ok(Download::Content {
+                    answer: Box::new(answer),
+                    skip: 0,
+                })
+            }
+            // A server that ignores ranges sends what we have as well.
+            Ok(answer) => Ok(Download::Content {
+                answer: Box::new(answer),
+                skip: offset,
+            }),
+            Err(HttpError::Status { status: 404, .. }) => Ok(Download::Missing),
+            Err(HttpError::Status { status: 416, .. }) => Ok(Download::Nothing),
             Err(error) => Err(error),
         }
     }
@@ -133,10 +160,11 @@ impl<'h> Execd<'h> {
         self.http.done(call).await
     }
 
-    pub(super) async fn make_directory(&self, path: &str) -> Result<(), HttpError> {
+    /// `mode`: octal digits as a decimal number.
+    pub(super) async fn make_directory(&self, path: &str, mode: u32) -> Result<(), HttpError> {
         let call = self
             .call(Method::POST, "/directories", "")
-            .json(&serde_json::json!({path: {"mode": 755}}))?;
+            .json(&serde_json::json!({path: {"mode": mode}}))?;
         self.http.done(call).await
     }
 
@@ -167,6 +195,7 @@ impl<'h> Execd<'h> {
         };
         let mut events = self.command(&request).await?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let mut length = 0;
         loop {
             let event = events.next().await?;
             if let Some(ending) = event.ending() {
@@ -176,11 +205,17 @@ impl<'h> Execd<'h> {
                     stderr,
                 });
             }
-            match event.kind {
-                Kind::Stdout => stdout.push(event.text),
-                Kind::Stderr => stderr.push(event.text),
-                _ => {}
+            let to = match event.kind {
+                Kind::Stdout => &mut stdout,
+                Kind::Stderr => &mut stderr,
+                _ => continue,
+            };
+            length += event.text.len() + 1;
+            // Closing the connection ends the script.
+            if length > MAX_SCRIPT_OUTPUT {
+                return Err(HttpError::TooLarge(MAX_SCRIPT_OUTPUT));
             }
+            to.push(event.text);
         }
     }
 
@@ -209,6 +244,21 @@ impl<'h> Execd<'h> {
         work: impl Future<Output = Result<T, HttpError>>,
     ) -> Result<T, HttpError> {
         self.http.block_on(within(CALL_TIMEOUT, cancel, work))
+    }
+}
+
+/// A part that begins elsewhere would be written to the wrong place of the output.
+fn check_range(range: Option<&HeaderValue>, offset: u64) -> Result<(), HttpError> {
+    let said = range.and_then(|value| value.to_str().ok());
+    let start = said
+        .and_then(|text| text.trim().strip_prefix("bytes "))
+        .and_then(|text| text.split_once('-'))
+        .and_then(|(start, _)| start.trim().parse::<u64>().ok());
+    match start {
+        Some(start) if start == offset => Ok(()),
+        _ => Err(HttpError::Malformed(
+            "it is not the part of the file that was asked for".to_owned(),
+        )),
     }
 }
 
@@ -262,11 +312,30 @@ impl<'a> Upload<'a> {
         }
     }
 
-    pub(super) fn file(path: &'a str, file: File, length: u64) -> Self {
+    /// `sent` says how much of it has been read, as it goes.
+    pub(super) fn file(path: &'a str, file: File, length: u64, sent: Arc<AtomicU64>) -> Self {
         Self {
             path,
             mode: 600,
-            content: Part::File(file, length),
+            content: Part::File(file, length, sent),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_part_that_was_asked_for_is_taken() {
+        let check = |text: &'static str| {
+            check_range(Some(&HeaderValue::from_static(text)), 7).map_err(|error| error.to_string())
+        };
+        check("bytes 7-9/10").unwrap();
+        check("bytes 7-9/*").unwrap();
+        for other in ["bytes 0-9/10", "bytes */10", "bytes 70-71/90", "7-9/10", ""] {
+            assert!(check(other).is_err(), "{other}");
+        }
+        assert!(check_range(None, 7).is_err());
     }
 }

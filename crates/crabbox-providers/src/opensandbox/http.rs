@@ -1,13 +1,15 @@
 //! The HTTP client of this provider: HTTP/1.1 over kept connections, TLS with the machine's trust store.
 //!
 //! It starts with the first request. Every request has a deadline and a cancellation ([`Http::wait`]), every answer a size
-//! limit. Redirects stay within scheme, host and port. Nothing is retried, except on a kept connection that the server had
+//! limit. Redirects are followed for the lifecycle API only, within scheme, host and port: an answer of a sandbox must not
+//! choose the next request. Nothing is retried, except on a kept connection that the server had
 //! closed before the request was sent.
 
 mod body;
 mod connect;
 mod error;
 mod proxy;
+mod wait;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use crabbox_core::process::{Cancel, Reason};
+use crabbox_core::process::Cancel;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
@@ -29,6 +31,7 @@ pub(super) use body::{Body, Part};
 pub(super) use connect::Stream;
 pub(super) use error::HttpError;
 pub(super) use proxy::Proxies;
+pub(super) use wait::{canceled, unless_silent, within};
 
 use super::url::Origin;
 use connect::Connector;
@@ -40,8 +43,6 @@ const MAX_REDIRECTS: usize = 10;
 const MAX_IDLE: usize = 8;
 const AGENT: &str = concat!("crabbox/", env!("CARGO_PKG_VERSION"));
 const REQUEST_ID: &str = "x-request-id";
-/// How often a wait looks whether the user canceled it.
-const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Http {
     runtime: Runtime,
@@ -57,6 +58,8 @@ pub(super) struct Call {
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Body,
+    /// Whether the one who answers may name another path of the same origin.
+    follow: bool,
 }
 
 /// An answer whose body is still to be read. Its connection is kept once the body is.
@@ -75,7 +78,15 @@ impl Call {
             path,
             headers: HeaderMap::new(),
             body: Body::empty(),
+            follow: false,
         }
+    }
+
+    /// For a server that we trust with the key.
+    #[must_use]
+    pub(super) fn follow_redirects(mut self) -> Self {
+        self.follow = true;
+        self
     }
 
     #[must_use]
@@ -140,6 +151,10 @@ impl Http {
             }
             if !status.is_redirection() {
                 return Err(answer.into_error().await);
+            }
+            if !call.follow {
+                let message = "opensandbox refused a redirect by a sandbox";
+                return Err(HttpError::Redirect(message.to_owned()));
             }
             call.path = redirect(&call, &answer)?;
             match again {
@@ -226,33 +241,6 @@ impl Http {
         if senders.len() < MAX_IDLE {
             senders.push(sender);
         }
-    }
-}
-
-/// The same limits for work that runs beside other work.
-pub(super) async fn within<T>(
-    limit: Duration,
-    cancel: &Cancel,
-    work: impl Future<Output = Result<T, HttpError>>,
-) -> Result<T, HttpError> {
-    tokio::select! {
-        biased;
-        done = work => done,
-        reason = canceled(cancel) => Err(match reason {
-            Reason::Late => HttpError::Timeout(limit),
-            reason => HttpError::Canceled(reason),
-        }),
-        () = tokio::time::sleep(limit) => Err(HttpError::Timeout(limit)),
-    }
-}
-
-/// Until the user cancels.
-pub(super) async fn canceled(cancel: &Cancel) -> Reason {
-    loop {
-        if let Some(reason) = cancel.reason() {
-            return reason;
-        }
-        tokio::time::sleep(CANCEL_INTERVAL).await;
     }
 }
 

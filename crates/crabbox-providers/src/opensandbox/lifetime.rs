@@ -35,7 +35,13 @@ pub(super) fn command_budget(config: &Config) -> Duration {
     config.exec_timeout().saturating_add(COMMAND_MARGIN)
 }
 
-/// The longest that it may take.
+/// How long one step of a sync may take in the sandbox: as long as the sync, else as a command.
+pub(super) fn step(config: &Config) -> Duration {
+    config.sync_timeout.unwrap_or_else(|| config.exec_timeout())
+}
+
+/// What it is reckoned to take. Without `sync.timeout`, that is as much for all of a sync as for a command; a longer one is
+/// seen after it, when what is left is checked again.
 pub(super) fn budget(config: &Config, demand: Demand) -> Duration {
     let command = command_budget(config);
     let sync = config.sync_timeout.unwrap_or(command);
@@ -116,6 +122,13 @@ mod tests {
         assert_eq!(budget(&config, Demand::Run { sync: true }), secs(900 + 630));
         assert_eq!(budget(&config, Demand::Run { sync: false }), secs(1260));
         assert_eq!(budget(&config, Demand::SyncOnly), secs(900));
+        assert_eq!(step(&config), secs(900));
+        let unlimited = Config {
+            sync_timeout: None,
+            ..config.clone()
+        };
+        assert_eq!(budget(&unlimited, Demand::SyncOnly), secs(630));
+        assert_eq!(step(&unlimited), secs(600));
         let refused = check_planned(&config, secs(600), Demand::Warmup).unwrap_err();
         assert_eq!(
             refused.message,

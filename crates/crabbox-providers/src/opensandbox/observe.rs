@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use super::api::{Api, Sandbox, Stage};
 use super::execd::Execd;
 use super::http::{HttpError, within};
-use super::{EXPIRES, LIFECYCLE_TIMEOUT, OpenSandbox, PING_TIMEOUT, SANDBOX, SPEC, is_for, owned};
+use super::{EXPIRES, LIFECYCLE_TIMEOUT, OpenSandbox, PING_TIMEOUT, SANDBOX, SPEC, owned};
 
 /// How many sandboxes are asked about at the same time.
 const AT_ONCE: usize = 16;
@@ -53,9 +53,6 @@ impl OpenSandbox {
     }
 
     async fn look(&self, api: &Api, claim: &Claim, cancel: &Cancel) -> Result<Observed, HttpError> {
-        if !is_for(api, claim) {
-            return Ok(unknown("other-endpoint", ""));
-        }
         let Some(id) = claim.sandbox() else {
             return Ok(unknown("creating", ""));
         };
@@ -85,6 +82,7 @@ impl OpenSandbox {
             let execd = Execd {
                 http: &api.http,
                 endpoint: std::sync::Arc::new(api.endpoint(id).await?),
+                secrets: &self.secrets,
             };
             execd.ping().await
         };
@@ -100,10 +98,15 @@ impl OpenSandbox {
             (Stage::Running, Some(Ok(()))) => Phase::Ready,
             (Stage::Running, Some(Err(error))) => {
                 let shown = self.secrets.text(&error.to_string());
-                labels.insert("execd".to_owned(), shown);
                 match error.is_pending() {
-                    true => Phase::NotYet,
-                    false => Phase::Unknown,
+                    true => {
+                        labels.insert("execd".to_owned(), shown);
+                        Phase::NotYet
+                    }
+                    false => {
+                        labels.insert("error".to_owned(), format!("execd: {shown}"));
+                        Phase::Unknown
+                    }
                 }
             }
             (Stage::Over, _) => Phase::Over,
@@ -116,8 +119,8 @@ impl OpenSandbox {
         }
     }
 
-    /// Two reads: that the key is accepted, and how many leases there are.
-    pub(super) fn check(&self, cancel: &Cancel) -> Check {
+    /// A read: that the key is accepted. How many leases there are is the caller's to know.
+    pub(super) fn check(&self, leases: Option<usize>, cancel: &Cancel) -> Check {
         let probed = self.cleaned(|| {
             let api = self.api()?;
             api.http
@@ -125,21 +128,34 @@ impl OpenSandbox {
                 .map_err(|error| error.into_failure("probe"))
         });
         match probed {
-            Ok(()) => Check::new(
-                Health::Ok,
-                "provider",
-                "auth=ready control_plane=ready inventory=ready api=list mutation=false runtime=unchecked",
-            )
-            .detail("provider", SPEC.name)
-            .detail("timeout", "10s")
-            .detail("auth", "ready")
-            .detail("control_plane", "ready")
-            .detail("inventory", "ready")
-            .detail("api", "list")
-            .detail("mutation", "false")
-            .detail("runtime", "unchecked"),
-            Err(failure) => Check::of_failure(Health::Failed, "provider", &failure)
-                .class(Class::of(&failure)),
+            Ok(()) => {
+                let leases = leases.map(|count| ("leases", count.to_string()));
+                let facts = [
+                    ("provider", SPEC.name),
+                    ("timeout", "10s"),
+                    ("auth", "ready"),
+                    ("control_plane", "ready"),
+                    ("inventory", "ready"),
+                    ("api", "list"),
+                    ("mutation", "false"),
+                ];
+                let facts = facts
+                    .into_iter()
+                    .map(|(key, value)| (key, value.to_owned()));
+                let last = ("runtime", "unchecked".to_owned());
+                let facts: Vec<_> = facts.chain(leases).chain([last]).collect();
+                let said: Vec<_> = facts
+                    .iter()
+                    .map(|(key, value)| format!("{key}={value}"))
+                    .collect();
+                let check = Check::new(Health::Ok, "provider", said.join(" "));
+                facts
+                    .into_iter()
+                    .fold(check, |check, (key, value)| check.detail(key, value))
+            }
+            Err(failure) => {
+                Check::of_failure(Health::Failed, "provider", &failure).class(Class::of(&failure))
+            }
         }
     }
 }

@@ -52,8 +52,8 @@ pub(super) fn exact(argv: &[String], nonce: &str, input: Input) -> String {
          {start}( exec {command} ) >\"$d/out\" 2>\"$d/err\" <{from}\n\
          c=$?\n\
          {stop}o=-; e=-\n\
-         if [ -s \"$d/out\" ]; then o=o; fi\n\
-         if [ -s \"$d/err\" ]; then e=e; fi\n\
+         if [ -s \"$d/out\" ]; then o=o; elif [ ! -f \"$d/out\" ]; then o=x; fi\n\
+         if [ -s \"$d/err\" ]; then e=e; elif [ ! -f \"$d/err\" ]; then e=x; fi\n\
          echo \"{MARK}{nonce} end $o$e\"\n\
          exit \"$c\"\n\
          else\n{lines}\nfi"
@@ -96,19 +96,28 @@ pub(super) fn env_file(env: &std::collections::BTreeMap<String, String>) -> Stri
     env.iter().map(line).collect()
 }
 
-/// Ends every process that has the variable of the run, and prints those that are still there.
+/// Ends every process that has the variable of the run, and prints those that are still there. A process that is in the
+/// middle of fork(2) or execve(2) may not be seen, so that only two looks without one in a row mean that there is none.
+/// One grep looks at all of them where it can (`-z`): a process for each takes seconds on a busy machine.
 pub(super) fn end_survivors(run_id: &str) -> String {
     let mark = quote(&format!("CRABBOX_RUN_ID={run_id}"));
     format!(
         "m={mark}\n\
-         scan() {{ for p in /proc/[0-9]*; do\n\
-         if tr '\\0' '\\n' <\"$p/environ\" 2>/dev/null | grep -qxF \"$m\"; then echo \"${{p#/proc/}}\"; fi\n\
-         done; }}\n\
          if ! command -v tr >/dev/null || ! command -v grep >/dev/null; then exit 3; fi\n\
-         for n in 1 2 3 4 5; do\n\
+         if printf 'a\\0b' | grep -qzxF b 2>/dev/null; then\n\
+         scan() {{ grep -slzxF -- \"$m\" /proc/[0-9]*/environ | while read -r p; do\n\
+         p=${{p%/environ}}; echo \"${{p#/proc/}}\"; done; }}\n\
+         else\n\
+         scan() {{ for p in /proc/[0-9]*; do\n\
+         if tr '\\0' '\\n' 2>/dev/null <\"$p/environ\" | grep -qxF \"$m\"; then echo \"${{p#/proc/}}\"; fi\n\
+         done 2>/dev/null; }}\n\
+         fi\n\
+         none=0\n\
+         for n in 1 2 3 4 5 6; do\n\
          s=$(scan)\n\
-         if [ -z \"$s\" ]; then exit 0; fi\n\
-         kill -KILL $s 2>/dev/null\n\
+         if [ -n \"$s\" ]; then none=0; kill -KILL $s 2>/dev/null\n\
+         elif [ \"$none\" = 1 ]; then exit 0\n\
+         else none=1; fi\n\
          sleep 0.1 2>/dev/null || sleep 1\n\
          done\n\
          scan"
@@ -155,6 +164,12 @@ mod tests {
         assert_eq!(
             (code, out.as_str()),
             (0, "crabbox:n2 exact\ncrabbox:n2 end --\n")
+        );
+        let remove = argv(&["rm", "-rf", "/tmp/.crabbox-n4"]);
+        let (code, out) = run(&exact(&remove, "n4", Input::Null), dir.path());
+        assert_eq!(
+            (code, out.as_str()),
+            (0, "crabbox:n4 exact\ncrabbox:n4 end xx\n")
         );
         let missing = run(&exact(&argv(&["/no/such"]), "n3", Input::Null), dir.path());
         assert_eq!(missing.0, 127);
@@ -205,5 +220,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (code, _) = run(&exact(&argv(&["true"]), "n", Input::Fed), dir.path());
         assert_eq!(code, 0);
+    }
+
+    #[test]
+    fn what_a_run_left_is_ended_and_nothing_else() {
+        let mark = format!("run_{}_{:p}", std::process::id(), &0);
+        let sleep = |id: &str| {
+            let mut sleep = Command::new("sleep");
+            sleep.arg("300").env("CRABBOX_RUN_ID", id).spawn().unwrap()
+        };
+        let (mut mine, mut other) = (sleep(&mark), sleep(&format!("{mark}0")));
+        let script = end_survivors(&mark);
+        let done = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(done.status.success() && done.stdout.is_empty(), "{done:?}");
+        assert!(!mine.wait().unwrap().success());
+        assert_eq!(other.try_wait().unwrap(), None);
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

@@ -108,6 +108,7 @@ const ROWS: &[Setting] = &[
     )
     .env(&["CRABBOX_OPENSANDBOX_SECURE_ACCESS"])
     .flag("opensandbox-secure-access")
+    .trust(Trust::User)
     .creation_only(),
     row(
         "useServerProxy",
@@ -116,7 +117,8 @@ const ROWS: &[Setting] = &[
         "Reach sandboxes through the server instead of directly",
     )
     .env(&["CRABBOX_OPENSANDBOX_USE_SERVER_PROXY"])
-    .flag("opensandbox-use-server-proxy"),
+    .flag("opensandbox-use-server-proxy")
+    .trust(Trust::User),
     row(
         "forgetMissing",
         Kind::Bool,

@@ -3,7 +3,10 @@
 //! The archive is uploaded to a temporary file and unpacked into a directory beside the workspace, which then takes its
 //! place by two renames. The old tree is beside it until it is discarded.
 
+use std::convert::Infallible;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crabbox_core::process::Cancel;
@@ -13,12 +16,17 @@ use crabbox_core::sync::{Archive, Compression};
 use crabbox_core::{Code, Failure};
 
 use super::OpenSandbox;
-use super::execd::{self, Execd};
+use super::execd::{self, Download, Execd};
 use super::http::HttpError;
 use super::script::quote;
+use super::{exec, lifetime};
 
-/// A transfer is bounded by the sync's own timeout, which the cancellation carries; without one, by this.
+/// A transfer is bounded by the sync's own timeout, which the cancellation carries; without one, by this. Steps that run
+/// in the sandbox are bounded as commands are then.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// How often a person is told how far an upload is.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Of the list of the sandbox's files: some hundred bytes for each.
 const MAX_LISTING: usize = 256 << 20;
@@ -88,12 +96,9 @@ impl Transfer<'_> {
         {
             return Ok(None);
         }
-        let bytes = self
-            .execd
-            .http
-            .wait(LONGEST, self.cancel, self.read_list())
-            .map_err(|error| error.into_failure("sync listing"))?;
-        let Ok(remote) = RemoteTree::parse(&bytes) else {
+        // A list that cannot be had or read only means that all is sent; a canceled sync is canceled by the next step.
+        let listed = self.execd.http.wait(LONGEST, self.cancel, self.read_list());
+        let Some(remote) = listed.ok().and_then(|bytes| RemoteTree::parse(&bytes).ok()) else {
             return Ok(None);
         };
         let delta = self.upload.tree.delta(&remote, self.upload.mode)?;
@@ -101,12 +106,16 @@ impl Transfer<'_> {
     }
 
     async fn read_list(&self) -> Result<Vec<u8>, HttpError> {
-        let bytes = match self.execd.download(&self.names.list, 0).await? {
-            Some(answer) => answer.bytes(MAX_LISTING).await?,
-            None => Vec::new(),
-        };
-        self.execd.remove_file(&self.names.list).await?;
-        Ok(bytes)
+        match self.execd.download(&self.names.list, 0).await? {
+            Download::Content { answer, .. } => {
+                let bytes = answer.bytes(MAX_LISTING).await?;
+                self.execd.remove_file(&self.names.list).await?;
+                Ok(bytes)
+            }
+            Download::Missing | Download::Nothing => {
+                Err(HttpError::Malformed("no listing".to_owned()))
+            }
+        }
     }
 
     fn send_all(&self, phases: &mut SyncPhases) -> Result<Staged, Failure> {
@@ -160,11 +169,31 @@ impl Transfer<'_> {
         };
         let file = archive.open().map_err(|error| unread(&error))?;
         let length = file.metadata().map_err(|error| unread(&error))?.len();
-        let file = execd::Upload::file(&self.names.archive, file, length);
+        let sent = Arc::new(AtomicU64::new(0));
+        let file = execd::Upload::file(&self.names.archive, file, length, Arc::clone(&sent));
+        let upload = self.execd.upload(vec![file]);
+        let watched = async {
+            tokio::select! {
+                done = upload => done,
+                never = self.tell_progress(&sent, length) => match never {},
+            }
+        };
         self.execd
             .http
-            .wait(LONGEST, self.cancel, self.execd.upload(vec![file]))
+            .wait(LONGEST, self.cancel, watched)
             .map_err(|error| error.into_failure("upload"))
+    }
+
+    /// For a person who waits; a script gets no such lines.
+    async fn tell_progress(&self, sent: &AtomicU64, length: u64) -> Infallible {
+        let notices = &self.provider.notices;
+        if !notices.is_watched() {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(PROGRESS_INTERVAL).await;
+            notices.say(&progress(sent.load(Ordering::Relaxed), length));
+        }
     }
 
     fn extract(&self, phases: &mut SyncPhases) -> Result<Staged, Failure> {
@@ -176,6 +205,16 @@ impl Transfer<'_> {
     }
 }
 
+fn progress(sent: u64, length: u64) -> String {
+    let percent = sent.saturating_mul(100).checked_div(length).unwrap_or(100);
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    format!(
+        "uploading {:.1} of {:.1} MB ({percent} %)",
+        megabytes(sent),
+        megabytes(length)
+    )
+}
+
 impl OpenSandbox {
     fn step(
         &self,
@@ -185,10 +224,12 @@ impl OpenSandbox {
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         let request = format!("sh -lc {}", quote(script));
-        let timeout = self.config.sync_timeout.unwrap_or(LONGEST);
+        let limit = lifetime::step(&self.config);
+        // The daemon's own limit is for the case that it does not see us leave.
+        let script = execd.script(&request, limit.saturating_add(exec::GRACE));
         let done = execd
             .http
-            .wait(timeout, cancel, execd.script(&request, timeout))
+            .wait(limit, cancel, script)
             .map_err(|error| error.into_failure(what))?;
         done.check()
             .map(drop)
@@ -210,8 +251,15 @@ impl ArchiveSync for OpenSandbox {
         self.cleaned(|| {
             let execd = self.execd(sandbox, cancel)?;
             let path = workdir.to_string_lossy();
+            // One that is there keeps its permissions.
+            let ensure = async {
+                match execd.exists(&path).await? {
+                    true => Ok(()),
+                    false => execd.make_directory(&path, 755).await,
+                }
+            };
             execd
-                .wait(cancel, execd.make_directory(&path))
+                .wait(cancel, ensure)
                 .map_err(|error| error.into_failure("workspace setup"))
         })
     }
@@ -313,6 +361,15 @@ impl ArchiveSync for OpenSandbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_says_how_much_of_how_much() {
+        assert_eq!(
+            progress(25_000_000, 100_000_000),
+            "uploading 25.0 of 100.0 MB (25 %)"
+        );
+        assert_eq!(progress(0, 0), "uploading 0.0 of 0.0 MB (100 %)");
+    }
 
     #[test]
     fn what_is_staged_is_beside_the_workspace() {

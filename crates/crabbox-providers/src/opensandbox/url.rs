@@ -216,6 +216,15 @@ impl DataUrl {
         })
     }
 
+    /// Whether every call goes to the server's own proxy of that sandbox. No call may lead elsewhere on the server: what
+    /// is sent there may carry the key.
+    pub(super) fn is_proxy_of(&self, api: &ApiUrl, id: &str) -> bool {
+        let proxy = api.path(&format!("/sandboxes/{}/proxy/", encode(id)));
+        let port = self.path.strip_prefix(&proxy);
+        let is_port = |port: &str| !port.is_empty() && port.bytes().all(|c| c.is_ascii_digit());
+        self.origin == api.origin && port.is_some_and(is_port)
+    }
+
     /// Where an absolute address leads.
     pub(super) fn origin_of(uri: &Uri, scheme: &str) -> Result<Origin, String> {
         let scheme = Scheme::parse(&scheme.to_ascii_lowercase()).ok_or("unknown scheme")?;
@@ -329,6 +338,29 @@ mod tests {
             "https://example.org",
         ] {
             ApiUrl::parse(good).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_key_is_for_the_servers_proxy_of_one_sandbox() {
+        let api = ApiUrl::parse("http://127.0.0.1:8080/base").unwrap();
+        let proxy = |text: &str| DataUrl::parse(text, &api).unwrap().is_proxy_of(&api, "a-1");
+        assert!(proxy("127.0.0.1:8080/base/v1/sandboxes/a-1/proxy/44772"));
+        assert!(proxy(
+            "127.0.0.1:8080/base/v1/sandboxes/a-1/proxy/44772/?t=x"
+        ));
+        for other in [
+            "127.0.0.1:8081/base/v1/sandboxes/a-1/proxy/44772",
+            "localhost:8080/base/v1/sandboxes/a-1/proxy/44772",
+            "127.0.0.1:8080/v1/sandboxes/a-1/proxy/44772",
+            "127.0.0.1:8080/base/v1/sandboxes/a-2/proxy/44772",
+            "127.0.0.1:8080/base/v1/sandboxes/a-1/proxy/44772/../../../a-2",
+            "127.0.0.1:8080/base/v1/sandboxes/a-1/proxy/%2e%2e/x",
+            "127.0.0.1:8080/base/v1/sandboxes/a-1/proxy/",
+            "127.0.0.1:8080/base/v1/sandboxes",
+            "127.0.0.1:8080",
+        ] {
+            assert!(!proxy(other), "{other}");
         }
     }
 

@@ -118,7 +118,10 @@ fn forget(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
         "warning: sandbox {sandbox} of provider={} may still exist: only its local claim is removed",
         claim.provider
     ));
-    store.remove(&claim)?;
+    match claim.is_fixed() {
+        true => store.retire(&claim)?,
+        false => store.remove(&claim)?,
+    }
     if matches.get_flag("json") {
         app.ui.json(&Forgotten {
             lease_id: claim.lease_id.as_str(),

@@ -27,6 +27,8 @@ struct Done<'a> {
     dry_run: bool,
     entries: Vec<Entry<'a>>,
     removed: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claims_removed: Option<usize>,
     checked: usize,
     failed: usize,
 }
@@ -61,24 +63,35 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     };
     let mut cleaned = lifecycle::cleanup(app.context(&*provider, &store), dry_run)?;
     let name = provider.spec().name;
+    // Only where a claim can go without its sandbox is there a second number.
+    let alone = !provider.spec().absence_is_proof;
     if args.json {
         app.ui.json(&Done {
             provider: name,
             dry_run: args.dry_run,
             entries: cleaned.swept.iter().map(entry).collect(),
             removed: cleaned.removed,
+            claims_removed: alone.then_some(cleaned.claims_removed),
             checked: cleaned.checked,
             failed: cleaned.failures.len(),
         })?;
     } else {
-        let lines = cleaned.swept.iter().map(|swept| format!("{swept}\n"));
+        let line = |swept: &Swept| format!("{}\n", swept.line(&*provider));
+        let lines = cleaned.swept.iter().map(line);
         let mut text: String = lines.collect();
         if !args.dry_run {
             let Cleaned {
-                removed, checked, ..
+                removed,
+                claims_removed,
+                checked,
+                ..
             } = &cleaned;
+            let claims = match alone {
+                true => format!(" claims_removed={claims_removed}"),
+                false => String::new(),
+            };
             text.push_str(&format!(
-                "{name} cleanup removed={removed} checked={checked}\n"
+                "{name} cleanup removed={removed}{claims} checked={checked}\n"
             ));
         }
         app.ui.data(&text)?;

@@ -19,9 +19,11 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let all = match means_bundled(app.host, &[]) {
-        true => for_bundled(tree(DEFAULT)),
-        false => tree(DEFAULT),
+    // Which provider holds is not a reason to print no script.
+    let chosen = app.chosen(None).map_or(DEFAULT, |spec| spec.name);
+    let all = match means_bundled(app, &[]) {
+        true => for_bundled(tree(chosen)),
+        false => tree(chosen),
     };
     let mut tree = visible(&all);
     let commands = commands_on_leases(&tree);

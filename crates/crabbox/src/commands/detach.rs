@@ -1,12 +1,14 @@
 //! `crabbox run -d`: the run goes on in a process of its own, the supervisor, which no terminal can end.
 //!
 //! The supervisor is this program again, with the same arguments. Until the command is about to start it says what it has
-//! to say on our stderr, and its end is ours. Then it tells which run and which lease, on its stdout, and we are done. From
+//! to say on our stderr, and its end is ours; a cancellation is passed on to it and waited for. Then it tells which run and which lease, on its stdout, and we are done. From
 //! then on its words are in the run's log.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crabbox_core::claims::{Claim, ProviderFilter};
@@ -16,6 +18,7 @@ use crabbox_core::process::{Cancel, Stream};
 use crabbox_core::settings::Settings;
 use crabbox_core::{Code, Failure};
 use jiff::Timestamp;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::app::App;
@@ -28,6 +31,9 @@ struct Started {
     lease_id: String,
     slug: String,
 }
+
+/// Of waiting for a cancellation at a time.
+const A_WHILE: Duration = Duration::from_secs(3600);
 
 fn failed(error: &std::io::Error) -> Failure {
     Failure::new(Code::Local, "cannot run in the background").because(error)
@@ -49,12 +55,19 @@ pub(super) fn start(app: &App<'_>, json: bool) -> Result<u8, Failure> {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| failed(&error))?;
+    let running = Running::watch(&child, &app.cancel)?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout)
             .read_line(&mut line)
             .map_err(|error| failed(&error))?;
     }
+    if let Some(reason) = app.cancel.reason() {
+        running.terminate();
+        child.wait().map_err(|error| failed(&error))?;
+        return Err(reason.canceled(format!("canceled: {reason}")));
+    }
+    running.let_go();
     if let Ok(started) = serde_json::from_str::<Started>(&line) {
         tell(app, &started, json)?;
         return Ok(0);
@@ -63,6 +76,40 @@ pub(super) fn start(app: &App<'_>, json: bool) -> Result<u8, Failure> {
     let status = child.wait().map_err(|error| failed(&error))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.filter(|code| *code != 0).unwrap_or(1))
+}
+
+/// A supervisor that was not waited for yet, so that its number is its own. It is in no terminal's session: what a
+/// user who cancels sends reaches us alone.
+#[derive(Debug, Clone)]
+struct Running(Arc<Mutex<Option<Pid>>>);
+
+impl Running {
+    fn watch(child: &Child, cancel: &Cancel) -> Result<Self, Failure> {
+        let running = Self(Arc::new(Mutex::new(Some(Pid::from_child(child)))));
+        let (watched, cancel) = (running.clone(), cancel.clone());
+        thread::Builder::new()
+            .name("supervisor".to_owned())
+            .spawn(move || {
+                while cancel.sleep_until(Instant::now() + A_WHILE).is_none() {}
+                watched.terminate();
+            })
+            .map_err(|error| failed(&error))?;
+        Ok(running)
+    }
+
+    /// Once: a second signal would make it hurry.
+    fn terminate(&self) {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pid) = running.take() {
+            // It fails only for one that has ended.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// What cancels us is no longer meant for it.
+    fn let_go(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
 }
 
 fn tell(app: &App<'_>, started: &Started, json: bool) -> Result<(), Failure> {

@@ -144,9 +144,17 @@ fn checks(
     if let Err(failure) = provider.validate() {
         checks.push(wrong_provider(provider.spec().name, &failure));
     }
+    let leases = app
+        .store()
+        .and_then(|store| lifecycle::count(app.context(&*provider, &store)))
+        .ok();
     checks.extend(lifecycle::within(CHECKS_TIMEOUT, |cancel| match &claim {
         Some(claim) => provider.doctor_for(claim, cancel),
-        None => provider.doctor(cancel),
+        // What is wrong with the claims is a check of its own.
+        None => match leases {
+            Some(leases) => provider.doctor_counting(leases, cancel),
+            None => provider.doctor(cancel),
+        },
     }));
     if provider.spec().workspace == WorkspaceKind::Archive {
         checks.push(Check::new(Health::Ok, "tar", "built in").detail("tool", "tar"));

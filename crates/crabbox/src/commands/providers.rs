@@ -382,6 +382,7 @@ mod tests {
         expired: ExpiredLease::Refuse,
         ports: false,
         copy: false,
+        build_cache: false,
         instead_of_class: "",
         instead_of_type: "",
         credentials: &[],

@@ -175,7 +175,9 @@ impl Plan {
         usage(app, args, sync_only)?;
         unsupported::check_profile(&settings, spec)?;
         provider.validate()?;
-        let job = job(app, args, sync_only, preset.as_ref(), spec)?;
+        let workdir = workdir(app, args)?;
+        let directory = app.root().join(workdir.as_deref().unwrap_or_default());
+        let job = job(app, args, sync_only, preset.as_ref(), spec, &directory)?;
         let timings = timing_record::open(app, args.timing_record.as_deref())?;
         let lease_output = match &args.lease_output {
             Some(path) => Some(LeaseOutput::prepare(&app.host.cwd.join(path))?),
@@ -199,7 +201,7 @@ impl Plan {
         let archive = Archive::of(app, args, spec)?;
         app.warn_no_effect(&settings, spec);
         prelude(app, args, preset.as_ref(), spec.name)?;
-        let workdir = workdir(app, args)?;
+        say_root(app, args);
         let attachment = attachment(app, args, &*provider);
         Ok(Self {
             settings,
@@ -301,19 +303,17 @@ fn attachment(app: &App<'_>, args: &Args, provider: &dyn Provider) -> Attachment
     Attachment::choose(wanted, caller, || provider.gives_terminal(&app.cancel))
 }
 
-/// Where the command runs, from the root of the repository. Where that is not where the user is, they are told.
+/// Where the user is, from the root of the repository; empty there and outside of it.
+fn below_root(app: &App<'_>) -> PathBuf {
+    let below = app.host.cwd.strip_prefix(app.root());
+    below.unwrap_or(Path::new("")).to_path_buf()
+}
+
+/// Where the command runs, from the root of the repository.
 fn workdir(app: &App<'_>, args: &Args) -> Result<Option<String>, Failure> {
-    let root = app.root();
-    let below = app.host.cwd.strip_prefix(&root).unwrap_or(Path::new(""));
-    if args.workdir.is_some() || args.id.is_some() && !args.here || below.as_os_str().is_empty() {
+    let below = below_root(app);
+    if !args.here || below.as_os_str().is_empty() {
         return Ok(args.workdir.clone());
-    }
-    if !args.here {
-        app.ui.say(&format!(
-            "note: running in the repository root, {}; --here runs in the current directory",
-            root.display()
-        ));
-        return Ok(None);
     }
     match below.to_str() {
         Some(below) => Ok(Some(below.to_owned())),
@@ -321,12 +321,25 @@ fn workdir(app: &App<'_>, args: &Args) -> Result<Option<String>, Failure> {
     }
 }
 
+/// A user who is in a subdirectory is told once that the command runs in the root.
+fn say_root(app: &App<'_>, args: &Args) {
+    let chosen = args.here || args.workdir.is_some();
+    if !chosen && !below_root(app).as_os_str().is_empty() {
+        app.ui.say(&format!(
+            "note: running in the repository root, {}; --here runs in the current directory",
+            app.root().display()
+        ));
+    }
+}
+
+/// `directory`: where the command runs.
 fn job(
     app: &App<'_>,
     args: &Args,
     sync_only: bool,
     preset: Option<&Chosen>,
     spec: &Spec,
+    directory: &Path,
 ) -> Result<Job, Failure> {
     if let Some(preset) = preset {
         return Ok(Job::Command(preset.command.argv(spec.command.shell)));
@@ -339,7 +352,6 @@ fn job(
         (false, true) => Shell::Refused,
         (false, false) => Shell::Auto,
     };
-    let directory = app.root().join(args.workdir.as_deref().unwrap_or_default());
     let is_program = |path: &str| programs::is_program(&directory.join(path));
     let command = RemoteCommand::build(&args.words, shell, spec.command, &is_program)?;
     if let Some(notice) = command.notice(&args.words) {

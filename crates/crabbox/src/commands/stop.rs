@@ -51,19 +51,23 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
         true => Running::End,
         false => Running::Wait,
     };
-    let claim = lifecycle::stop_with(app.context(&*provider, &store), id, running)?;
+    let stopped = lifecycle::stop_with(app.context(&*provider, &store), id, running)?;
+    let claim = &stopped.claim;
     let sandbox = claim.sandbox().unwrap_or("-");
     if args.json {
         app.ui.json(&Stopped {
             lease_id: claim.lease_id.as_str(),
             slug: claim.slug_str(),
             sandbox,
-            released: true,
+            released: !stopped.forgotten,
         })?;
     } else {
         let id = &claim.lease_id;
-        app.ui
-            .fact(&format!("released lease={id} sandbox={sandbox}"));
+        // Of a sandbox that is only believed to be gone, the warning says all there is to say.
+        if !stopped.forgotten {
+            let name = provider.removed_name(claim);
+            app.ui.fact(&format!("released lease={id} {name}"));
+        }
         let name = claim.slug_str().unwrap_or(id.as_str());
         app.ui.brief(&format!("✓ removed {name}"));
     }

@@ -95,7 +95,7 @@ pub(super) fn lease(app: &App<'_>, matches: &ArgMatches) -> Result<Claim, Failur
         provider, claim, ..
     } = make(app, &args, matches)?;
     let claim = claim?;
-    app.ui.say(&leased(provider.spec().name, &claim));
+    app.ui.say(&leased(&*provider, &claim));
     Ok(claim)
 }
 
@@ -149,11 +149,12 @@ pub(super) fn creating(provider: &dyn Provider) -> String {
     format!("Creating a sandbox ({})...", provider.runner())
 }
 
-fn leased(provider: &str, claim: &Claim) -> String {
+fn leased(provider: &dyn Provider, claim: &Claim) -> String {
     let lease = claim.lease_id.as_str();
     let slug = claim.slug_str().unwrap_or("-");
-    let sandbox = claim.sandbox().unwrap_or("-");
-    format!("leased {lease} slug={slug} provider={provider} sandbox={sandbox} name={sandbox}")
+    let names = provider.names_when_leased(claim);
+    let provider = provider.spec().name;
+    format!("leased {lease} slug={slug} provider={provider} {names}")
 }
 
 fn tell(
@@ -182,7 +183,7 @@ fn tell(
             "✓ {took}  {slug} is ready\n  run in it: crabbox run --id {slug} -- COMMAND\n  remove it: crabbox stop {slug}\n"
         ))
     } else {
-        let leased = leased(spec.name, claim);
+        let leased = leased(provider, claim);
         let took = format_ms(total);
         app.ui
             .data(&format!("{leased}\nwarmup complete total={took}\n"))

@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 
 use crate::world::{Ran, World, write};
 
-const SAMPLES: [&str; 2] = [
+pub(crate) const SAMPLES: [&str; 2] = [
     include_str!("../../../crabbox-providers/tests/data/agent-sandbox/v0.5.6.json"),
     include_str!("../../../crabbox-providers/tests/data/agent-sandbox/v1.0.3.json"),
 ];
 
-struct Cluster {
-    world: World,
+pub(crate) struct Cluster {
+    pub(crate) world: World,
 }
 
 impl Cluster {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::of(SAMPLES[1])
     }
 
-    fn of(sample: &str) -> Self {
+    pub(crate) fn of(sample: &str) -> Self {
         let world = World::without_sbx();
         let script = format!(
             "#!{} -IS\n{}",
@@ -42,7 +42,7 @@ impl Cluster {
         assert!(copied.success());
         fs::create_dir_all(world.path("cluster/behave")).unwrap();
         write(&world.path("cluster/sample.json"), sample);
-        let pool = json!({"metadata": {"name": "linux-pool"}});
+        let pool = json!({"metadata": {"name": "linux-pool", "uid": "pool-1"}});
         write(
             &world.path("cluster/pool.linux-pool.json"),
             pool.to_string(),
@@ -55,20 +55,20 @@ impl Cluster {
         Self { world }
     }
 
-    fn crabbox(&self, args: &[&str]) -> Ran {
+    pub(crate) fn crabbox(&self, args: &[&str]) -> Ran {
         self.world.crabbox(args)
     }
 
-    fn behave(&self, key: &str, text: &str) {
+    pub(crate) fn behave(&self, key: &str, text: &str) {
         write(&self.world.path("cluster/behave").join(key), text);
     }
 
-    fn behave_well(&self, key: &str) {
+    pub(crate) fn behave_well(&self, key: &str) {
         fs::remove_file(self.world.path("cluster/behave").join(key)).unwrap();
     }
 
     /// The calls since the last time.
-    fn calls(&self) -> Vec<Vec<String>> {
+    pub(crate) fn calls(&self) -> Vec<Vec<String>> {
         let path = self.world.path("cluster/log.jsonl");
         let text = fs::read_to_string(&path).unwrap_or_default();
         drop(fs::remove_file(&path));
@@ -76,14 +76,14 @@ impl Cluster {
         text.lines().map(line).collect()
     }
 
-    fn verbs(&self) -> Vec<String> {
+    pub(crate) fn verbs(&self) -> Vec<String> {
         self.calls()
             .into_iter()
             .map(|call| call[0].clone())
             .collect()
     }
 
-    fn objects(&self, kind: &str) -> Vec<String> {
+    pub(crate) fn objects(&self, kind: &str) -> Vec<String> {
         let names = fs::read_dir(self.world.path("cluster")).unwrap();
         let mut names: Vec<_> = names
             .map(|name| name.unwrap().file_name().into_string().unwrap())
@@ -93,7 +93,7 @@ impl Cluster {
         names
     }
 
-    fn edit(&self, kind: &str, edit: impl FnOnce(&mut Value)) {
+    pub(crate) fn edit(&self, kind: &str, edit: impl FnOnce(&mut Value)) {
         let name = self.objects(kind).remove(0);
         let path = self.world.path("cluster").join(name);
         let mut value: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -101,12 +101,12 @@ impl Cluster {
         write(&path, value.to_string());
     }
 
-    fn pod_file(&self, name: &str) -> std::path::PathBuf {
+    pub(crate) fn pod_file(&self, name: &str) -> std::path::PathBuf {
         self.world.path("pod/work dir").join(name)
     }
 
     #[track_caller]
-    fn is_clean(&self) {
+    pub(crate) fn is_clean(&self) {
         assert_eq!(self.world.claim_names(), Vec::<String>::new());
         assert_eq!(self.objects("claim"), Vec::<String>::new());
     }

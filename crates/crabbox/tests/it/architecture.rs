@@ -89,7 +89,7 @@ fn the_core_knows_no_provider() {
 #[test]
 fn contracts_and_policy_do_no_io() {
     let workspace = Workspace::read();
-    for name in ["sbx-proto", "sbx-policy", "sbx-api"] {
+    for name in ["sbx-proto", "sbx-policy", "sbx-api", "sbx-ssh"] {
         let reached = workspace.reached(name);
         for io in [
             "tokio",
@@ -144,6 +144,8 @@ fn the_engine_does_not_know_its_routes() {
         "sbx-policy",
         "sbx-proto",
         "sbx-api",
+        "sbx-sftp",
+        "sbx-ssh",
         "sbx-sys",
     ] {
         let reached = workspace.reached(name);

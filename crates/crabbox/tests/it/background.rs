@@ -1,8 +1,11 @@
 //! `run -d`, `logs -f` and `stop --force`.
 
+use std::io::Read;
 use std::time::{Duration, Instant};
 
-use crate::world::{World, end};
+use rustix::process::Signal;
+
+use crate::world::{World, end, signal};
 
 /// Waits for something that comes by itself.
 #[track_caller]
@@ -75,6 +78,24 @@ fn a_detached_run_that_cannot_start_says_why() {
 }
 
 #[test]
+fn a_detached_run_is_canceled_while_its_sandbox_is_made() {
+    for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let world = World::new();
+        let mut gate = world.gate("create", "before");
+        let started = world.spawn(&["run", "-d", "--", "sleep", "1000"]);
+        gate.wait();
+        signal(&started, sent);
+        let ran = end(started).exits(code);
+        assert!(ran.cause().starts_with("canceled: "), "{}", ran.err);
+        assert_eq!(ran.out, "");
+        // Not only soon afterwards: it was waited for.
+        assert_eq!(run(&world)["runStatus"], "canceled");
+        assert_eq!(world.count("exec"), 0);
+        world.is_clean();
+    }
+}
+
+#[test]
 fn a_detached_run_ends_with_the_time_to_live() {
     let world = World::new();
     let args = [
@@ -101,10 +122,19 @@ fn a_follower_sees_what_comes_and_the_end() {
     eventually("the first line is on record", || {
         world.crabbox(&["logs", "bg"]).exits(0).out == "one\n"
     });
-    let follower = world.spawn(&["logs", "-f", "--tail", "1", "bg"]);
+    let mut follower = world.spawn(&["logs", "-f", "--tail", "1", "bg"]);
+    // Its last line is `one` only as long as there is no other.
+    let mut first = [0; 4];
+    follower
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut first)
+        .unwrap();
+    assert_eq!(first, *b"one\n");
     crate::world::write(&world.path("go"), "");
     let followed = end(follower).exits(0);
-    assert_eq!(followed.out, "one\ntwo\n");
+    assert_eq!(followed.out, "two\n");
     assert!(followed.err.starts_with("three\n"), "{}", followed.err);
 }
 

@@ -3,27 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::world::{Ran, World, on_terminal};
+use crate::world::{OnTerminal, Ran, World, on_terminal, write};
 
 /// A world with our engine in it; ended with it.
 pub(crate) struct Own {
-    world: World,
+    pub(crate) world: World,
     sbx: PathBuf,
+    /// Where the engine finds its state directory by itself.
+    finds_state: bool,
 }
 
 impl Own {
     /// `None` where there is no engine, or where it cannot work.
     pub(crate) fn new() -> Option<Self> {
-        let beside = Path::new(env!("CARGO_BIN_EXE_crabbox")).parent().unwrap();
-        let sbx = beside.join("sbx");
-        if !sbx.exists() || !beside.join("sandboxd").exists() {
-            eprintln!("environment_blocked: sbx is not built");
-            return None;
-        }
-        let own = Self {
-            world: World::without_sbx(),
-            sbx,
-        };
+        let own = Self::unused(false)?;
         let repo = own.world.repo().display().to_string();
         let made = own.sbx(&["create", "--name", "probe", "shell", &repo]);
         let ran = own.sbx(&["exec", "probe", "true"]);
@@ -42,19 +35,39 @@ impl Own {
         Some(own)
     }
 
-    fn environment(&self, command: &mut Command) {
-        command
-            .env("SBX_HOME", self.world.path("sbx-home"))
-            .env("XDG_RUNTIME_DIR", self.world.path("home"));
+    /// One that was never used. `finds_state`: nothing says where its state directory is.
+    pub(crate) fn unused(finds_state: bool) -> Option<Self> {
+        let beside = Path::new(env!("CARGO_BIN_EXE_crabbox")).parent().unwrap();
+        let sbx = beside.join("sbx");
+        if !sbx.exists() || !beside.join("sandboxd").exists() {
+            eprintln!("environment_blocked: sbx is not built");
+            return None;
+        }
+        Some(Self {
+            world: World::without_sbx(),
+            sbx,
+            finds_state,
+        })
     }
 
-    fn crabbox(&self, args: &[&str]) -> Ran {
+    fn environment(&self, command: &mut Command) {
+        command.env("XDG_RUNTIME_DIR", self.world.path("home"));
+        if !self.finds_state {
+            command.env("SBX_HOME", self.world.path("sbx-home"));
+        }
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.world.command(args);
         self.environment(&mut command);
-        Ran::from(command.output().unwrap())
+        command
     }
 
-    fn sbx(&self, args: &[&str]) -> Ran {
+    pub(crate) fn crabbox(&self, args: &[&str]) -> Ran {
+        Ran::from(self.command(args).output().unwrap())
+    }
+
+    pub(crate) fn sbx(&self, args: &[&str]) -> Ran {
         let mut command = self.world.command(&[]);
         let mut own = Command::new(&self.sbx);
         own.args(args).current_dir(self.world.repo()).env_clear();
@@ -121,6 +134,48 @@ fn a_run_with_nothing_configured_uses_the_engine_beside_us() {
 }
 
 #[test]
+fn commits_in_a_linked_worktree_need_git_write() {
+    let Some(own) = Own::new() else { return };
+    let git = |directory: &Path, words: &[&str]| {
+        let mut git = Command::new("git");
+        own.prepare(&mut git);
+        git.args(["-c", "user.name=Host", "-c", "user.email=host@example.test"]);
+        git.arg("-C").arg(directory).args(words);
+        Ran::from(git.output().unwrap()).exits(0)
+    };
+    let repo = own.world.repo();
+    git(&repo, &["init", "-q"]);
+    git(&repo, &["add", "README"]);
+    git(&repo, &["commit", "-q", "--allow-empty", "-m", "first"]);
+    let linked = own.world.path("linked");
+    git(&repo, &["worktree", "add", "-q", linked.to_str().unwrap()]);
+    let run = |flags: &[&str]| {
+        let commit = "echo x >new && git add new && \
+                      git -c user.name=In -c user.email=in@example.test commit -q -m inside";
+        let words = [&["run"], flags, &["--", "sh", "-c", commit]].concat();
+        let mut command = own.world.command(&words);
+        own.environment(&mut command);
+        Ran::from(command.current_dir(&linked).output().unwrap())
+    };
+    let refused = run(&[]).exits(128);
+    assert!(
+        refused.err.contains("Read-only file system"),
+        "{}",
+        refused.err
+    );
+    run(&["--git-write"]).exits(0);
+    assert_eq!(git(&linked, &["log", "-1", "--format=%s"]).out, "inside\n");
+    assert_eq!(git(&linked, &["status", "--porcelain"]).out, "");
+    // Nothing that comes with a repository may ask for it.
+    let settings = linked.join(".crabbox.yaml");
+    write(&settings, "dockerSandbox:\n  gitWrite: true\n");
+    let untrusted = run(&[]);
+    assert_ne!(untrusted.code, 0);
+    assert!(untrusted.err.contains("gitWrite"), "{}", untrusted.err);
+    own.is_clean();
+}
+
+#[test]
 fn a_kept_lease_is_used_again_and_stopped() {
     let Some(own) = Own::new() else { return };
     own.crabbox(&["warmup", "--slug", "kept"]).exits(0);
@@ -179,7 +234,7 @@ fn a_sandbox_that_vanished_is_told_apart_from_a_command_that_failed() {
 fn a_kept_run_and_its_printed_stop_use_the_bundled_engine_with_another_sbx_in_path() {
     let Some(own) = Own::new() else { return };
     let stranger = own.world.path("strange/sbx");
-    crate::world::write(&stranger, "#!/bin/sh\nexit 9\n");
+    write(&stranger, "#!/bin/sh\nexit 9\n");
     std::fs::set_permissions(
         &stranger,
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
@@ -289,10 +344,12 @@ fn ports_and_copies_reach_the_sandbox_of_a_lease() {
 
 impl Own {
     /// The same on a terminal.
-    fn on_terminal(&self, args: &[&str]) -> (i32, String) {
-        let mut command = self.world.command(args);
-        self.environment(&mut command);
-        on_terminal(command).end()
+    pub(crate) fn on_terminal(&self, args: &[&str]) -> (i32, String) {
+        self.start_on_terminal(args).end()
+    }
+
+    pub(crate) fn start_on_terminal(&self, args: &[&str]) -> OnTerminal {
+        on_terminal(self.command(args))
     }
 }
 
@@ -349,6 +406,68 @@ fn a_detached_command_runs_in_the_sandbox_and_is_ended_by_force() {
     own.is_clean();
 }
 
+/// A program named `sbx` that writes down what it is called for, and then is our engine.
+fn counting_engine(own: &Own) -> (String, impl Fn() -> Vec<String>) {
+    let (program, calls) = (own.world.path("counting/sbx"), own.world.path("calls"));
+    let script = format!(
+        "#!/bin/sh\necho \"$1\" >>'{}'\nexec '{}' \"$@\"\n",
+        calls.display(),
+        own.sbx.display()
+    );
+    write(&program, &script);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).unwrap();
+    let made = move || {
+        let text = std::fs::read_to_string(&calls).unwrap();
+        std::fs::remove_file(&calls).unwrap();
+        // A script may start another program each time; what is known of a program is kept.
+        let all = text.lines().filter(|call| *call != "version");
+        all.map(str::to_owned).collect()
+    };
+    (program.display().to_string(), made)
+}
+
+#[test]
+fn a_run_is_three_calls_of_our_engine() {
+    let Some(own) = Own::new() else { return };
+    let (program, calls) = counting_engine(&own);
+    let run = |script: &str| {
+        let words = ["run", "--docker-sandbox-cli", &program, "--", "bash", "-c"];
+        own.crabbox(&[&words[..], &[script]].concat())
+    };
+    run("true").exits(0);
+    assert_eq!(calls(), ["create", "exec", "rm"]);
+    run("exit 3").exits(3);
+    assert_eq!(calls(), ["create", "exec", "rm"]);
+    // Only a denial is asked about, also of a command that succeeds.
+    run("exec 3<>/dev/tcp/denied.example/443 || true")
+        .says("warning: the network policy denied denied.example:443")
+        .says("policy allow network --repo ");
+    assert_eq!(calls(), ["create", "exec", "policy", "rm"]);
+    own.is_clean();
+}
+
+#[test]
+fn a_removal_that_our_engine_refuses_keeps_the_lease() {
+    let Some(own) = Own::new() else { return };
+    let (program, _) = counting_engine(&own);
+    let flag = ["--docker-sandbox-cli", &program];
+    own.crabbox(&[&["warmup", "--slug", "kept"], &flag[..]].concat())
+        .exits(0);
+    let whole = std::fs::read_to_string(&program).unwrap();
+    let refusing = whole.replace(
+        "exec ",
+        "test \"$1\" = rm && echo error: no >&2 && exit 1\nexec ",
+    );
+    write(Path::new(&program), &refusing);
+    let stop = || own.crabbox(&[&["stop", "kept"], &flag[..]].concat());
+    stop().exits(1).says("to retry cleanup");
+    assert_eq!(own.world.claim_names().len(), 1);
+    write(Path::new(&program), &whole);
+    stop().exits(0).says("released lease=");
+    own.is_clean();
+}
+
 #[test]
 fn a_denied_run_names_a_command_that_works_for_the_next_one() {
     let Some(own) = Own::new() else { return };
@@ -372,5 +491,133 @@ fn a_denied_run_names_a_command_that_works_for_the_next_one() {
         allowed.out
     );
     own.crabbox(&run).never_says("the network policy denied");
+    own.is_clean();
+}
+
+#[test]
+fn a_build_cache_lasts_from_one_run_to_the_next() {
+    let Some(own) = Own::new() else { return };
+    let run = |flags: &[&str], script: &str| {
+        let args = [&["run"], flags, &["--", "sh", "-c", script]].concat();
+        own.crabbox(&args)
+    };
+    let said = own.crabbox(&["cache", "ls"]).exits(0);
+    assert_eq!(said.out, "");
+    let write = "mkdir -p ~/.cache/tool && echo kept > ~/.cache/tool/file && echo x > ~/elsewhere";
+    run(&["--cache"], write)
+        .exits(0)
+        .says("using the build cache of");
+    let read = "cat ~/.cache/tool/file; ! test -e ~/elsewhere";
+    assert_eq!(run(&["--cache"], read).ok(), "kept\n");
+    run(&[], "! test -e ~/.cache/tool")
+        .exits(0)
+        .never_says("build cache");
+    let shown = own.crabbox(&["cache", "ls", "--json"]).exits(0).json();
+    let repo = own.world.repo().display().to_string();
+    assert_eq!(shown["caches"][0]["workspace"], repo.as_str());
+    // A lease that has it is named.
+    own.crabbox(&["warmup", "--cache", "--slug", "holds"])
+        .exits(0);
+    let busy = own.crabbox(&["cache", "clear"]).exits(1);
+    assert!(
+        busy.cause().contains("is in use by sandbox"),
+        "{}",
+        busy.err
+    );
+    busy.says("hint: crabbox stop holds");
+    own.crabbox(&["stop", "holds"]).exits(0);
+    let cleared = own.crabbox(&["cache", "clear", "."]).exits(0);
+    assert_eq!(cleared.out, format!("cleared {repo}\n"));
+    run(&["--cache"], "! test -e ~/.cache/tool").exits(0);
+    own.is_clean();
+}
+
+#[test]
+fn cpus_and_memory_reach_the_engine() {
+    let Some(own) = Own::new() else { return };
+    let limits = [
+        "--docker-sandbox-cpus",
+        "1",
+        "--docker-sandbox-memory",
+        "512m",
+    ];
+    let made = own.crabbox(&[&["warmup", "--slug", "small"], &limits[..]].concat());
+    if made.code != 0 && made.err.contains("cannot enforce") {
+        // An ordinary user without a control group of its own: it is told why.
+        made.says("hint: run sbx as root");
+        eprintln!("environment_blocked: no control group can be used here");
+        return own.is_clean();
+    }
+    made.exits(0);
+    let lease = own.world.claim_names().remove(0);
+    let sandbox = lease.trim_start_matches("dsbx_");
+    let shown = own.sbx(&["inspect", "--json", sandbox]).exits(0).json();
+    let shown = shown.get(0).unwrap_or(&shown);
+    assert_eq!(shown["limits"]["cpu_millis"], 1000, "{shown}");
+    assert_eq!(shown["limits"]["memory_bytes"], 512 << 20, "{shown}");
+    own.crabbox(&["stop", "small"]).exits(0);
+    own.is_clean();
+}
+
+/// More than any machine has: what cannot be enforced wherever this runs.
+const TOO_MANY: &str = "100000";
+
+#[test]
+fn limits_of_a_repository_are_best_effort_with_one_warning() {
+    let Some(own) = Own::new() else { return };
+    let yaml = format!("dockerSandbox:\n  cpus: {TOO_MANY}\n");
+    own.world.repo_config(&yaml);
+    let ran = own.crabbox(&["run", "--", "true"]).exits(0);
+    let told = |line: &&str| line.starts_with("warning: ") && line.contains("does not apply");
+    let warnings: Vec<&str> = ran.err.lines().filter(told).collect();
+    assert_eq!(warnings.len(), 1, "{}", ran.err);
+    assert!(warnings[0].contains("CPUs"), "{}", ran.err);
+    own.is_clean();
+}
+
+#[test]
+fn limits_of_the_user_are_enforced_or_refused() {
+    let Some(own) = Own::new() else { return };
+    let refused = |ran: Ran| {
+        assert_ne!(ran.code, 0, "{}", ran.err);
+        assert!(!ran.err.contains("does not apply"), "{}", ran.err);
+        own.is_clean();
+    };
+    refused(own.crabbox(&["run", "--docker-sandbox-cpus", TOO_MANY, "--", "true"]));
+    let mut by_variable = own.command(&["run", "--", "true"]);
+    by_variable.env("CRABBOX_DOCKER_SANDBOX_CPUS", TOO_MANY);
+    refused(Ran::from(by_variable.output().unwrap()));
+    // Also where the repository says the same: the user's word is the stronger one.
+    let yaml = format!("dockerSandbox:\n  cpus: {TOO_MANY}\n");
+    own.world.repo_config(&yaml);
+    refused(own.crabbox(&["run", "--docker-sandbox-cpus", TOO_MANY, "--", "true"]));
+    std::fs::remove_file(own.world.repo().join(".crabbox.yaml")).unwrap();
+    own.world.user_config(&yaml);
+    refused(own.crabbox(&["run", "--", "true"]));
+}
+
+/// Programs read the provider's name; people have not chosen one.
+#[test]
+fn failures_on_a_terminal_name_the_engine() {
+    let Some(own) = Own::new() else { return };
+    let (code, shown) = own.on_terminal(&["run", "--", "no-such-program"]);
+    assert_eq!(code, 127, "{shown}");
+    assert!(
+        shown.contains("error: bundled engine: run exited 127: "),
+        "{shown}"
+    );
+    assert!(!shown.contains("docker-sandbox"), "{shown}");
+    own.crabbox(&["warmup", "--slug", "gone"]).exits(0);
+    let lease = own.world.claim_names().remove(0);
+    let sandbox = lease.trim_start_matches("dsbx_");
+    own.sbx(&["rm", "--force", sandbox]).exits(0);
+    let run = ["run", "--id", "gone", "--", "true"];
+    let (_, shown) = own.on_terminal(&run);
+    let told = format!("error: bundled engine: sandbox {sandbox:?} is not present");
+    assert!(shown.contains(&told), "{shown}");
+    own.crabbox(&run)
+        .exits(4)
+        .says("error: docker-sandbox sandbox ");
+    own.crabbox(&["stop", "gone"]).exits(0);
     own.is_clean();
 }

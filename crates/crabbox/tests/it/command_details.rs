@@ -262,7 +262,7 @@ fn describe_has_the_flags_of_all_providers() {
     let args = ["providers", "describe", "docker-sandbox", "--json"];
     let mut told = world.with_env(&env, &args).exits(0).json();
     let shared = told["sharedFlags"].take();
-    assert_eq!(told["providerFlags"].take().as_array().unwrap().len(), 10);
+    assert_eq!(told["providerFlags"].take().as_array().unwrap().len(), 11);
     assert_eq!(
         told,
         json!({
@@ -301,6 +301,7 @@ fn describe_has_the_flags_of_all_providers() {
     assert_eq!(
         names,
         [
+            "cache",
             "force-sync-large",
             "idle-timeout",
             "profile",

@@ -77,10 +77,10 @@ fn settings_and_their_mistakes() {
     exit: 0
     --- stdout
     config=[world]/config/crabbox/config.yaml
-    profile=default provider=docker-sandbox provider_source=compiled_default target=linux ttl=1h30m0s idle_timeout=30m0s
+    profile=default provider=docker-sandbox provider_source=compiled_default target=linux ttl=1h30m0s idle_timeout=30m0s cache=false
     sync exclude=.git,._*,node_modules,.ignored,.turbo,.next,.vite,.parcel-cache,.rollup.cache,.cache,.tmp,.local,.swiftpm,.pnpm-store,.npm,.yarn/cache,.venv,__pycache__,.pytest_cache,.mypy_cache,.ruff_cache,.gradle,dist,dist-runtime,coverage,playwright-report,test-results,.build,apps/*/.build,target,.crabbox/env,.crabbox/scripts,.crabbox/logs,.crabbox/captures,.crabbox/runs include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s warn_files=50000 warn_bytes=5368709120 fail_files=150000 fail_bytes=21474836480 allow_large=false
     env allow=CI,NODE_OPTIONS
-    docker_sandbox cli=sbx agent=shell template=- cpus=0 memory=- clone=false workdir=- extra_workspaces=- mcp=- kit=-
+    docker_sandbox cli=sbx agent=shell template=- cpus=0 memory=- clone=false git_write=false workdir=- extra_workspaces=- mcp=- kit=-
     agent_sandbox kubectl=kubectl kubeconfig=- context=- namespace=default warm_pool=- container=- workdir=/workspace/crabbox sandbox_ready_timeout=3m0s pod_ready_timeout=3m0s exec_timeout_secs=600 delete_on_release=true forget_missing=false
     open_sandbox api_url=- image=ubuntu:24.04 workdir=/workspace/crabbox cpu=1 memory=2Gi timeout_secs=0 exec_timeout_secs=600 platform_os=linux platform_arch=amd64 secure_access=false use_server_proxy=false forget_missing=false
     "#);
@@ -135,6 +135,7 @@ fn discovery_for_people() {
       --docker-sandbox-cpus                Processors; 0 leaves it to sbx
       --docker-sandbox-memory              Memory, such as 4g
       --docker-sandbox-clone               Work on a clone of the repository instead of the directory itself
+      --git-write                          Let commands commit in a linked git worktree: opens objects, refs and reflogs of its repository (bundled engine)
       --docker-sandbox-workdir             Where commands run; empty means the repository's own path
       --docker-sandbox-extra-workspace     Additional directories to share
       --docker-sandbox-mcp                 MCP servers to attach

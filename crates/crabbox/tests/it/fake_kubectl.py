@@ -2,9 +2,10 @@
 
 Objects are files below cluster/; the controller is here too: a claim gets its Sandbox and pod when it is created, in the
 form of real ones (cluster/sample.json). `exec` runs a real shell in a session of its own. What is in cluster/behave makes
-a verb fail: line 1 before, after (it had its effect) or lost, line 2 the exit code, the rest stderr.
+a verb fail: line 1 before, after (it had its effect) or lost, line 2 the exit code, the rest stderr. `once` fails
+one call; what follows a NUL is for the next; `skip N MODE` is MODE (`once`) after the next N. `left` is a connection that ends once, while the command goes on; the rest is what the next call finds.
 """
-import json, os, signal, subprocess, sys, uuid
+import json, os, signal, subprocess, sys, time, uuid
 
 ROOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0]))), "cluster")
 CLAIMS = "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/sandboxes/sandboxclaims"
@@ -25,6 +26,7 @@ def load(kind, name):
 
 def store(kind, value):
     name = value["metadata"]["name"]
+    value["metadata"]["resourceVersion"] = str(time.monotonic_ns())
     with open(path(kind, name) + ".new", "w") as file:
         json.dump(value, file)
     os.rename(path(kind, name) + ".new", path(kind, name))
@@ -49,13 +51,31 @@ def not_found(name):
 
 def create(body):
     name = body["metadata"]["name"]
-    if load("claim", name):
+    there = load("claim", name)
+    if there:
+        if "status" not in there and behave("no-controller") is None:
+            provide(name)
         fail(f'Error from server (AlreadyExists): sandboxclaims.extensions.agents.x-k8s.io "{name}" already exists')
     body["metadata"]["uid"] = str(uuid.uuid4())
     store("claim", body)
     if behave("no-controller") is None:
         provide(name)
     return body
+
+
+def create_late(body):
+    """The request is in the hands of the server when its client is ended, and is carried out when the client looks for it."""
+    log = os.path.join(ROOT, "log.jsonl")
+    if os.fork():
+        time.sleep(600)
+    os.setsid()
+    silent = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(silent, stream)
+    while '["get"' not in open(log).read():
+        time.sleep(0.01)
+    create(body)
+    os._exit(0)
 
 
 def provide(name):
@@ -72,6 +92,16 @@ def provide(name):
         sandbox["metadata"]["annotations"]["agents.x-k8s.io/pod-name"] = box
     pod["metadata"]["ownerReferences"][0].update(uid=sandbox["metadata"]["uid"], name=box)
     pod["status"]["containerStatuses"][0]["containerID"] = "containerd://" + uuid.uuid4().hex
+    # The pod has another name: an annotation says it, or only the selector finds it.
+    how = behave("pod-name")
+    if how:
+        pod["metadata"]["name"] = "other-pod"
+        sandbox["metadata"].setdefault("annotations", {})["agents.x-k8s.io/pod-name"] = "other-pod" if how == "annotated" else ""
+    if behave("containers"):
+        pod["spec"]["containers"] = [{"name": name} for name in behave("containers").split()]
+        pod["status"]["containerStatuses"] = [{"name": name, "containerID": f"containerd://{name}"} for name in behave("containers").split()]
+    if behave("default-container"):
+        pod["metadata"].setdefault("annotations", {})["kubectl.kubernetes.io/default-container"] = behave("default-container")
     claim["status"] = sample["claim"]["status"]
     claim["status"]["sandbox"]["name"] = box
     for kind, one in (("sandbox", sandbox), ("pod", pod), ("claim", claim)):
@@ -87,9 +117,9 @@ def delete(name, options):
         fail(f'Error from server (Conflict): the UID in the precondition ({wanted}) does not match the UID in record ({uid})')
     os.remove(path("claim", name))
     box = claim.get("status", {}).get("sandbox", {}).get("name")
-    for kind in ("sandbox", "pod"):
-        if box and load(kind, box):
-            os.remove(path(kind, box))
+    for kind, name in (("sandbox", box), ("pod", box), ("pod", "other-pod")):
+        if box and load(kind, name):
+            os.remove(path(kind, name))
     return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
 
@@ -107,19 +137,55 @@ def exec_(argv, lost):
     if not pod:
         fail("Error from server (NotFound): pods not found")
     command = argv[argv.index("--") + 1:]
+    # An image with few programs.
+    tools = os.path.join(ROOT, "tools")
+    if os.path.isdir(tools):
+        os.environ["PATH"] = tools
+    # The node says that this is another pod.
+    if os.path.exists(os.path.join(ROOT, "mountinfo")):
+        command = [word.replace("/proc/self/mountinfo", os.path.join(ROOT, "mountinfo")) for word in command]
+    if lost in ("cut", "mute"):
+        # Of stdout the first line arrives and no more: then the connection ends, or only stderr goes on.
+        child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
+        os.write(1, child.stdout.readline())
+        os._exit(0 if lost == "cut" else child.wait())
     if not lost:
         child = subprocess.Popen(command, start_new_session=True)
         sys.exit(child.wait())
     # The connection ends when the command has begun: no error, and no end.
-    child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+    child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, **({"stdout": subprocess.PIPE} if lost == "left" else {}))
     os.write(2, child.stderr.readline())
+    if lost == "left":
+        os.write(1, child.stdout.readline())
+        sys.stdout.flush()
+        os._exit(0)
     os.killpg(child.pid, signal.SIGKILL)
     sys.exit(0)
+
+
+def watch(name):
+    """The version of a claim, and each other one that it gets."""
+    known = None
+    while True:
+        claim = load("claim", name)
+        now = claim["metadata"]["resourceVersion"] if claim else "deleted"
+        if now != known:
+            print(now, flush=True)
+            known = now
+        time.sleep(0.02)
+
+
+def select(selector):
+    key, value = selector.split("=", 1)
+    pods = [load(*name.split(".")[:2]) for name in sorted(os.listdir(ROOT)) if name.startswith("pod.")]
+    return {"apiVersion": "v1", "kind": "List", "items": [pod for pod in pods if pod["metadata"].get("labels", {}).get(key) == value]}
 
 
 def main(argv):
     with open(os.path.join(ROOT, "log.jsonl"), "a") as log:
         log.write(json.dumps(argv) + "\n")
+    with open(os.path.join(ROOT, "kubeconfig"), "w") as file:
+        file.write(os.environ.get("KUBECONFIG", ""))
     verb = argv[0]
     when, code, said = None, 0, ""
     told = behave("fail-" + verb)
@@ -127,16 +193,52 @@ def main(argv):
         when, code, said = (told.split("\n", 2) + ["", ""])[:3]
     if when == "before":
         fail(said, int(code))
+    if when and when.startswith("skip "):
+        left, mode = (when[5:].split() + ["once"])[:2]
+        with open(os.path.join(ROOT, "behave", "fail-" + verb), "w") as file:
+            file.write("\n".join([f"skip {int(left) - 1} {mode}" if int(left) > 1 else mode, code, said]))
+        when = None
+    if when == "once":
+        said, _, rest = said.partition("\0")
+        place = os.path.join(ROOT, "behave", "fail-" + verb)
+        os.remove(place)
+        if rest:
+            with open(place, "w") as file:
+                file.write(rest)
+        fail(said, int(code))
+    if when in ("cut", "mute"):
+        os.remove(os.path.join(ROOT, "behave", "fail-" + verb))
+    if when == "left":
+        rest = told.split("\n", 1)[1:]
+        place = os.path.join(ROOT, "behave", "fail-" + verb)
+        os.remove(place)
+        if rest and rest[0]:
+            with open(place, "w") as file:
+                file.write(rest[0])
     raw = argv[argv.index("--raw") + 1].split("?")[0] if "--raw" in argv else None
     answer = None
-    if verb == "exec":
-        exec_(argv, when == "lost")
+    if verb == "exec" and behave("hang-exec") is not None:
+        os.remove(os.path.join(ROOT, "behave", "hang-exec"))
+        time.sleep(600)
+    elif verb == "exec":
+        if behave("slow-exec") is not None:
+            time.sleep(float(behave("slow-exec")))
+            os.remove(os.path.join(ROOT, "behave", "slow-exec"))
+        exec_(argv, when if when in ("lost", "left", "cut", "mute") else None)
+    elif verb == "create" and raw == CLAIMS and behave("late-create") is not None:
+        create_late(json.load(sys.stdin))
     elif verb == "create" and raw == CLAIMS:
         answer = create(json.load(sys.stdin))
     elif verb == "create":
         answer = {"kind": "List", "items": [review(one) for one in json.load(sys.stdin)["items"]]}
     elif verb == "delete":
         answer = delete(raw.rsplit("/", 1)[1], json.load(sys.stdin))
+    elif "--watch" in argv:
+        if behave("no-watch") is not None:
+            fail('Error from server (Forbidden): x is forbidden: User "u" cannot watch resource "sandboxclaims"')
+        watch(next(word for word in argv[1:] if "/" in word).split("/")[1])
+    elif "pods" in argv:
+        answer = select(next(word for word in argv if word.startswith("--selector=")).split("=", 1)[1])
     elif raw:
         names = ["sandboxes"] if "extensions" not in raw else ["sandboxclaims", "sandboxwarmpools"]
         answer = {"kind": "APIResourceList", "resources": [{"name": name} for name in names]}
@@ -147,7 +249,10 @@ def main(argv):
             kind, name = word.split("/")
             one = load(KINDS[kind.split(".")[0]], name)
             found += [one] if one else []
-        if "--output=name" in argv:
+        if "--output=jsonpath={.metadata.uid}" in argv:
+            for one in found:
+                print(one["metadata"]["uid"])
+        elif "--output=name" in argv:
             for one in found:
                 print(one["metadata"]["name"])
         elif len(wanted) > 1:

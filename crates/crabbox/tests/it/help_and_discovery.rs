@@ -27,6 +27,9 @@ const COMMANDS: &[&[&str]] = &[
     &["config"],
     &["config", "show"],
     &["config", "path"],
+    &["cache"],
+    &["cache", "ls"],
+    &["cache", "clear"],
     &["claims"],
     &["claims", "list"],
     &["claims", "forget"],
@@ -112,7 +115,11 @@ fn help_and_completions_show_only_what_the_bundled_engine_has() {
     let help = shown(&["run", "--help"]);
     let described = shown(&["providers", "describe", "docker-sandbox"]);
     let bash = shown(&["completion", "bash"]);
-    for flag in ["template", "cpus", "memory", "clone", "mcp", "kit"] {
+    for flag in ["cpus", "memory"] {
+        let flag = format!("--docker-sandbox-{flag}");
+        assert!(help.contains(&flag) && bash.contains(&flag), "{flag}");
+    }
+    for flag in ["template", "clone", "mcp", "kit"] {
         let flag = format!("--docker-sandbox-{flag}");
         assert!(!help.contains(&flag), "{flag}");
         assert!(!bash.contains(&flag), "{flag}");
@@ -124,7 +131,7 @@ fn help_and_completions_show_only_what_the_bundled_engine_has() {
     );
     // They are still known, and what is refused everywhere is offered nowhere.
     let other = world.with_env(&[("CRABBOX_DOCKER_SANDBOX_CLI", "sbx")], &["run", "--help"]);
-    assert!(other.ok().contains("--docker-sandbox-memory"));
+    assert!(other.ok().contains("--docker-sandbox-template"));
     for shell in ["bash", "zsh", "fish"] {
         let script = shown(&["completion", shell]);
         assert!(!script.contains("tailscale"), "{shell}");
@@ -222,6 +229,9 @@ fn describe_has_every_flag_of_the_seed() {
         .iter()
         .map(|flag| flag["name"].as_str().unwrap())
         .collect();
+    // Not the seed's, and of our engine only.
+    let ours = names.iter().position(|name| *name == "git-write").unwrap();
+    let names = [&names[..ours], &names[ours + 1..]].concat();
     assert_eq!(
         names,
         [
@@ -238,7 +248,7 @@ fn describe_has_every_flag_of_the_seed() {
         ]
         .map(|name| format!("docker-sandbox-{name}"))
     );
-    let kit = &told["providerFlags"][9];
+    let kit = &told["providerFlags"][10];
     assert_eq!(
         (&kit["valueShape"], &kit["repeatable"], &kit["creationOnly"]),
         (&json!("string-list"), &json!(true), &json!(true))
@@ -469,4 +479,38 @@ fn an_unknown_flag_leads_to_the_help_of_its_command() {
             ran.err
         );
     }
+}
+
+/// What the user's own file says counts as much as a variable.
+#[test]
+fn help_shows_the_flags_of_the_engine_that_the_user_configured() {
+    let world = World::without_sbx();
+    let beside = std::path::Path::new(env!("CARGO_BIN_EXE_crabbox")).with_file_name("sbx");
+    if !beside.exists() {
+        eprintln!("environment_blocked: sbx is not built");
+        return;
+    }
+    let flag = "--docker-sandbox-template";
+    let shows = |args: &[&str]| world.crabbox(args).ok().contains(flag);
+    let both = || (shows(&["run", "--help"]), shows(&["completion", "bash"]));
+    assert_eq!(both(), (false, false));
+    world.repo_config("provider: docker-sandbox\n");
+    assert_eq!(both(), (false, false), "a repository chooses no program");
+    world.repo_config("");
+    for config in [
+        "provider: docker-sandbox\n",
+        "dockerSandbox:\n  cliPath: sbx\n",
+    ] {
+        world.user_config(config);
+        assert_eq!(both(), (true, true), "{config}");
+    }
+    world.user_config("provider: opensandbox\n");
+    let help = world.crabbox(&["run", "--help"]).ok();
+    assert!(
+        help.contains("--opensandbox-") && !help.contains(flag),
+        "{help}"
+    );
+    // Settings that cannot be read are no reason to show no help.
+    world.user_config("nonsense: [\n");
+    assert!(shows(&["run", "--help"]));
 }

@@ -17,10 +17,9 @@ fn stop_is_rm_with_force_and_proves_it_by_the_list() {
         format!("released lease={lease} sandbox={sandbox}")
     );
     let lines: Vec<_> = world.calls().iter().map(|call| call.line()).collect();
-    assert_eq!(
-        lines,
-        ["ls --json", &format!("rm --force {sandbox}"), "ls --json"]
-    );
+    // Our own engine would be believed without the list.
+    let rm = format!("rm --force {sandbox}");
+    assert_eq!(lines, ["version", "ls --json", &rm, "ls --json"]);
     world.is_clean();
 }
 

@@ -9,8 +9,13 @@
 )]
 
 mod agent_sandbox;
+mod agent_sandbox_ends;
+mod agent_sandbox_faults;
+mod agent_sandbox_leases;
+mod agent_sandbox_route;
 mod architecture;
 mod background;
+mod build_cache;
 mod bundled_engine;
 mod command_details;
 mod command_line;
@@ -22,6 +27,7 @@ mod engine_lookup;
 mod env_forwarding;
 mod env_settings;
 mod error_messages;
+mod first_run;
 mod help_and_discovery;
 mod leases;
 mod lifecycle;

@@ -256,6 +256,32 @@ fn a_subdirectory_runs_in_the_root_unless_asked_otherwise() {
     world
         .within(&sub, &["run", "--here", "--workdir", "x", "--", "pwd"])
         .exits(2);
+    // The same in a lease that exists.
+    world.warm("fix");
+    let again = ["run", "--id", "fix", "--", "pwd"];
+    let ran = world.within(&sub, &again).exits(0).says(&note);
+    assert_eq!(ran.out, format!("{}\n", root.display()));
+    assert_eq!(ran.err.matches("note:").count(), 1, "{}", ran.err);
+    world
+        .within(&sub, &["run", "--id", "fix", "--here", "--", "pwd"])
+        .exits(0)
+        .never_says("note:");
+}
+
+#[test]
+fn a_program_in_the_current_directory_is_no_script() {
+    let world = World::new();
+    let sub = world.repo().join("crates/one");
+    let tool = sub.join("my tool");
+    write(&tool, "#!/bin/sh\necho tool\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&tool, mode).unwrap();
+    let ran = world
+        .within(&sub, &["run", "--here", "--", "./my tool"])
+        .exits(0);
+    assert_eq!(ran.out, "tool\n");
+    // In the root there is none: there it is a script.
+    world.within(&sub, &["run", "--", "./my tool"]).exits(127);
 }
 
 #[test]

@@ -106,8 +106,8 @@ fn row_03_config_upgrade_surface() {
     assert_eq!(
         shown["dockerSandbox"],
         json!({
-            "cliPath": "sbx", "agent": "shell", "template": "", "cpus": 0, "memory": "", "clone": false, "workdir": "",
-            "extraWorkspaces": [], "mcp": [], "kit": [],
+            "cliPath": "sbx", "agent": "shell", "template": "", "cpus": 0, "memory": "", "clone": false, "gitWrite": false,
+            "workdir": "", "extraWorkspaces": [], "mcp": [], "kit": [],
         })
     );
 }

@@ -204,6 +204,8 @@ fn what_a_failing_run_left_is_told_with_its_last_words() {
     world.behave("fail-before-exec", "2\nno");
     world.behave("own", "yes");
     world.behave("version", "contract: 0.31.3");
+    // What our own engine says of a removal is believed.
+    world.behave("fail-before-rm", "1\nbusy");
     let engine = told(&["run", "--slug", "x", "--json", "--", "true"], 1);
     let hints = engine["error"]["hints"].as_array().unwrap();
     assert_eq!(hints.last().unwrap(), stop, "{engine}");

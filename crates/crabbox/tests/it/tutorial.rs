@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::bundled_engine::Own;
+use crate::world::{python, write};
 
 /// A line of the tutorial, and what it promises.
 #[derive(Debug)]
@@ -79,4 +80,29 @@ fn every_command_of_the_tutorial_does_what_it_says() {
         }
     }
     own.is_clean();
+}
+
+/// With stand-ins for the programs: what is tested is that the script draws what they show.
+#[test]
+fn the_picture_of_a_terminal_can_be_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["crabbox", "sbx", "sandboxd", "sbx-init", "sbx-sudo"] {
+        let program = dir.path().join(name);
+        write(&program, "#!/bin/sh\ntest -t 1 && echo \"<$1>\"\n");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&program, mode).unwrap();
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let picture = dir.path().join("picture.svg");
+    let drawn = Command::new(python())
+        .arg(root.join("scripts/terminal-picture"))
+        .args([dir.path(), &picture])
+        .output()
+        .unwrap();
+    assert!(drawn.status.success(), "{drawn:?}");
+    let svg = fs::read_to_string(&picture).unwrap();
+    let committed = fs::read_to_string(root.join("docs/terminal.svg")).unwrap();
+    let commands = |svg: &str| svg.matches(">$ crabbox ").count();
+    assert!(svg.contains(">&lt;run&gt;</text>"), "{svg}");
+    assert_eq!(commands(&svg), commands(&committed), "draw it again");
 }

@@ -17,7 +17,6 @@ fn commands_of_the_original_that_are_not_here_say_why() {
         "code",
         "egress",
         "screenshot",
-        "cache",
         "checkpoint",
         "shard",
         "actions",

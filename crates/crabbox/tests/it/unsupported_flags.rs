@@ -372,3 +372,107 @@ fn the_rest_of_the_runs_flags() {
         "docker-sandbox delegates sync; --fresh-pr is not supported",
     );
 }
+
+/// With opensandbox, whose server is not asked: none is there.
+#[track_caller]
+fn opensandbox_refused(args: &[&str], words: &str) {
+    let world = World::without_sbx();
+    world.user_config("provider: opensandbox\n");
+    let server = [
+        ("CRABBOX_OPENSANDBOX_API_KEY", "k"),
+        ("CRABBOX_OPENSANDBOX_API_URL", "http://127.0.0.1:1"),
+    ];
+    let ran = world.with_env(&server, args).exits(2);
+    assert_eq!(ran.cause(), words, "{args:?}");
+    assert_eq!(world.claim_names(), [""; 0], "{args:?}");
+}
+
+#[test]
+fn opensandbox_refuses_by_name_what_concerns_a_run() {
+    for (flag, words) in [
+        (
+            "--checksum",
+            "opensandbox delegates sync; --checksum is not supported",
+        ),
+        (
+            "--fresh-pr=7",
+            "opensandbox delegates sync; --fresh-pr is not supported",
+        ),
+        (
+            "--script=x",
+            "opensandbox delegates run execution; --script is not supported",
+        ),
+        (
+            "--capture-stdout=x",
+            "opensandbox delegates run execution; --capture-stdout is not supported",
+        ),
+        (
+            "--download=a=b",
+            "opensandbox delegates run execution; --download is not supported",
+        ),
+        ("--pool=x", "--pool requires a brokered SSH lease provider"),
+    ] {
+        opensandbox_refused(&["run", flag, "--", "true"], words);
+    }
+    for command in ["ssh", "vnc", "desktop", "code"] {
+        let words = format!(
+            "provider=opensandbox does not support {command}: it requires an SSH lease provider"
+        );
+        opensandbox_refused(&[command, "a"], &words);
+    }
+    let reclaim = "provider=opensandbox does not support stop --reclaim";
+    opensandbox_refused(&["stop", "--reclaim", "x"], reclaim);
+}
+
+#[test]
+fn opensandbox_refuses_by_name_what_concerns_a_lease() {
+    let resources =
+        "is not supported for provider=opensandbox; use --opensandbox-cpu and --opensandbox-memory";
+    for (flag, words) in [
+        (
+            "--desktop",
+            "desktop/VNC is not supported for provider=opensandbox",
+        ),
+        (
+            "--browser",
+            "browser provisioning is not supported for provider=opensandbox",
+        ),
+        (
+            "--code",
+            "web code is not supported for provider=opensandbox",
+        ),
+        (
+            "--tailscale",
+            "provider=opensandbox is delegated-run only and does not support Tailscale options",
+        ),
+        ("--class=large", &format!("--class {resources}")),
+        ("--type=c7", &format!("--type {resources}")),
+        (
+            "--arch=arm64",
+            "provider=opensandbox does not support --arch arm64",
+        ),
+        (
+            "--cache-volume=x",
+            "provider=opensandbox does not support required cache volume \"x\"",
+        ),
+        (
+            "--cache",
+            "provider=opensandbox does not support --cache: it keeps no build cache",
+        ),
+        (
+            "--ssh-port=1",
+            "provider=opensandbox has no SSH lease; --ssh-port is not supported",
+        ),
+        (
+            "--target=windows",
+            "provider=opensandbox managed provisioning supports target=linux only",
+        ),
+    ] {
+        opensandbox_refused(&["run", flag, "--", "true"], words);
+        opensandbox_refused(&["warmup", flag], words);
+    }
+    let runner = "--actions-runner is not supported for provider=opensandbox";
+    opensandbox_refused(&["warmup", "--actions-runner"], runner);
+    let fixed = "provider=opensandbox does not support fixed idempotent lease IDs";
+    opensandbox_refused(&["warmup", "--lease-id", "x"], fixed);
+}

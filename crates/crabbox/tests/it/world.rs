@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 pub(crate) use barrier::Barrier;
 pub(crate) use ran::{Call, Ran};
-pub(crate) use terminal::{Terminal, on_terminal};
+pub(crate) use terminal::{OnTerminal, Terminal, on_terminal};
 
 #[derive(Debug)]
 pub(crate) struct World {

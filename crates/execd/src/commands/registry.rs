@@ -58,6 +58,14 @@ impl Registry {
         }
     }
 
+    /// Right after `wait`: the kernel may give the group's number to another process from now on, while the command's
+    /// output is still being read.
+    pub(crate) fn reaped(&self, id: &str) {
+        if let Some(entry) = self.lock().commands.get_mut(id) {
+            entry.group = None;
+        }
+    }
+
     pub(crate) fn ended(&self, id: &str, ending: &Ending) {
         let mut inner = self.lock();
         let Some(entry) = inner.commands.get_mut(id) else {
@@ -94,7 +102,7 @@ impl Registry {
 
     /// Whether the command is known. One that has ended is not signalled: its number may be another group's by now.
     pub(crate) fn signal(&self, id: &str, signal: Signal) -> bool {
-        // The lock is held while signalling: `ended` clears the group under the same lock, right after the reaping.
+        // The lock is held while signalling: `reaped` clears the group under the same lock.
         let inner = self.lock();
         let entry = inner.commands.get(id);
         if let Some(group) = entry.and_then(|entry| entry.group) {

@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use rustix::process::Signal;
 use tokio::io::AsyncRead;
 use tokio::process::Child;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use super::{event_response, new_id};
 use crate::App;
@@ -51,11 +51,13 @@ impl Drop for Running {
 
 type Frames = mpsc::Sender<Bytes>;
 
+/// `turn` is given back when the command has ended.
 pub(crate) fn stream_events(
     app: &Arc<App>,
     invocation: &Invocation,
     timeout: Option<Duration>,
     output: Output,
+    turn: Option<OwnedMutexGuard<()>>,
 ) -> Response {
     let id = new_id();
     app.commands.started(&id, String::new(), None);
@@ -70,8 +72,10 @@ pub(crate) fn stream_events(
     }
     let task_app = Arc::clone(app);
     tokio::spawn(async move {
-        let ended = drive(spawned, &id, &frames, timeout, output).await;
+        let ended = drive(spawned, &task_app, &id, &frames, timeout, output).await;
         task_app.commands.ended(&id, &ended.0);
+        // Before the terminal event: the client's next run finds the session free.
+        drop(turn);
         send(&frames, &ended.1).await;
     });
     let body = futures_util::stream::unfold((receiver, running), |(mut receiver, running)| async {
@@ -84,6 +88,7 @@ pub(crate) fn stream_events(
 /// Everything up to the terminal event, which is returned.
 async fn drive(
     spawned: io::Result<(Child, Group)>,
+    app: &App,
     id: &str,
     frames: &Frames,
     timeout: Option<Duration>,
@@ -115,6 +120,7 @@ async fn drive(
     ];
     let ping = tokio::spawn(ping(frames.clone()));
     let status = wait(&mut child, group, timeout).await;
+    app.commands.reaped(id);
     for reader in readers.into_iter().flatten() {
         reader.finish().await;
     }

@@ -11,7 +11,7 @@ use execd_proto::error::Code;
 use execd_proto::files::Attributes;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
-use super::{expand, first, info};
+use super::{blocking, expand, first, info, query_values};
 use crate::reply::{Failure, Reply};
 
 const MAX_METADATA: usize = 64 * 1024;
@@ -78,7 +78,20 @@ async fn store(
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(failed)?;
     }
-    let mut file = tokio::fs::File::create(&path).await.map_err(failed)?;
+    // With a mode to come, a new file is the owner's alone until it has it.
+    let mode = if attributes.mode.is_some() {
+        0o600
+    } else {
+        0o666
+    };
+    let mut file = tokio::fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&path)
+        .await
+        .map_err(failed)?;
     while let Some(chunk) = field.chunk().await.map_err(invalid_content)? {
         file.write_all(&chunk).await.map_err(failed)?;
     }
@@ -107,6 +120,16 @@ pub(crate) async fn download(RawQuery(query): RawQuery, headers: HeaderMap) -> R
         let message = format!("{}: is a directory", path.display());
         return Err(Failure::new(Code::InvalidFile, message));
     }
+    if let Some(lines) = Lines::asked(query.as_deref())? {
+        let file = file.into_std().await;
+        let text = blocking(move || {
+            lines
+                .read(file)
+                .map_err(|error| Failure::file(&path, &error))
+        });
+        let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+        return Ok((kind, text.await?).into_response());
+    }
     let size = metadata.len();
     let range = headers.get(header::RANGE);
     let range = range.and_then(|value| value.to_str().ok());
@@ -128,6 +151,50 @@ pub(crate) async fn download(RawQuery(query): RawQuery, headers: HeaderMap) -> R
         StatusCode::PARTIAL_CONTENT,
         Some(described),
     ))
+}
+
+/// Lines of a file, instead of bytes.
+#[derive(Debug, PartialEq, Eq)]
+struct Lines {
+    /// The first one is 1.
+    offset: u64,
+    limit: Option<u64>,
+}
+
+impl Lines {
+    fn asked(query: Option<&str>) -> Reply<Option<Self>> {
+        let number = |name: &str| {
+            let text = query_values(query, name).pop();
+            let parse = |text: String| match text.parse::<u64>() {
+                Ok(number) if number > 0 => Ok(number),
+                _ => Err(Failure::body(format!("{name} must be a number of lines"))),
+            };
+            text.map(parse).transpose()
+        };
+        Ok(match (number("offset")?, number("limit")?) {
+            (None, None) => None,
+            (offset, limit) => Some(Self {
+                offset: offset.unwrap_or(1),
+                limit,
+            }),
+        })
+    }
+
+    /// Only what is asked for is in memory.
+    fn read(&self, file: std::fs::File) -> io::Result<Vec<u8>> {
+        let mut file = io::BufReader::new(file);
+        for _ in 1..self.offset {
+            if io::BufRead::skip_until(&mut file, b'\n')? == 0 {
+                return Ok(Vec::new());
+            }
+        }
+        let mut text = Vec::new();
+        let mut left = self.limit;
+        while left != Some(0) && io::BufRead::read_until(&mut file, b'\n', &mut text)? > 0 {
+            left = left.map(|left| left - 1);
+        }
+        Ok(text)
+    }
 }
 
 fn content(
@@ -181,6 +248,24 @@ fn parse_range(text: &str, size: u64) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines() {
+        let read = |query: &str| {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(b"one\ntwo\n\nfour").unwrap();
+            io::Seek::rewind(&mut file).unwrap();
+            let lines = Lines::asked(Some(query)).unwrap().unwrap();
+            String::from_utf8(lines.read(file).unwrap()).unwrap()
+        };
+        assert_eq!(read("offset=2&limit=1"), "two\n");
+        assert_eq!(read("limit=2"), "one\ntwo\n");
+        assert_eq!(read("offset=3"), "\nfour");
+        assert_eq!(read("offset=9"), "");
+        assert_eq!(Lines::asked(Some("path=x")).unwrap(), None);
+        assert!(Lines::asked(Some("offset=0")).is_err());
+        assert!(Lines::asked(Some("limit=x")).is_err());
+    }
 
     #[test]
     fn ranges() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use execd_proto::error::Code;
 use execd_proto::pty::{Control, Notice, Output, TAKEN_OVER, decode_input};
 use rustix::process::Signal;
@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::Terminal;
 use super::shell::{Channel, Shell, Streams};
 use crate::App;
+use crate::extract::Parameters;
 use crate::reply::{Failure, Reply};
 
 #[derive(Debug, Deserialize)]
@@ -25,7 +26,7 @@ pub(crate) struct Options {
 pub(crate) async fn connect(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
-    Query(options): Query<Options>,
+    Parameters(options): Parameters<Options>,
     upgrade: WebSocketUpgrade,
 ) -> Reply {
     let terminal = app.terminals.get(&id)?;

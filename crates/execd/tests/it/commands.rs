@@ -187,3 +187,77 @@ pub fn wait_for(mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+#[test]
+fn what_cannot_be_read_is_refused_in_the_protocols_form() {
+    let daemon = Daemon::start();
+    let json = "content-type: application/json\r\n";
+    for (method, target, body) in [
+        ("POST", "/command", &b"{"[..]),
+        ("POST", "/command", b"{\"command\":7}"),
+        ("POST", "/directories", b"[]"),
+        ("GET", "/command/x/logs?cursor=y", b""),
+    ] {
+        let answer = daemon.request(method, target, json, body);
+        assert_eq!(answer.status, 400, "{target}: {}", answer.text());
+        assert_eq!(answer.json()["code"], "INVALID_REQUEST_BODY", "{target}");
+        assert!(answer.json()["message"].is_string(), "{target}");
+    }
+    for (method, target) in [
+        ("POST", "/code"),
+        ("DELETE", "/code?id=x"),
+        ("POST", "/code/context"),
+        ("GET", "/code/contexts/x"),
+        ("POST", "/v1/isolated/session"),
+        ("GET", "/v1/isolated/session/x/runs/y/logs"),
+        ("POST", "/command/operations"),
+        ("GET", "/execution/instance"),
+        ("GET", "/execution/operation?id=x"),
+    ] {
+        let answer = daemon.request(method, target, json, b"{}");
+        assert_eq!(answer.status, 501, "{target}");
+        assert_eq!(answer.json()["code"], "NOT_SUPPORTED", "{target}");
+    }
+    let answer = daemon.get("/no/such/route?token=x");
+    assert_eq!(
+        (answer.status, &answer.json()["code"]),
+        (404, &json!("UNKNOWN"))
+    );
+    assert_eq!(answer.json()["message"], "no route GET /no/such/route");
+}
+
+#[test]
+fn a_group_whose_leader_was_reaped_is_not_signalled() {
+    let daemon = Daemon::start();
+    let (leader, go, done) = (
+        daemon.path("leader"),
+        daemon.path("go"),
+        daemon.path("done"),
+    );
+    // Its descendant, in the same group, writes more than the client reads, so that the end of the output is far.
+    let script = format!(
+        "(while [ ! -e {go} ]; do echo x; done; touch {done}) & echo $$ >{leader}.new; mv {leader}.new {leader}"
+    );
+    let body = serde_json::to_vec(&json!({"command": script})).unwrap();
+    let mut stream = daemon.connect();
+    let json = "content-type: application/json\r\n";
+    daemon.send(&mut stream, "POST", "/command", json, &body);
+    let mut said = Vec::new();
+    let id = loop {
+        let mut piece = [0; 512];
+        let count = stream.read(&mut piece).unwrap();
+        said.extend_from_slice(&piece[..count]);
+        let text = String::from_utf8_lossy(&said);
+        if let Some((_, rest)) = text.split_once("\"text\":\"") {
+            break rest[..32].to_owned();
+        }
+    };
+    wait_for(|| std::path::Path::new(&leader).exists());
+    let pid = std::fs::read_to_string(&leader).unwrap();
+    wait_for(|| !std::path::Path::new("/proc").join(pid.trim()).exists());
+    let interrupted = daemon.request("DELETE", &format!("/command?id={id}"), "", b"");
+    assert_eq!(interrupted.status, 200);
+    std::fs::write(&go, "").unwrap();
+    drop(stream);
+    wait_for(|| std::path::Path::new(&done).exists());
+}

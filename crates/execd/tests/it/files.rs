@@ -1,5 +1,9 @@
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::json;
 
+use crate::commands::wait_for;
 use crate::daemon::{Answer, Daemon};
 
 fn upload(daemon: &Daemon, path: &str, content: &[u8], metadata_name: &str) -> Answer {
@@ -112,4 +116,30 @@ fn files_and_directories() {
     assert_eq!(gone.status, 200);
     assert!(!std::path::Path::new(&directory).exists());
     assert_eq!(daemon.get("/files/info").status, 400);
+}
+
+#[test]
+fn a_file_that_is_being_uploaded_is_the_owners_alone() {
+    let daemon = Daemon::start();
+    let path = daemon.path("secret");
+    let metadata = json!({"path": path, "mode": 644});
+    let body = format!(
+        "--b\r\ncontent-disposition: form-data; name=\"metadata\"; filename=\"m\"\r\n\r\n{metadata}\r\n--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\nfirst half\r\n--b--\r\n"
+    );
+    let (sent, rest) = body.split_at(body.find(" half").unwrap());
+    let mut stream = daemon.connect();
+    let headers = format!(
+        "POST /files/upload HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: multipart/form-data; boundary=b\r\ncontent-length: {}\r\n\r\n{sent}",
+        body.len()
+    );
+    stream.write_all(headers.as_bytes()).unwrap();
+    wait_for(|| std::path::Path::new(&path).exists());
+    let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600);
+    stream.write_all(rest.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(mode(), 0o644);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "first half");
 }

@@ -80,6 +80,7 @@ fn the_idle_time_of_what_stays_after_all_begins_when_the_command_ends() {
         claim,
         origin: Origin::Fresh,
         synced: None,
+        listed: None,
         lock: lock.unwrap(),
     };
     let kept = fixture.with(&|_| Ok(()), |context| keep(context, &lease));
@@ -186,6 +187,7 @@ const SPEC: Spec = Spec {
     expired: ExpiredLease::Refuse,
     ports: false,
     copy: false,
+    build_cache: false,
     instead_of_class: "",
     instead_of_type: "",
     credentials: &[],

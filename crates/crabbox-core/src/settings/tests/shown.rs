@@ -52,7 +52,7 @@ fn bug_8_config_show_has_every_setting_and_its_origin() {
     assert_eq!(
         show_text(&settings, &[], Some(user.as_ref())).replace(&built_in().join(","), "[built-in]"),
         "config=/home/u/.config/crabbox/config.yaml\n\
-         profile=default provider=made-up provider_source=user_config target=linux ttl=1h30m0s idle_timeout=30m0s\n\
+         profile=default provider=made-up provider_source=user_config target=linux ttl=1h30m0s idle_timeout=30m0s cache=false\n\
          sync exclude=[built-in] include=- delete=true checksum=false git_seed=true fingerprint=true base_ref=- timeout=15m0s \
          warn_files=50000 warn_bytes=5368709120 fail_files=150000 fail_bytes=21474836480 allow_large=false\n\
          env allow=CI,NODE_OPTIONS\n\
@@ -124,6 +124,7 @@ fn settings_are_shown_in_the_order_of_the_tables() {
             "target",
             "ttl",
             "idleTimeout",
+            "cache",
             "sync",
             "env",
             "madeUp",

@@ -1,4 +1,22 @@
-mkdir -p -- "$W" && mkdir -- "$S" && mkdir -- "$S/new" && echo $$ >"$S/pid" || die "cannot write to the workdir"
+# What the sync of a crabbox that was killed has staged: its end is waited for, and its old tree put back if need be.
+recover() (
+  S=$1; N=${S##*/.crabbox-sync-}; i=0
+  p=; [ ! -e "$S/pid" ] || read -r p <"$S/pid"
+  while [ -n "$p" ] && kill -0 "$p" 2>/dev/null; do
+    [ "$i" -lt 15 ] || exit 1
+    sleep 1
+    i=$((i + 1))
+  done
+  [ -d "$S" ] || exit 0
+  if [ -e "$S/begun" ] && [ ! -e "$S/done" ]; then roll_back || exit 1; fi
+  cd / && rm -rf -- "$S"
+)
+mkdir -p -- "$W" || die "cannot write to the workdir"
+for o in "$W"/.crabbox-sync-*; do
+  [ -d "$o" ] && [ ! -L "$o" ] || continue
+  recover "$o" || die "another sync has left $o, which cannot be removed"
+done
+mkdir -- "$S" && mkdir -- "$S/new" && echo $$ >"$S/pid" || die "cannot write to the workdir"
 g=no; z=no
 case $(tar --version 2>/dev/null) in *'GNU tar'*) g=yes ;; esac
 if printf x 2>/dev/null | gzip -c 2>/dev/null | gzip -dc >/dev/null 2>&1; then z=yes; fi

@@ -486,3 +486,45 @@ fn lines_of_tar() {
         assert!(RemoteTree::parse(bad.as_bytes()).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn a_file_that_may_have_changed_within_the_last_second_is_sent() {
+    let bench = Bench::new(&["sh"]);
+    let at = |second: u64| std::time::UNIX_EPOCH + std::time::Duration::from_secs(second);
+    for (path, second) in [("a", 1000), ("src/main", 1009), ("-rf", 1010)] {
+        let file = File::options().append(true).open(bench.here(path)).unwrap();
+        file.set_modified(at(second)).unwrap();
+    }
+    for path in ["src/main", "-rf"] {
+        let plain = fs::Permissions::from_mode(0o644);
+        fs::set_permissions(bench.here(path), plain).unwrap();
+    }
+    let prepared = bench.prepared();
+    let there = |path: &str, mode: &str, size: u64, second: &str| {
+        format!("-{mode} 0/0 {size} 1970-01-01 {second} {path}\n")
+    };
+    let listing = [
+        there("./a", "rwxr-xr-x", 1, "00:16:40"),
+        there("./src/main", "rw-r--r--", 2, "00:16:49"),
+        there("./-rf", "rw-r--r--", 1, "00:16:50"),
+    ];
+    let remote = RemoteTree::parse(listing.concat().as_bytes()).unwrap();
+    let sent = |listed: Option<i64>| {
+        if let Some(listed) = listed {
+            prepared.trust_before(listed);
+        }
+        let delta = prepared.delta(&remote, SyncMode::Merge).unwrap();
+        let mut sent: Vec<_> = delta
+            .sent(prepared.manifest())
+            .map(|entry| String::from_utf8_lossy(entry.path.as_bytes()).into_owned())
+            .filter(|path| ["a", "src/main", "-rf"].contains(&path.as_str()))
+            .collect();
+        sent.sort();
+        sent
+    };
+    assert_eq!(sent(None), Vec::<String>::new());
+    assert_eq!(sent(Some(1012)), Vec::<String>::new());
+    assert_eq!(sent(Some(1011)), ["-rf"]);
+    assert_eq!(sent(Some(1010)), ["-rf", "src/main"]);
+    assert_eq!(sent(Some(i64::MIN)), ["-rf", "a", "src/main"]);
+}

@@ -122,6 +122,9 @@ fn what_is_not_ready_yet_says_what_it_waits_for() {
             ("stuck-noimage", "Image"),
             ("stuck-unsched", "nschedul"),
             ("stuck-crash", "CrashLoopBackOff"),
+            ("pending-no-controller", "first condition"),
+            ("multiple-pods", "MultiplePods"),
+            ("suspended", "Suspended"),
         ] {
             let state = Sample::new(version, name).state(&local()).unwrap();
             let State::Waiting(_, why) = state else {
@@ -144,6 +147,18 @@ fn what_never_becomes_ready_is_over_at_once() {
             ("no-template", Over::Failed, "TemplateNotFound"),
             ("bad-metadata", Over::Failed, "InvalidMetadata"),
             ("env-rejected", Over::Failed, "EnvVarsInjectionRejected"),
+            ("pvc-rejected", Over::Failed, "VolumeClaimTemplatesError"),
+            ("pod-deleted", Over::Failed, "PodFailed"),
+            // The reason decides, also where it finished before or is being deleted.
+            ("expired-at-birth", Over::Expired, "ClaimExpired"),
+            ("finished-fail-ttl", Over::Expired, "ClaimExpired"),
+            ("finished-succeed-ttl", Over::Expired, "ClaimExpired"),
+            (
+                "expired-policy-deleteforeground",
+                Over::Expired,
+                "ClaimExpired",
+            ),
+            ("sandbox-expired", Over::Expired, "SandboxExpired"),
         ] {
             let state = Sample::new(version, name).state(&local()).unwrap();
             let State::Over(was, why) = state else {
@@ -266,14 +281,22 @@ fn a_pod_on_its_way_out_looks_ready_and_is_not() {
     assert!(matches!(state, State::Waiting(Stage::Pod, _)), "{state:?}");
 }
 
+/// The pod keeps its UID, and its container has lost its files.
 #[test]
 fn a_restarted_container_is_another_one() {
     for (_, version) in VERSIONS {
-        let sample = Sample::new(version, "container-restarted");
-        let seen = sample.seen();
-        let pod = seen.pods.first().unwrap();
-        assert_eq!(pod.status.container_statuses[0].restart_count, 1);
-        assert!(!pod.status.container_statuses[0].container_id.is_empty());
+        let before = ready(&Sample::new(version, "warm-ready"));
+        let restarted = Sample::new(version, "container-restarted");
+        let statuses = restarted.objects["pod"]["status"]["containerStatuses"].clone();
+        assert_eq!(statuses[0]["restartCount"], 1);
+        let sample =
+            Sample::new(version, "warm-ready").with("/pod/status/containerStatuses", statuses);
+        let after = ready(&sample);
+        assert_eq!(after.pod_uid, before.pod_uid);
+        let refused = sample.state(&pinned(&before)).unwrap_err();
+        assert_eq!(refused.code, Code::NotOwned);
+        assert!(refused.message.contains("was restarted"), "{refused}");
+        assert!(matches!(sample.state(&pinned(&after)), Ok(State::Ready(_))));
     }
 }
 
@@ -300,4 +323,25 @@ fn a_container_is_chosen_once() {
         .labels
         .insert(labels::CONTAINER.to_owned(), "sidecar".to_owned());
     assert_eq!(expected(&claim).container(pod).unwrap(), "sidecar");
+}
+
+/// A pod that was deleted comes back under its name, and a claim gets another Sandbox: each is ready, and none is the one
+/// that was pinned.
+#[test]
+fn what_comes_back_is_ready_for_a_new_lease_and_another_one_for_the_old() {
+    for (version_name, version) in VERSIONS {
+        for name in ["pod-recreated", "sandbox-deleted-later"] {
+            let sample = Sample::new(version, name);
+            let now = ready(&sample);
+            let was = Chain {
+                pod_uid: "before".to_owned(),
+                ..now.clone()
+            };
+            let refused = sample.state(&pinned(&was)).unwrap_err();
+            assert_eq!(refused.code, Code::NotOwned, "{version_name} {name}");
+        }
+        // The claim names a Sandbox that the look did not show.
+        let state = Sample::new(version, "sandbox-deleted").state(&local());
+        assert!(matches!(state, Ok(State::LookAt { .. })), "{state:?}");
+    }
 }

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -14,8 +16,8 @@ const CHUNK: usize = 256 << 10;
 #[derive(Debug)]
 pub(in crate::opensandbox) enum Part {
     Bytes(Bytes),
-    /// The file from where it is read next, and how much of it.
-    File(File, u64),
+    /// The file from where it is read next, how much of it, and where is counted what was read.
+    File(File, u64, Arc<AtomicU64>),
 }
 
 #[derive(Debug)]
@@ -44,7 +46,7 @@ impl Body {
     pub(super) fn again(&self) -> Option<Self> {
         let copy = |part: &Part| match part {
             Part::Bytes(bytes) => Some(Part::Bytes(bytes.clone())),
-            Part::File(_, _) => None,
+            Part::File(..) => None,
         };
         let parts: Option<VecDeque<_>> = self.parts.iter().map(copy).collect();
         parts.map(|parts| Self { parts })
@@ -55,7 +57,7 @@ impl Part {
     fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
-            Self::File(_, left) => *left,
+            Self::File(_, left, _) => *left,
         }
     }
 }
@@ -71,11 +73,13 @@ impl hyper::body::Body for Body {
         let next = match self.parts.pop_front() {
             None => return Poll::Ready(None),
             Some(Part::Bytes(bytes)) => Ok(bytes),
-            Some(Part::File(mut file, left)) => match read(&mut file, left) {
+            Some(Part::File(mut file, left, sent)) => match read(&mut file, left) {
                 Ok(bytes) => {
-                    let left = left - bytes.len() as u64;
+                    let count = bytes.len() as u64;
+                    sent.fetch_add(count, Ordering::Relaxed);
+                    let left = left - count;
                     if left > 0 {
-                        self.parts.push_front(Part::File(file, left));
+                        self.parts.push_front(Part::File(file, left, sent));
                     }
                     Ok(bytes)
                 }

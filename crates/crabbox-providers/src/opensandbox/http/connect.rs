@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
+use rustix::net::sockopt;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
@@ -64,6 +65,7 @@ impl Connector {
         };
         // Requests are small and wait for their answers.
         let _ = stream.set_nodelay(true);
+        keep_alive(&stream);
         match origin.scheme {
             Scheme::Http => Ok(Stream::Plain(stream)),
             Scheme::Https => self.encrypt(stream, origin).await,
@@ -126,6 +128,16 @@ async fn dial(host: &str, port: u16) -> Result<TcpStream, HttpError> {
         down: is_down(&last),
         cause: last.to_string(),
     })
+}
+
+/// Ends a connection whose other side is gone without a word after about 45 s (tcp(7)). No more than that: data that is sent
+/// and not taken may wait for a slow disk of the sandbox.
+fn keep_alive(stream: &TcpStream) {
+    // Where one of them is refused, the limits of the requests are left.
+    let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(15));
+    let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5));
+    let _ = sockopt::set_tcp_keepcnt(stream, 6);
+    let _ = sockopt::set_socket_keepalive(stream, true);
 }
 
 async fn resolve(host: &str, port: u16) -> Result<Vec<IpAddr>, HttpError> {
@@ -236,5 +248,34 @@ impl AsyncWrite for Stream {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_asks_whether_the_other_side_is_there() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let origin = Origin {
+                scheme: Scheme::Http,
+                host: "127.0.0.1".to_owned(),
+                port: listener.local_addr().unwrap().port(),
+            };
+            let connector = Connector::new(Proxies::from(&BTreeMap::new()));
+            let Ok(Stream::Plain(stream)) = connector.connect(&origin).await else {
+                panic!("no connection");
+            };
+            assert!(sockopt::socket_keepalive(&stream).unwrap());
+            assert_eq!(sockopt::tcp_keepidle(&stream).unwrap().as_secs(), 15);
+        });
     }
 }

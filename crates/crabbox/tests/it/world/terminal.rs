@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const SHOW_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Both ends of a terminal.
 pub(crate) struct Terminal {
@@ -68,7 +68,7 @@ impl OnTerminal {
     /// Waits until it shows this.
     #[track_caller]
     pub(crate) fn expect(&mut self, text: &str) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + SHOW_TIMEOUT;
         while !self.shown.contains(text) {
             match self
                 .shows

@@ -1,0 +1,298 @@
+//! agent-sandbox where something goes wrong on the way: lost connections, waits that end, syncs that are cut off.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::agent_sandbox::Cluster;
+use crate::world::{Ran, write};
+
+/// No process of this machine has it on its command line, but for the ones of one test.
+pub(crate) fn mark(number: u32) -> String {
+    format!("{}", number * 1_000_000 + std::process::id())
+}
+
+pub(crate) fn runs(mark: &str) -> bool {
+    let said = Command::new("sh")
+        .args(["-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&said.stdout).contains(&format!("sleep {mark} "))
+}
+
+/// The watchdog in the pod is blind as long as the command does not read its stdin, and a child may leave the command's
+/// process group: a second exec finds both.
+#[test]
+fn a_command_whose_connection_was_lost_is_ended() {
+    for (number, input) in [(21, 0), (22, 4 << 20)] {
+        let cluster = Cluster::new();
+        cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+        cluster.behave("fail-exec", "left");
+        let mark = mark(number);
+        let script = format!("setsid sleep {mark} & echo started; sleep {mark}");
+        let mut child = cluster
+            .world
+            .command(&["run", "--id", "a", "--no-sync", "--", "sh", "-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let writer = std::thread::spawn(move || drop(stdin.write_all(&vec![b'x'; input])));
+        let ran = Ran::from(child.wait_with_output().unwrap()).exits(1);
+        writer.join().unwrap();
+        let cause = ran.cause();
+        assert!(cause.contains("its exit code is not known"), "{cause}");
+        ran.never_says("still run");
+        assert!(!runs(&mark), "{input}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_looked_for_is_reported() {
+    let cluster = Cluster::new();
+    cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+    cluster.behave("fail-exec", "left\nbefore\n1\nerror dialing backend");
+    let ran = cluster
+        .crabbox(&[
+            "run",
+            "--id",
+            "a",
+            "--no-sync",
+            "--",
+            "sh",
+            "-c",
+            "echo started; sleep 2",
+        ])
+        .exits(1);
+    ran.says("the command may still run in pod linux-pool-");
+}
+
+#[test]
+fn a_time_out_says_which_setting_and_ends_the_command() {
+    let cluster = Cluster::new();
+    let mark = mark(23);
+    let ran = cluster
+        .crabbox(&[
+            "run",
+            "--no-sync",
+            "--agent-sandbox-exec-timeout-secs",
+            "2",
+            "--",
+            "sleep",
+            &mark,
+        ])
+        .exits(5);
+    let cause = ran.cause();
+    assert!(cause.contains("did not end within 2s"), "{cause}");
+    ran.says("agentSandbox.execTimeoutSecs");
+    assert!(!runs(&mark));
+    cluster.is_clean();
+}
+
+/// Each change ends the watch, not only the one to ready; and no watch outlasts the time of its stage.
+#[test]
+fn a_watched_claim_is_looked_at_when_it_changes() {
+    let cluster = Cluster::new();
+    cluster.behave("no-controller", "");
+    let mut child = cluster.world.spawn(&["warmup"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let log = cluster.world.path("cluster/log.jsonl");
+    let watches = || fs::read_to_string(&log).is_ok_and(|log| log.contains("--watch"));
+    while !watches() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let changed = Instant::now();
+    cluster.edit("claim", |one| {
+        one["metadata"]["resourceVersion"] = json!("2");
+        one["status"] = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "TemplateNotFound", "message": "no template"}]});
+    });
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+    // It would be 10 s where only `True` ends a watch.
+    assert!(
+        changed.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        changed.elapsed()
+    );
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert!(said.contains("TemplateNotFound"), "{said}");
+    cluster.is_clean();
+    let began = Instant::now();
+    let timeout = ["warmup", "--agent-sandbox-sandbox-ready-timeout", "3s"];
+    let ran = cluster.crabbox(&timeout).exits(5);
+    assert!(
+        ran.cause().contains("class=sandbox_ready_timeout"),
+        "{}",
+        ran.cause()
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(9),
+        "{:?}",
+        began.elapsed()
+    );
+    cluster.is_clean();
+}
+
+#[test]
+fn the_pods_own_time_is_measured_also_where_looks_fail() {
+    let cluster = Cluster::new();
+    cluster.behave("no-watch", "");
+    cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+    cluster.edit("pod", |one| {
+        one["status"]["conditions"] =
+            json!([{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]);
+    });
+    let timeout = [
+        "run",
+        "--id",
+        "a",
+        "--agent-sandbox-pod-ready-timeout",
+        "1s",
+        "--",
+        "true",
+    ];
+    let ran = cluster.crabbox(&timeout).exits(5);
+    assert!(
+        ran.cause().contains("class=pod_ready_timeout"),
+        "{}",
+        ran.cause()
+    );
+    // Looks that fail are in no stage of their own: the time goes on.
+    cluster.behave("fail-get", "before\n1\nnet/http: TLS handshake timeout");
+    let ran = cluster
+        .crabbox(&["warmup", "--agent-sandbox-sandbox-ready-timeout", "1s"])
+        .exits(5);
+    let cause = ran.cause();
+    assert!(cause.contains("class=sandbox_ready_timeout"), "{cause}");
+}
+
+/// An API server that comes back denies what its authorizer has not read yet: that is no reason to give up. Without such a
+/// gap a denial ends the wait at once.
+#[test]
+fn a_denial_after_a_gap_is_waited_out() {
+    let denied = "before\n1\nError from server (Forbidden): x is forbidden: User \"u\" cannot get resource \"sandboxes\" in API group \"agents.x-k8s.io\" in the namespace \"n\"";
+    let cluster = Cluster::new();
+    let gap = format!(
+        "once\n1\nnet/http: TLS handshake timeout\u{0}{}",
+        denied.replacen("before", "once", 1)
+    );
+    cluster.behave("fail-get", &gap);
+    cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+    cluster.behave("fail-get", denied);
+    let ran = cluster
+        .crabbox(&["run", "--no-sync", "--", "true"])
+        .exits(5);
+    ran.says("RBAC denied: get sandboxes");
+}
+
+/// A crabbox that was killed leaves its staging directory in the workdir. The next sync removes it.
+#[test]
+fn what_a_killed_sync_has_staged_goes_with_the_next_one() {
+    let cluster = Cluster::new();
+    cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+    let stale = cluster.pod_file(".crabbox-sync-0123456789abcdef");
+    fs::create_dir_all(stale.join("new")).unwrap();
+    write(&stale.join("new/half"), "x");
+    cluster
+        .crabbox(&["run", "--id", "a", "--", "true"])
+        .exits(0);
+    assert!(!stale.exists());
+    assert!(cluster.pod_file("README").exists());
+}
+
+#[test]
+fn a_run_that_was_ended_leaves_nothing_in_the_workdir() {
+    let cluster = Cluster::new();
+    let mark = mark(24);
+    let script = format!("echo started; sleep {mark}");
+    let mut child = cluster.world.spawn(&["run", "--", "sh", "-c", &script]);
+    let mut started = [0; 8];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut started)
+        .unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_ne!(child.wait().unwrap().code(), Some(0));
+    assert!(!runs(&mark));
+    let names: Vec<_> = fs::read_dir(cluster.pod_file("."))
+        .unwrap()
+        .map(|name| name.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["README"]);
+    cluster.is_clean();
+}
+
+/// What docs/providers/agent-sandbox.md asks of an image is enough: for the first sync, a later one, and an end before time.
+#[test]
+fn an_image_with_few_programs_is_enough() {
+    for more in [&[][..], &["gzip"]] {
+        let cluster = Cluster::new();
+        let tools = cluster.world.path("cluster/tools");
+        fs::create_dir_all(&tools).unwrap();
+        let needed = [
+            "bash", "tar", "cat", "cp", "dd", "mkdir", "mv", "rm", "sleep",
+        ];
+        for name in needed.iter().chain(more) {
+            let path = ["/bin", "/usr/bin"]
+                .iter()
+                .map(|dir| std::path::Path::new(dir).join(name))
+                .find(|path| path.exists())
+                .unwrap();
+            std::os::unix::fs::symlink(path, tools.join(name)).unwrap();
+        }
+        cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+        let run = |script: &str| {
+            let args = ["run", "--id", "a", "--shell", "--", script];
+            cluster.crabbox(&args).exits(0).out
+        };
+        assert_eq!(run("cat README; echo x >stale"), "hello\n");
+        write(&cluster.world.repo().join("big"), vec![b'x'; 200_000]);
+        assert_eq!(run("echo *"), "README big\n");
+        let late = [
+            "run",
+            "--id",
+            "a",
+            "--no-sync",
+            "--agent-sandbox-exec-timeout-secs",
+            "1",
+            "--",
+            "sleep",
+            "60",
+        ];
+        cluster.crabbox(&late).exits(5).never_says("still run");
+    }
+}
+
+/// Ending kubectl does not end its request. What the server creates afterwards is found, and goes.
+#[test]
+fn a_claim_that_comes_after_ctrl_c_is_found_and_goes() {
+    let cluster = Cluster::new();
+    cluster.behave("late-create", "");
+    let child = cluster.world.spawn(&["run", "--no-sync", "--", "true"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let log = cluster.world.path("cluster/log.jsonl");
+    let creates = || fs::read_to_string(&log).is_ok_and(|log| log.contains("[\"create\""));
+    while !creates() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap()).exits(130);
+    ran.says("reconciled agent-sandbox claim=crabbox-");
+    assert!(cluster.verbs().contains(&"delete".to_owned()));
+    cluster.is_clean();
+}

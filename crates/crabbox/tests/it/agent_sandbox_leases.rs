@@ -1,0 +1,443 @@
+//! agent-sandbox: which objects belong to a lease, and what becomes of them when it ends.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::agent_sandbox::{Cluster, SAMPLES};
+use crate::world::write;
+
+const FIXED: &str = "cbx_0123456789ab";
+
+#[test]
+fn lines_name_the_claim_the_sandbox_and_the_pod() {
+    let cluster = Cluster::new();
+    let ran = cluster.crabbox(&["warmup", "--slug", "kept"]).exits(0);
+    let leased = format!("{}{}", ran.out, ran.err);
+    assert!(
+        leased.contains(" slug=kept provider=agent-sandbox claim=crabbox-kept-"),
+        "{leased}"
+    );
+    assert!(
+        leased.contains(" sandbox=linux-pool-") && leased.contains(" pod=linux-pool-"),
+        "{leased}"
+    );
+    let preview = cluster.crabbox(&["cleanup", "--dry-run"]).exits(0);
+    assert!(
+        preview.out.starts_with("skip claim=crabbox-kept-"),
+        "{}",
+        preview.out
+    );
+    cluster
+        .crabbox(&["stop", "kept"])
+        .exits(0)
+        .says(" claim=crabbox-kept-");
+}
+
+/// A workdir of the command is no place to sync to.
+#[test]
+fn another_workdir_is_never_replaced() {
+    let cluster = Cluster::new();
+    let other = cluster.world.path("pod/other");
+    write(&other.join("precious"), "x");
+    let ran = cluster
+        .crabbox(&["run", "--workdir", other.to_str().unwrap(), "--", "ls"])
+        .exits(0);
+    assert_eq!(ran.out, "precious\n");
+    assert!(cluster.pod_file("README").exists());
+}
+
+#[test]
+fn a_missing_claim_is_forgotten_by_a_run_that_was_told_to() {
+    let cluster = Cluster::new();
+    cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+    let name = cluster.objects("claim").remove(0);
+    fs::remove_file(cluster.world.path("cluster").join(name)).unwrap();
+    let run = |more: &[&str]| {
+        let mut args = vec!["run", "--id", "a"];
+        args.extend(more);
+        args.extend(["--", "true"]);
+        cluster.crabbox(&args).exits(4)
+    };
+    let ran = run(&[]);
+    assert!(
+        ran.cause().contains("forgetMissing=false"),
+        "{}",
+        ran.cause()
+    );
+    ran.says("--agent-sandbox-forget-missing asbx_");
+    assert_eq!(cluster.world.claim_names().len(), 1);
+    let ran = run(&["--agent-sandbox-forget-missing"]);
+    assert!(
+        ran.cause()
+            .contains("local claim forgotten, command not run"),
+        "{}",
+        ran.cause()
+    );
+    cluster.is_clean();
+}
+
+#[test]
+fn a_forgotten_id_is_never_used_again() {
+    let cluster = Cluster::new();
+    cluster.crabbox(&["warmup", "--lease-id", FIXED]).exits(0);
+    cluster.crabbox(&["claims", "forget", FIXED]).exits(0);
+    cluster
+        .crabbox(&["warmup", "--lease-id", FIXED])
+        .exits(2)
+        .says("never used again");
+}
+
+/// The wait for its pods was cut short; the claim is gone now, and was ours.
+#[test]
+fn a_deletion_that_was_begun_is_finished_when_the_claim_is_gone() {
+    let cluster = Cluster::new();
+    cluster.crabbox(&["warmup", "--lease-id", FIXED]).exits(0);
+    // The deletion is answered with a time-out while the claim is still there.
+    cluster.behave("fail-delete", "before\n1\nnet/http: TLS handshake timeout");
+    assert_ne!(cluster.crabbox(&["stop", FIXED]).code, 0);
+    cluster.behave_well("fail-delete");
+    for kind in ["claim", "sandbox", "pod"] {
+        let name = cluster.objects(kind).remove(0);
+        fs::remove_file(cluster.world.path("cluster").join(name)).unwrap();
+    }
+    cluster.crabbox(&["stop", FIXED]).exits(0);
+    cluster.is_clean();
+    cluster
+        .crabbox(&["warmup", "--lease-id", FIXED])
+        .exits(2)
+        .says("never used again");
+}
+
+/// Recorded, and never sent: the same request finishes it, and a stop says what to do.
+#[test]
+fn an_intent_without_a_claim_is_finished_by_its_request() {
+    let cluster = Cluster::new();
+    cluster.crabbox(&["warmup", "--lease-id", FIXED]).exits(0);
+    for kind in ["claim", "sandbox", "pod"] {
+        let name = cluster.objects(kind).remove(0);
+        fs::remove_file(cluster.world.path("cluster").join(name)).unwrap();
+    }
+    let path = cluster.world.claim_path(FIXED);
+    let mut claim: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    claim["state"] = json!("creating");
+    for key in [
+        "claim",
+        "claim_uid",
+        "sandbox",
+        "sandbox_uid",
+        "pod",
+        "pod_uid",
+        "container_id",
+    ] {
+        claim["labels"].as_object_mut().unwrap().remove(key);
+    }
+    write(&path, claim.to_string());
+    cluster
+        .crabbox(&["stop", FIXED])
+        .exits(4)
+        .says(&format!("crabbox claims forget {FIXED}"));
+    // Another lease does not sweep it.
+    cluster
+        .crabbox(&["run", "--no-sync", "--", "true"])
+        .exits(0);
+    cluster.crabbox(&["warmup", "--lease-id", FIXED]).exits(0);
+    assert_eq!(cluster.objects("claim").len(), 1);
+    cluster.crabbox(&["stop", FIXED]).exits(0);
+}
+
+#[test]
+fn a_chosen_id_belongs_to_its_workdir_and_pond() {
+    let cluster = Cluster::new();
+    let warm = |more: &[&str]| {
+        let mut args = vec!["warmup", "--lease-id", FIXED];
+        args.extend(more);
+        cluster.crabbox(&args)
+    };
+    warm(&["--pond", "p"]).exits(0);
+    warm(&["--pond", "p"]).exits(0);
+    warm(&[]).exits(2).says("its pond differs");
+    warm(&["--pond", "other"]).exits(2).says("its pond differs");
+    warm(&["--pond", "p", "--agent-sandbox-workdir", "/workspace/x"])
+        .exits(2)
+        .says("its workdir differs");
+    let pool = json!({"metadata": {"name": "linux-pool", "uid": "pool-2"}});
+    write(
+        &cluster.world.path("cluster/pool.linux-pool.json"),
+        pool.to_string(),
+    );
+    warm(&["--pond", "p"])
+        .exits(2)
+        .says("its warm pool differs");
+}
+
+/// The pod is found by the annotation, by the Sandbox's name, or by the selector; and always by its owner.
+#[test]
+fn a_pod_of_another_name_is_found_by_annotation_and_by_selector() {
+    for sample in SAMPLES {
+        for by_annotation in [true, false] {
+            let cluster = Cluster::of(sample);
+            cluster.behave(
+                "pod-name",
+                if by_annotation {
+                    "annotated"
+                } else {
+                    "selected"
+                },
+            );
+            let warm = cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+            assert!(warm.out.contains(" pod=other-pod"), "{}", warm.out);
+            let listed = cluster.crabbox(&["list", "--json"]).exits(0).json();
+            assert_eq!(listed[0]["status"], "running");
+            assert_eq!(listed[0]["labels"]["pod"], "other-pod");
+            let status = cluster.crabbox(&["status", "a", "--json"]).exits(0).json();
+            assert_eq!(status["ready"], true);
+            cluster
+                .crabbox(&["run", "--id", "a", "--", "cat", "README"])
+                .exits(0);
+            // A pod of another owner is not ours, whatever it is called.
+            cluster.edit("pod", |one| {
+                one["metadata"]["ownerReferences"][0]["uid"] = json!("other");
+            });
+            cluster.calls();
+            let ran = cluster.crabbox(&[
+                "run",
+                "--id",
+                "a",
+                "--agent-sandbox-pod-ready-timeout",
+                "1s",
+                "--no-sync",
+                "--",
+                "true",
+            ]);
+            assert_ne!(ran.code, 0);
+            assert!(!cluster.verbs().contains(&"exec".to_owned()));
+        }
+    }
+}
+
+#[test]
+fn a_container_is_configured_or_the_pods_default_and_stays_the_same() {
+    let cluster = Cluster::new();
+    cluster.behave("containers", "first second");
+    let container = |cluster: &Cluster| {
+        let calls = cluster.calls();
+        let exec = calls.iter().rfind(|call| call[0] == "exec").unwrap();
+        let flag = exec
+            .iter()
+            .find(|word| word.starts_with("--container="))
+            .unwrap();
+        flag["--container=".len()..].to_owned()
+    };
+    cluster
+        .crabbox(&["run", "--no-sync", "--", "true"])
+        .exits(0);
+    assert_eq!(container(&cluster), "first");
+    let second = [
+        "run",
+        "--no-sync",
+        "--agent-sandbox-container",
+        "second",
+        "--",
+        "true",
+    ];
+    cluster.crabbox(&second).exits(0);
+    assert_eq!(container(&cluster), "second");
+    let none = [
+        "run",
+        "--no-sync",
+        "--agent-sandbox-container",
+        "none",
+        "--",
+        "true",
+    ];
+    cluster
+        .crabbox(&none)
+        .exits(4)
+        .says("has no container \"none\"");
+    // The annotation names another default, once; then it is pinned.
+    cluster.behave("default-container", "second");
+    cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+    cluster.edit("pod", |one| {
+        one["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = json!("first");
+    });
+    cluster.calls();
+    cluster
+        .crabbox(&["run", "--id", "a", "--no-sync", "--", "true"])
+        .exits(0);
+    assert_eq!(container(&cluster), "second");
+}
+
+#[test]
+fn a_lease_stays_where_a_release_does_not_delete() {
+    let cluster = Cluster::new();
+    let keep = "--agent-sandbox-delete-on-release=false";
+    let ran = cluster
+        .crabbox(&["run", "--no-sync", keep, "--", "true"])
+        .exits(0);
+    ran.says("because deleteOnRelease=false");
+    assert_eq!(cluster.objects("claim").len(), 1);
+    let lease = cluster.world.claim_names().remove(0);
+    cluster.crabbox(&["stop", &lease]).exits(0);
+    cluster.is_clean();
+}
+
+#[test]
+fn cleanup_deletes_what_is_idle_or_over_and_nothing_else() {
+    let cluster = Cluster::new();
+    for slug in ["idle", "over", "used"] {
+        cluster.crabbox(&["warmup", "--slug", slug]).exits(0);
+    }
+    for (slug, key) in [("idle", "lastUsedAt"), ("over", "expiresAt")] {
+        let listed = cluster
+            .crabbox(&["claims", "list", "--json"])
+            .exits(0)
+            .json();
+        let leases = listed["claims"].as_array().unwrap().clone();
+        let id = leases.iter().find(|one| one["slug"] == slug).unwrap()["leaseId"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let path = cluster.world.claim_path(&id);
+        let mut claim: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        assert!(claim[key].is_string(), "{claim}");
+        claim[key] = json!("2020-01-01T00:00:00Z");
+        write(&path, claim.to_string());
+        if slug == "over" {
+            let name = claim["labels"]["claim"].as_str().unwrap();
+            let path = cluster
+                .world
+                .path("cluster")
+                .join(format!("claim.{name}.json"));
+            let mut one: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+            one["spec"]["lifecycle"]["shutdownTime"] = json!("2020-01-01T00:00:00Z");
+            write(&path, one.to_string());
+        }
+    }
+    let preview = cluster.crabbox(&["cleanup", "--dry-run"]).exits(0).out;
+    assert_eq!(
+        preview.matches("would delete claim=crabbox-").count(),
+        2,
+        "{preview}"
+    );
+    let done = cluster.crabbox(&["cleanup"]).exits(0).out;
+    assert!(
+        done.contains("reason=idle timeout") && done.contains("reason=ttl"),
+        "{done}"
+    );
+    assert!(done.contains("cleanup removed=2"), "{done}");
+    assert_eq!(cluster.objects("claim").len(), 1);
+}
+
+/// The name is taken by a claim that another one made: it is not adopted, and not deleted.
+#[test]
+fn a_foreign_claim_is_not_adopted() {
+    let cluster = Cluster::new();
+    cluster
+        .crabbox(&["warmup", "--lease-id", FIXED, "--slug", "a"])
+        .exits(0);
+    cluster.edit("claim", |one| {
+        one["metadata"]["annotations"]["crabbox.dev/recovery-nonce"] = json!("other");
+    });
+    cluster.crabbox(&["claims", "forget", FIXED]).exits(0);
+    // The same name follows from the same slug and id: another state directory knows nothing of the first.
+    fs::remove_dir_all(cluster.world.state()).unwrap();
+    let ran = cluster
+        .crabbox(&["warmup", "--lease-id", FIXED, "--slug", "a"])
+        .exits(4);
+    assert!(ran.cause().contains("its nonce differs"), "{}", ran.cause());
+    assert_eq!(cluster.objects("claim").len(), 1);
+}
+
+/// A question that the cluster did not answer says nothing about the lease: not that it is another one's, and not that it
+/// will never be ready.
+#[test]
+fn a_lease_is_not_owned_only_where_that_was_seen() {
+    let cluster = Cluster::new();
+    cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+    cluster.behave("fail-get", "once\n1\nnet/http: TLS handshake timeout");
+    let wait = ["status", "a", "--wait", "--json"];
+    let status = cluster.crabbox(&wait).exits(0).json();
+    assert_eq!(status["ready"], true);
+    cluster.behave("fail-get", "before\n1\nnet/http: TLS handshake timeout");
+    let ran = cluster.crabbox(&["status", "a", "--wait", "--wait-timeout", "1s"]);
+    let ran = ran.exits(5).says("TLS handshake timeout");
+    let cause = ran.cause();
+    assert!(cause.contains("timed out waiting for a"), "{cause}");
+    let denied = "before\n1\nError from server (Forbidden): x is forbidden: User \"u\" cannot get resource \"sandboxes\" in API group \"agents.x-k8s.io\" in the namespace \"n\"";
+    cluster.behave("fail-get", denied);
+    cluster.crabbox(&wait).exits(5).says("RBAC denied");
+    // The third call of one look: Sandbox and pod were not found by the first two.
+    let hidden: Vec<_> = ["sandbox", "pod"]
+        .iter()
+        .map(|kind| {
+            cluster
+                .world
+                .path("cluster")
+                .join(cluster.objects(kind).remove(0))
+        })
+        .map(|path| (fs::read_to_string(&path).unwrap(), path))
+        .collect();
+    for (_, path) in &hidden {
+        fs::remove_file(path).unwrap();
+    }
+    for args in [&["list", "--json"][..], &["status", "a"]] {
+        cluster.behave("fail-get", "skip 2\n1\nnet/http: TLS handshake timeout");
+        let ran = cluster.crabbox(args).exits(1);
+        ran.says("TLS handshake timeout").never_says("not-owned");
+        assert!(!cluster.world.path("cluster/behave/fail-get").exists());
+    }
+    for (text, path) in &hidden {
+        write(path, text);
+    }
+    cluster.edit("claim", |one| one["metadata"]["uid"] = json!("other"));
+    let listed = cluster.crabbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(listed[0]["status"], "not-owned");
+    cluster
+        .crabbox(&["status", "a", "--wait"])
+        .exits(5)
+        .says("terminal state not-owned");
+}
+
+/// Its record is all that keeps the id from another request while its sandbox may be there.
+#[test]
+fn a_fixed_lease_that_is_not_ready_in_time_goes_on_with_its_own_request_only() {
+    let cluster = Cluster::new();
+    cluster.behave("no-controller", "");
+    let warm = |more: &[&str]| {
+        let mut args = vec!["warmup", "--lease-id", FIXED];
+        args.extend(more);
+        cluster.crabbox(&args)
+    };
+    let soon = ["--agent-sandbox-sandbox-ready-timeout", "1s"];
+    let ran = warm(&soon).exits(5);
+    assert!(ran.cause().contains("class=sandbox_ready_timeout"));
+    ran.says(&format!("crabbox stop --provider agent-sandbox {FIXED}"));
+    assert_eq!(cluster.world.claim_names(), [FIXED]);
+    let claims = cluster.objects("claim");
+    assert_eq!(claims.len(), 1);
+    warm(&["--ttl", "5m"]).exits(2).says("its ttl differs");
+    // Also where nothing was created this time.
+    cluster.behave("fail-create", "before\n1\nError from server (Forbidden): x is forbidden: User \"u\" cannot create resource \"sandboxclaims\" in API group \"g\" in the namespace \"n\"");
+    warm(&soon).exits(5).says("RBAC denied");
+    assert_eq!(cluster.world.claim_names(), [FIXED]);
+    cluster.behave_well("fail-create");
+    cluster.behave_well("no-controller");
+    warm(&[]).exits(0);
+    assert_eq!(cluster.objects("claim"), claims);
+    cluster.crabbox(&["stop", FIXED]).exits(0);
+    cluster.is_clean();
+}
+
+/// A refusal of the first request has created nothing: nothing is kept.
+#[test]
+fn a_fixed_lease_that_was_refused_leaves_no_record() {
+    let cluster = Cluster::new();
+    cluster.behave("fail-create", "before\n1\nError from server (Forbidden): x is forbidden: User \"u\" cannot create resource \"sandboxclaims\" in API group \"g\" in the namespace \"n\"");
+    cluster.crabbox(&["warmup", "--lease-id", FIXED]).exits(5);
+    cluster.is_clean();
+    cluster.behave_well("fail-create");
+    cluster
+        .crabbox(&["warmup", "--lease-id", FIXED, "--ttl", "5m"])
+        .exits(0);
+}

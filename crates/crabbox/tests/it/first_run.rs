@@ -1,0 +1,91 @@
+//! The first run of a user who has nothing of ours yet, on our own engine.
+
+use std::time::{Duration, Instant};
+
+use crate::bundled_engine::Own;
+use crate::world::write;
+
+const FIRST_NOTICE: Duration = Duration::from_secs(3);
+
+/// What the first command of the README runs.
+fn readme_command() -> String {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let command = readme.split("/crabbox run -- '").nth(1);
+    let command = command.and_then(|rest| rest.split('\'').next()).unwrap();
+    assert!(command.contains("id"), "{command}");
+    command.to_owned()
+}
+
+/// A user may be forbidden what a sandbox needs; root is not.
+fn is_blocked(code: i32, said: &str) -> bool {
+    let blocked = code != 0 && !rustix::process::geteuid().is_root();
+    if blocked {
+        eprintln!("environment_blocked: {}", said.trim());
+    }
+    blocked
+}
+
+#[test]
+fn the_first_run_shows_at_once_that_it_works_and_what_it_prepares() {
+    let Some(own) = Own::unused(false) else {
+        return;
+    };
+    let began = Instant::now();
+    let mut run = own.start_on_terminal(&["run", "--", &readme_command()]);
+    // It comes from a timer of half a second, whatever the engine does meanwhile; the rest is for a busy machine.
+    run.expect("Creating a sandbox (bundled engine)...");
+    assert!(began.elapsed() < FIRST_NOTICE, "{:?}", began.elapsed());
+    assert!(!run.shown.contains("uid="), "{}", run.shown);
+    let (code, shown) = run.end();
+    if is_blocked(code, &shown) {
+        return;
+    }
+    assert_eq!(code, 0, "{shown}");
+    let at = |text: &str| {
+        shown
+            .find(text)
+            .unwrap_or_else(|| panic!("{text}: {shown}"))
+    };
+    let prepares = at("Preparing the template from this machine's system");
+    assert!(prepares < at("uid="), "{shown}");
+    // Once.
+    let (_, shown) = own.on_terminal(&["run", "--", "true"]);
+    assert!(!shown.contains("Preparing"), "{shown}");
+    own.is_clean();
+}
+
+/// As a user has it who once used another product of this kind.
+#[test]
+fn a_state_directory_of_another_product_does_not_break_the_first_run() {
+    let Some(own) = Own::unused(true) else { return };
+    let foreign = own.world.path("home/.docker/sandboxes/of-another-product");
+    write(&foreign, "x");
+    // What doctor says is the truth about the next run.
+    let doctor = own.crabbox(&["doctor"]);
+    let ran = own.crabbox(&["run", "--keep", "--slug", "k", "--", "cat", "README"]);
+    if is_blocked(ran.code, &ran.err) {
+        assert_ne!(doctor.code, 0, "{}", doctor.out);
+        return;
+    }
+    doctor.exits(0);
+    assert_eq!(ran.ok(), "hello\n");
+    let taken = own.world.path("state/sbx");
+    assert!(taken.join(".sbx-owner").exists());
+    let left = std::fs::read_dir(foreign.parent().unwrap()).unwrap();
+    assert_eq!(left.count(), 1);
+    let doctor = own.crabbox(&["doctor"]).exits(0);
+    assert!(doctor.out.contains("found=bundled"), "{}", doctor.out);
+    let diagnosed = own.sbx(&["diagnose", "--output", "json"]);
+    assert!(
+        diagnosed.out.contains(taken.to_str().unwrap()),
+        "{}",
+        diagnosed.out
+    );
+    // Another directory would be another engine.
+    let claim = own.world.claim(&own.world.claim_names().remove(0));
+    let scope = format!("XDG_STATE_HOME={}", own.world.path("state").display());
+    assert_eq!(claim["providerScope"], scope.as_str());
+    own.crabbox(&["stop", "k"]).exits(0);
+    own.is_clean();
+}
