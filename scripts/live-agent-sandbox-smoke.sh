@@ -10,7 +10,7 @@
 # It removes files in the workdir that are not in its own small repository, so nothing but these variables and that file
 # chooses a cluster: it works in a new repository, and the user's own configuration is not read.
 # The last line is the result: classification=live_agent_sandbox_smoke_passed, environment_blocked, quota_blocked or
-# diagnostic_only. Only the last one is a failure.
+# diagnostic_only. With each of them the exit code is 0: callers read the line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -51,7 +51,7 @@ classified() {
   local name=$1
   shift
   verdict="classification=$name $*"
-  case $name in diagnostic_only) exit 1 ;; *) exit 0 ;; esac
+  exit 0
 }
 blocked() { classified environment_blocked "reason=$*"; }
 

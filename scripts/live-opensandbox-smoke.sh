@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Proves opensandbox against a server: doctor, create, archive sync, variables off the command line, reuse with staged
+# Proves opensandbox against a server: doctor, create, archive sync, variables off every command line, reuse with staged
 # replacement, list, status, stop.
 # usage: CRABBOX_OPENSANDBOX_API_KEY=... CRABBOX_OPENSANDBOX_API_URL=... scripts/live-opensandbox-smoke.sh [FLAGS FOR crabbox]
 # CRABBOX_BIN names a crabbox that is built already; without it bin/crabbox is built.
@@ -95,10 +95,17 @@ step environment_blocked doctor
 
 made=true
 export SMOKE_TOKEN=smoke-$RANDOM$RANDOM
-step diagnostic_only run --keep --slug "$slug" --allow-env SMOKE_TOKEN -- sh -c 'cat first.txt stale.txt; printenv SMOKE_TOKEN'
+# Long enough for the default budgets, and no longer: a sandbox that is lost ends soon. The settings of the user do not count.
+export CRABBOX_SYNC_DELETE=true
+# The arguments of every process of the sandbox, compared by the shell itself: no process gets the value as an argument.
+look='words=$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\000" " "); case $words in *"$SMOKE_TOKEN"*) echo "it is an argument" ;;'
+look+=' *" cat first.txt stale.txt"*) echo "off argv" ;; *) echo "no arguments can be read" ;; esac'
+step diagnostic_only run --keep --slug "$slug" --ttl 30m --allow-env SMOKE_TOKEN -- \
+  sh -c "cat first.txt stale.txt; printenv SMOKE_TOKEN; $look"
 [ "$(cat "$temp/out")" = "first
 stale
-$SMOKE_TOKEN" ] || invalid "the first run did not see the repository and the variable"
+$SMOKE_TOKEN
+off argv" ] || invalid "the first run did not see the repository and the variable, or the variable is on a command line"
 ! grep -q "$SMOKE_TOKEN" "$temp/err" || invalid "the value of the variable was shown"
 
 rm "$temp/repo/stale.txt"

@@ -2,8 +2,9 @@
 
 It keeps sandboxes with metadata, states and expiry, as the official server does, and runs our real execd for each of them on
 this machine: what a command does is not faked. `faults` makes one request fail in a chosen way; `answers` replaces an answer.
+`relay` puts a network between crabbox and the daemons that does what a mode of `RelayHandler` says.
 """
-import datetime, http.server, json, os, pathlib, signal, socket, subprocess, tempfile, threading, time, urllib.parse, uuid
+import datetime, http.client, http.server, json, os, pathlib, signal, socket, subprocess, tempfile, threading, time, urllib.parse, uuid
 
 KEY = "fake-key-4f1d9c"
 
@@ -15,6 +16,17 @@ class Server:
         self.faults = {}
         self.answers = {}
         self.requests = []
+        # Where the server's proxy of a sandbox redirects to, as a hostile daemon behind it can.
+        self.redirect = None
+        # (so many looks at a sandbox from now on, seconds): what is left of its life from the next look on.
+        self.shorten = None
+        self.relay = None
+        # What came over the relay: method, path and the beginning of the body.
+        self.calls = []
+        # The relay's mode `cut` acts when it is set.
+        self.cut = threading.Event()
+        # How many downloads are cut from now on, in the mode `cut-downloads`.
+        self.cuts = 3
         self.dir = tempfile.TemporaryDirectory(prefix="osb-fake-")
         handler = type("Handler", (Handler,), {"fake": self})
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -49,8 +61,23 @@ class Sandbox:
         self.process = subprocess.Popen([server.execd, "--host", "127.0.0.1", "--port", "0"], env=env,
                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.address = self.process.stdout.readline().strip()
+        self.server, self.relay = server, None
+
+    def reached(self):
+        """Where clients are told that the daemon is."""
+        if self.server.relay is None:
+            return self.address
+        if self.relay is None:
+            handler = type("RelayHandler", (RelayHandler,), {"fake": self.server, "upstream": self.address})
+            self.relay = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+            self.relay.daemon_threads = True
+            threading.Thread(target=self.relay.serve_forever, daemon=True).start()
+        return f"127.0.0.1:{self.relay.server_address[1]}"
 
     def end(self):
+        if self.relay:
+            self.relay.shutdown()
+            self.relay.server_close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
@@ -63,7 +90,7 @@ class Sandbox:
                 "expiresAt": stamp(self.expires), "createdAt": stamp(self.created), "entrypoint": self.request["entrypoint"]}
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Quiet(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     fake = None
 
@@ -88,6 +115,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_PATCH(self):
         self.route("PATCH")
 
+    def drop(self):
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class Handler(Quiet):
     def reply(self, status, value=None, headers=()):
         body = b"" if value is None else json.dumps(value).encode()
         self.send_response(status)
@@ -102,16 +135,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def error(self, status, code, message):
         self.reply(status, {"code": code, "message": message})
 
-    def drop(self):
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
-
     def route(self, method):
         fake = self.fake
         length = int(self.headers.get("content-length") or 0)
-        body = json.loads(self.rfile.read(length) or b"null")
+        body = self.rfile.read(length)
         url = urllib.parse.urlsplit(self.path)
         path = url.path.removeprefix("/v1")
+        if "/proxy/" in path and fake.redirect:
+            fake.requests.append((method, path, dict(self.headers)))
+            return self.reply(307, None, [("location", fake.redirect)])
+        body = json.loads(body or b"null")
         query = urllib.parse.parse_qs(url.query)
         fake.requests.append((method, path, dict(self.headers)))
         parts = path.strip("/").split("/")
@@ -129,6 +162,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.drop()
         if fault == "endless":
             return self.endless()
+        if fault == "drip":
+            return self.drip()
         if fault == "redirect-away":
             return self.reply(307, None, [("location", "http://127.0.0.1:9/v1" + path)])
         if fault == "redirect-here":
@@ -149,6 +184,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         piece = b" " * 65536
         while True:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+    def drip(self):
+        self.send_response(200)
+        self.send_header("content-length", "100000")
+        self.end_headers()
+        while True:
+            self.wfile.write(b" ")
+            time.sleep(0.05)
 
     def known(self, id):
         sandbox = self.fake.sandboxes.get(id)
@@ -175,6 +218,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def get(self, parts, _query, _body):
         sandbox = self.known(parts[1])
+        if sandbox and self.fake.shorten:
+            looks, seconds = self.fake.shorten
+            self.fake.shorten = (looks - 1, seconds)
+            if looks <= 0:
+                sandbox.expires = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
         return (200, sandbox.show()) if sandbox else self.missing
 
     def delete(self, parts, _query, _body):
@@ -207,7 +255,116 @@ class Handler(http.server.BaseHTTPRequestHandler):
         sandbox = self.known(parts[1])
         if not sandbox:
             return self.missing
-        answer = {"endpoint": f"{sandbox.address}?trace=trace-value-1"}
+        answer = {"endpoint": f"{sandbox.reached()}?trace=trace-value-1"}
         if sandbox.token:
             answer["headers"] = {"X-EXECD-ACCESS-TOKEN": sandbox.token}
         return 200, answer
+
+
+class RelayHandler(Quiet):
+    """Between crabbox and the daemon of one sandbox. Modes that concern a stream concern those of the user's commands:
+
+    plain            passes everything on
+    sse              frames as server-sent events
+    hold-open        the stream stays open after the terminal event
+    no-terminal      the stream ends properly, without the terminal event
+    endless          the stream is one event that does not end
+    cut              at `cut`, the client's side of the stream is lost; the daemon does not notice
+    cut-off          the same, and everything after it is lost too
+    ignore-ranges    downloads are whole files
+    cut-downloads    the first downloads end in the middle
+    """
+    upstream = None
+
+    def route(self, method):
+        fake = self.fake
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        fake.calls.append((method, self.path, body[:4096]))
+        if fake.relay == "cut-off" and fake.cut.is_set():
+            return self.drop()
+        if self.headers.get("upgrade"):
+            return self.tunnel()
+        headers = {name: text for name, text in self.headers.items() if name.lower() != "host"}
+        if fake.relay == "ignore-ranges":
+            headers = {name: text for name, text in headers.items() if name.lower() != "range"}
+        far = http.client.HTTPConnection(self.upstream)
+        try:
+            far.request(method, self.path, body, headers)
+            answer = far.getresponse()
+            if self.path.startswith("/command") and method == "POST" and b"/tmp/.crabbox-" in body:
+                return self.stream(answer)
+            self.whole(answer)
+        finally:
+            far.close()
+
+    def whole(self, answer):
+        body = answer.read()
+        self.send_response(answer.status)
+        for name, text in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "content-length", "date"):
+                self.send_header(name, text)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        if self.fake.relay == "cut-downloads" and "/files/download" in self.path and len(body) > 1 and self.fake.cuts > 0:
+            self.fake.cuts -= 1
+            self.wfile.write(body[:len(body) // 2])
+            self.wfile.flush()
+            return self.drop()
+        self.wfile.write(body)
+
+    def chunk(self, data):
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
+
+    def stream(self, answer):
+        fake = self.fake
+        self.send_response(answer.status)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        if fake.relay == "endless":
+            self.chunk(b'{"type":"stdout","text":"')
+            while True:
+                self.chunk(b"x" * 65536)
+        held = b""
+        while piece := answer.read1(65536):
+            *frames, held = (held + piece).split(b"\n\n")
+            for frame in frames:
+                kind = json.loads(frame)["type"]
+                ends = kind in ("execution_complete", "error")
+                if ends and fake.relay == "no-terminal":
+                    continue
+                self.chunk(b"event: %s\ndata: %s\n\n" % (kind.encode(), frame) if fake.relay == "sse" else frame + b"\n\n")
+                if ends and fake.relay == "hold-open":
+                    self.connection.settimeout(60)
+                    self.connection.recv(1)
+                    return
+            if fake.relay in ("cut", "cut-off") and b"exact" in piece:
+                fake.cut.wait(60)
+                self.drop()
+                # As a network that forgot the connection: the daemon goes on to send.
+                if fake.relay == "cut":
+                    answer.read()
+                return
+        self.wfile.write(b"0\r\n\r\n")
+
+    def tunnel(self):
+        host, port = self.upstream.split(":")
+        far = socket.create_connection((host, int(port)))
+        head = f"{self.command} {self.path} HTTP/1.1\r\n" + "".join(f"{name}: {text}\r\n" for name, text in self.headers.items())
+        far.sendall(head.encode() + b"\r\n")
+
+        def copy(source, to):
+            try:
+                while data := source.recv(65536):
+                    to.sendall(data)
+                to.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+        back = threading.Thread(target=copy, args=(far, self.connection), daemon=True)
+        back.start()
+        copy(self.connection, far)
+        back.join()
+        far.close()
+        self.close_connection = True

@@ -2,6 +2,7 @@
 import asyncio, json, os, urllib.request
 from datetime import timedelta
 
+import websockets
 from opensandbox import Sandbox
 from opensandbox.config import ConnectionConfig
 from opensandbox.models.execd import RunCommandOpts
@@ -19,6 +20,7 @@ async def main():
         await background(sandbox)
         await sessions(sandbox)
         await files(sandbox)
+        await terminal(sandbox)
         metrics = await sandbox.get_metrics()
         assert metrics.cpu_count > 0 and metrics.memory_total_in_mib > 0, metrics
         info = await sandbox.get_info()
@@ -73,7 +75,36 @@ async def files(sandbox):
     assert await sandbox.files.read_file("/tmp/sdk/a.txt") == "content é\n"
     info = await sandbox.files.get_file_info(["/tmp/sdk/a.txt"])
     assert info["/tmp/sdk/a.txt"].size == len("content é\n".encode()), info
-    await sandbox.files.delete_files(["/tmp/sdk/a.txt"])
+    await sandbox.files.write_files([WriteEntry(path="/tmp/sdk/lines", data="one\ntwo\nthree\n", mode=644)])
+    assert await sandbox.files.read_file("/tmp/sdk/lines", offset=2, limit=1) == "two\n"
+    await sandbox.files.delete_files(["/tmp/sdk/a.txt", "/tmp/sdk/lines"])
+
+
+async def terminal(sandbox):
+    """The SDK has no terminals of its own: the endpoint is its, and the WebSocket a library's."""
+    endpoint = await sandbox.get_endpoint(44772)
+    headers = dict(endpoint.headers or {})
+    data = json.dumps({"cwd": "/tmp", "command": "stty size; read line; echo got=$line; exit 6"}).encode()
+    request = urllib.request.Request(f"http://{endpoint.endpoint}/pty", data, headers={**headers, "content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 201, answer.status
+        session = json.loads(answer.read())["session_id"]
+    said = b""
+    async with websockets.connect(f"ws://{endpoint.endpoint}/pty/{session}/ws?pty=1", additional_headers=headers, proxy=None) as socket:
+        assert json.loads(await socket.recv())["type"] == "connected"
+        await socket.send(json.dumps({"type": "resize", "cols": 91, "rows": 33}))
+        await socket.send(b"\x00typed\r")
+        async for frame in socket:
+            if isinstance(frame, bytes):
+                said += frame[1:]
+                continue
+            notice = json.loads(frame)
+            if notice["type"] == "exit":
+                assert notice["exit_code"] == 6, notice
+                break
+    assert b"got=typed" in said, said
+    request = urllib.request.Request(f"http://{endpoint.endpoint}/pty/{session}", headers=headers, method="DELETE")
+    urllib.request.urlopen(request, timeout=30).close()
 
 
 asyncio.run(main())

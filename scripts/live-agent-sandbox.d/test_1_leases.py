@@ -166,7 +166,8 @@ class Readiness(World):
     def test_a_pod_that_ends_stops_the_wait(self):
         self.pool = "ending-pool"
         template = self.cluster.get(f"sandboxtemplates.{EXTENSIONS}", "linux-pool")["spec"]["podTemplate"]["spec"]
-        containers = [{**template["containers"][0], "command": ["sh", "-c", "exit 7"]}]
+        # It is never ready, not even for the moment that it runs.
+        containers = [{**template["containers"][0], "command": ["sh", "-c", "exit 7"], "readinessProbe": {"exec": {"command": ["false"]}}}]
         self.cluster.make_pool(self.pool, restartPolicy="Never", containers=containers)
         began = time.monotonic()
         ran = self.crabbox("run", "--no-sync", "--", "true", code=None)

@@ -84,6 +84,8 @@ class Faults(World):
         self.assertFalse([name for name in self.cluster.names(CLAIMS) if "crabbox-none-" in name])
 
     def test_the_api_server_ends_while_waiting(self):
+        # Without a kubelet the wait lasts until the server is gone.
+        self.change("kill", "kubelet")
         self.pool = "cold-pool"
         child = self.start("run", "--slug", "waits", "--no-sync", "--", "echo", "ran")
         self.wait_for(lambda: any("waits" in name for name in self.cluster.names(CLAIMS)), "the claim")
