@@ -36,6 +36,7 @@ use crate::state::settings::Settings;
 use crate::state::{EXEC_SOCKET, SandboxDir, StateDir};
 use crate::threads::{at_once, lock};
 use crate::workspace::Writable;
+use crate::workspace::hints::Mounts;
 use crate::workspace::untrusted::{UntrustedPaths, UntrustedRoot};
 
 #[derive(Debug)]
@@ -343,7 +344,8 @@ impl Engine {
             })
             .collect();
         drop(registry);
-        sandboxes.extend(entries.iter().map(|entry| shown(entry)));
+        let mounts = Mounts::now();
+        sandboxes.extend(entries.iter().map(|entry| shown_among(entry, &mounts)));
         sandboxes.sort_by(|a, b| a.name.cmp(&b.name));
         sandboxes
     }
@@ -615,11 +617,15 @@ fn started(entry: &Entry, started: bool, warnings: Vec<String>) -> Started {
 }
 
 fn shown(entry: &Entry) -> Sandbox {
+    shown_among(entry, &Mounts::now())
+}
+
+fn shown_among(entry: &Entry, mounts: &Mounts) -> Sandbox {
     let (record, sessions) = {
         let state = entry.state();
         (state.record.clone(), state.sessions)
     };
-    view::sandbox(record, sessions)
+    view::sandbox(record, sessions, mounts)
 }
 
 /// Why `wanted` cannot be made: who follows the advice must not end up in the sandbox of another project.

@@ -11,17 +11,19 @@ use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError};
 use crate::sandbox::view;
 use crate::state::{SandboxDir, StateDir};
+use crate::workspace::hints::Mounts;
 
 /// All sandboxes by name; a damaged one is in the list with a warning.
 pub fn list(state: &StateDir) -> Result<Vec<Sandbox>, EngineError> {
     if !state.is_claimed() {
         return Ok(Vec::new());
     }
+    let mounts = Mounts::now();
     let mut sandboxes = Vec::new();
     for name in state.names()? {
         let dir = state.sandbox(&name);
         match Record::read(&dir) {
-            Ok(record) => sandboxes.push(observed(record, &dir)),
+            Ok(record) => sandboxes.push(observed(record, &dir, &mounts)),
             // Being created or removed at this very moment.
             Err(RecordError::Missing { .. }) => {}
             Err(error) => sandboxes.push(view::damaged(name, &dir, &error)),
@@ -43,7 +45,7 @@ pub fn inspect(state: &StateDir, name: &SandboxName) -> Result<Sandbox, EngineEr
     }
     let dir = state.sandbox(name);
     match Record::read(&dir) {
-        Ok(record) => Ok(observed(record, &dir)),
+        Ok(record) => Ok(observed(record, &dir, &Mounts::now())),
         Err(RecordError::Missing { .. }) => Err(not_found()),
         Err(error) => Ok(view::damaged(name.clone(), &dir, &error)),
     }
@@ -52,7 +54,7 @@ pub fn inspect(state: &StateDir, name: &SandboxName) -> Result<Sandbox, EngineEr
 /// The record says what a daemon knew last. Only an init that listens is running, and what it says does not matter:
 /// processes inside go on under an init that is silent. Without a daemon nothing is created or removed: what was
 /// interrupted is left for the next one to sweep.
-fn observed(mut record: Record, dir: &SandboxDir) -> Sandbox {
+fn observed(mut record: Record, dir: &SandboxDir, mounts: &Mounts) -> Sandbox {
     let reason = match record.status {
         Status::Stopped => None,
         Status::Running => match Link::connect(dir.path(), &record.id, Role::Client) {
@@ -75,7 +77,7 @@ fn observed(mut record: Record, dir: &SandboxDir) -> Sandbox {
         record.stop_reason = Some(reason.into());
         record.stop_at = None;
     }
-    view::sandbox(record, 0)
+    view::sandbox(record, 0, mounts)
 }
 
 /// Whether no process is behind the socket.

@@ -15,9 +15,8 @@ use crate::state::{EXEC_SOCKET, SandboxDir};
 use crate::workspace::hints::Mounts;
 
 /// `sessions` are the commands that run now.
-pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
+pub(crate) fn sandbox(record: Record, sessions: u32, mounts: &Mounts) -> Sandbox {
     let description = machine::describe(&record);
-    let mounts = Mounts::now();
     let runs = record.status == Status::Running;
     // What becomes of one with the next start has become of it where the sandbox does not run.
     let is_there = |it: &&WorkspaceRecord| runs || it.pending != Some(Pending::Unmount);
@@ -25,7 +24,7 @@ pub fn sandbox(record: Record, sessions: u32) -> Sandbox {
     let workspaces = shown
         .map(|workspace| Workspace {
             pending: workspace.pending.filter(|_| runs).map(Into::into),
-            ..one(workspace, &mounts)
+            ..one(workspace, mounts)
         })
         .collect();
     Sandbox {
@@ -139,7 +138,7 @@ mod tests {
 
     #[test]
     fn values_of_the_environment_are_not_shown() {
-        let shown = sandbox(example("ab", Mode::Root), 2);
+        let shown = sandbox(example("ab", Mode::Root), 2, &Mounts::now());
         assert_eq!(shown.env, ["TOKEN"]);
         assert_eq!(shown.sessions, 2);
         assert!(shown.workspaces[0].missing);

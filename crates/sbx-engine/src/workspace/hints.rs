@@ -36,20 +36,29 @@ const SYNCED: &[&str] = &[
 const SCAN_DEPTH: usize = 2;
 const SCAN_ENTRIES: usize = 2000;
 
-/// What is mounted where: the text of mountinfo, which is read without touching (and so waking) any file system.
+/// What is mounted where, of mountinfo, which is read without touching (and so waking) any file system.
 #[derive(Debug)]
-pub(crate) struct Mounts(Vec<u8>);
+pub(crate) struct Mounts(Vec<mountinfo::Entry>);
 
 impl Mounts {
     pub(crate) fn now() -> Self {
-        Self(fs::read("/proc/self/mountinfo").unwrap_or_default())
+        Self::parse(&fs::read("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    fn parse(mountinfo: &[u8]) -> Self {
+        Self(mountinfo::parse(mountinfo))
     }
 
     /// Whether it is up to another machine or program that an answer comes.
     pub(crate) fn may_hang(&self, path: &Path) -> bool {
-        file_system(&self.0, path).is_some_and(|kind| {
-            kind.starts_with("fuse") || kind == "autofs" || NETWORK.contains(&kind.as_str())
+        self.file_system(path).is_some_and(|kind| {
+            kind.starts_with("fuse") || kind == "autofs" || NETWORK.contains(&kind)
         })
+    }
+
+    /// The type of the file system that `path` lies on.
+    fn file_system(&self, path: &Path) -> Option<&str> {
+        mount_of(&self.0, path).map(|mount| mount.kind.as_str())
     }
 }
 
@@ -59,11 +68,12 @@ pub(crate) fn warnings(
     of_backend: &dyn Fn(&WorkspaceRecord) -> Vec<String>,
 ) -> Vec<String> {
     let mountinfo = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = Mounts::parse(&mountinfo);
     let mut warnings = Vec::new();
     for workspace in workspaces {
         let path = workspace.path.as_path();
         let shown = path.display();
-        if let Some(kind) = file_system(&mountinfo, path).filter(|k| NETWORK.contains(&k.as_str()))
+        if let Some(kind) = mounts.file_system(path).filter(|k| NETWORK.contains(k))
         {
             warnings.push(format!(
                 "`{shown}` is on a network file system ({kind}): slow, and locks may not work"
@@ -119,12 +129,6 @@ fn synced(path: &Path) -> Option<&'static str> {
             .copied()
             .find(|folder| name.starts_with(folder.as_bytes()))
     })
-}
-
-/// The type of the file system that `path` lies on, from the text of a mountinfo file.
-fn file_system(mountinfo: &[u8], path: &Path) -> Option<String> {
-    let mounts = mountinfo::parse(mountinfo);
-    mount_of(&mounts, path).map(|mount| mount.kind.clone())
 }
 
 /// A socket or named pipe near the top; a bounded look, not a promise.
@@ -184,7 +188,8 @@ mod tests {
         let text = b"22 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n\
             30 22 0:40 / /mnt/a\\040b rw - nfs4 server:/x rw\n\
             31 30 0:41 / /mnt/a\\040b/in rw master:1 - tmpfs t rw\n";
-        let kind = |path: &str| file_system(text, Path::new(path)).unwrap();
+        let mounts = Mounts::parse(text);
+        let kind = |path: &str| mounts.file_system(Path::new(path)).unwrap();
         assert_eq!(kind("/mnt"), "ext4");
         assert_eq!(kind("/mnt/a b/p"), "nfs4");
         assert_eq!(kind("/mnt/a b/in/p"), "tmpfs");
@@ -196,7 +201,7 @@ mod tests {
         let text = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
             30 22 0:40 / /n rw - nfs4 server:/x rw\n31 30 0:41 / /n/t rw - tmpfs t rw\n\
             32 22 0:42 / /f rw - fuse.sshfs s rw\n33 22 0:43 / /g rw - fuseblk g rw\n";
-        let mounts = Mounts(text.to_vec());
+        let mounts = Mounts::parse(text);
         for (path, expected) in [
             ("/", false),
             ("/n/x", true),
