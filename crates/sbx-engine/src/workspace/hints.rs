@@ -73,8 +73,7 @@ pub(crate) fn warnings(
     for workspace in workspaces {
         let path = workspace.path.as_path();
         let shown = path.display();
-        if let Some(kind) = mounts.file_system(path).filter(|k| NETWORK.contains(k))
-        {
+        if let Some(kind) = mounts.file_system(path).filter(|k| NETWORK.contains(k)) {
             warnings.push(format!(
                 "`{shown}` is on a network file system ({kind}): slow, and locks may not work"
             ));
