@@ -17,7 +17,8 @@ pub(crate) fn watch() -> Result<Cancel, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(Code::Local, "cannot install signal handlers").because(&error)
     };
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let hangup = (!hangup_is_ignored()).then_some(SIGHUP);
+    let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map_err(failed)?;
     thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
@@ -27,6 +28,18 @@ pub(crate) fn watch() -> Result<Cancel, Failure> {
         })
         .map_err(failed)?;
     Ok(cancel)
+}
+
+/// `nohup` starts a program with SIGHUP ignored, and that is to stay so: the run outlives the terminal.
+fn hangup_is_ignored() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, SIGHUP))
+}
+
+/// Whether `SigIgn` of proc_pid_status(5) has the signal. Where there is no proc, no signal counts as ignored.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
 
 fn receive(cancel: &Cancel, signal: i32) {
@@ -54,5 +67,19 @@ fn receive(cancel: &Cancel, signal: i32) {
             // It fails only for signals that have no default.
             let _ = emulate_default_handler(signal);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_status() {
+        let status = "Name:\tcrabbox\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000004002\n";
+        assert!(ignores(status, SIGHUP));
+        assert!(!ignores(status, SIGINT) && !ignores(status, SIGTERM));
+        assert!(!ignores("", SIGHUP));
+        assert!(!ignores("SigIgn:\tmany\n", SIGHUP));
     }
 }

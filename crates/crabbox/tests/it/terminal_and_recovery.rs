@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -314,6 +314,44 @@ fn a_terminal_that_is_closed_ends_the_run_however_many_signals_it_sends() {
         assert_eq!(world.events("removed").len(), 1);
         world.is_clean();
     }
+}
+
+/// `nohup` starts a program with SIGHUP ignored.
+#[test]
+fn a_run_with_hangups_ignored_outlives_its_terminal() {
+    let world = World::new();
+    let fifo = world.path("go");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let script = format!("echo ready; exec cat '{}'", fifo.display());
+    let run = world.command(&["run", "--", "sh", "-c", &script]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+    shell.arg(run.get_program()).args(run.get_args());
+    for (name, value) in run.get_envs() {
+        shell.env(name, value.unwrap());
+    }
+    let mut child = shell
+        .current_dir(world.repo())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    signal(&child, Signal::HUP);
+    std::fs::write(&fifo, "went on").unwrap();
+    out.read_to_string(&mut line).unwrap();
+    assert_eq!(line, "ready\nwent on");
+    end(child).exits(0);
+    world.is_clean();
 }
 
 /// The real thing: a session whose terminal goes away while a command runs in it.
