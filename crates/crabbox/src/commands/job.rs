@@ -217,7 +217,7 @@ fn run(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
         app.ui.data(&plan.text(name, id))?;
         return Ok(0);
     }
-    let _obligation = app.cancel.oblige();
+    let _cleanup = app.cancel.guard_cleanup();
     let lease = match (&plan.warmup, id) {
         (Some(words), _) => {
             let claim = warmup::lease(app, &cli::matches_of(words)?)?;
