@@ -100,7 +100,13 @@ fn list(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
         let command = crabbox_core::printable(job.command.trim());
         format!("{:<20} stop={:<8} {command}\n", job.name, job.stop)
     });
-    app.ui.data(&lines.collect::<String>())?;
+    let lines = lines.collect::<String>();
+    if lines.is_empty() && app.ui.data_is_for_people(false) {
+        let nothing = "No jobs. `crabbox init --detect` writes one that fits the repository.\n";
+        app.ui.data(nothing)?;
+    } else {
+        app.ui.data(&lines)?;
+    }
     Ok(0)
 }
 

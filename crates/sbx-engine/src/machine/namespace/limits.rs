@@ -284,7 +284,7 @@ fn check(asked: &Limits) -> Result<(), LimitError> {
         (LimitKind::Disk, asked.disk_bytes, LEAST_DISK),
     ] {
         if let Some(value) = value.filter(|value| *value < least) {
-            let reason = format!("{value} is less than {least}");
+            let reason = format!("{value} is less than the minimum, {least}");
             return Err(LimitError::Invalid { limit, reason });
         }
     }
