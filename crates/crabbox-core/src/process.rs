@@ -25,12 +25,12 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use cancel::{Cancel, Obligation, Reason};
+pub use cancel::{Cancel, CleanupGuard, Reason};
 pub use error::{ProcessError, StartKind, Whose};
 pub use outcome::{Captured, End, Streamed};
 pub use pass::Listener;
 pub use relay::{Relay, RelayWriter};
-pub use run::Enough;
+pub use run::OutputComplete;
 pub use status_memfd::StatusMemfd;
 
 use crate::command;

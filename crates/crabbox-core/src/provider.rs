@@ -400,6 +400,11 @@ pub trait Provider: Sync {
         Err(self.unsupported("cache; it keeps no build cache"))
     }
 
+    /// The command that stops a sandbox which is not a lease of ours.
+    fn stop_sandbox_command(&self, _sandbox: &str) -> Option<String> {
+        None
+    }
+
     /// The flags of this command line without which another one would not find the same sandboxes.
     fn repeat_flags(&self) -> &[String] {
         &[]

@@ -13,11 +13,11 @@ mod engine;
 mod env_file_probe;
 mod parse;
 mod settings;
+mod shown_command;
 mod state_dir;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -34,7 +34,7 @@ use crabbox_core::provider::{
     Provider, Removal, RunEnd, Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
-use crabbox_core::{Code, Failure, programs};
+use crabbox_core::{Code, Failure};
 use jiff::Timestamp;
 
 use argv::{Attach, OwnFlags};
@@ -122,7 +122,8 @@ impl DockerSandbox {
             settings.with_location(SPEC.table.section, key, failure)
         });
         let valid = valid.and_then(|()| build_cache::check_clone(&config, settings));
-        let client = engine::find(&config.cli, host).map(|found| Client::new(found, &host.state));
+        let client =
+            engine::find(&config.cli, host).map(|found| Client::new(found, &host.state, &host.env));
         let flag = match settings.origin(SPEC.table.section, "cliPath") {
             Some(Origin::Flag { name }) => Some(*name),
             _ => None,
@@ -188,7 +189,7 @@ impl DockerSandbox {
                 Ok(match &self.client {
                     // What is known of it need not be asked again.
                     Ok(client) if client.found.program == found.program => client.found_as(found),
-                    Ok(_) | Err(_) => Client::new(found, &self.state),
+                    Ok(_) | Err(_) => Client::new(found, &self.state, &self.env),
                 })
             }
             (Cli::Default(_), None) | (Cli::Named(_), _) => self.client().cloned(),
@@ -271,20 +272,6 @@ impl DockerSandbox {
 
     fn client(&self) -> Result<&Client, Failure> {
         self.client.as_ref().map_err(Clone::clone)
-    }
-
-    /// A rule that the next sandbox of this repository has as well.
-    fn allow_command(&self, client: &Client, workspace: &Workspace, resources: &str) -> String {
-        let program = client.found.program.to_string_lossy();
-        let path = self.env.get(OsStr::new("PATH"));
-        let on_path = path
-            .and_then(|path| programs::find(OsStr::new("sbx"), path, &[]).ok())
-            .is_some_and(|found| found == client.found.program);
-        let root = workspace.root.to_string_lossy();
-        let sbx = if on_path { "sbx" } else { &program };
-        display(&[
-            sbx, "policy", "allow", "network", "--repo", &root, resources,
-        ])
     }
 
     /// Clones are only made of the main checkout of a repository.
@@ -433,13 +420,25 @@ fn no_git_write() -> Failure {
 /// answer is the proof.
 fn remove_with_own(client: &Client, name: &str, cancel: &Cancel) -> Result<Removal, Failure> {
     match client.change(argv::remove(name), cancel) {
-        Err(failure) if !parse::is_absence(&failure, name) => Err(retry_removal(failure, name)),
+        Err(failure) if !parse::is_absence(&failure, name) => {
+            Err(retry_removal(client, failure, name))
+        }
         Ok(()) | Err(_) => Ok(Removal::Gone),
     }
 }
 
-fn retry_removal(failure: Failure, name: &str) -> Failure {
-    failure.hint(format!("run `sbx rm --force {name}` to retry cleanup"))
+fn retry_removal(client: &Client, failure: Failure, name: &str) -> Failure {
+    let hint = format!("run `sbx rm --force {name}` to retry cleanup");
+    failure.hint(client.hint(&hint))
+}
+
+/// A rule that the next sandbox of this repository has as well.
+fn allow_command(client: &Client, workspace: &Workspace, resources: &str) -> String {
+    let root = workspace.root.to_string_lossy();
+    let words = [
+        "sbx", "policy", "allow", "network", "--repo", &root, resources,
+    ];
+    client.hint(&display(&words))
 }
 
 fn is_clone(claim: &Claim) -> bool {
@@ -676,7 +675,7 @@ impl Provider for DockerSandbox {
         let suggested = Suggested::read(&said.stdout)?;
         let allow = suggested
             .resources()
-            .map(|resources| self.allow_command(&client, workspace, &resources));
+            .map(|resources| allow_command(&client, workspace, &resources));
         Ok(Denials {
             targets: suggested.targets(),
             allow,
@@ -736,7 +735,7 @@ impl Provider for DockerSandbox {
             )),
             (_, Err(failure)) | (Err(failure), Ok(())) => Err(failure),
         }
-        .map_err(|failure| retry_removal(failure, name))
+        .map_err(|failure| retry_removal(&client, failure, name))
     }
 
     fn manual_removal_reason(&self, claim: &Claim) -> Option<String> {
@@ -784,6 +783,11 @@ impl Provider for DockerSandbox {
     ) -> Result<(), Failure> {
         let argv = argv::copy(sandbox_name(sandbox.claim()), request);
         self.client_for(sandbox.claim())?.change(argv, cancel)
+    }
+
+    fn stop_sandbox_command(&self, sandbox: &str) -> Option<String> {
+        let client = self.client.as_ref().ok()?;
+        Some(client.hint(&display(&["sbx", "stop", sandbox])))
     }
 
     fn build_caches(&self, cancel: &Cancel) -> Result<Vec<BuildCache>, Failure> {

@@ -261,7 +261,7 @@ impl App<'_> {
         };
         let mut provider = (registration.open)(settings, &host);
         let watched = self.ui.verbosity() == Verbosity::Brief;
-        provider.listen(Notices::new(self.ui.teller(), watched));
+        provider.listen(Notices::new(self.ui.line_writer(), watched));
         Ok(provider)
     }
 

@@ -48,7 +48,7 @@ fn receive(cancel: &Cancel, signal: i32) {
         SIGHUP => Reason::Hangup,
         _ => Reason::Terminate,
     };
-    match (cancel.is_set(), cancel.is_obliged()) {
+    match (cancel.is_set(), cancel.has_cleanup()) {
         (false, true) => {
             cancel.set(reason);
             ui::notice(&format!(

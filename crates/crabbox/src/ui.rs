@@ -19,7 +19,7 @@ pub(crate) use slow::SlowNotice;
 pub(crate) use verbosity::{Verbosity, Wanted};
 
 /// Before a person at a terminal is told what takes so long.
-const SLOW: Duration = Duration::from_millis(500);
+const SLOW_NOTICE_DELAY: Duration = Duration::from_millis(500);
 
 /// How failures are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,11 +104,11 @@ impl Ui {
             return SlowNotice::none();
         }
         let lines = self.lines.clone();
-        SlowNotice::after(SLOW, move || lines.write(&line))
+        SlowNotice::after(SLOW_NOTICE_DELAY, move || lines.write(&line))
     }
 
     /// A function that says lines, for other threads.
-    pub(crate) fn teller(&self) -> impl Fn(&str) + Send + Sync + 'static {
+    pub(crate) fn line_writer(&self) -> impl Fn(&str) + Send + Sync + 'static {
         let (lines, verbosity) = (self.lines.clone(), self.verbosity());
         move |line: &str| {
             if verbosity != Verbosity::Quiet {

@@ -35,6 +35,10 @@ pub(crate) struct Meta {
     used_at: Timestamp,
     /// After its last use.
     bytes: Option<u64>,
+    /// There was a cache, of this size. It was removed because it alone was larger than all together may be, and the
+    /// user is told so when the next one begins. Until then there is no cache here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    removed_bytes: Option<u64>,
 }
 
 /// A cache on disk.
@@ -103,8 +107,13 @@ impl CacheStore {
             .collect()
     }
 
-    /// The cache of a repository, made when there is none.
-    pub(crate) fn of(&self, workspace: &WorkspaceRecord, now: Timestamp) -> io::Result<Cache> {
+    /// The cache of a repository, made when there is none, and the size of the one that was removed before it because it
+    /// was too large.
+    pub(crate) fn of(
+        &self,
+        workspace: &WorkspaceRecord,
+        now: Timestamp,
+    ) -> io::Result<(Cache, Option<u64>)> {
         let is_meant = |cache: &Cache| {
             cache.meta.workspace == workspace.path && cache.meta.uid == workspace.uid
         };
@@ -121,14 +130,36 @@ impl CacheStore {
                         created_at: now,
                         used_at: now,
                         bytes: None,
+                        removed_bytes: None,
                     },
                 }
             }
         };
         cache.meta.used_at = now;
+        let removed = cache.meta.removed_bytes.take();
         make_private_dirs(&cache.dir.join(LAYERS))?;
         cache.write()?;
-        Ok(cache)
+        Ok((cache, removed))
+    }
+
+    /// Removes a cache that there is no room for. If it alone is more than `limit`, that stays known.
+    pub(crate) fn remove_excess(&self, cache: &Cache, limit: u64) -> io::Result<()> {
+        self.retire(&cache.id)?;
+        let Some(bytes) = cache.meta.bytes.filter(|bytes| *bytes > limit) else {
+            return Ok(());
+        };
+        let id = uuid::Uuid::new_v4().to_string();
+        let note = Cache {
+            dir: self.root.join(&id),
+            id,
+            meta: Meta {
+                bytes: None,
+                removed_bytes: Some(bytes),
+                ..cache.meta.clone()
+            },
+        };
+        make_private_dirs(&note.dir)?;
+        note.write()
     }
 
     /// Puts a cache out of the way at once: what is removed later is no one's any more.
@@ -148,22 +179,21 @@ impl CacheStore {
     }
 
     /// The least recently used ones that have to go so that the rest is within `limit`; not those that are `held`.
-    pub(crate) fn excess(
-        &self,
-        limit: u64,
-        held: &dyn Fn(&str) -> bool,
-    ) -> io::Result<Vec<String>> {
+    pub(crate) fn excess(&self, limit: u64, held: &dyn Fn(&str) -> bool) -> io::Result<Vec<Cache>> {
         let mut caches = self.list()?;
         caches.sort_by_key(|cache| cache.meta.used_at);
         let bytes = |cache: &Cache| cache.meta.bytes.unwrap_or(0);
         let mut total: u64 = caches.iter().map(bytes).sum();
         let mut excess = Vec::new();
-        for cache in caches.iter().filter(|cache| !held(&cache.id)) {
+        for cache in caches {
             if total <= limit {
                 break;
             }
-            total = total.saturating_sub(bytes(cache));
-            excess.push(cache.id.clone());
+            if held(&cache.id) || cache.is_removed() {
+                continue;
+            }
+            total = total.saturating_sub(bytes(&cache));
+            excess.push(cache);
         }
         Ok(excess)
     }
@@ -173,6 +203,11 @@ impl Cache {
     fn write(&self) -> io::Result<()> {
         let text = serde_json::to_vec_pretty(&self.meta)?;
         write_atomic(&self.dir, META, &text, Durability::Soon)
+    }
+
+    /// Only the note that there was one.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.meta.removed_bytes.is_some()
     }
 
     pub(crate) fn is_of(&self, workspace: &Path) -> bool {
@@ -205,6 +240,7 @@ pub fn list(state: &StateDir) -> io::Result<Vec<BuildCache>> {
     let caches = CacheStore::new(state).list()?;
     let shown = caches
         .iter()
+        .filter(|cache| !cache.is_removed())
         .map(|cache| cache.shown(held.remove(&cache.id)));
     Ok(shown.collect())
 }
@@ -248,7 +284,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
         let store = CacheStore::new(&state);
-        let of = |path: &str, uid| store.of(&workspace(path, uid), second(1)).unwrap().id;
+        let of = |path: &str, uid| store.of(&workspace(path, uid), second(1)).unwrap().0.id;
         let first = of("/a", 1);
         assert_eq!(of("/a", 1), first);
         assert_ne!(of("/a", 2), first);
@@ -270,7 +306,7 @@ mod tests {
         let store = CacheStore::new(&state);
         let ids: Vec<String> = [("/old", 1), ("/held", 2), ("/new", 3)]
             .map(|(path, at)| {
-                let cache = store.of(&workspace(path, 1), second(at)).unwrap();
+                let (cache, _) = store.of(&workspace(path, 1), second(at)).unwrap();
                 let file = fs::File::create(cache.dir.join(LAYERS).join("file")).unwrap();
                 rustix::io::write(&file, &[1; 64 << 10]).unwrap();
                 drop(file);
@@ -283,9 +319,34 @@ mod tests {
             .collect();
         assert!(sizes.iter().all(|size| *size >= 64 << 10), "{sizes:?}");
         let total: u64 = sizes.iter().sum();
-        let excess = |limit| store.excess(limit, &|id| id == ids[1]).unwrap();
+        let excess = |limit| -> Vec<String> {
+            let excess = store.excess(limit, &|id| id == ids[1]).unwrap();
+            excess.into_iter().map(|cache| cache.id).collect()
+        };
         assert_eq!(excess(total), Vec::<String>::new());
         assert_eq!(excess(total - 1), [ids[0].clone()]);
         assert_eq!(excess(0), [ids[0].clone(), ids[2].clone()]);
+    }
+    #[test]
+    fn a_cache_that_is_too_large_alone_is_remembered_until_the_next_one_begins() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+        let store = CacheStore::new(&state);
+        let of = || store.of(&workspace("/a", 1), second(1)).unwrap();
+        for (limit, known) in [(1, true), (1 << 30, false)] {
+            let (cache, _) = of();
+            store.measure(&cache.id).unwrap();
+            let cache = store.list().unwrap().remove(0);
+            store.remove_excess(&cache, limit).unwrap();
+            assert!(list(&state).unwrap().is_empty(), "there is none");
+            assert!(store.excess(0, &|_| false).unwrap().is_empty());
+            for path in store.retired() {
+                fs::remove_dir_all(path).unwrap();
+            }
+            let (next, removed) = of();
+            assert_eq!(removed, cache.meta.bytes.filter(|_| known));
+            assert!(store.layers(&next.id).is_dir());
+            assert_eq!(of().1, None, "said once");
+        }
     }
 }

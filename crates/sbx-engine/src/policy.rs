@@ -44,8 +44,8 @@ const MAX_SIZE: u64 = 16 << 20;
 const DEFAULT: Preset = Preset::Balanced;
 /// Expired rules are shown on request for that long.
 const EXPIRED_REMOVAL_DELAY: SignedDuration = SignedDuration::from_hours(24);
-const NOTICE: &str = "No network policy had been chosen, so \"balanced\" was taken: package registries, code hosts, AI \
-     services and system packages are allowed, the rest is denied. See `sbx policy ls`; `sbx policy reset` takes it back.";
+const NOTICE: &str = "No network policy was chosen; using \"balanced\": package registries, code hosts, AI services and system \
+     packages are allowed, the rest is denied. See `sbx policy ls`; `sbx policy reset` undoes it.";
 
 /// The patterns of a list as it comes over the wire.
 pub fn parse_resources(texts: &[String]) -> Result<Vec<Pattern>, PolicyBookError> {

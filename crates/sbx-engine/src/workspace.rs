@@ -73,7 +73,7 @@ pub enum WorkspaceError {
     FileGone(PathBuf),
     #[error("workspace `{}` leads to another place than it did", .0.display())]
     Moved(PathBuf),
-    #[error("workspace `{}` has another owner than when the sandbox was made", .0.display())]
+    #[error("workspace `{}` has changed its owner since the sandbox was created", .0.display())]
     OtherOwner(PathBuf),
     #[error(
         "workspace `{}`, which lies in a writable one, is another directory or file than when the sandbox last started",

@@ -45,9 +45,9 @@ pub(crate) enum HostPattern {
 pub enum PatternError {
     #[error("the resource is empty")]
     Empty,
-    #[error("`{0}` would match nothing that is useful: use `**` for everything")]
+    #[error("`{0}` matches no useful host; use `**` for everything")]
     LoneStar(String),
-    #[error("`{0}` is a URL: a resource is a host with or without a port")]
+    #[error("`{0}` is a URL; expected a host with an optional port")]
     Url(String),
     #[error("invalid pattern `{text}`: {why}")]
     Wildcard { text: String, why: &'static str },

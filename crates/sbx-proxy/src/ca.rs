@@ -33,7 +33,7 @@ pub(crate) const ALPN: [&[u8]; 2] = [b"http/1.1", ALPN_H2];
 pub enum CaError {
     #[error("cannot make or use a certificate")]
     Certificate(#[from] rcgen::Error),
-    #[error("cannot set TLS up")]
+    #[error("cannot set up TLS")]
     Tls(#[from] rustls::Error),
 }
 

@@ -49,7 +49,10 @@ impl DetachKeys {
             Some(keys) => Ok(Self { keys, seen: 0 }),
             None => Err(Failure::new(
                 Kind::BadRequest,
-                format!("`{}` is no sequence of detach keys", text.escape_debug()),
+                format!(
+                    "`{}` is not a valid sequence of detach keys",
+                    text.escape_debug()
+                ),
             )
             .hint("--detach-keys ctrl-p,ctrl-q")),
         }

@@ -152,7 +152,7 @@ fn state_of(socket: &Path) -> Result<&Path, Failure> {
         _ => Err(Failure::new(
             Kind::BadRequest,
             format!(
-                "invalid `--socket {}`: it is the absolute path of a `{SOCKET}`",
+                "invalid `--socket {}`: it must be the absolute path of a `{SOCKET}`",
                 socket.display()
             ),
         )),

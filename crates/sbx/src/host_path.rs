@@ -28,7 +28,7 @@ impl WritableRoots {
     }
 
     /// The outermost that the path is in.
-    fn around(&self, path: &Path) -> Option<&Path> {
+    fn enclosing_root(&self, path: &Path) -> Option<&Path> {
         let around = self.0.iter().filter(|root| path.starts_with(root));
         around
             .min_by_key(|root| root.as_os_str().len())
@@ -43,7 +43,7 @@ impl WritableRoots {
         let mut here = openat(CWD, "/", place | OFlags::DIRECTORY, Mode::empty())?;
         while let Some(word) = words.next() {
             let real = real_path(&here)?;
-            if let Some(root) = self.around(&real) {
+            if let Some(root) = self.enclosing_root(&real) {
                 let inside = real.strip_prefix(root).unwrap_or(Path::new(""));
                 let mut rest = inside.join(&word);
                 rest.extend(words);

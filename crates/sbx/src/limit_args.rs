@@ -7,7 +7,7 @@ use crate::failure::{Failure, Kind};
 /// Limits of a new sandbox.
 #[derive(Debug, Default, Clone, clap::Args)]
 pub(crate) struct LimitFlags {
-    /// Number of CPUs it may use, such as 2 or 1.5; 0 is all of them
+    /// Number of CPUs it may use, such as 2 or 1.5; 0 means all
     #[arg(long, value_name = "N")]
     cpus: Option<String>,
     /// Memory it may use, such as 512m or 8g [default: half of the machine's, at most 32g]

@@ -87,7 +87,7 @@ fn parse(arg: &OsStr, here: &Path) -> Result<WorkspaceRequest, Failure> {
             }
             std::io::ErrorKind::NotFound if names_relative_place(path) => {
                 bad(format!("workspace `{shown}` does not exist"))
-                    .hint("the place inside is an absolute path: SRC:/DST")
+                    .hint("use an absolute path inside: SRC:/DST")
             }
             std::io::ErrorKind::NotFound if Path::new(path).is_symlink() => {
                 bad(format!("workspace `{shown}` is a broken symbolic link"))

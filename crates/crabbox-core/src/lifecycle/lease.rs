@@ -63,7 +63,7 @@ pub fn warmup(
     workspace: &Workspace,
     terms: &Terms,
 ) -> Result<Claim, Failure> {
-    let _obligation = context.cancel.oblige();
+    let _cleanup = context.cancel.guard_cleanup();
     let demand = Demand::Warmup;
     let mut lease = take(context, workspace, terms, demand, "crabbox warmup")?;
     share(context, &mut lease)?;

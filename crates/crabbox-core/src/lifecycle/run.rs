@@ -79,7 +79,7 @@ pub struct RunRequest<'a> {
 }
 
 pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
-    let _obligation = context.cancel.oblige();
+    let _cleanup = context.cancel.guard_cleanup();
     let (mut timing, began) = (Timing::new(Instant::now()), Timestamp::now());
     let facts = Facts {
         run_id: request.run_id.clone(),

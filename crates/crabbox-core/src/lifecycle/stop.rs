@@ -121,7 +121,7 @@ fn whole_name(claim: &Claim, identifier: &str) -> Result<(), Failure> {
     if !is_beginning || slug.is_generated_for(&claim.lease_id) {
         return Ok(());
     }
-    let message = format!("no slug is `{typed}`; `{slug}` only begins so");
+    let message = format!("no lease has the slug `{typed}`; did you mean `{slug}`?");
     Err(Failure::new(Code::NotFound, message).hint(format!("crabbox stop {slug}")))
 }
 

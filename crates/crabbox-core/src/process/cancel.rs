@@ -35,18 +35,18 @@ struct Inner {
     /// When it was set.
     since: OnceLock<Instant>,
     hurried: AtomicBool,
-    obligations: AtomicUsize,
+    cleanups: AtomicUsize,
 }
 
 /// Something that has to be put in order before the process may end, as long as this lives.
 #[derive(Debug)]
-pub struct Obligation {
+pub struct CleanupGuard {
     shared: Arc<Inner>,
 }
 
-impl Drop for Obligation {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
-        self.shared.obligations.fetch_sub(1, Ordering::SeqCst);
+        self.shared.cleanups.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -97,15 +97,15 @@ impl Cancel {
 
     /// From now on no signal ends the process before what was begun is put in order.
     #[must_use]
-    pub fn oblige(&self) -> Obligation {
-        self.shared.obligations.fetch_add(1, Ordering::SeqCst);
-        Obligation {
+    pub fn guard_cleanup(&self) -> CleanupGuard {
+        self.shared.cleanups.fetch_add(1, Ordering::SeqCst);
+        CleanupGuard {
             shared: Arc::clone(&self.shared),
         }
     }
 
-    pub fn is_obliged(&self) -> bool {
-        self.shared.obligations.load(Ordering::SeqCst) > 0
+    pub fn has_cleanup(&self) -> bool {
+        self.shared.cleanups.load(Ordering::SeqCst) > 0
     }
 
     pub fn is_set(&self) -> bool {

@@ -17,7 +17,7 @@ pub trait Listener: Send {
 }
 
 /// As much as is heard in full.
-const HEARD: u64 = 8 << 20;
+const MAX_HEARD_BYTES: u64 = 8 << 20;
 
 pub(super) fn pass(
     mut from: impl Read + AsFd,
@@ -36,7 +36,7 @@ pub(super) fn pass(
             Turn::Over => break,
             Turn::Read => {}
         }
-        if moved >= HEARD && matches!(kernel, Kernel::Not) {
+        if moved >= MAX_HEARD_BYTES && matches!(kernel, Kernel::Not) {
             kernel = Kernel::start(&from, &to);
         }
         let count = match &mut kernel {
@@ -157,9 +157,9 @@ mod linux {
         fn forget(&mut self) -> Result<(), Spliced> {
             let flags = SpliceFlags::NONBLOCK;
             match splice(&self.kept, None, &self.nowhere, None, MOST / 2, flags) {
-                Ok(0) | Err(Errno::AGAIN) => Err(Spliced::Failed(io::Error::other(
-                    "a pipe has no room at all",
-                ))),
+                Ok(0) | Err(Errno::AGAIN) => {
+                    Err(Spliced::Failed(io::Error::other("the pipe has no space")))
+                }
                 Ok(count) => {
                     self.missed += count as u64;
                     Ok(())

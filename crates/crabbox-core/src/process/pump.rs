@@ -19,8 +19,8 @@ use super::pass::{Listener, pass};
 pub(super) const CHUNK: usize = 64 << 10;
 /// After this much the child has a lot to say, and is woken less often with a bigger pipe. Not before, since the
 /// kernel counts the pages of all of a user's pipes together.
-const A_LOT: u64 = 1 << 20;
-const BIG: usize = 1 << 20;
+const LARGE_OUTPUT_BYTES: u64 = 1 << 20;
+const LARGE_PIPE_BYTES: usize = 1 << 20;
 /// How long a grandchild that holds the pipe of an ended child may be silent, and how long its output is copied at all.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -173,9 +173,9 @@ pub(super) fn copy(
         sink.write_all(buffer.get(..count).unwrap_or_default())?;
         sink.flush()?;
         turns.took(count as u64);
-        if moved < A_LOT && moved + count as u64 >= A_LOT {
+        if moved < LARGE_OUTPUT_BYTES && moved + count as u64 >= LARGE_OUTPUT_BYTES {
             widen(&from);
-            buffer.resize(BIG / 4, 0);
+            buffer.resize(LARGE_PIPE_BYTES / 4, 0);
         }
         moved += count as u64;
     }
@@ -268,7 +268,7 @@ fn wait(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<bool> {
 /// Best effort: a user may be out of pipe pages.
 #[cfg(target_os = "linux")]
 pub(super) fn widen(pipe: &impl AsFd) {
-    let _ = rustix::pipe::fcntl_setpipe_size(pipe, BIG);
+    let _ = rustix::pipe::fcntl_setpipe_size(pipe, LARGE_PIPE_BYTES);
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -21,7 +21,7 @@ use super::{
 /// How long a killed child may take to be gone: one that is in uninterruptible sleep is left behind.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a child that said enough may take to end by itself.
-const ENOUGH_TIMEOUT: Duration = Duration::from_millis(100);
+const OUTPUT_COMPLETE_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long output that no reader takes is waited for after a cancellation.
 pub(super) const UNREAD_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -67,17 +67,17 @@ impl Tool {
         limits: &Limits,
         cancel: &Cancel,
     ) -> Result<Streamed, ProcessError> {
-        self.stream_until(stdout, stderr, limits, cancel, &Enough::new(cancel))
+        self.stream_until(stdout, stderr, limits, cancel, &OutputComplete::new(cancel))
     }
 
-    /// The same for a child that may go on although everything was heard: it has [`ENOUGH_TIMEOUT`] to end by itself.
+    /// The same for a child that may go on although everything was heard: it has [`OUTPUT_COMPLETE_TIMEOUT`] to end by itself.
     pub fn stream_until(
         self,
         stdout: Output,
         stderr: Output,
         limits: &Limits,
         cancel: &Cancel,
-        enough: &Enough,
+        enough: &OutputComplete,
     ) -> Result<Streamed, ProcessError> {
         let mut running = Running::start(self, stdout.stdio(), stderr.stdio(), cancel)?;
         let from = running.child.stdout.take();
@@ -112,9 +112,9 @@ impl Output {
 
 /// That no more of a child's output is wanted. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Enough(Event);
+pub struct OutputComplete(Event);
 
-impl Enough {
+impl OutputComplete {
     /// With the cancellation that the child is run with.
     pub fn new(cancel: &Cancel) -> Self {
         Self(Event::new(cancel))
@@ -144,7 +144,7 @@ enum Stopped {
     Canceled(Reason),
     Late,
     /// The caller wants no more.
-    Enough,
+    OutputComplete,
 }
 
 struct Running {
@@ -273,12 +273,12 @@ impl Running {
             .wait(deadline, || self.exited.happened() || enough())
         {
             Woken::Done if self.exited.happened() => None,
-            Woken::Done => Some(Stopped::Enough),
+            Woken::Done => Some(Stopped::OutputComplete),
             Woken::Canceled(reason) => Some(Stopped::Canceled(reason)),
             Woken::Late => Some(Stopped::Late),
         };
-        if stopped == Some(Stopped::Enough) {
-            let deadline = Instant::now() + ENOUGH_TIMEOUT;
+        if stopped == Some(Stopped::OutputComplete) {
+            let deadline = Instant::now() + OUTPUT_COMPLETE_TIMEOUT;
             self.cancel.wait_anyway(deadline, || self.exited.happened());
         }
         if stopped.is_some() {
@@ -328,7 +328,7 @@ impl Running {
     fn end(&mut self, stopped: Option<Stopped>, limits: &Limits) -> Result<End, ProcessError> {
         let what = self.what.clone();
         match stopped {
-            None | Some(Stopped::Enough) => match self.child.wait() {
+            None | Some(Stopped::OutputComplete) => match self.child.wait() {
                 Ok(status) => Ok(End::of(status)),
                 Err(source) => Err(ProcessError::Io { what, source }),
             },

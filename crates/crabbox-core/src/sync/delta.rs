@@ -73,7 +73,7 @@ impl Delta {
             }
         }
         if mode == SyncMode::Replace {
-            delta.displaced = displaced(remote, &wanted, &same);
+            delta.displaced = obstructing_paths(remote, &wanted, &same);
         }
         delta
     }
@@ -100,7 +100,7 @@ impl Delta {
 }
 
 /// The uppermost paths that are neither wanted as directories nor the same as here.
-fn displaced(
+fn obstructing_paths(
     remote: &RemoteTree,
     wanted: &BTreeSet<&[u8]>,
     same: &BTreeSet<&[u8]>,

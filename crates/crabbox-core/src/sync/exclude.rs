@@ -142,7 +142,8 @@ fn parse(text: &[u8], origin: &str) -> Result<Option<Pattern>, Failure> {
     Pattern::parse(text).map_err(|why| {
         let text = super::path::escaped(text);
         let message = format!("{origin}: invalid pattern `{text}`: {why}");
-        Failure::new(Code::Config, message).hint("write `\\` before a character that means itself")
+        Failure::new(Code::Config, message)
+            .hint("write `\\` before a special character to match it literally")
     })
 }
 

@@ -129,7 +129,7 @@ impl From<Glob> for PathGlob {
 }
 
 fn class(chars: &mut impl Iterator<Item = char>) -> Result<Token, BadGlob> {
-    const OPEN: BadGlob = BadGlob("a `[` has no end");
+    const OPEN: BadGlob = BadGlob("unclosed `[`");
     let mut negated = false;
     let mut ranges = Vec::new();
     let mut next = chars.next().ok_or(OPEN)?;
@@ -152,7 +152,7 @@ fn class(chars: &mut impl Iterator<Item = char>) -> Result<Token, BadGlob> {
 
 fn class_char(char: char, chars: &mut impl Iterator<Item = char>) -> Result<char, BadGlob> {
     match char {
-        '\\' => chars.next().ok_or(BadGlob("a `[` has no end")),
+        '\\' => chars.next().ok_or(BadGlob("unclosed `[`")),
         ']' | '-' => Err(BadGlob(
             "`]` and `-` need a backslash before them in a class",
         )),

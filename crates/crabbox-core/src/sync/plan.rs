@@ -81,7 +81,7 @@ pub fn dirty_delta(
     };
     let status = repository.status()?;
     let changed = parse_status(&status).ok_or_else(|| {
-        let message = "git's answer to what differs from HEAD is not understood";
+        let message = "cannot parse git's list of differences from HEAD";
         Failure::new(Code::Sync, message)
     })?;
     let is_dirty = |entry: &&Entry| !entry.tracked || changed.contains(entry.path.as_bytes());

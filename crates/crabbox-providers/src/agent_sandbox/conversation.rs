@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use crabbox_core::process::{Cancel, End, Enough, Limits, Output, Stdin, Whose};
+use crabbox_core::process::{Cancel, End, Limits, Output, OutputComplete, Stdin, Whose};
 use crabbox_core::{Code, Failure};
 
 use super::exec::Pod;
@@ -29,7 +29,7 @@ pub(super) struct Conversation {
 struct Shared {
     all: Arc<Mutex<Vec<u8>>>,
     /// Set where the loader is in another pod: it reads stdin to an end that comes only after its answer.
-    refused: Enough,
+    refused: OutputComplete,
 }
 
 impl Write for Shared {
@@ -63,7 +63,7 @@ impl Conversation {
             |error: io::Error| Failure::new(Code::Local, "cannot make a pipe").because(&error);
         let (child_in, to) = io::pipe().map_err(failed)?;
         let (from, child_out) = io::pipe().map_err(failed)?;
-        let refused = Enough::new(cancel);
+        let refused = OutputComplete::new(cancel);
         let stderr = Shared {
             all: Arc::default(),
             refused: refused.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crabbox_core::claims::random_hex;
 use crabbox_core::lifecycle::within;
 use crabbox_core::process::{
-    Cancel, Enough, Limits, Output, ProcessError, Relay, Stdin, Tool, Whose,
+    Cancel, Limits, Output, OutputComplete, ProcessError, Relay, Stdin, Tool, Whose,
 };
 use crabbox_core::provider::Execution;
 use crabbox_core::timing::format_ms;
@@ -85,7 +85,7 @@ impl Pod<'_> {
         let stdin = Frames::new(script, exec.stdin, over)
             .map_err(|error| Failure::new(Code::Local, "cannot read stdin").because(&error))?;
         let (relay, stdout, stderr) = Relay::open(exec.stdout, exec.stderr, cancel)?;
-        let enough = Enough::new(cancel);
+        let enough = OutputComplete::new(cancel);
         let markers = Markers::new(&enough);
         let marker = script::marker(&nonce);
         let limits = Limits {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crabbox_core::process::{
-    Cancel, Captured, Enough, Limits, Output, ProcessError, Stdin, Tool, Whose,
+    Cancel, Captured, Limits, Output, OutputComplete, ProcessError, Stdin, Tool, Whose,
 };
 use crabbox_core::provider::HostContext;
 use crabbox_core::redact::Redactor;
@@ -146,7 +146,7 @@ impl Kubectl {
             "--watch".to_owned(),
             "--output=jsonpath={.metadata.resourceVersion}{\"\\n\"}".to_owned(),
         ]);
-        let enough = Enough::new(cancel);
+        let enough = OutputComplete::new(cancel);
         let lines = OtherLine {
             known: version.as_bytes().to_vec(),
             enough: enough.clone(),
@@ -266,7 +266,7 @@ impl Kubectl {
         let words = said.said(&self.redactor).unwrap_or_default();
         let answer = classify(&words);
         let mut failure = said.failure(&self.redactor);
-        failure.causes = essence(&words).into_iter().collect();
+        failure.causes = last_own_line(&words).into_iter().collect();
         if let Some(denied) = denied(&words) {
             failure = Failure {
                 code: Code::Denied,
@@ -286,7 +286,7 @@ impl Kubectl {
 
     /// What kubectl said on its own, for a failure of a command that it ran.
     pub(super) fn said(&self, words: &[u8]) -> Option<String> {
-        essence(&self.redactor.clean(&String::from_utf8_lossy(words)))
+        last_own_line(&self.redactor.clean(&String::from_utf8_lossy(words)))
     }
 
     pub(super) fn denied(&self, words: &str) -> Option<String> {
@@ -297,7 +297,7 @@ impl Kubectl {
 /// Sees a line that is not the known one: the first tells what is there already, each other one a change.
 struct OtherLine {
     known: Vec<u8>,
-    enough: Enough,
+    enough: OutputComplete,
     line: Vec<u8>,
 }
 
@@ -385,7 +385,7 @@ fn denied(words: &str) -> Option<String> {
 }
 
 /// The last line that is no trace of the client library.
-fn essence(words: &str) -> Option<String> {
+fn last_own_line(words: &str) -> Option<String> {
     let is_trace = |line: &&str| {
         let mut chars = line.chars();
         let letter = chars.next().is_some_and(|c| matches!(c, 'E' | 'W' | 'I'));
@@ -493,9 +493,9 @@ mod tests {
     fn traces_of_the_library_are_left_out() {
         let words = "E1117 12:35:50.633687    8229 memcache.go:381] \"Couldn't get\"\nerror: You must be logged in\n";
         assert_eq!(
-            essence(words).as_deref(),
+            last_own_line(words).as_deref(),
             Some("error: You must be logged in")
         );
-        assert_eq!(essence("\n"), None);
+        assert_eq!(last_own_line("\n"), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crabbox_core::process::Enough;
+use crabbox_core::process::OutputComplete;
 
 use super::script::WRONG_POD;
 
@@ -25,11 +25,11 @@ pub(super) struct Seen {
 pub(super) struct Markers {
     seen: Arc<Mutex<Seen>>,
     /// When both streams have ended, kubectl need not be waited for.
-    enough: Enough,
+    enough: OutputComplete,
 }
 
 impl Markers {
-    pub(super) fn new(enough: &Enough) -> Self {
+    pub(super) fn new(enough: &OutputComplete) -> Self {
         Self {
             seen: Arc::default(),
             enough: enough.clone(),
@@ -289,7 +289,7 @@ mod tests {
             b"Defaulted container\nnonce+\nit failed, no newlinenonce=7\ncommand terminated"
                 .to_vec();
         for size in 1..stderr.len() {
-            let enough = Enough::new(&Cancel::new());
+            let enough = OutputComplete::new(&Cancel::new());
             let markers = Markers::new(&enough);
             let (mut out, mut err) = (Vec::new(), Vec::new());
             let mut to = markers.stdout("nonce", &mut out);
@@ -323,7 +323,7 @@ mod tests {
             ("nonce+\ncrabbox: this is another pod\n", false),
             ("Defaulted container\n", false),
         ] {
-            let enough = Enough::new(&Cancel::new());
+            let enough = OutputComplete::new(&Cancel::new());
             let markers = Markers::new(&enough);
             let mut to = markers.stderr("nonce", Vec::new());
             to.write_all(said.as_bytes()).unwrap();
@@ -336,7 +336,7 @@ mod tests {
     /// A prompt is shown at once, whatever digit the nonce begins with.
     #[test]
     fn digits_are_not_held_back() {
-        let markers = Markers::new(&Enough::new(&Cancel::new()));
+        let markers = Markers::new(&OutputComplete::new(&Cancel::new()));
         let (first, mut out) = (super::super::script::marker("7f"), Vec::new());
         let mut to = markers.stdout(&first, &mut out);
         to.write_all(b"number 7").unwrap();
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn without_a_marker_nothing_is_proved_and_nothing_is_lost() {
-        let enough = Enough::new(&Cancel::new());
+        let enough = OutputComplete::new(&Cancel::new());
         let markers = Markers::new(&enough);
         let (mut out, mut err) = (Vec::new(), Vec::new());
         markers

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crabbox_core::claims::OperationLock;
+use crabbox_core::git::Env;
 use crabbox_core::process::{
     Cancel, Captured, Limits, Output, StatusMemfd, Stdin, Streamed, Tool, Whose,
 };
@@ -15,8 +16,9 @@ use crabbox_core::{Code, Failure};
 use serde::Deserialize;
 
 use super::argv::{self, Argv};
-use super::engine::{self, Found, Known};
+use super::engine::{self, By, Found, Known};
 use super::parse::{self, Listed, Version};
+use super::shown_command::{shown_program, with_program};
 
 /// For calls that change nothing.
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,6 +29,8 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(600);
 pub(super) struct Client {
     pub(super) found: Found,
     state: PathBuf,
+    /// Of the user, who may type what a hint says.
+    env: Env,
     redactor: Redactor,
     /// Asked at most once.
     known: OnceLock<Known>,
@@ -57,10 +61,11 @@ pub(super) enum EndedBy {
 }
 
 impl Client {
-    pub(super) fn new(found: Found, state: &Path) -> Self {
+    pub(super) fn new(found: Found, state: &Path, env: &Env) -> Self {
         Self {
             found,
             state: state.to_path_buf(),
+            env: env.clone(),
             redactor: Redactor::default(),
             known: OnceLock::new(),
             notices: Notices::default(),
@@ -93,7 +98,8 @@ impl Client {
 
     /// Whether it is our own engine. One that cannot tell is not.
     pub(super) fn is_own(&self, cancel: &Cancel) -> bool {
-        self.known(cancel).is_ok_and(|known| known.bundled)
+        self.known_or_foreign(cancel)
+            .is_ok_and(|known| known.bundled)
     }
 
     /// The same as far as that is known without a question.
@@ -110,16 +116,24 @@ impl Client {
     /// fail a run whose sandbox exists.
     pub(super) fn known_or_foreign(&self, cancel: &Cancel) -> Result<Known, Failure> {
         match self.known(cancel) {
-            Err(failure)
-                if matches!(
-                    failure.code,
-                    Code::Provider | Code::ProviderMalformed | Code::Timeout
-                ) =>
-            {
-                Ok(Known::foreign(&self.found.program))
+            Err(failure) if is_tolerated(&failure) => {
+                let foreign = Known::foreign(&self.found.program);
+                // Not asked again: it may take as long each time.
+                Ok(self.known.get_or_init(|| foreign).clone())
             }
             known => known,
         }
+    }
+
+    /// How a user types this engine's program.
+    pub(super) fn shown_program(&self) -> String {
+        let own = self.found.by == By::Bundled || self.is_known_own();
+        shown_program(&self.found.program, &self.env, own)
+    }
+
+    /// A hint whose commands can be typed.
+    pub(super) fn hint(&self, hint: &str) -> String {
+        with_program(hint, &self.shown_program())
     }
 
     /// What is known of this engine is to be asked again.
@@ -219,10 +233,9 @@ impl Client {
             hints.extend(own);
         }
         hints.retain(|hint| parse::is_for_anyone(hint));
+        hints.extend(parse::guidance(&words).map(str::to_owned));
+        let hints = hints.iter().map(|hint| self.hint(hint));
         failure.hints.extend(hints);
-        failure
-            .hints
-            .extend(parse::guidance(&words).map(str::to_owned));
         failure
     }
 
@@ -253,10 +266,18 @@ impl Client {
     fn explain(&self, failure: Failure) -> Failure {
         match failure.code {
             Code::ProviderMissing => failure.hint(engine::INSTALL),
-            Code::Timeout => failure.hint(parse::NO_ANSWER),
+            Code::Timeout => failure.hint(self.hint(parse::NO_ANSWER)),
             _ => failure,
         }
     }
+}
+
+/// Whether a run goes on when `sbx version` fails in this way, as with another product's engine.
+pub(super) fn is_tolerated(failure: &Failure) -> bool {
+    matches!(
+        failure.code,
+        Code::Provider | Code::ProviderMalformed | Code::Timeout
+    )
 }
 
 /// Where the engine says whether the command ended by itself.

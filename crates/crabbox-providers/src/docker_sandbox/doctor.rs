@@ -8,7 +8,8 @@ use crabbox_core::provider::{ADVICE, Check, Class, Health};
 use crabbox_core::{Code, Failure};
 
 use super::argv;
-use super::client::Client;
+use super::client::{Client, is_tolerated};
+use super::engine::By;
 use super::parse::{self, BASELINE, Engine, Finding};
 
 /// What one question may take of the time for all of them: one that hangs leaves some for the others.
@@ -37,7 +38,7 @@ pub(super) fn checks(client: &Client, cancel: &Cancel) -> Vec<Check> {
     let mut is_own = false;
     match ask(cancel, |cancel| client.version(cancel)) {
         Err(unanswered) => {
-            checks.push(unanswered.check("sbx_version", Health::Failed));
+            checks.push(unanswered.check("sbx_version", version_health(client, &unanswered)));
             checks.push(skipped("sbx_compatibility", "the version is not known"));
         }
         Ok(version) => {
@@ -84,6 +85,15 @@ fn ask<T>(
         return Err(Unanswered::NotAsked(reason));
     }
     question(&cancel.until(Instant::now() + CALL_TIMEOUT)).map_err(Unanswered::Failed)
+}
+
+/// A run goes on with another engine that does not tell its version, so the verdict does as well. Ours always tells it.
+fn version_health(client: &Client, unanswered: &Unanswered) -> Health {
+    let own = client.found.by == By::Bundled || client.is_known_own();
+    match unanswered {
+        Unanswered::Failed(failure) if !own && is_tolerated(failure) => Health::Warn,
+        Unanswered::Failed(_) | Unanswered::NotAsked(_) => Health::Failed,
+    }
 }
 
 fn engine(client: &Client) -> Check {
@@ -221,7 +231,7 @@ fn harmless(check: Check) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::engine::{By, Found};
+    use super::super::engine::Found;
     use super::*;
 
     #[test]
@@ -231,7 +241,7 @@ mod tests {
             by: By::Setting,
         };
         let state = tempfile::tempdir().unwrap();
-        let client = Client::new(found, state.path());
+        let client = Client::new(found, state.path(), &crabbox_core::git::Env::new());
         let late = Cancel::new().until(Instant::now());
         let shown: Vec<_> = checks(&client, &late)
             .into_iter()

@@ -16,7 +16,8 @@ use super::parse;
 use super::settings::{Cli, First};
 use super::state_dir;
 
-const NAME: &str = "sbx";
+/// The program, as it is called on the command line.
+pub(super) const NAME: &str = "sbx";
 pub(super) const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 /// What to do when there is no engine that can be started.
 pub(super) const INSTALL: &str =

@@ -35,7 +35,7 @@ pub(crate) fn command(name: &'static str) -> Command {
                         .value_name("N")
                         .default_value("2")
                         .value_parser(value_parser!(usize))
-                        .help("Number of runs below which numbers prove nothing"),
+                        .help("Minimum number of runs for a reliable result"),
                 )
                 .arg(
                     Arg::new("json")

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use crabbox_core::claims::ClaimStore;
-use crabbox_core::provider::BuildCache;
+use crabbox_core::provider::{BuildCache, Provider};
 use crabbox_core::{Code, Failure};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -121,11 +121,11 @@ fn clear(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     }
     match done.busy.first() {
         None => Ok(0),
-        Some(busy) => Err(in_use(&app.store()?, busy)),
+        Some(busy) => Err(in_use(&*provider, &app.store()?, busy)),
     }
 }
 
-fn in_use(store: &ClaimStore, cache: &BuildCache) -> Failure {
+fn in_use(provider: &dyn Provider, store: &ClaimStore, cache: &BuildCache) -> Failure {
     let (path, sandbox) = (&cache.workspace, cache.sandbox.as_deref().unwrap_or("-"));
     let message = format!("the build cache of `{path}` is in use by sandbox `{sandbox}`");
     let failure = Failure::new(Code::Provider, message);
@@ -135,7 +135,10 @@ fn in_use(store: &ClaimStore, cache: &BuildCache) -> Failure {
             let lease = claim.slug_str().unwrap_or(claim.lease_id.as_str());
             failure.hint(format!("crabbox stop {lease}"))
         }
-        Ok(None) | Err(_) => failure.hint(format!("sbx stop {sandbox}")),
+        Ok(None) | Err(_) => match provider.stop_sandbox_command(sandbox) {
+            Some(command) => failure.hint(command),
+            None => failure,
+        },
     }
 }
 

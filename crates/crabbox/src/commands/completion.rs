@@ -10,7 +10,7 @@ use crate::cli::{for_bundled, means_bundled, parsed, tree};
 
 /// Print a shell completion script
 ///
-/// Besides commands and flags it completes leases, of which it asks `crabbox claims slugs`.
+/// Completes commands, flags and leases; for the leases it calls `crabbox claims slugs`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(value_name = "SHELL")]

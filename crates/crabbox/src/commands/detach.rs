@@ -33,7 +33,7 @@ struct Started {
 }
 
 /// Of waiting for a cancellation at a time.
-const A_WHILE: Duration = Duration::from_secs(3600);
+const WAIT_INTERVAL: Duration = Duration::from_secs(3600);
 
 fn failed(error: &std::io::Error) -> Failure {
     Failure::new(Code::Local, "cannot run in the background").because(error)
@@ -67,7 +67,7 @@ pub(super) fn start(app: &App<'_>, json: bool) -> Result<u8, Failure> {
         child.wait().map_err(|error| failed(&error))?;
         return Err(reason.canceled(format!("canceled: {reason}")));
     }
-    running.let_go();
+    running.forget_child();
     if let Ok(started) = serde_json::from_str::<Started>(&line) {
         tell(app, &started, json)?;
         return Ok(0);
@@ -90,7 +90,7 @@ impl Running {
         thread::Builder::new()
             .name("supervisor".to_owned())
             .spawn(move || {
-                while cancel.sleep_until(Instant::now() + A_WHILE).is_none() {}
+                while cancel.sleep_until(Instant::now() + WAIT_INTERVAL).is_none() {}
                 watched.terminate();
             })
             .map_err(|error| failed(&error))?;
@@ -107,7 +107,7 @@ impl Running {
     }
 
     /// What cancels us is no longer meant for it.
-    fn let_go(&self) {
+    fn forget_child(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }

@@ -100,7 +100,13 @@ fn list(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
         let command = crabbox_core::printable(job.command.trim());
         format!("{:<20} stop={:<8} {command}\n", job.name, job.stop)
     });
-    app.ui.data(&lines.collect::<String>())?;
+    let lines = lines.collect::<String>();
+    if lines.is_empty() && app.ui.data_is_for_people(false) {
+        let nothing = "No jobs. `crabbox init --detect` writes one that fits the repository.\n";
+        app.ui.data(nothing)?;
+    } else {
+        app.ui.data(&lines)?;
+    }
     Ok(0)
 }
 
@@ -217,7 +223,7 @@ fn run(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
         app.ui.data(&plan.text(name, id))?;
         return Ok(0);
     }
-    let _obligation = app.cancel.oblige();
+    let _cleanup = app.cancel.guard_cleanup();
     let lease = match (&plan.warmup, id) {
         (Some(words), _) => {
             let claim = warmup::lease(app, &cli::matches_of(words)?)?;

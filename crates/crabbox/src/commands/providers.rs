@@ -31,7 +31,7 @@ pub(crate) fn command(name: &'static str) -> Command {
         Arg::new("json")
             .long("json")
             .action(ArgAction::SetTrue)
-            .help("As JSON")
+            .help("Output as JSON")
     };
     let command = Command::new(name)
         .about("List the providers and what they can do")
@@ -40,7 +40,12 @@ pub(crate) fn command(name: &'static str) -> Command {
             Command::new("describe")
                 .about("Show one provider with its flags")
                 .arg(json())
-                .arg(Arg::new("provider").value_name("PROVIDER").required(true)),
+                .arg(
+                    Arg::new("provider")
+                        .value_name("PROVIDER")
+                        .required(true)
+                        .help("Name of the provider"),
+                ),
         )
         .subcommand(
             Command::new("recommend")
@@ -54,7 +59,7 @@ pub(crate) fn command(name: &'static str) -> Command {
         )
         .subcommand(
             Command::new("filters")
-                .about("List what providers can be chosen by")
+                .about("List the filters of `providers` and their values")
                 .arg(json()),
         );
     FILTERS.iter().fold(command, |command, (name, _)| {

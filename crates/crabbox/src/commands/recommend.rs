@@ -9,13 +9,13 @@ use serde::Serialize;
 use crate::app::App;
 
 /// What a provider may have that counts for a use, and how much.
-type Wish = (fn(&Spec) -> bool, u32, &'static str);
+type Criterion = (fn(&Spec) -> bool, u32, &'static str);
 
 /// A use case: its name, what it means, and what counts for it.
 struct UseCase {
     name: &'static str,
     about: &'static str,
-    wishes: &'static [Wish],
+    criteria: &'static [Criterion],
 }
 
 fn is_local(spec: &Spec) -> bool {
@@ -30,72 +30,72 @@ fn has_session(spec: &Spec) -> bool {
     spec.features.contains(&"run-session")
 }
 
-const LOCAL: Wish = (is_local, 3, "runs on this machine");
-const REMOTE: Wish = (is_remote, 3, "runs elsewhere");
-const SESSION: Wish = (has_session, 2, "keeps a sandbox for several commands");
-const ISOLATED: Wish = (
+const LOCAL: Criterion = (is_local, 3, "runs on this machine");
+const REMOTE: Criterion = (is_remote, 3, "runs elsewhere");
+const SESSION: Criterion = (has_session, 2, "keeps a sandbox for several commands");
+const ISOLATED: Criterion = (
     |spec| spec.category.ends_with("sandbox"),
     3,
     "runs commands in a sandbox",
 );
-const CLEANUP: Wish = (
+const CLEANUP: Criterion = (
     |spec| spec.features.contains(&"cleanup"),
     1,
     "removes expired leases",
 );
-const MCP: Wish = (
+const MCP: Criterion = (
     |spec| spec.features.contains(&"mcp-attachments"),
     3,
     "attaches MCP servers",
 );
-const SYNC: Wish = (
+const SYNC: Criterion = (
     |spec| spec.features.contains(&"archive-sync"),
     3,
     "works on a copy of the repository",
 );
-const PORTS: Wish = (|spec| spec.ports, 3, "publishes ports");
-const COPY: Wish = (|spec| spec.copy, 2, "copies files");
+const PORTS: Criterion = (|spec| spec.ports, 3, "publishes ports");
+const COPY: Criterion = (|spec| spec.copy, 2, "copies files");
 
 const USE_CASES: &[UseCase] = &[
     UseCase {
         name: "agent-sandbox",
         about: "let a coding agent work in the repository",
-        wishes: &[ISOLATED, SESSION, LOCAL, CLEANUP],
+        criteria: &[ISOLATED, SESSION, LOCAL, CLEANUP],
     },
     UseCase {
         name: "disposable-execution",
         about: "run one command and keep nothing",
-        wishes: &[ISOLATED, LOCAL, CLEANUP],
+        criteria: &[ISOLATED, LOCAL, CLEANUP],
     },
     UseCase {
         name: "isolated-execution",
         about: "run code that is not trusted",
-        wishes: &[ISOLATED, CLEANUP],
+        criteria: &[ISOLATED, CLEANUP],
     },
     UseCase {
         name: "mcp-sandbox",
         about: "run with MCP servers attached",
-        wishes: &[MCP, ISOLATED, SESSION],
+        criteria: &[MCP, ISOLATED, SESSION],
     },
     UseCase {
         name: "offline-validation",
         about: "check without a network",
-        wishes: &[LOCAL, ISOLATED],
+        criteria: &[LOCAL, ISOLATED],
     },
     UseCase {
         name: "remote-execution",
         about: "run on another machine",
-        wishes: &[REMOTE, SYNC, SESSION],
+        criteria: &[REMOTE, SYNC, SESSION],
     },
     UseCase {
         name: "run-session",
         about: "run several commands in one sandbox",
-        wishes: &[SESSION, CLEANUP],
+        criteria: &[SESSION, CLEANUP],
     },
     UseCase {
         name: "web-service",
         about: "reach a server that runs in the sandbox",
-        wishes: &[PORTS, COPY, SESSION],
+        criteria: &[PORTS, COPY, SESSION],
     },
 ];
 
@@ -163,7 +163,7 @@ fn list(app: &App<'_>, json: bool) -> Result<(), Failure> {
 fn recommend<'s>(use_case: &UseCase, specs: impl Iterator<Item = &'s Spec>) -> Vec<Recommendation> {
     let mut all: Vec<_> = specs
         .map(|spec| {
-            let has = use_case.wishes.iter().filter(|(has, _, _)| has(spec));
+            let has = use_case.criteria.iter().filter(|(has, _, _)| has(spec));
             let (scores, reasons): (Vec<u32>, Vec<&str>) =
                 has.map(|(_, score, reason)| (*score, *reason)).unzip();
             Recommendation {

@@ -33,7 +33,7 @@ use crate::unsupported::{self, CommandKind};
 
 /// Run a command in a sandbox
 ///
-/// Creates a sandbox with the repository in it, runs the command, mirrors its exit code, and removes the sandbox.
+/// Creates a sandbox with the repository in it, runs the command, and removes the sandbox. The exit code is the command's own.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "crabbox run [OPTIONS] -- COMMAND [ARG...]")]
 pub(crate) struct Args {
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Take over a lease of another repository
     #[arg(long)]
     reclaim: bool,
-    /// Run COMMAND as a script in a login shell; --no-shell: never do, whatever words it has
+    /// Run COMMAND as a script in a login shell (--no-shell: never)
     #[arg(long, overrides_with = "no_shell")]
     shell: bool,
     /// Run COMMAND as it is, also where a word of it looks like a shell operator
@@ -67,10 +67,10 @@ pub(crate) struct Args {
     /// Give the command no terminal
     #[arg(long)]
     no_tty: bool,
-    /// Say nothing unless crabbox itself fails
+    /// Print nothing unless crabbox itself fails
     #[arg(short = 'q', long, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print what programs parse, also on a terminal
+    /// Print `key=value` lines, also on a terminal
     #[arg(long)]
     verbose: bool,
     /// Run in the background; the lease ends with the command
@@ -93,7 +93,7 @@ pub(crate) struct Args {
     /// Group of leases that this one belongs to
     #[arg(long, value_name = "NAME")]
     pond: Option<String>,
-    /// Write which lease was used to a file, as JSON
+    /// Write the lease that was used to a file, as JSON
     #[arg(long, value_name = "FILE")]
     lease_output: Option<PathBuf>,
     #[command(flatten)]
@@ -201,7 +201,7 @@ impl Plan {
         let archive = Archive::of(app, args, spec)?;
         app.warn_no_effect(&settings, spec);
         prelude(app, args, preset.as_ref(), spec.name)?;
-        say_root(app, args);
+        note_repository_root(app, args);
         let attachment = attachment(app, args, &*provider);
         Ok(Self {
             settings,
@@ -322,7 +322,7 @@ fn workdir(app: &App<'_>, args: &Args) -> Result<Option<String>, Failure> {
 }
 
 /// A user who is in a subdirectory is told once that the command runs in the root.
-fn say_root(app: &App<'_>, args: &Args) {
+fn note_repository_root(app: &App<'_>, args: &Args) {
     let chosen = args.here || args.workdir.is_some();
     if !chosen && !below_root(app).as_os_str().is_empty() {
         app.ui.say(&format!(

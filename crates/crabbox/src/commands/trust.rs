@@ -66,7 +66,12 @@ fn list(app: &App<'_>, state: &Path, json: bool) -> Result<u8, Failure> {
             .list()
             .iter()
             .map(|record| format!("{} sha256:{}\n", record.path.display(), record.sha256));
-        app.ui.data(&lines.collect::<String>())?;
+        let lines = lines.collect::<String>();
+        if lines.is_empty() && app.ui.data_is_for_people(false) {
+            app.ui.data("No trusted files.\n")?;
+        } else {
+            app.ui.data(&lines)?;
+        }
     }
     Ok(0)
 }

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Print how long it took, as one line of JSON
     #[arg(long)]
     timing_json: bool,
-    /// Print what programs parse, also on a terminal
+    /// Print `key=value` lines, also on a terminal
     #[arg(long)]
     verbose: bool,
     /// Output the lease or failure as JSON
@@ -73,7 +73,7 @@ struct Timing<'a> {
 
 pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
     let args: Args = parsed(matches)?;
-    let Made {
+    let WarmedLease {
         provider,
         claim: made,
         took: total,
@@ -91,7 +91,7 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
 /// A lease for another command of ours, which tells of it where it tells everything else.
 pub(super) fn lease(app: &App<'_>, matches: &ArgMatches) -> Result<Claim, Failure> {
     let args: Args = parsed(matches)?;
-    let Made {
+    let WarmedLease {
         provider, claim, ..
     } = make(app, &args, matches)?;
     let claim = claim?;
@@ -100,13 +100,13 @@ pub(super) fn lease(app: &App<'_>, matches: &ArgMatches) -> Result<Claim, Failur
 }
 
 /// What came of it.
-struct Made {
+struct WarmedLease {
     provider: Box<dyn Provider>,
     claim: Result<Claim, Failure>,
     took: Duration,
 }
 
-fn make(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<Made, Failure> {
+fn make(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<WarmedLease, Failure> {
     let slug = requested_slug(args.slug.as_deref())?;
     let settings = app.settings(matches)?;
     let provider = app.provider(&settings)?;
@@ -131,7 +131,7 @@ fn make(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<Made, Failur
     let slow = app.ui.notice_if_slow(creating(&*provider));
     let claim = lifecycle::warmup(app.context(&*provider, &store), &workspace, &terms);
     drop(slow);
-    Ok(Made {
+    Ok(WarmedLease {
         provider,
         claim,
         took: started.elapsed(),

@@ -11,6 +11,15 @@ pub(crate) struct Own {
     sbx: PathBuf,
     /// Where the engine finds its state directory by itself.
     finds_state: bool,
+    user: Option<OtherUser>,
+}
+
+/// One of the users that `scripts/test-users` makes, and copies of the programs that every user may execute.
+struct OtherUser {
+    uid: u32,
+    gid: u32,
+    name: &'static str,
+    crabbox: PathBuf,
 }
 
 impl Own {
@@ -47,7 +56,69 @@ impl Own {
             world: World::without_sbx(),
             sbx,
             finds_state,
+            user: None,
         })
+    }
+
+    /// The same as another user, who has nothing but a home and a repository. `None` where there is no such user, or where
+    /// the caller cannot be that user.
+    pub(crate) fn of_user(name: &'static str) -> Option<Self> {
+        let id = |flag: &str| {
+            let said = Command::new("id").args([flag, name]).output().unwrap();
+            String::from_utf8(said.stdout).unwrap().trim().parse().ok()
+        };
+        let (Some(uid), Some(gid)) = (id("-u"), id("-g")) else {
+            eprintln!("environment_blocked: no user {name}: run scripts/test-users");
+            return None;
+        };
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("environment_blocked: only root can be {name}");
+            return None;
+        }
+        let mut own = Self::unused(false)?;
+        let programs = own.world.path("programs");
+        std::fs::create_dir(&programs).unwrap();
+        let built = own.sbx.parent().unwrap().to_owned();
+        let names = ["crabbox", "sbx", "sandboxd", "sbx-init", "sbx-sudo"];
+        let copied = Command::new("cp")
+            .args(names.map(|name| built.join(name)))
+            .arg(&programs)
+            .status();
+        assert!(copied.unwrap().success());
+        let owned = Command::new("chown")
+            .args(["-R", &format!("{uid}:{gid}")])
+            .arg(own.world.path(""))
+            .status();
+        assert!(owned.unwrap().success());
+        own.sbx = programs.join("sbx");
+        own.user = Some(OtherUser {
+            uid,
+            gid,
+            name,
+            crabbox: programs.join("crabbox"),
+        });
+        Some(own)
+    }
+
+    /// The program as the world has it, or as the other user has it.
+    fn become_user(&self, command: Command) -> Command {
+        use std::os::unix::process::CommandExt as _;
+        let Some(user) = &self.user else {
+            return command;
+        };
+        let ours = Path::new(command.get_program()) == self.sbx;
+        let program = if ours { &self.sbx } else { &user.crabbox };
+        let mut own = Command::new(program);
+        own.args(command.get_args()).env_clear();
+        own.current_dir(self.world.repo())
+            .stdin(std::process::Stdio::null());
+        for (name, value) in command.get_envs() {
+            if let Some(value) = value {
+                own.env(name, value);
+            }
+        }
+        own.env("USER", user.name).uid(user.uid).gid(user.gid);
+        own
     }
 
     fn environment(&self, command: &mut Command) {
@@ -60,7 +131,7 @@ impl Own {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.world.command(args);
         self.environment(&mut command);
-        command
+        self.become_user(command)
     }
 
     pub(crate) fn crabbox(&self, args: &[&str]) -> Ran {
@@ -77,7 +148,7 @@ impl Own {
             }
         }
         self.environment(&mut own);
-        Ran::from(own.output().unwrap())
+        Ran::from(self.become_user(own).output().unwrap())
     }
 
     /// The environment of a shell in this world.
@@ -380,6 +451,31 @@ fn background_work_of_a_kept_lease_goes_on_until_its_idle_timeout() {
     let shown = own.sbx(&["inspect", "--json", sandbox]).exits(0).json();
     let shown = shown.get(0).unwrap_or(&shown);
     assert_eq!(shown["idle_seconds"], 2400, "{shown}");
+    // It outlives the engine's usual time: a sandbox that has no more than that stops meanwhile.
+    own.sbx(&["settings", "set", "auto_stop_seconds", "1"])
+        .exits(0);
+    let background = "setsid sleep 1000 >/dev/null 2>&1 & echo $! >/tmp/background";
+    own.crabbox(&["run", "--id", "kept", "--", "sh", "-c", background])
+        .exits(0);
+    let repo = own.world.repo().display().to_string();
+    own.sbx(&["create", "--name", "usual", "shell", &repo])
+        .exits(0);
+    own.sbx(&["exec", "usual", "true"]).exits(0);
+    let inspected = |name: &str| {
+        let shown = own.sbx(&["inspect", "--json", name]).exits(0).json();
+        shown.get(0).unwrap_or(&shown).clone()
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    while inspected("usual")["stop_reason"] != "idle" {
+        assert!(std::time::Instant::now() < end, "{}", inspected("usual"));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let shown = inspected(sandbox);
+    assert_eq!(shown["status"], "running", "{shown}");
+    let alive = "kill -0 $(cat /tmp/background)";
+    own.crabbox(&["run", "--id", "kept", "--", "sh", "-c", alive])
+        .exits(0);
+    own.sbx(&["rm", "--force", "usual"]).exits(0);
     own.crabbox(&["stop", "kept"]).exits(0);
     own.is_clean();
 }
@@ -461,9 +557,21 @@ fn a_removal_that_our_engine_refuses_keeps_the_lease() {
     );
     write(Path::new(&program), &refusing);
     let stop = || own.crabbox(&[&["stop", "kept"], &flag[..]].concat());
-    stop().exits(1).says("to retry cleanup");
+    let failed = stop().exits(1);
     assert_eq!(own.world.claim_names().len(), 1);
     write(Path::new(&program), &whole);
+    // What the hint says works as it is, in a shell that knows nothing of this engine.
+    let hint = failed.err.lines().find_map(|line| {
+        let command = line.strip_prefix("hint: run `")?;
+        command.strip_suffix("` to retry cleanup")
+    });
+    let hint = hint.unwrap_or_else(|| panic!("no hint: {}", failed.err));
+    assert!(hint.contains(&program), "{hint}");
+    let mut typed = Command::new("sh");
+    typed.args(["-c", hint]);
+    own.prepare(&mut typed);
+    Ran::from(typed.env_remove("SBX_HOME").output().unwrap()).exits(0);
+    assert_eq!(own.sbx(&["ls", "-q"]).exits(0).out, "");
     stop().exits(0).says("released lease=");
     own.is_clean();
 }

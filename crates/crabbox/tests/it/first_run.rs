@@ -1,11 +1,7 @@
 //! The first run of a user who has nothing of ours yet, on our own engine.
 
-use std::time::{Duration, Instant};
-
 use crate::bundled_engine::Own;
 use crate::world::write;
-
-const FIRST_NOTICE: Duration = Duration::from_secs(3);
 
 /// What the first command of the README runs.
 fn readme_command() -> String {
@@ -26,16 +22,13 @@ fn is_blocked(code: i32, said: &str) -> bool {
     blocked
 }
 
-#[test]
-fn the_first_run_shows_at_once_that_it_works_and_what_it_prepares() {
-    let Some(own) = Own::unused(false) else {
-        return;
-    };
-    let began = Instant::now();
-    let mut run = own.start_on_terminal(&["run", "--", &readme_command()]);
-    // It comes from a timer of half a second, whatever the engine does meanwhile; the rest is for a busy machine.
+/// A command of this user shows at once that it works and what it prepares, and prepares nothing the second time. How
+/// long that takes is measured by `scripts/bench-crabbox`.
+fn shows_what_it_prepares(own: &Own) {
+    let command = ["run", "--", &readme_command()];
+    let mut run = own.start_on_terminal(&command);
+    // It comes from a timer, whatever the engine does meanwhile.
     run.expect("Creating a sandbox (bundled engine)...");
-    assert!(began.elapsed() < FIRST_NOTICE, "{:?}", began.elapsed());
     assert!(!run.shown.contains("uid="), "{}", run.shown);
     let (code, shown) = run.end();
     if is_blocked(code, &shown) {
@@ -49,10 +42,31 @@ fn the_first_run_shows_at_once_that_it_works_and_what_it_prepares() {
     };
     let prepares = at("Preparing the template from this machine's system");
     assert!(prepares < at("uid="), "{shown}");
-    // Once.
-    let (_, shown) = own.on_terminal(&["run", "--", "true"]);
+    let (code, shown) = own.on_terminal(&command);
+    assert_eq!(code, 0, "{shown}");
     assert!(!shown.contains("Preparing"), "{shown}");
     own.is_clean();
+}
+
+#[test]
+fn the_first_run_shows_at_once_that_it_works_and_what_it_prepares() {
+    if let Some(own) = Own::unused(false) {
+        shows_what_it_prepares(&own);
+    }
+}
+
+#[test]
+fn the_first_run_of_a_user_with_subordinate_ids_is_as_that_of_root() {
+    if let Some(own) = Own::of_user("sbxsub") {
+        shows_what_it_prepares(&own);
+    }
+}
+
+#[test]
+fn the_first_run_of_a_user_with_one_id_is_as_that_of_root() {
+    if let Some(own) = Own::of_user("sbxone") {
+        shows_what_it_prepares(&own);
+    }
 }
 
 /// As a user has it who once used another product of this kind.

@@ -269,7 +269,10 @@ fn a_requested_slug_is_found_by_its_beginning_and_stopped_by_its_whole_name() {
     let status = world.crabbox(&["status", "job", "--json"]).exits(0).json();
     assert_eq!(status["id"], lease);
     let ran = world.crabbox(&["stop", "job"]).exits(4);
-    assert_eq!(ran.cause(), "no slug is `job`; `job-2` only begins so");
+    assert_eq!(
+        ran.cause(),
+        "no lease has the slug `job`; did you mean `job-2`?"
+    );
     world.warm("job-3");
     let ran = world
         .crabbox(&["run", "--id", "job", "--", "true"])

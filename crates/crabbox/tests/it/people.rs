@@ -100,8 +100,17 @@ fn lists_have_headers_and_a_sentence_when_empty() {
     assert!(shown.starts_with("No leases. "), "{shown}");
     let (_, shown) = seen(&world, &["history"]);
     assert!(shown.starts_with("No runs recorded. "), "{shown}");
-    for command in ["list", "history"] {
-        assert_eq!(world.crabbox(&[command]).exits(0).out, "");
+    let (_, shown) = seen(&world, &["job", "list"]);
+    assert!(shown.starts_with("No jobs. "), "{shown}");
+    let (_, shown) = seen(&world, &["trust", "--list"]);
+    assert!(shown.starts_with("No trusted files."), "{shown}");
+    for command in [
+        &["list"][..],
+        &["history"],
+        &["job", "list"],
+        &["trust", "--list"],
+    ] {
+        assert_eq!(world.crabbox(command).exits(0).out, "");
     }
     world.warm("fix");
     world

@@ -14,6 +14,8 @@ use crate::sandbox::record::CacheUse;
 use crate::threads::{lock, spawn};
 
 const NOT_KEPT: &str = "what this one caches is not kept";
+const REMOVED: &str = "the build cache of this repository was removed";
+const MIB: u64 = 1 << 20;
 
 impl Shared {
     fn cache_store(&self) -> CacheStore {
@@ -39,17 +41,22 @@ impl Shared {
         };
         let _caches = lock(&self.caches);
         let cache = self.cache_store().of(primary, Timestamp::now());
-        let cache = cache.map_err(|source| prepare_error(&self.config.state.caches(), source))?;
+        let (cache, removed) =
+            cache.map_err(|source| prepare_error(&self.config.state.caches(), source))?;
         let holder = self.cache_holder(&cache.id, Some(entry));
         let mut state = entry.state();
         let record = &mut state.record;
-        record.warnings.retain(|known| !known.ends_with(NOT_KEPT));
+        let is_old = |known: &str| known.ends_with(NOT_KEPT) || known.starts_with(REMOVED);
+        record.warnings.retain(|known| !is_old(known));
         record.cache = Some(CacheUse {
             held: holder.is_none().then_some(cache.id),
         });
         record.warnings.extend(holder.map(|holder| {
             format!("sandbox `{holder}` uses the build cache of this repository: {NOT_KEPT}")
         }));
+        let limit = self.settings().cache_bytes();
+        let removed = removed.map(|bytes| too_large(bytes, limit));
+        record.warnings.extend(removed);
         Ok(())
     }
 
@@ -68,13 +75,13 @@ impl Shared {
             let trimmed = store.measure(&id).and_then(|()| {
                 let _caches = lock(&shared.caches);
                 let held = |id: &str| shared.cache_holder(id, None).is_some();
-                let excess = store.excess(shared.settings().cache_bytes(), &held)?;
-                for id in excess {
+                let limit = shared.settings().cache_bytes();
+                for cache in store.excess(limit, &held)? {
                     tracing::info!(
-                        id,
+                        id = cache.id,
                         "a build cache is removed: there is more than the settings allow"
                     );
-                    store.retire(&id)?;
+                    store.remove_excess(&cache, limit)?;
                 }
                 Ok(())
             });
@@ -112,7 +119,9 @@ impl Shared {
                     Some(holder) => busy.push(cache.shown(Some(holder))),
                     None => {
                         store.retire(&cache.id).map_err(failed)?;
-                        cleared.push(cache.shown(None));
+                        if !cache.is_removed() {
+                            cleared.push(cache.shown(None));
+                        }
                     }
                 }
             }
@@ -122,4 +131,12 @@ impl Shared {
         }
         Ok(ClearedCaches { cleared, busy })
     }
+}
+
+/// `limit` is what the settings say now.
+fn too_large(bytes: u64, limit: u64) -> String {
+    let (had, may) = (bytes.div_ceil(MIB), limit / MIB);
+    format!(
+        "{REMOVED}: it had {had} MiB, and all caches together may have {may} MiB (`sbx settings set cache_max_mib`)"
+    )
 }

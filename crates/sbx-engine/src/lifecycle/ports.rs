@@ -54,7 +54,7 @@ pub enum PortError {
         #[source]
         source: io::Error,
     },
-    #[error("sandbox `{sandbox}` publishes nothing that {spec:?} names")]
+    #[error("sandbox `{sandbox}` has no published port that matches {spec:?}")]
     NotPublished { sandbox: SandboxName, spec: String },
     #[error("sandbox `{0}` stopped")]
     Stopped(SandboxName),

@@ -109,15 +109,15 @@ impl Link {
             io::ErrorKind::TimedOut => ControlError::TimedOut,
             _ => ControlError::Io(error),
         })?;
-        Self::greet_in(protocol, stream, id, role)
+        Self::greet_with_protocol(protocol, stream, id, role)
     }
 
     /// Over a connection whose server the caller has checked.
     pub fn greet(stream: UnixStream, id: Option<&str>, role: Role) -> Result<Self, ControlError> {
-        Self::greet_in(PROTOCOL, stream, id, role)
+        Self::greet_with_protocol(PROTOCOL, stream, id, role)
     }
 
-    fn greet_in(
+    fn greet_with_protocol(
         protocol: u32,
         stream: UnixStream,
         id: Option<&str>,

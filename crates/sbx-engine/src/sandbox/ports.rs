@@ -62,7 +62,7 @@ pub struct PortSpecError {
 
 impl PortSpecError {
     pub fn hint() -> &'static str {
-        "[[HOST_IP:]HOST_PORT:]SANDBOX_PORT[/PROTOCOL], such as 8080:3000/tcp4"
+        "use [[HOST_IP:]HOST_PORT:]SANDBOX_PORT[/PROTOCOL], such as 8080:3000/tcp4"
     }
 }
 

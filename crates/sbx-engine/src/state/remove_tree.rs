@@ -34,7 +34,7 @@ pub enum RemoveError {
     },
     #[error("cannot remove `{}`: something is mounted in it", .path.display())]
     Mounted { path: PathBuf },
-    #[error("cannot remove `{}`: it has no name of its own", .path.display())]
+    #[error("cannot remove `{}`: it has no file name", .path.display())]
     NoName { path: PathBuf },
 }
 

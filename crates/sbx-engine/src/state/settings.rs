@@ -27,14 +27,14 @@ pub type Overrides = BTreeMap<String, String>;
 pub enum SettingError {
     #[error("unknown setting `{0}`")]
     Unknown(String),
-    #[error("`{value}` is not a value of the setting `{key}`")]
+    #[error("invalid value `{value}` for the setting `{key}`")]
     Value {
         key: String,
         value: String,
         #[source]
         source: serde_json::Error,
     },
-    #[error("`{value}` in the variable {variable} is not a value of the setting `{key}`")]
+    #[error("invalid value `{value}` of the variable {variable} for the setting `{key}`")]
     Variable {
         variable: &'static str,
         key: String,
@@ -137,7 +137,7 @@ fn auto_stop<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Durati
     }
     let seconds = value
         .as_u64()
-        .ok_or_else(|| D::Error::custom("`auto_stop_seconds` is a number of seconds or \"off\""))?;
+        .ok_or_else(|| D::Error::custom("expected a number of seconds or \"off\""))?;
     Ok((seconds != 0).then(|| Duration::from_secs(seconds)))
 }
 

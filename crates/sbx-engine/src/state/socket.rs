@@ -69,7 +69,7 @@ fn connect_within(dir: &Path, name: &str, limit: Duration) -> io::Result<UnixStr
     // What limits sending limits connecting.
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
     rustix::net::connect(&socket, &address).map_err(|error| match error {
-        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "it takes no connections"),
+        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections"),
         other => other.into(),
     })?;
     set_socket_timeout(&socket, Timeout::Send, None)?;

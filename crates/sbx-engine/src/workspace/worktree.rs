@@ -42,7 +42,7 @@ pub enum NotShared {
     NotRepository(PathBuf),
     #[error("it lies in its own repository `{}`", .0.display())]
     Inside(PathBuf),
-    #[error("repository `{}` is not the one of when the sandbox was made", .0.display())]
+    #[error("repository `{}` has been replaced since the sandbox was created", .0.display())]
     Another(PathBuf),
     #[error(transparent)]
     Place(#[from] WorkspaceError),

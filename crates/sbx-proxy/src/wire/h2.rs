@@ -60,7 +60,7 @@ pub struct Request {
 pub enum H2Error {
     #[error("the client does not speak HTTP/2")]
     NotHttp2,
-    #[error("a frame that cannot stand there, or not so")]
+    #[error("an unexpected or malformed frame")]
     Protocol,
     #[error("a frame of the wrong size")]
     FrameSize,

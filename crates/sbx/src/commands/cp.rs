@@ -33,15 +33,15 @@ use crate::host_path::WritableRoots;
 use crate::plumbing::Stdin;
 use crate::{lookup, text};
 use progress::Progress;
-use redirected::{Redirected, Said};
+use redirected::{PeerError, Redirected};
 
 /// What reads or writes a tar stream here.
 const STREAM: &str = "-";
 
 /// Copy files between this machine and a sandbox
 ///
-/// One of SRC and DST is SANDBOX:PATH. A relative PATH is meant from the primary workspace. A directory that exists as DST gets
-/// the copy in it; else the copy has the name DST. `SRC/.` means the contents of a directory. A stopped sandbox is started.
+/// One of SRC and DST is SANDBOX:PATH. A relative PATH starts at the primary workspace. If DST is an existing directory,
+/// the copy goes into it; otherwise DST is the copy's name. `SRC/.` means the contents of a directory. A stopped sandbox is started.
 ///
 /// With `-` as SRC, DST is a directory that gets the files of a tar archive on stdin; with `-` as DST, a tar archive of SRC
 /// goes to stdout.
@@ -50,10 +50,10 @@ const STREAM: &str = "-";
     after_help = "Examples:\n  sbx cp ./a dev:/tmp/\n  sbx cp dev:OUT ./\n  tar c . | sbx cp - dev:/tmp"
 )]
 pub(crate) struct Args {
-    /// What to copy
+    /// Source: a path, SANDBOX:PATH or `-`
     #[arg(value_name = "SRC")]
     source: OsString,
-    /// Where to
+    /// Destination: a path, SANDBOX:PATH or `-`
     #[arg(value_name = "DST")]
     destination: OsString,
     /// Follow links in SRC; on this machine those that lead out of it are an error
@@ -225,7 +225,7 @@ impl<'a> Call<'a> {
 
     fn stream_in(&self, to: &OsBytes) -> Result<(), Failure> {
         if std::io::stdin().is_terminal() {
-            return Err(Failure::usage("stdin is a terminal and not a tar archive"));
+            return Err(Failure::usage("stdin is a terminal, not a tar archive"));
         }
         let words = [
             tool::UNPACK.as_bytes(),
@@ -240,8 +240,10 @@ impl<'a> Call<'a> {
 
     fn stream_out(&self, from: &OsBytes) -> Result<(), Failure> {
         if std::io::stdout().is_terminal() {
-            return Err(Failure::usage("a tar archive is not written to a terminal")
-                .hint("redirect stdout to a file"));
+            return Err(
+                Failure::usage("refusing to write a tar archive to a terminal")
+                    .hint("redirect stdout to a file"),
+            );
         }
         base(from.as_path())?;
         let words = self.pack_words(from);
@@ -279,7 +281,7 @@ impl<'a> Call<'a> {
 }
 
 /// What the other end said of its end.
-fn finished(ended: Result<Outcome, Failure>, said: &Said) -> Result<(), Failure> {
+fn finished(ended: Result<Outcome, Failure>, said: &PeerError) -> Result<(), Failure> {
     match ended? {
         Outcome::Exited(0) => Ok(()),
         Outcome::Exited(_) if said.error.is_some() => {
@@ -305,7 +307,7 @@ fn refuse(context: &Context, left_out: &[String]) -> Result<(), Failure> {
         count => Err(Failure::failed(format!(
             "{count} link(s) were not copied; everything else was"
         ))
-        .hint("use -L to copy what they lead to")),
+        .hint("use -L to copy their targets")),
     }
 }
 
@@ -326,10 +328,7 @@ fn cannot_open(path: &Path, errno: Errno) -> Failure {
 
 fn base(path: &Path) -> Result<Base, Failure> {
     Base::of(path).ok_or_else(|| {
-        let message = format!(
-            "`{}` has no name of its own",
-            shown(path.as_os_str().as_bytes())
-        );
+        let message = format!("`{}` has no file name", shown(path.as_os_str().as_bytes()));
         Failure::new(Kind::BadRequest, message).hint("name it by a path that does not end in `..`")
     })
 }

@@ -62,15 +62,15 @@ pub(crate) struct CreateFlags {
     /// Deny these hosts, whatever the network policy allows (can be repeated)
     #[arg(long, value_name = "RESOURCES")]
     pub(crate) deny_network: Vec<String>,
-    /// Stop it this long after its last command, such as 10m or 2h; 0 is never [default: 30s, or as in settings.json]
+    /// Stop it this long after its last command, such as 10m or 2h; 0 means never [default: 30s, or as in settings.json]
     #[arg(long, value_name = "DURATION")]
     pub(crate) idle_timeout: Option<String>,
     /// Publish a port, as `sbx ports --publish` does (can be repeated)
     #[arg(short = 'p', long, value_name = "PORT")]
     pub(crate) publish: Vec<String>,
-    /// Keep what tools download or compile into their caches for the next sandbox of this repository with --cache
+    /// Keep the caches of tools for the next sandbox of this repository that has --cache
     ///
-    /// What one sandbox wrote there, the next one may run. The host never uses it; see `sbx cache`.
+    /// What one sandbox writes there, the next one may execute. The host never uses it; see `sbx cache`.
     #[arg(long)]
     pub(crate) cache: bool,
     /// Allow commits in a linked git worktree: opens objects, refs and reflogs of its repository, and its own index and HEAD

@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Working directory, from the primary workspace when it is relative [default: the primary workspace]
     #[arg(short = 'w', long, value_name = "DIR")]
     workdir: Option<OsString>,
-    /// Write who ended the command, and its code, to a file
+    /// Write how the command ended to a file, as JSON
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
     /// The sandbox, then the command with its arguments
@@ -129,7 +129,7 @@ fn session(context: &Context, args: &Args) -> Result<Outcome, Failure> {
     if args.privileged {
         return Err(Failure::new(
             Kind::BadRequest,
-            "`--privileged` is not offered: a sandbox gives no power over the host",
+            "`--privileged` is not offered: a sandbox has no privileges on the host",
         )
         .hint("use `-u root` to be root inside"));
     }
@@ -174,7 +174,7 @@ fn split(words: &[OsString]) -> Result<(&str, &[OsString]), Failure> {
         .ok_or_else(|| Failure::usage("a SANDBOX is needed"))?;
     let name = name
         .to_str()
-        .ok_or_else(|| Failure::new(Kind::NotFound, "no sandbox has a name that is not UTF-8"))?;
+        .ok_or_else(|| Failure::new(Kind::NotFound, "the sandbox name is not valid UTF-8"))?;
     let command = match command.split_first() {
         Some((dashes, rest)) if dashes == "--" => rest,
         _ => command,

@@ -11,7 +11,7 @@ use crate::{lookup, text, workspace};
 
 /// Mount more workspaces into a sandbox
 ///
-/// A sandbox that runs has them at once, also for commands that run already. What cannot be mounted while it runs is
+/// A running sandbox has them at once, and so have the commands that already run in it. What cannot be mounted while it runs is
 /// there from its next start on, and this command says so: a workspace with masked files (.sbxignore), a linked git
 /// worktree, one in or around another workspace. They stay when the sandbox is stopped and started again.
 #[derive(Debug, clap::Args)]

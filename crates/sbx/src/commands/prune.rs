@@ -14,8 +14,8 @@ use crate::{lookup, text, time_args};
 
 /// Remove stopped sandboxes; workspaces are not touched
 ///
-/// A sandbox of which it is not known when it stopped (its record is damaged, or it ended by itself while no daemon was
-/// running) is left alone: remove it with `sbx rm`.
+/// A sandbox whose stop time is unknown (its record is damaged, or it ended while no daemon was
+/// running) is not removed; use `sbx rm`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only those stopped longer ago than this: `since=DURATION` or `until=DURATION`, which mean the same
@@ -49,7 +49,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         return show(context, args.json, &choice);
     }
     if !args.json {
-        mention_unknown(context, &choice);
+        warn_unknown_stop_time(context, &choice);
     }
     let mut outcome = Outcome::default();
     if !choice.remove.is_empty() {
@@ -149,7 +149,7 @@ fn show(context: &Context, json: bool, choice: &Choice<'_>) -> Result<(), Failur
             "skipped_unknown_stop": names_of(&choice.unknown),
         }));
     }
-    mention_unknown(context, choice);
+    warn_unknown_stop_time(context, choice);
     if choice.remove.is_empty() {
         context.ui.note("No stopped sandboxes to remove.");
         return Ok(());
@@ -183,10 +183,10 @@ fn ago(time: Option<Timestamp>, now: Timestamp) -> String {
     })
 }
 
-fn mention_unknown(context: &Context, choice: &Choice<'_>) {
+fn warn_unknown_stop_time(context: &Context, choice: &Choice<'_>) {
     for sandbox in &choice.unknown {
         context.ui.warning(format!(
-            "sandbox '{}' stays: it is not known when it stopped",
+            "sandbox '{}' is kept: its stop time is unknown",
             sandbox.name
         ));
     }

@@ -19,7 +19,7 @@ const MAX_NAMES: usize = 20;
 
 /// Stop everything and remove all sandboxes, templates, build caches, network rules, logs and settings
 ///
-/// Says what will be removed, and asks. Workspaces are not touched. A block of `sbx setup ssh` in ~/.ssh/config is removed too.
+/// Shows what will be removed and asks for confirmation. Workspaces are not touched. A block of `sbx setup ssh` in ~/.ssh/config is removed too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Do not ask for confirmation

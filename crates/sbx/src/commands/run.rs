@@ -20,7 +20,7 @@ use crate::netlog::{Cursor, NetworkLog, denied_hosts};
 use crate::plumbing::Stdin;
 use crate::{lookup, workspace};
 
-/// Run an agent in a sandbox, which is created when it does not exist
+/// Run an agent in a sandbox, creating it if necessary
 ///
 /// The sandbox is found again by `--name`, or else by agent and directory: the same command in the same place
 /// reconnects. PATH is the current directory when it is not given. Arguments after `--` go to the agent.
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Leave it running in the background and print its id; output goes to `sbx logs`
     #[arg(short = 'd', long, alias = "detach")]
     detached: bool,
-    /// Remove the sandbox when the session ends, also one that was there before
+    /// Remove the sandbox when the session ends, even if it existed before
     #[arg(long, conflicts_with = "detached")]
     rm: bool,
     /// Print only essentials: no summary of a new sandbox, nothing about denied hosts

@@ -15,7 +15,7 @@ use crate::{similar, text};
 
 /// Show and change the settings of the engine
 ///
-/// They are in `settings.json` of the state directory. A variable of the daemon's environment beats the file.
+/// They are in `settings.json` of the state directory. Variables in the daemon's environment take precedence.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -34,7 +34,7 @@ enum Command {
         after_help = "Examples:\n  sbx settings set auto_stop_seconds 600\n  sbx settings set auto_stop_seconds off"
     )]
     Set(Set),
-    /// Return a setting to its default
+    /// Reset a setting to its default
     Unset(Key),
 }
 
@@ -53,12 +53,15 @@ struct List {
 
 #[derive(Debug, clap::Args)]
 struct Key {
+    /// Name of the setting, as `sbx settings list` shows it
     key: String,
 }
 
 #[derive(Debug, clap::Args)]
 struct Set {
+    /// Name of the setting, as `sbx settings list` shows it
     key: String,
+    /// New value
     #[arg(allow_hyphen_values = true)]
     value: String,
 }

@@ -16,7 +16,7 @@ use crate::{lookup, text};
 /// How often the table is drawn again, and over which time CPU use is taken.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The same for a single look.
-const GLANCE: Duration = Duration::from_millis(250);
+const SINGLE_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// The cursor to the top, and everything below it erased.
 const REDRAW: &str = "\x1b[H\x1b[J";
 
@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let once = args.no_stream || args.json || !std::io::stdout().is_terminal();
     let mut meter = Meter::default();
     look(context, &client, args, &mut meter)?;
-    sleep(GLANCE);
+    sleep(SINGLE_LOOK_INTERVAL);
     loop {
         let rows = look(context, &client, args, &mut meter)?;
         if args.json {

@@ -29,7 +29,7 @@ impl Alias {
                 Kind::Usage,
                 format!("invalid alias `{}`", pattern.escape_debug()),
             )
-            .hint("an alias has one `*` for the sandbox's name, as `*.sbx` has")),
+            .hint("use one `*` for the sandbox's name, as in `*.sbx`")),
         }
     }
 

@@ -96,7 +96,7 @@ fn find(config: &str) -> Result<Option<std::ops::Range<usize>>, Failure> {
     match begin {
         None => Ok(None),
         Some(_) => Err(Failure::failed(format!(
-            "the block of sbx in ~/.ssh/config has no end line `{END}`"
+            "the block of sbx in ~/.ssh/config has no line `{END}`"
         ))
         .hint(format!("remove the lines from `{BEGIN}` on yourself"))),
     }

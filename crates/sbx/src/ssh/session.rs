@@ -12,10 +12,10 @@ use super::signals;
 use crate::failure::Failure;
 use crate::init::{Event, Init, harmless, out_of_protocol};
 
-/// How long a terminal may be silent after the command's end before nothing more is expected: processes that it has left
+/// CommandEnd long a terminal may be silent after the command's end before nothing more is expected: processes that it has left
 /// may hold it open.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long those are listened to at most.
+/// CommandEnd long those are listened to at most.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -55,13 +55,13 @@ struct Outgoing {
 
 #[derive(Debug)]
 struct Ended {
-    how: How,
+    how: CommandEnd,
     at: Instant,
     heard: Instant,
 }
 
 #[derive(Debug)]
-enum How {
+enum CommandEnd {
     Status(ExitStatus),
     /// It could not be started; the reason goes to stderr.
     Code(u8),
@@ -161,7 +161,7 @@ impl Session {
         let violated = |violation: Violation| out_of_protocol(&violation.to_string());
         match event {
             Event::Started { .. } => self.started = true,
-            Event::Exited { status, .. } => self.end(How::Status(status)),
+            Event::Exited { status, .. } => self.end(CommandEnd::Status(status)),
             Event::Failed { kind, message } => self.fail(kind.code(), &harmless(&message)),
             Event::Output(stream, bytes) => {
                 let output = self.output(stream)?;
@@ -188,7 +188,7 @@ impl Session {
         found.ok_or_else(|| out_of_protocol("a frame about a stream that is not there"))
     }
 
-    fn end(&mut self, how: How) {
+    fn end(&mut self, how: CommandEnd) {
         let now = Instant::now();
         self.ended = Some(Ended {
             how,
@@ -205,7 +205,7 @@ impl Session {
             output.pending.extend(line.as_bytes());
         }
         self.gone = true;
-        self.end(How::Code(code));
+        self.end(CommandEnd::Code(code));
     }
 
     /// Moves what can be moved. `room`: whether the client's pipe takes more.
@@ -278,14 +278,16 @@ impl Session {
         }
         server.eof(self.channel);
         match ended.how {
-            How::Code(code) => server.exit_status(self.channel, u32::from(code)),
-            How::Status(status @ ExitStatus::Code(_)) => {
+            CommandEnd::Code(code) => server.exit_status(self.channel, u32::from(code)),
+            CommandEnd::Status(status @ ExitStatus::Code(_)) => {
                 server.exit_status(self.channel, u32::from(status.code()));
             }
-            How::Status(status @ ExitStatus::Signal(number)) => match signals::name(number) {
-                Some(name) => server.exit_signal(self.channel, name),
-                None => server.exit_status(self.channel, u32::from(status.code())),
-            },
+            CommandEnd::Status(status @ ExitStatus::Signal(number)) => {
+                match signals::name(number) {
+                    Some(name) => server.exit_signal(self.channel, name),
+                    None => server.exit_status(self.channel, u32::from(status.code())),
+                }
+            }
         }
         server.close(self.channel);
         State::Over

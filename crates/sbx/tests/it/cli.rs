@@ -315,7 +315,7 @@ fn agents_and_paths() {
     home.fails(
         "create shell .:mnt",
         1,
-        "hint: the place inside is an absolute path: SRC:/DST\n\
+        "hint: use an absolute path inside: SRC:/DST\n\
          error: workspace `.:mnt` does not exist\n",
     );
     home.fails(

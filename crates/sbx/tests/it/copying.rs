@@ -225,7 +225,7 @@ fn refused(world: &'static World) {
     );
     fails(&[":/etc/hostname", "no/such/file"], "cannot open `no/such`");
     fails(&["dir", ":/etc/hostname"], "not a directory");
-    fails(&["..", ":/tmp"], "no name of its own");
+    fails(&["..", ":/tmp"], "has no file name");
     let usage = sandbox.cp(&here, &["a", "b"]).fails(2);
     assert!(usage.err.contains("SANDBOX:PATH"), "{}", usage.err);
     let none = world.run(["cp", "file", "no-such:/tmp"]).fails(1);

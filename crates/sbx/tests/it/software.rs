@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[&[ModeTest]] = &[
     languages::TESTS,
     tools::TESTS,
     caches::TESTS,
+    caches::downloads::TESTS,
     containers::TESTS,
     host::TESTS,
 ];

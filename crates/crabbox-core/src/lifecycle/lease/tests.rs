@@ -136,7 +136,7 @@ impl Fixture {
         remove: Remove<'_>,
         operation: impl FnOnce(Context<'_>) -> T,
     ) -> (T, Vec<String>) {
-        let said = Said::default();
+        let said = RecordedReport::default();
         let done = operation(Context {
             provider: &RemoveOnly { remove },
             store: &self.store,
@@ -148,9 +148,9 @@ impl Fixture {
 }
 
 #[derive(Default)]
-struct Said(RefCell<Vec<String>>);
+struct RecordedReport(RefCell<Vec<String>>);
 
-impl Report for Said {
+impl Report for RecordedReport {
     fn line(&self, line: &str) {
         self.0.borrow_mut().push(line.to_owned());
     }

@@ -226,7 +226,7 @@ fn a_malformed_pattern_is_named_with_its_place() {
     assert_eq!(failure.code, Code::Config);
     assert_eq!(
         failure.message,
-        "sync.exclude: invalid pattern `[a`: a `[` has no end"
+        "sync.exclude: invalid pattern `[a`: unclosed `[`"
     );
     let failure = Rules::new(&[], &[], b"ok\nx\\\n").unwrap_err();
     assert_eq!(

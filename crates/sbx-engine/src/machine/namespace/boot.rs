@@ -41,7 +41,8 @@ impl Namespace {
         workspaces: &[WorkspaceRecord],
         surroundings: &Surroundings<'_>,
     ) -> Result<Prepared, EngineError> {
-        let (_, lacking) = limits::still(&record.limits, &record.limits_required, &self.means())?;
+        let (_, lacking) =
+            limits::enforceable(&record.limits, &record.limits_required, &self.means())?;
         let mut layout = self.layout(state, record, surroundings)?;
         let primary = workspaces.first().filter(|first| !first.added);
         if let (Some(id), Some(primary)) = (record.held_cache(), primary) {
@@ -148,7 +149,8 @@ impl Namespace {
         } else {
             Sudo::Absent
         };
-        let (limits, _) = limits::still(&record.limits, &record.limits_required, &self.means())?;
+        let (limits, _) =
+            limits::enforceable(&record.limits, &record.limits_required, &self.means())?;
         let own = sandbox_files(dir, record, layout, sudo, limits.disk_bytes)?;
         let files = boot_files(dir).map_err(|e| prepare_error(dir.path(), e))?;
         let plan_limits = limits::current(&limits);

@@ -35,7 +35,7 @@ fn isolation(mode: Mode, network: Option<Network>, limits: &Limits) -> Vec<Strin
     };
     let network = match network.map(|network| network.redirect) {
         Some(Redirect::Nft) | None => {
-            "network: no device but lo; what is sent to the world ends at the engine"
+            "network: no device but lo; connections to the outside end at the engine"
         }
         Some(Redirect::Ports) => {
             "network: no device but lo; without nf_tables only ports 22, 53, 80, 443 and 3128 of the world end at the engine, and programs inside cannot listen on them"

@@ -219,7 +219,7 @@ pub fn effective(
     }
     let usual = (host.processes / 2).clamp(LEAST_PROCESSES, MOST_PROCESSES);
     limits.processes = Some(asked.processes.unwrap_or(usual));
-    let required = those_of(asked).filter(|limit| !preferred.contains(limit));
+    let required = requested_kinds(asked).filter(|limit| !preferred.contains(limit));
     Ok(Decided {
         limits,
         required: required.collect(),
@@ -237,13 +237,13 @@ pub fn unusual(means: &Means) -> Option<String> {
 }
 
 /// What of the limits of a sandbox can be enforced at this start: the machine may be another one than when it was made.
-pub fn still(
+pub fn enforceable(
     limits: &Limits,
     required: &[LimitKind],
     means: &Means,
 ) -> Result<(Limits, Vec<String>), LimitError> {
     let (mut left, mut warnings) = (*limits, Vec::new());
-    for limit in those_of(limits) {
+    for limit in requested_kinds(limits) {
         let Err(obstacle) = means.of(limit) else {
             continue;
         };
@@ -263,7 +263,7 @@ pub fn still(
     Ok((left, warnings))
 }
 
-fn those_of(limits: &Limits) -> impl Iterator<Item = LimitKind> {
+fn requested_kinds(limits: &Limits) -> impl Iterator<Item = LimitKind> {
     [
         limits.cpu_millis.map(|_| LimitKind::Cpus),
         limits.memory_bytes.map(|_| LimitKind::Memory),
@@ -284,7 +284,7 @@ fn check(asked: &Limits) -> Result<(), LimitError> {
         (LimitKind::Disk, asked.disk_bytes, LEAST_DISK),
     ] {
         if let Some(value) = value.filter(|value| *value < least) {
-            let reason = format!("{value} is less than {least}");
+            let reason = format!("{value} is less than the minimum, {least}");
             return Err(LimitError::Invalid { limit, reason });
         }
     }

@@ -66,7 +66,9 @@ pub enum DnsError {
     NotAQuery,
     #[error("the message asks for something other than a lookup")]
     BadOpcode,
-    #[error("the message does not have exactly one question, or has records that a query has not")]
+    #[error(
+        "the message does not have exactly one question, or has records that are not allowed in a query"
+    )]
     BadCounts,
     #[error("the name is malformed")]
     BadName,

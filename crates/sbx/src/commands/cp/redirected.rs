@@ -17,7 +17,7 @@ const MAX_LINE: usize = 4096;
 
 /// What the other end said that is not for the user as it is.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct PeerError {
     pub(super) error: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Saved {
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
     stderr: OwnedFd,
-    listener: JoinHandle<Said>,
+    listener: JoinHandle<PeerError>,
 }
 
 impl Redirected {
@@ -82,7 +82,7 @@ impl Redirected {
 
 impl Saved {
     /// The caller's streams are this process's again; with that the pipes end.
-    pub(super) fn restore(self) -> Said {
+    pub(super) fn restore(self) -> PeerError {
         // Errors: a stream that cannot be put back shows itself when it is used.
         if let Some(stdin) = &self.stdin {
             let _ = rustix::stdio::dup2_stdin(stdin);
@@ -95,8 +95,8 @@ impl Saved {
     }
 }
 
-fn listen(from: File, mut to: File) -> Said {
-    let mut said = Said::default();
+fn listen(from: File, mut to: File) -> PeerError {
+    let mut said = PeerError::default();
     let mut lines = BufReader::new(from);
     loop {
         let mut line = Vec::new();

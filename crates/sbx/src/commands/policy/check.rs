@@ -34,6 +34,7 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct Network {
+    /// Host, `host:port`, address or URL
     #[arg(value_name = "TARGET")]
     target: String,
     /// Check for this sandbox instead of by the global rules only

@@ -30,7 +30,7 @@ pub fn denials_of_a_create() {
         "bad input started or made something"
     );
     let made = create("a.test,*.b.test");
-    assert!(made.err.contains("\"balanced\" was taken"), "{}", made.err);
+    assert!(made.err.contains("using \"balanced\""), "{}", made.err);
     let sandbox = world.adopt("dev", &workspace);
     let rules = world.json("policy ls dev --json --decision deny");
     assert_eq!(rules["rules"][0]["scope"], "sandbox:dev");
@@ -85,7 +85,7 @@ pub fn a_reset_is_followed_by_a_choice() {
     let taken = |args: &[&str]| {
         let ran = world.run(args);
         assert_eq!(ran.code, 0, "{}", ran.err);
-        ran.err.contains("\"balanced\" was taken")
+        ran.err.contains("using \"balanced\"")
     };
     for start in [
         &["exec", name, "true"][..],

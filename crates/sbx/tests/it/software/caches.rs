@@ -1,5 +1,7 @@
 //! Caches of tools: those of the caller keep their paths, and those of sandboxes last if that is asked for.
 
+pub(crate) mod downloads;
+
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -262,4 +264,18 @@ fn bounded(world: &'static World) {
         let newer = workspaces[1].canonicalize().unwrap();
         (shown.len() == 1 && shown[0]["workspace"] == newer.to_str().unwrap()).then_some(())
     });
+    // One that is too large alone goes as well, and the next sandbox says so, once.
+    let large = with_cache(&world, "large", &workspaces[1]);
+    let write = "head -c 6M /dev/zero | tr '\\0' x >~/.cache/file";
+    bash(&large, "agent", write).ok();
+    world.run(["stop", &large.name]).ok();
+    eventually("it is removed", || caches(&world).is_empty().then_some(()));
+    let warning = "the build cache of this repository was removed: it had ";
+    for warned in [true, false] {
+        let name = world.name("next");
+        let made = create(&world, &name, &workspaces[1], &["--cache"]);
+        let next = world.adopt(&name, &workspaces[1]);
+        bash(&next, "agent", "! test -e ~/.cache/file").ok();
+        assert_eq!(made.err.contains(warning), warned, "{}", made.err);
+    }
 }

@@ -78,7 +78,7 @@ fn what_is_asked_for_and_cannot_be_enforced_is_refused() {
         };
         assert_eq!(decided.limits, wanted);
         // Later, on another machine.
-        assert!(still(&decided.limits, &decided.required, &NONE).is_err());
+        assert!(enforceable(&decided.limits, &decided.required, &NONE).is_err());
     }
 }
 
@@ -92,7 +92,7 @@ fn what_is_preferred_is_enforced_where_possible() {
         assert!(decided.warnings[0].contains(&flag), "{decided:?}");
         let decided = effective(&asked, &[limit], &ALL, &HOST).unwrap();
         assert!(decided.warnings.is_empty() && decided.required.is_empty());
-        let later = still(&decided.limits, &decided.required, &NONE);
+        let later = enforceable(&decided.limits, &decided.required, &NONE);
         if limit == LimitKind::Disk {
             assert!(later.is_err());
             continue;
