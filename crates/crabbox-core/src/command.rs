@@ -2,11 +2,11 @@
 //!
 //! What the provider's shell is and how leniently it takes assignments comes in as [`Rules`].
 
-mod words;
+mod template;
 
 use crate::Failure;
 
-pub use words::{Expanded, run_words};
+pub use template::{Expanded, run_words};
 
 /// The provider's part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,12 +27,12 @@ use crabbox_core::command::{Assignments, Rules, display};
 use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::git::{Env, Repository};
 use crabbox_core::process::{Cancel, StatusMemfd, Stdin};
-use crabbox_core::programs::is_program;
 use crabbox_core::provider::{
     BuildCache, Check, ClearedCaches, CopyRequest, CreateFailure, Created, Denials, Execution,
     ExpiredLease, HostContext, Labels, LeasePlan, NewLease, Notices, Observed, Phase, PortsRequest,
     Provider, Removal, RunEnd, Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
+use crabbox_core::search_path::is_program;
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::{Code, Failure};
 use jiff::Timestamp;

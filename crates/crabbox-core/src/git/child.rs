@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::{Code, Failure, programs};
+use crate::{Code, Failure, search_path};
 
 /// The caller's environment, as values.
 pub type Env = BTreeMap<OsString, OsString>;
@@ -105,7 +105,7 @@ impl Git {
     pub fn find(env: &Env, checkouts: &[PathBuf]) -> Result<Self, Failure> {
         let path = env.get(OsStr::new("PATH"));
         let path = path.map_or(OsStr::new(DEFAULT_PATH), OsString::as_os_str);
-        let program = programs::find(OsStr::new("git"), path, checkouts).map_err(|missing| {
+        let program = search_path::find(OsStr::new("git"), path, checkouts).map_err(|missing| {
             let failure = Failure::new(Code::Local, "`git` not found on PATH").hint("install git");
             match missing.in_checkout {
                 Some(in_checkout) => failure.hint(format!(
@@ -118,7 +118,7 @@ impl Git {
         let kept = env.iter().filter(|(name, _)| is_kept(name));
         let mut env: Env = kept.map(|(n, v)| (n.clone(), v.clone())).collect();
         // Cannot fail: the parts come from a split.
-        let path = std::env::join_paths(programs::entries(path, checkouts))
+        let path = std::env::join_paths(search_path::entries(path, checkouts))
             .unwrap_or_else(|_| DEFAULT_PATH.into());
         env.insert("PATH".into(), path);
         env.extend(FIXED_VARIABLES.map(|(name, value)| (name.into(), value.into())));

@@ -10,7 +10,7 @@ use crabbox_core::process::{
 };
 use crabbox_core::provider::HostContext;
 use crabbox_core::redact::Redactor;
-use crabbox_core::{Code, Failure, programs};
+use crabbox_core::{Code, Failure, search_path};
 
 use super::objects::{CLAIM_GROUP, CORE_GROUP, Seen, VERSION};
 use super::settings::{Config, KUBECONFIG};
@@ -65,7 +65,7 @@ impl Kubectl {
             PathBuf::from(&config.kubectl)
         } else {
             let name = OsStr::new(&config.kubectl);
-            programs::find(name, &host.path, &host.checkouts).map_err(|missing| {
+            search_path::find(name, &host.path, &host.checkouts).map_err(|missing| {
                 let message = match missing.in_checkout {
                     Some(path) => format!(
                         "kubectl not found: `{}` lies in a checkout and is not used",

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crabbox_core::git::Env;
-use crabbox_core::programs::{self, Missing, is_program};
 use crabbox_core::provider::HostContext;
+use crabbox_core::search_path::{self, Missing, is_program};
 use crabbox_core::{Code, Failure};
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +107,7 @@ fn missing(message: &str) -> Failure {
 
 /// A relative entry would find what lies in the repository, and so would some absolute ones.
 fn in_path(name: &OsStr, host: &HostContext) -> Result<PathBuf, Missing> {
-    programs::find(name, &host.path, &host.checkouts)
+    search_path::find(name, &host.path, &host.checkouts)
 }
 
 fn in_checkout(failure: Failure, missing: Missing) -> Failure {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crabbox_core::command::display;
 use crabbox_core::git::Env;
-use crabbox_core::programs;
+use crabbox_core::search_path;
 
 use super::engine::{NAME, XDG_STATE_HOME};
 use super::state_dir;
@@ -15,7 +15,7 @@ use super::state_dir;
 pub(super) fn shown_program(program: &Path, env: &Env, own: bool) -> String {
     let path = env.get(OsStr::new("PATH"));
     let on_path = path
-        .and_then(|path| programs::find(OsStr::new(NAME), path, &[]).ok())
+        .and_then(|path| search_path::find(OsStr::new(NAME), path, &[]).ok())
         .is_some_and(|found| found == program);
     let shown = match on_path {
         true => NAME.to_owned(),

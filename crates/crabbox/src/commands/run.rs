@@ -18,7 +18,7 @@ use crabbox_core::provider::{Provider, Spec, Workspace, WorkspaceKind};
 use crabbox_core::redact::Redactor;
 use crabbox_core::settings::Settings;
 use crabbox_core::sync::{Options, Source, Tree};
-use crabbox_core::{Code, Failure, programs};
+use crabbox_core::{Code, Failure, search_path};
 use jiff::Timestamp;
 
 use super::attachment::{self, Attachment};
@@ -352,7 +352,7 @@ fn job(
         (false, true) => Shell::Refused,
         (false, false) => Shell::Auto,
     };
-    let is_program = |path: &str| programs::is_program(&directory.join(path));
+    let is_program = |path: &str| search_path::is_program(&directory.join(path));
     let command = RemoteCommand::build(&args.words, shell, spec.command, &is_program)?;
     if let Some(notice) = command.notice(&args.words) {
         app.ui.say(&notice);

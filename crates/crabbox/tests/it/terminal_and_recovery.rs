@@ -347,7 +347,7 @@ fn a_run_with_hangups_ignored_outlives_its_terminal() {
     out.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     signal(&child, Signal::HUP);
-    std::fs::write(&fifo, "went on").unwrap();
+    write(&fifo, "went on").unwrap();
     out.read_to_string(&mut line).unwrap();
     assert_eq!(line, "ready\nwent on");
     end(child).exits(0);

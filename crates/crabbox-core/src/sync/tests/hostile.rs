@@ -217,7 +217,7 @@ fn git_is_asked_twice() {
 /// `git` as the user has it, with something that happens before one of its calls.
 fn meddled(checkout: &mut Checkout, before: &str, then: &str) {
     let path = checkout.env.get(OsStr::new("PATH")).unwrap().clone();
-    let real = crate::programs::find(OsStr::new("git"), &path, &[]).unwrap();
+    let real = crate::search_path::find(OsStr::new("git"), &path, &[]).unwrap();
     let real = real.display();
     let wrapper = checkout.script(
         "../bin/git",
