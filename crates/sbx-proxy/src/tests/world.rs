@@ -27,11 +27,11 @@ use crate::limits::ConnectionBudget;
 use crate::proxy::{Settings, Shared, admit, route};
 
 /// Longer than every deadline of the proxy, which matters where the clock is not the real one.
-const HANGS: Duration = Duration::from_secs(200);
+const HANG_TIMEOUT: Duration = Duration::from_secs(200);
 
 /// Nothing in these tests takes long, unless it never ends.
 pub(super) async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(HANGS, work)
+    tokio::time::timeout(HANG_TIMEOUT, work)
         .await
         .expect("it does not end")
 }

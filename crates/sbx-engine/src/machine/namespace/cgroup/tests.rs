@@ -117,7 +117,7 @@ fn what_cannot_be_made_is_not_used() {
     let controllers = unified(temp.path());
     let error = controllers.prepare("7", &LIMITS).unwrap_err();
     assert!(error.to_string().contains(SUBTREE), "{error}");
-    assert_eq!(controllers.tried(), Controllers::default());
+    assert_eq!(controllers.that_work(), Controllers::default());
     let left = fs::read_dir(temp.path().join("sbx")).unwrap();
     assert_eq!(
         left.flatten().map(|it| it.file_name()).collect::<Vec<_>>(),
