@@ -207,21 +207,19 @@ impl Controllers {
             };
             (it, "memory", values)
         });
-        let cpu = self
-            .cpu
-            .as_ref()
-            .zip(limits.cpu_millis)
-            .map(|(it, millis)| {
-                let quota = u64::from(millis) * PERIOD / 1000;
-                let values = match it.version {
-                    Version::V1 => vec![
-                        ("cpu.cfs_period_us", PERIOD.to_string(), true),
-                        ("cpu.cfs_quota_us", quota.to_string(), true),
-                    ],
-                    Version::V2 => vec![("cpu.max", format!("{quota} {PERIOD}"), true)],
-                };
-                (it, "cpu", values)
-            });
+        // Also without a limit: in a group of its own a sandbox weighs as one process, however many it has.
+        let cpu = self.cpu.as_ref().map(|it| {
+            let quota = limits.cpu_millis.map(|it| u64::from(it) * PERIOD / 1000);
+            let values = match (it.version, quota) {
+                (_, None) => Vec::new(),
+                (Version::V1, Some(quota)) => vec![
+                    ("cpu.cfs_period_us", PERIOD.to_string(), true),
+                    ("cpu.cfs_quota_us", quota.to_string(), true),
+                ],
+                (Version::V2, Some(quota)) => vec![("cpu.max", format!("{quota} {PERIOD}"), true)],
+            };
+            (it, "cpu", values)
+        });
         memory.into_iter().chain(cpu).collect()
     }
 }
