@@ -230,7 +230,7 @@ fn round(disk: &SmallDisk<'_>, room: u64, workspace: &str) {
     assert_ne!(posted.is_none(), room >= ENOUGH);
     tries(&["exec", "kept", "true"]);
     let source = disk.world.home().join("source");
-    fs::write(&source, COPIED).unwrap();
+    disk.world.write(&source, COPIED);
     let target = format!("kept:/home/agent/copied-{room}");
     let copied = tries(&["cp", source.to_str().unwrap(), &target]);
     tries(&["ssh", "known-hosts", "kept.sbx"]);
