@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +20,9 @@ use sbx_engine::state::{Durability, SandboxDir, StateDir, make_private_dirs, wri
 use sbx_policy::{Policy, Scope, unreadable};
 use sbx_proxy::ca::{self, Authority};
 use sbx_proxy::limits::{self, ConnectionBudget};
-use sbx_proxy::{Bypass, Gate, Lookup, Proxy, Settings, Sockets, system_dial, system_lookup};
+use sbx_proxy::{
+    Bypass, Gate, Lookup, Proxy, RuleTime, Settings, Sockets, system_dial, system_lookup,
+};
 use tokio::sync::watch;
 
 use crate::reload::PolicyReload;
@@ -124,6 +127,7 @@ impl Outlets {
             authority,
             local_addresses: Arc::new(own_addresses),
             lookup: system_lookup()?,
+            rule_time: rule_time(&self.book),
             dial: system_dial(),
             max_connections: self.max_connections,
             budget: Arc::clone(&self.budget),
@@ -175,6 +179,14 @@ impl PolicyReload for Outlets {
         }
     }
 
+    fn end_rules(&self) -> Option<Duration> {
+        self.book.end_rules().unwrap_or_else(|error| {
+            let error = chain(&error);
+            tracing::warn!(error, "which rules have ended is not written down");
+            None
+        })
+    }
+
     fn gate(&self, scope: &Scope) -> Arc<Gate> {
         let running = match scope {
             Scope::Sandbox(name) => SandboxName::parse(name).ok().and_then(|name| {
@@ -191,7 +203,13 @@ impl PolicyReload for Outlets {
 /// By the rules as they are now, without a sandbox behind it.
 pub(crate) fn idle_gate(book: &PolicyBook, scope: &Scope, lookup: Lookup) -> Gate {
     let (_sender, policy) = watch::channel(compiled(book, scope));
-    Gate::new(policy, Arc::new(own_addresses), lookup)
+    let time = rule_time(book);
+    Gate::new(policy, Arc::new(own_addresses), lookup, time)
+}
+
+fn rule_time(book: &PolicyBook) -> RuleTime {
+    let clock = book.clock();
+    Arc::new(move || clock.now())
 }
 
 fn of(sandbox: &SandboxName) -> Scope {

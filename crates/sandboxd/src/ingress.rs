@@ -25,10 +25,10 @@ pub(crate) struct Inlets {
     published: Mutex<BTreeMap<SandboxName, Arc<Ports>>>,
 }
 
-/// Asks a sandbox's init.
-struct Asking(Arc<Inside>);
+/// Sockets of a sandbox's network, for which its init is asked.
+struct SandboxSockets(Arc<Inside>);
 
-impl published::Inside for Asking {
+impl published::Inside for SandboxSockets {
     fn sockets(&self, kind: SocketKind, count: u8) -> io::Result<Vec<OwnedFd>> {
         let asked = self.0.sockets(kind, count);
         asked.map_err(|error| io::Error::other(chain(&error)))
@@ -65,7 +65,7 @@ impl Inlets {
         }
         let ports = Published::start(
             sandbox.as_str(),
-            Arc::new(Asking(inside)),
+            Arc::new(SandboxSockets(inside)),
             self.max_connections,
             Arc::clone(&self.budget),
         )?;

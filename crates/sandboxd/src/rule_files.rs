@@ -1,7 +1,8 @@
 //! Notices when a person edits a file with rules or settings, so that the edit holds from then on, and when the state directory is
 //! removed or moved.
 //!
-//! What the API changes is reloaded by the API; this is for editors. A thread waits, nothing is polled.
+//! What the API changes is reloaded by the API; this is for editors. A thread waits, nothing is polled. It wakes when a rule
+//! ends, too.
 
 use std::ffi::CStr;
 use std::io;
@@ -9,7 +10,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use sbx_engine::state::LOCK;
@@ -77,6 +80,11 @@ fn wait(
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = Reader::new(&files.inotify, &mut buffer);
     loop {
+        if reader.is_buffer_empty()
+            && let Err(error) = await_event(files, rules)
+        {
+            return error;
+        }
         let name = match reader.next() {
             Ok(event) => event.file_name().map(CStr::to_bytes).map(<[u8]>::to_vec),
             Err(Errno::INTR) => continue,
@@ -92,13 +100,29 @@ fn wait(
     }
 }
 
+/// Meanwhile rules may end.
+fn await_event(files: &RuleFiles, rules: &dyn PolicyReload) -> Result<(), Errno> {
+    loop {
+        // A millisecond later, so that the time has passed.
+        let left = rules
+            .end_rules()
+            .map(|left| left + Duration::from_millis(1));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut fds = [PollFd::new(&files.inotify, PollFlags::IN)];
+        match poll(&mut fds, left.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::io::Write;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::sync::mpsc::{Sender, channel};
-    use std::time::Duration;
 
     use sbx_policy::Scope;
     use sbx_proxy::Gate;
@@ -112,6 +136,10 @@ mod tests {
         fn reload(&self) {
             // The test may be over.
             let _ = self.0.send(());
+        }
+
+        fn end_rules(&self) -> Option<Duration> {
+            None
         }
 
         fn gate(&self, _: &Scope) -> Arc<Gate> {

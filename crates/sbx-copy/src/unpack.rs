@@ -34,7 +34,7 @@ pub enum Manner {
 
 /// Where the files of a stream go.
 #[derive(Debug)]
-pub struct Place {
+pub struct Destination {
     pub dir: OwnedFd,
     /// What all names begin with; `None` for a stream of any names.
     pub base: Option<Base>,
@@ -58,14 +58,14 @@ pub fn destination(
     source: Source,
     base: Base,
     open: &dyn Fn(&Path) -> Result<OwnedFd, Errno>,
-) -> Result<Place, CopyError> {
+) -> Result<Destination, CopyError> {
     let bytes = path.as_os_str().as_bytes();
     let failed = |path: &Path, errno| CopyError::file("open", path.as_os_str().as_bytes(), errno);
     let missing = match open(path) {
         Ok(dir) => {
             let base = (source != Source::Archive).then_some(base);
             let renamed = None;
-            return Ok(Place { dir, base, renamed });
+            return Ok(Destination { dir, base, renamed });
         }
         Err(errno @ (Errno::NOENT | Errno::NOTDIR)) => errno,
         Err(errno) => return Err(failed(path, errno)),
@@ -81,7 +81,7 @@ pub fn destination(
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    Ok(Place {
+    Ok(Destination {
         dir: open(parent).map_err(|errno| failed(parent, errno))?,
         base: Some(base),
         renamed: Some(name.as_bytes().to_vec()),
@@ -93,7 +93,7 @@ pub fn destination(
 pub fn unpack<R: Input>(
     first: Option<Entry>,
     reader: &mut Reader<R>,
-    place: Place,
+    place: Destination,
     manner: Manner,
     watch: &mut dyn Watch,
 ) -> Result<Vec<String>, CopyError> {

@@ -18,7 +18,7 @@ use sbx_proto::plan::Ids;
 
 use crate::error::{EngineError, chain};
 use crate::lifecycle::REMOVED;
-use crate::lifecycle::auto_stop::{Alarm, Moment};
+use crate::lifecycle::auto_stop::{Alarm, ClockTimes};
 use crate::lifecycle::create::Interface;
 use crate::lifecycle::entry::{Entry, State};
 use crate::lifecycle::hand_over::{HAND_OVER_TIMEOUT, SHORT_HAND_OVER_TIMEOUT, left_behind};
@@ -315,7 +315,7 @@ impl Engine {
             state.record.keep_alive = keep_alive;
             state.record.temporary = temporary;
             if state.live.is_some() {
-                state.set_deadline(Moment::now(), grace);
+                state.set_deadline(ClockTimes::now(), grace);
             }
         };
         let before = entry.record();

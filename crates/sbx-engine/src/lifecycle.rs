@@ -34,7 +34,7 @@ use crate::machine::{Booted, Machine, Surroundings, remove_exec_socket};
 use crate::sandbox::git_identity::{Identity, Question};
 use crate::sandbox::ports::PortRecord;
 use crate::workspace::{self, worktree};
-use auto_stop::Moment;
+use auto_stop::ClockTimes;
 use entry::{Entry, Live};
 use hand_over::{HAND_OVER_TIMEOUT, SHORT_HAND_OVER_TIMEOUT};
 
@@ -197,7 +197,7 @@ impl Shared {
         let (shared, watched, followed) = (Arc::clone(self), Arc::clone(entry), process.clone());
         let mut state = entry.state();
         state.stopping = None;
-        state.set_sessions(running, Moment::now(), self.settings().auto_stop);
+        state.set_sessions(running, ClockTimes::now(), self.settings().auto_stop);
         state.live = Some(Live {
             sender,
             process: process.clone(),
@@ -256,7 +256,9 @@ impl Shared {
             let grace = self.settings().auto_stop;
             match event {
                 Ok(Event::Commands { running }) => {
-                    entry.state().set_sessions(running, Moment::now(), grace);
+                    entry
+                        .state()
+                        .set_sessions(running, ClockTimes::now(), grace);
                     self.alarm.ring();
                     unwritten = true;
                 }

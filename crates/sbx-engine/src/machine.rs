@@ -40,6 +40,9 @@ use control::{ControlError, Event, Link};
 use egress::Certificate;
 use namespace::Namespace;
 use namespace::limits::Decided;
+
+/// What the user's settings say of the backend. Only the backend looks into it.
+pub use namespace::ModeOverride;
 use process::Process;
 
 /// How long an init has to report its commands when a daemon takes it over.

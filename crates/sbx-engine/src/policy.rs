@@ -7,12 +7,14 @@
 mod error;
 pub mod own_addresses;
 mod proxy_config;
+mod rule_ends;
 #[cfg(test)]
 mod tests;
 mod view;
 
 pub use error::PolicyBookError;
 pub use proxy_config::default_proxy_config;
+pub use rule_ends::{ClockReading, SteadyClock};
 pub use view::{Question, answer, shown};
 
 use std::fs;
@@ -20,6 +22,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use rustix::fs::OFlags;
@@ -31,6 +34,7 @@ use sbx_policy::{
 };
 
 use self::proxy_config::read_proxy_config;
+use self::rule_ends::RuleEnds;
 use crate::policy::own_addresses::own_addresses;
 use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError};
@@ -65,6 +69,8 @@ pub struct PolicyBook {
     writing: Mutex<Told>,
     /// What was asked for last: most sandboxes have the same rules, and share them.
     compiled: Mutex<Option<Policy>>,
+    clock: SteadyClock,
+    ends: Mutex<RuleEnds>,
 }
 
 /// Whether the user knows which preset was taken.
@@ -103,7 +109,13 @@ pub struct TakenAway {
 /// Reading.
 impl PolicyBook {
     pub fn new(state: &StateDir, default_proxy_config: PathBuf) -> Self {
+        Self::with_clock(state, default_proxy_config, SteadyClock::of_this_machine())
+    }
+
+    pub fn with_clock(state: &StateDir, default_proxy_config: PathBuf, clock: SteadyClock) -> Self {
         Self {
+            clock,
+            ends: Mutex::default(),
             state: state.clone(),
             default_proxy_config,
             writing: Mutex::default(),
@@ -211,9 +223,9 @@ impl PolicyBook {
         Ok((rules, broken))
     }
 
-    /// On this machine as it is now.
+    /// On this machine as it is now. Its rules end by [`PolicyBook::clock`].
     pub fn policy_for(&self, scope: &Scope) -> Result<Policy, PolicyBookError> {
-        let rules = self.rules_for(scope)?;
+        let rules = lock(&self.ends).on(self.rules_for(scope)?, &self.clock);
         let mut compiled = lock(&self.compiled);
         let policy = match compiled.take().filter(|last| last.rules() == rules) {
             Some(last) => last,
@@ -222,6 +234,10 @@ impl PolicyBook {
         Ok(compiled
             .insert(policy)
             .with_local_addresses(own_addresses(&[])))
+    }
+
+    pub fn clock(&self) -> SteadyClock {
+        self.clock.clone()
     }
 
     /// What of the rules cannot be read, if something cannot.
@@ -412,6 +428,25 @@ impl PolicyBook {
         self.write(&file)
     }
 
+    /// Writes down which rules have ended, so that they stay so for a later daemon and another time of day. Gives the time
+    /// until the next one ends.
+    pub fn end_rules(&self) -> Result<Option<Duration>, PolicyBookError> {
+        let _writing = lock(&self.writing);
+        let Some(mut file) = self.load()? else {
+            return Ok(None);
+        };
+        if self.mark_ended(&mut file) {
+            self.write(&file)?;
+        }
+        Ok(lock(&self.ends).until_next(&file.rules, &self.clock))
+    }
+
+    fn mark_ended(&self, file: &mut PolicyFile) -> bool {
+        let mut ends = lock(&self.ends);
+        ends.retain(&file.rules);
+        ends.mark(&mut file.rules, &self.clock)
+    }
+
     /// The file to change: with the default preset when none was chosen, which the user is told.
     fn chosen(
         &self,
@@ -419,6 +454,7 @@ impl PolicyBook {
         now: Timestamp,
     ) -> Result<PolicyFile, PolicyBookError> {
         if let Some(mut file) = self.load()? {
+            self.mark_ended(&mut file);
             file.drop_expired(
                 now.saturating_sub(EXPIRED_REMOVAL_DELAY)
                     .unwrap_or(Timestamp::MIN),

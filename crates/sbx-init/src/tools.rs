@@ -55,9 +55,9 @@ fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-struct Aloud;
+struct WarningsOnStderr;
 
-impl Watch for Aloud {
+impl Watch for WarningsOnStderr {
     fn file(&mut self, _: u64) {}
 
     fn skipped(&mut self, name: &str, reason: &str) {
@@ -110,7 +110,7 @@ fn pack_to_stdout(from: &[u8], links: Links) -> Result<(), CopyError> {
         &base,
         links,
         stream(rustix::stdio::stdout())?,
-        &mut Aloud,
+        &mut WarningsOnStderr,
     )
     .map(drop)
 }
@@ -128,6 +128,12 @@ fn unpack_from_stdin(source: Source, base: &[u8], to: &[u8]) -> Result<(), CopyE
     let mut reader = Reader::new(stream(rustix::stdio::stdin())?);
     let first = reader.next_entry()?;
     // Links inside lead to places inside.
-    unpack(first, &mut reader, place, Manner::Keep, &mut Aloud)?;
+    unpack(
+        first,
+        &mut reader,
+        place,
+        Manner::Keep,
+        &mut WarningsOnStderr,
+    )?;
     reader.drain()
 }

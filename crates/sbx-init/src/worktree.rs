@@ -29,7 +29,7 @@ const MAX_LOG: u64 = 16 << 20;
 const MIN_INDEX: usize = 32;
 /// How long a lock that a program of the host has is waited for.
 const LOCK_TRIES: u32 = 20;
-const LOCK_WAIT: Duration = Duration::from_millis(10);
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS);
@@ -254,7 +254,7 @@ impl<'a> Locks<'a> {
                 if !matches!(made, Err(Errno::EXIST)) {
                     break;
                 }
-                std::thread::sleep(LOCK_WAIT);
+                std::thread::sleep(LOCK_INTERVAL);
                 made = make();
             }
             let file = made.ok()?;

@@ -64,6 +64,7 @@ fn rule(n: u32) -> Result<Rule, sbx_policy::PatternError> {
         origin: Origin::Local,
         traffic: Traffic::Any,
         expires: None,
+        expired: false,
         editable: true,
         allow_private: false,
         created: None,

@@ -104,6 +104,9 @@ impl Index {
     pub(crate) fn build(rules: &[Rule]) -> Self {
         let mut index = Self::default();
         for (rule_position, rule) in rules.iter().enumerate() {
+            if rule.expired {
+                continue;
+            }
             for (position, pattern) in rule.resources.iter().enumerate() {
                 index.insert(
                     pattern,

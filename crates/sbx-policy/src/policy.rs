@@ -233,8 +233,9 @@ impl Policy {
 
     /// The first moment after `now` at which an answer may change by itself.
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
-        let expiries = self.rules.iter().filter_map(|rule| rule.expires);
-        expiries.filter(|expires| *expires > now).min()
+        let current = self.rules.iter().filter(|rule| !rule.is_expired(now));
+        let expiries = current.filter_map(|rule| rule.expires);
+        expiries.min()
     }
 
     /// Only `localhost:P` opens a service of the host: no wildcard, and no rule without a port. A deny holds under

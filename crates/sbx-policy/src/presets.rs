@@ -104,6 +104,7 @@ fn rule(name: &str, decision: Decision, resources: Vec<Pattern>) -> Rule {
         traffic: Traffic::Any,
         allow_private: false,
         expires: None,
+        expired: false,
         editable: false,
         created: None,
     }

@@ -120,6 +120,7 @@ impl ProxyConfig {
             traffic,
             allow_private: false,
             expires: None,
+            expired: false,
             editable: false,
             created: None,
         };

@@ -25,6 +25,7 @@ pub fn unreadable() -> Rule {
         traffic: Traffic::Any,
         allow_private: false,
         expires: None,
+        expired: false,
         editable: false,
         created: None,
     }

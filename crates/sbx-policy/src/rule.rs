@@ -69,6 +69,9 @@ pub struct Rule {
     pub allow_private: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
+    /// It has expired: a clock that is set back does not change that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub expired: bool,
     pub editable: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Timestamp>,
@@ -81,7 +84,7 @@ pub struct BadScope(String);
 impl Rule {
     /// A rule counts up to, not including, the moment in which it expires.
     pub fn is_expired(&self, now: Timestamp) -> bool {
-        self.expires.is_some_and(|expires| expires <= now)
+        self.expired || self.expires.is_some_and(|expires| expires <= now)
     }
 }
 

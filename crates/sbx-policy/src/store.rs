@@ -229,8 +229,9 @@ impl PolicyFile {
         self.extract(|rule| matches!(&rule.scope, Scope::Sandbox(sandbox) if sandbox == name))
     }
 
-    pub fn drop_expired(&mut self, now: Timestamp) -> Vec<Rule> {
-        self.extract(|rule| rule.is_expired(now))
+    /// Forgets those that were to end before `then`.
+    pub fn drop_expired(&mut self, then: Timestamp) -> Vec<Rule> {
+        self.extract(|rule| rule.expires.is_some_and(|expires| expires <= then))
     }
 
     fn extract(&mut self, is_meant: impl Fn(&Rule) -> bool) -> Vec<Rule> {
@@ -345,6 +346,7 @@ impl NewRule {
             traffic: Traffic::Any,
             allow_private: self.allow_private,
             expires: self.expires,
+            expired: false,
             editable: true,
             created: Some(now),
         }

@@ -31,3 +31,5 @@ pub const MIN_PROTOCOL: u32 = 7;
 pub const SPOKEN: std::ops::RangeInclusive<u32> = MIN_PROTOCOL..=PROTOCOL;
 /// The first version in which an init hands out its namespaces, so that a workspace can be mounted while it runs.
 pub const MOUNTS_SINCE: u32 = 8;
+/// The first version in which the program of an init has the tools of SSH connections.
+pub const SSH_SINCE: u32 = 8;

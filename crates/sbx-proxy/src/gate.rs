@@ -77,9 +77,9 @@ impl GateDecision {
     }
 
     /// Whether the rules that decided are still in force.
-    pub(crate) fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self, now: Timestamp) -> bool {
         let expiry = self.changes.borrow().next_expiry(self.decided_at);
-        !self.changes.has_changed().unwrap_or(true) && expiry.is_none_or(|at| at > Timestamp::now())
+        !self.changes.has_changed().unwrap_or(true) && expiry.is_none_or(|at| at > now)
     }
 }
 
@@ -87,8 +87,12 @@ impl GateDecision {
 /// go, so it is asked for every decision about addresses.
 pub type LocalAddressSource = Arc<dyn Fn(&[IpAddr]) -> LocalAddresses + Send + Sync>;
 
+/// The time by which rules end. It must never go back, or what has ended would hold again.
+pub type RuleTime = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
 pub struct Gate {
     policy: watch::Receiver<Policy>,
+    time: RuleTime,
     local_addresses: LocalAddressSource,
     resolver: Resolver,
     active_sessions: ActiveSessions,
@@ -204,9 +208,11 @@ impl Gate {
         policy: watch::Receiver<Policy>,
         local_addresses: LocalAddressSource,
         lookup: Lookup,
+        time: RuleTime,
     ) -> Self {
         Self {
             policy,
+            time,
             local_addresses,
             resolver: Resolver::new(lookup),
             active_sessions: ActiveSessions::default(),
@@ -228,9 +234,14 @@ impl Gate {
         }
         Rules {
             policy,
-            now: Timestamp::now(),
+            now: self.now(),
             changes,
         }
+    }
+
+    /// The time by which its rules end.
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.time)()
     }
 
     /// The first time after `since` at which a rule ends by itself.
@@ -240,7 +251,7 @@ impl Gate {
 
     /// Whether some name or address could be allowed on this port.
     pub(crate) fn opens_port(&self, port: u16) -> bool {
-        self.policy.borrow().opens_port(port, Timestamp::now())
+        self.policy.borrow().opens_port(port, self.now())
     }
 
     /// What a connection would be told; `protocol` is what it would carry, if that is known.
@@ -374,7 +385,7 @@ impl Gate {
     pub(crate) async fn decide_unread(&self, dialled: SocketAddr) -> GateDecision {
         let mut decision = self.decide_dialled(dialled, None, Protocol::Web).await;
         decision.unread = true;
-        let (policy, now) = (self.policy.borrow(), Timestamp::now());
+        let (policy, now) = (self.policy.borrow(), self.now());
         if decision.allowed() && policy.denies_names_on(dialled.port(), now) {
             decision.verdict = Verdict::malformed(&UNREAD);
             decision.addresses.clear();

@@ -48,7 +48,7 @@ mod tunnel;
 mod tests;
 
 pub use dial::{Dial, system_dial};
-pub use gate::{Checked, Gate, GateDecision, LocalAddressSource};
+pub use gate::{Checked, Gate, GateDecision, LocalAddressSource, RuleTime};
 pub use proxy::{Bypass, Proxy, Settings, Sockets};
 pub use resolver::{Lookup, system_lookup};
 pub use transport::{AsyncTransport, Transport};

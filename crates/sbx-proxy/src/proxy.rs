@@ -25,7 +25,7 @@ use crate::audit::{Audit, Entrance, Via};
 use crate::ca::Authority;
 use crate::conn::Conn;
 use crate::dial::{Dial, Dialer, tune_local};
-use crate::gate::{Gate, LocalAddressSource};
+use crate::gate::{Gate, LocalAddressSource, RuleTime};
 use crate::limits::{ConnectionBudget, ConnectionTable, Slot};
 use crate::record::record_malformed;
 use crate::resolver::Lookup;
@@ -53,6 +53,7 @@ pub struct Settings {
     pub authority: Authority,
     pub local_addresses: LocalAddressSource,
     pub lookup: Lookup,
+    pub rule_time: RuleTime,
     pub dial: Dial,
     pub max_connections: usize,
     /// With those of all other sandboxes.
@@ -95,7 +96,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(settings: Settings, policy: watch::Receiver<Policy>) -> Self {
         Self {
-            gate: Arc::new(Gate::new(policy, settings.local_addresses, settings.lookup)),
+            gate: Arc::new(Gate::new(
+                policy,
+                settings.local_addresses,
+                settings.lookup,
+                settings.rule_time,
+            )),
             audit: Audit::new(&settings.log_dir, &settings.sandbox),
             authority: settings.authority,
             dialer: Dialer::new(settings.dial, Arc::clone(&settings.budget)),

@@ -163,7 +163,7 @@ impl<'a> Session<'a> {
                     return false;
                 }
             }
-            checked_at = Timestamp::now();
+            checked_at = gate.now();
             let verdict = gate.still_allowed(decision, address);
             if !verdict.allowed {
                 self.failed(format!("cut: {}", verdict.reason));
@@ -198,7 +198,7 @@ impl Drop for Session<'_> {
 async fn until_expiry(gate: &Gate, since: Timestamp) {
     match gate.next_expiry(since) {
         Some(at) => {
-            let left = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
+            let left = Duration::try_from(at.duration_since(gate.now())).unwrap_or_default();
             // A millisecond later, so that the time has passed for the check that follows.
             tokio::time::sleep(left + Duration::from_millis(1)).await;
         }

@@ -333,10 +333,11 @@ impl Question<'_> {
 
     /// Only the address is known, and the traffic is no HTTP or TLS: the answer stays as long as the rules do.
     async fn ask_address(&mut self) -> GateDecision {
-        if let Some(known) = self.by_address.as_ref().filter(|known| known.is_current()) {
+        let gate = &self.shared.gate;
+        let known = self.by_address.as_ref();
+        if let Some(known) = known.filter(|known| known.is_current(gate.now())) {
             return known.clone();
         }
-        let gate = &self.shared.gate;
         let asked = gate.decide_dialled(self.dialled, None, Protocol::Other);
         self.by_address.insert(asked.await).clone()
     }

@@ -14,7 +14,7 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 
 /// How long a thread beyond those that are kept waits for more work.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Job = Box<dyn FnOnce() + Send>;
 type Start = Box<dyn Fn(Job) -> io::Result<()> + Send + Sync>;
@@ -177,7 +177,7 @@ impl Shared {
                     .unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let waited = self.work.wait_timeout(state, KEEP_ALIVE);
+            let waited = self.work.wait_timeout(state, IDLE_TIMEOUT);
             let (guard, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             state = guard;
             if waited.timed_out() && state.queue.is_empty() && state.threads > self.kept {

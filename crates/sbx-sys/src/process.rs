@@ -182,6 +182,21 @@ pub fn raise_nofile_limit() -> io::Result<()> {
     Ok(())
 }
 
+/// The same, and raises the hard limit to `least` before that, if this process may and it is lower.
+pub fn raise_nofile_limits(least: u64) -> io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    if limit.maximum.is_some_and(|most| most < least) {
+        let raised = rustix::process::Rlimit {
+            current: Some(least),
+            maximum: Some(least),
+        };
+        if rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).is_ok() {
+            return Ok(());
+        }
+    }
+    raise_nofile_limit()
+}
+
 /// Replaces the caller's session keyring by a new, empty one.
 pub fn new_session_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;

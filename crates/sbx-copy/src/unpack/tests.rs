@@ -73,7 +73,7 @@ impl World {
 
     fn unpack_as(&self, stream: &[u8], base: Option<Base>) -> Result<Vec<String>, CopyError> {
         let mut reader = Reader::new(Dense(stream));
-        let place = Place {
+        let place = Destination {
             dir: open(&self.to()).unwrap(),
             base,
             renamed: None,

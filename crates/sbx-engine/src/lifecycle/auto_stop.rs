@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-/// One moment on both clocks. The time of day can jump, by hand or when the machine is synchronised.
+/// The same time on both clocks. The time of day can jump, by hand or when the machine is synchronised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub(crate) struct ClockTimes {
     pub(crate) of_day: Timestamp,
     pub(crate) steady: Instant,
 }
 
-impl Moment {
+impl ClockTimes {
     pub(crate) fn now() -> Self {
         Self {
             of_day: Timestamp::now(),
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_time_beyond_all_clocks_is_none() {
         let (of_day, steady) = (second(1000), Instant::now());
-        let now = Moment { of_day, steady };
+        let now = ClockTimes { of_day, steady };
         let later = now.after(GRACE).unwrap();
         assert_eq!((later.of_day, later.steady), (second(1030), steady + GRACE));
         assert_eq!(now.after(Duration::MAX), None);
@@ -94,7 +94,7 @@ mod tests {
     fn a_deadline_of_the_daemon_before_is_at_most_the_grace_period_away() {
         let (of_day, steady) = (second(1000), Instant::now());
         let left = |deadline| {
-            let due = Moment { of_day, steady }.until(second(deadline), GRACE);
+            let due = ClockTimes { of_day, steady }.until(second(deadline), GRACE);
             due.unwrap().duration_since(steady)
         };
         assert_eq!(left(1012), Duration::from_secs(12));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use sbx_api::Status;
 
-use crate::lifecycle::auto_stop::Moment;
+use crate::lifecycle::auto_stop::ClockTimes;
 use crate::machine::control::Sender;
 use crate::machine::process::Process;
 use crate::sandbox::name::SandboxName;
@@ -115,7 +115,7 @@ impl Entry {
         let mut state = self.state();
         let usable = state.live.is_some() && state.stopping.is_none();
         if usable {
-            state.touch(Moment::now(), grace);
+            state.touch(ClockTimes::now(), grace);
         }
         usable
     }
@@ -153,7 +153,7 @@ impl Entry {
     pub(crate) fn go_on(&self, grace: Option<Duration>) {
         let mut state = self.state();
         state.stopping = None;
-        state.touch(Moment::now(), grace);
+        state.touch(ClockTimes::now(), grace);
         drop(state);
         self.changed.notify_all();
     }
@@ -187,7 +187,7 @@ impl State {
     }
 
     /// The number of commands changed.
-    pub(crate) fn set_sessions(&mut self, sessions: u32, now: Moment, grace: Option<Duration>) {
+    pub(crate) fn set_sessions(&mut self, sessions: u32, now: ClockTimes, grace: Option<Duration>) {
         let waiting = self.record.stop_at.is_some();
         if self.sessions == sessions && waiting == (sessions == 0) {
             self.take_over_deadline(now, grace);
@@ -197,19 +197,19 @@ impl State {
         self.touch(now, grace);
     }
 
-    pub(crate) fn touch(&mut self, now: Moment, grace: Option<Duration>) {
+    pub(crate) fn touch(&mut self, now: ClockTimes, grace: Option<Duration>) {
         self.record.last_used_at = Some(now.of_day);
         self.set_deadline(now, grace);
     }
 
-    pub(crate) fn set_deadline(&mut self, now: Moment, grace: Option<Duration>) {
+    pub(crate) fn set_deadline(&mut self, now: ClockTimes, grace: Option<Duration>) {
         let deadline = self.grace(grace).and_then(|grace| now.after(grace));
         self.record.stop_at = deadline.map(|at| at.of_day);
         self.due = deadline.map(|at| at.steady);
     }
 
     /// The one that an earlier daemon has left in the record.
-    fn take_over_deadline(&mut self, now: Moment, grace: Option<Duration>) {
+    fn take_over_deadline(&mut self, now: ClockTimes, grace: Option<Duration>) {
         if let (None, Some(stop_at)) = (self.due, self.record.stop_at) {
             self.due = now.until(stop_at, self.grace(grace).unwrap_or(Duration::MAX));
         }
@@ -253,12 +253,12 @@ mod tests {
     }
 
     /// Both clocks, which can disagree.
-    fn moment(of_day: i64, steady: Instant) -> Moment {
+    fn moment(of_day: i64, steady: Instant) -> ClockTimes {
         let of_day = second(of_day);
-        Moment { of_day, steady }
+        ClockTimes { of_day, steady }
     }
 
-    fn at(of_day: i64) -> Moment {
+    fn at(of_day: i64) -> ClockTimes {
         moment(of_day, Instant::now())
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::INIT_EXIT_TIMEOUT;
-use super::auto_stop::Moment;
+use super::auto_stop::ClockTimes;
 use super::entry::Entry;
 use super::hand_over::HAND_OVER_TIMEOUT;
 use crate::engine::Shared;
@@ -140,7 +140,7 @@ impl Shared {
     fn put_off(&self, entry: &Entry) {
         let mut state = entry.state();
         state.stopping = None;
-        state.touch(Moment::now(), self.settings().auto_stop);
+        state.touch(ClockTimes::now(), self.settings().auto_stop);
         drop(state);
         self.alarm.ring();
     }

@@ -37,6 +37,11 @@ impl Inside {
         }
     }
 
+    /// The version in which init and this program talk.
+    pub fn protocol(&self) -> Result<u32, ControlError> {
+        Ok(Link::connect(&self.dir, &self.id, Role::Client)?.protocol())
+    }
+
     /// New sockets, close-on-exec and non-blocking.
     pub fn sockets(&self, kind: SocketKind, count: u8) -> Result<Vec<OwnedFd>, ControlError> {
         let mut kept = lock(&self.link);

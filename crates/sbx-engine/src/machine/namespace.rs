@@ -37,7 +37,7 @@ use cgroup::Controllers;
 use helper::Helper;
 use id_claims::IdClaims;
 use ids::{Facts, IdsError, OTHER_GROUP_REMEDY, Span, Used};
-use limits::{Decided, Means};
+use limits::{Decided, Support};
 
 pub use ids::ModeOverride;
 pub(crate) use isolation::describe;
@@ -181,12 +181,12 @@ impl Namespace {
     fn controllers(&self) -> &Controllers {
         self.controllers.get_or_init(|| {
             let found = self.facts.controllers.clone();
-            found.usable_in(self.mode).tried()
+            found.usable_in(self.mode).that_work()
         })
     }
 
-    fn means(&self) -> Means {
-        Means::new(self.controllers(), disk::possible(self.mode))
+    fn support(&self) -> Support {
+        Support::new(self.controllers(), disk::possible(self.mode))
     }
 
     pub(super) fn limits(
@@ -194,11 +194,11 @@ impl Namespace {
         asked: &Limits,
         preferred: &[LimitKind],
     ) -> Result<Decided, EngineError> {
-        let (means, host) = (self.means(), limits::Host::read());
-        let mut decided = limits::effective(asked, preferred, &means, &host)?;
+        let (support, host) = (self.support(), limits::Host::read());
+        let mut decided = limits::effective(asked, preferred, &support, &host)?;
         // What was not asked for is told once.
         if asked.memory_bytes.is_none()
-            && let Some(warning) = limits::unusual(&means)
+            && let Some(warning) = limits::default_memory_warning(&support)
             && !self.warned.swap(true, Ordering::Relaxed)
         {
             decided.warnings.push(warning);

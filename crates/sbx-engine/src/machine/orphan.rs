@@ -18,7 +18,7 @@ pub(super) fn end(dir: &Path) -> bool {
     let (Ok(own), Ok(processes)) = (fs::read("/proc/self/mountinfo"), fs::read_dir("/proc")) else {
         return false;
     };
-    let Some(place) = Place::of(&own, dir) else {
+    let Some(place) = SandboxPath::of(&own, dir) else {
         return false;
     };
     let pids = processes
@@ -31,7 +31,7 @@ pub(super) fn end(dir: &Path) -> bool {
     !found.is_empty() && found.iter().all(Process::has_ended)
 }
 
-fn init_of(pid: i32, place: &Place) -> Option<Process> {
+fn init_of(pid: i32, place: &SandboxPath) -> Option<Process> {
     // Opened before the process is looked at: from now on the pid cannot become another process.
     let process = Process::new(pidfd_open(pid).ok()?);
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -51,12 +51,12 @@ fn is_first(status: &str) -> bool {
 
 /// A directory as the kernel names what is mounted from it: its file system, and its path from the root of that.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct SandboxPath {
     device: Vec<u8>,
     path: Vec<u8>,
 }
 
-impl Place {
+impl SandboxPath {
     /// `own` is the table of the process that sees `dir`.
     fn of(own: &[u8], dir: &Path) -> Option<Self> {
         let dir = escaped(dir.as_os_str().as_bytes());
@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn mounts_of_one_directory_alone() {
         let own = b"1 0 8:1 / / rw - ext4 d rw\n2 1 8:2 /sub /home rw - ext4 e rw\n";
-        let place = |dir: &str| Place::of(own, Path::new(dir)).unwrap();
+        let place = |dir: &str| SandboxPath::of(own, Path::new(dir)).unwrap();
         let here = place("/home/a b/vm/one");
-        let expected = Place {
+        let expected = SandboxPath {
             device: b"8:2".into(),
             path: b"/sub/a\\040b/vm/one".into(),
         };

@@ -1,4 +1,5 @@
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
 use sbx_api::ErrorCode;
 use sbx_api::policy::ProxyConfigChange;
@@ -326,6 +327,117 @@ fn a_rule_ends_by_itself() {
     place.book.add(&other, later).unwrap();
     let names: Vec<_> = place.book.load().unwrap().unwrap().rules;
     assert_eq!(names.len(), 1);
+}
+
+/// Clocks that a test sets: seconds that are added to the time of day, and seconds since boot.
+#[derive(Clone, Default)]
+struct Clocks(Arc<Mutex<(i64, u64)>>);
+
+impl Clocks {
+    fn set(&self, time_of_day: i64, since_boot: u64) {
+        *lock(&self.0) = (time_of_day, since_boot);
+    }
+
+    /// A daemon that begins now.
+    fn book(&self, place: &Place) -> PolicyBook {
+        let clocks = self.clone();
+        let clock = SteadyClock::new(move || {
+            let (time_of_day, since_boot) = *lock(&clocks.0);
+            ClockReading {
+                time_of_day: now() + SignedDuration::from_secs(time_of_day),
+                since_boot: Duration::from_secs(since_boot),
+            }
+        });
+        PolicyBook::with_clock(&place.state, place.temp.path().join("default.json"), clock)
+    }
+
+    fn time_of_day(&self) -> Timestamp {
+        now() + SignedDuration::from_secs(lock(&self.0).0)
+    }
+
+    fn allow(&self, book: &PolicyBook, resource: &str) {
+        let request = RuleRequest {
+            decision: RuleDecision::Allow,
+            sandbox: None,
+            repo: None,
+            resources: vec![resource.into()],
+            for_seconds: Some(600),
+            allow_private: false,
+        };
+        book.add(&request, self.time_of_day()).unwrap();
+    }
+}
+
+/// As the gate asks.
+fn opens(book: &PolicyBook, target: &str) -> bool {
+    let target = Target::parse_loose(target).unwrap();
+    let policy = book.policy_for(&Scope::Global).unwrap();
+    let now = book.clock().now();
+    policy.decide(&target, Protocol::Web, now).allowed
+}
+
+#[test]
+fn a_rule_lasts_as_long_as_was_said_whatever_the_clock_is_set_to() {
+    let (place, clocks) = (claimed(), Clocks::default());
+    let book = clocks.book(&place);
+    book.init("deny-all", now()).unwrap();
+    clocks.allow(&book, "a.test");
+    assert_eq!(book.end_rules().unwrap(), Some(Duration::from_secs(600)));
+    // A day ahead, and a year back.
+    for time_of_day in [86_400, -31_536_000] {
+        clocks.set(time_of_day, 599);
+        assert!(opens(&book, "a.test"), "{time_of_day}");
+        assert_eq!(book.end_rules().unwrap(), Some(Duration::from_secs(1)));
+    }
+    clocks.set(-31_536_000, 600);
+    assert!(!opens(&book, "a.test"));
+}
+
+#[test]
+fn what_has_ended_once_stays_ended() {
+    let (place, clocks) = (claimed(), Clocks::default());
+    let book = clocks.book(&place);
+    book.init("deny-all", now()).unwrap();
+    clocks.allow(&book, "a.test");
+    clocks.set(600, 600);
+    assert!(!opens(&book, "a.test"));
+    assert_eq!(book.end_rules().unwrap(), None);
+    // Back to before it was made: for this daemon, for the next one, and for people.
+    clocks.set(-3600, 601);
+    assert!(!opens(&book, "a.test"));
+    let next = clocks.book(&place);
+    assert!(!opens(&next, "a.test"));
+    let rules = next.rules_for(&Scope::Global).unwrap();
+    let status = shown(&rules[0], clocks.time_of_day()).status;
+    assert_eq!(status, "inactive");
+    // It does not stand in the way of a new one, which lasts its time.
+    clocks.allow(&next, "a.test");
+    assert!(opens(&next, "a.test"));
+    clocks.set(-3600, 1201);
+    assert!(!opens(&next, "a.test"));
+}
+
+#[test]
+fn every_change_writes_down_what_has_ended() {
+    let (place, clocks) = (claimed(), Clocks::default());
+    let book = clocks.book(&place);
+    book.init("deny-all", now()).unwrap();
+    clocks.allow(&book, "a.test");
+    clocks.set(600, 600);
+    clocks.allow(&book, "b.test");
+    clocks.set(0, 601);
+    assert!(!opens(&clocks.book(&place), "a.test"));
+    // A daemon that begins after the end has not seen it last, and a person who edits the file means what it says.
+    clocks.set(1300, 700);
+    let late = clocks.book(&place);
+    late.end_rules().unwrap();
+    clocks.set(0, 701);
+    assert!(!opens(&late, "b.test"));
+    let path = place.book.path();
+    let text = fs::read_to_string(&path).unwrap();
+    let edited = text.replace("\"expired\": true,", "");
+    place.put(&path, &edited.replace("2026-01-29", "2026-01-30"));
+    assert!(opens(&late, "b.test"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::machine::namespace::ModeOverride;
+use crate::machine::ModeOverride;
 
 /// How long a sandbox without a command stays up.
 pub(crate) const DEFAULT_AUTO_STOP_DELAY: Duration = Duration::from_secs(30);

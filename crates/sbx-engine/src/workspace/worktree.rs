@@ -45,7 +45,7 @@ pub enum NotShared {
     #[error("repository `{}` has been replaced since the sandbox was created", .0.display())]
     Another(PathBuf),
     #[error(transparent)]
-    Place(#[from] WorkspaceError),
+    Workspace(#[from] WorkspaceError),
     #[error("cannot look at `{}`", .path.display())]
     Io {
         path: PathBuf,

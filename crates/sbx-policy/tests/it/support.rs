@@ -39,6 +39,7 @@ pub(crate) fn rule(text: &str) -> Rule {
         origin: Origin::Local,
         traffic: Traffic::Any,
         expires: None,
+        expired: false,
         editable: true,
         allow_private: false,
         created: None,

@@ -12,26 +12,26 @@ use tokio::time::Instant;
 use super::Inside;
 
 /// Questions that follow each other more quickly than this are a burst: the next one asks for more.
-const BURST: Duration = Duration::from_millis(200);
+const BURST_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) struct Pool {
     inside: Arc<dyn Inside>,
     /// One question at a time.
     asking: tokio::sync::Mutex<()>,
-    stocks: Mutex<BTreeMap<SocketKind, Stock>>,
+    spares: Mutex<BTreeMap<SocketKind, SpareSockets>>,
 }
 
 #[derive(Default)]
-struct Stock {
+struct SpareSockets {
     sockets: Vec<OwnedFd>,
     asked: Option<Instant>,
     batch: u8,
 }
 
-impl Stock {
+impl SpareSockets {
     /// How many to ask for now.
     fn next_batch(&mut self, now: Instant) -> u8 {
-        let burst = (self.asked).is_some_and(|asked| now.duration_since(asked) < BURST);
+        let burst = (self.asked).is_some_and(|asked| now.duration_since(asked) < BURST_INTERVAL);
         self.batch = match burst {
             true => self.batch.saturating_mul(2).clamp(1, MAX_SOCKETS),
             false => 1,
@@ -46,7 +46,7 @@ impl Pool {
         Self {
             inside,
             asking: tokio::sync::Mutex::default(),
-            stocks: Mutex::default(),
+            spares: Mutex::default(),
         }
     }
 
@@ -60,13 +60,13 @@ impl Pool {
         if let Some(socket) = self.take(kind) {
             return Ok(socket);
         }
-        let count = (self.stocks().entry(kind).or_default()).next_batch(Instant::now());
+        let count = (self.spares().entry(kind).or_default()).next_batch(Instant::now());
         let inside = Arc::clone(&self.inside);
         // On a thread: an init may take its time.
         let asked = tokio::task::spawn_blocking(move || inside.sockets(kind, count)).await;
         let mut sockets = asked.map_err(io::Error::other)??;
         let first = sockets.pop();
-        self.stocks()
+        self.spares()
             .entry(kind)
             .or_default()
             .sockets
@@ -75,11 +75,11 @@ impl Pool {
     }
 
     fn take(&self, kind: SocketKind) -> Option<OwnedFd> {
-        self.stocks().get_mut(&kind)?.sockets.pop()
+        self.spares().get_mut(&kind)?.sockets.pop()
     }
 
-    fn stocks(&self) -> MutexGuard<'_, BTreeMap<SocketKind, Stock>> {
-        self.stocks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn spares(&self) -> MutexGuard<'_, BTreeMap<SocketKind, SpareSockets>> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn a_burst_asks_for_more() {
-        let (mut stock, start) = (Stock::default(), Instant::now());
-        let mut at = |ms| stock.next_batch(start + Duration::from_millis(ms));
+        let (mut spare, start) = (SpareSockets::default(), Instant::now());
+        let mut at = |ms| spare.next_batch(start + Duration::from_millis(ms));
         assert_eq!(
             [at(0), at(10), at(20), at(30), at(40), at(50)],
             [1, 2, 4, 8, 16, 16]

@@ -281,6 +281,7 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
         authority: Authority::load("one", &made.key_pem, now).unwrap(),
         local_addresses: Arc::new(|_| LocalAddresses::default()),
         lookup: Arc::new(|_| Box::pin(std::future::pending())),
+        rule_time: Arc::new(Timestamp::now),
         dial: system_dial(),
         max_connections: 10,
         budget: Arc::new(ConnectionBudget::with_room(10)),

@@ -197,6 +197,7 @@ async fn tls_to_the_origin() {
         authority: Authority::load("one", &authority.key_pem, Timestamp::now()).unwrap(),
         local_addresses: Arc::new(|_| LocalAddresses::default()),
         lookup: Arc::new(|_| Box::pin(async { Ok(vec!["192.0.2.1".parse().unwrap()]) })),
+        rule_time: Arc::new(Timestamp::now),
         dial: Arc::new(move |_| {
             let (ours, theirs) = tokio::io::duplex(3000);
             arrived.send(theirs).unwrap();

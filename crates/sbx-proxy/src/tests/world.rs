@@ -27,11 +27,11 @@ use crate::limits::ConnectionBudget;
 use crate::proxy::{Settings, Shared, admit, route};
 
 /// Longer than every deadline of the proxy, which matters where the clock is not the real one.
-const HANGS: Duration = Duration::from_secs(200);
+const HANG_TIMEOUT: Duration = Duration::from_secs(200);
 
 /// Nothing in these tests takes long, unless it never ends.
 pub(super) async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(HANGS, work)
+    tokio::time::timeout(HANG_TIMEOUT, work)
         .await
         .expect("it does not end")
 }
@@ -69,6 +69,7 @@ pub(super) fn rule(n: usize, text: &str) -> Rule {
         origin: Origin::Scoped,
         traffic,
         expires: None,
+        expired: false,
         editable: true,
         allow_private,
         created: None,
@@ -120,6 +121,7 @@ impl World {
             authority: Authority::load("one", &made.key_pem, now).unwrap(),
             local_addresses: local_addresses(Arc::clone(&own)),
             lookup: lookup(Arc::clone(&zone), Arc::clone(&asked)),
+            rule_time: Arc::new(Timestamp::now),
             dial: dial(at, Arc::clone(&dialled), Arc::clone(&refusing)),
             max_connections,
             budget: Arc::new(ConnectionBudget::with_room(max_connections)),

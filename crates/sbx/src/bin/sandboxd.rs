@@ -24,6 +24,8 @@ const READY: &[u8] = b"ready\n";
 const ASSETS: &str = ".container-platform";
 /// Limit for a `CheckRequest`.
 const MAX_REQUEST: u64 = 1 << 20;
+/// Enough for 10,000 connections to published ports at the same time, of which half may be used for that, two for each. Root may have them.
+const DESCRIPTORS: u64 = 65_536;
 const HELP: &str = "\
 The daemon of sbx, one per user. It is started on demand; use `sbx daemon` to control it.
 
@@ -135,7 +137,7 @@ fn check() -> Result<CheckAnswer, ErrorBody> {
 
 fn daemon(ready: ReadyLine) -> ExitCode {
     // The kernel counts descriptors in flight (SCM_RIGHTS) per user against this limit, also those of sandboxes.
-    let _ = sbx_sys::process::raise_nofile_limit();
+    let _ = sbx_sys::process::raise_nofile_limits(DESCRIPTORS);
     match serve(ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err((message, hint)) => {

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Kind};
 use crate::{lookup, text};
 
 /// How often the table is drawn again, and over which time CPU use is taken.
-const INTERVAL: Duration = Duration::from_secs(1);
+const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 /// The same for a single look.
 const SINGLE_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// The cursor to the top, and everything below it erased.
@@ -63,7 +63,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
             return context.ui.data(shown);
         }
         context.ui.data(format!("{REDRAW}{shown}"))?;
-        sleep(INTERVAL);
+        sleep(REDRAW_INTERVAL);
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access, statvfs};
 use sbx_engine::StateDir;
 use sbx_engine::error::chain;
-use sbx_engine::machine::namespace::ModeOverride;
+use sbx_engine::machine::ModeOverride;
 use sbx_engine::machine::namespace::helper::Helper;
 use sbx_engine::machine::namespace::ids;
 use sbx_engine::policy::PolicyBook;

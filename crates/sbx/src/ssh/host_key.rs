@@ -17,11 +17,14 @@ const SEED: usize = HostKey::SEED;
 pub(crate) fn load_or_make(state: &StateDir) -> Result<HostKey, Failure> {
     let path = state.ssh_host_key();
     let failed = |error: io::Error| {
-        Failure::new(
+        let failure = Failure::new(
             Kind::Engine,
             format!("cannot use the host key {}: {error}", path.display()),
-        )
-        .hint("remove the file; the next connection makes a new one")
+        );
+        match error.kind() {
+            io::ErrorKind::StorageFull => failure,
+            _ => failure.hint("remove the file; the next connection makes a new one"),
+        }
     };
     let seed = match read(state) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -11,9 +11,9 @@ use sbx_engine::sandbox::offline;
 use sbx_engine::state::StateError;
 use sbx_engine::state::settings::{Settings, table};
 use sbx_engine::{SandboxName, StateDir};
-use sbx_proto::OsBytes;
 use sbx_proto::exec::{Exec, FramedStderr, FramedStdin, Request, Stdio};
 use sbx_proto::tool;
+use sbx_proto::{OsBytes, SSH_SINCE};
 use sbx_ssh::{ChannelId, Error, Event, Refusal, Server, Start, Terminal as Pty};
 
 use super::forward::{self, Forward};
@@ -23,7 +23,7 @@ use super::session::{self, Session};
 use crate::attach::Broken;
 use crate::client::{Absent, Client};
 use crate::context::Context;
-use crate::failure::{Failure, engine};
+use crate::failure::{Failure, Kind, engine};
 use crate::init::Terminal;
 use crate::lookup;
 use crate::plumbing::{set_nonblocking, widen};
@@ -60,6 +60,8 @@ pub(crate) fn run(context: &Context, name: &str) -> Result<(), Failure> {
     let key = host_key::load_or_make(client.state())?;
     let hold = Hold::take(context, &client, name)?;
     let inside = inside(&client, name)?;
+    // Where it has ended meanwhile, the hold tells.
+    inside.protocol().map_or(Ok(()), check_version)?;
     for fd in [stdin, stdout] {
         set_nonblocking(fd).map_err(|errno| engine("cannot use the pipe to ssh")(errno.into()))?;
         widen(fd);
@@ -82,6 +84,19 @@ fn inside(client: &Client<'_>, name: &str) -> Result<Inside, Failure> {
     let sandbox = offline::inspect(client.state(), &name)?;
     let dir = client.state().sandbox(&name);
     Ok(Inside::new(dir.path(), &sandbox.id))
+}
+
+/// An init of an earlier version has no programs for the hold and SFTP. The hold would end at once, as when the sandbox stops.
+fn check_version(protocol: u32) -> Result<(), Failure> {
+    if protocol >= SSH_SINCE {
+        return Ok(());
+    }
+    let failure = Failure::new(
+        Kind::VersionMismatch,
+        "no SSH into this sandbox: it was started by an earlier version of sbx",
+    )
+    .hint("stop it with `sbx stop`; the next connection starts it again");
+    Err(failure)
 }
 
 struct Proxy<'a> {
@@ -462,6 +477,14 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sandbox_of_an_earlier_version_is_refused() {
+        assert!(check_version(SSH_SINCE).is_ok());
+        let failure = check_version(SSH_SINCE - 1).unwrap_err();
+        assert!(failure.message.contains("an earlier version of sbx"));
+        assert!(failure.hint.is_some());
+    }
 
     #[test]
     fn variables_by_pattern() {

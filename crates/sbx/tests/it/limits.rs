@@ -99,7 +99,7 @@ print(time.process_time())
     assert!(used < 1.0, "{used} s");
 }
 
-fn group_dirs(sandbox: &Sandbox<'_>) -> Vec<PathBuf> {
+pub fn group_dirs(sandbox: &Sandbox<'_>) -> Vec<PathBuf> {
     let path = sandbox.world.state().join("vm").join(&sandbox.name);
     let record = std::fs::read(path.join("sandbox.json")).unwrap();
     let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
@@ -234,7 +234,8 @@ fn disk(world: &'static World) {
     assert_eq!(sandbox.exec(["cat", "/kept"]).ok(), "kept");
 }
 
-/// A fork bomb, a memory hog, a disk filler and a hog of descriptors run at once, and a neighbour does not notice.
+/// A fork bomb, a memory hog, a disk filler and a hog of descriptors run at once, and a neighbour does not notice: with
+/// limits that were asked for, and with none but the usual.
 fn hogs(world: &'static World) {
     let disk: &[&str] = match no_disks() {
         Some(_) => &[],
@@ -251,7 +252,7 @@ try:
 except OSError: print(len(held), flush=True)
 time.sleep(600)";
     for hogging in [
-        "b() { b | b & }; b; sleep 600",
+        FORK_BOMB,
         "while :; do head -c 1G /dev/zero | tail > /dev/null; done",
         "while :; do head -c 1G /dev/zero > ~/filler; done",
         &format!("python3 -c \"{fds}\""),
@@ -259,10 +260,7 @@ time.sleep(600)";
         // Some of them may find no process left.
         world.run(["exec", "-d", &hog.name, "sh", "-c", hogging]);
     }
-    for _ in 0..10 {
-        assert_eq!(neighbour.exec(["echo", "alive"]).ok(), "alive");
-        assert!(world.names().contains(&hog.name));
-    }
+    is_undisturbed(&neighbour, &hog);
     let used = &world.inspect(&hog.name)["usage"];
     assert!(used["processes"].as_u64().unwrap() <= 200, "{used}");
     assert!(
@@ -270,6 +268,38 @@ time.sleep(600)";
         "{used}"
     );
     world.run(["rm", "--force", &hog.name]).ok();
+
+    let hog = world.sandbox("usual-hog");
+    let loops = "for _ in $(seq 100); do while :; do :; done & done; wait";
+    for hogging in [loops, FORK_BOMB] {
+        world.run(["exec", "-d", &hog.name, "sh", "-c", hogging]);
+    }
+    is_undisturbed(&neighbour, &hog);
+    shares_its_cpu_time(&hog);
+    world.run(["rm", "--force", &hog.name]).ok();
+}
+
+const FORK_BOMB: &str = "b() { b | b & }; b; sleep 600";
+
+fn is_undisturbed(neighbour: &Sandbox<'_>, hog: &Sandbox<'_>) {
+    for _ in 0..10 {
+        assert_eq!(neighbour.exec(["echo", "alive"]).ok(), "alive");
+        assert!(hog.world.names().contains(&hog.name));
+    }
+}
+
+/// However many processes it has, the kernel gives them together what it gives to one.
+fn shares_its_cpu_time(sandbox: &Sandbox<'_>) {
+    let read = |path: PathBuf| std::fs::read_to_string(path).ok();
+    let dirs = group_dirs(sandbox);
+    let mut weights = dirs.iter().filter_map(|dir| {
+        let weight = read(dir.join("cpu.shares")).or_else(|| read(dir.join("cpu.weight")))?;
+        Some((dir, weight.trim().to_owned()))
+    });
+    let (dir, weight) = weights.next().unwrap();
+    assert!(["1024", "100"].contains(&weight.as_str()), "{weight}");
+    let pids = read(dir.join("cgroup.procs")).unwrap();
+    assert!(pids.lines().count() > 100, "{}", pids.lines().count());
 }
 
 fn use_is_shown(world: &'static World) {

@@ -1,5 +1,6 @@
 //! Published ports: Appendix B 16 and more.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Child;
@@ -17,6 +18,7 @@ pub const TESTS: &[ModeTest] = &[
     ("ports::come_back_after_stop_and_restart", come_back),
     ("ports::are_published_and_unpublished", publish),
     ("ports::that_cannot_be_had_are_refused", refused),
+    ("ports::are_all_that_the_daemon_listens_on", nothing_else),
 ];
 
 /// The same daemon does the same in every mode.
@@ -372,16 +374,17 @@ while True:
 
 fn at_once(world: &'static World) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let most = limit.maximum.unwrap_or(1 << 20);
     let raised = rustix::process::Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
-    // The daemon has two descriptors for each, of half of what it may have.
-    let count = usize::try_from(((most - 512) / 4).min(10_000)).unwrap();
     let world = &World::fresh(world.mode);
     let sandbox = world.sandbox("at-once");
+    // The daemon has two descriptors for each, of half of what it may have. This test has one.
+    let most = descriptors_of(world.daemon_pid());
+    let own = limit.maximum.unwrap_or(1 << 20) - 512;
+    let count = usize::try_from(((most - 512) / 4).min(own).min(10_000)).unwrap();
     let _server = serve(&sandbox, 8000);
     let address = sandbox.publish("8000");
     let mut open: Vec<TcpStream> = Vec::with_capacity(count);
@@ -404,9 +407,72 @@ fn at_once(world: &'static World) {
     assert_eq!(other.exec(["echo", "alive"]).ok(), "alive");
     if count < 10_000 {
         blocked(format!(
-            "{most} descriptors are enough for {count} connections at the same time"
+            "{most} descriptors of the daemon and {own} of the test are enough for {count} connections at the same time"
         ));
     }
+}
+
+/// How many it may have.
+pub fn descriptors_of(pid: i32) -> u64 {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find(|it| it.starts_with("Max open files"));
+    let soft = line.unwrap().split_whitespace().nth(3).unwrap();
+    soft.parse().unwrap()
+}
+
+/// Appendix B 23: what the daemon listens on, on the host, is what was published.
+fn nothing_else(world: &'static World) {
+    let world = &World::fresh(world.mode);
+    let sandbox = world.sandbox("listening");
+    sandbox.exec(["true"]).ok();
+    let listening = || listeners_of(world.daemon_pid());
+    assert!(listening().is_empty(), "{:?}", listening());
+    let addresses = ["8000", "8000/tcp6"].map(|port| sandbox.publish(port));
+    assert_eq!(listening(), BTreeSet::from(addresses));
+    for address in addresses {
+        let mapping = format!("{address}:8000");
+        sandbox.ports(&["--unpublish", &mapping]);
+    }
+    assert!(listening().is_empty(), "{:?}", listening());
+}
+
+/// The addresses of the listening TCP sockets of a process, in the network namespace that it is in.
+fn listeners_of(pid: i32) -> BTreeSet<SocketAddr> {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let links = fds.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let own: BTreeSet<String> = links
+        .filter_map(|link| {
+            let inode = link.to_str()?.strip_prefix("socket:[")?;
+            Some(inode.strip_suffix(']')?.to_owned())
+        })
+        .collect();
+    let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{pid}/net/{table}"));
+    let tables = tables.map(|table| std::fs::read_to_string(table).unwrap_or_default());
+    let rows = tables.iter().flat_map(|table| table.lines().skip(1));
+    rows.filter_map(|row| {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let (local, state, inode) = (words[1], words[3], words[9]);
+        (state == "0A" && own.contains(inode)).then(|| socket_address(local))
+    })
+    .collect()
+}
+
+/// As the kernel writes it: hexadecimal, an address in words of this machine's byte order.
+fn socket_address(text: &str) -> SocketAddr {
+    let (ip, port) = text.split_once(':').unwrap();
+    let words: Vec<[u8; 4]> = (0..ip.len() / 8)
+        .map(|at| {
+            u32::from_str_radix(&ip[8 * at..8 * at + 8], 16)
+                .unwrap()
+                .to_ne_bytes()
+        })
+        .collect();
+    let bytes = words.concat();
+    let ip = match <[u8; 4]>::try_from(bytes.as_slice()) {
+        Ok(four) => IpAddr::from(four),
+        Err(_) => IpAddr::from(<[u8; 16]>::try_from(bytes.as_slice()).unwrap()),
+    };
+    SocketAddr::new(ip, u16::from_str_radix(port, 16).unwrap())
 }
 
 fn asked(world: &'static World) {

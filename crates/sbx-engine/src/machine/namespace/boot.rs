@@ -42,7 +42,7 @@ impl Namespace {
         surroundings: &Surroundings<'_>,
     ) -> Result<Prepared, EngineError> {
         let (_, lacking) =
-            limits::enforceable(&record.limits, &record.limits_required, &self.means())?;
+            limits::enforceable(&record.limits, &record.limits_required, &self.support())?;
         let mut layout = self.layout(state, record, surroundings)?;
         let primary = workspaces.first().filter(|first| !first.added);
         if let (Some(id), Some(primary)) = (record.held_cache(), primary) {
@@ -150,7 +150,7 @@ impl Namespace {
             Sudo::Absent
         };
         let (limits, _) =
-            limits::enforceable(&record.limits, &record.limits_required, &self.means())?;
+            limits::enforceable(&record.limits, &record.limits_required, &self.support())?;
         let own = sandbox_files(dir, record, layout, sudo, limits.disk_bytes)?;
         let files = boot_files(dir).map_err(|e| prepare_error(dir.path(), e))?;
         let plan_limits = limits::current(&limits);

@@ -19,7 +19,7 @@ use rustix::fs::{Access, access};
 use sbx_api::Limits;
 use sbx_proto::plan::Mode;
 
-use find::Place;
+use find::Location;
 
 pub(super) use usage::used;
 
@@ -62,23 +62,23 @@ pub struct Controllers {
 impl Controllers {
     /// At the top of each hierarchy, for root.
     pub(super) fn of_this_machine() -> Self {
-        Self::found(Place::Top)
+        Self::found(Location::Top)
     }
 
     /// In the group of this process, if the user was given that one.
     pub(super) fn delegated() -> Self {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::found(Place::Own(&own))
+        Self::found(Location::Own(&own))
     }
 
-    fn found(place: Place<'_>) -> Self {
+    fn found(location: Location<'_>) -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let available =
             |root: &Path| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
         // Root of a user namespace may find the files and have no right to them.
         let usable = |it: &Hierarchy| it.is_writable();
         let controller =
-            |name: &str| find::hierarchy(name, &mounts, place, &available).filter(usable);
+            |name: &str| find::hierarchy(name, &mounts, location, &available).filter(usable);
         Self {
             memory: controller("memory"),
             cpu: controller("cpu"),
@@ -97,7 +97,7 @@ impl Controllers {
 
     /// Without what turns out not to work when a group is made and removed: the kernel refuses for reasons that cannot
     /// be looked up, such as processes in a group above (EBUSY).
-    pub(super) fn tried(self) -> Self {
+    pub(super) fn that_work(self) -> Self {
         let works = |one: &Self, limits: Limits| {
             let id = format!("{TRIAL}{}", std::process::id());
             one.sweep_trials();
@@ -185,7 +185,7 @@ impl Controllers {
         }
         let open = |path: &PathBuf| {
             let opened = File::options().write(true).open(path);
-            opened.map_err(|error| about(path, &error))
+            opened.map_err(|error| with_path(path, &error))
         };
         joins.iter().map(open).collect()
     }
@@ -207,21 +207,19 @@ impl Controllers {
             };
             (it, "memory", values)
         });
-        let cpu = self
-            .cpu
-            .as_ref()
-            .zip(limits.cpu_millis)
-            .map(|(it, millis)| {
-                let quota = u64::from(millis) * PERIOD / 1000;
-                let values = match it.version {
-                    Version::V1 => vec![
-                        ("cpu.cfs_period_us", PERIOD.to_string(), true),
-                        ("cpu.cfs_quota_us", quota.to_string(), true),
-                    ],
-                    Version::V2 => vec![("cpu.max", format!("{quota} {PERIOD}"), true)],
-                };
-                (it, "cpu", values)
-            });
+        // Also without a limit: in a group of its own a sandbox weighs as one process, however many it has.
+        let cpu = self.cpu.as_ref().map(|it| {
+            let quota = limits.cpu_millis.map(|it| u64::from(it) * PERIOD / 1000);
+            let values = match (it.version, quota) {
+                (_, None) => Vec::new(),
+                (Version::V1, Some(quota)) => vec![
+                    ("cpu.cfs_period_us", PERIOD.to_string(), true),
+                    ("cpu.cfs_quota_us", quota.to_string(), true),
+                ],
+                (Version::V2, Some(quota)) => vec![("cpu.max", format!("{quota} {PERIOD}"), true)],
+            };
+            (it, "cpu", values)
+        });
         memory.into_iter().chain(cpu).collect()
     }
 }
@@ -265,7 +263,7 @@ const SUBTREE: &str = "cgroup.subtree_control";
 
 /// Makes `group`, two levels below `sbx`.
 fn make(hierarchy: &Hierarchy, controller: &str, group: &Path) -> io::Result<()> {
-    fs::create_dir_all(group).map_err(|error| about(group, &error))?;
+    fs::create_dir_all(group).map_err(|error| with_path(group, &error))?;
     if hierarchy.version == Version::V1 {
         return Ok(());
     }
@@ -279,7 +277,7 @@ fn make(hierarchy: &Hierarchy, controller: &str, group: &Path) -> io::Result<()>
             Err(error)
                 if error.kind() == io::ErrorKind::ResourceBusy
                     && above == hierarchy.root
-                    && step_aside(above) =>
+                    && move_daemon_below(above) =>
             {
                 set(&file, &value)?;
             }
@@ -290,7 +288,7 @@ fn make(hierarchy: &Hierarchy, controller: &str, group: &Path) -> io::Result<()>
 }
 
 /// Moves the processes of a group that the daemon has for itself into one below. False where that is not so.
-fn step_aside(group: &Path) -> bool {
+fn move_daemon_below(group: &Path) -> bool {
     let listed = fs::read_to_string(group.join(PROCS)).unwrap_or_default();
     let own = std::process::id();
     let parent = |pid: u32| {
@@ -300,10 +298,10 @@ fn step_aside(group: &Path) -> bool {
     let Some(pids) = own_processes(&listed, own, &parent) else {
         return false;
     };
-    let place = group.join(DAEMON);
-    let moved = fs::create_dir_all(&place).and_then(|()| {
+    let location = group.join(DAEMON);
+    let moved = fs::create_dir_all(&location).and_then(|()| {
         let mut each = pids.iter();
-        each.try_for_each(|pid| set(&place.join(PROCS), &pid.to_string()))
+        each.try_for_each(|pid| set(&location.join(PROCS), &pid.to_string()))
     });
     moved.is_ok()
 }
@@ -322,12 +320,12 @@ fn own_processes(listed: &str, own: u32, parent: &dyn Fn(u32) -> Option<u32>) ->
 pub(super) fn remove(groups: &[PathBuf]) -> io::Result<()> {
     let mut done = Ok(());
     for group in groups {
-        done = done.and(remove_soon(group));
+        done = done.and(remove_with_retries(group));
     }
     done
 }
 
-fn remove_soon(group: &Path) -> io::Result<()> {
+fn remove_with_retries(group: &Path) -> io::Result<()> {
     for _ in 1..REMOVAL_ATTEMPTS {
         match remove_one(group) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(REMOVAL_DELAY),
@@ -340,7 +338,7 @@ fn remove_soon(group: &Path) -> io::Result<()> {
 fn remove_one(group: &Path) -> io::Result<()> {
     let below = match fs::read_dir(group) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        below => below.map_err(|error| about(group, &error))?,
+        below => below.map_err(|error| with_path(group, &error))?,
     };
     for entry in below.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -349,7 +347,7 @@ fn remove_one(group: &Path) -> io::Result<()> {
     }
     match fs::remove_dir(group) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|error| about(group, &error)),
+        other => other.map_err(|error| with_path(group, &error)),
     }
 }
 
@@ -366,10 +364,10 @@ pub(super) fn is_group(path: &Path) -> bool {
 fn set(file: &Path, value: &str) -> io::Result<()> {
     let written = File::options().write(true).truncate(true).open(file);
     let written = written.and_then(|mut file| file.write_all(value.as_bytes()));
-    written.map_err(|error| about(file, &error))
+    written.map_err(|error| with_path(file, &error))
 }
 
-fn about(path: &Path, error: &io::Error) -> io::Error {
+fn with_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 

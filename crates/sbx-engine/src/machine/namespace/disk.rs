@@ -12,28 +12,28 @@ use std::process::{Command, Stdio};
 
 use sbx_proto::plan::Mode;
 
-use super::limits::{LimitError, Obstacle};
+use super::limits::{LimitError, Unsupported};
 use crate::state::SandboxDir;
 
 const MAKERS: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
 const MAKER: &str = "mkfs.ext4";
 const CONTROL: &str = "/dev/loop-control";
 
-const NOT_ROOT: Obstacle = Obstacle {
+const NOT_ROOT: Unsupported = Unsupported {
     reason: "only root can attach a disk image",
     remedy: "run sbx as root",
 };
-const NO_LOOP: Obstacle = Obstacle {
+const NO_LOOP: Unsupported = Unsupported {
     reason: "this machine has no loop devices that sbx may use",
     remedy: "load the module (`modprobe loop`) as root of the machine",
 };
-const NO_MAKER: Obstacle = Obstacle {
+const NO_MAKER: Unsupported = Unsupported {
     reason: "`mkfs.ext4` is not installed",
     remedy: "install e2fsprogs",
 };
 
 /// Whether sandboxes of that mode can have one.
-pub(super) fn possible(mode: Mode) -> Result<(), Obstacle> {
+pub(super) fn possible(mode: Mode) -> Result<(), Unsupported> {
     if mode != Mode::Root {
         return Err(NOT_ROOT);
     }

@@ -78,12 +78,12 @@ impl LimitError {
 
 /// Why something cannot be limited here, and what helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct Unsupported {
     pub reason: &'static str,
     pub remedy: &'static str,
 }
 
-impl Obstacle {
+impl Unsupported {
     fn error(self, limit: LimitKind) -> LimitError {
         let Self { reason, remedy } = self;
         LimitError::Unenforceable {
@@ -94,21 +94,21 @@ impl Obstacle {
     }
 }
 
-const NO_GROUPS: Obstacle = Obstacle {
+const NO_GROUPS: Unsupported = Unsupported {
     reason: "no control groups that sbx may change",
     remedy: "run sbx as root where control groups are mounted, or the daemon in a group of its own (see docs/engine/limits.md)",
 };
 
 /// What can be limited here, beside the number of processes, which always can.
 #[derive(Debug, Clone, Copy)]
-pub struct Means {
-    pub memory: Result<(), Obstacle>,
-    pub cpu: Result<(), Obstacle>,
-    pub disk: Result<(), Obstacle>,
+pub struct Support {
+    pub memory: Result<(), Unsupported>,
+    pub cpu: Result<(), Unsupported>,
+    pub disk: Result<(), Unsupported>,
 }
 
-impl Means {
-    pub fn new(controllers: &Controllers, disk: Result<(), Obstacle>) -> Self {
+impl Support {
+    pub fn new(controllers: &Controllers, disk: Result<(), Unsupported>) -> Self {
         let if_grouped = |is: bool| is.then_some(()).ok_or(NO_GROUPS);
         Self {
             memory: if_grouped(controllers.limits_memory()),
@@ -117,7 +117,7 @@ impl Means {
         }
     }
 
-    fn of(&self, limit: LimitKind) -> Result<(), Obstacle> {
+    fn of(&self, limit: LimitKind) -> Result<(), Unsupported> {
         match limit {
             LimitKind::Memory => self.memory,
             LimitKind::Cpus => self.cpu,
@@ -177,7 +177,7 @@ fn total_memory(info: &str) -> Option<u64> {
 pub fn effective(
     asked: &Limits,
     preferred: &[LimitKind],
-    means: &Means,
+    support: &Support,
     host: &Host,
 ) -> Result<Decided, LimitError> {
     check(asked)?;
@@ -193,26 +193,26 @@ pub fn effective(
     };
     let mut limits = Limits::default();
     if let Some(millis) = asked.cpu_millis {
-        let can = means.cpu.map_err(|it| it.error(LimitKind::Cpus));
+        let can = support.cpu.map_err(|it| it.error(LimitKind::Cpus));
         if applies(LimitKind::Cpus, can.and(check_cpus(millis, host)))? {
             limits.cpu_millis = Some(millis);
         }
     }
     match asked.memory_bytes {
         Some(bytes) => {
-            let can = means.memory.map_err(|it| it.error(LimitKind::Memory));
+            let can = support.memory.map_err(|it| it.error(LimitKind::Memory));
             if applies(LimitKind::Memory, can)? {
                 limits.memory_bytes = Some(bytes);
             }
         }
-        None if means.memory.is_ok() => {
+        None if support.memory.is_ok() => {
             let usual = (host.memory_bytes / 2).clamp(LEAST_MEMORY, MOST_MEMORY);
             limits.memory_bytes = Some(usual);
         }
         None => {}
     }
     if let Some(bytes) = asked.disk_bytes {
-        let can = means.disk.map_err(|it| it.error(LimitKind::Disk));
+        let can = support.disk.map_err(|it| it.error(LimitKind::Disk));
         if applies(LimitKind::Disk, can)? {
             limits.disk_bytes = Some(bytes);
         }
@@ -228,11 +228,11 @@ pub fn effective(
 }
 
 /// The warning about a usual limit that cannot be enforced.
-pub fn unusual(means: &Means) -> Option<String> {
-    let obstacle = means.memory.err()?;
+pub fn default_memory_warning(support: &Support) -> Option<String> {
+    let unsupported = support.memory.err()?;
     Some(format!(
         "the memory of sandboxes is not limited here: {}",
-        obstacle.reason
+        unsupported.reason
     ))
 }
 
@@ -240,14 +240,14 @@ pub fn unusual(means: &Means) -> Option<String> {
 pub fn enforceable(
     limits: &Limits,
     required: &[LimitKind],
-    means: &Means,
+    support: &Support,
 ) -> Result<(Limits, Vec<String>), LimitError> {
     let (mut left, mut warnings) = (*limits, Vec::new());
     for limit in requested_kinds(limits) {
-        let Err(obstacle) = means.of(limit) else {
+        let Err(unsupported) = support.of(limit) else {
             continue;
         };
-        let error = obstacle.error(limit);
+        let error = unsupported.error(limit);
         // A disk that was made holds the sandbox's files.
         if required.contains(&limit) || limit == LimitKind::Disk {
             return Err(error);

@@ -13,9 +13,9 @@ use sbx_copy::pack::Watch;
 use crate::failure::{Failure, Kind};
 use crate::text;
 
-const INTERVAL: Duration = Duration::from_millis(200);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// Copies that take less show nothing.
-const DELAY: Duration = Duration::from_secs(1);
+const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// For a stream that the other end has left: another process inside may hold it open.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -88,8 +88,8 @@ fn show(counters: &Counters, mut terminal: File) {
     let start = Instant::now();
     let mut any = false;
     while !counters.over.load(Ordering::Relaxed) {
-        std::thread::sleep(INTERVAL);
-        if start.elapsed() >= DELAY {
+        std::thread::sleep(REDRAW_INTERVAL);
+        if start.elapsed() >= FIRST_DELAY {
             any = true;
             let line = format!("\rCopying: {}\u{1b}[K", words(counters));
             drop(terminal.write_all(line.as_bytes()));

@@ -106,12 +106,8 @@ time.sleep(600)
     let host = fs::read_to_string("/proc/sys/user/max_inotify_instances").unwrap();
     let host: u64 = host.trim().parse().unwrap();
     assert!((1..=host / 2).contains(&numbers[0]), "{line}");
-    let nofile = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    assert_eq!(
-        Some(numbers[2]),
-        nofile.maximum.map(|all| all / 2),
-        "{line}"
-    );
+    let nofile = crate::ports::descriptors_of(world.daemon_pid());
+    assert_eq!(numbers[2], nofile / 2, "{line}");
     assert!(numbers[1] <= numbers[2]);
     let said = on_host(
         world,

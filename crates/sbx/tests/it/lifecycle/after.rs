@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::ModeTest;
 use crate::harness::{World, eventually, kill};
+use crate::limits::group_dirs;
 
 pub const TESTS: &[ModeTest] = &[
     (
@@ -84,12 +85,18 @@ fn after_a_reboot(world: &'static World) {
     let ports = || world.run(["ports", &sandbox.name, "--json"]).ok();
     let before = ports();
     let init = world.init_pid(&sandbox.name);
+    let groups = group_dirs(&sandbox);
     kill_daemon(&world);
     assert!(kill(init, Signal::KILL));
     eventually("init is gone", || (!lives(init)).then_some(()));
     // Sockets do not survive in `/run`; here they lie in the state directory, and nothing serves them.
     let record = record_of(&world, &sandbox.name);
     drop(fs::remove_file(record.with_file_name("exec.sock")));
+    for name in ["daemon.json", "sandboxd.sock", "docker.sock"] {
+        drop(fs::remove_file(world.state().join(name)));
+    }
+    remove_groups(&groups);
+    remove_claims(&world);
     let mut said: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
     // The pid is another process's by now: this test's own.
     said["init"]["pid"] = json!(std::process::id());
@@ -99,6 +106,7 @@ fn after_a_reboot(world: &'static World) {
     let read = sandbox.exec(["sh", "-c", "cat ~/kept"]).ok();
     assert_eq!(read, "kept");
     assert_eq!(ports(), before);
+    assert_eq!(group_dirs(&sandbox), groups);
     let port: Value = serde_json::from_str(&before).unwrap();
     let port = u16::try_from(port[0]["host_port"].as_u64().unwrap()).unwrap();
     let address = ([127, 0, 0, 1], port).into();
@@ -106,6 +114,30 @@ fn after_a_reboot(world: &'static World) {
     match std::net::TcpStream::connect_timeout(&address, Duration::from_secs(10)) {
         Ok(_) => {}
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+}
+
+/// Control groups do not survive; here they are emptied by the end of the processes.
+fn remove_groups(groups: &[PathBuf]) {
+    for group in groups {
+        let all = [group.as_path(), group.parent().unwrap()];
+        eventually("the control group is removed", || {
+            // The kernel may not have taken the processes apart yet.
+            all.into_iter().for_each(|it| drop(fs::remove_dir(it)));
+            (!all[1].exists()).then_some(())
+        });
+    }
+}
+
+/// Claims in `/run` do not survive; those in `/var/lib` do, and their loss must not matter either.
+fn remove_claims(world: &World) {
+    for place in ["/run/sbx/ids", "/var/lib/sbx/ids"] {
+        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+            let holder = fs::read_to_string(entry.path()).unwrap_or_default();
+            if Path::new(&holder).starts_with(world.state()) {
+                fs::remove_file(entry.path()).unwrap();
+            }
+        }
     }
 }
 

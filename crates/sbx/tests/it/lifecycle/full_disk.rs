@@ -6,10 +6,10 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::ModeTest;
-use crate::harness::{Ran, World, eventually, eventually_or, programs};
+use crate::harness::{Ran, World, eventually, eventually_or, host_has, programs};
 
 /// A file system of the test's own needs root.
 pub const ROOT: &[ModeTest] = &[("lifecycle::a_full_disk_loses_nothing", loses_nothing)];
@@ -17,6 +17,8 @@ pub const ROOT: &[ModeTest] = &[("lifecycle::a_full_disk_loses_nothing", loses_n
 /// What is left on the disk, in KiB: nothing, one small file, a few, a sandbox.
 const ROOMS: &[u64] = &[0, 4, 64, ENOUGH];
 const ENOUGH: u64 = 32 << 10;
+/// What is copied into a sandbox: several times what fits into the smallest rooms.
+const COPIED: &str = concat!(include_str!("full_disk.rs"), "copied");
 /// More than a template and what sandboxes write here.
 const MOUNT: &str =
     "mount -t tmpfs -o size=160m,mode=700 none \"$SBX_HOME\" && echo mounted && read -r _";
@@ -106,6 +108,38 @@ impl<'a> SmallDisk<'a> {
         ports.map(|it| it["host_port"].as_u64().unwrap()).collect()
     }
 
+    /// That of `kept`; nothing, if there is none.
+    fn proxy_config(&self) -> String {
+        let file = self.state().join("vm/kept/proxy-config.json");
+        fs::read_to_string(file).unwrap_or_default()
+    }
+
+    /// Makes a sandbox as programs of another engine do. Its name, or none where it says why not.
+    #[track_caller]
+    fn posts_vm(&self, room: u64, workspace: &str) -> Option<String> {
+        let body = json!({"agent_name": format!("posted{room}"), "workspace_dir": workspace});
+        let mut command = self.world.command("nsenter");
+        command
+            .arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id()))
+            .args(["curl", "-s", "-X", "POST", "--unix-socket"])
+            .arg(self.world.state().join("sandboxd.sock"))
+            .args([
+                "http://localhost/vm",
+                "-H",
+                "Content-Type: application/json",
+            ])
+            .args(["-d", &body.to_string()]);
+        let said = Ran::from(command.output().unwrap());
+        let answer: Value = serde_json::from_str(&said.out).unwrap();
+        let name = answer["vm_name"].as_str().map(str::to_owned);
+        let why = "No space left on device";
+        assert!(
+            name.is_some() || said.out.contains(why),
+            "{room} KiB: {said:?}"
+        );
+        name
+    }
+
     fn workspaces(&self) -> usize {
         let all = self.run(&["inspect", "kept", "--json"]).ok();
         let all: Value = serde_json::from_str(&all).unwrap();
@@ -120,6 +154,7 @@ impl<'a> SmallDisk<'a> {
             workspaces: self.workspaces(),
             rules: self.run(&["policy", "ls", "--wide"]).ok(),
             auto_stop: self.run(&["settings", "get", "auto_stop_seconds"]).ok(),
+            proxy_config: self.proxy_config(),
         }
     }
 }
@@ -140,6 +175,7 @@ struct Shown {
     workspaces: usize,
     rules: String,
     auto_stop: String,
+    proxy_config: String,
 }
 
 fn temporaries(dir: &Path) -> Vec<PathBuf> {
@@ -174,15 +210,34 @@ fn round(disk: &SmallDisk<'_>, room: u64, workspace: &str) {
     let (host, time) = (format!("h{room}.example.org"), (7000 + room).to_string());
     disk.run(&["create", "--name", &removed, "shell", workspace])
         .ok();
+    let pruned = format!("pruned-{room}");
+    disk.run(&["create", "--name", &pruned, "shell", workspace])
+        .ok();
+    disk.run(&["stop", &pruned]).ok();
+    drop(fs::remove_file(disk.state().join("ssh-host-key")));
     let old = format!("old{room}.example.org");
     disk.run(&["policy", "allow", "network", &old]).ok();
     let (ports, before) = (disk.host_ports(), disk.shown());
 
     let filler = disk.fill(room);
     let tries = |args: &[&str]| disk.tries(room, args);
-    let created = tries(&["create", "--name", &made, "shell", workspace]);
+    // With a build cache, which is another directory to be made.
+    let repo = disk.world.workspace();
+    let repo = repo.to_str().unwrap();
+    let created = tries(&["create", "--cache", "--name", &made, "shell", repo]);
     assert!(created || room < ENOUGH);
+    let posted = disk.posts_vm(room, workspace);
+    assert_ne!(posted.is_none(), room >= ENOUGH);
     tries(&["exec", "kept", "true"]);
+    let source = disk.world.home().join("source");
+    disk.world.write(&source, COPIED);
+    let target = format!("kept:/home/agent/copied-{room}");
+    let copied = tries(&["cp", source.to_str().unwrap(), &target]);
+    tries(&["ssh", "known-hosts", "kept.sbx"]);
+    let blocked = format!("blocked{room}.example.org");
+    let narrowed = tries(&["network", "proxy", "kept", "--block-host", &blocked]);
+    // A full disk does not keep what fills it.
+    assert!(tries(&["prune", "--force"]), "{room} KiB");
     let published = tries(&["ports", "kept", "--publish", "8000"]);
     let more = disk.world.workspace();
     let mounted = tries(&["mount", "kept", more.to_str().unwrap()]);
@@ -192,7 +247,6 @@ fn round(disk: &SmallDisk<'_>, room: u64, workspace: &str) {
     tries(&["stop", "kept"]);
     tries(&["daemon", "restart"]);
     tries(&["exec", "kept", "cat", "/home/agent/file"]);
-    // A full disk does not keep what fills it.
     assert!(tries(&["rm", "--force", &removed]), "{room} KiB");
     fs::remove_file(filler).unwrap();
 
@@ -203,7 +257,9 @@ fn round(disk: &SmallDisk<'_>, room: u64, workspace: &str) {
     let after = disk.shown();
     let mut names = before.names.clone();
     names.remove(&removed);
+    names.remove(&pruned);
     names.extend(created.then(|| made.clone()));
+    names.extend(posted);
     assert_eq!(after.names, names, "{room} KiB");
     assert!(after.host_ports.is_superset(&ports), "{room} KiB");
     let more = after.host_ports.len() - ports.len();
@@ -215,6 +271,16 @@ fn round(disk: &SmallDisk<'_>, room: u64, workspace: &str) {
     assert_eq!(after.rules.contains(&old), !forgotten, "{}", after.rules);
     let expected = if set { time } else { before.auto_stop };
     assert_eq!(after.auto_stop, expected, "{room} KiB");
+    assert_eq!(
+        after.proxy_config.contains(&blocked),
+        narrowed,
+        "{room} KiB"
+    );
+    if copied {
+        let read = disk.run(&["cp", &target, "-"]).ok();
+        assert!(read.contains(COPIED), "{room} KiB");
+    }
+    disk.run(&["ssh", "known-hosts", "kept.sbx"]).ok();
     assert_nothing_left(disk, room, &names);
 
     // On the disk is what the daemon said.
@@ -226,6 +292,9 @@ fn round(disk: &SmallDisk<'_>, room: u64, workspace: &str) {
 }
 
 fn loses_nothing(world: &'static World) {
+    if !host_has("curl") {
+        return;
+    }
     let world = World::fresh(world.mode);
     let workspace = world.workspace();
     let workspace = workspace.to_str().unwrap();
@@ -245,4 +314,10 @@ fn loses_nothing(world: &'static World) {
     eventually("the trash is empty", || {
         fs::read_dir(&trash).unwrap().next().is_none().then_some(())
     });
+    disk.run(&["create", "--name", "last", "shell", workspace])
+        .ok();
+    let filler = disk.fill(0);
+    assert!(disk.tries(0, &["reset", "--force"]), "reset");
+    assert!(!disk.state().join("vm").exists(), "reset");
+    drop(fs::remove_file(filler));
 }

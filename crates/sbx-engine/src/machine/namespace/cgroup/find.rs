@@ -6,7 +6,7 @@ use super::{Hierarchy, Version};
 
 /// Where a controller is looked for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum Location<'a> {
     /// At the top of what is mounted: root's sandboxes are beside everything else.
     Top,
     /// In the group of this process, as `/proc/self/cgroup` says: a user may have been given that one (*delegation*).
@@ -17,7 +17,7 @@ pub(super) enum Place<'a> {
 pub(super) fn hierarchy(
     controller: &str,
     mounts: &str,
-    place: Place<'_>,
+    location: Location<'_>,
     available: &dyn Fn(&Path) -> String,
 ) -> Option<Hierarchy> {
     mounts.lines().find_map(|line| {
@@ -30,9 +30,9 @@ pub(super) fn hierarchy(
             ("cgroup2", _) => Version::V2,
             _ => return None,
         };
-        let root = match place {
-            Place::Top => PathBuf::from(point),
-            Place::Own(groups) => {
+        let root = match location {
+            Location::Top => PathBuf::from(point),
+            Location::Own(groups) => {
                 let own = own_group(groups, controller, version)?;
                 let below = own.strip_prefix(top).ok()?;
                 // Without the slash that joining nothing adds.
@@ -86,11 +86,11 @@ mod tests {
         27 24 0:24 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
     const UNIFIED: &str = "30 24 0:24 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-    fn found(mounts: &str, place: Place<'_>, available: &str) -> Vec<String> {
+    fn found(mounts: &str, location: Location<'_>, available: &str) -> Vec<String> {
         let available = |_: &Path| available.to_owned();
         let all = ["memory", "cpu"]
             .into_iter()
-            .filter_map(|it| hierarchy(it, mounts, place, &available));
+            .filter_map(|it| hierarchy(it, mounts, location, &available));
         all.map(|it| format!("{:?} {}", it.version, it.root.display()))
             .collect()
     }
@@ -98,16 +98,19 @@ mod tests {
     #[test]
     fn each_controller_is_found_where_it_is_mounted() {
         let expected = ["V1 /sys/fs/cgroup/memory", "V1 /sys/fs/cgroup/cpu,cpuacct"];
-        assert_eq!(found(HYBRID, Place::Top, "hugetlb"), expected);
+        assert_eq!(found(HYBRID, Location::Top, "hugetlb"), expected);
         let expected = ["V2 /sys/fs/cgroup", "V2 /sys/fs/cgroup"];
-        assert_eq!(found(UNIFIED, Place::Top, "cpu io memory pids"), expected);
+        assert_eq!(
+            found(UNIFIED, Location::Top, "cpu io memory pids"),
+            expected
+        );
     }
 
     #[test]
     fn what_is_read_only_or_absent_limits_nothing() {
         let closed = HYBRID.replace("rw,relatime", "ro,relatime");
-        assert!(found(&closed, Place::Top, "").is_empty());
-        assert!(found(UNIFIED, Place::Top, "io pids").is_empty());
+        assert!(found(&closed, Location::Top, "").is_empty());
+        assert!(found(UNIFIED, Location::Top, "io pids").is_empty());
     }
 
     #[test]
@@ -125,18 +128,18 @@ mod tests {
     fn a_group_of_ones_own_is_found() {
         let own = "0::/user.slice/u.service/sbx.scope\n";
         let dir = "V2 /sys/fs/cgroup/user.slice/u.service/sbx.scope";
-        assert_eq!(found(UNIFIED, Place::Own(own), "cpu memory"), [dir, dir]);
+        assert_eq!(found(UNIFIED, Location::Own(own), "cpu memory"), [dir, dir]);
         // In a container the mount begins below the top.
         let inner = UNIFIED.replace("0:24 / ", "0:24 /docker/x ");
         let own = "0::/docker/x/y\n";
         let dir = "V2 /sys/fs/cgroup/y";
-        assert_eq!(found(&inner, Place::Own(own), "cpu memory"), [dir, dir]);
-        assert!(found(&inner, Place::Own("0::/elsewhere\n"), "memory").is_empty());
+        assert_eq!(found(&inner, Location::Own(own), "cpu memory"), [dir, dir]);
+        assert!(found(&inner, Location::Own("0::/elsewhere\n"), "memory").is_empty());
         let own = "4:memory:/mine\n1:cpu,cpuacct:/\n0::/\n";
         let expected = [
             "V1 /sys/fs/cgroup/memory/mine",
             "V1 /sys/fs/cgroup/cpu,cpuacct",
         ];
-        assert_eq!(found(HYBRID, Place::Own(own), ""), expected);
+        assert_eq!(found(HYBRID, Location::Own(own), ""), expected);
     }
 }

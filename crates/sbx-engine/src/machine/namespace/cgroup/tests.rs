@@ -55,6 +55,22 @@ fn values_of_each_version() {
 }
 
 #[test]
+fn without_limits_a_sandbox_has_a_group_for_its_cpu_time() {
+    for version in [Version::V1, Version::V2] {
+        let controllers = Controllers {
+            memory: hierarchy("/c/memory", version),
+            cpu: hierarchy("/c/cpu", version),
+        };
+        let values = controllers.values(&Limits::default());
+        let found: Vec<_> = values
+            .iter()
+            .map(|(_, name, values)| (*name, values.len()))
+            .collect();
+        assert_eq!(found, [("cpu", 0)], "the weight is that of a new group");
+    }
+}
+
+#[test]
 fn without_controllers_nothing_is_made() {
     let none = Controllers::default();
     assert!(none.prepare("7", &LIMITS).unwrap().is_empty());
@@ -117,7 +133,7 @@ fn what_cannot_be_made_is_not_used() {
     let controllers = unified(temp.path());
     let error = controllers.prepare("7", &LIMITS).unwrap_err();
     assert!(error.to_string().contains(SUBTREE), "{error}");
-    assert_eq!(controllers.tried(), Controllers::default());
+    assert_eq!(controllers.that_work(), Controllers::default());
     let left = fs::read_dir(temp.path().join("sbx")).unwrap();
     assert_eq!(
         left.flatten().map(|it| it.file_name()).collect::<Vec<_>>(),

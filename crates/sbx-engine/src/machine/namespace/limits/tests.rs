@@ -6,23 +6,23 @@ const HOST: Host = Host {
     processes: 4_000_000,
 };
 
-const NO_DISK: Obstacle = Obstacle {
+const NO_DISK: Unsupported = Unsupported {
     reason: "no loop devices",
     remedy: "run sbx as root",
 };
-const NONE: Means = Means {
+const NONE: Support = Support {
     memory: Err(NO_GROUPS),
     cpu: Err(NO_GROUPS),
     disk: Err(NO_DISK),
 };
-const ALL: Means = Means {
+const ALL: Support = Support {
     memory: Ok(()),
     cpu: Ok(()),
     disk: Ok(()),
 };
 
-fn usual(means: &Means, host: &Host) -> Limits {
-    let decided = effective(&Limits::default(), &[], means, host).unwrap();
+fn usual(support: &Support, host: &Host) -> Limits {
+    let decided = effective(&Limits::default(), &[], support, host).unwrap();
     assert!(decided.required.is_empty() && decided.warnings.is_empty());
     decided.limits
 }
@@ -51,8 +51,8 @@ fn the_usual_limits_protect_the_host() {
         total_memory("MemFree: 1 kB\nMemTotal:  2048 kB\n"),
         Some(2 << 20)
     );
-    assert!(unusual(&NONE).unwrap().contains("memory"));
-    assert_eq!(unusual(&ALL), None);
+    assert!(default_memory_warning(&NONE).unwrap().contains("memory"));
+    assert_eq!(default_memory_warning(&ALL), None);
 }
 
 const ASKED: [(Limits, LimitKind); 3] = [
