@@ -159,6 +159,7 @@ pub(crate) fn request(
         temporary: false,
         limits: flags.limits.limits()?,
         limits_preferred: flags.limits.preferred()?,
+        template: None,
     })
 }
 
