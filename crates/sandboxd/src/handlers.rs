@@ -8,8 +8,9 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use sbx_api::{
     ClearCaches, ClearedCaches, CreateRequest, Created, DaemonInfo, ErrorBody, ErrorCode,
-    KeepRequest, LogLevels, MountChange, PortChange, PortChanges, Removed, Sandbox, SandboxList,
-    SettingsState, ShutdownRequest, Started, UnmountRequest, Usage, WorkspaceRequest,
+    KeepRequest, LogLevels, MountChange, PortChange, PortChanges, RemoveTemplate, Removed,
+    RemovedTemplate, Sandbox, SandboxList, SaveTemplate, SavedNow, SettingsState, ShutdownRequest,
+    Started, TemplateList, UnmountRequest, Usage, WorkspaceRequest,
 };
 use sbx_engine::EngineError;
 use sbx_engine::engine::{Engine, Removal};
@@ -181,6 +182,50 @@ pub(crate) async fn clear_caches(
     Body(request): Body<ClearCaches>,
 ) -> Answer<ClearedCaches> {
     let done = blocking(&app, move |engine| engine.clear_caches(&request)).await?;
+    Ok(Json(done))
+}
+
+/// All saved templates
+#[utoipa::path(get, path = "/v1/templates", responses((status = 200, body = TemplateList)))]
+pub(crate) async fn templates(State(app): State<App>, _: NoBody) -> Answer<TemplateList> {
+    let images = blocking(&app, |engine| engine.templates()).await?;
+    Ok(Json(TemplateList { images }))
+}
+
+/// Save a sandbox that does not run as a template
+#[utoipa::path(
+    post, path = "/v1/templates", request_body = SaveTemplate,
+    responses(
+        (status = 200, body = SavedNow),
+        (status = 400, description = "not the name of a template", body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "the sandbox runs", body = ErrorBody),
+    )
+)]
+pub(crate) async fn save_template(
+    State(app): State<App>,
+    Body(request): Body<SaveTemplate>,
+) -> Answer<SavedNow> {
+    refuse_when_closing(&app)?;
+    let done = blocking(&app, move |engine| engine.save_template(&request)).await?;
+    Ok(Json(done))
+}
+
+/// Remove a saved template; sandboxes that are made from it go on
+#[utoipa::path(
+    post, path = "/v1/templates/remove", request_body = RemoveTemplate,
+    responses(
+        (status = 200, body = RemovedTemplate),
+        (status = 400, description = "it is not clear which one is meant", body = ErrorBody),
+        (status = 404, body = ErrorBody),
+    )
+)]
+pub(crate) async fn remove_template(
+    State(app): State<App>,
+    Body(request): Body<RemoveTemplate>,
+) -> Answer<RemovedTemplate> {
+    let wanted = request.template;
+    let done = blocking(&app, move |engine| engine.remove_template(&wanted)).await?;
     Ok(Json(done))
 }
 

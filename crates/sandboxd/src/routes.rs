@@ -86,6 +86,8 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(handlers::mount))
         .routes(routes!(handlers::unmount))
         .routes(routes!(handlers::clear_caches))
+        .routes(routes!(handlers::templates, handlers::save_template))
+        .routes(routes!(handlers::remove_template))
         .routes(routes!(handlers::log_levels, handlers::set_log_levels))
         .routes(routes!(handlers::settings))
         .routes(routes!(handlers::reload_settings))

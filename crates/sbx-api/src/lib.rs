@@ -110,6 +110,9 @@ pub struct CreateRequest {
     /// Those of the limits that are enforced where possible; another one that cannot be enforced is an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits_preferred: Vec<LimitKind>,
+    /// The saved template to make it from; `host`, this machine's own system, when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
 }
 
 /// A limit, by the name of its flag.
@@ -316,6 +319,69 @@ pub struct ClearCaches {
     /// Only the cache of this workspace, a canonical path.
     #[serde(default)]
     pub workspace: Option<String>,
+}
+
+/// A template that was saved from a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SavedTemplate {
+    pub id: String,
+    pub repository: String,
+    pub tag: String,
+    /// The agent of that sandbox.
+    pub flavor: String,
+    #[schema(value_type = String)]
+    pub created_at: Timestamp,
+    /// On disk, in bytes, without the templates that it is made from.
+    pub size: u64,
+    /// The name of that sandbox.
+    pub sandbox: String,
+}
+
+impl SavedTemplate {
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.repository, self.tag)
+    }
+}
+
+/// `GET /v1/templates`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TemplateList {
+    pub images: Vec<SavedTemplate>,
+}
+
+/// `POST /v1/templates`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SaveTemplate {
+    pub sandbox: String,
+    /// `NAME[:TAG]`; `latest` is meant when there is no tag.
+    pub tag: String,
+    /// Of the sandbox that is meant; 404 when another one has the name.
+    #[serde(default)]
+    pub id: Option<String>,
+}
+
+/// What `POST /v1/templates` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SavedNow {
+    pub template: SavedTemplate,
+    pub warnings: Vec<String>,
+}
+
+/// `POST /v1/templates/remove`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveTemplate {
+    /// `NAME[:TAG]`, or the beginning of an id that no other one has.
+    pub template: String,
+}
+
+/// What `POST /v1/templates/remove` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RemovedTemplate {
+    pub template: SavedTemplate,
+    /// Made from it. They go on, and its files are kept for them.
+    pub sandboxes: Vec<String>,
 }
 
 /// What `POST /v1/caches/clear` answers.

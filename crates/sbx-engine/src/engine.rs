@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use sbx_api::{
-    Caller, ClearCaches, ClearedCaches, CreateRequest, KeepRequest, Sandbox, Started, Status,
-    Usage, WorkspaceRequest,
+    Caller, ClearCaches, ClearedCaches, CreateRequest, KeepRequest, RemovedTemplate, Sandbox,
+    SaveTemplate, SavedNow, SavedTemplate, Started, Status, Usage, WorkspaceRequest,
 };
 use sbx_policy::Pattern;
 use sbx_proto::plan::Ids;
 
-use crate::error::{EngineError, chain};
+use crate::error::{EngineError, chain, prepare_error};
 use crate::lifecycle::REMOVED;
 use crate::lifecycle::auto_stop::{Alarm, ClockTimes};
 use crate::lifecycle::create::Interface;
@@ -31,7 +31,9 @@ use crate::policy::{PolicyBook, ProxyFile, parse_resources};
 use crate::sandbox::git_identity;
 use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError, WorkspaceRecord};
+use crate::sandbox::tag::Tag;
 use crate::sandbox::view;
+use crate::saved;
 use crate::state::settings::Settings;
 use crate::state::{EXEC_SOCKET, SandboxDir, StateDir};
 use crate::threads::{at_once, lock};
@@ -72,6 +74,10 @@ pub(crate) struct Shared {
     pub(crate) damaged: Mutex<()>,
     /// Held while it is decided which sandbox has which build cache.
     pub(crate) caches: Mutex<()>,
+    /// Held while it is decided which saved template has which name.
+    pub(crate) saved: Mutex<()>,
+    /// Held while some are removed.
+    pub(crate) saved_removal: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +109,8 @@ impl Engine {
                 trash: Trash::default(),
                 damaged: Mutex::default(),
                 caches: Mutex::default(),
+                saved: Mutex::default(),
+                saved_removal: Mutex::default(),
             }),
         }
     }
@@ -173,6 +181,28 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Makes a template from what a sandbox that does not run changed of its own.
+    pub fn save_template(&self, request: &SaveTemplate) -> Result<SavedNow, EngineError> {
+        let tag = Tag::parse(&request.tag)?;
+        let entry = self.shared.entry(&request.sandbox)?;
+        // It cannot be started meanwhile.
+        let _operation = entry.operate();
+        is_meant(&entry, request.id.as_deref())?;
+        self.shared.still_there(&entry)?;
+        self.shared.save(&entry, tag)
+    }
+
+    /// All saved templates, by name.
+    pub fn templates(&self) -> Result<Vec<SavedTemplate>, EngineError> {
+        let state = &self.shared.config.state;
+        saved::list(state).map_err(|source| prepare_error(&state.saved_templates(), source))
+    }
+
+    /// Takes the name of one away. Its files are kept for as long as sandboxes are made from them.
+    pub fn remove_template(&self, wanted: &str) -> Result<RemovedTemplate, EngineError> {
+        self.shared.remove_template(wanted)
     }
 
     /// From now on. Returns those that only another daemon will follow.

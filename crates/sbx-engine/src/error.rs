@@ -16,6 +16,7 @@ use crate::machine::namespace::template::TemplateError;
 use crate::policy::PolicyBookError;
 use crate::sandbox::name::{NameError, SandboxName};
 use crate::sandbox::record::RecordError;
+use crate::sandbox::tag::TagError;
 use crate::state::remove_tree::RemoveError;
 use crate::state::{StateError, full_disk_hint};
 use crate::workspace::WorkspaceError;
@@ -84,6 +85,36 @@ pub enum EngineError {
     AgentName,
     #[error("platform `{wanted}` cannot run here: this machine is `{host}`")]
     Platform { wanted: String, host: String },
+    #[error(transparent)]
+    Tag(#[from] TagError),
+    #[error("no template `{0}`")]
+    NoTemplate(String),
+    #[error("several templates have an id that begins with `{0}`")]
+    AmbiguousTemplate(String),
+    #[error("template `{tag}` cannot be read")]
+    UnreadableTemplate {
+        tag: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "template `{tag}` cannot be used here: it was saved in {saved} mode, and sandboxes are made in {here} mode"
+    )]
+    TemplateMode {
+        tag: String,
+        saved: &'static str,
+        here: &'static str,
+    },
+    #[error(
+        "template `{0}` cannot be used here: the subordinate ids of this user were others when it was saved"
+    )]
+    TemplateIds(String),
+    #[error(
+        "cannot save sandbox `{name}`: it is made from {count} templates that were saved one from the other, and that is the most"
+    )]
+    ManyTemplates { name: SandboxName, count: usize },
+    #[error("cannot save a running sandbox: `{0}`")]
+    SaveRunning(SandboxName),
     #[error("invalid environment variable name {0:?}")]
     EnvName(String),
     #[error("the value of environment variable `{0}` contains a NUL byte")]
@@ -121,9 +152,14 @@ impl EngineError {
             | Self::AgentName
             | Self::Limit(LimitError::Unenforceable { .. } | LimitError::Invalid { .. })
             | Self::CacheOfNothing
+            | Self::Tag(_)
+            | Self::AmbiguousTemplate(_)
+            | Self::TemplateMode { .. }
+            | Self::TemplateIds(_)
+            | Self::ManyTemplates { .. }
             | Self::EnvName(_)
             | Self::EnvValue(_) => ErrorCode::BadRequest,
-            Self::NotFound(_) => ErrorCode::NotFound,
+            Self::NotFound(_) | Self::NoTemplate(_) => ErrorCode::NotFound,
             Self::Port(e) => match e {
                 PortError::Spec(_)
                 | PortError::NotHere(_)
@@ -147,6 +183,7 @@ impl EngineError {
             | Self::Busy { .. }
             | Self::UsedSince(_)
             | Self::Removing(_)
+            | Self::SaveRunning(_)
             | Self::Closed => ErrorCode::Conflict,
             Self::LaterAgent(_) => ErrorCode::NotYet,
             Self::State(_)
@@ -154,6 +191,7 @@ impl EngineError {
             | Self::Ids(_)
             | Self::Limit(LimitError::Group(_) | LimitError::Disk(_))
             | Self::Template(_)
+            | Self::UnreadableTemplate { .. }
             | Self::Setup(_)
             | Self::Control(_)
             | Self::Egress(_)
@@ -198,6 +236,18 @@ impl EngineError {
             Self::Template(e) => Some(full_disk_hint(e).unwrap_or("sbx diagnose").into()),
             Self::Unstoppable(_) => Some("sbx diagnose".into()),
             Self::Name(e) => Some(e.hint()),
+            Self::Tag(e) => Some(e.hint()),
+            Self::NoTemplate(_) | Self::AmbiguousTemplate(_) => Some("sbx template ls".into()),
+            Self::SaveRunning(name) => Some(format!("sbx stop {name}")),
+            Self::UnreadableTemplate { tag, .. } => {
+                Some(format!("sbx template rm {tag}, and save it again"))
+            }
+            Self::TemplateMode { .. } | Self::TemplateIds(_) => {
+                Some("save it again, from a sandbox that is made now".into())
+            }
+            Self::ManyTemplates { .. } => {
+                Some("do the same in a new sandbox without `--template`, and save that one".into())
+            }
             Self::Platform { host, .. } => {
                 Some(format!("leave it out, or say `--platform {host}`"))
             }

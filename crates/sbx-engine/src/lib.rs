@@ -9,6 +9,7 @@
 //! - `lifecycle`: create, start, watch, stop, remove; recovery after a restart of the daemon
 //! - [`workspace`]: which host directories may be shared
 //! - [`policy`]: the network rules on disk
+//! - [`saved`]: templates that were made from sandboxes
 //! - [`state`]: the state directory and how files in it are written and removed
 
 pub mod cache;
@@ -18,6 +19,7 @@ mod lifecycle;
 pub mod machine;
 pub mod policy;
 pub mod sandbox;
+pub mod saved;
 pub mod state;
 mod threads;
 pub mod workspace;

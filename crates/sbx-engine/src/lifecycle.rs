@@ -14,6 +14,7 @@ pub(crate) mod ports;
 mod recovery;
 mod remove;
 pub(crate) mod reset;
+mod save;
 mod stop;
 pub(crate) mod trash;
 

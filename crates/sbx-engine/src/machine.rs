@@ -20,6 +20,7 @@ mod orphan;
 pub(crate) mod process;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -34,6 +35,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
 use crate::sandbox::record::{InitProcess, Record, WorkspaceRecord};
+use crate::sandbox::tag::Tag;
+use crate::saved::Meta;
 use crate::state::{EXEC_SOCKET, SandboxDir, StateDir};
 use crate::workspace::Writable;
 use control::{ControlError, Event, Link};
@@ -65,18 +68,25 @@ impl From<Backend> for sbx_api::Backend {
 }
 
 /// What the file system of a sandbox is made from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Template {
     /// The host's own operating system.
     #[default]
     Host,
+    /// The same with what another sandbox changed of it.
+    Saved {
+        /// Its name when the sandbox was made. Another one may have it by now.
+        tag: Tag,
+        id: String,
+    },
 }
 
-impl Template {
-    pub fn as_str(self) -> &'static str {
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Host => "host",
+            Self::Host => f.write_str("host"),
+            Self::Saved { tag, .. } => tag.fmt(f),
         }
     }
 }
@@ -240,11 +250,10 @@ impl Machines {
         workspaces: &[WorkspaceRecord],
         surroundings: &Surroundings<'_>,
     ) -> Result<Prepared, EngineError> {
-        match (record.backend, record.template.name) {
-            (Backend::Namespace, Template::Host) => {
-                self.namespace
-                    .prepare(state, record, workspaces, surroundings)
-            }
+        match (record.backend, &record.template.name) {
+            (Backend::Namespace, Template::Host | Template::Saved { .. }) => self
+                .namespace
+                .prepare(state, record, workspaces, surroundings),
         }
     }
 
@@ -275,6 +284,27 @@ impl Machines {
                 remove_exec_socket(dir);
                 Err(error)
             }
+        }
+    }
+
+    /// Copies what a sandbox that does not run changed of its template to an empty directory, without what is its alone.
+    /// Returns what that takes on disk.
+    pub(crate) fn copy_layers(
+        &self,
+        record: &Record,
+        dir: &SandboxDir,
+        to: &Path,
+        authority: &Certificate,
+    ) -> Result<u64, EngineError> {
+        match record.backend {
+            Backend::Namespace => self.namespace.copy_layers(record, dir, to, authority),
+        }
+    }
+
+    /// That a new sandbox could be made from a saved template.
+    pub(crate) fn check_saved(&self, backend: Backend, template: &Meta) -> Result<(), EngineError> {
+        match backend {
+            Backend::Namespace => self.namespace.check_saved(template),
         }
     }
 

@@ -6,4 +6,5 @@ pub mod name;
 pub mod offline;
 pub mod ports;
 pub mod record;
+pub mod tag;
 pub mod view;

@@ -4,6 +4,7 @@
 //! alone, unless nothing is in it but settings that the user wrote before the first command.
 
 mod ancestors;
+pub(crate) mod copy_layers;
 pub mod daemon_lock;
 pub(crate) mod open_beneath;
 pub mod remove_tree;
@@ -36,6 +37,8 @@ const LOG: &str = "sandboxd.log";
 const OLDER_LOG: &str = "sandboxd.1.log";
 const SANDBOXES: &str = "vm";
 const TEMPLATES: &str = "templates";
+/// Below the templates.
+pub const SAVED: &str = "saved";
 const CACHES: &str = "cache";
 const TRASH: &str = "trash";
 const SETTINGS: &str = "settings.json";
@@ -180,6 +183,11 @@ impl StateDir {
 
     pub fn templates(&self) -> PathBuf {
         self.root.join(TEMPLATES)
+    }
+
+    /// Those that were saved, beside those of the host.
+    pub fn saved_templates(&self) -> PathBuf {
+        self.templates().join(SAVED)
     }
 
     pub fn sandboxes(&self) -> PathBuf {

@@ -25,16 +25,18 @@ mod whiteouts;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{Mode as FileMode, OFlags, ResolveFlags};
 use rustix::process::Signal;
 use sbx_proto::OsBytes;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
 use sbx_proto::plan::{
-    BOOT_DESCRIPTORS, Boot, HandOver, Ids, Job, Mappers, Mode, Node, Outcome, Plan, Task,
+    BOOT_DESCRIPTORS, Boot, CopyLayers, HandOver, Ids, Job, Mappers, Mode, Node, Outcome, Plan,
+    Task,
 };
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{credentials, fdpass, peer};
@@ -117,6 +119,13 @@ fn run(
             let parts = Descriptors::from(fds)?;
             limits::halve_rlimits();
             boot_sandbox(&proof, maps, *boot, parts)
+        }
+        Job::Task(Task::CopyLayers(copy)) => {
+            // Here, where all of it can be reached: root of the user namespace goes on from the descriptors.
+            let ends = Ends::open(&copy)?;
+            let task = ends.named(copy);
+            let work = |task| run_task(&task).map_err(|e| SetupError::new("copy layers", e));
+            in_namespaces(&proof, maps, process::NEW_USER, || Ok(task), work).map(Finished::Done)
         }
         Job::Task(task) => {
             let work = |task| run_task(&task).map_err(|e| SetupError::new("do a task", e));
@@ -457,7 +466,49 @@ fn enter_parent(task: Task) -> SetupResult<Task> {
             path: from_here(path)?,
             spec,
         },
+        Task::CopyLayers(copy) => Task::CopyLayers(copy),
     })
+}
+
+/// Both ends of a copy of layers, open.
+struct Ends {
+    from: OwnedFd,
+    to: OwnedFd,
+}
+
+impl Ends {
+    fn open(copy: &CopyLayers) -> SetupResult<Self> {
+        let open = |path: &Path| {
+            rustix::fs::openat2(
+                rustix::fs::CWD,
+                path,
+                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                FileMode::empty(),
+                ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+            )
+            .doing(|| format!("open `{}`", path.display()))
+        };
+        Ok(Self {
+            from: match copy.disk {
+                true => disk::open(copy.from.as_path())?,
+                false => open(copy.from.as_path())?,
+            },
+            to: open(copy.to.as_path())?,
+        })
+    }
+
+    /// The task, by names that lead to the descriptors.
+    fn named(&self, copy: CopyLayers) -> Task {
+        let name = |end: &OwnedFd| {
+            let name = format!("/proc/self/fd/{}", end.as_raw_fd());
+            Path::new(&name).into()
+        };
+        Task::CopyLayers(CopyLayers {
+            from: name(&self.from),
+            to: name(&self.to),
+            ..copy
+        })
+    }
 }
 
 /// Forks into new namespaces with the sandbox's id maps, runs `prepare` there as the caller, and then `work` as root of the

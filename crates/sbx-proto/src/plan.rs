@@ -54,6 +54,27 @@ pub enum Task {
     Measure { path: OsBytes },
     /// Build the host template's layers in `path`; `spec` is the engine's own JSON.
     BuildTemplate { path: OsBytes, spec: String },
+    /// Copy the layers of a sandbox that does not run.
+    CopyLayers(CopyLayers),
+}
+
+/// What becomes a saved template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyLayers {
+    /// The directory with `NAME/upper` of every overlay, or the image of a file system that is one.
+    pub from: OsBytes,
+    /// `from` is an image. In root mode only.
+    pub disk: bool,
+    /// An empty directory, which gets a `NAME` of each.
+    pub to: OsBytes,
+    /// Overlays that are left out: their names begin so.
+    pub skip: String,
+    /// What is the sandbox's alone, as paths inside.
+    pub omit: Vec<OsBytes>,
+    /// Cut out of `bundles`.
+    pub certificate: String,
+    pub bundles: Vec<OsBytes>,
 }
 
 /// For the workspaces of an init that was killed before it could do this.
@@ -216,6 +237,8 @@ pub enum SourceIds {
     Shifted,
     /// The owner's files are the agent's inside; ids of the sandbox's range stay what they are.
     Owner { uid: u32, gid: u32 },
+    /// As in the sandbox that they were made in, whose root had this id on the host.
+    Range { base: u32 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,6 +264,8 @@ pub enum Step {
         lowers: Vec<usize>,
         /// The number of a whiteout layer above the lowers.
         whiteouts: Option<usize>,
+        /// Sources above both, uppermost first: layers of saved templates.
+        saved: Vec<usize>,
         upper: usize,
         dir: String,
         /// Who owns the top directory of a new upper layer.

@@ -12,7 +12,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     cache, completion, cp, create, daemon, diagnose, exec, inspect, logs, ls, man, mount, network,
-    policy, ports, prune, reset, rm, run, settings, setup, ssh, stats, stop, umount, version,
+    policy, ports, prune, reset, rm, run, save, settings, setup, ssh, stats, stop, template,
+    umount, version,
 };
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -67,6 +68,9 @@ pub(crate) enum Command {
     Umount(umount::Args),
     Policy(policy::Args),
     Cache(cache::Args),
+    Template(template::Args),
+    #[command(hide = true)]
+    Save(save::Args),
     Setup(setup::Args),
     #[command(hide = true)]
     Ssh(ssh::Args),
@@ -198,6 +202,7 @@ impl Cli {
             Some(Command::Prune(args)) => args.json,
             Some(Command::Policy(args)) => args.json(),
             Some(Command::Cache(args)) => args.json(),
+            Some(Command::Template(args)) => args.json(),
             Some(Command::Settings(args)) => args.json(),
             Some(Command::Network(args)) => args.json(),
             Some(Command::Daemon(args)) => args.json(),
@@ -209,6 +214,7 @@ impl Cli {
                 | Command::Stop(_)
                 | Command::Rm(_)
                 | Command::Reset(_)
+                | Command::Save(_)
                 | Command::Setup(_)
                 | Command::Ssh(_)
                 | Command::Completion(_)
@@ -243,6 +249,8 @@ impl Cli {
             Command::Exec(args) => exec::run(context, args),
             Command::Policy(args) => policy::run(context, args),
             Command::Cache(args) => cache::run(context, args).map(done),
+            Command::Template(args) => template::run(context, args).map(done),
+            Command::Save(args) => save::run(context, args).map(done),
             Command::Network(args) => network::run(context, args).map(done),
             Command::Create(args) => create::run(context, args).map(done),
             Command::Ls(args) => ls::run(context, args).map(done),

@@ -15,8 +15,9 @@ use sbx_api::policy::{
 };
 use sbx_api::{
     ClearCaches, ClearedCaches, CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest,
-    LogLevels, MountChange, PortChange, PortChanges, Removed, Sandbox, SandboxList, SettingsState,
-    ShutdownRequest, Started, UnmountRequest, Usage, WorkspaceRequest,
+    LogLevels, MountChange, PortChange, PortChanges, RemoveTemplate, Removed, RemovedTemplate,
+    Sandbox, SandboxList, SaveTemplate, SavedNow, SettingsState, ShutdownRequest, Started,
+    UnmountRequest, Usage, WorkspaceRequest,
 };
 use sbx_engine::state::daemon_lock::Holder;
 use sbx_engine::state::socket::{connect_unix, is_unserved};
@@ -254,6 +255,20 @@ impl<'a> Client<'a> {
             "POST",
             "/v1/caches/clear",
             &Some(request),
+            OPERATION_TIMEOUT,
+        )
+    }
+
+    pub(crate) fn save_template(&self, request: &SaveTemplate) -> Result<SavedNow, Failure> {
+        self.call("POST", "/v1/templates", &Some(request), OPERATION_TIMEOUT)
+    }
+
+    pub(crate) fn remove_template(&self, template: &str) -> Result<RemovedTemplate, Failure> {
+        let template = template.to_owned();
+        self.call(
+            "POST",
+            "/v1/templates/remove",
+            &Some(&RemoveTemplate { template }),
             OPERATION_TIMEOUT,
         )
     }

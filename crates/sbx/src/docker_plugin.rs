@@ -5,7 +5,6 @@
 //! metadata, later with the user's whole line, in which `sandbox` follows Docker's own options.
 
 mod ls;
-mod save;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use sbx_engine::state::SOCKET;
 use serde_json::json;
 
 use crate::cli::{Codes, parse_with};
-use crate::commands::{create, exec, inspect, network, reset, rm, run, stop};
+use crate::commands::{create, exec, inspect, network, reset, rm, run, save, stop};
 use crate::context::Context;
 use crate::env::Env;
 use crate::failure::{Failure, Kind};

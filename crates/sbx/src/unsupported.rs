@@ -6,9 +6,7 @@ use std::ffi::OsString;
 use crate::failure::{Failure, Kind};
 
 /// Commands of Docker's `sbx` without an implementation here.
-const COMMANDS: [&str; 9] = [
-    "env", "kit", "logout", "mcp", "save", "secret", "skills", "template", "tui",
-];
+const COMMANDS: [&str; 7] = ["env", "kit", "logout", "mcp", "secret", "skills", "tui"];
 
 pub(crate) fn is_unsupported_command(name: &str) -> bool {
     COMMANDS.contains(&name)
@@ -27,9 +25,6 @@ enum Pull {
 pub(crate) struct UnsupportedFlags {
     #[arg(long, hide = true)]
     clone: bool,
-    /// Template to create the sandbox from; `host` is this machine's own system
-    #[arg(short = 't', long, value_name = "TEMPLATE")]
-    template: Option<String>,
     #[arg(long, hide = true)]
     kit: Vec<String>,
     #[arg(long, hide = true)]
@@ -72,9 +67,6 @@ impl UnsupportedFlags {
                 Failure::new(Kind::BadRequest, "`--branch` is no longer supported")
                     .hint("use `--clone`, which a later version of sbx will support"),
             );
-        }
-        if self.template.as_deref().is_some_and(|name| name != "host") {
-            return Err(Failure::not_yet("--template").hint("omit `--template`, or use `-t host`"));
         }
         let given = [
             ("--clone", self.clone),

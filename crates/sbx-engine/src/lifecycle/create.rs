@@ -9,7 +9,6 @@ use sbx_api::{CreateRequest, Status};
 use super::ports::parse_publish;
 use crate::engine::Shared;
 use crate::error::EngineError;
-use crate::machine::Template;
 use crate::sandbox::agents;
 use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{CacheUse, Record, TemplateRecord, VERSION, WorkspaceRecord};
@@ -72,6 +71,8 @@ impl Shared {
         let mut warnings = Vec::from_iter(machines.warnings(backend));
         warnings.extend(hints::warnings(&workspaces, &of_backend));
         warnings.extend(git.warnings);
+        let (template, told) = self.template(request.template.as_deref(), &request.agent)?;
+        warnings.extend(told);
         let limited = machines.limits(backend, &request.limits, &request.limits_preferred)?;
         warnings.extend(limited.warnings);
         Ok(Record {
@@ -89,7 +90,7 @@ impl Shared {
             backend,
             ids: machines.no_ids(backend),
             template: TemplateRecord {
-                name: Template::Host,
+                name: template,
                 fingerprint: None,
                 started_with: None,
             },

@@ -54,8 +54,12 @@ impl Engine {
         let sandboxes = shared.config.state.sandboxes();
         shared.config.machines.release_orphans(&sandboxes);
         shared.claim_again(&entries);
+        shared.retire_unfinished_templates();
         let trash = Arc::clone(shared);
-        spawn("trash", move || trash.empty_trash());
+        spawn("trash", move || {
+            trash.sweep_saved();
+            trash.empty_trash();
+        });
         at_once(&entries, |entry| shared.reconcile(entry));
         let timer = Arc::clone(shared);
         spawn("auto-stop", move || timer.run_timer());

@@ -15,6 +15,7 @@ use crate::engine::Shared;
 use crate::error::{EngineError, chain, prepare_error};
 use crate::machine;
 use crate::sandbox::record::Record;
+use crate::saved;
 use crate::state::{SandboxDir, Trashed, make_private_dirs};
 use crate::threads::lock;
 
@@ -148,6 +149,14 @@ impl Shared {
                 tracing::error!(%dir, error = chain(error), "cannot delete a removed sandbox");
             }
             self.trash.finish(deleted.is_ok());
+            // It may have been the last one of a template that has lost its name.
+            if item
+                .record
+                .as_ref()
+                .is_some_and(|it| saved::id_of(it).is_some())
+            {
+                self.sweep_saved();
+            }
         }
     }
 

@@ -17,6 +17,7 @@ mod isolation;
 pub mod limits;
 mod mounts;
 pub mod plan;
+mod saved;
 pub mod template;
 
 use std::fs::{self, Metadata};

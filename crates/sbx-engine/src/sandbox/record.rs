@@ -376,6 +376,7 @@ pub(crate) mod tests {
     use sbx_proto::plan::{IdRange, Mode};
 
     use super::*;
+    use crate::sandbox::tag::Tag;
     use crate::state::StateDir;
 
     /// For tests to which ids do not matter.
@@ -541,5 +542,38 @@ pub(crate) mod tests {
             Record::read(&dir),
             Err(RecordError::WrongName { .. })
         ));
+    }
+
+    #[test]
+    fn templates_of_earlier_and_later_versions() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::locate(temp.path(), Some(temp.path())).unwrap();
+        let mut record = any_example("ab");
+        let dir = state.sandbox(&record.name);
+        std::fs::create_dir_all(dir.path()).unwrap();
+        record.template.name = Template::Saved {
+            tag: Tag::parse("my-template").unwrap(),
+            id: "0".into(),
+        };
+        record.write(&dir, Durability::Soon).unwrap();
+        assert_eq!(Record::read(&dir).unwrap(), record);
+        let mut text: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(dir.record()).unwrap()).unwrap();
+        let mut read_with = |name: serde_json::Value| {
+            text["template"]["name"] = name;
+            let text = serde_json::to_vec(&text).unwrap();
+            write_atomic(dir.path(), RECORD, &text, Durability::Soon).unwrap();
+            Record::read(&dir).map(|record| record.template.name)
+        };
+        assert_eq!(read_with("host".into()).unwrap(), Template::Host);
+        for later in [
+            "guest".into(),
+            serde_json::json!({"image": {"digest": "x"}}),
+            serde_json::json!({"saved": {"tag": "a:b", "id": "0", "more": 1}}),
+            serde_json::json!({"saved": {"tag": "../a", "id": "0"}}),
+        ] {
+            let read = read_with(later);
+            assert!(matches!(read, Err(RecordError::Damaged { .. })), "{read:?}");
+        }
     }
 }

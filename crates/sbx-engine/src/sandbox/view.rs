@@ -32,7 +32,7 @@ pub(crate) fn sandbox(record: Record, sessions: u32, mounts: &Mounts) -> Sandbox
         id: record.id,
         agent: record.agent,
         status: record.status,
-        template: record.template.name.as_str().into(),
+        template: record.template.name.to_string(),
         backend: record.backend.into(),
         mode: description.mode.into(),
         workspaces,

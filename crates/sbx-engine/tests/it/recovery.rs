@@ -424,6 +424,7 @@ fn request(name: &str, workspace: &Path) -> CreateRequest {
         temporary: false,
         limits: Limits::default(),
         limits_preferred: Vec::new(),
+        template: None,
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) struct RootOpener<'a> {
     user: BorrowedFd<'a>,
     /// A user namespace as id map for each owner of a workspace.
     owners: BTreeMap<(u32, u32), OwnedFd>,
+    /// And for each sandbox that a saved template was made from.
+    ranges: BTreeMap<u32, OwnedFd>,
 }
 
 impl<'a> RootOpener<'a> {
@@ -45,6 +47,7 @@ impl<'a> RootOpener<'a> {
             ids,
             user,
             owners: BTreeMap::new(),
+            ranges: BTreeMap::new(),
         }
     }
 
@@ -61,6 +64,20 @@ impl<'a> RootOpener<'a> {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(new) => {
                         new.insert(owner_namespace(self.proof, self.ids, uid, gid)?)
+                    }
+                };
+                set_attributes(source, tree.as_fd(), Some(map.as_fd()))?;
+            }
+            SourceIds::Range { base } => {
+                let map = match self.ranges.entry(base) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        let ids = Ids {
+                            mode: Mode::Root,
+                            uid: range_map(&self.ids.uid, base),
+                            gid: range_map(&self.ids.gid, base),
+                        };
+                        new.insert(map_namespace(self.proof, &ids)?)
                     }
                 };
                 set_attributes(source, tree.as_fd(), Some(map.as_fd()))?;
@@ -83,7 +100,7 @@ pub(super) fn open_workspace(
             set_attributes(source, tree.as_fd(), Some(map.as_fd()))?;
             Ok(tree)
         }
-        SourceIds::Plain | SourceIds::Shifted => open(source),
+        SourceIds::Plain | SourceIds::Shifted | SourceIds::Range { .. } => open(source),
     }
 }
 
@@ -156,7 +173,7 @@ fn set_attributes(
     })
 }
 
-/// A user namespace that serves only as an id map: the workspace's owner becomes the agent, every other id of the sandbox's
+/// For [`SourceIds::Owner`]: the workspace's owner becomes the agent, every other id of the sandbox's
 /// range stays itself. With a map of the one id alone, root inside would get EOVERFLOW when it creates a file.
 fn owner_namespace(proof: &SingleThreaded, ids: &Ids, uid: u32, gid: u32) -> SetupResult<OwnedFd> {
     let ids = Ids {
@@ -164,13 +181,18 @@ fn owner_namespace(proof: &SingleThreaded, ids: &Ids, uid: u32, gid: u32) -> Set
         uid: owner_map(&ids.uid, uid),
         gid: owner_map(&ids.gid, gid),
     };
+    map_namespace(proof, &ids)
+}
+
+/// A user namespace that serves only as an id map.
+fn map_namespace(proof: &SingleThreaded, ids: &Ids) -> SetupResult<OwnedFd> {
     match process::fork(proof, process::NEW_USER).doing(|| "make a user namespace".into())? {
         Fork::Child => loop {
             // Killed as soon as the parent has a descriptor of the namespace.
             rustix::event::pause();
         },
         Fork::Parent { pid, pidfd } => {
-            let namespace = idmaps::write(pid, &ids, None).and_then(|()| {
+            let namespace = idmaps::write(pid, ids, None).and_then(|()| {
                 File::open(format!("/proc/{pid}/ns/user")).doing(|| "open a user namespace".into())
             });
             let _ = process::pidfd_kill(&pidfd, Signal::KILL);
@@ -212,6 +234,15 @@ fn owner_map(sandbox: &[IdRange], owner: u32) -> Vec<IdRange> {
         }
     }
     map.into_values().collect()
+}
+
+/// The same for [`SourceIds::Range`]: what root inside owned in that sandbox, root inside owns in this one.
+fn range_map(sandbox: &[IdRange], base: u32) -> Vec<IdRange> {
+    let there = |range: &IdRange| IdRange {
+        inside: base.saturating_add(range.inside),
+        ..*range
+    };
+    sandbox.iter().map(there).collect()
 }
 
 #[cfg(test)]
@@ -257,5 +288,20 @@ mod tests {
                 range(501_001, 501_001, 64_535),
             ]
         );
+    }
+
+    #[test]
+    fn ids_of_a_saved_template_are_those_of_the_new_sandbox() {
+        let sandbox = [IdRange {
+            inside: 0,
+            outside: 500_000,
+            count: 65_536,
+        }];
+        let mapped = IdRange {
+            inside: 300_000,
+            outside: 500_000,
+            count: 65_536,
+        };
+        assert_eq!(range_map(&sandbox, 300_000), [mapped]);
     }
 }

@@ -198,11 +198,12 @@ impl Builder<'_> {
                 target,
                 lowers,
                 whiteouts,
+                saved,
                 upper,
                 dir,
                 owner,
             } => {
-                let lowers = self.lowers(lowers, *whiteouts)?;
+                let lowers = self.lowers(saved, lowers, *whiteouts)?;
                 self.overlay(target.as_path(), lowers, *upper, dir, *owner)
             }
             Step::Whiteouts {
@@ -282,7 +283,7 @@ impl Builder<'_> {
     /// A read-only overlay with a whiteout layer on top. A mount over a name would be lost when the host replaces the file;
     /// a whiteout hides the name whatever is below.
     fn hide_names(&mut self, target: &Path, source: usize, whiteouts: usize) -> SetupResult<()> {
-        let lowers = self.lowers(&[source], Some(whiteouts))?;
+        let lowers = self.lowers(&[], &[source], Some(whiteouts))?;
         let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
             | MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV;
@@ -291,12 +292,19 @@ impl Builder<'_> {
     }
 
     /// The value of `lowerdir=`, uppermost layer first.
-    fn lowers(&mut self, layers: &[usize], whiteouts: Option<usize>) -> SetupResult<String> {
-        let mut dirs: Vec<String> = whiteouts.map(whiteout_dir).into_iter().collect();
-        for &index in layers {
+    fn lowers(
+        &mut self,
+        saved: &[usize],
+        layers: &[usize],
+        whiteouts: Option<usize>,
+    ) -> SetupResult<String> {
+        for &index in saved.iter().chain(layers) {
             self.attach_layer(index)?;
-            dirs.push(format!("{SCRATCH}/{index}"));
         }
+        let place = |index: &usize| format!("{SCRATCH}/{index}");
+        let mut dirs: Vec<String> = saved.iter().map(place).collect();
+        dirs.extend(whiteouts.map(whiteout_dir));
+        dirs.extend(layers.iter().map(place));
         Ok(dirs.join(":"))
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use sbx_api::{Backend, CacheState, Caller, CreateRequest, Sandbox, WorkspaceRequest};
 use sbx_engine::SandboxName;
+use sbx_engine::state::SAVED;
 use sbx_policy::Pattern;
 
 use super::ports::{check_publish, warn_if_open, with_other_ports};
@@ -56,6 +57,9 @@ pub(crate) struct CreateFlags {
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) env: EnvArgs,
+    /// Template to create it from: `host`, this machine's own system, or one of `sbx template ls` [default: host]
+    #[arg(short = 't', long, value_name = "TEMPLATE")]
+    pub(crate) template: Option<String>,
     /// Fail unless this machine has the given platform, such as linux/amd64
     #[arg(long, value_name = "OS/ARCH")]
     pub(crate) platform: Option<String>,
@@ -109,8 +113,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
 /// Whether no template was built yet, which takes longer than everything else.
 fn is_first(context: &Context) -> Result<bool, Failure> {
     let templates = context.state()?.templates();
-    let mut entries = std::fs::read_dir(templates).into_iter().flatten();
-    Ok(entries.next().is_none())
+    let mut entries = std::fs::read_dir(templates).into_iter().flatten().flatten();
+    // Saved ones are beside it.
+    Ok(entries.all(|entry| entry.file_name() == SAVED))
 }
 
 /// The requested name, or one derived from the agent and the primary workspace.
@@ -159,6 +164,7 @@ pub(crate) fn request(
         temporary: false,
         limits: flags.limits.limits()?,
         limits_preferred: flags.limits.preferred()?,
+        template: flags.template.clone(),
     })
 }
 

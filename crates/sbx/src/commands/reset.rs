@@ -37,9 +37,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         context.ui.note("Nothing to reset.");
         return Ok(());
     }
-    context
-        .ui
-        .note(announcement(&state, &listed(context, &state)?));
+    context.ui.note(announcement(
+        &state,
+        &listed(context, &state)?,
+        saved(&state),
+    ));
     context
         .ui
         .confirm(args.force, "the reset", "Remove all of this?")?;
@@ -78,8 +80,13 @@ fn forget_ssh(context: &Context, state: &Path) {
     }
 }
 
+/// How many templates were saved, as far as that can be told.
+fn saved(state: &StateDir) -> usize {
+    sbx_engine::saved::list(state).map_or(0, |saved| saved.len())
+}
+
 /// What will be gone.
-fn announcement(state: &StateDir, sandboxes: &[Sandbox]) -> String {
+fn announcement(state: &StateDir, sandboxes: &[Sandbox], saved: usize) -> String {
     let running = sandboxes.iter().filter(|it| it.status == Status::Running);
     let names: Vec<&str> = sandboxes.iter().map(|it| it.name.as_str()).collect();
     let more = names.len().saturating_sub(MAX_NAMES);
@@ -96,8 +103,12 @@ fn announcement(state: &StateDir, sandboxes: &[Sandbox]) -> String {
         1 => format!("1 sandbox, {} running: {listed}", running.count()),
         count => format!("{count} sandboxes, {} running: {listed}", running.count()),
     };
+    let templates = match saved {
+        0 => "templates".to_owned(),
+        count => format!("templates, with {count} saved from sandboxes,"),
+    };
     format!(
-        "This removes everything in {}:\n  {sandboxes}\n  templates and build caches\n  network rules and the \
+        "This removes everything in {}:\n  {sandboxes}\n  {templates} and build caches\n  network rules and the \
          network log\n  settings and the daemon's log\nWorkspaces are not touched.",
         state.root().display()
     )

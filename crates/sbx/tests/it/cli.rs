@@ -239,7 +239,7 @@ fn unknown_and_later_commands() {
     let later =
         |command: &str| format!("error: `sbx {command}` is not supported by this version of sbx\n");
     home.fails("secret ls", 1, &later("secret"));
-    home.fails("help template", 1, &later("template"));
+    home.fails("help skills", 1, &later("skills"));
     let login = home.line("login");
     assert_eq!(login.code, 0);
     assert!(login.err.contains("No account is needed"));
@@ -258,9 +258,19 @@ fn later_flags() {
         );
     }
     home.fails(
-        "create --template img shell .",
+        "template load image.tar",
         1,
-        "hint: omit `--template`, or use `-t host`\nerror: `--template` is not supported by this version of sbx\n",
+        "hint: make one from a sandbox: sbx template save SANDBOX TAG\nerror: cannot load `image.tar`: this version of sbx makes no templates of images\n",
+    );
+    home.fails(
+        "save -o image.tar box my-template:v1",
+        1,
+        "hint: leave it out: the template is stored on this machine\nerror: `--output` writes an image, and this version of sbx makes none of a template\n",
+    );
+    let none = home.line("template ls");
+    assert_eq!(
+        (none.code, none.err.as_str()),
+        (0, "No template images found\n")
     );
     let branch = home.line("create --branch x shell .");
     assert_eq!(branch.code, 1);

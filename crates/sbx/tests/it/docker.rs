@@ -95,6 +95,7 @@ fn commands(world: &'static World) {
     let elsewhere = elsewhere.arg(socket).env_remove("SBX_HOME").output();
     assert_eq!(Ran::from(elsewhere.unwrap()).ok(), "my-sandbox");
     use_it(&docker, place);
+    save_it(&docker, place);
     // Nothing is asked.
     docker.sandbox(&["rm", "my-sandbox"]).ok();
     let flags = [
@@ -154,6 +155,27 @@ fn use_it(docker: &Docker<'_>, place: &str) {
     assert_eq!(docker.sandbox(&["stop", "my-sandbox"]).ok(), "my-sandbox");
 }
 
+/// The lines of the seed; the sandbox is stopped.
+fn save_it(docker: &Docker<'_>, place: &str) {
+    let change = ["exec", "my-sandbox", "sh", "-c", "echo saved > ~/note"];
+    docker.sandbox(&change).ok();
+    docker.sandbox(&["stop", "my-sandbox"]).ok();
+    let saved = docker.sandbox(&["save", "my-sandbox", "my-template:v1"]);
+    assert!(saved.err.contains("secrets"), "{saved:?}");
+    assert_eq!(saved.ok(), "my-template:v1");
+    let words = ["shell", place, "--", "-c", "cat ~/note"];
+    for (name, flags) in [
+        ("one", &["--template", "my-template:v1"][..]),
+        ("two", &["--load-local-template", "-t", "my-template:v1"]),
+    ] {
+        let run = [&["run", "--name", name], flags, &words].concat();
+        assert_eq!(docker.sandbox(&run).ok(), "saved");
+        let inspected = parsed(&docker.sandbox(&["inspect", name]).ok());
+        assert_eq!(inspected[0]["template"], "my-template:v1");
+        docker.sandbox(&["rm", name]).ok();
+    }
+}
+
 fn refused(world: &'static World) {
     if !host_has("docker") {
         return;
@@ -167,7 +189,12 @@ fn refused(world: &'static World) {
     says(
         &["save", &sandbox.name, "my-template:v1"],
         1,
-        "needs templates made of images",
+        "cannot save a running sandbox",
+    );
+    says(
+        &["save", "-o", "image.tar", &sandbox.name, "my-template:v1"],
+        1,
+        "writes an image",
     );
     says(
         &["save", "no-such-box", "my-template:v1"],
@@ -197,7 +224,7 @@ fn refused(world: &'static World) {
             place,
         ],
         1,
-        "--template",
+        "no template `my:v1`",
     );
     says(&["ls", "--socket", "/tmp/other.sock"], 1, "--socket");
     says(&["bogus"], 2, "unrecognized subcommand");

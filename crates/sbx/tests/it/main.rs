@@ -32,6 +32,7 @@ mod policy;
 mod ports;
 mod run;
 mod sandbox;
+mod saved;
 mod software;
 mod ssh;
 mod vm;
@@ -98,6 +99,7 @@ const IN_ALL_MODES: &[&str] = &[
 /// The areas, each in a module of its own.
 const AREAS: &[&[ModeTest]] = &[
     sandbox::TESTS,
+    saved::TESTS,
     exec::TESTS,
     lifecycle::reading::TESTS,
     lifecycle::identity::TESTS,
@@ -126,6 +128,8 @@ const SOME_MODES: &[SomeModes] = &[
     (&[Mode::Root], lifecycle::full_disk::ROOT),
     (&[Mode::Root], workspaces::ROOT),
     (REAL_ROOT, network::REAL_ROOT),
+    (REAL_ROOT, saved::REAL_ROOT),
+    (&[Mode::Root], saved::ROOT),
     (&[Mode::Root], network::ROOT),
     (&[Mode::Root], leaks::ROOT),
     (&[Mode::Root], limits::ROOT),

@@ -181,7 +181,7 @@ fn curl(world: &World, args: &[&str], body: Option<&[u8]>) -> (u16, Value) {
     (status.parse().unwrap(), answer)
 }
 
-fn post(world: &World, body: &[u8]) -> (u16, Value) {
+pub fn post(world: &World, body: &[u8]) -> (u16, Value) {
     curl(world, &["http://localhost/vm"], Some(body))
 }
 

@@ -49,6 +49,7 @@ impl Namespace {
             let layers = CacheStore::new(state).layers(id);
             layout.keep_caches(layers, (primary.uid, primary.gid));
         }
+        self.add_saved(state, record, &mut layout)?;
         let sources = layout.sources.iter();
         Ok(Prepared {
             fingerprint: layout.fingerprint.clone(),

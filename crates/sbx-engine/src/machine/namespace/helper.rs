@@ -16,11 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sbx_proto::frame::FrameError;
-use sbx_proto::plan::{BOOT_DESCRIPTORS, Ids, Job, Mappers, Mode, Outcome, Plan, Task};
+use sbx_proto::plan::{BOOT_DESCRIPTORS, CopyLayers, Ids, Job, Mappers, Mode, Outcome, Plan, Task};
 use thiserror::Error;
 
 use crate::error::{EngineError, chain};
 use crate::machine::namespace::plan::task_plan;
+use crate::state::copy_layers::copy_layers;
 use crate::state::remove_tree::remove_tree;
 use crate::state::tree_size::tree_size;
 
@@ -236,6 +237,11 @@ impl Helper {
         }
     }
 
+    /// Copies layers with the sandbox's own ids, and not the caller's: in root mode too.
+    pub(crate) fn copy_layers(&self, ids: &Ids, task: CopyLayers) -> Result<(), SetupError> {
+        self.run(&task_plan(ids, Task::CopyLayers(task)), TASK_TIMEOUT)
+    }
+
     /// Has files handed over that an init could not, with a plan that ends by itself within `limit`.
     pub(crate) fn hand_over(&self, plan: &Plan, limit: Duration) -> Result<(), SetupError> {
         self.run(plan, limit + ANSWER_TIMEOUT)
@@ -336,6 +342,7 @@ pub fn run_task(task: &Task) -> Result<Outcome, String> {
             crate::machine::namespace::template::build(path.as_path(), spec)
                 .map_err(|e| chain(&e))?;
         }
+        Task::CopyLayers(task) => copy_layers(task).map_err(|e| chain(&e))?,
         Task::Measure { path } => {
             let bytes = tree_size(path.as_path());
             return Ok(Outcome::Measured { bytes });

@@ -13,7 +13,8 @@ use sbx_proto::plan::{
 };
 use sbx_proto::{OsBytes, PROTOCOL};
 
-use crate::machine::namespace::template::{HostBind, HostLayout, OverlayDir};
+use crate::machine::namespace::template::etc_files;
+use crate::machine::namespace::template::{HostBind, HostLayout, OverlayDir, SavedLayers};
 use crate::sandbox::record::{GitDirectory, Identity, Record, WorkspaceKind, WorkspaceRecord};
 use crate::workspace::{StillShared, in_mount_order};
 
@@ -87,6 +88,14 @@ pub const BUNDLES: &[&str] = &[
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
+/// Beside those of [`etc_files`]. Containers are not part of what is saved.
+const OWN_FILES: &[&str] = &[
+    SUDO,
+    CA_FILE,
+    "/etc/machine-id",
+    "/var/lib/dbus/machine-id",
+    "/var/lib/docker",
+];
 const CA_FILE: &str = "/usr/local/share/ca-certificates/proxy-ca.crt";
 
 pub fn boot_plan(
@@ -133,6 +142,20 @@ pub fn boot_plan(
             limits,
         })),
     }
+}
+
+/// Paths inside of what is one sandbox's alone, and of what is mounted there: no part of a saved template.
+pub(crate) fn of_one_sandbox(record: &Record) -> Vec<OsBytes> {
+    let files = etc_files(record.name.as_str(), &BTreeMap::new(), &record.caller);
+    let files = files.iter().map(|(path, _)| Path::new("/").join(path));
+    let fixed = OWN_FILES.iter().map(PathBuf::from);
+    let shared = record.shared_directories();
+    let places = shared.iter().map(|it| it.place().to_path_buf());
+    let aliases = shared
+        .iter()
+        .filter_map(|it| Some(it.given.as_ref()?.to_path_buf()));
+    let all = files.chain(fixed).chain(places).chain(aliases);
+    all.map(|path| path.as_path().into()).collect()
 }
 
 pub fn task_plan(record_ids: &sbx_proto::plan::Ids, task: Task) -> Plan {
@@ -309,6 +332,8 @@ struct Builder {
     steps: Vec<Step>,
     /// Those among the steps, by their numbers.
     whiteouts: Vec<Step>,
+    /// Of the template that the sandbox is made from, if that was saved.
+    saved: Vec<SavedLayers>,
 }
 
 impl Builder {
@@ -318,6 +343,7 @@ impl Builder {
             sources: Vec::new(),
             steps: Vec::new(),
             whiteouts: Vec::new(),
+            saved: Vec::new(),
         }
     }
 
@@ -328,6 +354,7 @@ impl Builder {
             None => self.layer(&files.layers, SourceIds::Plain),
         };
         let template = layout.root_lower.parent().unwrap_or(&layout.root_lower);
+        self.saved.clone_from(&layout.saved);
         self.overlay(
             &OverlayDir {
                 target: "/".into(),
@@ -621,16 +648,35 @@ impl Builder {
             Some(_) => Owner::Agent,
             None => Owner::Root,
         };
+        let saved = self.saved_layers(&dir.dir);
         let whiteouts =
             (!dir.hidden.is_empty()).then(|| self.whiteout_layer(&dir.hidden, &dir.agents, owner));
         self.steps.push(Step::Overlay {
             target: dir.target.as_path().into(),
             lowers,
             whiteouts,
+            saved,
             upper,
             dir: dir.dir.clone(),
             owner,
         });
+    }
+
+    fn saved_layers(&mut self, dir: &str) -> Vec<usize> {
+        let with_it = self.saved.iter().filter(|saved| saved.dirs.contains(dir));
+        let layers: Vec<_> = with_it
+            .map(|saved| {
+                let ids = match (self.mode, saved.base) {
+                    (Mode::Root, Some(base)) => SourceIds::Range { base },
+                    (Mode::Root | Mode::Subordinate | Mode::Single, _) => SourceIds::Plain,
+                };
+                (saved.layers.join(dir), ids)
+            })
+            .collect();
+        layers
+            .iter()
+            .map(|(path, ids)| self.layer(path, *ids))
+            .collect()
     }
 
     fn proc_and_sys(&mut self, below: &str) {

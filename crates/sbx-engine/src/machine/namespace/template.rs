@@ -36,4 +36,4 @@ pub use build::build;
 pub use ensure::{LayoutRequest, ensure, retire_unused};
 pub use error::TemplateError;
 pub use etc::etc_files;
-pub use layout::{HostBind, HostLayout, OverlayDir};
+pub use layout::{HostBind, HostLayout, OverlayDir, SavedLayers};

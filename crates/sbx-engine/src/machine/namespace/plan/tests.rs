@@ -40,6 +40,7 @@ fn layout() -> HostLayout {
         roots: BTreeSet::from(["/home/u/.asdf".into()]),
         links: BTreeMap::from([("/home/u/current".into(), "tools".into())]),
         dirs: BTreeSet::from(["/home/u/.npm".into()]),
+        saved: Vec::new(),
         kept: None,
         caches: vec![
             overlay(
@@ -350,6 +351,7 @@ fn brief(step: &Step) -> String {
             dir,
             owner,
             whiteouts,
+            saved: _,
         } => {
             let whiteouts = whiteouts
                 .map(|whiteouts| format!(" {whiteouts}"))
@@ -495,4 +497,78 @@ fn kept_caches_have_a_layer_of_their_own() {
             assert_eq!(upper == layer, is_kept, "{}", target.display());
         }
     }
+}
+
+#[test]
+fn saved_layers_lie_above_the_hosts() {
+    let saved = |id: &str, base, dirs: &[&str]| SavedLayers {
+        layers: format!("/s/templates/saved/{id}/layers").into(),
+        dirs: dirs.iter().map(|dir| (*dir).to_owned()).collect(),
+        base,
+    };
+    for (mode, ids) in [
+        (Mode::Root, [7, 8].map(|base| SourceIds::Range { base })),
+        (Mode::Subordinate, [SourceIds::Plain; 2]),
+        (Mode::Single, [SourceIds::Plain; 2]),
+    ] {
+        let base = |base| (mode == Mode::Root).then_some(base);
+        let layout = HostLayout {
+            saved: vec![
+                saved("upper", base(7), &["root", "usr", "cargo"]),
+                saved("lower", base(8), &["usr"]),
+            ],
+            ..layout()
+        };
+        let boot = boot_with(mode, &layout);
+        let of = |wanted: &str| {
+            let mut steps = boot.steps.iter().filter_map(|step| match step {
+                Step::Overlay { target, saved, .. } if target.as_path() == Path::new(wanted) => {
+                    Some(saved.clone())
+                }
+                _ => None,
+            });
+            let saved = steps.next().unwrap().into_iter();
+            let sources = saved.map(|index| boot.sources[index].clone());
+            sources.collect::<Vec<_>>()
+        };
+        let layer = |path: &str, ids| {
+            let path = format!("/s/templates/saved/{path}");
+            source(&path, ids, Access::Layer, false)
+        };
+        assert_eq!(of("/"), [layer("upper/layers/root", ids[0])]);
+        assert_eq!(
+            of("/usr"),
+            [
+                layer("upper/layers/usr", ids[0]),
+                layer("lower/layers/usr", ids[1])
+            ]
+        );
+        assert_eq!(
+            of("/home/agent/.cargo/registry"),
+            [layer("upper/layers/cargo", ids[0])]
+        );
+        assert!(of("/home/agent/go/pkg/mod").is_empty());
+    }
+}
+
+#[test]
+fn what_is_one_sandboxs_alone() {
+    let mut record = example("ab", Mode::Root);
+    let mut more = record.workspaces[0].clone();
+    more.path = "/w/lib".into();
+    more.target = Some("/lib/inside".into());
+    record.workspaces.push(more);
+    let paths = of_one_sandbox(&record);
+    for path in [
+        "/etc/hostname",
+        "/etc/hosts",
+        "/usr/bin/sudo",
+        CA_FILE,
+        "/etc/machine-id",
+        "/w/project",
+        "/lib/inside",
+    ] {
+        assert!(paths.contains(&path.into()), "{path}");
+    }
+    assert!(!paths.contains(&"/w/lib".into()) && !paths.contains(&"/etc/passwd".into()));
 }

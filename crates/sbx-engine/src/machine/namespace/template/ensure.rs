@@ -382,6 +382,7 @@ pub(super) fn lay_out(
         links: tools.links,
         dirs,
         caches: writable,
+        saved: Vec::new(),
         kept: None,
         env,
         sources,

@@ -49,6 +49,17 @@ pub struct KeptCaches {
     pub dirs: BTreeSet<String>,
 }
 
+/// What a sandbox changed that a template was saved from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedLayers {
+    /// Has a directory for each of `dirs`.
+    pub layers: PathBuf,
+    /// By [`OverlayDir::dir`].
+    pub dirs: BTreeSet<String>,
+    /// In root mode, the host id of root in that sandbox.
+    pub base: Option<u32>,
+}
+
 impl HostLayout {
     /// Keeps what tools cache in `layers`.
     pub(crate) fn keep_caches(&mut self, layers: PathBuf, owner: (u32, u32)) {
@@ -85,6 +96,8 @@ pub struct HostLayout {
     pub dirs: BTreeSet<PathBuf>,
     /// Package caches, and wrappers in tool chains; after `dirs`.
     pub caches: Vec<OverlayDir>,
+    /// Layers above all lowers, uppermost first.
+    pub saved: Vec<SavedLayers>,
     /// Where what is written to some of the caches is kept, if not with the sandbox.
     pub kept: Option<KeptCaches>,
     pub env: BTreeMap<String, String>,
