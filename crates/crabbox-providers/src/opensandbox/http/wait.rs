@@ -68,14 +68,14 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_noticed() {
+    fn silence_is_an_error() {
         let ended = block_on(unless_silent(LIMIT, std::future::pending::<()>()));
         assert!(matches!(ended, Err(HttpError::Lost(_))), "{ended:?}");
     }
 
     /// What came while this thread waited for a reader of its output is heard, however long that was.
     #[test]
-    fn a_wait_of_our_own_is_no_silence() {
+    fn time_that_this_thread_was_blocked_does_not_count() {
         let ended = block_on(async {
             let (said, heard) = tokio::sync::oneshot::channel();
             tokio::spawn(async move {
