@@ -94,7 +94,7 @@ class Sandbox:
         self.process.stdout.close()
 
     def look(self):
-        """Somebody asks for its state."""
+        """A request for its state."""
         if self.state_after:
             looks, state = self.state_after
             self.state_after = (looks - 1, state)

@@ -157,7 +157,7 @@ fn a_command_runs_as_the_user_and_group_of_its_request() {
     let is_root = rustix::process::geteuid().is_root();
     let (uid, gid) = match is_root {
         true => (65_534, 65_533),
-        // An ordinary user can be nobody else.
+        // An ordinary user can only run as itself.
         false => (
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
