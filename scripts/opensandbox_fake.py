@@ -18,6 +18,12 @@ class Server:
         self.requests = []
         # Where the server's proxy of a sandbox redirects to, as a hostile daemon behind it can.
         self.redirect = None
+        # (so many looks, state): a new sandbox is Pending for so many looks at it, and then in that state.
+        self.state_after = None
+        # Whether the answer to a creation says nothing about the end of the sandbox's life.
+        self.no_expiry = False
+        # Statuses that the relay answers to the next pings.
+        self.ping_answers = []
         # (so many looks at a sandbox from now on, seconds): what is left of its life from the next look on.
         self.shorten = None
         self.relay = None
@@ -49,7 +55,10 @@ class Sandbox:
     def __init__(self, server, request):
         self.id = str(uuid.uuid4())
         self.metadata = request.get("metadata", {})
-        self.state = "Running"
+        self.state, self.message = "Running", ""
+        self.state_after = server.state_after
+        if self.state_after:
+            self.state = "Pending"
         self.request = request
         now = datetime.datetime.now(datetime.timezone.utc)
         self.created = now
@@ -84,9 +93,18 @@ class Sandbox:
         self.process.wait()
         self.process.stdout.close()
 
+    def look(self):
+        """A request for its state."""
+        if self.state_after:
+            looks, state = self.state_after
+            self.state_after = (looks - 1, state)
+            if looks <= 0:
+                self.state, self.state_after = state, None
+                self.message = "" if state == "Running" else "the fake container ended"
+
     def show(self):
         stamp = lambda at: at.isoformat().replace("+00:00", "Z")
-        return {"id": self.id, "status": {"state": self.state, "reason": "FAKE", "message": ""}, "metadata": self.metadata,
+        return {"id": self.id, "status": {"state": self.state, "reason": "FAKE", "message": self.message}, "metadata": self.metadata,
                 "expiresAt": stamp(self.expires), "createdAt": stamp(self.created), "entrypoint": self.request["entrypoint"]}
 
 
@@ -173,6 +191,9 @@ class Handler(Quiet):
         answer = getattr(self, name or "unknown")(parts, query, body)
         if fault == "drop-after":
             return self.drop()
+        if fault == "hang-after":
+            time.sleep(60)
+            return self.drop()
         if fault == "garbage":
             return self.reply(200, {"unexpected": True})
         self.reply(*answer)
@@ -208,7 +229,10 @@ class Handler(Quiet):
     def create(self, _parts, _query, body):
         sandbox = Sandbox(self.fake, body)
         self.fake.sandboxes[sandbox.id] = sandbox
-        return 202, sandbox.show()
+        shown = sandbox.show()
+        if self.fake.no_expiry:
+            del shown["expiresAt"]
+        return 202, shown
 
     def list(self, _parts, query, _body):
         wanted = dict(urllib.parse.parse_qsl(query.get("metadata", [""])[0]))
@@ -223,6 +247,8 @@ class Handler(Quiet):
             self.fake.shorten = (looks - 1, seconds)
             if looks <= 0:
                 sandbox.expires = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+        if sandbox:
+            sandbox.look()
         return (200, sandbox.show()) if sandbox else self.missing
 
     def delete(self, parts, _query, _body):
@@ -273,6 +299,8 @@ class RelayHandler(Quiet):
     cut-off          the same, and everything after it is lost too
     ignore-ranges    downloads are whole files
     cut-downloads    the first downloads end in the middle
+    no-headers       the request for a command is accepted and never answered
+    no-upload        the same, with uploads
     """
     upstream = None
 
@@ -281,6 +309,15 @@ class RelayHandler(Quiet):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         fake.calls.append((method, self.path, body[:4096]))
         if fake.relay == "cut-off" and fake.cut.is_set():
+            return self.drop()
+        if self.path.startswith("/ping") and fake.ping_answers:
+            self.send_response(fake.ping_answers.pop(0))
+            self.send_header("content-length", "0")
+            return self.end_headers()
+        is_command = self.path.startswith("/command") and method == "POST" and b"/tmp/.crabbox-" in body
+        if fake.relay == "no-headers" and is_command or fake.relay == "no-upload" and self.path.startswith("/files/upload"):
+            self.connection.settimeout(120)
+            self.connection.recv(1)
             return self.drop()
         if self.headers.get("upgrade"):
             return self.tunnel()
@@ -291,7 +328,7 @@ class RelayHandler(Quiet):
         try:
             far.request(method, self.path, body, headers)
             answer = far.getresponse()
-            if self.path.startswith("/command") and method == "POST" and b"/tmp/.crabbox-" in body:
+            if is_command:
                 return self.stream(answer)
             self.whole(answer)
         finally:

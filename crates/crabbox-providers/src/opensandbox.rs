@@ -85,7 +85,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(300);
 const STATE_INTERVAL: Duration = Duration::from_secs(2);
 const PING_INTERVAL: Duration = Duration::from_millis(200);
 /// How long an answer about a sandbox may be used again by the step that follows it at once.
-const FRESH: Duration = Duration::from_millis(500);
+const REUSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Labels of a claim.
 const SANDBOX: &str = "sandbox";
 const NAME: &str = "name";
@@ -238,7 +238,7 @@ impl OpenSandbox {
             .take();
         match last {
             Some((at, sandbox))
-                if Some(sandbox.id.as_str()) == claim.sandbox() && at.elapsed() < FRESH =>
+                if Some(sandbox.id.as_str()) == claim.sandbox() && at.elapsed() < REUSE_TIMEOUT =>
             {
                 Ok(Some(sandbox))
             }

@@ -219,7 +219,7 @@ mod tests {
     use super::whole_characters;
 
     #[test]
-    fn no_character_is_cut() {
+    fn texts_are_cut_between_characters() {
         for (bytes, length) in [
             (&b"abc"[..], 3),
             ("a\u{e9}".as_bytes(), 3),

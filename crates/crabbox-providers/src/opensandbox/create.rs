@@ -20,7 +20,7 @@ use super::{
 };
 
 /// How long a sandbox of a lost answer may take to appear in the server's list.
-const RECOVERY_TIME: Duration = Duration::from_secs(15);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(15);
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(250);
 /// A label of a claim: in seconds.
 const LIFETIME: &str = "lifetime";
@@ -217,7 +217,8 @@ impl OpenSandbox {
         let age = Timestamp::now().duration_since(claim.claimed_at);
         let age = Duration::try_from(age).unwrap_or(Duration::ZERO);
         // One that was lost a while ago is visible by now, or will not be.
-        let end = Instant::now() + RECOVERY_TIME.saturating_sub(age.saturating_sub(READY_TIMEOUT));
+        let end =
+            Instant::now() + RECOVERY_TIMEOUT.saturating_sub(age.saturating_sub(READY_TIMEOUT));
         loop {
             let listed = api.with_claim(&claim.provider_scope);
             let found = api

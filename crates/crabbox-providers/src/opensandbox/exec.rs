@@ -23,19 +23,24 @@ use super::stdin::Feeder;
 use super::survivors::{self, Survivors};
 
 /// How much longer than the command's own limit we wait for the daemon to say that it ended.
-pub(super) const GRACE: Duration = Duration::from_secs(30);
+pub(super) const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a command that was told to stop may take, before its connection is closed.
-const STOP_GRACE: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pauses between two looks at an output file.
-const MIN_PAUSE: Duration = Duration::from_millis(4);
-const MAX_PAUSE: Duration = Duration::from_millis(100);
+/// How often an output file is looked at.
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(4);
+const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A download that gives nothing for so long is made anew from where it stopped.
-const STALLED: Duration = Duration::from_secs(20);
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_DOWNLOAD_FAILURES: u32 = 4;
+/// Until the daemon answers that it takes the command.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The daemon sends an event every three seconds, whatever the command does. One that sends none for so long is gone, or the
 /// network between us.
-const SILENT: Duration = Duration::from_secs(60);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A file is looked at some times more where the script did not say that it is complete.
+const REST_INTERVAL: Duration = Duration::from_millis(50);
+const REST_LOOKS: u32 = 3;
 const BROKEN_PIPE: i32 = 128 + 13;
 
 pub(super) struct Job<'a> {
@@ -58,6 +63,8 @@ enum Progress {
 enum Left {
     Nothing,
     Something,
+    /// Something, and not all of it: the process that writes the file failed.
+    Part,
     /// The command removed it: what was not downloaded before is lost.
     Missing,
     /// The script did not come to say it.
@@ -102,7 +109,7 @@ pub(super) fn run(
     };
     // A reader that takes nothing does not outlast the command's limit either.
     let started = Instant::now();
-    let limit = started.checked_add(job.timeout.saturating_add(GRACE));
+    let limit = started.checked_add(job.timeout.saturating_add(END_TIMEOUT));
     let cancel = &limit.map_or_else(|| cancel.clone(), |limit| cancel.until(limit));
     let (relay, stdout, stderr) = Relay::open(exec.stdout, exec.stderr, cancel)?;
     let running = Running {
@@ -260,10 +267,11 @@ impl Running<'_> {
     }
 
     async fn follow(&self) -> Result<Ending, HttpError> {
-        let mut events = self.execd.command(&self.request).await?;
+        let answer = self.execd.command(&self.request);
+        let mut events = unless_silent(ANSWER_TIMEOUT, answer).await??;
         let mark = format!("{MARK}{} ", self.job.nonce);
         loop {
-            let event = unless_silent(SILENT, events.next()).await??;
+            let event = unless_silent(SILENCE_TIMEOUT, events.next()).await??;
             if let Some(ending) = event.ending() {
                 return Ok(ending);
             }
@@ -284,13 +292,13 @@ impl Running<'_> {
         match said.split_once(' ').unwrap_or((said, "")) {
             ("lines", _) => {
                 self.warn(
-                    "/tmp of the sandbox cannot be written: output is passed on by lines, and bytes that are not text are lost",
+                    "/tmp of the sandbox cannot be written, or mkfifo is missing: output is passed on by lines, and bytes that are not text are lost",
                 );
                 self.progress.send_replace(Progress::Lines);
                 Ok(())
             }
             ("no-input", _) => Err(HttpError::Refused(
-                "/tmp of the sandbox cannot be written, so stdin cannot be passed on; run with stdin from /dev/null".to_owned(),
+                "/tmp of the sandbox cannot be written, or mkfifo is missing, so stdin cannot be passed on; run with stdin from /dev/null".to_owned(),
             )),
             ("end", flags) => {
                 self.progress.send_replace(Progress::Ended(Files::parse(flags)));
@@ -327,10 +335,11 @@ impl Running<'_> {
     ) -> Result<bool, HttpError> {
         let mut progress = self.progress.subscribe();
         let mut offset = 0;
-        let mut pause = MIN_PAUSE;
+        let mut pause = MIN_LOOK_INTERVAL;
         let mut failures = 0;
+        let mut rest_looks = REST_LOOKS;
         // A command takes a moment to start.
-        let _ = tokio::time::timeout(MIN_PAUSE, progress.changed()).await;
+        let _ = tokio::time::timeout(MIN_LOOK_INTERVAL, progress.changed()).await;
         loop {
             // Read before the download: what was written before the end is in it.
             let now = *progress.borrow_and_update();
@@ -340,20 +349,31 @@ impl Running<'_> {
                 Progress::Running => None,
             };
             match left {
-                Some(Left::Nothing) => return Ok(false),
+                // Something was there, so it was removed from the file.
+                Some(Left::Nothing) => return Ok(offset > 0),
                 Some(Left::Missing) => return Ok(true),
-                Some(Left::Something | Left::Unknown) | None => {}
+                Some(Left::Something | Left::Part | Left::Unknown) | None => {}
             }
             let ended = left.is_some();
             let before = offset;
-            match self.download(path, &mut offset, to).await {
-                Ok(found) if ended => return Ok(!found && left == Some(Left::Something)),
-                Ok(_) => failures = 0,
-                Err(Broken::Reader) => {
+            match (self.download(path, &mut offset, to).await, left) {
+                (Ok(Found::Shorter), _) => return Ok(true),
+                (Ok(_), Some(Left::Part)) => return Ok(true),
+                // The script was killed, and what copies the output is still at it.
+                (Ok(Found::File), Some(Left::Unknown)) if rest_looks > 0 => {
+                    rest_looks -= 1;
+                    tokio::time::sleep(REST_INTERVAL).await;
+                    continue;
+                }
+                (Ok(found), Some(left)) => {
+                    return Ok(found == Found::Missing && left == Left::Something);
+                }
+                (Ok(_), None) => failures = 0,
+                (Err(Broken::Reader), _) => {
                     self.broken.notify_one();
                     return Ok(false);
                 }
-                Err(Broken::Source(error)) => {
+                (Err(Broken::Source(error)), _) => {
                     failures += 1;
                     if failures >= MAX_DOWNLOAD_FAILURES {
                         return Err(error);
@@ -361,8 +381,8 @@ impl Running<'_> {
                 }
             }
             pause = match offset > before {
-                true => MIN_PAUSE,
-                false => (pause * 3 / 2).min(MAX_PAUSE),
+                true => MIN_LOOK_INTERVAL,
+                false => (pause * 3 / 2).min(MAX_LOOK_INTERVAL),
             };
             if !ended || failures > 0 {
                 tokio::select! {
@@ -373,25 +393,35 @@ impl Running<'_> {
         }
     }
 
-    /// One download, which ends at what was the file's end when it began. False where there is no file. A cancellation
-    /// does not cut it short: what the command says while it is stopped is output too.
+    /// One download, which ends at what was the file's end when it began. A cancellation does not cut it short: what the
+    /// command says while it is stopped is output too.
     async fn download(
         &self,
         path: &str,
         offset: &mut u64,
         to: &RefCell<RelayWriter>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<Found, Broken> {
         let patient = Cancel::new();
-        let opened = within(STALLED, &patient, self.execd.download(path, *offset)).await;
+        let opened = within(
+            DOWNLOAD_TIMEOUT,
+            &patient,
+            self.execd.download(path, *offset),
+        )
+        .await;
         let (mut answer, mut skip) = match opened.map_err(Broken::Source)? {
-            Download::Missing => return Ok(false),
-            Download::Nothing => return Ok(true),
+            Download::Missing => return Ok(Found::Missing),
+            Download::Nothing => return Ok(Found::File),
+            Download::Shorter => return Ok(Found::Shorter),
             Download::Content { answer, skip } => (answer, skip),
         };
         loop {
-            let piece = within(STALLED, &patient, answer.next()).await;
+            let piece = within(DOWNLOAD_TIMEOUT, &patient, answer.next()).await;
             let Some(piece) = piece.map_err(Broken::Source)? else {
-                return Ok(true);
+                // The answer was the whole file, and it ends before what was read already.
+                return Ok(match skip {
+                    0 => Found::File,
+                    _ => Found::Shorter,
+                });
             };
             let length = piece.len() as u64;
             let skipped = skip.min(length);
@@ -419,9 +449,9 @@ impl Running<'_> {
         if let Some(id) = id {
             // What comes of it is seen in the stream; a failure is followed by closing the connection.
             let patient = Cancel::new();
-            let _ = within(STOP_GRACE, &patient, self.execd.interrupt(&id)).await;
+            let _ = within(STOP_TIMEOUT, &patient, self.execd.interrupt(&id)).await;
         }
-        tokio::time::sleep(STOP_GRACE).await;
+        tokio::time::sleep(STOP_TIMEOUT).await;
     }
 
     /// Of a command that was not told to stop yet. The scan that follows is the proof.
@@ -434,7 +464,7 @@ impl Running<'_> {
             let _ = self
                 .execd
                 .http
-                .wait(STOP_GRACE, &patient, self.execd.interrupt(&id));
+                .wait(STOP_TIMEOUT, &patient, self.execd.interrupt(&id));
         }
     }
 
@@ -451,6 +481,15 @@ impl Running<'_> {
     }
 }
 
+/// What a download found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    File,
+    Missing,
+    /// Less than was read already.
+    Shorter,
+}
+
 enum Broken {
     /// Of our own output.
     Reader,
@@ -461,7 +500,8 @@ impl Files {
     /// As the script says it: a letter for each file.
     fn parse(flags: &str) -> Self {
         let left = |flag: Option<char>| match flag {
-            Some('o' | 'e') => Left::Something,
+            Some('s') => Left::Something,
+            Some('f') => Left::Part,
             Some('-') => Left::Nothing,
             Some('x') => Left::Missing,
             _ => Left::Unknown,
@@ -518,7 +558,9 @@ fn outcome(
 
 fn lost_output(job: &Job<'_>) -> String {
     let dir = script::directory(job.nonce);
-    format!("output is lost, because {dir} of the sandbox was removed while the command ran")
+    format!(
+        "output is lost, because a file in {dir} of the sandbox was removed or cut, or could not be written (no space left?)"
+    )
 }
 
 /// The exit code that a shell gives to a command that a signal ended.
@@ -570,7 +612,7 @@ mod tests {
         assert_eq!(lost.code, Code::Provider);
         let unstarted = ended(done(Ending::NotStarted("fork: no".into())), None, false);
         assert!(unstarted.unwrap_err().message.contains("fork: no"));
-        // An exit that we asked for is no exit of its own.
+        // An exit status after we stopped the command is not the command's own.
         let stop = Some(Stop::Canceled(Reason::Interrupt));
         let canceled = ended(done(Ending::Exited(0)), stop, false).unwrap_err();
         assert_eq!(canceled.code, Code::Canceled);
@@ -579,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_output_is_no_success() {
+    fn lost_output_is_a_failure() {
         let lost = |code| {
             Ok(Done {
                 ending: Ending::Exited(code),
@@ -589,17 +631,18 @@ mod tests {
         let failure = ended(lost(0), None, false).unwrap_err();
         assert!(failure.message.contains("/tmp/.crabbox-n1"), "{failure}");
         assert_eq!(ended(lost(3), None, false), Ok(3));
-        let files = Files::parse("o-");
+        let files = Files::parse("s-");
         assert_eq!(
             (files.stdout, files.stderr),
             (Left::Something, Left::Nothing)
         );
         assert_eq!(Files::parse("-x").stderr, Left::Missing);
+        assert_eq!(Files::parse("f-").stdout, Left::Part);
         assert_eq!(Files::parse("").stdout, Left::Unknown);
     }
 
     #[test]
-    fn what_was_not_seen_to_end_is_looked_for() {
+    fn survivors_are_searched_for_unless_the_end_was_seen() {
         let refused = || {
             Err(HttpError::Status {
                 status: 400,

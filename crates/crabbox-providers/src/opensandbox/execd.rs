@@ -15,7 +15,7 @@ use hyper::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
 use hyper::{Method, StatusCode};
 
 use super::api::Endpoint;
-use super::http::{Answer, Body, Call, Http, HttpError, Part, within};
+use super::http::{Answer, Body, Call, Http, HttpError, MAX_JSON, Part, within};
 use super::secrets::Secrets;
 use super::url::encode;
 
@@ -39,6 +39,8 @@ pub(super) enum Download<'h> {
     Missing,
     /// Nothing behind that offset.
     Nothing,
+    /// The file ends before that offset.
+    Shorter,
     /// The answer's first `skip` bytes lie before the offset.
     Content { answer: Box<Answer<'h>>, skip: u64 },
 }
@@ -105,8 +107,18 @@ impl<'h> Execd<'h> {
             .map_err(|_| HttpError::Malformed("range".to_owned()))?;
         let call = self
             .call(Method::GET, "/files/download", &query)
-            .header(RANGE, range);
+            .header(RANGE, range)
+            .accept(StatusCode::RANGE_NOT_SATISFIABLE);
         match self.http.open(call).await {
+            Ok(answer) if answer.status() == StatusCode::RANGE_NOT_SATISFIABLE => {
+                let size = size_of(answer.headers().get(CONTENT_RANGE));
+                // Read to its end, so that its connection is kept.
+                answer.bytes(MAX_JSON).await?;
+                Ok(match size {
+                    Some(size) if size < offset => Download::Shorter,
+                    Some(_) | None => Download::Nothing,
+                })
+            }
             Ok(answer) if answer.status() == StatusCode::PARTIAL_CONTENT => {
                 check_range(answer.headers().get(CONTENT_RANGE), offset)?;
                 Ok(Download::Content {
@@ -120,7 +132,6 @@ impl<'h> Execd<'h> {
                 skip: offset,
             }),
             Err(HttpError::Status { status: 404, .. }) => Ok(Download::Missing),
-            Err(HttpError::Status { status: 416, .. }) => Ok(Download::Nothing),
             Err(error) => Err(error),
         }
     }
@@ -262,6 +273,12 @@ fn check_range(range: Option<&HeaderValue>, offset: u64) -> Result<(), HttpError
     }
 }
 
+/// The file's size, as an answer says it that has no part to send (RFC 9110, section 14.4).
+fn size_of(range: Option<&HeaderValue>) -> Option<u64> {
+    let size = range?.to_str().ok()?.trim().strip_prefix("bytes */")?;
+    size.parse().ok()
+}
+
 impl Events<'_> {
     /// The next event. A stream that ends before its terminal event is lost: nothing is known about the command.
     pub(super) async fn next(&mut self) -> Result<Event, HttpError> {
@@ -337,5 +354,8 @@ mod tests {
             assert!(check(other).is_err(), "{other}");
         }
         assert!(check_range(None, 7).is_err());
+        let size = |text: &'static str| size_of(Some(&HeaderValue::from_static(text)));
+        assert_eq!(size("bytes */12"), Some(12));
+        assert_eq!((size("bytes */*"), size("bytes 0-1/2")), (None, None));
     }
 }

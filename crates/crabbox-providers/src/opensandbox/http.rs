@@ -60,6 +60,8 @@ pub(super) struct Call {
     pub(super) body: Body,
     /// Whether the one who answers may name another path of the same origin.
     follow: bool,
+    /// A status that is an answer like a success.
+    accept: Option<StatusCode>,
 }
 
 /// An answer whose body is still to be read. Its connection is kept once the body is.
@@ -79,6 +81,7 @@ impl Call {
             headers: HeaderMap::new(),
             body: Body::empty(),
             follow: false,
+            accept: None,
         }
     }
 
@@ -86,6 +89,12 @@ impl Call {
     #[must_use]
     pub(super) fn follow_redirects(mut self) -> Self {
         self.follow = true;
+        self
+    }
+
+    #[must_use]
+    pub(super) fn accept(mut self, status: StatusCode) -> Self {
+        self.accept = Some(status);
         self
     }
 
@@ -140,13 +149,16 @@ impl Http {
         self.runtime.block_on(work)
     }
 
-    /// The answer, if its status is a success.
+    /// The answer, if its status is a success or one that the call accepts.
     pub(super) async fn open(&self, mut call: Call) -> Result<Answer<'_>, HttpError> {
         for _ in 0..=MAX_REDIRECTS {
             let again = call.body.again();
             let answer = self.send(&mut call).await?;
             let status = answer.response.status();
-            if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
+            if status.is_success()
+                || status == StatusCode::SWITCHING_PROTOCOLS
+                || call.accept == Some(status)
+            {
                 return Ok(answer);
             }
             if !status.is_redirection() {

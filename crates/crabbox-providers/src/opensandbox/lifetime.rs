@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use super::settings::Config;
 
 /// On top of a command's own limit: what its start and end may take.
-const COMMAND_MARGIN: Duration = Duration::from_secs(30);
+const START_AND_END_TIMEOUT: Duration = Duration::from_secs(30);
 /// The server's own default, where neither `ttl` nor `timeoutSecs` says more.
-const DEFAULT: Duration = Duration::from_secs(600);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 /// The shortest that the server takes.
 const MIN_SECONDS: u64 = 60;
 
@@ -23,7 +23,7 @@ const MIN_SECONDS: u64 = 60;
 pub(super) fn planned(config: &Config, ttl: Duration) -> Duration {
     let own = Duration::from_secs(config.timeout_secs);
     let known = [own, ttl].into_iter().filter(|limit| !limit.is_zero());
-    known.min().unwrap_or(DEFAULT)
+    known.min().unwrap_or(DEFAULT_TIMEOUT)
 }
 
 /// In whole seconds, at least the server's minimum.
@@ -32,7 +32,7 @@ pub(super) fn seconds(lifetime: Duration) -> u64 {
 }
 
 pub(super) fn command_budget(config: &Config) -> Duration {
-    config.exec_timeout().saturating_add(COMMAND_MARGIN)
+    config.exec_timeout().saturating_add(START_AND_END_TIMEOUT)
 }
 
 /// How long one step of a sync may take in the sandbox: as long as the sync, else as a command.
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_must_be_enough() {
+    fn a_remaining_lifetime_below_the_budget_is_refused() {
         let now = Timestamp::UNIX_EPOCH;
         let expires = Some(now + secs(100));
         check_left("s", expires, secs(100), "b", now).unwrap();

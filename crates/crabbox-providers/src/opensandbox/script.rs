@@ -1,7 +1,8 @@
-//! Shell scripts for the sandbox. They need a POSIX shell and what every image has: mkdir, mv, rm, cat, sleep, tar.
+//! Shell scripts for the sandbox. They need a POSIX shell and what every image has: mkdir, mkfifo, mv, rm, cat, sleep, tar.
 //!
-//! The daemon's own events are lines, which lose bytes. So a command writes its output to two files in a private directory,
-//! which are downloaded by ranges while it runs. The daemon's stream carries only our marks and the exit status.
+//! The daemon's own events are lines, which lose bytes. So two processes copy a command's output from pipes to two files in
+//! a private directory, which are downloaded by ranges while it runs. The daemon's stream carries only our marks and the
+//! exit status.
 
 /// What the script says about itself: a line with this prefix and the nonce.
 pub(super) const MARK: &str = "crabbox:";
@@ -28,17 +29,23 @@ fn words(argv: &[String]) -> String {
     quoted.join(" ")
 }
 
-/// The command with its output in files. Its exit status is the script's.
+/// The command with its output in files. Its exit status is the script's. What the script sets before the command starts
+/// has a name that the command's own environment does not use: it would change the value there.
+///
+/// Its stdout and stderr are pipes: a command that opens `/dev/stdout` or `/dev/stderr` again would truncate a file, or
+/// overwrite it from its beginning.
 pub(super) fn exact(argv: &[String], nonce: &str, input: Input) -> String {
     let dir = quote(&directory(nonce));
     let command = words(argv);
-    let (prepare, start, from, stop) = match input {
+    let (pipe, start, from, stop) = match input {
         Input::Null => ("", String::new(), "/dev/null", ""),
         Input::Fed => (
-            " && mkfifo \"$d/in\"",
-            format!("{FEED}\nfeed >\"$d/in\" 2>/dev/null &\nf=$!\n"),
-            "\"$d/in\"",
-            "kill \"$f\" 2>/dev/null\n",
+            " \"$crabbox_d/in\"",
+            format!(
+                "{SEND_INPUT}\nsend_input >\"$crabbox_d/in\" 2>/dev/null &\nset -- \"$@\" \"$!\"\n"
+            ),
+            "\"$crabbox_d/in\"",
+            "kill \"$3\" 2>/dev/null\n",
         ),
     };
     let lines = match input {
@@ -46,33 +53,81 @@ pub(super) fn exact(argv: &[String], nonce: &str, input: Input) -> String {
         Input::Fed => format!("echo '{MARK}{nonce} no-input'\nexit 125"),
     };
     format!(
-        "d={dir}\n\
-         if (umask 077 && mkdir \"$d\" && : >\"$d/out\" && : >\"$d/err\"{prepare}) 2>/dev/null; then\n\
+        "crabbox_d={dir}\n\
+         if {{ command -v cat && mkdir -m 700 \"$crabbox_d\" && true >\"$crabbox_d/out\" && true >\"$crabbox_d/err\" &&\n\
+         mkfifo \"$crabbox_d/out.pipe\" \"$crabbox_d/err.pipe\" \"$crabbox_d/pause\"{pipe}; }} >/dev/null 2>&1; then\n\
          echo '{MARK}{nonce} exact'\n\
-         {start}( exec {command} ) >\"$d/out\" 2>\"$d/err\" <{from}\n\
+         {COPY_OUTPUT}\n\
+         if [ -n \"$BASH_VERSION\" ]; then set -m; fi\n\
+         copy out &\nset -- \"$!\"\n\
+         copy err &\nset -- \"$1\" \"$!\"\n\
+         set +m\n\
+         {start}( exec {command} ) >\"$crabbox_d/out.pipe\" 2>\"$crabbox_d/err.pipe\" <{from}\n\
          c=$?\n\
-         {stop}o=-; e=-\n\
-         if [ -s \"$d/out\" ]; then o=o; elif [ ! -f \"$d/out\" ]; then o=x; fi\n\
-         if [ -s \"$d/err\" ]; then e=e; elif [ ! -f \"$d/err\" ]; then e=x; fi\n\
-         echo \"{MARK}{nonce} end $o$e\"\n\
+         {stop}await_copy out \"$1\"\no=$l\n\
+         await_copy err \"$2\"\n\
+         echo \"{MARK}{nonce} end $o$l\"\n\
          exit \"$c\"\n\
          else\n{lines}\nfi"
     )
 }
 
+/// `copy` passes on one output. The pipe is opened by `cat` itself, so the command, which waits for that, starts when `cat`
+/// is there. In bash it is started with job control, which gives it a process group of its own: what was written before the
+/// command's group is killed is output too. `await_copy` waits until all that was written before the command's end is in
+/// the file, and says in `l` what there is.
+///
+/// Processes that the command left may hold the pipe open, and the copy goes on for them. Then it is enough that it sleeps:
+/// a copy that sleeps has emptied the pipe. It is looked at for a few seconds at most, because they may write without a
+/// pause. Bash can pause without another process.
+const COPY_OUTPUT: &str = "\
+copy() {
+trap '' HUP INT TERM
+exec cat \"$crabbox_d/$1.pipe\" >\"$crabbox_d/$1\" 2>/dev/null
+}
+if [ -n \"$BASH_VERSION\" ]; then
+pause() { read -r -t 0.002 a <>\"$crabbox_d/pause\"; n=$((n + 1)); }
+else
+pause() { sleep 0.01 2>/dev/null || sleep 1; n=$((n + 5)); }
+fi
+await_copy() {
+l=-
+n=0
+q=0
+if [ ! -e \"/proc/$$/stat\" ]; then sleep 1; n=1000; fi
+while [ \"$n\" -lt 1000 ]; do
+s=
+{ read -r a b s r <\"/proc/$2/stat\"; } 2>/dev/null
+case $s in
+'' | Z | X)
+wait \"$2\" || l=f
+break
+;;
+S) q=$((q + 1)) ;;
+*) q=0 ;;
+esac
+if [ \"$q\" -ge 3 ]; then break; fi
+pause
+done
+if [ ! -f \"$crabbox_d/$1\" ]; then l=x
+elif [ \"$l\" = f ]; then :
+elif [ -s \"$crabbox_d/$1\" ]; then l=s
+fi
+}";
+
 /// Passes the pieces of input on, in order, until the end is marked. A piece is removed only when the next one is there:
 /// until then the daemon may not be done with it.
-const FEED: &str = "\
-feed() {
+const SEND_INPUT: &str = "\
+send_input() {
 n=0
 p=
 while :; do
-if [ -e \"$d/in.$n.ok\" ]; then
-if [ -n \"$p\" ]; then rm -f \"$d/in.$p\" \"$d/in.$p.ok\"; fi
-cat \"$d/in.$n\" || return
+if [ -e \"$crabbox_d/in.$n.ok\" ]; then
+if [ -n \"$p\" ]; then rm -f \"$crabbox_d/in.$p\" \"$crabbox_d/in.$p.ok\"; fi
+cat \"$crabbox_d/in.$n\" || return
 p=$n
 n=$((n + 1))
-elif [ -e \"$d/in.$n.end\" ]; then
+elif [ -e \"$crabbox_d/in.$n.end\" ]; then
 return
 else
 sleep 0.02 2>/dev/null || sleep 1
@@ -86,7 +141,7 @@ pub(super) fn terminal(argv: &[String], nonce: &str) -> String {
     let dir = quote(&directory(nonce));
     let command = words(argv);
     format!(
-        "d={dir}; . \"$d/env\"; rm -rf \"$d\"; ( exec {command} ); c=$?; printf '\\033]{MARK}{nonce};%s\\007' \"$c\"; sleep 5; exit \"$c\""
+        "crabbox_d={dir}; . \"$crabbox_d/env\"; rm -rf \"$crabbox_d\"; ( exec {command} ); c=$?; printf '\\033]{MARK}{nonce};%s\\007' \"$c\"; sleep 5; exit \"$c\""
     )
 }
 
@@ -132,10 +187,34 @@ mod tests {
 
     /// With a directory of its own in place of `/tmp`.
     fn run(script: &str, dir: &std::path::Path) -> (i32, String) {
+        run_with("sh", script, dir)
+    }
+
+    fn run_with(shell: &str, script: &str, dir: &std::path::Path) -> (i32, String) {
         let script = script.replace("/tmp/", &format!("{}/", dir.display()));
-        let done = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let mut command = Command::new(shell);
+        // Names that the script could use itself.
+        for name in ["a", "b", "c", "d", "e", "f", "l", "n", "o", "p", "q", "s"] {
+            command.env(name, "kept");
+        }
+        let done = command.args(["-c", &script]).output().unwrap();
         let out = String::from_utf8_lossy(&done.stdout).into_owned();
         (done.status.code().unwrap_or(-1), out)
+    }
+
+    /// What a script for `sh` left: its exit status, its last line, and both files. With both kinds of shell.
+    fn outputs(text: &str, check: impl Fn(i32, &str, &str, &str)) {
+        for shell in ["sh", "bash"] {
+            let dir = tempfile::tempdir().unwrap();
+            let script = exact(&argv(&["sh", "-c", text]), "n", Input::Null);
+            let (code, said) = run_with(shell, &script, dir.path());
+            let read = |name: &str| {
+                let bytes = std::fs::read(dir.path().join(".crabbox-n").join(name)).unwrap();
+                String::from_utf8_lossy(&bytes).into_owned()
+            };
+            let last = said.lines().last().unwrap_or_default();
+            check(code, last, &read("out"), &read("err"));
+        }
     }
 
     fn argv(words: &[&str]) -> Vec<String> {
@@ -155,7 +234,7 @@ mod tests {
         let (code, out) = run(&exact(&words, "n1", Input::Null), dir.path());
         assert_eq!(
             (code, out.as_str()),
-            (7, "crabbox:n1 exact\ncrabbox:n1 end oe\n")
+            (7, "crabbox:n1 exact\ncrabbox:n1 end ss\n")
         );
         let read = |name: &str| std::fs::read(dir.path().join(".crabbox-n1").join(name)).unwrap();
         assert_eq!(read("out"), b"a\0b\r");
@@ -173,6 +252,70 @@ mod tests {
         );
         let missing = run(&exact(&argv(&["/no/such"]), "n3", Input::Null), dir.path());
         assert_eq!(missing.0, 127);
+    }
+
+    #[test]
+    fn output_that_is_opened_again_loses_nothing() {
+        let text = "echo 1; echo a >&2; echo 2 >/dev/stdout; echo b >/dev/stderr; echo c >>/dev/stderr; \
+                    echo 3 | tee /dev/stderr; echo 4 >/proc/self/fd/1; echo d >&2; echo $a$d$o";
+        outputs(text, |code, last, out, err| {
+            assert_eq!((code, last), (0, "crabbox:n end ss"));
+            assert_eq!(out, "1\n2\n3\n4\nkeptkeptkept\n");
+            assert_eq!(err, "a\nb\nc\n3\nd\n");
+        });
+    }
+
+    #[test]
+    fn a_process_that_holds_the_output_does_not_delay_the_end() {
+        // It ends when its reader is gone.
+        let held = "sleep 60 & echo $! >&2; head -c 300000 /dev/zero";
+        outputs(held, |code, last, out, err| {
+            end(err);
+            assert_eq!((code, last, out.len()), (0, "crabbox:n end ss", 300_000));
+        });
+        let busy = "(while :; do echo more; done) & echo $! >&2; echo first";
+        outputs(busy, |code, last, out, err| {
+            end(err);
+            assert_eq!((code, last), (0, "crabbox:n end ss"));
+            assert!(out.lines().any(|line| line == "first"));
+        });
+    }
+
+    /// The process of which the output is the number.
+    fn end(pid: &str) {
+        let mut kill = Command::new("kill");
+        assert!(kill.args(["-9", pid.trim()]).status().unwrap().success());
+    }
+
+    #[test]
+    fn output_that_cannot_be_copied_is_reported() {
+        let text = "out=$(readlink /proc/$$/fd/1); out=${out%.pipe}; \
+                    for p in /proc/[0-9]*; do \
+                    if [ \"$(readlink $p/fd/1)\" = \"$out\" ]; then kill -9 ${p#/proc/}; fi; \
+                    done; echo lost; exit 0";
+        outputs(text, |_, last, out, _| {
+            assert!(last.starts_with("crabbox:n end f"), "{last}");
+            assert_eq!(out, "");
+        });
+    }
+
+    #[test]
+    fn output_before_a_signal_to_the_group_is_kept() {
+        let told = "trap '' TERM; echo before; kill -TERM 0; echo after";
+        let killed = "echo before; echo after; kill -KILL 0";
+        for (shell, text) in [("sh", told), ("bash", told), ("bash", killed)] {
+            let dir = tempfile::tempdir().unwrap();
+            let script = exact(&argv(&["sh", "-c", text]), "n", Input::Null);
+            let script = script.replace("/tmp/", &format!("{}/", dir.path().display()));
+            let mut command = Command::new(shell);
+            let mut command = std::os::unix::process::CommandExt::process_group(&mut command, 0);
+            command = command.args(["-c", &script]);
+            assert_eq!(command.output().unwrap().status.code(), None);
+            let out = dir.path().join(".crabbox-n/out");
+            while std::fs::read(&out).unwrap() != b"before\nafter\n" {
+                std::thread::yield_now();
+            }
+        }
     }
 
     #[test]
@@ -223,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_left_is_ended_and_nothing_else() {
+    fn only_processes_of_the_run_are_ended() {
         let mark = format!("run_{}_{:p}", std::process::id(), &0);
         let sleep = |id: &str| {
             let mut sleep = Command::new("sleep");

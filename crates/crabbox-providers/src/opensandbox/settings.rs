@@ -305,7 +305,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_will_not_do_is_refused_before_any_request() {
+    fn invalid_settings_are_refused_before_any_request() {
         config().validate().unwrap();
         let refused = |change: &dyn Fn(&mut Config)| {
             let mut changed = config();

@@ -12,12 +12,15 @@ use crabbox_core::{Code, Failure};
 use tokio::sync::mpsc;
 
 use super::execd::{Execd, Upload};
-use super::http::{HttpError, Part};
+use super::http::{HttpError, Part, unless_silent};
 use super::script::Input;
 
 const PIECE: usize = 1 << 20;
 const MAX_WAITING: u64 = 8;
-const PAUSE: Duration = Duration::from_millis(20);
+/// How often the sandbox is looked at for what it has read.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// One request: a piece, or a look. A daemon that takes that long for it is gone.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long stdin may take to turn out to be empty.
 const FIRST_PIECE_TIMEOUT: Duration = Duration::from_millis(15);
 
@@ -59,8 +62,8 @@ impl Feeder {
     /// Uploads all of it.
     pub(super) async fn run(mut self, execd: &Execd<'_>, dir: &str) -> Result<(), HttpError> {
         // Its directory would be made by the first upload otherwise, with other permissions.
-        while !execd.exists(&format!("{dir}/in")).await? {
-            tokio::time::sleep(PAUSE).await;
+        while !timed(execd.exists(&format!("{dir}/in"))).await? {
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
         let mut count: u64 = 0;
         loop {
@@ -70,12 +73,12 @@ impl Feeder {
             };
             let Some(piece) = piece else {
                 let end = format!("{dir}/in.{count}.end");
-                return execd.upload(vec![Upload::bytes(&end, Vec::new())]).await;
+                return timed(execd.upload(vec![Upload::bytes(&end, Vec::new())])).await;
             };
             if let Some(oldest) = count.checked_sub(MAX_WAITING) {
                 let oldest = format!("{dir}/in.{oldest}.ok");
-                while execd.exists(&oldest).await? {
-                    tokio::time::sleep(PAUSE).await;
+                while timed(execd.exists(&oldest)).await? {
+                    tokio::time::sleep(LOOK_INTERVAL).await;
                 }
             }
             let path = format!("{dir}/in.{count}");
@@ -85,12 +88,15 @@ impl Feeder {
                 mode: 600,
                 content: Part::Bytes(Bytes::from(piece)),
             };
-            execd
-                .upload(vec![content, Upload::bytes(&complete, Vec::new())])
-                .await?;
+            timed(execd.upload(vec![content, Upload::bytes(&complete, Vec::new())])).await?;
             count += 1;
         }
     }
+}
+
+/// One request, unless the daemon does not answer it.
+async fn timed<T>(request: impl Future<Output = Result<T, HttpError>>) -> Result<T, HttpError> {
+    unless_silent(REQUEST_TIMEOUT, request).await?
 }
 
 /// Passes on what there is: a terminal's line as well as a megabyte of a file.

@@ -23,7 +23,7 @@ use super::{exec, lifetime};
 
 /// A transfer is bounded by the sync's own timeout, which the cancellation carries; without one, by this. Steps that run
 /// in the sandbox are bounded as commands are then.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// How often a person is told how far an upload is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -97,7 +97,10 @@ impl Transfer<'_> {
             return Ok(None);
         }
         // A list that cannot be had or read only means that all is sent; a canceled sync is canceled by the next step.
-        let listed = self.execd.http.wait(LONGEST, self.cancel, self.read_list());
+        let listed = self
+            .execd
+            .http
+            .wait(TRANSFER_TIMEOUT, self.cancel, self.read_list());
         let Some(remote) = listed.ok().and_then(|bytes| RemoteTree::parse(&bytes).ok()) else {
             return Ok(None);
         };
@@ -112,7 +115,7 @@ impl Transfer<'_> {
                 self.execd.remove_file(&self.names.list).await?;
                 Ok(bytes)
             }
-            Download::Missing | Download::Nothing => {
+            Download::Missing | Download::Nothing | Download::Shorter => {
                 Err(HttpError::Malformed("no listing".to_owned()))
             }
         }
@@ -149,7 +152,7 @@ impl Transfer<'_> {
             let file = execd::Upload::bytes(&self.names.script, script);
             self.execd
                 .http
-                .wait(LONGEST, self.cancel, self.execd.upload(vec![file]))
+                .wait(TRANSFER_TIMEOUT, self.cancel, self.execd.upload(vec![file]))
                 .map_err(|error| error.into_failure("sync prepare"))?;
             self.step("sync prepare", &format!("sh {}", quote(&self.names.script)))?;
         }
@@ -180,7 +183,7 @@ impl Transfer<'_> {
         };
         self.execd
             .http
-            .wait(LONGEST, self.cancel, watched)
+            .wait(TRANSFER_TIMEOUT, self.cancel, watched)
             .map_err(|error| error.into_failure("upload"))
     }
 
@@ -226,7 +229,7 @@ impl OpenSandbox {
         let request = format!("sh -lc {}", quote(script));
         let limit = lifetime::step(&self.config);
         // The daemon's own limit is for the case that it does not see us leave.
-        let script = execd.script(&request, limit.saturating_add(exec::GRACE));
+        let script = execd.script(&request, limit.saturating_add(exec::END_TIMEOUT));
         let done = execd
             .http
             .wait(limit, cancel, script)
@@ -372,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_staged_is_beside_the_workspace() {
+    fn staging_is_beside_the_workspace() {
         let names = Names::new(Path::new("/workspace/my app"), "a1b2c3");
         assert_eq!(names.staging, "/workspace/.my app.crabbox-sync-a1b2c3");
         assert_eq!(

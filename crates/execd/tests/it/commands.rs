@@ -152,6 +152,55 @@ fn many_commands_at_once_lose_nothing() {
 }
 
 #[test]
+fn a_command_runs_as_the_user_and_group_of_its_request() {
+    let daemon = Daemon::start();
+    let is_root = rustix::process::geteuid().is_root();
+    let (uid, gid) = match is_root {
+        true => (65_534, 65_533),
+        // An ordinary user can only run as itself.
+        false => (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        ),
+    };
+    let body = json!({"command": "id -u; id -g", "uid": uid, "gid": gid});
+    let (out, err, ending) = summary(&daemon.events("/command", &body));
+    assert_eq!((ending, err), (Ending::Exited(0), Vec::<String>::new()));
+    assert_eq!(out, [uid.to_string(), gid.to_string()]);
+    let without_uid = daemon.post("/command", &json!({"command": "true", "gid": gid}));
+    assert_eq!(without_uid.status, 400);
+}
+
+#[test]
+fn metrics_are_sent_again_and_again() {
+    let daemon = Daemon::start();
+    let mut stream = daemon.connect();
+    daemon.send(&mut stream, "GET", "/metrics/watch", "", b"");
+    let mut received = String::new();
+    let mut piece = [0; 4096];
+    // One object for each line; between them are the sizes of chunks.
+    let objects = |text: &str| -> Vec<serde_json::Value> {
+        let complete = text.split_inclusive('\n');
+        let lines = complete.filter(|line| line.starts_with('{') && line.ends_with('\n'));
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    while objects(&received).len() < 2 {
+        let count = stream.read(&mut piece).unwrap();
+        assert_ne!(count, 0, "{received}");
+        received.push_str(std::str::from_utf8(&piece[..count]).unwrap());
+    }
+    assert!(received.starts_with("HTTP/1.1 200"), "{received}");
+    let objects = objects(&received);
+    let time = |at: usize| objects[at]["timestamp"].as_i64().unwrap();
+    assert!(time(1) > time(0), "{received}");
+    for key in ["cpu_count", "mem_total_mib"] {
+        assert!(objects[0][key].as_f64().unwrap() > 0.0, "{received}");
+    }
+}
+
+#[test]
 fn a_token_is_checked() {
     let daemon = Daemon::with_token(Some("s3cret"));
     assert_eq!(daemon.get("/ping").status, 200);
@@ -189,7 +238,7 @@ pub fn wait_for(mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_in_the_protocols_form() {
+fn invalid_requests_get_the_errors_of_the_protocol() {
     let daemon = Daemon::start();
     let json = "content-type: application/json\r\n";
     for (method, target, body) in [

@@ -129,6 +129,20 @@ fn pipes_are_byte_exact_and_keep_streams_apart() {
 }
 
 #[test]
+fn a_websocket_passes_the_proxy() {
+    let (daemon, behind) = (Daemon::start(), Daemon::start());
+    let id = session(&behind, &json!({"command": "read x; echo got $x; exit 4"}));
+    let port = behind.address.rsplit(':').next().unwrap();
+    let url = format!("ws://{}/proxy/{port}/pty/{id}/ws?pty=0", daemon.address);
+    let (socket, _) = tungstenite::client(url, daemon.connect()).unwrap();
+    let mut client = Client::new(socket);
+    client.input(b"line\n");
+    let ended = client.read_to_end();
+    assert_eq!(ended, (b"got line\n".to_vec(), Vec::new(), 4));
+    assert_eq!(client.receive(), Received::Closed(1000));
+}
+
+#[test]
 fn terminals_have_a_size_and_signals() {
     let daemon = Daemon::start();
     let id = session(&daemon, &json!({"cwd": "/usr"}));

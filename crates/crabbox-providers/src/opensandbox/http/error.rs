@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_is_not_ambiguous() {
+    fn an_unsent_request_is_not_ambiguous() {
         let refused = HttpError::Connect {
             to: "x".into(),
             cause: "refused".into(),

@@ -57,7 +57,7 @@ pub(in crate::opensandbox) async fn canceled(cancel: &Cancel) -> Reason {
 mod tests {
     use super::*;
 
-    const LIMIT: Duration = Duration::from_millis(240);
+    const SHORT_TIMEOUT: Duration = Duration::from_millis(240);
 
     fn block_on<T>(work: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -68,14 +68,14 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_noticed() {
-        let ended = block_on(unless_silent(LIMIT, std::future::pending::<()>()));
+    fn silence_is_an_error() {
+        let ended = block_on(unless_silent(SHORT_TIMEOUT, std::future::pending::<()>()));
         assert!(matches!(ended, Err(HttpError::Lost(_))), "{ended:?}");
     }
 
     /// What came while this thread waited for a reader of its output is heard, however long that was.
     #[test]
-    fn a_wait_of_our_own_is_no_silence() {
+    fn time_that_this_thread_was_blocked_does_not_count() {
         let ended = block_on(async {
             let (said, heard) = tokio::sync::oneshot::channel();
             tokio::spawn(async move {
@@ -83,10 +83,10 @@ mod tests {
                 said.send(7).unwrap();
             });
             let work = async {
-                std::thread::sleep(LIMIT * 2);
+                std::thread::sleep(SHORT_TIMEOUT * 2);
                 heard.await
             };
-            unless_silent(LIMIT, work).await
+            unless_silent(SHORT_TIMEOUT, work).await
         });
         assert!(matches!(ended, Ok(Ok(7))), "{ended:?}");
     }
