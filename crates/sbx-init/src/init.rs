@@ -38,8 +38,8 @@ use sbx_sys::mountinfo;
 use sbx_sys::process::SingleThreaded;
 use sbx_sys::signals::SignalFd;
 
-use crate::filter::{self, MountPoints};
 use crate::guard::Guard;
+use crate::seccomp_filter::{self, MountPoints};
 use crate::setup::{Namespaces, Network, OwnFileSystems};
 use crate::spare::Spare;
 use crate::spawn::Surroundings;
@@ -136,7 +136,7 @@ pub(crate) fn serve(proof: &SingleThreaded, boot: Boot, parts: Parts) -> i32 {
             mode: parts.mode,
             namespaces: parts.namespaces,
             groups: parts.groups,
-            filter: filter::program(mount_points),
+            filter: seccomp_filter::program(mount_points),
             env: boot.env,
             workdir: boot.workdir,
             open_files: boot.limits.open_files,

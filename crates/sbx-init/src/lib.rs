@@ -7,14 +7,14 @@
 
 mod accounts;
 mod error;
-mod filter;
 mod guard;
 mod handover;
 mod init;
-mod profile;
+mod seccomp_filter;
 mod setup;
 mod spare;
 mod spawn;
+mod syscall_profile;
 mod tools;
 mod worktree;
 

@@ -8,7 +8,7 @@ use sbx_sys::seccomp;
 
 use super::{inner, tree};
 use crate::error::{ErrorContext, SetupError, SetupResult};
-use crate::filter::{self, MountPoints};
+use crate::seccomp_filter::{self, MountPoints};
 
 const PROBE: inner::Wanted<'static> = inner::Wanted {
     hostname: "probe",
@@ -29,7 +29,7 @@ pub(super) fn run(proof: &SingleThreaded, ids: &Ids) -> SetupResult<()> {
 fn try_filter(proof: &SingleThreaded) -> SetupResult<()> {
     match process::fork(proof, 0).doing(|| "fork".into())? {
         Fork::Child => {
-            let installed = seccomp::install(&filter::program(MountPoints::Protected));
+            let installed = seccomp::install(&seccomp_filter::program(MountPoints::Protected));
             process::exit_now(i32::from(installed.is_err()))
         }
         Fork::Parent { pidfd, .. } => match process::exit_code(&pidfd) {

@@ -7,7 +7,7 @@
 
 use sbx_sys::seccomp::Instruction;
 
-use crate::profile::{Action, LAST_KNOWN_SYSCALL, MOUNT_POINT_RULES, RULES, Rule, When};
+use crate::syscall_profile::{Action, LAST_KNOWN_SYSCALL, MOUNT_POINT_RULES, RULES, Rule, When};
 
 // Offsets in `struct seccomp_data`.
 const OFFSET_CALL: u32 = 0;
