@@ -1,6 +1,7 @@
 //! agent-sandbox: how runs and leases end, and that every end is told for what it is.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -109,6 +110,44 @@ fn a_terminals_command_that_is_cut_off_leaves_nothing() {
         assert!(!shown.contains("still run"), "{shown}");
         assert!(!runs(&mark), "{shown}");
         assert_eq!(left_in_workdir(&cluster), Vec::<String>::new());
+    }
+}
+
+/// The shell that writes down how the command ended is in the same foreground group, and gets the same signals.
+#[test]
+fn keys_that_interrupt_end_only_what_does_not_handle_them() {
+    let handles = "trap 'echo caught; n=1' INT QUIT; echo ready; while [ -z \"$n\" ]; do sleep 0.05; done; echo goes on; exit 7";
+    let (interrupt, quit) = (b"\x03", b"\x1c");
+    for shell in ["dash", "bash", "busybox sh"] {
+        let program = shell.split(' ').next().unwrap();
+        if Command::new(program).arg("--help").output().is_err() {
+            eprintln!("environment_blocked: {program} is not installed");
+            continue;
+        }
+        let cluster = Cluster::new();
+        cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+        cluster.behave("shell", shell);
+        for (keys, script, code) in [
+            (interrupt, handles, 7),
+            (quit, handles, 7),
+            (interrupt, "echo ready; exec sleep 1000", 130),
+            (quit, "ulimit -c 0; echo ready; exec sleep 1000", 131),
+        ] {
+            let args = ["run", "--id", "a", "--no-sync", "-t", "--"];
+            let args = [&args[..], &["sh", "-c", script]].concat();
+            let mut shown = on_terminal(cluster.world.command(&args));
+            shown.expect("ready");
+            shown.press(keys);
+            let (ended, shown) = shown.end();
+            assert_eq!(ended, code, "{shell}: {shown}");
+            assert_eq!(shown.contains("goes on"), code == 7, "{shell}: {shown}");
+            for other in ["terminated with exit code", "is not known"] {
+                assert!(!shown.contains(other), "{shell}: {shown}");
+            }
+            // The command's own shell may say it of what it ran.
+            assert!(code == 7 || !shown.contains("Quit"), "{shell}: {shown}");
+            assert_eq!(left_in_workdir(&cluster), Vec::<String>::new());
+        }
     }
 }
 
