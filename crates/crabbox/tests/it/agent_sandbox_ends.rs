@@ -235,20 +235,20 @@ fn cleanup_forgets_what_is_missing_only_where_it_was_told_to() {
     fs::remove_file(cluster.world.path("cluster").join(name)).unwrap();
     let clean = |more: &[&str]| {
         let args = [&["cleanup"], more].concat();
-        cluster.crabbox(&args).exits(0).out
+        cluster.crabbox(&args).exits(0)
     };
     for more in [&[][..], &["--dry-run"]] {
-        let said = clean(more);
+        let said = clean(more).err;
         assert!(said.contains("skip claim=crabbox-a-"), "{said}");
         assert!(said.contains("missing-or-inaccessible"), "{said}");
     }
     let forget = "--agent-sandbox-forget-missing";
-    let said = clean(&[forget, "--dry-run"]);
+    let said = clean(&[forget, "--dry-run"]).out;
     assert!(said.contains("would delete claim=crabbox-a-"), "{said}");
     assert!(said.contains("reason=missing"), "{said}");
     assert_eq!(cluster.world.claim_names().len(), 1);
     cluster.calls();
-    let said = clean(&[forget]);
+    let said = clean(&[forget]).out;
     assert!(said.contains("remove claim=crabbox-a-"), "{said}");
     assert!(!cluster.verbs().contains(&"delete".to_owned()));
     cluster.is_clean();

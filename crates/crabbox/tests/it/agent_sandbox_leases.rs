@@ -24,9 +24,9 @@ fn lines_name_the_claim_the_sandbox_and_the_pod() {
     );
     let preview = cluster.crabbox(&["cleanup", "--dry-run"]).exits(0);
     assert!(
-        preview.out.starts_with("skip claim=crabbox-kept-"),
+        preview.err.starts_with("skip claim=crabbox-kept-"),
         "{}",
-        preview.out
+        preview.err
     );
     cluster
         .crabbox(&["stop", "kept"])
