@@ -34,7 +34,7 @@ pub use build_cache::{BuildCache, ClearedCaches};
 pub use check::{ADVICE, Check, Health};
 pub use class::Class;
 pub use notices::{Denials, Notices};
-pub use spec::{ExpiredLease, Spec, StopBy, WorkspaceKind};
+pub use spec::{BusyLease, ExpiredLease, Spec, StopBy, WorkspaceKind};
 pub use verified::{MISSING, Use, Verified, verify};
 
 /// What a lease is needed for.

@@ -25,9 +25,9 @@ use crabbox_core::claims::{Claim, LeaseId, OperationLock, State as ClaimState, r
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{
-    ArchiveSync, Check, CreateFailure, Created, Execution, ExpiredLease, HostContext, Labels,
-    LeasePlan, MISSING, NewLease, Observed, Provider, Readiness, Removal, RunEnd, Spec, StopBy,
-    Use, Verified, Workspace, WorkspaceKind,
+    ArchiveSync, BusyLease, Check, CreateFailure, Created, Execution, ExpiredLease, HostContext,
+    Labels, LeasePlan, MISSING, NewLease, Observed, Provider, Readiness, Removal, RunEnd, Spec,
+    StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::timing::format_ms;
@@ -62,6 +62,7 @@ pub(crate) const SPEC: Spec = Spec {
     stop_by: StopBy::LeaseId,
     absence_is_proof: false,
     expired: ExpiredLease::Remove,
+    busy: BusyLease::Wait,
     ports: false,
     copy: false,
     build_cache: false,

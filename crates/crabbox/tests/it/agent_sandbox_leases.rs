@@ -1,11 +1,14 @@
 //! agent-sandbox: which objects belong to a lease, and what becomes of them when it ends.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::agent_sandbox::{Cluster, SAMPLES};
-use crate::world::write;
+use crate::world::{end, signal, write};
 
 const FIXED: &str = "cbx_0123456789ab";
 
@@ -327,6 +330,77 @@ fn cleanup_deletes_what_is_idle_or_over_and_nothing_else() {
     );
     assert!(done.contains("cleanup removed=2"), "{done}");
     assert_eq!(cluster.objects("claim").len(), 1);
+}
+
+/// It waits for the command, and then looks at the lease again: the command may have renewed it.
+#[test]
+fn cleanup_waits_for_a_running_command() {
+    for (ends_by_itself, said) in [
+        (true, "skip claim=crabbox-busy-"),
+        (false, "delete claim=crabbox-busy-"),
+    ] {
+        let cluster = Cluster::new();
+        let lease = cluster.world.warm("busy");
+        let idle = cluster.world.warm("idle");
+        let script = "echo ready; read line; echo $line";
+        let run = [
+            "run",
+            "--id",
+            "busy",
+            "--no-sync",
+            "-i",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ];
+        let mut run = cluster
+            .world
+            .command(&run)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        run.stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut [0; 6])
+            .unwrap();
+        cluster.world.age(&lease);
+        cluster.world.age(&idle);
+        // A preview does not wait.
+        let preview = cluster.crabbox(&["cleanup", "--dry-run"]).exits(0).out;
+        assert_eq!(preview.matches("would delete claim=").count(), 2);
+        // Nor does the sweep of another command.
+        cluster
+            .crabbox(&["run", "--no-sync", "--", "true"])
+            .exits(0);
+        let mut cleanup = cluster.world.spawn(&["cleanup"]);
+        let mut told = BufReader::new(cleanup.stderr.take().unwrap());
+        let mut line = String::new();
+        told.read_line(&mut line).unwrap();
+        let holder = format!("in use by process {} (crabbox run)\n", run.id());
+        let waits = format!("waiting for lease {lease}, {holder}");
+        assert_eq!(line, waits);
+        // The others are done by then.
+        assert_eq!(cluster.world.claim_names(), [lease.as_str()]);
+        match ends_by_itself {
+            true => run.stdin.take().unwrap().write_all(b"done\n").unwrap(),
+            false => signal(&run, Signal::KILL),
+        }
+        run.wait().unwrap();
+        told.read_to_string(&mut line).unwrap();
+        let ran = end(cleanup).exits(0);
+        let all = format!("{line}{}", ran.out);
+        assert!(all.contains(said), "{all}");
+        let left = match ends_by_itself {
+            true => 1,
+            false => 0,
+        };
+        assert_eq!(cluster.world.claim_names().len(), left, "{all}");
+        assert_eq!(cluster.objects("claim").len(), left, "{all}");
+    }
 }
 
 /// The name is taken by a claim that another one made: it is not adopted, and not deleted.
