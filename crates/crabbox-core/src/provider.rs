@@ -312,6 +312,11 @@ pub trait Provider: Sync {
     /// What became of the sandboxes, in the order of the claims.
     fn observe(&self, claims: &[Claim], cancel: &Cancel) -> Result<Vec<Observed>, Failure>;
 
+    /// Whether the claim records that the sandbox existed. One that is not found any more is gone then, and not still to come.
+    fn was_seen(&self, _claim: &Claim) -> bool {
+        false
+    }
+
     /// What is said of a lease whose sandbox [`Self::observe`] did not find.
     fn absent(&self, claim: &Claim) -> Failure;
 

@@ -318,7 +318,7 @@ impl AgentSandbox {
         let name = labels::claim_name(claim);
         let what = format!("SandboxClaim {name:?} is missing in Kubernetes, or not accessible");
         let failed = |why: &str| Failure::new(Code::NotFound, format!("{what}{why}"));
-        if self.forgets(claim) {
+        if self.forgets(claim) || was_being_deleted(claim) {
             return failed("");
         }
         if claim.is_fixed() {
@@ -740,6 +740,10 @@ impl Provider for AgentSandbox {
 
     fn observe(&self, claims: &[Claim], cancel: &Cancel) -> Result<Vec<Observed>, Failure> {
         claim::observe(self, claims, cancel)
+    }
+
+    fn was_seen(&self, claim: &Claim) -> bool {
+        labels::get(claim, labels::CLAIM_UID).is_some()
     }
 
     fn absent(&self, claim: &Claim) -> Failure {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -401,6 +402,53 @@ fn cleanup_waits_for_a_running_command() {
         assert_eq!(cluster.world.claim_names().len(), left, "{all}");
         assert_eq!(cluster.objects("claim").len(), left, "{all}");
     }
+}
+
+/// What was there, and is gone before its lease was made or released completely, does not come back.
+#[test]
+fn a_wait_for_an_unfinished_lease_ends_when_its_claim_is_gone() {
+    let cluster = Cluster::new();
+    let status = |lease: &str| {
+        let args = ["status", "--wait", "--wait-timeout", "30s", lease];
+        cluster.crabbox(&args).exits(4)
+    };
+    let lose_claim = || {
+        let name = cluster.objects("claim").remove(0);
+        fs::remove_file(cluster.world.path("cluster").join(name)).unwrap();
+    };
+    cluster.behave("no-controller", "");
+    let warmup = cluster.world.spawn(&["warmup"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let lease = loop {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+        let names = cluster.world.claim_names();
+        let seen = |name: &&String| {
+            let claim = cluster.world.claim(name);
+            claim["labels"].get("claim_uid").is_some()
+        };
+        if let Some(name) = names.iter().find(seen) {
+            break name.clone();
+        }
+    };
+    signal(&warmup, Signal::KILL);
+    end(warmup);
+    lose_claim();
+    let ran = status(&lease);
+    assert!(ran.cause().contains("is missing"), "{}", ran.cause());
+    cluster.crabbox(&["claims", "forget", &lease]).exits(0);
+    cluster.behave_well("no-controller");
+    cluster.crabbox(&["warmup", "--lease-id", FIXED]).exits(0);
+    cluster.behave("fail-delete", "before\n1\nnet/http: TLS handshake timeout");
+    assert_ne!(cluster.crabbox(&["stop", FIXED]).code, 0);
+    cluster.behave_well("fail-delete");
+    lose_claim();
+    let list = cluster.crabbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(list[0]["status"], "releasing", "{list}");
+    status(FIXED).says(&format!(
+        "hint: crabbox stop --provider agent-sandbox {FIXED}"
+    ));
+    cluster.crabbox(&["stop", FIXED]).exits(0);
 }
 
 /// The name is taken by a claim that another one made: it is not adopted, and not deleted.
