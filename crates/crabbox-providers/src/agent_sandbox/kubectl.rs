@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_object_itself_is_ever_not_found() {
+    fn not_found_is_about_the_object_itself_only() {
         for (words, answer) in [
             (
                 "Error from server (NotFound): sandboxclaims.extensions.agents.x-k8s.io \"rbac\" not found",

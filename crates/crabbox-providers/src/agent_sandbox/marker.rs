@@ -8,7 +8,7 @@ use crabbox_core::process::OutputComplete;
 use super::script::WRONG_POD;
 
 /// The most that is kept of what kubectl says before the command starts, or after it ended.
-const MOST_WORDS: usize = 64 << 10;
+const MAX_MESSAGES: usize = 64 << 10;
 
 /// What the markers have told so far.
 #[derive(Debug, Default)]
@@ -240,7 +240,7 @@ impl<W: Write> Stderr<W> {
 
     fn words(&self, bytes: &[u8]) {
         let mut seen = self.markers.lock();
-        let room = MOST_WORDS.saturating_sub(seen.words.len());
+        let room = MAX_MESSAGES.saturating_sub(seen.words.len());
         let bytes = bytes.get(..room).unwrap_or(bytes);
         seen.words.extend_from_slice(bytes);
         let refused = !seen.started && String::from_utf8_lossy(&seen.words).contains(WRONG_POD);

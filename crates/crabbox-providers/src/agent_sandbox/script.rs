@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_command_is_found_by_its_variable_and_ended() {
+    fn remaining_processes_are_found_by_their_variable_and_ended() {
         let run = format!("run_{}", std::process::id());
         let mut stray = Command::new("setsid")
             .args(["sleep", "1000"])

@@ -17,7 +17,7 @@ fn left_in_workdir(cluster: &Cluster) -> Vec<String> {
 }
 
 #[test]
-fn sync_and_command_have_each_a_time_of_its_own() {
+fn sync_and_command_have_separate_timeouts() {
     let cluster = Cluster::new();
     cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
     // The sync takes longer than a command may.
@@ -51,7 +51,7 @@ fn sync_and_command_have_each_a_time_of_its_own() {
 }
 
 #[test]
-fn the_phases_of_a_run_are_apart() {
+fn timing_reports_each_phase() {
     let cluster = Cluster::new();
     let ran = cluster
         .crabbox(&["run", "--timing-json", "--", "true"])
@@ -115,7 +115,7 @@ fn a_terminals_command_that_is_cut_off_leaves_nothing() {
 
 /// The shell that writes down how the command ended is in the same foreground group, and gets the same signals.
 #[test]
-fn keys_that_interrupt_end_only_what_does_not_handle_them() {
+fn interrupt_keys_end_only_commands_without_a_handler() {
     let handles = "trap 'echo caught; n=1' INT QUIT; echo ready; while [ -z \"$n\" ]; do sleep 0.05; done; echo goes on; exit 7";
     let (interrupt, quit) = (b"\x03", b"\x1c");
     for shell in ["dash", "bash", "busybox sh"] {
@@ -152,7 +152,7 @@ fn keys_that_interrupt_end_only_what_does_not_handle_them() {
 }
 
 #[test]
-fn output_that_did_not_arrive_completely_is_no_success() {
+fn a_run_with_incomplete_output_fails() {
     let cluster = Cluster::new();
     cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
     cluster.behave("fail-exec", "mute");
@@ -255,7 +255,7 @@ fn cleanup_forgets_what_is_missing_only_where_it_was_told_to() {
 }
 
 #[test]
-fn what_there_is_not_here_is_refused_by_name_before_anything_is_asked() {
+fn unsupported_flags_are_refused_by_name_before_any_request() {
     let cluster = Cluster::new();
     for flags in [
         &["--class", "large"][..],
