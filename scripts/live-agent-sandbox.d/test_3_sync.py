@@ -191,10 +191,6 @@ class FailedSync(World):
         self.write("src/main.c", "int changed;\n")
         self.fails_and_rolls_back("mkdir", 'case "$*" in */old/src) true;; *) false;; esac')
 
-    def test_the_unpacking_fails(self):
-        self.write("large", b"x" * 200_000)
-        self.fails_and_rolls_back("gzip", 'case "$1" in -d*) true;; *) false;; esac')
-
     def test_tar_fails(self):
         self.fails_and_rolls_back("tar", 'case "$1" in -x*) true;; *) false;; esac')
 
