@@ -77,6 +77,9 @@ const PROOF_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long an API server that comes back may deny what is allowed.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// How the denial of what every look asks for is told.
+const GET_CLAIMS: &str = "get sandboxclaims ";
+
 /// After so many looks a claim is watched, for so long at a time.
 const WATCH_FROM: u32 = 6;
 const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -125,6 +128,8 @@ struct ReadyWait {
     sandbox: Option<String>,
     /// When the cluster last did not answer.
     unanswered: Option<Instant>,
+    /// When it last did.
+    answered: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -276,12 +281,15 @@ impl AgentSandbox {
     }
 
     /// Whether the next look may find what this one could not. An API server that has just come back denies what its
-    /// authorizer has not read yet.
+    /// authorizer has not read yet: also what it allowed a moment ago, where no look fell into the time that it was away.
     fn is_temporary(&self, claim: &Claim, failure: &Failure) -> bool {
-        let unanswered = self.waiting(claim).and_then(|wait| wait.unanswered);
-        match failure.code {
-            Code::Provider => true,
-            Code::Denied => unanswered.is_some_and(|at| at.elapsed() < RESTART_TIMEOUT),
+        let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < RESTART_TIMEOUT);
+        match (failure.code, self.waiting(claim)) {
+            (Code::Provider, _) => true,
+            (Code::Denied, Some(wait)) => {
+                let was_allowed = failure.message.contains(GET_CLAIMS);
+                is_recent(wait.unanswered) || was_allowed && is_recent(wait.answered)
+            }
             _ => false,
         }
     }
@@ -395,11 +403,13 @@ impl AgentSandbox {
             looks: 0,
             sandbox: None,
             unanswered: None,
+            answered: None,
         });
         *wait.times.of(wait.stage) += now.duration_since(wait.at);
         wait.at = now;
         wait.looks += 1;
         if let Some(seen) = seen {
+            wait.answered = Some(now);
             wait.stage = stage;
             let name = labels::claim_name(claim);
             let sandbox = seen.claim(&name).map(|one| one.status.sandbox.name.clone());

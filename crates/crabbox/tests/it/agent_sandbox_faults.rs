@@ -195,6 +195,18 @@ fn a_denial_after_an_unanswered_request_is_retried() {
         .crabbox(&["run", "--no-sync", "--", "true"])
         .exits(5);
     ran.says("RBAC denied: get sandboxes");
+    // No request fell into the gap.
+    let cluster = Cluster::new();
+    cluster.behave("no-controller", "");
+    let denied = denied.replacen("before", "skip 1", 1);
+    cluster.behave(
+        "fail-get",
+        &denied.replace("\"sandboxes\"", "\"sandboxclaims\""),
+    );
+    let timeout = ["warmup", "--agent-sandbox-sandbox-ready-timeout", "3s"];
+    let ran = cluster.crabbox(&timeout).exits(5);
+    ran.says("class=sandbox_ready_timeout")
+        .never_says("RBAC denied");
 }
 
 /// A crabbox that was killed leaves its staging directory in the workdir. The next sync removes it.
