@@ -10,7 +10,7 @@ SANDBOXES = "sandboxes.agents.x-k8s.io"
 RIGHTS = (("get", CLAIMS), ("create", CLAIMS), ("delete", CLAIMS), ("get", f"sandboxwarmpools.{EXTENSIONS}"),
           ("get", SANDBOXES), ("get", "pods"), ("list", "pods"), ("create", "pods/exec"))
 # For anything that must happen. Longer than it takes on the slowest machine, and never waited out by a test that passes.
-PATIENCE = 120
+EVENT_TIMEOUT = 120
 
 
 class Cluster:
@@ -31,7 +31,7 @@ class Cluster:
         made = subprocess.run([*self.script, "grant", self.namespace, account, *rules], check=True, capture_output=True, text=True)
         return made.stdout.strip()
 
-    def kubectl(self, *words, check=True, text=None, timeout=PATIENCE):
+    def kubectl(self, *words, check=True, text=None, timeout=EVENT_TIMEOUT):
         command = [self.kubectl_program, "--kubeconfig", self.admin, "--namespace", self.namespace, *words]
         return subprocess.run(command, check=check, capture_output=True, text=True, input=text, timeout=timeout).stdout
 
@@ -143,7 +143,7 @@ class World(unittest.TestCase):
         return subprocess.Popen([os.environ["CRABBOX_BIN"], *words], cwd=self.repo, env=self.environment(), stdin=stdin,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
-    def end(self, child, given=None, timeout=PATIENCE):
+    def end(self, child, given=None, timeout=EVENT_TIMEOUT):
         """The end of a command. One that hangs is a failure, and does not outlive the test."""
         try:
             out, err = child.communicate(given, timeout=timeout)
@@ -153,7 +153,7 @@ class World(unittest.TestCase):
             self.fail(f"{child.args} did not end within {timeout} s\nstdout: {tail(out)}\nstderr: {tail(err)}")
         return Ran(child.returncode, out, err)
 
-    def crabbox(self, *words, code=0, given=None, timeout=PATIENCE):
+    def crabbox(self, *words, code=0, given=None, timeout=EVENT_TIMEOUT):
         """A command that must end with this code; None is any failure."""
         child = self.start(*words, stdin=subprocess.DEVNULL if given is None else subprocess.PIPE)
         ran = self.end(child, given, timeout)
@@ -211,7 +211,7 @@ class World(unittest.TestCase):
         """Nothing of this test is left, here or there."""
         self.assertEqual(self.leases(), [])
 
-    def wait_for(self, condition, what, seconds=PATIENCE):
+    def wait_for(self, condition, what, seconds=EVENT_TIMEOUT):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = condition()

@@ -1,7 +1,7 @@
 """Commands: exit codes, streams, environment, terminals, and their ends."""
-import hashlib, os, pty, random, re, select, signal, subprocess, time
+import hashlib, os, pty, random, re, select, signal, subprocess, termios, time
 
-from harness import PATIENCE, World
+from harness import EVENT_TIMEOUT, World
 
 HUNDRED_MEGABYTES = 100_000_000
 
@@ -98,31 +98,67 @@ class Commands(World):
     def test_the_directory_is_the_workdir(self):
         self.assertEqual(self.command("--", "pwd").out, f"{self.workdir}\n")
 
-    def test_a_terminal(self):
+    def in_terminal(self, script, code, *steps):
+        """Waits for each text, and does then what belongs to it with the terminal. What was shown."""
         master, slave = pty.openpty()
-        child = subprocess.Popen([os.environ["CRABBOX_BIN"], "run", "--id", "exec", "--no-sync", "-t", "--", "sh", "-c",
-                                  "tty; stty size; read line; echo got:$line; exit 6"], cwd=self.repo, env={**self.environment(),
-                                 "TERM": "xterm"}, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        termios.tcsetwinsize(master, (30, 100))
+        # With a controlling terminal, which tells of each new size.
+        child = subprocess.Popen(["setsid", "--ctty", os.environ["CRABBOX_BIN"], "run", "--id", "exec", "--no-sync", "-t", "--",
+                                  "sh", "-c", script], cwd=self.repo, env={**self.environment(), "TERM": "xterm"}, stdin=slave,
+                                 stdout=slave, stderr=slave)
         os.close(slave)
         try:
-            seen = self.read_until(master, b"/dev/")
-            os.write(master, b"typed\n")
-            self.read_until(master, b"got:typed", seen)
-            self.assertEqual(child.wait(PATIENCE), 6)
+            seen = b""
+            for text, act in steps:
+                seen = self.read_until(master, text, seen)
+                act(master)
+            while data := self.read_more(master):
+                seen += data
+            self.assertEqual(child.wait(EVENT_TIMEOUT), code, seen)
+            self.assertNotIn(b"terminated with exit code", seen)
+            return seen
         finally:
-            child.poll() is None and os.killpg(child.pid, signal.SIGKILL)
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
             os.close(master)
 
+    def test_a_terminal(self):
+        seen = self.in_terminal("tty; stty size; read line; echo got:$line; exit 6", 6,
+                                (b"30 100", lambda master: os.write(master, b"typed\n")))
+        self.assertIn(b"/dev/", seen)
+        self.assertIn(b"got:typed", seen)
+
+    def test_smoke_control_c_in_a_terminal(self):
+        interrupt = lambda master: os.write(master, b"\x03")
+        self.in_terminal("echo ready; exec sleep 98765", 130, (b"ready", interrupt))
+        self.assertEqual(self.processes("sleep 98765"), [])
+        # A command that handles it goes on.
+        seen = self.in_terminal("trap 'echo caught; n=1' INT; echo ready; while [ -z \"$n\" ]; do sleep 0.1; done; echo goes on; exit 7", 7,
+                                (b"ready", interrupt))
+        self.assertIn(b"goes on", seen)
+
+    def test_a_terminal_is_resized(self):
+        resize = lambda master: termios.tcsetwinsize(master, (41, 123))
+        self.in_terminal("trap 'stty size' WINCH; echo ready; until [ \"$(stty size)\" = '41 123' ]; do sleep 0.1; done; exit 0", 0,
+                         (b"ready", resize))
+
     def read_until(self, master, wanted, seen=b""):
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + EVENT_TIMEOUT
         while wanted not in seen:
-            self.assertLess(time.monotonic(), end, seen)
-            if select.select([master], [], [], 1)[0]:
-                try:
-                    seen += os.read(master, 4096)
-                except OSError:
-                    self.fail(f"ended after {seen}")
+            data = self.read_more(master, end)
+            self.assertTrue(data, f"ended after {seen}")
+            seen += data
         return seen
+
+    def read_more(self, master, end=None):
+        """What the terminal shows next; nothing where it has ended."""
+        left = (end or time.monotonic() + EVENT_TIMEOUT) - time.monotonic()
+        self.assertTrue(select.select([master], [], [], max(0, left))[0], "the terminal shows nothing")
+        try:
+            return os.read(master, 4096)
+        except OSError:
+            return b""
 
     def test_smoke_control_c_ends_what_runs_there(self):
         child = self.start("run", "--id", "exec", "--no-sync", "--", "sh", "-c", "sleep 98761 & (trap '' TERM INT; sleep 98761) & sleep 98761; wait")
@@ -145,10 +181,11 @@ class Commands(World):
         self.assertRegex(ran.err, "(?i)timed out|timeout|deadline")
         self.wait_for(lambda: not self.processes("sleep 98763"), "the command ends", 20)
 
-    def test_a_command_that_escapes_is_ended_or_reported(self):
+    def test_a_command_that_leaves_its_group_is_ended(self):
         child = self.start("run", "--id", "exec", "--no-sync", "--", "sh", "-c", "setsid sh -c 'trap \"\" TERM; sleep 98764; true' & sleep 98764; wait")
         self.wait_for(lambda: len(self.processes("sleep 98764")) >= 2, "the commands start")
         child.send_signal(signal.SIGINT)
         ran = self.end(child, timeout=60)
-        if self.processes("sleep 98764"):
-            self.assertRegex(ran.err, "(?i)still run|survive")
+        self.assertEqual(ran.code, 130, ran.err)
+        self.assertEqual(self.processes("sleep 98764"), [])
+        self.assertNotIn("still run", ran.err)

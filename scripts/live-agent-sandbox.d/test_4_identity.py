@@ -11,7 +11,7 @@ class Identity(World):
         self.lease = self.warm("mine")
         self.claim, self.pod = self.lease["labels"]["claim"], self.pod_of(self.lease)
 
-    def refused(self, *texts, code=None):
+    def refused(self, *texts, code):
         """Neither files nor values reach any pod: kubectl is never called for an exec that has them."""
         calls = self.dir / "execs"
         calls.unlink(missing_ok=True)
@@ -34,14 +34,14 @@ class Identity(World):
 
     def test_smoke_the_claim_is_deleted(self):
         self.cluster.kubectl("delete", CLAIMS, self.claim)
-        self.refused("missing")
+        self.refused("missing", code=4)
         self.assertEqual(self.leases(), [self.lease["leaseID"]])
         began = time.monotonic()
-        self.crabbox("status", "--id", "mine", "--wait", "--wait-timeout", "2m", code=None)
+        self.crabbox("status", "--id", "mine", "--wait", "--wait-timeout", "2m", code=4)
         self.assertLess(time.monotonic() - began, 60)
         listed = self.crabbox("list", "--json").json()
         self.assertEqual([one["status"] for one in listed], ["missing-or-inaccessible"])
-        self.crabbox("stop", "mine", code=None)
+        self.crabbox("stop", "mine", code=4)
         self.assertEqual(self.leases(), [self.lease["leaseID"]])
         self.crabbox("stop", "--agent-sandbox-forget-missing", "mine")
         self.assert_clean()
@@ -157,10 +157,11 @@ class Identity(World):
                 pass
 
     def test_a_terminating_pod_is_not_used(self):
+        self.extra["CRABBOX_AGENT_SANDBOX_POD_READY_TIMEOUT"] = "3s"
         self.cluster.patch("pod", self.pod, {"metadata": {"finalizers": ["crabbox.dev/hold"]}})
         try:
             self.cluster.kubectl("delete", "pod", self.pod, "--wait=false")
-            self.refused()
+            self.refused("will not be ready", code=4)
         finally:
             self.cluster.patch("pod", self.pod, {"metadata": {"finalizers": None}})
         self.crabbox("stop", "mine")
@@ -200,8 +201,10 @@ class Expiry(World):
         self.crabbox("stop", "busy")
 
     def test_the_time_ends_in_a_command(self):
-        ran = self.crabbox("run", "--ttl", "15s", "--no-sync", "--", "sh", "-c", "sleep 60; echo must not be reached", code=None)
+        ran = self.crabbox("run", "--ttl", "15s", "--no-sync", "--", "sh", "-c", "sleep 60; echo must not be reached", code=4)
         self.assertNotIn("must not be reached", ran.out)
+        self.assert_says(ran, "has expired")
+        self.assertNotIn("command terminated", ran.err)
         self.assert_clean()
 
 

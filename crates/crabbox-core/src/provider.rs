@@ -34,7 +34,7 @@ pub use build_cache::{BuildCache, ClearedCaches};
 pub use check::{ADVICE, Check, Health};
 pub use class::Class;
 pub use notices::{Denials, Notices};
-pub use spec::{ExpiredLease, Spec, StopBy, WorkspaceKind};
+pub use spec::{BusyLease, ExpiredLease, Spec, StopBy, WorkspaceKind};
 pub use verified::{MISSING, Use, Verified, verify};
 
 /// What a lease is needed for.
@@ -311,6 +311,11 @@ pub trait Provider: Sync {
 
     /// What became of the sandboxes, in the order of the claims.
     fn observe(&self, claims: &[Claim], cancel: &Cancel) -> Result<Vec<Observed>, Failure>;
+
+    /// Whether the claim records that the sandbox existed. One that is not found any more is gone then, and not still to come.
+    fn was_seen(&self, _claim: &Claim) -> bool {
+        false
+    }
 
     /// What is said of a lease whose sandbox [`Self::observe`] did not find.
     fn absent(&self, claim: &Claim) -> Failure;

@@ -25,9 +25,9 @@ use crabbox_core::claims::{Claim, LeaseId, OperationLock, State as ClaimState, r
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{
-    ArchiveSync, Check, CreateFailure, Created, Execution, ExpiredLease, HostContext, Labels,
-    LeasePlan, MISSING, NewLease, Observed, Provider, Readiness, Removal, RunEnd, Spec, StopBy,
-    Use, Verified, Workspace, WorkspaceKind,
+    ArchiveSync, BusyLease, Check, CreateFailure, Created, Execution, ExpiredLease, HostContext,
+    Labels, LeasePlan, MISSING, NewLease, Observed, Provider, Readiness, Removal, RunEnd, Spec,
+    StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::timing::format_ms;
@@ -62,6 +62,7 @@ pub(crate) const SPEC: Spec = Spec {
     stop_by: StopBy::LeaseId,
     absence_is_proof: false,
     expired: ExpiredLease::Remove,
+    busy: BusyLease::Wait,
     ports: false,
     copy: false,
     build_cache: false,
@@ -71,16 +72,19 @@ pub(crate) const SPEC: Spec = Spec {
 };
 
 /// How old a proof may be when it is used, from its answer on.
-const PROOF_AGE: Duration = Duration::from_millis(300);
+const PROOF_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long an API server that comes back may deny what is allowed.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How the denial of what every look asks for is told.
+const GET_CLAIMS: &str = "get sandboxclaims ";
 
 /// After so many looks a claim is watched, for so long at a time.
 const WATCH_FROM: u32 = 6;
 const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between a watch and the next look, for a server that ends each watch at once.
-const WATCH_PAUSE: Duration = Duration::from_millis(50);
+const WATCH_DELAY: Duration = Duration::from_millis(50);
 
 /// The constructor for the registry.
 pub(crate) fn open(settings: &Settings, host: &HostContext) -> Box<dyn Provider> {
@@ -100,7 +104,7 @@ struct AgentSandbox {
     repeat_variable: Option<String>,
     /// The last look that proved a whole chain.
     proof: Mutex<Option<Proof>>,
-    wait: Mutex<Option<Wait>>,
+    wait: Mutex<Option<ReadyWait>>,
     /// RBAC does not allow to watch claims.
     unwatchable: Mutex<bool>,
 }
@@ -114,25 +118,27 @@ struct Proof {
 
 /// How far the readiness of a lease has come.
 #[derive(Debug, Clone)]
-struct Wait {
+struct ReadyWait {
     lease: LeaseId,
     stage: Stage,
     /// What each stage has taken so far, and until when.
-    spent: Spent,
+    times: StageTimes,
     at: Instant,
     looks: u32,
     sandbox: Option<String>,
     /// When the cluster last did not answer.
     unanswered: Option<Instant>,
+    /// When it last did.
+    answered: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Spent {
+struct StageTimes {
     sandbox: Duration,
     pod: Duration,
 }
 
-impl Spent {
+impl StageTimes {
     fn of(&mut self, stage: Stage) -> &mut Duration {
         match stage {
             Stage::Sandbox => &mut self.sandbox,
@@ -142,7 +148,7 @@ impl Spent {
 }
 
 /// What comes after a look that found a lease not ready.
-struct Next {
+struct NextLook {
     looks: u32,
     /// Of the stage's time; `None` where it has no limit.
     left: Option<Duration>,
@@ -206,7 +212,7 @@ impl AgentSandbox {
 
     fn recent_proof(&self, claim: &Claim) -> Option<Chain> {
         let proof = lock(&self.proof).clone()?;
-        let recent = proof.at.elapsed() <= PROOF_AGE && proof.lease == claim.lease_id;
+        let recent = proof.at.elapsed() <= PROOF_TIMEOUT && proof.lease == claim.lease_id;
         recent.then_some(proof.chain)
     }
 
@@ -248,7 +254,7 @@ impl AgentSandbox {
                 }
                 State::Select(_) => break,
                 state => {
-                    self.note(claim, &state);
+                    self.remember_proof(claim, &state);
                     return Ok((seen, Some(state)));
                 }
             };
@@ -263,7 +269,7 @@ impl AgentSandbox {
     }
 
     /// Remembers a whole chain for what follows at once.
-    fn note(&self, claim: &Claim, state: &State) {
+    fn remember_proof(&self, claim: &Claim, state: &State) {
         *lock(&self.proof) = match state {
             State::Ready(chain) => Some(Proof {
                 lease: claim.lease_id.clone(),
@@ -275,12 +281,15 @@ impl AgentSandbox {
     }
 
     /// Whether the next look may find what this one could not. An API server that has just come back denies what its
-    /// authorizer has not read yet.
-    fn is_passing(&self, claim: &Claim, failure: &Failure) -> bool {
-        let unanswered = self.waiting(claim).and_then(|wait| wait.unanswered);
-        match failure.code {
-            Code::Provider => true,
-            Code::Denied => unanswered.is_some_and(|at| at.elapsed() < RESTART_TIMEOUT),
+    /// authorizer has not read yet: also what it allowed a moment ago, where no look fell into the time that it was away.
+    fn is_temporary(&self, claim: &Claim, failure: &Failure) -> bool {
+        let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < RESTART_TIMEOUT);
+        match (failure.code, self.waiting(claim)) {
+            (Code::Provider, _) => true,
+            (Code::Denied, Some(wait)) => {
+                let was_allowed = failure.message.contains(GET_CLAIMS);
+                is_recent(wait.unanswered) || was_allowed && is_recent(wait.answered)
+            }
             _ => false,
         }
     }
@@ -291,7 +300,7 @@ impl AgentSandbox {
         }
     }
 
-    fn waiting(&self, claim: &Claim) -> Option<Wait> {
+    fn waiting(&self, claim: &Claim) -> Option<ReadyWait> {
         let wait = lock(&self.wait).clone()?;
         (wait.lease == claim.lease_id).then_some(wait)
     }
@@ -317,7 +326,7 @@ impl AgentSandbox {
         let name = labels::claim_name(claim);
         let what = format!("SandboxClaim {name:?} is missing in Kubernetes, or not accessible");
         let failed = |why: &str| Failure::new(Code::NotFound, format!("{what}{why}"));
-        if self.forgets(claim) {
+        if self.may_forget(claim) || was_being_deleted(claim) {
             return failed("");
         }
         if claim.is_fixed() {
@@ -347,14 +356,14 @@ impl AgentSandbox {
         Ok(self.kubectl()?.uid(&pool, cancel)?)
     }
 
-    fn forgets(&self, claim: &Claim) -> bool {
+    fn may_forget(&self, claim: &Claim) -> bool {
         self.config.forget_missing && !claim.is_fixed()
     }
 
     /// What is said of a SandboxClaim that is not there. The one of a fixed lease whose deletion was begun, by its UID and
     /// after it was seen, is gone: only the wait for its pods was cut short.
     fn missing_fact(&self, claim: &Claim) -> Labels {
-        let why = match self.forgets(claim) || was_being_deleted(claim) {
+        let why = match self.may_forget(claim) || was_being_deleted(claim) {
             true => "",
             false => {
                 "missing-or-inaccessible; set agentSandbox forgetMissing after confirming that it is gone"
@@ -378,34 +387,36 @@ impl AgentSandbox {
     }
 
     /// The stage's own time limit. A look that failed (`seen` is `None`) changes no stage: its time counts all the same.
-    fn note_wait(
+    fn count_look(
         &self,
         claim: &Claim,
         stage: Stage,
         why: &str,
         seen: Option<&Seen>,
-    ) -> Result<Next, Failure> {
+    ) -> Result<NextLook, Failure> {
         let now = Instant::now();
-        let mut wait = self.waiting(claim).unwrap_or_else(|| Wait {
+        let mut wait = self.waiting(claim).unwrap_or_else(|| ReadyWait {
             lease: claim.lease_id.clone(),
             stage,
-            spent: Spent::default(),
+            times: StageTimes::default(),
             at: now,
             looks: 0,
             sandbox: None,
             unanswered: None,
+            answered: None,
         });
-        *wait.spent.of(wait.stage) += now.duration_since(wait.at);
+        *wait.times.of(wait.stage) += now.duration_since(wait.at);
         wait.at = now;
         wait.looks += 1;
         if let Some(seen) = seen {
+            wait.answered = Some(now);
             wait.stage = stage;
             let name = labels::claim_name(claim);
             let sandbox = seen.claim(&name).map(|one| one.status.sandbox.name.clone());
             wait.sandbox = sandbox.filter(|name| !name.is_empty());
         }
         let (looks, stage) = (wait.looks, wait.stage);
-        let spent = *wait.spent.of(stage);
+        let spent = *wait.times.of(stage);
         *lock(&self.wait) = Some(wait);
         let (limit, what, class) = match stage {
             Stage::Sandbox => (
@@ -424,26 +435,26 @@ impl AgentSandbox {
                 );
                 Err(Failure::new(Code::Timeout, message))
             }
-            Some(limit) => Ok(Next {
+            Some(limit) => Ok(NextLook {
                 looks,
                 left: Some(limit - spent),
             }),
-            None => Ok(Next { looks, left: None }),
+            None => Ok(NextLook { looks, left: None }),
         }
     }
 
     /// A claim that takes long is watched where that is allowed, and else looked at now and then: never for longer than the
     /// stage has left.
-    fn pause(
+    fn retry_delay(
         &self,
         claim: &Claim,
         stage: Stage,
         seen: &Seen,
-        next: &Next,
+        next: &NextLook,
         cancel: &Cancel,
     ) -> Duration {
         let limit = |time: Duration| next.left.map_or(time, |left| left.min(time));
-        let polled = limit(chain::interval(next.looks));
+        let polled = limit(chain::poll_interval(next.looks));
         let watchable = stage == Stage::Sandbox && !*lock(&self.unwatchable);
         let name = labels::claim_name(claim);
         let (Some(object), Ok(kubectl)) = (seen.claim(&name), self.kubectl()) else {
@@ -455,7 +466,7 @@ impl AgentSandbox {
         let version = &object.metadata.resource_version;
         match kubectl.watch_claim(&name, version, limit(WATCH_TIMEOUT), cancel) {
             // Something has changed, or the time is over.
-            true => WATCH_PAUSE,
+            true => WATCH_DELAY,
             false => {
                 *lock(&self.unwatchable) = true;
                 polled
@@ -658,11 +669,11 @@ impl Provider for AgentSandbox {
         let (seen, state) = match self.look(claim, cancel) {
             Ok(looked) => looked,
             // The cluster does not answer for a moment.
-            Err(failure) if self.is_passing(claim, &failure) => {
+            Err(failure) if self.is_temporary(claim, &failure) => {
                 let why = failure.to_string();
-                let next = self.note_wait(claim, Stage::Sandbox, &why, None)?;
+                let next = self.count_look(claim, Stage::Sandbox, &why, None)?;
                 self.note_unanswered(&failure);
-                let pause = chain::interval(next.looks.max(9));
+                let pause = chain::poll_interval(next.looks.max(9));
                 return Ok(Readiness::NotYet {
                     waiting_for: why,
                     retry_after: next.left.map_or(pause, |left| left.min(pause)),
@@ -674,10 +685,10 @@ impl Provider for AgentSandbox {
             Some(State::Ready(chain)) => Ok(Readiness::Ready(chain.labels())),
             Some(State::Over(over, why)) => Err(over_failure(claim, over, &why)),
             Some(State::Waiting(stage, why)) => {
-                let next = self.note_wait(claim, stage, &why, Some(&seen))?;
+                let next = self.count_look(claim, stage, &why, Some(&seen))?;
                 Ok(Readiness::NotYet {
                     waiting_for: why,
-                    retry_after: self.pause(claim, stage, &seen, &next, cancel),
+                    retry_after: self.retry_delay(claim, stage, &seen, &next, cancel),
                 })
             }
             Some(State::LookAt { .. } | State::Select(_)) | None => Err(self.missing(claim)),
@@ -741,6 +752,10 @@ impl Provider for AgentSandbox {
         claim::observe(self, claims, cancel)
     }
 
+    fn was_seen(&self, claim: &Claim) -> bool {
+        labels::get(claim, labels::CLAIM_UID).is_some()
+    }
+
     fn absent(&self, claim: &Claim) -> Failure {
         self.missing(claim)
     }
@@ -757,7 +772,7 @@ impl Provider for AgentSandbox {
             if was_being_deleted(claim) {
                 return Ok(Removal::Gone);
             }
-            return Ok(match self.forgets(claim) {
+            return Ok(match self.may_forget(claim) {
                 true => Removal::Forgotten(format!(
                     "SandboxClaim {:?} is missing; local claim forgotten",
                     labels::claim_name(claim)

@@ -28,9 +28,9 @@ use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::git::{Env, Repository};
 use crabbox_core::process::{Cancel, StatusMemfd, Stdin};
 use crabbox_core::provider::{
-    BuildCache, Check, ClearedCaches, CopyRequest, CreateFailure, Created, Denials, Execution,
-    ExpiredLease, HostContext, Labels, LeasePlan, NewLease, Notices, Observed, Phase, PortsRequest,
-    Provider, Removal, RunEnd, Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
+    BuildCache, BusyLease, Check, ClearedCaches, CopyRequest, CreateFailure, Created, Denials,
+    Execution, ExpiredLease, HostContext, Labels, LeasePlan, NewLease, Notices, Observed, Phase,
+    PortsRequest, Provider, Removal, RunEnd, Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::search_path::is_program;
 use crabbox_core::settings::{Origin, Settings};
@@ -66,6 +66,7 @@ pub(crate) const SPEC: Spec = Spec {
     stop_by: StopBy::Slug,
     absence_is_proof: true,
     expired: ExpiredLease::Refuse,
+    busy: BusyLease::Skip,
     ports: true,
     copy: true,
     build_cache: true,

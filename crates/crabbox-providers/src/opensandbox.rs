@@ -28,9 +28,9 @@ use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{
-    ArchiveSync, Check, CreateFailure, Created, Demand, Execution, ExpiredLease, HostContext,
-    Labels, LeasePlan, MISSING, NewLease, Notices, Observed, Provider, Readiness, Removal, Spec,
-    StopBy, Use, Verified, Workspace, WorkspaceKind,
+    ArchiveSync, BusyLease, Check, CreateFailure, Created, Demand, Execution, ExpiredLease,
+    HostContext, Labels, LeasePlan, MISSING, NewLease, Notices, Observed, Provider, Readiness,
+    Removal, Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::{Code, Failure};
@@ -66,6 +66,7 @@ pub(crate) const SPEC: Spec = Spec {
     stop_by: StopBy::LeaseId,
     absence_is_proof: false,
     expired: ExpiredLease::Refuse,
+    busy: BusyLease::Skip,
     ports: false,
     copy: false,
     build_cache: false,

@@ -10,8 +10,11 @@ use super::exclusive::{self, Attempt};
 use super::prune;
 use super::stop::{self, Released};
 use crate::Failure;
-use crate::claims::{Claim, Creator, State, sweep};
-use crate::provider::{MISSING, Provider, Use};
+use crate::claims::{Claim, Creator, State, Wait, sweep};
+use crate::provider::{BusyLease, MISSING, Provider, Use};
+
+/// What other processes say of who has the lease.
+const COMMAND: &str = "crabbox cleanup";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DryRun {
@@ -67,6 +70,7 @@ pub fn cleanup(context: Context<'_>, dry_run: DryRun) -> Result<Cleaned, Failure
             reason: problem.message,
         });
     }
+    let mut busy = Vec::new();
     for claim in scan
         .claims
         .into_iter()
@@ -78,70 +82,124 @@ pub fn cleanup(context: Context<'_>, dry_run: DryRun) -> Result<Cleaned, Failure
         cleaned.checked += 1;
         let is_lost = lost.contains(&claim.lease_id);
         let swept = match is_lost && !claim.is_foreign() {
-            true => prune::prune_one(context, &claim, dry_run),
+            true => prune::prune_one(context, &claim, dry_run).map(Some),
             false => sweep_one(context, &claim, dry_run),
         };
+        match swept.transpose() {
+            Some(swept) => cleaned.note(context, claim, swept),
+            None => busy.push(claim),
+        }
+    }
+    // Their commands may take long: the others are done by now.
+    for claim in busy {
+        let swept = sweep_when_free(context, &claim);
+        cleaned.note(context, claim, swept);
+    }
+    Ok(cleaned)
+}
+
+impl Cleaned {
+    fn note(
+        &mut self,
+        context: Context<'_>,
+        claim: Claim,
+        swept: Result<(Action, String), Failure>,
+    ) {
         let swept = swept.map_err(|failure| stop::unresolved(context, &claim, failure));
         let (action, reason) = swept.unwrap_or_else(|failure| {
             let reason = failure.to_string();
-            cleaned.failures.push(failure);
+            self.failures.push(failure);
             (Action::Skip, reason)
         });
-        cleaned.removed += usize::from(action == Action::Delete);
-        cleaned.claims_removed += usize::from(matches!(action, Action::Delete | Action::Forget));
-        cleaned.swept.push(Swept {
+        self.removed += usize::from(action == Action::Delete);
+        self.claims_removed += usize::from(matches!(action, Action::Delete | Action::Forget));
+        self.swept.push(Swept {
             subject: Subject::Claim(Box::new(claim)),
             action,
             reason,
         });
     }
-    Ok(cleaned)
 }
 
-/// What was done with one lease.
+/// What was done with one lease; `None` where a command in it has to be waited for.
 fn sweep_one(
     context: Context<'_>,
     claim: &Claim,
     dry_run: DryRun,
-) -> Result<(Action, String), Failure> {
-    let skip = |why: &str| Ok((Action::Skip, why.to_owned()));
+) -> Result<Option<(Action, String)>, Failure> {
+    let reason = match due(context, claim)? {
+        Due::Yes(reason) => reason,
+        Due::No(why) => return Ok(Some((Action::Skip, why))),
+    };
+    if dry_run == DryRun::Yes {
+        return Ok(Some((Action::WouldDelete, reason.to_owned())));
+    }
+    let skip = |why: &str| Ok(Some((Action::Skip, why.to_owned())));
+    let _lock = match exclusive::try_lock(context, claim, COMMAND)? {
+        Attempt::Locked(lock) => lock,
+        Attempt::InUse(_) if context.provider.spec().busy == BusyLease::Wait => return Ok(None),
+        // The process that uses it has renewed it, or will.
+        Attempt::InUse(_) => return skip("in use"),
+        Attempt::Changed => return skip("changed meanwhile"),
+    };
+    release(context, claim, reason).map(Some)
+}
+
+/// The command that was waited for may have renewed the lease, or ended it.
+fn sweep_when_free(context: Context<'_>, claim: &Claim) -> Result<(Action, String), Failure> {
+    let canceled = || context.canceled();
+    let tell = |line: &str| context.report.line(line);
+    let wait = Wait::until_canceled(&canceled).with_notice(&tell);
+    let _lock = context.store.operation(&claim.lease_id, COMMAND, wait)?;
+    let now = context.store.read(&claim.lease_id)?;
+    let Some(now) = now.filter(|now| context.is_ours(now)) else {
+        return Ok((Action::Skip, "released meanwhile".to_owned()));
+    };
+    match due(context, &now)? {
+        Due::Yes(reason) => release(context, &now, reason),
+        Due::No(why) => Ok((Action::Skip, why)),
+    }
+}
+
+/// Whether a lease is to go, and why or why not.
+enum Due {
+    Yes(&'static str),
+    No(String),
+}
+
+fn due(context: Context<'_>, claim: &Claim) -> Result<Due, Failure> {
     // Before anything is said of it: a preview must not promise to delete a sandbox that is not ours.
     let sandbox = context.verify(claim, Use::Inspect)?;
     let missing = sandbox.fact(MISSING);
     if let Some(why) = missing.filter(|why| !why.is_empty()) {
-        return skip(why);
+        return Ok(Due::No(why.to_owned()));
     }
     // It knows nothing of our rules, and its user did not ask for them.
     if claim.is_foreign() {
         let stop = context.provider.stop_command(claim);
-        return skip(&format!("kept by another program; {stop}"));
+        return Ok(Due::No(format!("kept by another program; {stop}")));
     }
     let reason = match (reason(claim), missing) {
         (Some(reason), _) => reason,
         (None, Some(_)) => "missing",
-        (None, None) => return skip(why_not(claim)),
+        (None, None) => return Ok(Due::No(why_not(claim).to_owned())),
     };
     // A release that the user began is finished.
     if claim.state != State::Releasing
         && let Some(why) = context.provider.manual_removal_reason(claim)
     {
         let stop = context.provider.stop_command(claim);
-        return skip(&format!("{why}; {stop}"));
+        return Ok(Due::No(format!("{why}; {stop}")));
     }
-    if dry_run == DryRun::Yes {
-        return Ok((Action::WouldDelete, reason.to_owned()));
-    }
-    let _lock = match exclusive::try_lock(context, claim, "crabbox cleanup")? {
-        Attempt::Locked(lock) => lock,
-        // The process that uses it has renewed it, or will.
-        Attempt::InUse(_) => return skip("in use"),
-        Attempt::Changed => return skip("changed meanwhile"),
-    };
-    match stop::release(context, claim)? {
-        Released::Gone => Ok((Action::Delete, reason.to_owned())),
-        Released::Forgotten => Ok((Action::Forget, reason.to_owned())),
-        Released::Missing(failure) => skip(&failure.to_string()),
-    }
+    Ok(Due::Yes(reason))
+}
+
+fn release(context: Context<'_>, claim: &Claim, reason: &str) -> Result<(Action, String), Failure> {
+    Ok(match stop::release(context, claim)? {
+        Released::Gone => (Action::Delete, reason.to_owned()),
+        Released::Forgotten => (Action::Forget, reason.to_owned()),
+        Released::Missing(failure) => (Action::Skip, failure.to_string()),
+    })
 }
 
 impl Swept {

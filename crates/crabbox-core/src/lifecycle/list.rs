@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::Context;
-use crate::claims::{Claim, Problem, State};
+use crate::claims::{Claim, Creator, Problem, State, sweep};
 use crate::provider::{Labels, Observed, Phase};
 use crate::{Code, Failure};
 
@@ -101,6 +101,13 @@ fn observe(
     Ok(all)
 }
 
+/// Whether a sandbox that was there is not coming back: its lease is being released, or the process that was creating it
+/// died.
+fn is_gone(context: Context<'_>, claim: &Claim, observed: &Observed) -> bool {
+    let is_left = claim.state == State::Releasing || sweep::is_orphan(claim, &Creator::liveness);
+    observed.phase == Phase::Absent && is_left && context.provider.was_seen(claim)
+}
+
 /// What the provider cannot know: what we are about to do with it, and how long it may live.
 pub(super) fn with_claim_state(
     context: Context<'_>,
@@ -110,9 +117,13 @@ pub(super) fn with_claim_state(
 ) -> Observed {
     let by_hand = context.provider.manual_removal_reason(claim).is_some();
     let is_known = !matches!(observed.phase, Phase::Absent | Phase::Unknown);
+    let unfinished = match is_gone(context, claim, &observed) {
+        true => Phase::Absent,
+        false => Phase::NotYet,
+    };
     let (state, phase) = match claim.state {
-        State::Creating => ("creating", Phase::NotYet),
-        State::Releasing => ("releasing", Phase::NotYet),
+        State::Creating => ("creating", unfinished),
+        State::Releasing => ("releasing", unfinished),
         // No command runs in it any more, whatever the provider thinks of it. What only its user may end can be used.
         State::Ready if claim.is_expired(now) && !by_hand && is_known => ("expired", Phase::Over),
         State::Ready => return observed,

@@ -29,6 +29,7 @@ pub struct Spec {
     /// not: such leases stay visible.
     pub absence_is_proof: bool,
     pub expired: ExpiredLease,
+    pub busy: BusyLease,
     /// Whether `ports` and `cp` exist.
     pub ports: bool,
     pub copy: bool,
@@ -57,6 +58,15 @@ pub enum ExpiredLease {
     Refuse,
     /// It removes the lease and runs nothing.
     Remove,
+}
+
+/// What `cleanup` does with a lease that is due while a command runs in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BusyLease {
+    /// It leaves the lease alone.
+    Skip,
+    /// It waits for the command, and decides again.
+    Wait,
 }
 
 /// Which name a command for cleaning up shows.

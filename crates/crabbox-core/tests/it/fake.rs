@@ -16,9 +16,9 @@ use crabbox_core::lifecycle::{
 };
 use crabbox_core::process::{Cancel, Output, Relay, Stdin};
 use crabbox_core::provider::{
-    ArchiveSync, Check, CreateFailure, Created, Execution, ExpiredLease, Labels, LeasePlan,
-    MISSING, NewLease, Observed, Phase, Provider, Readiness, Removal, Spec, Staged, StopBy,
-    SyncMode, SyncPhases, Upload, Use, Verified, Workspace, WorkspaceKind,
+    ArchiveSync, BusyLease, Check, CreateFailure, Created, Execution, ExpiredLease, Labels,
+    LeasePlan, MISSING, NewLease, Observed, Phase, Provider, Readiness, Removal, Spec, Staged,
+    StopBy, SyncMode, SyncPhases, Upload, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::ProviderTable;
 use crabbox_core::sync::{Allow, Compression, Limits, Options, Source, Tree};
@@ -52,6 +52,7 @@ pub(crate) const SPEC: Spec = Spec {
     stop_by: StopBy::LeaseId,
     absence_is_proof: false,
     expired: ExpiredLease::Remove,
+    busy: BusyLease::Skip,
     ports: false,
     copy: false,
     build_cache: false,

@@ -157,7 +157,10 @@ impl Expected<'_> {
         }
         let name = object.status.sandbox.name.as_str();
         if name.is_empty() {
-            return Ok(State::Waiting(Stage::Sandbox, told("SandboxClaim", ready)));
+            return Ok(State::Waiting(
+                Stage::Sandbox,
+                describe("SandboxClaim", ready),
+            ));
         }
         self.pinned(labels::SANDBOX, name, "Sandbox")?;
         let Some(sandbox) = seen.sandbox(name) else {
@@ -223,7 +226,7 @@ impl Expected<'_> {
             let more = pod
                 .and_then(|pod| waiting_container(pod, ""))
                 .unwrap_or_default();
-            let why = format!("{}{more}", told("Sandbox", ready));
+            let why = format!("{}{more}", describe("Sandbox", ready));
             return Ok(State::Waiting(Stage::Sandbox, why));
         }
         let Some(pod) = pod else {
@@ -250,7 +253,7 @@ impl Expected<'_> {
         let id = status.map_or("", |status| status.container_id.as_str());
         if ready.is_none_or(|ready| ready.status != "True") || id.is_empty() {
             let more = waiting_container(pod, &container).unwrap_or_default();
-            let why = format!("{}{more}", told("pod", ready));
+            let why = format!("{}{more}", describe("pod", ready));
             return Ok(State::Waiting(Stage::Pod, why));
         }
         self.pinned(labels::CONTAINER_ID, id, "container")?;
@@ -348,7 +351,7 @@ fn reason(condition: &Condition) -> String {
     }
 }
 
-fn told(what: &str, ready: Option<&Condition>) -> String {
+fn describe(what: &str, ready: Option<&Condition>) -> String {
     match ready {
         None => format!("the {what}'s first condition"),
         Some(ready) => format!("the {what} ({})", reason(ready)),
@@ -409,7 +412,7 @@ impl Chain {
 }
 
 /// How long until the next look: short at first, since a warm claim is ready in a moment.
-pub(super) fn interval(looks: u32) -> Duration {
+pub(super) fn poll_interval(looks: u32) -> Duration {
     Duration::from_millis(match looks {
         0..=3 => 50,
         4..=8 => 150,

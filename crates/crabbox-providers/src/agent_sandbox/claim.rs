@@ -28,7 +28,7 @@ const RECONCILE_TIMEOUT: Duration = Duration::from_secs(15);
 const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a deletion that waits for the pod may take.
 const FOREGROUND_TIMEOUT: Duration = Duration::from_secs(120);
-const INTERVAL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What Kubernetes stores of a scope: not the paths and names in it.
 pub(super) fn fingerprint(scope: &str) -> String {
@@ -153,7 +153,7 @@ fn look_for_created(
             }
             Err(_) => {}
         }
-        cancel.sleep_until(deadline.min(Instant::now() + INTERVAL));
+        cancel.sleep_until(deadline.min(Instant::now() + POLL_INTERVAL));
     }
 }
 
@@ -201,13 +201,13 @@ pub(super) fn delete(
             return Err(Failure::new(Code::NotOwned, message).because(&*refusal.failure));
         }
         Err(refusal) if refusal.answer == Answer::Refused => return Err(*refusal.failure),
-        Err(refusal) => return gone_after_all(kubectl, name, uid, *refusal.failure, cancel),
+        Err(refusal) => return check_gone(kubectl, name, uid, *refusal.failure, cancel),
     }
     wait_until_gone(kubectl, name, uid, FOREGROUND_TIMEOUT, cancel)
 }
 
 /// The answer was lost.
-fn gone_after_all(
+fn check_gone(
     kubectl: &Kubectl,
     name: &str,
     uid: &str,
@@ -244,7 +244,7 @@ fn wait_until_gone(
             }
             Ok(true) | Err(_) => {}
         }
-        if cancel.sleep_until(Instant::now() + INTERVAL).is_some() {
+        if cancel.sleep_until(Instant::now() + POLL_INTERVAL).is_some() {
             return late("");
         }
     }
@@ -305,7 +305,12 @@ fn observe_one(
     cancel: &Cancel,
 ) -> Result<Observed, Failure> {
     let Some(object) = seen.claim(&labels::claim_name(claim)) else {
-        return Ok(said("missing-or-inaccessible", Phase::Absent, claim, None));
+        return Ok(observed(
+            "missing-or-inaccessible",
+            Phase::Absent,
+            claim,
+            None,
+        ));
     };
     let state = match provider.expected(claim).state(object, seen) {
         // Its pod has another name.
@@ -322,25 +327,25 @@ fn observe_one(
             labels: with_claim(claim, chain.labels()),
         },
         Ok(State::Waiting(Stage::Sandbox | Stage::Pod, why)) => {
-            said("not-ready", Phase::NotYet, claim, Some(why))
+            observed("not-ready", Phase::NotYet, claim, Some(why))
         }
         Ok(State::LookAt { .. } | State::Select(_)) => {
-            said("not-ready", Phase::NotYet, claim, None)
+            observed("not-ready", Phase::NotYet, claim, None)
         }
-        Ok(State::Over(Over::Expired, why)) => said("expired", Phase::Over, claim, Some(why)),
-        Ok(State::Over(Over::Failed, why)) => said("failed", Phase::Over, claim, Some(why)),
+        Ok(State::Over(Over::Expired, why)) => observed("expired", Phase::Over, claim, Some(why)),
+        Ok(State::Over(Over::Failed, why)) => observed("failed", Phase::Over, claim, Some(why)),
         Err(failure) if failure.code == Code::NotOwned => {
-            said("not-owned", Phase::Unknown, claim, why(&failure))
+            observed("not-owned", Phase::Unknown, claim, why(&failure))
         }
         // The pod has no such container: that is known, and stays so.
         Err(failure) if failure.code == Code::NotFound => {
-            said("failed", Phase::Over, claim, why(&failure))
+            observed("failed", Phase::Over, claim, why(&failure))
         }
         Err(failure) => return Err(failure),
     })
 }
 
-fn said(state: &str, phase: Phase, claim: &Claim, why: Option<String>) -> Observed {
+fn observed(state: &str, phase: Phase, claim: &Claim, why: Option<String>) -> Observed {
     let mut labels = with_claim(claim, Labels::new());
     labels.extend(why.map(|why| ("reason".to_owned(), why)));
     Observed {

@@ -13,8 +13,8 @@ use super::exec::Pod;
 use super::script::WRONG_POD;
 
 /// The most that is kept of stderr, and of a list.
-const MOST_STDERR: usize = 16 << 10;
-const MOST_LIST: usize = 256 << 20;
+const MAX_STDERR: usize = 16 << 10;
+const MAX_LIST: usize = 256 << 20;
 
 /// Lines that begin with the nonce are the script's; everything else is what a program printed.
 pub(super) struct Conversation {
@@ -22,20 +22,20 @@ pub(super) struct Conversation {
     /// Closed when nothing more is to be said.
     to: Option<PipeWriter>,
     from: BufReader<PipeReader>,
-    stderr: Shared,
+    stderr: StderrLog,
 }
 
 #[derive(Debug, Clone)]
-struct Shared {
+struct StderrLog {
     all: Arc<Mutex<Vec<u8>>>,
     /// Set where the loader is in another pod: it reads stdin to an end that comes only after its answer.
     refused: OutputComplete,
 }
 
-impl Write for Shared {
+impl Write for StderrLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = MOST_STDERR.saturating_sub(all.len());
+        let room = MAX_STDERR.saturating_sub(all.len());
         all.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         let is_refused = String::from_utf8_lossy(&all).contains(WRONG_POD);
         drop(all);
@@ -64,7 +64,7 @@ impl Conversation {
         let (child_in, to) = io::pipe().map_err(failed)?;
         let (from, child_out) = io::pipe().map_err(failed)?;
         let refused = OutputComplete::new(cancel);
-        let stderr = Shared {
+        let stderr = StderrLog {
             all: Arc::default(),
             refused: refused.clone(),
         };
@@ -99,7 +99,7 @@ impl Conversation {
                     Err(pod.kubectl.explain(error.into_failure(Whose::Provider)))
                 }
                 (Err(failure), Ok(Ok(streamed))) => {
-                    Err(explained(pod, failure, &stderr, streamed.end))
+                    Err(explain_failure(pod, failure, &stderr, streamed.end))
                 }
             }
         })
@@ -110,7 +110,7 @@ impl Conversation {
             Some(to) => to.write_all(bytes),
             None => Ok(()),
         };
-        written.map_err(|error| lost(&error))
+        written.map_err(|error| connection_lost(&error))
     }
 
     /// Copies everything, and closes the script's stdin.
@@ -120,7 +120,7 @@ impl Conversation {
             None => Ok(()),
         };
         self.close();
-        sent.map_err(|error| lost(&error))
+        sent.map_err(|error| connection_lost(&error))
     }
 
     pub(super) fn close(&mut self) {
@@ -143,7 +143,7 @@ impl Conversation {
                     let message = "the connection to the pod ended before its answer";
                     return Err(Failure::new(Code::Provider, message));
                 }
-                Err(error) => return Err(lost(&error)),
+                Err(error) => return Err(connection_lost(&error)),
             }
             let own = line
                 .strip_prefix(self.nonce.as_bytes())
@@ -151,7 +151,7 @@ impl Conversation {
             if let Some(own) = own {
                 return Ok(String::from_utf8_lossy(own).trim_end().to_owned());
             }
-            if printed.len() + line.len() > MOST_LIST {
+            if printed.len() + line.len() > MAX_LIST {
                 let message = "the pod printed too much";
                 return Err(Failure::new(Code::ProviderMalformed, message));
             }
@@ -160,7 +160,7 @@ impl Conversation {
     }
 
     /// What programs of the script printed to stderr so far.
-    pub(super) fn complaint(&self) -> Option<String> {
+    pub(super) fn first_error(&self) -> Option<String> {
         let all = self
             .stderr
             .all
@@ -178,12 +178,12 @@ impl Conversation {
     }
 }
 
-fn lost(error: &io::Error) -> Failure {
+fn connection_lost(error: &io::Error) -> Failure {
     Failure::new(Code::Provider, "the connection to the pod was lost").because(error)
 }
 
 /// With what kubectl said about it.
-fn explained(pod: &Pod<'_>, mut failure: Failure, stderr: &Shared, end: End) -> Failure {
+fn explain_failure(pod: &Pod<'_>, mut failure: Failure, stderr: &StderrLog, end: End) -> Failure {
     let words = stderr.all.lock().unwrap_or_else(PoisonError::into_inner);
     let text = String::from_utf8_lossy(&words);
     if text.contains(WRONG_POD) {

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write as _};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crabbox_core::claims::random_hex;
@@ -21,6 +22,8 @@ use super::script::{self, CommandScript, Input, WRONG_POD};
 
 /// What a frame of stdin holds at most.
 const FRAME: usize = 256 << 10;
+/// The most that is kept of what kubectl says.
+const MAX_WORDS: usize = 16 << 10;
 /// How long the remains of a command are looked for.
 const REAP_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -207,10 +210,17 @@ impl Pod<'_> {
             timeout,
             ..Limits::default()
         };
+        // The command's stderr is the terminal too: this one has only what kubectl itself says.
+        let words = Words::default();
         let streamed = self
             .exec(&["-i", "-t"], &format!(". {quoted}/run"))
             .stdin(Stdin::Inherit)
-            .stream(Output::Inherit, Output::Inherit, &limits, cancel);
+            .stream(
+                Output::Inherit,
+                Output::To(Box::new(words.clone())),
+                &limits,
+                cancel,
+            );
         let read = format!(
             "p=; e=; read -r p <{quoted}/pid; read -r e <{quoted}/end; [ \"$e\" ] || [ -z \"$p\" ] || {{ kill -s HUP -- \"-$p\"; sleep 1; kill -s KILL -- \"-$p\"; }}; rm -rf -- {quoted}; echo \"{nonce} end $e\"; cat >/dev/null"
         );
@@ -229,10 +239,33 @@ impl Pod<'_> {
         Ok(code.map_or(
             Ended::Unproved {
                 started: true,
-                said: None,
+                said: self.kubectl.said(&words.take()),
             },
             Ended::Code,
         ))
+    }
+}
+
+/// What kubectl says.
+#[derive(Debug, Clone, Default)]
+struct Words(Arc<Mutex<Vec<u8>>>);
+
+impl Words {
+    fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl io::Write for Words {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MAX_WORDS.saturating_sub(words.len());
+        words.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

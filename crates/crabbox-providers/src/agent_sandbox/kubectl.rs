@@ -18,6 +18,8 @@ use super::settings::{Config, KUBECONFIG};
 /// For one request. The API server is asked to keep to less.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
 const SERVER_TIMEOUT: &str = "--request-timeout=20s";
+/// How the line begins that kubectl adds to the output of a command that failed.
+pub(super) const COMMAND_ENDED: &str = "command terminated with exit code ";
 const INSTALL: &str = "install kubectl, or set agentSandbox.kubectl to its absolute path";
 
 #[derive(Debug)]
@@ -384,14 +386,15 @@ fn denied(words: &str) -> Option<String> {
     })
 }
 
-/// The last line that is no trace of the client library.
+/// The last line that is neither a trace of the client library nor about the exit code of our own script.
 fn last_own_line(words: &str) -> Option<String> {
     let is_trace = |line: &&str| {
         let mut chars = line.chars();
         let letter = chars.next().is_some_and(|c| matches!(c, 'E' | 'W' | 'I'));
         letter && chars.take(4).filter(char::is_ascii_digit).count() == 4
     };
-    let mut lines = words.lines().map(str::trim).filter(|line| !line.is_empty());
+    let is_told = |line: &&str| !line.is_empty() && !line.starts_with(COMMAND_ENDED);
+    let mut lines = words.lines().map(str::trim).filter(is_told);
     let own: Vec<&str> = lines.clone().filter(|line| !is_trace(line)).collect();
     match own.as_slice() {
         [] => lines.next_back().map(str::to_owned),
@@ -425,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_object_itself_is_ever_not_found() {
+    fn not_found_is_about_the_object_itself_only() {
         for (words, answer) in [
             (
                 "Error from server (NotFound): sandboxclaims.extensions.agents.x-k8s.io \"rbac\" not found",

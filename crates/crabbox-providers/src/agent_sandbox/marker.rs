@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crabbox_core::process::OutputComplete;
 
+use super::kubectl::COMMAND_ENDED;
 use super::script::WRONG_POD;
 
 /// The most that is kept of what kubectl says before the command starts, or after it ended.
-const MOST_WORDS: usize = 64 << 10;
+const MAX_MESSAGES: usize = 64 << 10;
 
 /// What the markers have told so far.
 #[derive(Debug, Default)]
@@ -71,6 +72,7 @@ impl Markers {
             markers: self.clone(),
             stage: Stage::Before,
             rest: Vec::new(),
+            held: Vec::new(),
         }
     }
 }
@@ -170,12 +172,31 @@ enum Stage {
     After,
 }
 
+/// Where it begins at the end of the text, also if only a part of it is there yet; else the end. A shorter part is not
+/// looked for, so that a prompt is shown at once.
+fn last_line_of_kubectl(text: &[u8]) -> usize {
+    const MIN_PART: usize = 8;
+    const MAX_LINE: usize = COMMAND_ENDED.len() + 4;
+    let is_part = |rest: &[u8]| match rest.strip_prefix(COMMAND_ENDED.as_bytes()) {
+        Some(code) => {
+            let digits = code.strip_suffix(b"\n").unwrap_or(code);
+            digits.iter().all(u8::is_ascii_digit)
+        }
+        None => rest.len() >= MIN_PART && COMMAND_ENDED.as_bytes().starts_with(rest),
+    };
+    let first = text.len().saturating_sub(MAX_LINE);
+    let found = (first..text.len()).find(|&from| text.get(from..).is_some_and(is_part));
+    found.unwrap_or(text.len())
+}
+
 pub(super) struct Stderr<W: Write> {
     filter: Filter,
     to: W,
     markers: Markers,
     stage: Stage,
     rest: Vec<u8>,
+    /// What may be kubectl's last line. Without a marker before it, only its place at the very end tells.
+    held: Vec<u8>,
 }
 
 impl<W: Write> Stderr<W> {
@@ -190,8 +211,10 @@ impl<W: Write> Stderr<W> {
                 }
             },
             Stage::Command => match self.filter.take(bytes) {
-                Piece::Plain(plain) => return self.to.write_all(&plain),
+                Piece::Plain(plain) => return self.output(&plain),
                 Piece::Found(before, after) => {
+                    let held = std::mem::take(&mut self.held);
+                    self.to.write_all(&held)?;
                     self.to.write_all(&before)?;
                     self.stage = Stage::Code;
                     self.rest = after;
@@ -205,6 +228,14 @@ impl<W: Write> Stderr<W> {
             Stage::After => self.words(bytes),
         }
         Ok(())
+    }
+
+    fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut all = std::mem::take(&mut self.held);
+        all.extend_from_slice(bytes);
+        let from = last_line_of_kubectl(&all);
+        self.held = all.split_off(from);
+        self.to.write_all(&all)
     }
 
     /// After a marker: `+` and a newline, or `=`, the code and a newline.
@@ -240,7 +271,7 @@ impl<W: Write> Stderr<W> {
 
     fn words(&self, bytes: &[u8]) {
         let mut seen = self.markers.lock();
-        let room = MOST_WORDS.saturating_sub(seen.words.len());
+        let room = MAX_MESSAGES.saturating_sub(seen.words.len());
         let bytes = bytes.get(..room).unwrap_or(bytes);
         seen.words.extend_from_slice(bytes);
         let refused = !seen.started && String::from_utf8_lossy(&seen.words).contains(WRONG_POD);
@@ -265,10 +296,14 @@ impl<W: Write> Write for Stderr<W> {
 
 impl<W: Write> Drop for Stderr<W> {
     fn drop(&mut self) {
-        let held = std::mem::take(&mut self.filter.held);
+        let mut held = std::mem::take(&mut self.filter.held);
         match self.stage {
             Stage::Before | Stage::After => self.words(&held),
             Stage::Command | Stage::Code => {
+                let last = std::mem::take(&mut self.held);
+                if !held.is_empty() || last.last() != Some(&b'\n') {
+                    held = [last, held].concat();
+                }
                 let _ = self.to.write_all(&held); // the marker, not this write, says how the stream ended
             }
         }
@@ -341,6 +376,43 @@ mod tests {
         let mut to = markers.stdout(&first, &mut out);
         to.write_all(b"number 7").unwrap();
         assert_eq!(to.to.as_slice(), b"number 7");
+    }
+
+    /// The node has killed the script with the command.
+    #[test]
+    fn the_last_line_of_kubectl_is_not_the_commands() {
+        let ended = "command terminated with exit code 137\n";
+        for (said, shown) in [
+            (ended.to_owned(), ""),
+            (format!("no newline{ended}"), "no newline"),
+            (format!("{ended}{ended}"), ended),
+            (
+                format!("{ended}more"),
+                "command terminated with exit code 137\nmore",
+            ),
+            (
+                "command terminated with".to_owned(),
+                "command terminated with",
+            ),
+        ] {
+            for at in [0, said.len().saturating_sub(20)] {
+                let markers = Markers::new(&OutputComplete::new(&Cancel::new()));
+                let mut err = Vec::new();
+                let mut to = markers.stderr("nonce", &mut err);
+                to.write_all(b"nonce+\n").unwrap();
+                to.write_all(&said.as_bytes()[..at]).unwrap();
+                to.write_all(&said.as_bytes()[at..]).unwrap();
+                drop(to);
+                assert_eq!(String::from_utf8_lossy(&err), shown, "{at}");
+            }
+            // With a marker behind it, it is the command's own.
+            let markers = Markers::new(&OutputComplete::new(&Cancel::new()));
+            let mut err = Vec::new();
+            let mut to = markers.stderr("nonce", &mut err);
+            write!(to, "nonce+\n{said}nonce=1\n").unwrap();
+            drop(to);
+            assert_eq!(String::from_utf8_lossy(&err), said);
+        }
     }
 
     #[test]

@@ -73,9 +73,8 @@ impl CommandScript<'_> {
         let mut script = self.beginning();
         script.extend_from_slice(b"D=");
         script.extend(shell_quote(dir.as_bytes()));
-        script.extend_from_slice(
-            b"\nrm -f -- \"$D/run\"\necho $$ >\"$D/pid\"\n( command_ )\nr=$?\necho \"$r\" >\"$D/end\"\nexit 0\n",
-        );
+        script.push(b'\n');
+        script.extend_from_slice(TERMINAL.as_bytes());
         script
     }
 
@@ -100,6 +99,18 @@ impl CommandScript<'_> {
         script
     }
 }
+
+/// The keys that interrupt go to every process of the foreground group, also to this shell, which has to outlive the command.
+/// A signal with a handler is reset for the command; an ignored one would stay ignored. A hang-up ends both.
+const TERMINAL: &str = r#"rm -f -- "$D/run"
+echo $$ >"$D/pid"
+trap : INT QUIT
+exec 4>&2 2>/dev/null
+( exec 2>&4 4>&-; command_ )
+r=$?
+echo "$r" >"$D/end"
+exit 0
+"#;
 
 const NULL_INPUT: &str = r#"exec 3<&0 </dev/null
 ( trap '' TERM INT HUP; exec >/dev/null 4>&-; read -r x <&3; die ) &
@@ -358,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_command_is_found_by_its_variable_and_ended() {
+    fn remaining_processes_are_found_by_their_variable_and_ended() {
         let run = format!("run_{}", std::process::id());
         let mut stray = Command::new("setsid")
             .args(["sleep", "1000"])

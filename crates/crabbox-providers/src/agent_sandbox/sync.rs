@@ -212,6 +212,6 @@ fn ended(talk: &Conversation, upload: &Upload<'_>, line: &str) -> Result<(), Fai
         _ => format!("the pod gave an answer that is not understood: {line:?}"),
     };
     let mut failure = Failure::new(Code::Sync, message);
-    failure.causes.extend(talk.complaint());
+    failure.causes.extend(talk.first_error());
     Err(failure)
 }

@@ -76,9 +76,15 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
             failed: cleaned.failures.len(),
         })?;
     } else {
-        let line = |swept: &Swept| format!("{}\n", swept.line(&*provider));
-        let lines = cleaned.swept.iter().map(line);
-        let mut text: String = lines.collect();
+        for swept in &cleaned.swept {
+            let line = swept.line(&*provider);
+            match swept.action {
+                Action::Skip => app.ui.say(&line),
+                Action::Delete | Action::WouldDelete | Action::Forget => {
+                    app.ui.data(&format!("{line}\n"))?;
+                }
+            }
+        }
         if !args.dry_run {
             let Cleaned {
                 removed,
@@ -90,11 +96,10 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
                 true => format!(" claims_removed={claims_removed}"),
                 false => String::new(),
             };
-            text.push_str(&format!(
+            app.ui.data(&format!(
                 "{name} cleanup removed={removed}{claims} checked={checked}\n"
-            ));
+            ))?;
         }
-        app.ui.data(&text)?;
     }
     if cleaned.failures.is_empty() {
         return Ok(0);

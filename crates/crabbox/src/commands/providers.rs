@@ -353,7 +353,7 @@ fn describe(spec: &Spec) -> String {
 #[cfg(test)]
 mod tests {
     use crabbox_core::command::{Assignments, Rules};
-    use crabbox_core::provider::{ExpiredLease, StopBy, WorkspaceKind};
+    use crabbox_core::provider::{BusyLease, ExpiredLease, StopBy, WorkspaceKind};
     use crabbox_core::settings::ProviderTable;
 
     use super::*;
@@ -385,6 +385,7 @@ mod tests {
         stop_by: StopBy::Slug,
         absence_is_proof: true,
         expired: ExpiredLease::Refuse,
+        busy: BusyLease::Skip,
         ports: false,
         copy: false,
         build_cache: false,

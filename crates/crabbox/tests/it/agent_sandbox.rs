@@ -210,7 +210,7 @@ fn stdin_is_exact_and_ends() {
 }
 
 #[test]
-fn an_end_that_is_not_proved_is_no_success() {
+fn a_run_without_a_proved_end_fails() {
     let cluster = Cluster::new();
     cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
     cluster.behave("fail-exec", "lost");
@@ -260,7 +260,7 @@ fn a_claim_whose_creation_was_not_answered_is_adopted_only_if_it_is_ours() {
 }
 
 #[test]
-fn what_was_replaced_behind_our_back_gets_nothing_and_is_not_deleted() {
+fn replaced_objects_get_nothing_and_are_not_deleted() {
     let cluster = Cluster::new();
     cluster
         .crabbox(&["warmup", "--slug", "a", "--idle-timeout", "1s"])

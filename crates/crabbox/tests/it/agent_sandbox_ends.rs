@@ -1,6 +1,7 @@
 //! agent-sandbox: how runs and leases end, and that every end is told for what it is.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ fn left_in_workdir(cluster: &Cluster) -> Vec<String> {
 }
 
 #[test]
-fn sync_and_command_have_each_a_time_of_its_own() {
+fn sync_and_command_have_separate_timeouts() {
     let cluster = Cluster::new();
     cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
     // The sync takes longer than a command may.
@@ -50,7 +51,7 @@ fn sync_and_command_have_each_a_time_of_its_own() {
 }
 
 #[test]
-fn the_phases_of_a_run_are_apart() {
+fn timing_reports_each_phase() {
     let cluster = Cluster::new();
     let ran = cluster
         .crabbox(&["run", "--timing-json", "--", "true"])
@@ -112,8 +113,46 @@ fn a_terminals_command_that_is_cut_off_leaves_nothing() {
     }
 }
 
+/// The shell that writes down how the command ended is in the same foreground group, and gets the same signals.
 #[test]
-fn output_that_did_not_arrive_completely_is_no_success() {
+fn interrupt_keys_end_only_commands_without_a_handler() {
+    let handles = "trap 'echo caught; n=1' INT QUIT; echo ready; while [ -z \"$n\" ]; do sleep 0.05; done; echo goes on; exit 7";
+    let (interrupt, quit) = (b"\x03", b"\x1c");
+    for shell in ["dash", "bash", "busybox sh"] {
+        let program = shell.split(' ').next().unwrap();
+        if Command::new(program).arg("--help").output().is_err() {
+            eprintln!("environment_blocked: {program} is not installed");
+            continue;
+        }
+        let cluster = Cluster::new();
+        cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+        cluster.behave("shell", shell);
+        for (keys, script, code) in [
+            (interrupt, handles, 7),
+            (quit, handles, 7),
+            (interrupt, "echo ready; exec sleep 1000", 130),
+            (quit, "ulimit -c 0; echo ready; exec sleep 1000", 131),
+        ] {
+            let args = ["run", "--id", "a", "--no-sync", "-t", "--"];
+            let args = [&args[..], &["sh", "-c", script]].concat();
+            let mut shown = on_terminal(cluster.world.command(&args));
+            shown.expect("ready");
+            shown.press(keys);
+            let (ended, shown) = shown.end();
+            assert_eq!(ended, code, "{shell}: {shown}");
+            assert_eq!(shown.contains("goes on"), code == 7, "{shell}: {shown}");
+            for other in ["terminated with exit code", "is not known"] {
+                assert!(!shown.contains(other), "{shell}: {shown}");
+            }
+            // The command's own shell may say it of what it ran.
+            assert!(code == 7 || !shown.contains("Quit"), "{shell}: {shown}");
+            assert_eq!(left_in_workdir(&cluster), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn a_run_with_incomplete_output_fails() {
     let cluster = Cluster::new();
     cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
     cluster.behave("fail-exec", "mute");
@@ -196,27 +235,27 @@ fn cleanup_forgets_what_is_missing_only_where_it_was_told_to() {
     fs::remove_file(cluster.world.path("cluster").join(name)).unwrap();
     let clean = |more: &[&str]| {
         let args = [&["cleanup"], more].concat();
-        cluster.crabbox(&args).exits(0).out
+        cluster.crabbox(&args).exits(0)
     };
     for more in [&[][..], &["--dry-run"]] {
-        let said = clean(more);
+        let said = clean(more).err;
         assert!(said.contains("skip claim=crabbox-a-"), "{said}");
         assert!(said.contains("missing-or-inaccessible"), "{said}");
     }
     let forget = "--agent-sandbox-forget-missing";
-    let said = clean(&[forget, "--dry-run"]);
+    let said = clean(&[forget, "--dry-run"]).out;
     assert!(said.contains("would delete claim=crabbox-a-"), "{said}");
     assert!(said.contains("reason=missing"), "{said}");
     assert_eq!(cluster.world.claim_names().len(), 1);
     cluster.calls();
-    let said = clean(&[forget]);
+    let said = clean(&[forget]).out;
     assert!(said.contains("remove claim=crabbox-a-"), "{said}");
     assert!(!cluster.verbs().contains(&"delete".to_owned()));
     cluster.is_clean();
 }
 
 #[test]
-fn what_there_is_not_here_is_refused_by_name_before_anything_is_asked() {
+fn unsupported_flags_are_refused_by_name_before_any_request() {
     let cluster = Cluster::new();
     for flags in [
         &["--class", "large"][..],

@@ -146,7 +146,7 @@ fn a_watched_claim_is_looked_at_when_it_changes() {
 }
 
 #[test]
-fn the_pods_own_time_is_measured_also_where_looks_fail() {
+fn the_pod_timeout_counts_also_while_requests_fail() {
     let cluster = Cluster::new();
     cluster.behave("no-watch", "");
     cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
@@ -181,7 +181,7 @@ fn the_pods_own_time_is_measured_also_where_looks_fail() {
 /// An API server that comes back denies what its authorizer has not read yet: that is no reason to give up. Without such a
 /// gap a denial ends the wait at once.
 #[test]
-fn a_denial_after_a_gap_is_waited_out() {
+fn a_denial_after_an_unanswered_request_is_retried() {
     let denied = "before\n1\nError from server (Forbidden): x is forbidden: User \"u\" cannot get resource \"sandboxes\" in API group \"agents.x-k8s.io\" in the namespace \"n\"";
     let cluster = Cluster::new();
     let gap = format!(
@@ -195,11 +195,23 @@ fn a_denial_after_a_gap_is_waited_out() {
         .crabbox(&["run", "--no-sync", "--", "true"])
         .exits(5);
     ran.says("RBAC denied: get sandboxes");
+    // No request fell into the gap.
+    let cluster = Cluster::new();
+    cluster.behave("no-controller", "");
+    let denied = denied.replacen("before", "skip 1", 1);
+    cluster.behave(
+        "fail-get",
+        &denied.replace("\"sandboxes\"", "\"sandboxclaims\""),
+    );
+    let timeout = ["warmup", "--agent-sandbox-sandbox-ready-timeout", "3s"];
+    let ran = cluster.crabbox(&timeout).exits(5);
+    ran.says("class=sandbox_ready_timeout")
+        .never_says("RBAC denied");
 }
 
 /// A crabbox that was killed leaves its staging directory in the workdir. The next sync removes it.
 #[test]
-fn what_a_killed_sync_has_staged_goes_with_the_next_one() {
+fn the_next_sync_removes_what_a_killed_one_staged() {
     let cluster = Cluster::new();
     cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
     let stale = cluster.pod_file(".crabbox-sync-0123456789abcdef");

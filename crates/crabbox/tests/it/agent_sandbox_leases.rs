@@ -1,11 +1,15 @@
 //! agent-sandbox: which objects belong to a lease, and what becomes of them when it ends.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::agent_sandbox::{Cluster, SAMPLES};
-use crate::world::write;
+use crate::world::{end, signal, write};
 
 const FIXED: &str = "cbx_0123456789ab";
 
@@ -24,9 +28,9 @@ fn lines_name_the_claim_the_sandbox_and_the_pod() {
     );
     let preview = cluster.crabbox(&["cleanup", "--dry-run"]).exits(0);
     assert!(
-        preview.out.starts_with("skip claim=crabbox-kept-"),
+        preview.err.starts_with("skip claim=crabbox-kept-"),
         "{}",
-        preview.out
+        preview.err
     );
     cluster
         .crabbox(&["stop", "kept"])
@@ -327,6 +331,124 @@ fn cleanup_deletes_what_is_idle_or_over_and_nothing_else() {
     );
     assert!(done.contains("cleanup removed=2"), "{done}");
     assert_eq!(cluster.objects("claim").len(), 1);
+}
+
+/// It waits for the command, and then looks at the lease again: the command may have renewed it.
+#[test]
+fn cleanup_waits_for_a_running_command() {
+    for (ends_by_itself, said) in [
+        (true, "skip claim=crabbox-busy-"),
+        (false, "delete claim=crabbox-busy-"),
+    ] {
+        let cluster = Cluster::new();
+        let lease = cluster.world.warm("busy");
+        let idle = cluster.world.warm("idle");
+        let script = "echo ready; read line; echo $line";
+        let run = [
+            "run",
+            "--id",
+            "busy",
+            "--no-sync",
+            "-i",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ];
+        let mut run = cluster
+            .world
+            .command(&run)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        run.stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut [0; 6])
+            .unwrap();
+        cluster.world.age(&lease);
+        cluster.world.age(&idle);
+        // A preview does not wait.
+        let preview = cluster.crabbox(&["cleanup", "--dry-run"]).exits(0).out;
+        assert_eq!(preview.matches("would delete claim=").count(), 2);
+        // Nor does the sweep of another command.
+        cluster
+            .crabbox(&["run", "--no-sync", "--", "true"])
+            .exits(0);
+        let mut cleanup = cluster.world.spawn(&["cleanup"]);
+        let mut told = BufReader::new(cleanup.stderr.take().unwrap());
+        let mut line = String::new();
+        told.read_line(&mut line).unwrap();
+        let holder = format!("in use by process {} (crabbox run)\n", run.id());
+        let waits = format!("waiting for lease {lease}, {holder}");
+        assert_eq!(line, waits);
+        // The others are done by then.
+        assert_eq!(cluster.world.claim_names(), [lease.as_str()]);
+        match ends_by_itself {
+            true => run.stdin.take().unwrap().write_all(b"done\n").unwrap(),
+            false => signal(&run, Signal::KILL),
+        }
+        run.wait().unwrap();
+        told.read_to_string(&mut line).unwrap();
+        let ran = end(cleanup).exits(0);
+        let all = format!("{line}{}", ran.out);
+        assert!(all.contains(said), "{all}");
+        let left = match ends_by_itself {
+            true => 1,
+            false => 0,
+        };
+        assert_eq!(cluster.world.claim_names().len(), left, "{all}");
+        assert_eq!(cluster.objects("claim").len(), left, "{all}");
+    }
+}
+
+/// What was there, and is gone before its lease was made or released completely, does not come back.
+#[test]
+fn a_wait_for_an_unfinished_lease_ends_when_its_claim_is_gone() {
+    let cluster = Cluster::new();
+    let status = |lease: &str| {
+        let args = ["status", "--wait", "--wait-timeout", "30s", lease];
+        cluster.crabbox(&args).exits(4)
+    };
+    let lose_claim = || {
+        let name = cluster.objects("claim").remove(0);
+        fs::remove_file(cluster.world.path("cluster").join(name)).unwrap();
+    };
+    cluster.behave("no-controller", "");
+    let warmup = cluster.world.spawn(&["warmup"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let lease = loop {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+        let names = cluster.world.claim_names();
+        let seen = |name: &&String| {
+            let claim = cluster.world.claim(name);
+            claim["labels"].get("claim_uid").is_some()
+        };
+        if let Some(name) = names.iter().find(seen) {
+            break name.clone();
+        }
+    };
+    signal(&warmup, Signal::KILL);
+    end(warmup);
+    lose_claim();
+    let ran = status(&lease);
+    assert!(ran.cause().contains("is missing"), "{}", ran.cause());
+    cluster.crabbox(&["claims", "forget", &lease]).exits(0);
+    cluster.behave_well("no-controller");
+    cluster.crabbox(&["warmup", "--lease-id", FIXED]).exits(0);
+    cluster.behave("fail-delete", "before\n1\nnet/http: TLS handshake timeout");
+    assert_ne!(cluster.crabbox(&["stop", FIXED]).code, 0);
+    cluster.behave_well("fail-delete");
+    lose_claim();
+    let list = cluster.crabbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(list[0]["status"], "releasing", "{list}");
+    status(FIXED).says(&format!(
+        "hint: crabbox stop --provider agent-sandbox {FIXED}"
+    ));
+    cluster.crabbox(&["stop", FIXED]).exits(0);
 }
 
 /// The name is taken by a claim that another one made: it is not adopted, and not deleted.

@@ -149,6 +149,10 @@ def exec_(argv, lost):
         child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
         os.write(1, child.stdout.readline())
         os._exit(0 if lost == "cut" else child.wait())
+    if behave("shell") and command[0] == "/bin/sh":
+        command[:1] = behave("shell").split()
+    if not lost and "-t" in argv[:argv.index("--")]:
+        exec_in_terminal(command)
     if not lost:
         child = subprocess.Popen(command, start_new_session=True)
         sys.exit(child.wait())
@@ -160,6 +164,31 @@ def exec_(argv, lost):
         sys.stdout.flush()
         os._exit(0)
     os.killpg(child.pid, signal.SIGKILL)
+    sys.exit(0)
+
+
+def exec_in_terminal(command):
+    """In a terminal of its own, with the keys of this one. A code that is not 0 is told."""
+    import fcntl, pty, select, termios, tty
+    child, master = pty.fork()
+    if child == 0:
+        os.execvp(command[0], command)
+    fcntl.ioctl(master, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))
+    tty.setraw(0)
+    sources = [0, master]
+    while master in sources:
+        for source in select.select(sources, [], [])[0]:
+            try:
+                read = os.read(source, 65536)
+            except OSError:
+                read = b""
+            if not read:
+                sources.remove(source)
+            os.write(1 if source == master else master, read)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = code if code >= 0 else 128 - code
+    if code:
+        fail(f"command terminated with exit code {code}", code)
     sys.exit(0)
 
 

@@ -203,7 +203,10 @@ fn cleanup_removes_what_is_due_and_nothing_else() {
         claim["expiresAt"] = "2020-01-01T00:00:00Z".into()
     });
     world.forget_calls();
-    let dry = world.crabbox(&["cleanup", "--dry-run"]).exits(0).out;
+    let skipped = format!("skip lease={young} reason=idle timeout not reached\n");
+    let dry = world.crabbox(&["cleanup", "--dry-run"]).exits(0);
+    assert_eq!(dry.err, skipped);
+    let dry = dry.out;
     for (lease, reason) in [(&idle, "idle"), (&old, "ttl")] {
         let line = dry
             .lines()
@@ -215,16 +218,12 @@ fn cleanup_removes_what_is_due_and_nothing_else() {
         );
     }
     assert!(
-        dry.contains(&format!(
-            "skip lease={young} reason=idle timeout not reached"
-        )),
-        "{dry}"
-    );
-    assert!(
         world.calls().iter().all(|call| call.verb() == "ls"),
         "a dry run only looks"
     );
-    let out = world.crabbox(&["cleanup"]).exits(0).out;
+    let cleaned = world.crabbox(&["cleanup"]).exits(0);
+    assert_eq!(cleaned.err, skipped);
+    let out = cleaned.out;
     assert_eq!(
         out.lines()
             .filter(|line| line.starts_with("delete lease="))

@@ -247,8 +247,9 @@ fn the_end_of_a_lease() {
     insta::assert_snapshot!(ran.show(), @r#"
     exit: 0
     --- stdout
-    skip lease=dsbx_crabbox-my-app-[id] reason=idle timeout not reached
     docker-sandbox cleanup removed=0 checked=1
+    --- stderr
+    skip lease=dsbx_crabbox-my-app-[id] reason=idle timeout not reached
     "#);
     let ran = world.crabbox(&["stop", "a"]);
     insta::assert_snapshot!(ran.show(), @r#"

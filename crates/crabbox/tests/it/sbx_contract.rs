@@ -291,7 +291,7 @@ fn clone_mode_is_kept_after_success_with_the_command_that_ends_it() {
         let line = format!(
             "skip lease={lease} reason=clone mode may hold commits that were not fetched; crabbox stop --provider docker-sandbox c"
         );
-        assert!(ran.out.contains(&line), "{}", ran.out);
+        ran.says(&line);
     }
     world.crabbox(&["stop", "c"]).exits(0);
     world.is_clean();

@@ -11,8 +11,8 @@ use crate::command::{Assignments, Rules};
 use crate::lifecycle::Report;
 use crate::process::Cancel;
 use crate::provider::{
-    Check, Created, Execution, LeasePlan, Observed, Provider, Removal, Spec, StopBy, Verified,
-    WorkspaceKind,
+    BusyLease, Check, Created, Execution, LeasePlan, Observed, Provider, Removal, Spec, StopBy,
+    Verified, WorkspaceKind,
 };
 use crate::settings::ProviderTable;
 
@@ -185,6 +185,7 @@ const SPEC: Spec = Spec {
     stop_by: StopBy::Slug,
     absence_is_proof: true,
     expired: ExpiredLease::Refuse,
+    busy: BusyLease::Skip,
     ports: false,
     copy: false,
     build_cache: false,

@@ -1,7 +1,7 @@
 //! A terminal for a command, and what it shows.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::sync::mpsc::{self, Receiver};
@@ -32,6 +32,7 @@ impl Terminal {
 /// A command whose three streams are one terminal.
 pub(crate) struct OnTerminal {
     child: Child,
+    keys: File,
     shows: Receiver<Vec<u8>>,
     pub(crate) shown: String,
 }
@@ -46,6 +47,7 @@ pub(crate) fn on_terminal(mut command: Command) -> OnTerminal {
         .spawn()
         .unwrap();
     drop(command);
+    let keys = File::from(ours.try_clone().unwrap());
     let (show, shows) = mpsc::channel();
     std::thread::spawn(move || {
         let mut screen = File::from(ours);
@@ -59,6 +61,7 @@ pub(crate) fn on_terminal(mut command: Command) -> OnTerminal {
     });
     OnTerminal {
         child,
+        keys,
         shows,
         shown: String::new(),
     }
@@ -78,6 +81,10 @@ impl OnTerminal {
                 Err(error) => panic!("{error}: {text:?} is not in {:?}", self.shown),
             }
         }
+    }
+
+    pub(crate) fn press(&mut self, keys: &[u8]) {
+        self.keys.write_all(keys).unwrap();
     }
 
     /// Its exit code, and everything it showed.
