@@ -170,6 +170,9 @@ impl Controllers {
         for (hierarchy, controller, values) in self.values(limits) {
             let group = hierarchy.group(id).join(BOX);
             make(hierarchy, controller, &group)?;
+            if controller == "cpu" {
+                weigh(hierarchy);
+            }
             for (file, value, needed) in values {
                 match set(&group.join(file), &value) {
                     Err(error) if needed || error.kind() != io::ErrorKind::NotFound => {
@@ -304,6 +307,23 @@ fn move_daemon_below(group: &Path) -> bool {
         each.try_for_each(|pid| set(&location.join(PROCS), &pid.to_string()))
     });
     moved.is_ok()
+}
+
+/// Gives all sandboxes together the weight of one process on each processor. The usual weight of a group is that of one
+/// process altogether, and the kernel divides it among the processors on which the group has something to run.
+fn weigh(hierarchy: &Hierarchy) {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let (file, value) = weight(hierarchy.version, cpus as u64);
+    // Where the kernel has no such file, or does not let us write it, the usual weight stays: it is not a limit.
+    let _ = set(&hierarchy.root.join(PARENT).join(file), &value.to_string());
+}
+
+/// sched(7), cgroup-v2: the usual values are 1024 and 100, the largest 262144 and 10000.
+fn weight(version: Version, cpus: u64) -> (&'static str, u64) {
+    match version {
+        Version::V1 => ("cpu.shares", cpus.saturating_mul(1024).min(262_144)),
+        Version::V2 => ("cpu.weight", cpus.saturating_mul(100).min(10_000)),
+    }
 }
 
 const PROCS: &str = "cgroup.procs";

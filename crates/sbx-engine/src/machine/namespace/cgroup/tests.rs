@@ -71,6 +71,14 @@ fn without_limits_a_sandbox_has_a_group_for_its_cpu_time() {
 }
 
 #[test]
+fn all_sandboxes_weigh_as_one_process_on_each_processor() {
+    assert_eq!(weight(Version::V1, 8), ("cpu.shares", 8192));
+    assert_eq!(weight(Version::V2, 8), ("cpu.weight", 800));
+    assert_eq!(weight(Version::V1, 4096), ("cpu.shares", 262_144));
+    assert_eq!(weight(Version::V2, 4096), ("cpu.weight", 10_000));
+}
+
+#[test]
 fn without_controllers_nothing_is_made() {
     let none = Controllers::default();
     assert!(none.prepare("7", &LIMITS).unwrap().is_empty());
