@@ -588,7 +588,7 @@ impl Provider for DockerSandbox {
         let client = self.client_for(claim)?;
         let known = client.known_or_foreign(cancel)?;
         let name = sandbox_name(claim);
-        if known.doubtful_env_file
+        if known.may_ignore_env_file
             && exec
                 .env
                 .keys()

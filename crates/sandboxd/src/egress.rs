@@ -40,8 +40,8 @@ pub(crate) fn certificate_path(sandbox: &SandboxDir) -> PathBuf {
     sandbox.path().join(CA_DIR).join(CA_FILE)
 }
 
-/// All outlets of a daemon.
-pub struct Outlets {
+/// The egress proxies of all running sandboxes.
+pub struct EgressProxies {
     state: StateDir,
     book: Arc<PolicyBook>,
     max_connections: usize,
@@ -57,16 +57,16 @@ struct Attached {
     /// Dropped first: with it, open connections are broken off.
     policy: watch::Sender<Policy>,
     /// Dropped without the lock: it waits for its thread.
-    outlet: Proxy,
+    proxy: Proxy,
 }
 
-impl fmt::Debug for Outlets {
+impl fmt::Debug for EgressProxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outlets").finish_non_exhaustive()
+        f.debug_struct("EgressProxies").finish_non_exhaustive()
     }
 }
 
-impl Outlets {
+impl EgressProxies {
     /// `descriptors` is how many this process may have.
     pub fn new(state: StateDir, book: Arc<PolicyBook>, descriptors: u64) -> io::Result<Self> {
         let files = RuleFiles::new()
@@ -140,12 +140,12 @@ impl Outlets {
         };
         Ok(Attached {
             policy: sender,
-            outlet: Proxy::start(settings, policy, sockets)?,
+            proxy: Proxy::start(settings, policy, sockets)?,
         })
     }
 }
 
-impl Egress for Outlets {
+impl Egress for EgressProxies {
     fn authority(&self, id: &str, dir: &SandboxDir) -> Result<Certificate, String> {
         certificate(&dir.path().join(CA_DIR), id)
             .map_err(|error| format!("cannot make its certificate authority: {}", chain(&error)))
@@ -171,7 +171,7 @@ impl Egress for Outlets {
     }
 }
 
-impl PolicyReload for Outlets {
+impl PolicyReload for EgressProxies {
     fn reload(&self) {
         for (name, attached) in self.attached().iter() {
             let policy = compiled(&self.book, &of(name));
@@ -191,7 +191,7 @@ impl PolicyReload for Outlets {
         let running = match scope {
             Scope::Sandbox(name) => SandboxName::parse(name).ok().and_then(|name| {
                 let attached = self.attached();
-                attached.get(&name).map(|one| one.outlet.gate())
+                attached.get(&name).map(|one| one.proxy.gate())
             }),
             Scope::Global | Scope::Repo(_) => None,
         };

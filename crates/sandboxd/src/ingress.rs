@@ -17,9 +17,9 @@ use sbx_proxy::published::{self, Published, Target};
 
 type Ports = Published<(Transport, SocketAddr)>;
 
-/// All published ports of a daemon.
+/// The published ports of all running sandboxes.
 #[derive(Debug)]
-pub(crate) struct Inlets {
+pub(crate) struct PublishedPorts {
     max_connections: usize,
     budget: Arc<ConnectionBudget>,
     published: Mutex<BTreeMap<SandboxName, Arc<Ports>>>,
@@ -35,7 +35,7 @@ impl published::Inside for SandboxSockets {
     }
 }
 
-impl Inlets {
+impl PublishedPorts {
     /// `descriptors` is how many this process may have.
     pub(crate) fn new(descriptors: u64, budget: Arc<ConnectionBudget>) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Inlets {
     }
 }
 
-impl Ingress for Inlets {
+impl Ingress for PublishedPorts {
     fn serve(
         &self,
         sandbox: &SandboxName,

@@ -23,7 +23,7 @@ mod settings;
 mod vm_handlers;
 
 pub use check::check_offline;
-pub use egress::Outlets;
+pub use egress::EgressProxies;
 pub use logging::Levels;
 pub use reload::PolicyReload;
 pub use routes::{App, openapi, router};

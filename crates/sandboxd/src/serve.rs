@@ -34,8 +34,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::docker_socket;
-use crate::egress::Outlets;
-use crate::ingress::Inlets;
+use crate::egress::EgressProxies;
+use crate::ingress::PublishedPorts;
 use crate::logfile::LogFile;
 use crate::logging::{LEVELS, Levels};
 use crate::peer::refuse;
@@ -135,11 +135,11 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         let error = chain(&error);
         tracing::warn!(%error, "cannot make the default proxy configuration; nothing needs it");
     }
-    let outlets = Arc::new(
-        Outlets::new(state.clone(), Arc::clone(&book), descriptors())
+    let egress_proxies = Arc::new(
+        EgressProxies::new(state.clone(), Arc::clone(&book), descriptors())
             .map_err(failed("start a thread"))?,
     );
-    let inlets = Arc::new(Inlets::new(descriptors(), outlets.budget()));
+    let published_ports = Arc::new(PublishedPorts::new(descriptors(), egress_proxies.budget()));
     let facts = Facts::read(&config.path_dirs);
     let helper = Helper::with(companions, Some(stderr)).map_err(failed("copy the own program"))?;
     let settings = settings::read(&state, &config.overrides)?;
@@ -149,12 +149,12 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         machines: Machines::new(namespace),
         state: state.clone(),
         book: Arc::clone(&book),
-        egress: outlets.clone(),
-        ingress: inlets.clone(),
+        egress: egress_proxies.clone(),
+        ingress: published_ports.clone(),
     });
     let live = LiveSettings::new(state.clone(), config.overrides, engine.clone());
     let gone = Arc::new(Notify::new());
-    follow_files(&outlets, &live, &lock, &gone)?;
+    follow_files(&egress_proxies, &live, &lock, &gone)?;
     // Before sandboxes run, which may leave no thread to start.
     let workers = Workers::start("api", THREADS).map_err(failed("start a thread"))?;
     let workers = Arc::new(workers);
@@ -166,7 +166,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
         settings: live,
         info: info(&state),
         vm: Arc::new(config.vm),
-        egress: outlets.clone(),
+        egress: egress_proxies.clone(),
         book,
         end: Arc::new(Notify::new()),
         closing: Arc::default(),
@@ -188,8 +188,8 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     if !workers.finish(SHUTDOWN_TIMEOUT) {
         tracing::warn!("a request under way does not end");
     }
-    inlets.close();
-    outlets.close();
+    published_ports.close();
+    egress_proxies.close();
     engine.close();
     remove_socket(&state, &lock);
     tracing::info!("ended");
@@ -200,23 +200,24 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
 
 /// Rules and settings that are edited take effect; a state directory that is gone is told to `gone`.
 fn follow_files(
-    outlets: &Arc<Outlets>,
+    egress_proxies: &Arc<EgressProxies>,
     live: &LiveSettings,
     lock: &DaemonLock,
     gone: &Arc<Notify>,
 ) -> Result<(), ServeError> {
-    let Some(files) = outlets.files() else {
+    let Some(files) = egress_proxies.files() else {
         return Ok(());
     };
-    let (place, gone) = (lock.place().clone(), Arc::clone(gone));
+    let (locked, gone) = (lock.file_id().clone(), Arc::clone(gone));
     let moved = move || {
-        if !place.is_ours() {
+        if !locked.is_ours() {
             gone.notify_one();
         }
     };
     let edited = live.clone();
     let reload = move || edited.reload_edited();
-    rule_files::follow(files, outlets.clone(), reload, moved).map_err(failed("start a thread"))
+    rule_files::follow(files, egress_proxies.clone(), reload, moved)
+        .map_err(failed("start a thread"))
 }
 
 /// Until it is told to end, or nothing is left to serve: the state directory is `gone`.
@@ -278,7 +279,7 @@ async fn abandon(app: App) {
 
 /// Only while the lock file is in its place is the socket ours; else it is a successor's, or dead.
 fn remove_socket(state: &StateDir, lock: &DaemonLock) {
-    if !lock.place().is_ours() {
+    if !lock.file_id().is_ours() {
         return;
     }
     if let Err(error) = lock.stop_serving() {

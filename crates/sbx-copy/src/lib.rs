@@ -17,6 +17,6 @@ mod writer;
 
 pub use error::CopyError;
 pub use name::{Base, Name};
-pub use pipe::{Dense, Input, Output, Pipe, widen};
+pub use pipe::{Buffered, Input, Output, Pipe, widen};
 pub use reader::{Entry, Kind, Reader};
 pub use writer::{Attributes, Segment, Writer};

@@ -56,7 +56,8 @@ impl Input for Pipe {
         });
         match moved {
             Err((done, Errno::INVAL)) => {
-                let rest = Dense(&mut self.0).read_to_file(file, offset + done, length - done)?;
+                let rest =
+                    Buffered(&mut self.0).read_to_file(file, offset + done, length - done)?;
                 Ok(done + rest)
             }
             Err((_, errno)) => Err(errno.into()),
@@ -80,7 +81,7 @@ impl Output for Pipe {
         match moved {
             Err((done, Errno::INVAL)) => {
                 let rest =
-                    Dense(&mut self.0).write_from_file(file, offset + done, length - done)?;
+                    Buffered(&mut self.0).write_from_file(file, offset + done, length - done)?;
                 Ok(done + rest)
             }
             Err((_, errno)) => Err(errno.into()),
@@ -111,15 +112,15 @@ fn moved(
 
 /// Any stream, by way of a buffer.
 #[derive(Debug)]
-pub struct Dense<T>(pub T);
+pub struct Buffered<T>(pub T);
 
-impl<R: Read> Read for Dense<R> {
+impl<R: Read> Read for Buffered<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer)
     }
 }
 
-impl<W: Write> Write for Dense<W> {
+impl<W: Write> Write for Buffered<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
@@ -129,7 +130,7 @@ impl<W: Write> Write for Dense<W> {
     }
 }
 
-impl<R: Read> Input for Dense<R> {
+impl<R: Read> Input for Buffered<R> {
     fn read_to_file(&mut self, file: &File, offset: u64, length: u64) -> io::Result<u64> {
         let mut buffer = vec![0; BUFFER];
         let mut done = 0;
@@ -149,7 +150,7 @@ impl<R: Read> Input for Dense<R> {
     }
 }
 
-impl<W: Write> Output for Dense<W> {
+impl<W: Write> Output for Buffered<W> {
     fn write_from_file(&mut self, file: &File, offset: u64, length: u64) -> io::Result<u64> {
         let mut buffer = vec![0; BUFFER];
         let mut done = 0;

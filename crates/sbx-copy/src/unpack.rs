@@ -22,12 +22,12 @@ use crate::writer::Attributes;
 /// How often something that was put in the way meanwhile is removed again.
 const TRIES: usize = 3;
 
-/// Whose the files are, and what they may be.
+/// The owner and the permissions that unpacked files get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum Ownership {
     /// On the host: they belong to the caller, have no special bits, and their permissions are those that the umask allows.
     /// Links lead nowhere else.
-    Own { umask: u32 },
+    Caller { umask: u32 },
     /// Inside: they keep their owners where that is possible, and their permissions.
     Keep,
 }
@@ -94,14 +94,14 @@ pub fn unpack<R: Input>(
     first: Option<Entry>,
     reader: &mut Reader<R>,
     place: Destination,
-    manner: Manner,
+    ownership: Ownership,
     watch: &mut dyn Watch,
 ) -> Result<Vec<String>, CopyError> {
     let mut unpacker = Unpacker {
         dirs: Directories::new(place.dir),
         base: place.base,
         renamed: place.renamed,
-        manner,
+        ownership,
         made: Vec::new(),
         left_out: Vec::new(),
         watch,
@@ -118,7 +118,7 @@ struct Unpacker<'a> {
     dirs: Directories,
     base: Option<Base>,
     renamed: Option<Vec<u8>>,
-    manner: Manner,
+    ownership: Ownership,
     /// Directories that get their attributes at the end: until then files are made in them.
     made: Vec<(Name, Attributes)>,
     left_out: Vec<String>,
@@ -204,7 +204,7 @@ impl Unpacker<'_> {
         target: &[u8],
         attributes: Attributes,
     ) -> Result<(), CopyError> {
-        if matches!(self.manner, Manner::Own { .. })
+        if matches!(self.ownership, Ownership::Caller { .. })
             && !stays_below(in_stream, self.base.as_ref(), target)
         {
             self.left_out.push(shown(&name.to_bytes()));
@@ -213,10 +213,10 @@ impl Unpacker<'_> {
         self.make(name, |dir, last| symlinkat(target, dir, last))?;
         if let Some((parent, last)) = name.split() {
             let last = last.to_vec();
-            let manner = self.manner;
+            let ownership = self.ownership;
             let dir = self.dirs.get(&parent)?;
             let nofollow = AtFlags::SYMLINK_NOFOLLOW;
-            if manner == Manner::Keep {
+            if ownership == Ownership::Keep {
                 let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
                 // An owner that does not exist here is no reason to fail; see [`Self::owner`].
                 let _ = chownat(dir, last.as_slice(), Some(uid), Some(gid), nofollow);
@@ -296,7 +296,7 @@ impl Unpacker<'_> {
 
     /// An owner that does not exist here, or that this user may not give files to, is no reason to fail.
     fn owner(&self, chown: impl Fn(Uid, Gid) -> Result<(), Errno>, attributes: Attributes) {
-        if self.manner == Manner::Keep {
+        if self.ownership == Ownership::Keep {
             let _ = chown(Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
         }
     }
@@ -307,10 +307,10 @@ impl Unpacker<'_> {
         attributes: Attributes,
     ) -> Result<(), Errno> {
         let of = |bits| Mode::from_raw_mode(attributes.mode & bits);
-        match self.manner {
-            Manner::Own { umask } => chmod(of(0o777 & !umask)),
+        match self.ownership {
+            Ownership::Caller { umask } => chmod(of(0o777 & !umask)),
             // In a workspace no file may gain such bits from inside.
-            Manner::Keep => match chmod(of(0o7777)) {
+            Ownership::Keep => match chmod(of(0o7777)) {
                 Err(Errno::PERM) => chmod(of(0o777)),
                 done => done,
             },

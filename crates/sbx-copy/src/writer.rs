@@ -11,7 +11,7 @@ use crate::pipe::Output;
 const BLOCK: u64 = 512;
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 /// The name of an entry that carries a long name.
-const LONG: &[u8] = b"././@LongLink";
+const LONG_LINK: &[u8] = b"././@LongLink";
 
 /// What is the same for every kind of entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,7 +196,7 @@ impl<W: Output> Writer<W> {
             // With the byte that ends it.
             let size = name.len() as u64 + 1;
             let mut header = header(long, none, size);
-            fill(&mut header.as_old_mut().name, LONG);
+            fill(&mut header.as_old_mut().name, LONG_LINK);
             header.set_cksum();
             self.put(header.as_bytes())?;
             self.put(name)?;

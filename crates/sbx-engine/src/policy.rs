@@ -65,20 +65,20 @@ pub struct PolicyBook {
     state: StateDir,
     /// Copied to every new sandbox, if it exists.
     default_proxy_config: PathBuf,
-    /// One change at a time.
-    writing: Mutex<Told>,
+    /// Held by the one change that is under way.
+    writing: Mutex<PresetNotice>,
     /// What was asked for last: most sandboxes have the same rules, and share them.
     compiled: Mutex<Option<Policy>>,
     clock: SteadyClock,
     ends: Mutex<RuleEnds>,
 }
 
-/// Whether the user knows which preset was taken.
+/// Whether the user still has to be told which preset was taken.
 #[derive(Debug, Default)]
-enum Told {
+enum PresetNotice {
     #[default]
-    Yes,
-    NotYet,
+    Given,
+    Pending,
 }
 
 /// When a new sandbox has a `proxy-config.json`.
@@ -99,9 +99,9 @@ pub struct Changed {
     pub notice: Option<&'static str>,
 }
 
-/// What a removal took away, and what it left of rules of which it took only a part.
+/// The rules that a removal removed, and what is left of those that it removed in part.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TakenAway {
+pub struct Removed {
     pub rules: Vec<PolicyRule>,
     pub remaining: Vec<PolicyRule>,
 }
@@ -272,20 +272,20 @@ impl PolicyBook {
     /// Chooses a preset, once.
     pub fn init(&self, preset: &str, now: Timestamp) -> Result<Preset, PolicyBookError> {
         let preset: Preset = preset.parse()?;
-        let mut told = lock(&self.writing);
+        let mut notice = lock(&self.writing);
         let file = PolicyFile::init(self.load()?.as_ref(), preset, now)?;
         self.write(&file)?;
-        *told = Told::Yes;
+        *notice = PresetNotice::Given;
         Ok(preset)
     }
 
     /// Takes the usual preset when there is none; the sentence is for the user and comes once.
     pub fn ensure_chosen(&self, now: Timestamp) -> Result<Option<&'static str>, PolicyBookError> {
-        let mut told = lock(&self.writing);
+        let mut notice = lock(&self.writing);
         if self.load()?.is_none() {
-            self.write(&self.chosen(&mut told, now)?)?;
+            self.write(&self.chosen(&mut notice, now)?)?;
         }
-        Ok(told.tell())
+        Ok(notice.take())
     }
 
     /// Adds a rule for all sandboxes, those of a repository, or one; whether that exists is for the caller to know.
@@ -310,14 +310,14 @@ impl PolicyBook {
             allow_private: request.allow_private,
             expires,
         };
-        let mut told = lock(&self.writing);
-        let mut file = self.chosen(&mut told, now)?;
+        let mut notice = lock(&self.writing);
+        let mut file = self.chosen(&mut notice, now)?;
         let Added { rule, existing } = file.add_rule(rule, now)?;
         self.write(&file)?;
         Ok(Changed {
             rules: rule.iter().map(|rule| shown(rule, now)).collect(),
             existing,
-            notice: told.tell(),
+            notice: notice.take(),
         })
     }
 
@@ -326,7 +326,7 @@ impl PolicyBook {
         &self,
         request: &RuleRemoval,
         now: Timestamp,
-    ) -> Result<TakenAway, PolicyBookError> {
+    ) -> Result<Removed, PolicyBookError> {
         let removal = Removal {
             scope: scope(request.sandbox.as_deref(), request.repo.as_deref())?,
             id: request.id.clone(),
@@ -354,7 +354,7 @@ impl PolicyBook {
             let rule = file.rules.iter().find(|rule| rule.id == part.rule_id)?;
             Some(shown(rule, now))
         });
-        Ok(TakenAway {
+        Ok(Removed {
             rules: rules.collect(),
             remaining: remaining.collect(),
         })
@@ -362,8 +362,8 @@ impl PolicyBook {
 
     /// Forgets the choice and all rules, readable or not.
     pub fn reset(&self) -> Result<(), PolicyBookError> {
-        let mut told = lock(&self.writing);
-        *told = Told::Yes;
+        let mut notice = lock(&self.writing);
+        *notice = PresetNotice::Given;
         let path = self.path();
         let removed = match fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -382,10 +382,10 @@ impl PolicyBook {
         now: Timestamp,
     ) -> Result<(), PolicyBookError> {
         let config = read_proxy_config(&self.default_proxy_config, Links::Followed)?;
-        let mut told = lock(&self.writing);
+        let mut notice = lock(&self.writing);
         let mut file = match self.load()? {
             None if denied.is_empty() => None,
-            _ => Some(self.chosen(&mut told, now)?),
+            _ => Some(self.chosen(&mut notice, now)?),
         };
         if let Some(file) = &mut file {
             let left = file.remove_sandbox(name.as_str());
@@ -447,10 +447,10 @@ impl PolicyBook {
         ends.mark(&mut file.rules, &self.clock)
     }
 
-    /// The file to change: with the default preset when none was chosen, which the user is told.
+    /// The file to change: with the default preset when none was chosen, of which the user is told.
     fn chosen(
         &self,
-        told: &mut MutexGuard<'_, Told>,
+        notice: &mut MutexGuard<'_, PresetNotice>,
         now: Timestamp,
     ) -> Result<PolicyFile, PolicyBookError> {
         if let Some(mut file) = self.load()? {
@@ -461,7 +461,7 @@ impl PolicyBook {
             );
             return Ok(file);
         }
-        **told = Told::NotYet;
+        **notice = PresetNotice::Pending;
         Ok(PolicyFile::init(None, DEFAULT, now)?)
     }
 
@@ -476,11 +476,11 @@ impl PolicyBook {
     }
 }
 
-impl Told {
-    fn tell(&mut self) -> Option<&'static str> {
+impl PresetNotice {
+    fn take(&mut self) -> Option<&'static str> {
         match std::mem::take(self) {
-            Self::Yes => None,
-            Self::NotYet => Some(NOTICE),
+            Self::Given => None,
+            Self::Pending => Some(NOTICE),
         }
     }
 }

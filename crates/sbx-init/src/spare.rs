@@ -4,8 +4,8 @@
 //! needed for it: init keeps one process that has done so. Root inside sees it and can stop or kill it, as it can every
 //! command; it can neither look into it nor trace it, because it is not dumpable. It holds no descriptor of init's.
 //!
-//! Init and the spare share a socket pair, the *door*. The spare sends the seccomp listener when it is ready; init
-//! sends one order with the command's stdio (SCM_RIGHTS); the spare confirms it and executes. The door is
+//! Init and the spare share a socket pair. The spare sends the seccomp listener when it is ready; init
+//! sends one order with the command's stdio (SCM_RIGHTS); the spare confirms it and executes. The pair is
 //! close-on-exec, so that its end tells init that `execve` succeeded, unless a failure came before it.
 
 use std::fs::File;
@@ -22,7 +22,7 @@ use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{fdpass, seccomp, signals};
 
 use crate::setup::Namespaces;
-use crate::spawn::{self, Failure, Foreseen, Stdio, Surroundings};
+use crate::spawn::{self, CachedAccount, Failure, Stdio, Surroundings};
 
 /// What processes inside see it as until it is a command.
 const NAME: &std::ffi::CStr = c"sbx-spare";
@@ -32,7 +32,7 @@ pub(crate) struct Spare {
     pid: i32,
     /// Takes one order. Says [`LISTENER`] with the filter's listener, [`TAKEN`] when it has the order, and then either
     /// why the command failed or, by ending, that it runs.
-    door: UnixStream,
+    socket: UnixStream,
 }
 
 pub(crate) const LISTENER: u8 = b'l';
@@ -48,7 +48,7 @@ pub(crate) struct Order {
 /// What to execute, as JSON.
 #[derive(Debug)]
 enum Request {
-    /// Of at most [`MAX_INLINE`] bytes, which the door always takes at once.
+    /// Of at most [`MAX_INLINE`] bytes, which the socket always takes at once.
     Short(Vec<u8>),
     /// A process that was stopped must not make init wait, however much there is to say.
     File(File),
@@ -94,7 +94,7 @@ impl Spare {
                 }
                 process::exit_now(1)
             }
-            Fork::Parent { pid, .. } => Ok(Self { pid, door: ours }),
+            Fork::Parent { pid, .. } => Ok(Self { pid, socket: ours }),
         }
     }
 
@@ -115,7 +115,7 @@ impl Spare {
                 b"{"
             }
         };
-        fdpass::send_with_fds(&self.door, bytes, &fds).is_ok()
+        fdpass::send_with_fds(&self.socket, bytes, &fds).is_ok()
     }
 
     pub(crate) fn end(&self) {
@@ -124,7 +124,7 @@ impl Spare {
 
     /// Where to hear how the command's start goes.
     pub(crate) fn into_door(self) -> UnixStream {
-        self.door
+        self.socket
     }
 
     /// It is init's own child and not reaped yet: its number is still its own.
@@ -136,18 +136,18 @@ impl Spare {
 }
 
 /// The spare process: gets ready, waits, becomes the command. Returns `Ok` when init has no use for it any more.
-fn serve(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failure> {
-    get_ready(surroundings, door)?;
-    let foreseen = Foreseen::look(surroundings);
-    let Some((exec, stdio)) = wait(door)? else {
+fn serve(surroundings: &Surroundings, socket: &UnixStream) -> Result<(), Failure> {
+    get_ready(surroundings, socket)?;
+    let cached = CachedAccount::read(surroundings);
+    let Some((exec, stdio)) = wait(socket)? else {
         return Ok(());
     };
-    fdpass::send_with_fds(door, &[TAKEN], &[])
+    fdpass::send_with_fds(socket, &[TAKEN], &[])
         .map_err(|e| Failure::engine("take the request", e))?;
-    Err(spawn::enter(surroundings, foreseen.as_ref(), &exec, &stdio))
+    Err(spawn::enter(surroundings, cached.as_ref(), &exec, &stdio))
 }
 
-fn get_ready(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failure> {
+fn get_ready(surroundings: &Surroundings, socket: &UnixStream) -> Result<(), Failure> {
     let engine = |step: &'static str| move |error: io::Error| Failure::engine(step, error);
     rustix::process::setsid().map_err(|e| Failure::engine("make a session", e))?;
     signals::reset().map_err(engine("reset signals"))?;
@@ -160,14 +160,14 @@ fn get_ready(surroundings: &Surroundings, door: &UnixStream) -> Result<(), Failu
     join(&surroundings.namespaces).map_err(engine("join the sandbox"))?;
     // Joining a user namespace that this id owns does not make this process dumpable, whatever `fs.suid_dumpable` says.
     // From here on nothing of init's is left in it but its memory.
-    let mut keep = vec![door.as_fd()];
+    let mut keep = vec![socket.as_fd()];
     keep.extend(surroundings.namespaces.named_root.as_ref().map(AsFd::as_fd));
     process::close_all_but(&keep).map_err(engine("close descriptors"))?;
     process::set_not_dumpable().map_err(engine("close this process to others"))?;
     // In the sandbox's user namespace, where this process has CAP_SYS_ADMIN: without it, a filter needs `no_new_privs`,
     // under which `sudo` would not work.
     let listener = seccomp::install(&surroundings.filter).map_err(engine("install the filter"))?;
-    fdpass::send_with_fds(door, &[LISTENER], &[listener.as_fd()])
+    fdpass::send_with_fds(socket, &[LISTENER], &[listener.as_fd()])
         .map_err(engine("hand the filter over"))
 }
 
@@ -182,11 +182,11 @@ fn join(namespaces: &Namespaces) -> io::Result<()> {
 }
 
 /// `None` when init has gone, or has no use for this process.
-fn wait(door: &UnixStream) -> Result<Option<(Exec, Stdio)>, Failure> {
+fn wait(socket: &UnixStream) -> Result<Option<(Exec, Stdio)>, Failure> {
     let mut fds: Vec<OwnedFd> = Vec::new();
     let mut bytes = vec![0; MAX_INLINE];
     // Whole: init sends nothing else, and no more than that.
-    let count = fdpass::recv_with_fds(door, &mut bytes, &mut fds)
+    let count = fdpass::recv_with_fds(socket, &mut bytes, &mut fds)
         .map_err(|e| Failure::engine("wait for a command", e))?;
     if count == 0 {
         return Ok(None);

@@ -109,7 +109,7 @@ fn shorten(message: String) -> String {
 
 /// The user that most commands run as, looked up before a command needs it.
 #[derive(Debug)]
-pub(crate) struct Foreseen {
+pub(crate) struct CachedAccount {
     agent: Account,
     files: Stamps,
 }
@@ -117,8 +117,8 @@ pub(crate) struct Foreseen {
 /// `passwd` and `group`, as they were: device, inode, size, time of the last change.
 type Stamps = [(u64, u64, u64, i64, i64); 2];
 
-impl Foreseen {
-    pub(crate) fn look(surroundings: &Surroundings) -> Option<Self> {
+impl CachedAccount {
+    pub(crate) fn read(surroundings: &Surroundings) -> Option<Self> {
         // In this order: what changes after it was read is not what was stamped.
         let files = stamps()?;
         let agent = account(surroundings, None).ok()?;
@@ -147,11 +147,11 @@ fn account(surroundings: &Surroundings, user: Option<&str>) -> Result<Account, F
 /// Becomes the command. Returns only when that fails.
 pub(crate) fn enter(
     surroundings: &Surroundings,
-    foreseen: Option<&Foreseen>,
+    cached: Option<&CachedAccount>,
     exec: &Exec,
     stdio: &Stdio,
 ) -> Failure {
-    match prepare(surroundings, foreseen, exec, stdio) {
+    match prepare(surroundings, cached, exec, stdio) {
         Ok(prepared) if exec.own_program => {
             let error = process::execve(OWN_PROGRAM, &prepared.argv, &prepared.env);
             Failure::engine("execute init's own program", error)
@@ -170,7 +170,7 @@ struct Prepared {
 
 fn prepare(
     surroundings: &Surroundings,
-    foreseen: Option<&Foreseen>,
+    cached: Option<&CachedAccount>,
     exec: &Exec,
     stdio: &Stdio,
 ) -> Result<Prepared, Failure> {
@@ -182,7 +182,7 @@ fn prepare(
     take_stdio(stdio, terminal).map_err(engine("set up stdin, stdout and stderr"))?;
     limit_open_files(surroundings.open_files).map_err(engine("limit open files"))?;
     let user = exec.user.as_deref();
-    let account = match foreseen.and_then(|foreseen| foreseen.account(user)) {
+    let account = match cached.and_then(|cached| cached.account(user)) {
         Some(account) => account,
         None => account(surroundings, user)?,
     };

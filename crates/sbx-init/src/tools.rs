@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use sbx_copy::pack::{Links, Watch, pack};
-use sbx_copy::unpack::{Manner, Source, destination, unpack};
+use sbx_copy::unpack::{Ownership, Source, destination, unpack};
 use sbx_copy::{Base, CopyError, Pipe, Reader, widen};
 use sbx_proto::tool::{ARCHIVE, DIRECTORY, ERROR, FILE, FOLLOW, HOLD, PACK, SFTP, UNPACK};
 
@@ -132,7 +132,7 @@ fn unpack_from_stdin(source: Source, base: &[u8], to: &[u8]) -> Result<(), CopyE
         first,
         &mut reader,
         place,
-        Manner::Keep,
+        Ownership::Keep,
         &mut WarningsOnStderr,
     )?;
     reader.drain()

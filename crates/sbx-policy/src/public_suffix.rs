@@ -3,7 +3,7 @@
 
 use psl::Psl as _;
 
-/// Hosts of strangers that the list has in part only: each service and region below them is a suffix of its own.
+/// Hosts of different owners that the list has in part only: each service and region below them is a suffix of its own.
 const SHARED: [&str; 6] = [
     "amazonaws.com",
     "azureedge.net",
@@ -14,7 +14,7 @@ const SHARED: [&str; 6] = [
 ];
 
 /// The domain that one owner has, `example.co.uk` for `a.b.example.co.uk`; none for a name that is itself a suffix below
-/// which strangers are.
+/// which names have other owners.
 pub fn registrable_domain(name: &str) -> Option<&str> {
     let domain = psl::List.domain(name.as_bytes())?;
     std::str::from_utf8(domain.as_bytes()).ok()

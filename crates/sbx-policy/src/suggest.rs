@@ -1,7 +1,7 @@
 //! From what was denied to the fewest rules that would have allowed it, each with the reason for its shape.
 //!
-//! A wildcard is offered only for three siblings or more, on the port that they share, and never where strangers
-//! are siblings (public suffixes, page and object hosting: [`parent_of_one_owner`]). A rule without a port is offered for three ports or
+//! A wildcard is offered only for three siblings or more, on the port that they share, and never where the siblings
+//! may have other owners (public suffixes, page and object hosting: [`parent_of_one_owner`]). A rule without a port is offered for three ports or
 //! more. Whatever needs more than a rule for a name is told apart instead of being papered over.
 
 use std::collections::{BTreeMap, BTreeSet};

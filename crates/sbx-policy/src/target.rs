@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn doubtful_targets_are_refused() {
+    fn ambiguous_targets_are_refused() {
         let table = [
             "",
             ":443",

@@ -52,7 +52,7 @@ fn main() {
     let server = authority.impersonate(&host, Timestamp::now());
     let origin = start_origin(server.expect("a certificate"));
     let directory = tempfile::tempdir().expect("a directory");
-    let outlet = start_proxy(authority, directory.path());
+    let proxy = start_proxy(authority, directory.path());
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -95,7 +95,7 @@ fn main() {
         false,
     );
     decisions(rounds);
-    drop(outlet);
+    drop(proxy);
     drop(origin);
 }
 

@@ -38,7 +38,7 @@ pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(30);
 /// After a failed accept (no descriptors): what is open has to end first.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Between two lines about it in the daemon's log.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// For open connections to be cut at the end, which takes a moment.
 const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -214,27 +214,27 @@ enum Listening {
     Dns,
 }
 
-/// Something that may happen all the time and is told once in a while.
+/// A warning that could repeat without end and is logged once per [`WARNING_INTERVAL`].
 #[derive(Default)]
-struct Complaint {
-    told: Option<Instant>,
+struct RepeatedWarning {
+    logged: Option<Instant>,
     times: u64,
 }
 
-impl Complaint {
-    /// How often it has happened since it was told last, when it is time to tell it again.
+impl RepeatedWarning {
+    /// How often it has happened since it was logged last, when it is time to log it again.
     fn again(&mut self, now: Instant) -> Option<u64> {
         self.times += 1;
-        let due = (self.told).is_none_or(|told| now.duration_since(told) >= COMPLAINT_INTERVAL);
+        let due = (self.logged).is_none_or(|logged| now.duration_since(logged) >= WARNING_INTERVAL);
         due.then(|| {
-            self.told = Some(now);
+            self.logged = Some(now);
             std::mem::take(&mut self.times)
         })
     }
 }
 
 async fn accept(shared: Arc<Shared>, listener: TcpListener, kind: Listening) {
-    let mut complaint = Complaint::default();
+    let mut warning = RepeatedWarning::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => match kind {
@@ -242,7 +242,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, kind: Listening) {
                 Listening::Dns => drop(admit(&shared, stream, dns::serve_tcp)),
             },
             Err(error) if is_passing(&error) => {
-                if let Some(times) = complaint.again(Instant::now()) {
+                if let Some(times) = warning.again(Instant::now()) {
                     tracing::warn!(sandbox = shared.audit.sandbox(), %error, times, "cannot accept a connection");
                 }
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
@@ -347,14 +347,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_is_told_once_in_a_while() {
-        let mut complaint = Complaint::default();
+    fn a_repeated_warning_is_logged_once_per_interval() {
+        let mut warning = RepeatedWarning::default();
         let start = Instant::now();
-        assert_eq!(complaint.again(start), Some(1));
+        assert_eq!(warning.again(start), Some(1));
         for n in 1..60 {
-            assert_eq!(complaint.again(start + Duration::from_secs(n)), None);
+            assert_eq!(warning.again(start + Duration::from_secs(n)), None);
         }
-        assert_eq!(complaint.again(start + COMPLAINT_INTERVAL), Some(60));
-        assert_eq!(complaint.again(start + COMPLAINT_INTERVAL), None);
+        assert_eq!(warning.again(start + WARNING_INTERVAL), Some(60));
+        assert_eq!(warning.again(start + WARNING_INTERVAL), None);
     }
 }

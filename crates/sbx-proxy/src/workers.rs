@@ -31,8 +31,8 @@ pub struct Size {
 
 /// The work panicked, or the workers end.
 #[derive(Debug, Error)]
-#[error("the work was given up")]
-pub struct GivenUp;
+#[error("the worker thread did not finish the task")]
+pub struct WorkerLost;
 
 /// Threads for what blocks. Dropping it ends those that have nothing to do; the others are not waited for.
 pub struct Workers {
@@ -96,7 +96,7 @@ impl Workers {
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, GivenUp> {
+    ) -> Result<T, WorkerLost> {
         let (done, result) = oneshot::channel();
         self.shared.add(Box::new(move || {
             if !done.is_closed() {
@@ -104,16 +104,16 @@ impl Workers {
                 drop(done.send(work()));
             }
         }));
-        result.await.map_err(|_| GivenUp)
+        result.await.map_err(|_| WorkerLost)
     }
 
     /// Takes no more work, and waits that long for what is under way. False if that was not enough.
-    pub fn finish(&self, patience: Duration) -> bool {
+    pub fn finish(&self, timeout: Duration) -> bool {
         let state = self.shared.close();
         let waited = self
             .shared
             .rest
-            .wait_timeout_while(state, patience, |state| state.idle < state.threads);
+            .wait_timeout_while(state, timeout, |state| state.idle < state.threads);
         let (_state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         !waited.timed_out()
     }
@@ -215,7 +215,7 @@ mod tests {
         most: 3,
         stack: 128 << 10,
     };
-    const LONG: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     /// At a limit of processes that leaves it so many threads.
     fn limited(left: usize, size: Size) -> io::Result<Workers> {
@@ -309,7 +309,7 @@ mod tests {
         assert!(!workers.finish(Duration::ZERO));
         waiting.await.unwrap().unwrap_err();
         drop(end);
-        assert!(workers.finish(LONG));
+        assert!(workers.finish(TEST_TIMEOUT));
         slow.await.unwrap();
         workers.run(|| 7).await.unwrap_err();
     }

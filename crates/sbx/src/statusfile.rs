@@ -32,12 +32,12 @@ pub(crate) enum By<'a> {
 pub(crate) struct StatusFile {
     path: PathBuf,
     file: File,
-    /// Where it gets its name.
-    place: Option<Place>,
+    /// The directory and name under which it appears; `None` where it is written to directly.
+    destination: Option<Destination>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Destination {
     dir: OwnedFd,
     name: OsString,
     /// What is renamed to it, where the file system has no files without a name.
@@ -45,7 +45,7 @@ struct Place {
 }
 
 impl StatusFile {
-    /// Fails before anything runs when the place cannot be written to.
+    /// Fails before anything runs when the file cannot be created.
     pub(crate) fn prepare(path: &Path) -> Result<Self, Failure> {
         Self::open(path).map_err(|error| failed(path, &error))
     }
@@ -56,14 +56,14 @@ impl StatusFile {
             return Ok(Self {
                 path: path.to_owned(),
                 file: how.write(true).truncate(true).open(path)?,
-                place: None,
+                destination: None,
             });
         }
-        let (file, place) = Place::open(path)?;
+        let (file, destination) = Destination::open(path)?;
         Ok(Self {
             path: path.to_owned(),
             file,
-            place: Some(place),
+            destination: Some(destination),
         })
     }
 
@@ -78,8 +78,8 @@ impl StatusFile {
         }
         let line = format!("{status}\n");
         let written = (&self.file).write_all(line.as_bytes());
-        let appeared = written.and_then(|()| match self.place {
-            Some(place) => place.show(&self.file),
+        let appeared = written.and_then(|()| match self.destination {
+            Some(destination) => destination.show(&self.file),
             None => Ok(()),
         });
         appeared.map_err(|error| failed(&self.path, &error))
@@ -107,7 +107,7 @@ fn leads_to_descriptors(dir: &Path) -> bool {
     dir == Path::new("/dev") || statfs(dir).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC)
 }
 
-impl Place {
+impl Destination {
     fn open(path: &Path) -> io::Result<(File, Self)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let dir = match path.parent() {
@@ -115,25 +115,25 @@ impl Place {
             _ => Path::new("."),
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut place = Self {
+        let mut destination = Self {
             dir: rustix::fs::open(dir, flags, Mode::empty())?,
             name: name.to_owned(),
             temporary: None,
         };
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
-        let file = match rustix::fs::openat(&place.dir, ".", flags | OFlags::TMPFILE, mode) {
+        let file = match rustix::fs::openat(&destination.dir, ".", flags | OFlags::TMPFILE, mode) {
             // What file systems without them say, and kernels.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
-                let temporary = place.temporary_name()?;
+                let temporary = destination.temporary_name()?;
                 let flags = flags | OFlags::CREATE | OFlags::EXCL;
-                let file = rustix::fs::openat(&place.dir, &temporary, flags, mode)?;
-                place.temporary = Some(temporary);
+                let file = rustix::fs::openat(&destination.dir, &temporary, flags, mode)?;
+                destination.temporary = Some(temporary);
                 file
             }
             other => other?,
         };
-        Ok((file.into(), place))
+        Ok((file.into(), destination))
     }
 
     /// A name that no other process can predict.
@@ -172,8 +172,8 @@ impl Place {
     }
 }
 
-/// A name that was not used up.
-impl Drop for Place {
+/// Removes a temporary name that was not renamed to the final one.
+impl Drop for Destination {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
             let _ = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty());
@@ -224,11 +224,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status");
         let mut status = StatusFile::prepare(&path).unwrap();
-        let place = status.place.as_mut().unwrap();
+        let destination = status.destination.as_mut().unwrap();
         // As where O_TMPFILE is not supported: another process has found the temporary name.
         let forged = OsString::from(".forged");
         drop(File::create(dir.path().join(&forged)).unwrap());
-        place.temporary = Some(forged);
+        destination.temporary = Some(forged);
         let error = status.write(By::Command, 0, None).unwrap_err();
         assert!(error.message.contains("another file"), "{}", error.message);
     }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_device_stays_one_and_a_directory_is_refused() {
         let status = StatusFile::prepare(Path::new("/dev/null")).unwrap();
-        assert!(status.place.is_none());
+        assert!(status.destination.is_none());
         status.write(By::Command, 0, None).unwrap();
         let null = Path::new("/dev/null").symlink_metadata().unwrap();
         assert!(null.file_type().is_char_device());

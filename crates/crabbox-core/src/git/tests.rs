@@ -345,8 +345,8 @@ fn only_what_places_a_repository_reaches_git() {
 }
 
 impl Repository {
-    /// One that does not wait for a git that hangs.
-    pub(crate) fn hasty(mut self) -> Self {
+    /// For a git that hangs.
+    pub(crate) fn with_short_scan_timeout(mut self) -> Self {
         self.git.scan_timeout = std::time::Duration::from_millis(300);
         self
     }

@@ -59,7 +59,7 @@ fn record_file(runs: &Path, id: &str) -> PathBuf {
 }
 
 /// Makes a run's process one that is dead.
-fn bury(state: &Path, id: &str) {
+fn mark_dead(state: &Path, id: &str) {
     let path = record_file(&state.join("runs"), &format!("run_{id}"));
     let text = fs::read_to_string(&path).unwrap();
     let mut json: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
@@ -183,13 +183,13 @@ fn a_run_whose_process_died_was_interrupted() {
     let store = RunStore::new(state.path(), SMALL);
     drop(store.begin(begin("0a", 0), Redactor::default()).unwrap());
     assert_eq!(store.find("latest").unwrap().run_status, Status::Running);
-    bury(state.path(), "0a");
+    mark_dead(state.path(), "0a");
     let interrupted = store.find("latest").unwrap();
     assert_eq!(interrupted.run_status, Status::Interrupted);
     assert_eq!(interrupted.ended_at, None);
     // One that had ended did end.
     record(&store, "0b", 1, "s");
-    bury(state.path(), "0b");
+    mark_dead(state.path(), "0b");
     assert_eq!(store.find("latest").unwrap().run_status, Status::Failed);
 }
 
@@ -276,7 +276,7 @@ fn the_oldest_runs_go_and_live_ones_stay() {
     let store = RunStore::new(state.path(), SMALL);
     for second in 0..10 {
         record(&store, &format!("{second:02}"), second, "s");
-        bury(state.path(), &format!("{second:02}"));
+        mark_dead(state.path(), &format!("{second:02}"));
     }
     store.prune(at(100)).unwrap();
     assert_eq!(ids(&store).len(), 10);
@@ -306,7 +306,7 @@ fn bytes_are_bounded_too() {
             .unwrap();
         run.log(Stream::Stdout).append(&[b'x'; 30_000]);
         run.finish(finish(second)).unwrap();
-        bury(state.path(), &id);
+        mark_dead(state.path(), &id);
     }
     store.prune(at(100)).unwrap();
     assert_eq!(ids(&store), ["run_03", "run_02"]);
@@ -317,7 +317,7 @@ fn what_killed_processes_left_is_swept() {
     let state = tempfile::tempdir().unwrap();
     let store = RunStore::new(state.path(), Bounds { runs: 0, ..SMALL });
     record(&store, "0a", 0, "s");
-    bury(state.path(), "0a");
+    mark_dead(state.path(), "0a");
     let live = store.begin(begin("0c", 1), Redactor::default()).unwrap();
     live.log(Stream::Stderr).append(b"x");
     let runs = state.path().join("runs");
@@ -350,7 +350,7 @@ fn many_may_write_list_and_prune_at_once() {
                 for turn in 0..25_i64 {
                     let id = format!("{thread:02}{turn:02}");
                     record(store, &id, turn, "s");
-                    bury(state, &id);
+                    mark_dead(state, &id);
                     // By the clock of the files: a record that is only being made is not old.
                     store.prune(Timestamp::now()).unwrap();
                     // Whatever is removed meanwhile, nothing is seen half.

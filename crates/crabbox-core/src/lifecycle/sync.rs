@@ -258,7 +258,7 @@ impl Transfer<'_> {
         let sent = sync.upload(&upload, &mut self.phases);
         let left = match &sent {
             Ok(left) => *left,
-            Err(unsent) => unsent.left,
+            Err(failed) => failed.left,
         };
         let discarded = match left {
             Remains::Nothing | Remains::Untouchable => Ok(()),
@@ -267,7 +267,7 @@ impl Transfer<'_> {
                 sync.discard(&upload)
             }
         };
-        let late = |unsent: Unsent| interrupted(*unsent.failure, cancel.reason(), timeout);
+        let late = |failed: TransferFailure| interrupted(*failed.failure, cancel.reason(), timeout);
         match (sent.map(drop).map_err(late), discarded) {
             (Ok(()), Ok(())) => Ok(()),
             (Ok(()), Err(failure)) => {
@@ -285,7 +285,7 @@ impl Transfer<'_> {
 }
 
 /// A transfer that failed.
-struct Unsent {
+struct TransferFailure {
     failure: Box<Failure>,
     left: Remains,
 }
@@ -302,8 +302,8 @@ enum Remains {
 }
 
 impl Remains {
-    fn after(self, failure: Failure) -> Unsent {
-        Unsent {
+    fn after(self, failure: Failure) -> TransferFailure {
+        TransferFailure {
             failure: Box::new(failure),
             left: self,
         }
@@ -321,7 +321,11 @@ struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    fn upload(&self, upload: &Upload<'_>, phases: &mut SyncPhases) -> Result<Remains, Unsent> {
+    fn upload(
+        &self,
+        upload: &Upload<'_>,
+        phases: &mut SyncPhases,
+    ) -> Result<Remains, TransferFailure> {
         let (removable, untouchable) = (Remains::Removable, Remains::Untouchable);
         phases.begin("upload");
         let sandbox = self
@@ -348,7 +352,7 @@ impl Sending<'_> {
     }
 
     /// The answer may have been lost after the trees were swapped: only the provider can tell what is where.
-    fn roll_back(&self, upload: &Upload<'_>, staged: &Staged, failure: Failure) -> Unsent {
+    fn roll_back(&self, upload: &Upload<'_>, staged: &Staged, failure: Failure) -> TransferFailure {
         let rolled_back = deadline::cleanup(self.context.cancel, |cancel| {
             let sandbox = self.verify(Use::Replace, cancel)?;
             self.archive.roll_back(&sandbox, upload, staged, cancel)

@@ -157,31 +157,31 @@ fn read_ignore_file(root: &Path) -> Result<Vec<u8>, Failure> {
     let open = match rustix::fs::open(&file, flags, Mode::empty()) {
         Ok(open) => File::from(open),
         Err(rustix::io::Errno::NOENT) => return Ok(Vec::new()),
-        Err(rustix::io::Errno::LOOP) => return Err(failed(&Odd("it is a symlink"))),
+        Err(rustix::io::Errno::LOOP) => return Err(failed(&Reason("it is a symlink"))),
         Err(error) => return Err(failed(&error)),
     };
     if !open.metadata().map_err(|e| failed(&e))?.is_file() {
-        return Err(failed(&Odd("not a regular file")));
+        return Err(failed(&Reason("not a regular file")));
     }
     let mut text = Vec::new();
     let mut bounded = open.take(LONGEST_IGNORE_FILE + 1);
     bounded.read_to_end(&mut text).map_err(|e| failed(&e))?;
     if bounded.limit() == 0 {
-        return Err(failed(&Odd("larger than 1 MiB")));
+        return Err(failed(&Reason("larger than 1 MiB")));
     }
     Ok(text)
 }
 
 #[derive(Debug)]
-struct Odd(&'static str);
+struct Reason(&'static str);
 
-impl std::fmt::Display for Odd {
+impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl std::error::Error for Odd {}
+impl std::error::Error for Reason {}
 
 #[cfg(test)]
 mod tests;

@@ -222,10 +222,12 @@ impl Client {
             self.forget();
         }
         let mut hints = Vec::new();
-        if let Some(told) = parse::told(&said.stderr).or_else(|| parse::told(&said.stdout)) {
+        if let Some(error) =
+            parse::engine_error(&said.stderr).or_else(|| parse::engine_error(&said.stdout))
+        {
             let clean = |text: &str| self.redactor.clean(text).into_owned();
-            failure.causes = vec![clean(&told.message)];
-            hints.extend(told.hint.as_deref().map(clean));
+            failure.causes = vec![clean(&error.message)];
+            hints.extend(error.hint.as_deref().map(clean));
         }
         for cause in std::mem::take(&mut failure.causes) {
             let (rest, own) = parse::without_hints(&cause);

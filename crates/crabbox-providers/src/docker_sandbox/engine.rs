@@ -209,7 +209,7 @@ pub(super) struct Known {
     #[serde(rename = "own")]
     pub(super) bundled: bool,
     /// Whether it may accept `--env-file` and ignore it.
-    pub(super) doubtful_env_file: bool,
+    pub(super) may_ignore_env_file: bool,
 }
 
 impl Known {
@@ -219,7 +219,7 @@ impl Known {
             program: program.to_path_buf(),
             stamp: [0; 5],
             bundled: false,
-            doubtful_env_file: true,
+            may_ignore_env_file: true,
         }
     }
 }
@@ -240,7 +240,7 @@ pub(super) fn remember(state: &Path, program: &Path, version: &parse::Version) -
         program: program.to_path_buf(),
         stamp: stamp(program).unwrap_or_default(),
         bundled: version.engine == parse::Engine::Own,
-        doubtful_env_file: version.has_doubtful_env_file(),
+        may_ignore_env_file: version.may_ignore_env_file(),
     };
     if !is_its_own_program(program) {
         return known;

@@ -107,12 +107,12 @@ pub(super) enum Engine {
 }
 
 /// Of this series 0.37.0, if no more, ignored `exec --env-file` without a word.
-const DOUBTFUL_ENV_FILE: &str = "0.37.";
+const IGNORES_ENV_FILE: &str = "0.37.";
 
 impl Version {
-    pub(super) fn has_doubtful_env_file(&self) -> bool {
+    pub(super) fn may_ignore_env_file(&self) -> bool {
         self.engine == Engine::Foreign
-            && words(&self.first_line).any(|word| word.starts_with(DOUBTFUL_ENV_FILE))
+            && words(&self.first_line).any(|word| word.starts_with(IGNORES_ENV_FILE))
     }
 }
 
@@ -197,26 +197,26 @@ impl Finding {
 
 /// What went wrong, as an engine tells programs.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Told {
+pub(super) struct EngineError {
     pub(super) message: String,
     #[serde(default)]
     pub(super) hint: Option<String>,
 }
 
 /// `{"error":{"message":…,"hint":…}}`, which may stand below other lines.
-pub(super) fn told(bytes: &[u8]) -> Option<Told> {
+pub(super) fn engine_error(bytes: &[u8]) -> Option<EngineError> {
     #[derive(Deserialize)]
     struct Document {
-        error: Told,
+        error: EngineError,
     }
     let text = String::from_utf8_lossy(bytes);
     let start = text.find('{')?;
     let document = text.get(start..)?;
     let mut documents = serde_json::Deserializer::from_str(document).into_iter::<Document>();
-    let told = documents.next()?.ok()?.error;
-    (!told.message.trim().is_empty()).then(|| Told {
-        hint: told.hint.filter(|hint| !hint.trim().is_empty()),
-        ..told
+    let error = documents.next()?.ok()?.error;
+    (!error.message.trim().is_empty()).then(|| EngineError {
+        hint: error.hint.filter(|hint| !hint.trim().is_empty()),
+        ..error
     })
 }
 
@@ -493,12 +493,14 @@ mod tests {
             assert_eq!(own.first_line, first);
         }
         assert!(!version("client: v9\ncontract: 0.40\n").compatible);
-        let doubtful = |text: &str| version(text).has_doubtful_env_file();
-        assert!(doubtful("Client Version: v0.37.0\nServer Version: v0.37.0"));
-        assert!(!doubtful(
+        let may_ignore = |text: &str| version(text).may_ignore_env_file();
+        assert!(may_ignore(
+            "Client Version: v0.37.0\nServer Version: v0.37.0"
+        ));
+        assert!(!may_ignore(
             "Client Version: v0.38.0\nServer Version: v0.38.0"
         ));
-        assert!(!doubtful("client: v0.37.1\ncontract: 0.31.3\n"));
+        assert!(!may_ignore("client: v0.37.1\ncontract: 0.31.3\n"));
     }
 
     #[test]
@@ -531,9 +533,9 @@ mod tests {
 
     #[test]
     fn an_error_for_programs_is_told_to_people() {
-        let of = |text: &str| told(text.as_bytes());
+        let of = |text: &str| engine_error(text.as_bytes());
         let full = r#"{"error":{"code":"x","message":"no daemon","hint":"sbx daemon start"}}"#;
-        let expected = Told {
+        let expected = EngineError {
             message: "no daemon".to_owned(),
             hint: Some("sbx daemon start".to_owned()),
         };

@@ -304,10 +304,10 @@ fn a_sandbox_that_vanished_is_told_apart_from_a_command_that_failed() {
 #[test]
 fn a_kept_run_and_its_printed_stop_use_the_bundled_engine_with_another_sbx_in_path() {
     let Some(own) = Own::new() else { return };
-    let stranger = own.world.path("strange/sbx");
-    write(&stranger, "#!/bin/sh\nexit 9\n");
+    let other_engine = own.world.path("strange/sbx");
+    write(&other_engine, "#!/bin/sh\nexit 9\n");
     std::fs::set_permissions(
-        &stranger,
+        &other_engine,
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .unwrap();

@@ -12,13 +12,13 @@ fn with_a_stranger() -> World {
     let world = World::new();
     drop(world.alone(&[]));
     fs::rename(world.path("bin/sbx"), world.path("alone/sbx")).unwrap();
-    let stranger = world.path("bin/sbx");
-    let mark = world.path("stranger-was-called");
+    let other_engine = world.path("bin/sbx");
+    let mark = world.path("other-engine-was-called");
     write(
-        &stranger,
+        &other_engine,
         format!("#!/bin/sh\necho \"$@\" >> {}\nexit 9\n", mark.display()),
     );
-    fs::set_permissions(&stranger, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&other_engine, fs::Permissions::from_mode(0o755)).unwrap();
     world
 }
 
@@ -43,7 +43,7 @@ fn the_bundled_engine_wins_unless_the_user_chose_the_provider() {
         "program={} found=bundled",
         world.path("alone/sbx").display()
     );
-    let stranger = format!("program={} found=PATH", world.path("bin/sbx").display());
+    let other_engine = format!("program={} found=PATH", world.path("bin/sbx").display());
     assert_eq!(engine(&world, &[], &[]), bundled);
     assert_eq!(engine(&world, &[], &["--all"]), bundled);
     world.repo_config("provider: docker-sandbox\n");
@@ -55,12 +55,12 @@ fn the_bundled_engine_wins_unless_the_user_chose_the_provider() {
     world.repo_config("");
     assert_eq!(
         engine(&world, &[], &["--provider", "docker-sandbox"]),
-        stranger
+        other_engine
     );
     let chosen = [("CRABBOX_PROVIDER", "docker-sandbox")];
-    assert_eq!(engine(&world, &chosen, &[]), stranger);
+    assert_eq!(engine(&world, &chosen, &[]), other_engine);
     world.user_config("provider: docker-sandbox\n");
-    assert_eq!(engine(&world, &[], &[]), stranger);
+    assert_eq!(engine(&world, &[], &[]), other_engine);
     let path = world.path("alone/sbx").display().to_string();
     let named = format!("program={path} found=dockerSandbox.cliPath");
     assert_eq!(engine(&world, &[], &["--docker-sandbox-cli", &path]), named);
@@ -89,6 +89,6 @@ fn run_keep_and_the_printed_stop_use_one_engine_with_another_sbx_in_path() {
     let words: Vec<_> = stop.split(' ').skip(1).collect();
     run(&world, &[], &["list", "--provider", "docker-sandbox"]).exits(0);
     run(&world, &[], &words).exits(0).says("released lease=");
-    assert!(!world.path("stranger-was-called").exists());
+    assert!(!world.path("other-engine-was-called").exists());
     world.is_clean();
 }

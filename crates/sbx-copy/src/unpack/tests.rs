@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::pack::{Links, pack};
-use crate::pipe::Dense;
+use crate::pipe::Buffered;
 use crate::writer::Writer;
 
-const OWN: Manner = Manner::Own { umask: 0o022 };
+const OWN: Ownership = Ownership::Caller { umask: 0o022 };
 const PLAIN: Attributes = Attributes {
     mode: 0o644,
     uid: 1,
@@ -72,7 +72,7 @@ impl World {
     }
 
     fn unpack_as(&self, stream: &[u8], base: Option<Base>) -> Result<Vec<String>, CopyError> {
-        let mut reader = Reader::new(Dense(stream));
+        let mut reader = Reader::new(Buffered(stream));
         let place = Destination {
             dir: open(&self.to()).unwrap(),
             base,
@@ -94,8 +94,8 @@ impl World {
     }
 }
 
-fn stream(write: impl FnOnce(&mut Writer<Dense<Vec<u8>>>) -> Result<(), CopyError>) -> Vec<u8> {
-    let mut writer = Writer::new(Dense(Vec::new()));
+fn stream(write: impl FnOnce(&mut Writer<Buffered<Vec<u8>>>) -> Result<(), CopyError>) -> Vec<u8> {
+    let mut writer = Writer::new(Buffered(Vec::new()));
     write(&mut writer).unwrap();
     writer.finish().unwrap().0
 }
@@ -108,7 +108,7 @@ fn packed(path: &Path, links: Links) -> Result<(Vec<u8>, Seen), CopyError> {
         &source,
         &Base::Named(b"b".to_vec()),
         links,
-        Dense(Vec::new()),
+        Buffered(Vec::new()),
         &mut seen,
     )?;
     Ok((out.0, seen))
@@ -412,11 +412,11 @@ fn an_archive_ends_with_one_write_which_is_read_whole() {
             Ok(())
         }
     }
-    let writer = Writer::new(Dense(Writes::default()));
+    let writer = Writer::new(Buffered(Writes::default()));
     assert_eq!(writer.finish().unwrap().0.0, [1024]);
     let bytes = stream(|_| Ok(()));
     let mut left = bytes.as_slice();
-    let mut reader = Reader::new(Dense(&mut left));
+    let mut reader = Reader::new(Buffered(&mut left));
     assert!(reader.next_entry().unwrap().is_none());
     assert!(left.is_empty(), "{} bytes are left", left.len());
 }

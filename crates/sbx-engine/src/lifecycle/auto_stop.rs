@@ -75,7 +75,7 @@ impl Alarm {
 mod tests {
     use super::*;
 
-    const GRACE: Duration = Duration::from_secs(30);
+    const MAX_DELAY: Duration = Duration::from_secs(30);
 
     fn second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -85,8 +85,11 @@ mod tests {
     fn a_time_beyond_all_clocks_is_none() {
         let (of_day, steady) = (second(1000), Instant::now());
         let now = ClockTimes { of_day, steady };
-        let later = now.after(GRACE).unwrap();
-        assert_eq!((later.of_day, later.steady), (second(1030), steady + GRACE));
+        let later = now.after(MAX_DELAY).unwrap();
+        assert_eq!(
+            (later.of_day, later.steady),
+            (second(1030), steady + MAX_DELAY)
+        );
         assert_eq!(now.after(Duration::MAX), None);
     }
 
@@ -94,12 +97,12 @@ mod tests {
     fn a_deadline_of_the_daemon_before_is_at_most_the_grace_period_away() {
         let (of_day, steady) = (second(1000), Instant::now());
         let left = |deadline| {
-            let due = ClockTimes { of_day, steady }.until(second(deadline), GRACE);
+            let due = ClockTimes { of_day, steady }.until(second(deadline), MAX_DELAY);
             due.unwrap().duration_since(steady)
         };
         assert_eq!(left(1012), Duration::from_secs(12));
         assert_eq!(left(10), Duration::ZERO);
-        assert_eq!(left(1_000_000), GRACE, "the clock was set back");
+        assert_eq!(left(1_000_000), MAX_DELAY, "the clock was set back");
     }
 
     #[test]

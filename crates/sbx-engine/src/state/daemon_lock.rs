@@ -27,12 +27,12 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct DaemonLock {
     file: File,
-    place: LockPlace,
+    file_id: LockFileId,
 }
 
 /// Which file is locked, and where it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LockPlace {
+pub struct LockFileId {
     path: PathBuf,
     device: u64,
     inode: u64,
@@ -53,7 +53,7 @@ impl StateDir {
         loop {
             let lock = self.lock_file(&path)?;
             // The holder before may have unlinked the file: then this locks an inode that no other process opens.
-            match lock.place.check() {
+            match lock.file_id.check() {
                 Ok(true) => return Ok(lock),
                 Ok(false) => {}
                 Err(error) => return Err(io_error(&path, error)),
@@ -97,12 +97,12 @@ impl StateDir {
             Err(e) => return Err(failed(e.into())),
         }
         let meta = file.metadata().map_err(failed)?;
-        let place = LockPlace {
+        let file_id = LockFileId {
             path: path.to_path_buf(),
             device: meta.dev(),
             inode: meta.ino(),
         };
-        let lock = DaemonLock { file, place };
+        let lock = DaemonLock { file, file_id };
         // The record lock comes second: only the holder of the `flock` may set the mark.
         lock.stop_serving().map_err(failed)?;
         Ok(lock)
@@ -153,12 +153,12 @@ impl DaemonLock {
         )?)
     }
 
-    pub fn place(&self) -> &LockPlace {
-        &self.place
+    pub fn file_id(&self) -> &LockFileId {
+        &self.file_id
     }
 }
 
-impl LockPlace {
+impl LockFileId {
     /// Whether the file that is locked is still the one that others look at. For as long as the lock is held: later
     /// the number may be another file's.
     pub fn is_ours(&self) -> bool {
@@ -201,14 +201,14 @@ mod tests {
         let state = state(&temp.path().join("s"));
         let path = state.root().join(LOCK);
         let first = state.lock_daemon().unwrap();
-        assert!(first.place().is_ours());
+        assert!(first.file_id().is_ours());
         fs::remove_file(&path).unwrap();
-        assert!(!first.place().is_ours());
+        assert!(!first.file_id().is_ours());
         let second = state.lock_daemon().unwrap();
-        assert!(second.place().is_ours());
-        assert!(!first.place().is_ours(), "it is the successor's");
+        assert!(second.file_id().is_ours());
+        assert!(!first.file_id().is_ours(), "it is the successor's");
         fs::rename(state.root(), temp.path().join("away")).unwrap();
-        assert!(!second.place().is_ours());
+        assert!(!second.file_id().is_ours());
     }
 
     #[test]

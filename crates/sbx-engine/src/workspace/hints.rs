@@ -95,11 +95,11 @@ pub(crate) fn warnings(
             ));
         }
         if workspace.kind == WorkspaceKind::Directory
-            && let Some((door, kind)) = find_door(path)
+            && let Some((endpoint, kind)) = find_endpoint(path)
         {
             warnings.push(format!(
                 "`{}` is a {kind}, which can be reached from inside the sandbox, read-only or not",
-                door.display()
+                endpoint.display()
             ));
         }
         let lies_in_writable = |outer: &WorkspaceRecord| {
@@ -131,16 +131,16 @@ fn synced(path: &Path) -> Option<&'static str> {
 }
 
 /// A socket or named pipe near the top; a bounded look, not a promise.
-fn find_door(root: &Path) -> Option<(PathBuf, &'static str)> {
+fn find_endpoint(root: &Path) -> Option<(PathBuf, &'static str)> {
     near_the_top(root, |path, kind| {
-        let door = if kind.is_socket() {
+        let label = if kind.is_socket() {
             "Unix socket"
         } else if kind.is_fifo() {
             "named pipe"
         } else {
             return None;
         };
-        Some((path.to_path_buf(), door))
+        Some((path.to_path_buf(), label))
     })
 }
 
@@ -238,13 +238,13 @@ mod tests {
         let at = |name: &str| temp.path().join(name);
         fs::create_dir_all(at("a/b")).unwrap();
         let _deep = UnixListener::bind(at("a/b/s")).unwrap();
-        assert_eq!(find_door(temp.path()), None);
+        assert_eq!(find_endpoint(temp.path()), None);
         let _near = UnixListener::bind(at("a/s")).unwrap();
-        assert_eq!(find_door(temp.path()), Some((at("a/s"), "Unix socket")));
+        assert_eq!(find_endpoint(temp.path()), Some((at("a/s"), "Unix socket")));
         fs::remove_file(at("a/s")).unwrap();
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mkfifoat(rustix::fs::CWD, at("p"), mode).unwrap();
-        assert_eq!(find_door(temp.path()), Some((at("p"), "named pipe")));
+        assert_eq!(find_endpoint(temp.path()), Some((at("p"), "named pipe")));
     }
 
     #[test]

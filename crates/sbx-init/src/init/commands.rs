@@ -187,15 +187,17 @@ impl Init<'_> {
             return;
         };
         let order = order.filter(|_| command.peer.is_some() || command.detached);
-        match after(start_of(&said), order, self.stopping.as_ref()) {
-            After::Runs if command.failed.is_some() => {}
+        match outcome(start_of(&said), order, self.stopping.as_ref()) {
+            StartOutcome::Runs if command.failed.is_some() => {}
             // No client waits for the end of a detached command: this reply is the last one.
-            After::Runs if command.detached && executed::was_never(self.guard.proc(), pid) => {
+            StartOutcome::Runs
+                if command.detached && executed::was_never(self.guard.proc(), pid) =>
+            {
                 command.failed = Some(died_early());
             }
-            After::Runs => self.started(pid),
-            After::Again(order) => self.start_again(pid, &order),
-            After::Failed(failure) => command.failed = Some(failure),
+            StartOutcome::Runs => self.started(pid),
+            StartOutcome::Again(order) => self.start_again(pid, &order),
+            StartOutcome::Failed(failure) => command.failed = Some(failure),
         }
     }
 
@@ -341,9 +343,9 @@ fn start_of(said: &[u8]) -> Start {
     }
 }
 
-/// What comes of a start.
+/// What to do after one attempt to start a command.
 #[derive(Debug, PartialEq, Eq)]
-enum After<T> {
+enum StartOutcome<T> {
     Runs,
     /// Another process takes this order.
     Again(T),
@@ -351,13 +353,13 @@ enum After<T> {
 }
 
 /// Nothing is started in a sandbox that ends: it would come after the signal that ends all.
-fn after<T>(start: Start, order: Option<T>, ending: Option<&Stopping>) -> After<T> {
+fn outcome<T>(start: Start, order: Option<T>, ending: Option<&Stopping>) -> StartOutcome<T> {
     match (start, order, ending) {
-        (Start::Executed, _, _) => After::Runs,
-        (Start::Failed(failure), _, _) => After::Failed(failure),
-        (Start::Died, _, Some(_)) => After::Failed(stopping()),
-        (Start::Died, Some(order), None) => After::Again(order),
-        (Start::Died, None, None) => After::Failed(died_early()),
+        (Start::Executed, _, _) => StartOutcome::Runs,
+        (Start::Failed(failure), _, _) => StartOutcome::Failed(failure),
+        (Start::Died, _, Some(_)) => StartOutcome::Failed(stopping()),
+        (Start::Died, Some(order), None) => StartOutcome::Again(order),
+        (Start::Died, None, None) => StartOutcome::Failed(died_early()),
     }
 }
 
@@ -373,15 +375,18 @@ mod tests {
     #[test]
     fn nothing_is_started_again_while_the_sandbox_stops() {
         let ending = Stopping::new(Cause::Stop, Instant::now());
-        let died = |order, ending| after(Start::Died, order, ending);
-        assert_eq!(died(Some(7), None), After::Again(7));
-        assert_eq!(died(None, None), After::Failed(died_early()));
+        let died = |order, ending| outcome(Start::Died, order, ending);
+        assert_eq!(died(Some(7), None), StartOutcome::Again(7));
+        assert_eq!(died(None, None), StartOutcome::Failed(died_early()));
         for order in [Some(7), None] {
             let failed = died(order, Some(&ending));
-            assert_eq!(failed, After::Failed(stopping()));
+            assert_eq!(failed, StartOutcome::Failed(stopping()));
         }
         assert_eq!(stopping().kind(), FailKind::Stopping);
-        assert_eq!(after(Start::Executed, Some(7), Some(&ending)), After::Runs);
+        assert_eq!(
+            outcome(Start::Executed, Some(7), Some(&ending)),
+            StartOutcome::Runs
+        );
     }
 
     #[test]

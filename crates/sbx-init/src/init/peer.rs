@@ -39,7 +39,7 @@ pub(super) struct Peer {
     role: Option<Role>,
     decoder: Decoder,
     fds: Vec<OwnedFd>,
-    unsent: VecDeque<Unsent>,
+    unsent: VecDeque<OutgoingMessage>,
     /// What goes out with the next reply.
     held: Vec<u8>,
     /// The pid of its command.
@@ -49,9 +49,9 @@ pub(super) struct Peer {
     streams: Option<Streams>,
 }
 
-/// What goes out in one message.
+/// One message that is not yet sent in full.
 #[derive(Debug)]
-struct Unsent {
+struct OutgoingMessage {
     bytes: Vec<u8>,
     /// How many of them the socket has taken.
     sent: usize,
@@ -171,7 +171,7 @@ impl Peer {
                 self.unsent
                     .pop_back_if(|last| last.kind == kind && last.sent == 0);
             }
-            self.unsent.push_back(Unsent {
+            self.unsent.push_back(OutgoingMessage {
                 bytes,
                 sent: 0,
                 fds,
@@ -196,7 +196,7 @@ impl Peer {
     }
 }
 
-impl Unsent {
+impl OutgoingMessage {
     fn send(&mut self, stream: &UnixStream) -> std::io::Result<()> {
         if !self.fds.is_empty() {
             // Such a reply is far smaller than a socket's buffer: it is sent whole or not at all.

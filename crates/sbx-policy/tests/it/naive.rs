@@ -70,7 +70,12 @@ pub(crate) fn resolvable(rules: &[Rule], host: &Host, ports: &[u16]) -> bool {
 }
 
 /// The kind for an allowed name (not a special one) that resolved to `address`.
-pub(crate) fn judge(rules: &[Rule], target: &Target, address: IpAddr, protocol: Protocol) -> Kind {
+pub(crate) fn verdict(
+    rules: &[Rule],
+    target: &Target,
+    address: IpAddr,
+    protocol: Protocol,
+) -> Kind {
     let all = resources(rules, protocol);
     let fits = |r: &&Resource| r.port.is_none_or(|port| port == target.port);
     let at_address = |r: &&Resource| r.network.is_some() && r.covers(&Host::Ip(address));

@@ -181,7 +181,7 @@ proptest! {
         if !named.allowed {
             prop_assert_eq!(verdict, named);
         } else if !name.ends_with("docker.internal") {
-            prop_assert_eq!(verdict.kind, naive::judge(&rules, &target, address, protocol));
+            prop_assert_eq!(verdict.kind, naive::verdict(&rules, &target, address, protocol));
         }
     }
 

@@ -132,7 +132,7 @@ fn two_ports_are_named_three_are_merged() {
 }
 
 #[test]
-fn strangers_are_never_grouped() {
+fn hosts_of_different_owners_are_never_grouped() {
     let parents = [
         "com",
         "co.uk",

@@ -295,14 +295,14 @@ fn an_outlet_serves_its_sockets_until_it_is_dropped() {
         tcp: vec![OwnedFd::from(tcp)],
         ..Sockets::default()
     };
-    let outlet = Proxy::start(settings, watched, sockets).unwrap();
+    let proxy = Proxy::start(settings, watched, sockets).unwrap();
     // No redirect: the address that was dialled is its own, and means nothing outside.
     let mut client = std::net::TcpStream::connect(address).unwrap();
     // It may be refused before it has said anything.
     let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(matches!(client.read(&mut [0]), Ok(0) | Err(_)));
     let mut open = std::net::TcpStream::connect(address).unwrap();
-    drop((policy, outlet));
+    drop((policy, proxy));
     assert!(matches!(open.read(&mut [0]), Ok(0) | Err(_)));
     assert!(std::net::TcpStream::connect(address).is_err());
     let log = std::fs::read_to_string(audit::file(dir.path(), "one", Part::Denied)).unwrap();

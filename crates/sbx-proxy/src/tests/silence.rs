@@ -189,14 +189,14 @@ async fn a_client_that_only_listens() {
 #[tokio::test]
 async fn who_waits_at_a_closed_port_is_not_kept_waiting() {
     let world = World::new(&["allow one.test:443"]).await;
-    for (port, patience) in [(25, 1), (443, 6)] {
+    for (port, timeout) in [(25, 1), (443, 6)] {
         let mut client = world.transparent(&format!("192.0.2.1:{port}")).await;
         tokio::time::pause();
         let began = tokio::time::Instant::now();
         client.is_reset().await;
         let took = began.elapsed();
         tokio::time::resume();
-        let seconds = std::time::Duration::from_secs(patience);
+        let seconds = std::time::Duration::from_secs(timeout);
         assert!(took < seconds, "{port}: {took:?}");
     }
 }

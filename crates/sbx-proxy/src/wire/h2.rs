@@ -70,15 +70,15 @@ pub enum H2Error {
     Compression,
     #[error("the client says too much before it asks")]
     TooMuch,
-    #[error("the client leaves")]
-    Left,
+    #[error("the client closes the connection (GOAWAY)")]
+    GoAway,
 }
 
 impl H2Error {
     /// What the client is told in the end.
     pub fn goaway(self) -> Vec<u8> {
         let code = match self {
-            Self::Left => 0,
+            Self::GoAway => 0,
             Self::NotHttp2 | Self::Protocol => 1,
             Self::Window => 3,
             Self::FrameSize => 6,
@@ -197,7 +197,7 @@ impl Reader {
                 let block = fragment(frame)?.to_vec();
                 return self.head(frame.stream, block, frame.flags);
             }
-            kind::GOAWAY if connection => return Err(H2Error::Left),
+            kind::GOAWAY if connection => return Err(H2Error::GoAway),
             kind::WINDOW_UPDATE if frame.payload.len() != 4 => return Err(H2Error::FrameSize),
             kind::PRIORITY if connection => return Err(H2Error::Protocol),
             kind::PRIORITY if frame.payload.len() != 5 => return Err(H2Error::FrameSize),

@@ -55,7 +55,7 @@ pub fn classify(bytes: &[u8]) -> Traffic {
 pub fn is_prefix(bytes: &[u8]) -> bool {
     match tls::sniff(bytes) {
         tls::Sniff::NotTls => matches!(looks_like_http(bytes), Guess::NeedMore),
-        tls::Sniff::NeedMore => tls::is_doubtful(bytes),
+        tls::Sniff::NeedMore => tls::may_be_another_protocol(bytes),
         tls::Sniff::Hello(_) | tls::Sniff::Malformed => false,
     }
 }

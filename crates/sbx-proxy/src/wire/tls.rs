@@ -75,7 +75,7 @@ pub fn sniff(bytes: &[u8]) -> Sniff {
 
 /// Whether it is too little for TLS, or would be TLS of a version that there is not: short of a hello, it may be another
 /// protocol.
-pub(super) fn is_doubtful(bytes: &[u8]) -> bool {
+pub(super) fn may_be_another_protocol(bytes: &[u8]) -> bool {
     match bytes {
         [kind] => *kind != HANDSHAKE,
         [HANDSHAKE, major, ..] => *major != MAJOR,

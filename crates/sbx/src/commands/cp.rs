@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
 use sbx_copy::pack::{Links, pack};
-use sbx_copy::unpack::{Manner, Source, destination, unpack};
+use sbx_copy::unpack::{Ownership, Source, destination, unpack};
 use sbx_copy::{Base, CopyError, Kind as EntryKind, Pipe, Reader};
 use sbx_engine::SandboxName;
 use sbx_proto::OsBytes;
@@ -202,7 +202,13 @@ impl<'a> Call<'a> {
             };
             let open = |path: &Path| roots.open(path, OFlags::PATH | OFlags::DIRECTORY);
             let place = destination(&path, source, base, &open)?;
-            unpack(first, &mut reader, place, Manner::Own { umask }, &mut watch)
+            unpack(
+                first,
+                &mut reader,
+                place,
+                Ownership::Caller { umask },
+                &mut watch,
+            )
         });
         let ended = self.command(&words, Streams::Pipes(Stdin::Empty));
         let said = redirected.restored.restore();

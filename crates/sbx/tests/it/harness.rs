@@ -434,13 +434,13 @@ pub fn eventually_or<T>(
         if let Some(found) = probe() {
             return found;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     panic!("it did not come about: {}", explain());
 }
 
 const TRIES: u32 = 2400;
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(25);
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(25);
 
 /// Descriptors and processes of other users are seen by root alone.
 pub fn tester_is_root() -> bool {

@@ -165,10 +165,10 @@ fn clients(world: &'static World) {
     let elsewhere = fs::File::open(elsewhere).or_else(|_| fs::File::open("/proc/self/ns/user"));
     let elsewhere = elsewhere.unwrap();
     for shown in [&[][..], &[elsewhere.as_fd()]] {
-        let mut stranger = connect();
-        sbx_sys::fdpass::send_with_fds(&stranger, &greeting, shown).unwrap();
+        let mut other_client = connect();
+        sbx_sys::fdpass::send_with_fds(&other_client, &greeting, shown).unwrap();
         let mut answer = Vec::new();
-        stranger.read_to_end(&mut answer).unwrap();
+        other_client.read_to_end(&mut answer).unwrap();
         assert_eq!(answer, b"");
     }
 }
@@ -322,9 +322,9 @@ impl Drop for Served {
 }
 
 fn readable(socket: &OwnedFd) -> bool {
-    let patience = Timespec::try_from(Duration::from_millis(50)).unwrap();
+    let timeout = Timespec::try_from(Duration::from_millis(50)).unwrap();
     let mut fds = [PollFd::new(socket, PollFlags::IN)];
-    matches!(rustix::event::poll(&mut fds, Some(&patience)), Ok(1))
+    matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1))
 }
 
 fn accept(socket: &OwnedFd, what: &str) {

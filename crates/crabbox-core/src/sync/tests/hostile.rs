@@ -303,7 +303,7 @@ fn a_git_that_hangs_is_ended() {
     checkout.write("a", "1\n");
     checkout.commit();
     fifo(&checkout.root.join(".gitignore"));
-    let repository = checkout.discover().hasty();
+    let repository = checkout.discover().with_short_scan_timeout();
     let rules = Rules::load(&checkout.root, &[], &[]).unwrap();
     let failure = list(&checkout.root, Some(&repository), Source::Git, &rules).unwrap_err();
     assert!(failure.message.starts_with("git timed out: "), "{failure}");

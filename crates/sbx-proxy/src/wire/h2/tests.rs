@@ -107,7 +107,7 @@ fn what_is_refused() {
             vec![frame(kind::PRIORITY, 0, 1, &[0; 4])],
             H2Error::FrameSize,
         ),
-        (vec![frame(kind::GOAWAY, 0, 0, &[0; 8])], H2Error::Left),
+        (vec![frame(kind::GOAWAY, 0, 0, &[0; 8])], H2Error::GoAway),
         // Bounded in the size of a frame, in frames and in bytes.
         (
             vec![vec![0, 0x40, 1, 200, 0, 0, 0, 0, 0]],

@@ -246,7 +246,7 @@ fn a_hello_behind_a_record_of_another_type() {
             for bytes in [&before, &both] {
                 let shown = bytes.escape_ascii();
                 assert_eq!(settles(bytes), Sniff::Malformed, "{shown}");
-                assert!(!super::is_doubtful(bytes), "{shown}");
+                assert!(!super::may_be_another_protocol(bytes), "{shown}");
             }
         }
     }

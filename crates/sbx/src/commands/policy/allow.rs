@@ -10,11 +10,11 @@ use crate::failure::Failure;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    kind: PolicyKind,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum PolicyKind {
     /// Allow hosts for all sandboxes, for those of a repository or for one
     ///
     /// RESOURCES is a comma-separated list. `example.com` means every port of that host, `example.com:443` one port;
@@ -40,6 +40,6 @@ struct Network {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let What::Network(args) = &args.what;
+    let PolicyKind::Network(args) = &args.kind;
     add::run(context, &args.add, RuleDecision::Allow, args.allow_private)
 }

@@ -17,11 +17,11 @@ use crate::text;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    kind: PolicyKind,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum PolicyKind {
     /// Check whether a host is allowed; the exit code is 1 if it is denied
     ///
     /// TARGET is a host, `host:port`, an address or a URL. The default port is 443; a URL with another scheme than
@@ -53,13 +53,13 @@ struct Network {
 
 impl Args {
     pub(crate) fn json(&self) -> bool {
-        let What::Network(args) = &self.what;
+        let PolicyKind::Network(args) = &self.kind;
         args.json
     }
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<u8, Failure> {
-    let What::Network(args) = &args.what;
+    let PolicyKind::Network(args) = &args.kind;
     let scope = match (&args.sandbox, &args.repo) {
         (Some(name), _) => Scope::Sandbox(name.clone()),
         (None, Some(path)) => repo::known(context, path)?,

@@ -10,11 +10,11 @@ use crate::failure::Failure;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    kind: PolicyKind,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum PolicyKind {
     /// Deny hosts for all sandboxes, for those of a repository or for one, whatever other rules allow
     ///
     /// See `sbx policy allow network --help` for the form of RESOURCES.
@@ -24,6 +24,6 @@ enum What {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let What::Network(args) = &args.what;
+    let PolicyKind::Network(args) = &args.kind;
     add::run(context, args, RuleDecision::Deny, false)
 }

@@ -15,11 +15,11 @@ use crate::failure::{Failure, Kind};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    kind: PolicyKind,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum PolicyKind {
     /// Remove network rules
     ///
     /// With both `--id` and `--resource`, only what matches both is removed. A resource is removed from every rule
@@ -51,7 +51,7 @@ struct Network {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let What::Network(args) = &args.what;
+    let PolicyKind::Network(args) = &args.kind;
     let resources = match &args.resources {
         None => Vec::new(),
         Some(text) => Pattern::parse_list(text)

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
-use sbx_copy::{Attributes, Dense, Pipe, Writer};
+use sbx_copy::{Attributes, Buffered, Pipe, Writer};
 use sbx_proto::exec::{Cause, ExitStatus, Reply, Request};
 use sbx_proto::frame::{Decoder, MAX_REQUEST, encode};
 use sbx_sys::fdpass::recv_with_fds;
@@ -228,7 +228,7 @@ fn endings(world: &World, sandbox: &Sandbox<'_>) {
     // An end before the end is no success, whatever the exit code says.
     let here = Here::new(world);
     let ran = here.copy(sandbox, |mut streams| {
-        let mut tar = Writer::new(Dense(Vec::new()));
+        let mut tar = Writer::new(Buffered(Vec::new()));
         tar.bytes(b"out", &[0; 1 << 20], PLAIN).unwrap();
         let whole = tar.finish().unwrap().0;
         let _ = streams.stdout.write_all(&whole[..1 << 19]);

@@ -25,12 +25,12 @@ use super::SetupError;
 pub(super) struct Process {
     child: Child,
     socket: UnixStream,
-    others: Others,
+    members: GroupMembers,
 }
 
 /// What is in its process group besides itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Others {
+enum GroupMembers {
     /// It has no plan yet.
     None,
     /// Those that carry out its plan, and have to end with it.
@@ -60,7 +60,7 @@ impl Process {
         Ok(Self {
             child,
             socket: ours,
-            others: Others::None,
+            members: GroupMembers::None,
         })
     }
 
@@ -76,13 +76,13 @@ impl Process {
         fds: &[BorrowedFd<'_>],
         deadline: Duration,
     ) -> Result<(Outcome, Vec<OwnedFd>), SetupError> {
-        self.others = Others::Workers;
+        self.members = GroupMembers::Workers;
         exchange(&self.socket, &frame::encode(plan)?, fds, deadline)
     }
 
     /// It has answered that an init runs.
     pub(super) fn leave_init(&mut self) {
-        self.others = Others::Init;
+        self.members = GroupMembers::Init;
     }
 
     fn group(&self) -> Pid {
@@ -94,9 +94,11 @@ impl Drop for Process {
     fn drop(&mut self) {
         // One that has answered is ending; one that was never asked, or does not answer, does not by itself. It is not
         // waited for yet: the group's number is its own.
-        let killed = match self.others {
-            Others::None | Others::Init => self.child.kill(),
-            Others::Workers => kill_process_group(self.group(), Signal::KILL).map_err(Into::into),
+        let killed = match self.members {
+            GroupMembers::None | GroupMembers::Init => self.child.kill(),
+            GroupMembers::Workers => {
+                kill_process_group(self.group(), Signal::KILL).map_err(Into::into)
+            }
         };
         if let Err(error) = killed {
             tracing::warn!(%error, "cannot kill a setup helper");
@@ -104,7 +106,7 @@ impl Drop for Process {
         if let Err(error) = self.child.wait() {
             tracing::warn!(%error, "cannot wait for a setup helper");
         }
-        if self.others == Others::Workers
+        if self.members == GroupMembers::Workers
             && let Err(error) = sbx_sys::process::reap_group(self.group())
         {
             tracing::warn!(%error, "cannot wait for a setup helper's children");

@@ -52,13 +52,13 @@ const OTHERS_WRITE: u32 = 0o002;
 
 /// Sixteen hexadecimal digits.
 pub(super) fn fingerprint(spec: &Spec) -> String {
-    let ours = Ours::of(spec);
+    let owners = TrustedOwners::of(spec);
     let mut hash = Fnv::new();
     hash.add(&FORMAT.to_le_bytes());
     hash.add(mode_name(spec.mode).as_bytes());
     for top in &spec.tops {
         hash.add(format!("{top:?}").as_bytes());
-        hash.stat_ours(&spec.host.join(&top.name), &ours);
+        hash.stat_trusted(&spec.host.join(&top.name), &owners);
     }
     for point in &spec.mounts {
         hash.add(point.as_bytes());
@@ -67,19 +67,19 @@ pub(super) fn fingerprint(spec: &Spec) -> String {
         hash.stat(&spec.host.join(path));
     }
     for path in NESTED {
-        hash.children(&spec.host.join(path), &ours);
+        hash.children(&spec.host.join(path), &owners);
     }
     format!("{:016x}", hash.0)
 }
 
 /// Directories that only root or the caller changes. Another user who can change one at will would
 /// have a template made each time.
-struct Ours<'a> {
+struct TrustedOwners<'a> {
     owners: BTreeSet<u32>,
     left_out: &'a [OsBytes],
 }
 
-impl<'a> Ours<'a> {
+impl<'a> TrustedOwners<'a> {
     fn of(spec: &'a Spec) -> Self {
         // In a user namespace the host's root is the owner of the host's top directory.
         let root = fs::metadata(&spec.host).map_or(0, |meta| meta.uid());
@@ -122,9 +122,9 @@ impl Fnv {
         self.add(&meta.mode().to_le_bytes());
     }
 
-    /// A directory of [`Ours`]; any other is as good as not there.
-    fn stat_ours(&mut self, path: &Path, ours: &Ours<'_>) -> bool {
-        let counts = ours.counts(path);
+    /// A directory of [`TrustedOwners`]; any other is as good as not there.
+    fn stat_trusted(&mut self, path: &Path, owners: &TrustedOwners<'_>) -> bool {
+        let counts = owners.counts(path);
         if counts {
             self.stat(path);
         } else {
@@ -134,8 +134,8 @@ impl Fnv {
     }
 
     /// The same for those in it, too.
-    fn children(&mut self, dir: &Path, ours: &Ours<'_>) {
-        if !self.stat_ours(dir, ours) {
+    fn children(&mut self, dir: &Path, owners: &TrustedOwners<'_>) {
+        if !self.stat_trusted(dir, owners) {
             return;
         }
         let Ok(entries) = fs::read_dir(dir) else {
@@ -149,7 +149,7 @@ impl Fnv {
         names.sort();
         for name in names {
             self.add(name.as_bytes());
-            self.stat_ours(&dir.join(&name), ours);
+            self.stat_trusted(&dir.join(&name), owners);
         }
     }
 }

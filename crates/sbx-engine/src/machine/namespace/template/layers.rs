@@ -64,7 +64,7 @@ pub(super) fn skeleton(
         return Ok(BTreeSet::new());
     };
     if rules.mirrors() {
-        imitate(layer, &top.stat)?;
+        mirror_dir(layer, &top.stat)?;
     }
     let mut mirror = Mirror::new(host, layer, rules);
     if !rules.leaves_out(&top) {
@@ -81,7 +81,7 @@ struct Mirror<'a> {
     open: Vec<Level>,
     /// The same by names.
     rel: PathBuf,
-    left: Left,
+    left: Budget,
     left_out: u32,
     private: BTreeSet<PathBuf>,
 }
@@ -99,7 +99,7 @@ struct Level {
 }
 
 /// What may still be made, and looked at.
-struct Left {
+struct Budget {
     dirs: u32,
     names: u32,
     set_id: u64,
@@ -113,7 +113,7 @@ impl<'a> Mirror<'a> {
             rules,
             open: Vec::new(),
             rel: PathBuf::new(),
-            left: Left {
+            left: Budget {
                 dirs: MOST_DIRS,
                 names: MOST_NAMES,
                 set_id: MOST_SET_ID,
@@ -271,7 +271,7 @@ impl<'a> Mirror<'a> {
         if !self.rules.knows_owner(&place.stat) {
             return Ok(false);
         }
-        if self.left.dirs == 0 || !fits(imitate(to, &place.stat))? {
+        if self.left.dirs == 0 || !fits(mirror_dir(to, &place.stat))? {
             self.left_out += 1;
             return Ok(false);
         }
@@ -459,7 +459,7 @@ pub(super) fn mirror_all(host: &Path, layer: &Path, rel: &Path) -> Result<(), Te
         mirror_all(host, layer, parent)?;
     }
     match rustix::fs::lstat(&from) {
-        Ok(stat) if kind_of(&stat) == FileType::Directory => imitate(&to, &stat),
+        Ok(stat) if kind_of(&stat) == FileType::Directory => mirror_dir(&to, &stat),
         Ok(_) | Err(_) => make_dir(&to, 0o755),
     }
 }
@@ -483,7 +483,7 @@ fn is_dir(path: &Path) -> bool {
 
 /// The mode of the host's directory, always with everything for the owner, and its owner where root builds
 /// and the id exists: one that does not appears as the overflow uid, and becomes root's.
-fn imitate(path: &Path, host: &Stat) -> Result<(), TemplateError> {
+fn mirror_dir(path: &Path, host: &Stat) -> Result<(), TemplateError> {
     match fs::create_dir(path) {
         // Anything but a directory was put there when the host's was something else.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !is_dir(path) => {

@@ -6,13 +6,13 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) place: &'static str,
-    pub(super) what: What,
+    pub(super) contents: Contents,
     /// Names at its top that are not needed to run anything.
     pub(super) hides: &'static [&'static str],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Contents {
     /// Nothing but programs, or a settings file that programs need. Scan at, and only its top.
     Programs,
     /// Unpacked releases, in which by convention users keep nothing of their own.
@@ -24,28 +24,28 @@ pub(super) enum What {
 }
 
 const fn programs(place: &'static str) -> Part {
-    part(place, What::Programs)
+    part(place, Contents::Programs)
 }
 
 const fn packages(place: &'static str) -> Part {
-    part(place, What::Packages)
+    part(place, Contents::Packages)
 }
 
 const fn installation(place: &'static str) -> Part {
-    part(place, What::Installation)
+    part(place, Contents::Installation)
 }
 
-const fn part(place: &'static str, what: What) -> Part {
+const fn part(place: &'static str, contents: Contents) -> Part {
     Part {
         place,
-        what,
+        contents,
         hides: &[],
     }
 }
 
 pub(super) const ALL_PROGRAMS: &[Part] = &[programs("")];
 pub(super) const ONE_INSTALLATION: &[Part] = &[installation("")];
-pub(super) const ANYTHING: &[Part] = &[part("", What::Unknown)];
+pub(super) const ANYTHING: &[Part] = &[part("", Contents::Unknown)];
 
 /// A version manager: where it is below the home, the variable that says otherwise, and what is shown of it.
 pub(super) struct Manager {
@@ -161,7 +161,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         ".local/share/pnpm",
         &[Part {
             place: "",
-            what: What::Installation,
+            contents: Contents::Installation,
             hides: &["store"],
         }],
     ),
@@ -188,7 +188,7 @@ pub(super) const MANAGERS: &[Manager] = &[
             packages("opam-init"),
             Part {
                 place: "@",
-                what: What::Installation,
+                contents: Contents::Installation,
                 hides: &[".opam-switch"],
             },
         ],

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use super::managers::{Part, What};
+use super::managers::{Contents, Part};
 use crate::workspace::private_dirs::PRIVATE;
 
 /// What holds credentials by convention, also in an installation. A file system tells `NuGet.Config` from
@@ -214,16 +214,18 @@ fn is_credential(name: &OsStr) -> bool {
 /// Looks at the directory `source`, which is such a part of a tool chain.
 pub(super) fn scan(source: &Path, part: &Part, view: &FileSystemView<'_>) -> Scan {
     let mut looked = Scan::default();
-    match part.what {
-        What::Packages => {}
-        What::Programs => looked.note(Path::new(""), &(view.list)(source), is_secret),
-        What::Installation => looked.installation(source, view),
-        What::Unknown => looked.everything(source, view),
+    match part.contents {
+        Contents::Packages => {}
+        Contents::Programs => looked.note(Path::new(""), &(view.list)(source), is_secret),
+        Contents::Installation => looked.installation(source, view),
+        Contents::Unknown => looked.everything(source, view),
     }
-    if part.what != What::Packages && !(part.what == What::Programs && looked.hidden.is_empty()) {
+    if part.contents != Contents::Packages
+        && !(part.contents == Contents::Programs && looked.hidden.is_empty())
+    {
         looked.expect("", names());
     }
-    if part.what == What::Unknown {
+    if part.contents == Contents::Unknown {
         looked.expect("", IN_OWN_DIRECTORIES.iter().copied());
     }
     looked.expect("", part.hides.iter().copied());

@@ -10,8 +10,8 @@ use sbx_api::{Caller, MountKind};
 
 use super::layout::HostBind;
 use super::managers::{
-    ALL_PROGRAMS, ANYTHING, LINUXBREW, LOCAL_SHARE, MANAGERS, Manager, ONE_INSTALLATION, Part,
-    RUSTUP, What,
+    ALL_PROGRAMS, ANYTHING, Contents, LINUXBREW, LOCAL_SHARE, MANAGERS, Manager, ONE_INSTALLATION,
+    Part, RUSTUP,
 };
 use super::secrets::{FileSystemView, Kind, Scan, is_secret, outermost, scan, scan_top};
 use super::spec::is_system;
@@ -330,12 +330,12 @@ impl Finder<'_> {
                         Kind::Link => found
                             .links
                             .extend((self.probe.link)(&source).map(|to| (target, to))),
-                        Kind::File if part.what == What::Unknown => {}
+                        Kind::File if part.contents == Contents::Unknown => {}
                         Kind::File | Kind::Dir => {
                             let part = if kind == Kind::File {
                                 // Nothing to look into.
                                 Part {
-                                    what: What::Packages,
+                                    contents: Contents::Packages,
                                     ..*part
                                 }
                             } else {
